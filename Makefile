@@ -13,11 +13,12 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 # What failed beside other tests must pass alone; the first real failure ends it. See docs/ci.md.
 SECOND_LOOK = printf '\033[1m== %s\033[0m\n' 'what failed, once more and alone' && $(BIN)/pytest -x --last-failed --last-failed-no-failures none -m real
 
-.PHONY: help up test check e2e bench conformance lock format clean
+.PHONY: help up quick test check e2e bench conformance lock format clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make up           run Zonewise here, with no cluster and no root'
+	@echo 'make quick        the tests that need no root and no other program; about two minutes'
 	@echo 'make test         install what the tests need and run every test (needs root and apt once)'
 	@echo 'make check        lint, types, layers'
 	@echo 'make e2e          the product on real Kubernetes, built from source with Go'
@@ -58,6 +59,10 @@ check: $(VENV)/.peers
 	@$(BIN)/mypy
 	$(SAY) 'layers'
 	@$(BIN)/lint-imports --no-cache
+
+quick: $(VENV)/.dev
+	$(SAY) 'tests in one process'
+	@$(BIN)/pytest -n auto -m 'not (real or system or slow)' --durations 3 $(ARGS)
 
 test: $(VENV)/.dev
 	$(SAY) 'what the tests need from Debian'

@@ -36,7 +36,7 @@ class Report(Protocol):
 Benchmark = Callable[[], Iterable[Report]]
 
 
-def found() -> dict[str, Benchmark]:
+def find_benchmarks() -> dict[str, Benchmark]:
     """Every benchmark there is, by name."""
     result: dict[str, Benchmark] = {}
     for module in pkgutil.iter_modules(benchmarks.__path__):
@@ -71,11 +71,11 @@ def main() -> None:
         "--against", metavar="REV", help="compare with another revision of this repository instead"
     )
     arguments = parser.parse_args()
-    asked = chosen(arguments.names, found())
+    selected = chosen(arguments.names, find_benchmarks())
     if arguments.against:
-        asked = {name: partial(against, arguments.against, name) for name in asked}
+        selected = {name: partial(against, arguments.against, name) for name in selected}
     tables: dict[str, list[Report]] = {}
-    for name, function in asked.items():
+    for name, function in selected.items():
         print(f"== {name}", file=sys.stderr, flush=True)
         tables[name] = []
         for table in function():
@@ -83,7 +83,10 @@ def main() -> None:
             if arguments.output == "table":
                 print(table.text(), end="\n\n", flush=True)
     if arguments.output == "json":
-        plain = {name: [table.plain() for table in made] for name, made in tables.items()}
+        plain = {
+            name: [table.plain() for table in measured_tables]
+            for name, measured_tables in tables.items()
+        }
         result = {"python": platform.python_version(), "benchmarks": plain}
         print(json.dumps(result, indent=2))
 

@@ -65,10 +65,10 @@ def against(revision: str, name: str) -> Iterator[Sheet]:
 def archived(revision: str, folder: Path) -> None:
     """That revision's files in a folder."""
     archive = folder / ".archive"
-    made = subprocess.run(
+    packed = subprocess.run(
         ["git", "archive", f"--output={archive}", "--format=tar", revision], cwd=HERE, check=False
     )
-    if made.returncode:
+    if packed.returncode:
         sys.exit(f"{revision} is no revision of this repository")
     subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
 
@@ -86,8 +86,8 @@ def measured(tree: Path, name: str) -> dict[str, Any]:
         text=True,
         check=True,
     )
-    made: dict[str, Any] = json.loads(done.stdout)["benchmarks"]
-    return made
+    benchmarks: dict[str, Any] = json.loads(done.stdout)["benchmarks"]
+    return benchmarks
 
 
 def numbers(benchmarks: dict[str, Any]) -> Numbers:

@@ -4,6 +4,8 @@ The real control planes are one per test session, which under xdist means one pe
 its own folder and its own ports, so workers never meet. Tests that share one keep apart by
 namespace. They are never built here: a build takes minutes and belongs before the tests.
 
+A test that starts a program or needs root is marked ``system``, and ``system_guard`` checks that.
+
 Properties try the same examples in every run, without a deadline: no test depends on luck or on
 time. `pytest --hypothesis-profile=explore` looks for new ones.
 """
@@ -11,10 +13,12 @@ time. `pytest --hypothesis-profile=explore` looks for new ones.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import system_guard
 
 from tools import realkube as real
 from zonewise.runtime.process import logs
@@ -32,6 +36,34 @@ settings.load_profile("zonewise")
 def pytest_sessionstart() -> None:
     """Say that there is no event loop yet; pytest-asyncio asks, and Python 3.11 would make one."""
     asyncio.set_event_loop(None)
+    system_guard.listen()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests whose fixtures start programs."""
+    system_guard.mark_users(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any) -> Generator[None, object, object]:
+    """Remember which fixtures start programs."""
+    with system_guard.fixture_set_up(fixturedef):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test use its own process only, unless it is marked."""
+    with system_guard.only_its_own_process(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that is not marked and started a program."""
+    outcome = yield
+    system_guard.check(item)
+    return outcome
 
 
 @pytest.fixture(autouse=True)

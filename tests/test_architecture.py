@@ -7,15 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "zonewise"
+from tests.source_trees import ROOT, SOURCE, parse
+
 MOST = 15
 """How many modules a reader can take in side by side."""
 
 ROOMS = {
-    "api": "codec errors field_errors gates meta reason resource struct unstructured",
+    "api": "codec errors field_cursor field_errors gates meta reason resource struct unstructured",
     "controllers": "",
-    "embedded": "cluster csi_driver domain_guard built_in simulated_traffic",
+    "embedded": "cluster csi_driver stored_budgets built_in simulated_traffic",
     "embedded/apiserver": "registry server",
     "embedded/components": "",
     "embedded/machinery": "",
@@ -71,16 +71,16 @@ def test_a_public_class_name_means_one_thing() -> None:
     """Whoever reads a class name knows which class is meant, whatever module is open."""
     homes: dict[str, list[str]] = defaultdict(list)
     for module, path in modules():
-        for node in ast.parse(path.read_text()).body:
+        for node in parse(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(module)
-    twice = {name: " ".join(sorted(found)) for name, found in homes.items() if len(found) > 1}
+    twice = {name: " ".join(sorted(modules)) for name, modules in homes.items() if len(modules) > 1}
     assert twice == TWICE
 
 
 def test_a_type_alias_takes_no_name_of_a_class() -> None:
     """A class name means that class also where types are only given names."""
-    bodies = [ast.parse(path.read_text()).body for _, path in modules()]
+    bodies = [parse(path).body for _, path in modules()]
     classes = {node.name for body in bodies for node in body if isinstance(node, ast.ClassDef)}
     aliased = {
         target.id
@@ -98,7 +98,7 @@ def test_no_import_is_hidden_from_the_linter() -> None:
     hidden = {
         module
         for module, path in modules()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in {"import_module", "importlib.import_module", "__import__"}
     }
@@ -111,18 +111,18 @@ def test_a_status_is_patched_in_one_way() -> None:
         module
         for module, path in modules()
         if not module.startswith("embedded.apiserver.") and module != "runtime.client.client"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "patch"
-        and any(ast.unparse(one) == "subresource='status'" for one in node.keywords)
+        and any(ast.unparse(keyword) == "subresource='status'" for keyword in node.keywords)
     ]
     assert spelled_out == []
 
 
 def test_every_module_leads_to_its_tests() -> None:
     """``x/y.py`` is tried in ``tests/x/test_y.py``, or ``tests/README.md`` says where."""
-    told = (ROOT / "tests" / "README.md").read_text()
+    readme = (ROOT / "tests" / "README.md").read_text()
     lost = []
     for module, path in modules():
         if path.name == "__init__.py" or module == "__main__":
@@ -131,6 +131,29 @@ def test_every_module_leads_to_its_tests() -> None:
         beside = ROOT.joinpath("tests", *rooms, f"test_{name}.py")
         named = ["/".join(rooms[:n]) + "/" for n in range(1, len(rooms) + 1)]
         named.append(module.replace(".", "/") + ".py")
-        if not beside.exists() and not any(f"`{one}`" in told for one in named):
+        if not beside.exists() and not any(f"`{test}`" in readme for test in named):
             lost.append(module)
     assert lost == []
+
+
+def test_no_test_module_is_imported() -> None:
+    """A module with tests is read alone: what several share is in a module without tests."""
+    imports = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for folder in ("tests", "tools", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(parse(path))
+        for name in imported_names(node)
+        if any(part == "conftest" or part.startswith("test_") for part in name.split("."))
+    ]
+    assert imports == []
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    """The full names that an import statement binds; none of any other node."""
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=module, names=names):
+            return [f"{module}.{alias.name}" for alias in names]
+    return []

@@ -63,7 +63,7 @@ def test_paths_are_there(page: Path) -> None:
     places = (page.parent, *ROOTS)
     named = set(re.findall(r"`([a-z_/]+/[a-z_]+\.py)(?::[A-Za-z_.]+)?`", prose(page)))
     named -= {"x/y.py", "tests/x/test_y.py"}  # any module
-    assert [one for one in named if not any((place / one).exists() for place in places)] == []
+    assert [file for file in named if not any((folder / file).exists() for folder in places)] == []
 
 
 def test_the_runtime_has_the_names_of_its_page() -> None:
@@ -84,15 +84,24 @@ def test_the_page_of_installing_names_all_that_is_printed() -> None:
         for budgets in get_args(BudgetsMode)
         for obj in manifests(Installation(role=role, budgets=budgets, dns=True))
     ]
-    words = {one["kind"] for one in printed if not one["kind"].endswith("Binding")} | {
-        one["spec"]["names"]["plural"] for one in printed if "names" in one.get("spec", {})
+    words = {
+        manifest["kind"] for manifest in printed if not manifest["kind"].endswith("Binding")
+    } | {
+        manifest["spec"]["names"]["plural"]
+        for manifest in printed
+        if "names" in manifest.get("spec", {})
     }
     assert {word for word in words if not re.search(rf"\b{word}", page)} == set()
     in_other_words = {
         *("validatingwebhookconfigurations", "mutatingwebhookconfigurations"),
         *("leases", "secrets"),
     }
-    given = {name for one in printed for rule in one.get("rules", ()) for name in rule["resources"]}
+    given = {
+        name
+        for manifest in printed
+        for rule in manifest.get("rules", ())
+        for name in rule["resources"]
+    }
     missing = {name for name in given if not re.search(rf"\b{name}\b", rights, re.IGNORECASE)}
     assert missing <= in_other_words
 
@@ -129,15 +138,15 @@ def test_pages_have_one_list_of_kinds_to_dump() -> None:
 
 
 def _flags(command: click.Command) -> set[str]:
-    options = (one for one in command.params if isinstance(one, click.Option))
-    return {flag for one in options for flag in (*one.opts, *one.secondary_opts)}
+    options = (param for param in command.params if isinstance(param, click.Option))
+    return {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
 
 
 def test_every_design_record_is_listed_once() -> None:
     """The index names each record, by its number, and nothing else."""
     folder = ROOT / "docs" / "design"
     listed = re.findall(r"\[(\d+)\]\((\d+)-([a-z-]+)\.md\)", (folder / "README.md").read_text())
-    assert all(shown == number for shown, number, _ in listed)
+    assert all(written == number for written, number, _ in listed)
     files = sorted(path.stem for path in folder.glob("0*.md"))
     assert sorted(f"{number}-{name}" for _, number, name in listed) == files
 
@@ -145,61 +154,71 @@ def test_every_design_record_is_listed_once() -> None:
 def walks() -> Iterator[tuple[int, str, list[str]]]:
     """Each hop of the walks: how far it is indented, its file, and the names it is about."""
     page = (ROOT / "docs" / "architecture.md").read_text()
-    section = page.partition("\n## Three walks\n")[2].partition("\n## ")[0]
+    section = page.partition("\n## Walks\n")[2].partition("\n## ")[0]
     for block in re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
         yield -1, "", []
         for indent, path, name, more in STEP.findall(block):
             names = [name] if name else []
-            files = [one for one in more.split(", ") if one.endswith(".py")]
+            files = [entry for entry in more.split(", ") if entry.endswith(".py")]
             owner = name.rpartition(".")[0]
             names += [
-                f"{owner}.{one}" if owner else one
-                for one in more.split(", ")
-                if one and not one.endswith(".py")
+                f"{owner}.{entry}" if owner else entry
+                for entry in more.split(", ")
+                if entry and not entry.endswith(".py")
             ]
             yield len(indent), path, names
-            for one in files:
-                yield len(indent), one, []
+            for file in files:
+                yield len(indent), file, []
 
 
 def defined(path: str) -> set[str]:
     """The functions and methods of a file, methods by their class."""
-    found = set()
+    names = set()
     for node in ast.parse((SOURCE / path).read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         if isinstance(node, ast.ClassDef):
-            found |= {
-                f"{node.name}.{one.name}"
-                for one in node.body
-                if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+            names |= {
+                f"{node.name}.{member.name}"
+                for member in node.body
+                if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)
             }
-    return found
+    return names
 
 
 def test_every_hop_of_a_walk_exists() -> None:
     """Each ``file:function`` of the walks is in the tree."""
     hops = [(path, name) for _, path, names in walks() for name in names]
-    assert len(hops) > 25
+    assert len(hops) > 80
     assert [hop for hop in hops if hop[1] not in defined(hop[0])] == []
+
+
+def test_every_decision_is_where_the_map_says() -> None:
+    """Each ``file:name`` in the tables of the map, and between its walks, is in the tree."""
+    page = prose(ROOT / "docs" / "architecture.md")
+    named = re.findall(r"`([a-z_/]+\.py):([A-Za-z_.]+)`", page)
+    assert len(named) > 25
+    assert [name for name in named if name[1] not in defined(name[0])] == []
 
 
 @cache
 def heights() -> dict[str, int]:
     """How high each package, and each room with a contract, stands above those beside it."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    found = {}
+    levels = {}
     for contract in settings["contracts"]:
         for container in contract.get("containers", ()):
             for height, layer in enumerate(reversed(contract["layers"])):
-                for one in re.findall(r"\w+", layer):
-                    found[f"{container}.{one}"] = height
-    return found
+                for package in re.findall(r"\w+", layer):
+                    levels[f"{container}.{package}"] = height
+    return levels
 
 
 def higher(path: str, caller: str) -> bool:
     """Whether a file stands in a higher layer, or room, than another one."""
-    here, there = (["zonewise", *one.removesuffix(".py").split("/")] for one in (path, caller))
+    here, there = (
+        ["zonewise", *module.removesuffix(".py").split("/")] for module in (path, caller)
+    )
     for number in range(1, min(len(here), len(there)) + 1):
         mine, other = ".".join(here[:number]), ".".join(there[:number])
         if mine != other:
@@ -210,13 +229,13 @@ def higher(path: str, caller: str) -> bool:
 
 def test_the_map_names_every_room() -> None:
     """Each package, and each room that a contract orders, is in the map."""
-    told = (ROOT / "docs" / "architecture.md").read_text().partition("\n## Objects")[0]
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("\n## Objects")[0]
     rooms = {
         name.rpartition(".")[2]
         for name in heights()
         if not name.startswith("zonewise.embedded.components.")
     }
-    assert sorted(room for room in rooms if not re.search(rf"\b{room}\b", told)) == []
+    assert sorted(room for room in rooms if not re.search(rf"\b{room}\b", page)) == []
 
 
 def test_no_walk_goes_up() -> None:

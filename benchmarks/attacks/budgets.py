@@ -149,7 +149,7 @@ async def _observed(client: Client) -> Observed:
     while time.monotonic() < ends:
         for path, method in (("/pods/web-0/eviction", "POST"), ("/pods/web-1", "DELETE")):
             begin = time.perf_counter()
-            code = await _asked(client, QUIET, path, method)
+            code = await _request_status(client, QUIET, path, method)
             seen.times.append((time.perf_counter() - begin) * 1000)
             seen.let_through += 200 <= code < 300
             seen.failed += code not in (200, 201, REFUSED)
@@ -157,7 +157,7 @@ async def _observed(client: Client) -> Observed:
     return seen
 
 
-async def _asked(client: Client, namespace: str, path: str, method: str) -> int:
+async def _request_status(client: Client, namespace: str, path: str, method: str) -> int:
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -183,7 +183,7 @@ async def _relabel(client: Client, ended: asyncio.Event) -> None:
 
 async def _evict(client: Client, ended: asyncio.Event) -> None:
     async for number in _paced(EVICTIONS, ended):
-        await _asked(client, LOUD, f"/pods/web-{number % PODS}/eviction", "POST")
+        await _request_status(client, LOUD, f"/pods/web-{number % PODS}/eviction", "POST")
 
 
 async def _paced(rate: float, ended: asyncio.Event) -> AsyncIterator[int]:
@@ -235,8 +235,12 @@ def _called_at(port: int, item: dict[str, Any]) -> dict[str, Any]:
     """A webhook configuration for a webhook on this machine, without what is not measured."""
     hooks = []
     for hook in item["webhooks"]:
-        said = hook["clientConfig"]
-        path = said["service"]["path"] if "service" in said else urlsplit(said["url"]).path
+        client_config = hook["clientConfig"]
+        path = (
+            client_config["service"]["path"]
+            if "service" in client_config
+            else urlsplit(client_config["url"]).path
+        )
         if path in ("/evictions", "/deletions"):
             hooks.append({**hook, "clientConfig": {"url": f"https://127.0.0.1:{port}{path}"}})
     return {**item, "webhooks": hooks}
@@ -273,7 +277,7 @@ async def _heard(home: Path, name: str, event: str) -> dict[str, Any]:
         while True:
             for line in (home / f"{name}.log").read_text().splitlines(keepends=True):
                 if line.startswith("{") and line.endswith("\n"):
-                    told: dict[str, Any] = json.loads(line)
-                    if told["event"] == event:
-                        return told
+                    entry: dict[str, Any] = json.loads(line)
+                    if entry["event"] == event:
+                        return entry
             await asyncio.sleep(0.1)

@@ -81,17 +81,17 @@ def _slow(times: list[float]) -> float:
 
 def _waits(number: int, ask: Asking, seconds: float) -> list[float]:
     """How long a client waits that asks again and again."""
-    found: list[float] = []
+    waits: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         begin = time.perf_counter()
         try:
-            good = ask(number, len(found)) & 0xF == 0
+            good = ask(number, len(waits)) & 0xF == 0
         except OSError:
             good = False
-        found.append(time.perf_counter() - begin if good else PATIENCE)
+        waits.append(time.perf_counter() - begin if good else PATIENCE)
         time.sleep(PAUSE)
-    return found
+    return waits
 
 
 def _by_packet(name: Callable[[int], str]) -> Asking:
@@ -110,8 +110,8 @@ def _by_stream(number: int, _: int) -> int:
     with socket.create_connection(("127.0.0.1", number), PATIENCE, (QUIET, 0)) as sock:
         question = _question(_web(0))
         sock.sendall(len(question).to_bytes(2, "big") + question)
-        told = sock.recv(4096)
-        return told[5] if told else 2
+        answer = sock.recv(4096)
+        return answer[5] if answer else 2
 
 
 def _question(name: str, kind: int = 1, *, identity: int = 7, size: int = 4096) -> bytes:
@@ -218,9 +218,9 @@ def _server() -> Iterator[int]:
     try:
         yield int(ours.recv())
     finally:
-        for one in (process, upstream):
-            one.terminate()
-            one.join()
+        for child in (process, upstream):
+            child.terminate()
+            child.join()
 
 
 def _run(connection: Connection, upstream: int) -> None:
@@ -260,10 +260,10 @@ def _run_upstream(connection: Connection) -> None:
         address = (
             b"" if cut else b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x04\x0a\x00\x00\x01"
         )
-        packets.sendto(_told(data, not cut, address, cut=cut), source)
+        packets.sendto(_build_answer(data, not cut, address, cut=cut), source)
 
 
-def _told(data: bytes, answers: int, records: bytes, *, cut: bool = False) -> bytes:
+def _build_answer(data: bytes, answers: int, records: bytes, *, cut: bool = False) -> bytes:
     flags = b"\x83\x80" if cut else b"\x81\x80"
     head = data[:2] + flags + b"\x00\x01" + answers.to_bytes(2, "big") + bytes(4)
     return head + data[12 : data.index(QUESTION_END, 12) + 4] + records
@@ -274,13 +274,13 @@ def _answer_streams(listening: socket.socket) -> None:
         sock, _ = listening.accept()
         with sock, suppress(OSError, ValueError):
             data = sock.recv(4096)[2:]
-            told = _chain(data) if b"chain" in data else _long(data)
-            sock.sendall(len(told).to_bytes(2, "big") + told)
+            answer = _chain(data) if b"chain" in data else _long(data)
+            sock.sendall(len(answer).to_bytes(2, "big") + answer)
 
 
 def _long(data: bytes) -> bytes:
     record = b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x04\x0a"
-    return _told(data, 4000, b"".join(record + at.to_bytes(3, "big") for at in range(4000)))
+    return _build_answer(data, 4000, b"".join(record + at.to_bytes(3, "big") for at in range(4000)))
 
 
 def _chain(data: bytes) -> bytes:
@@ -291,4 +291,4 @@ def _chain(data: bytes) -> bytes:
     places = [12, *(body + 2 * at for at in range(125))]
     steps = [(0xC000 | at).to_bytes(2, "big") for at in places]
     record = steps[-1] + b"\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x00"
-    return _told(data, 5001, first + b"".join(steps[:-1]) + record * 5000)
+    return _build_answer(data, 5001, first + b"".join(steps[:-1]) + record * 5000)

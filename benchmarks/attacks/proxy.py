@@ -117,13 +117,13 @@ async def _restless(client: Client) -> AsyncIterator[None]:
 async def _change(client: Client, link: NetlinkSocket, turn: int) -> float:
     """Give the quiet Service another endpoint, and wait until the kernel has it."""
     number = 60_000 + turn
-    wanted = bytes((10, 128 + (number >> 16), number >> 8 & 255, number & 255))
+    prefix = bytes((10, 128 + (number >> 16), number >> 8 & 255, number & 255))
     began = time.monotonic()
     await _write(client, "quiet", 0, [number])
     while time.monotonic() - began < PATIENCE:
         with suppress(NetlinkError):
-            found = nftables.elements(link, IPV4, "zonewise", "endpoints", SetForm("value"))
-            if any(data.startswith(wanted) for data in found.values()):
+            elements = nftables.elements(link, IPV4, "zonewise", "endpoints", SetForm("value"))
+            if any(data.startswith(prefix) for data in elements.values()):
                 return time.monotonic() - began
         await asyncio.sleep(0.002)
     return time.monotonic() - began

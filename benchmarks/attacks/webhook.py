@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.table import Row, Table
-from zonewise.disruption.definitions import definitions
+from zonewise.disruption.definitions.schemas import resource_definitions
 from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.embedded.seed.seeder import Seeder
 
@@ -33,7 +33,7 @@ NAME = 60_000
 SENDERS = 8
 CONNECTIONS = 1000
 PERIOD = 4.0
-ASKED = 30
+QUESTIONS = 30
 PATIENCE = 10.0
 ATTACKER, QUIET = "127.0.0.1", "127.0.0.2"
 
@@ -83,7 +83,7 @@ async def _webhook() -> AsyncIterator[tuple[subprocess.Popen[bytes], int]]:
     with tempfile.TemporaryDirectory() as folder:
         server = ApiServer(Path(folder) / "cluster", clock=time.time, rng=random.Random(5))
         await server.start(0)
-        await Seeder(server.connect("test"), server.registry).plant(definitions())
+        await Seeder(server.connect("test"), server.registry).create(resource_definitions())
         program = _started(folder, server.identity.kubeconfig)
         draining: asyncio.Task[None] | None = None
         try:
@@ -169,7 +169,7 @@ async def _hold(port: int, number: int) -> None:
 async def _quiet(port: int) -> list[float]:
     """How long a client waits that asks twice a second."""
     seconds = []
-    for _ in range(ASKED):
+    for _ in range(QUESTIONS):
         begin = time.perf_counter()
         with suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
             async with asyncio.timeout(PATIENCE):

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def _late(function: str) -> Iterator[Sheet]:
-    made: Iterable[Sheet] = getattr(import_module("benchmarks.cluster.contest"), function)()
-    yield from made
+    sheets: Iterable[Sheet] = getattr(import_module("benchmarks.cluster.contest"), function)()
+    yield from sheets
 
 
 BENCHMARKS = {

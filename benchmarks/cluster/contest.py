@@ -125,7 +125,7 @@ def real() -> Iterator[Contestant]:
 def stages() -> list[Path]:
     """What kwok itself calls its fast behaviour, from the sources it was built from."""
     go = toolchain.find(cache_folder(), print)
-    asked = subprocess.run(
+    module_folder = subprocess.run(
         [go, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"],
         cwd=KWOK.modules[0].folder,
         env=toolchain.environment(go),
@@ -133,9 +133,9 @@ def stages() -> list[Path]:
         text=True,
         check=True,
     )
-    home = Path(asked.stdout.strip()) / "kustomize" / "stage"
-    found = [file for stage in STAGES for file in sorted((home / stage).glob("*.yaml"))]
-    return [file for file in found if file.name != "kustomization.yaml"]
+    home = Path(module_folder.stdout.strip()) / "kustomize" / "stage"
+    files = [file for stage in STAGES for file in sorted((home / stage).glob("*.yaml"))]
+    return [file for file in files if file.name != "kustomization.yaml"]
 
 
 def node(number: int) -> dict[str, Any]:
@@ -219,8 +219,8 @@ async def come_up(contestant: Contestant, size: Size, name: str) -> Measured:
             await asyncio.sleep(0.5)
             if time.perf_counter() - begin > PATIENCE:
                 raise RuntimeError(f"{name}: {ready} of {size.pods} pods are Ready after all")
-            found = await client.list(Deployment, "default")
-            ready = sum(one.status.ready_replicas for one in found)
+            deployments = await client.list(Deployment, "default")
+            ready = sum(deployment.status.ready_replicas for deployment in deployments)
             if sys.stderr.isatty():
                 print(f"  {name}: {ready} of {size.pods}", end="\r", file=sys.stderr, flush=True)
         seconds = time.perf_counter() - begin
@@ -234,11 +234,11 @@ async def come_up(contestant: Contestant, size: Size, name: str) -> Measured:
 
 def compare(size: Size) -> Sheet:
     """Both contestants, one after the other."""
-    found = {}
+    results = {}
     for name, contestant in (("ours", living), ("real", real)):
-        with contestant() as one:
-            found[name] = asyncio.run(come_up(one, size, name))
-    mine, theirs = found["ours"], found["real"]
+        with contestant() as cluster:
+            results[name] = asyncio.run(come_up(cluster, size, name))
+    mine, theirs = results["ours"], results["real"]
     return Sheet(
         title=f"{size.nodes:,} nodes and {size.pods:,} pods",
         lines=(

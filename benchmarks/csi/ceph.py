@@ -29,7 +29,7 @@ from zonewise.csi.backends.ceph.journals.omap import OmapJournal
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.socket_client import SocketClient
-from zonewise.storage.identifiers import Stored
+from zonewise.storage.identifiers import StoredKind
 from zonewise.storage.journal import JournalEntry
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ async def _measured(
         await answers(client)
         with ThreadPoolExecutor(width) as threads:
             for turn in range(-1, ROUNDS):
-                names = [f"w{width}-{turn}-{one}" for one in range(VOLUMES)]
+                names = [f"w{width}-{turn}-{number}" for number in range(VOLUMES)]
                 began = time.perf_counter()
                 await _create(client, names, width, parameters, capability)
                 between = time.perf_counter()
@@ -158,7 +158,7 @@ async def _create(
 ) -> None:
     limit = asyncio.Semaphore(width)
 
-    async def one(name: str) -> None:
+    async def create_volume(name: str) -> None:
         async with limit:
             request = csi.CreateVolumeRequest(
                 name=name,
@@ -168,7 +168,7 @@ async def _create(
             )
             await client.call(methods.CREATE_VOLUME, request)
 
-    await asyncio.gather(*map(one, names))
+    await asyncio.gather(*map(create_volume, names))
 
 
 def _image(pool: rados.Ioctx, name: str) -> None:
@@ -186,18 +186,18 @@ def _reserved(pool: rados.Ioctx, shards: int, width: int) -> float:
     pool.set_namespace(f"bench-{uuid.uuid4().hex}")
     journal = OmapJournal(pool, shards=shards)
 
-    def one(number: int) -> None:
+    def reserve(number: int) -> None:
         name = f"pvc-{number}"
-        id = journal.draw(Stored.VOLUME, name)
+        id = journal.new_uuid(StoredKind.VOLUME, name)
         journal.reserve(
-            JournalEntry(stored=Stored.VOLUME, uuid=id, name=name, pool="p", bytes=BYTES), None
+            JournalEntry(kind=StoredKind.VOLUME, uuid=id, name=name, pool="p", bytes=BYTES), None
         )
 
     try:
-        one(-1)
+        reserve(-1)
         with ThreadPoolExecutor(width) as threads:
             began = time.perf_counter()
-            list(threads.map(one, range(RESERVATIONS)))
+            list(threads.map(reserve, range(RESERVATIONS)))
             return RESERVATIONS / (time.perf_counter() - began)
     finally:
         journal.close()

@@ -23,8 +23,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from benchmarks.table import Row, Table
+from zonewise.csi.errors import CsiError
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import CsiError
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.socket_client import SocketClient
 
@@ -93,17 +93,17 @@ async def _stages() -> tuple[float, float]:
         staged: list[tuple[str, Path]] = []
 
         async def ours(number: int) -> None:
-            made = await client.call(methods.CREATE_VOLUME, _request(f"v{number}"))
+            created = await client.call(methods.CREATE_VOLUME, _request(f"v{number}"))
             staging = folder / f"staging-{number}"
             await client.call(
                 methods.NODE_STAGE_VOLUME,
                 csi.NodeStageVolumeRequest(
-                    volume_id=made.volume.volume_id,
+                    volume_id=created.volume.volume_id,
                     staging_target_path=str(staging),
                     volume_capability=CAPABILITY,
                 ),
             )
-            staged.append((made.volume.volume_id, staging))
+            staged.append((created.volume.volume_id, staging))
 
         async def bare(number: int) -> None:
             image, target = folder / f"bare-{number}", folder / f"mount-{number}"

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def _late(module: str, function: str) -> Iterator[Sheet | Table]:
-    made: Iterable[Sheet | Table] = getattr(import_module(f"benchmarks.dns.{module}"), function)()
-    yield from made
+    sheets: Iterable[Sheet | Table] = getattr(import_module(f"benchmarks.dns.{module}"), function)()
+    yield from sheets
 
 
 BENCHMARKS = {

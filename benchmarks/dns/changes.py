@@ -59,7 +59,7 @@ async def _changes() -> Sheet:
     lines = []
     async with scene() as (server, ours, theirs):
         for title, work in (("every slice written anew", _rewrite), ("100 pods/s", _churn)):
-            found: dict[str, list[float]] = {ours.name: [], theirs.name: []}
+            latencies: dict[str, list[float]] = {ours.name: [], theirs.name: []}
             for number in range(ROUNDS + 1):
                 for contestant in (ours, theirs):
                     busy = asyncio.create_task(work(server))
@@ -68,13 +68,13 @@ async def _changes() -> Sheet:
                     busy.cancel()
                     await asyncio.gather(busy, return_exceptions=True)
                     if number:
-                        found[contestant.name].append(slow)
+                        latencies[contestant.name].append(slow)
             lines.append(
                 Line(
                     name=title,
                     unit="ms",
-                    ours=statistics.median(found[ours.name]),
-                    real=statistics.median(found[theirs.name]),
+                    ours=statistics.median(latencies[ours.name]),
+                    real=statistics.median(latencies[theirs.name]),
                 )
             )
     return Sheet(title="DNS: p99 while the cluster changes", lines=tuple(lines))
@@ -104,13 +104,13 @@ class Churn:
     client: Client
     rng: random.Random
     there: dict[int, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
-    held: dict[int, deque[tuple[float, dict[str, str]]]] = field(default_factory=dict)
+    history: dict[int, deque[tuple[float, dict[str, str]]]] = field(default_factory=dict)
     count: int = 0
 
     def __post_init__(self) -> None:
         for number in range(2, 2 + 3 * CHANGING, 3):
             first = {endpoint(number, at)["addresses"][0]: ZONES[at % 3] for at in range(30)}
-            self.held[number] = deque([(0.0, first)])
+            self.history[number] = deque([(0.0, first)])
 
     async def run(self) -> None:
         """Go on until cancelled."""
@@ -139,14 +139,14 @@ class Churn:
             pods[address] = self.rng.choice(ZONES)
             await self.add(address, pods[address])
         rows = [
-            {"addresses": [one], "conditions": {"ready": True}, "nodeName": f"n-{zone}"}
-            for one, zone in sorted(pods.items())
+            {"addresses": [address], "conditions": {"ready": True}, "nodeName": f"n-{zone}"}
+            for address, zone in sorted(pods.items())
         ]
-        held = self.held[number]
-        held.append((time.monotonic(), dict(pods)))
+        history = self.history[number]
+        history.append((time.monotonic(), dict(pods)))
         await self.client.patch(EndpointSlice, f"near-{number}", "load", {"endpoints": rows})
-        while len(held) > 2 and held[1][0] < time.monotonic() - 3 * LAG:
-            held.popleft()
+        while len(history) > 2 and history[1][0] < time.monotonic() - 3 * LAG:
+            history.popleft()
 
     async def add(self, address: str, zone: str) -> None:
         """A pod that runs."""
@@ -161,14 +161,14 @@ class Churn:
 
     def true(self, number: int, zone: str, since: float, until: float) -> list[set[str]]:
         """What a client in a zone may have been told in a span of time."""
-        held = list(self.held[number])
-        found = []
-        for at, (begin, pods) in enumerate(held):
-            end = held[at + 1][0] if at + 1 < len(held) else float("inf")
+        history = list(self.history[number])
+        answers = []
+        for at, (begin, pods) in enumerate(history):
+            end = history[at + 1][0] if at + 1 < len(history) else float("inf")
             if begin <= until and end >= since:
-                near = {one for one, there in pods.items() if there == zone}
-                found.append(near or set(pods))
-        return found
+                near = {address for address, there in pods.items() if there == zone}
+                answers.append(near or set(pods))
+        return answers
 
 
 def _name(address: str) -> str:
@@ -189,14 +189,14 @@ async def _soak() -> Table:
         await asyncio.sleep(min(60, SOAK / 4))
         early = megabytes([ours.pid])
         text = await load
-        asked, wrong, lost = await judge
+        compared, wrong, lost = await judge
         late = megabytes([ours.pid])
         busy.cancel()
         await asyncio.gather(busy, return_exceptions=True)
         rows = {
             "answers a second": number_in(_RATE, text),
             "lost of the load": number_in(_LOST, text),
-            "answers compared": float(asked),
+            "answers compared": float(compared),
             "wrong": float(wrong),
             "lost of those compared": float(lost),
             "pods that came or went": float(churn.count),
@@ -215,7 +215,7 @@ async def _judge(ours: Contestant, churn: Churn, load: asyncio.Task[str]) -> tup
     """Ask for what changes until the load ends; how many were asked, wrong, lost."""
     loop = asyncio.get_running_loop()
     rng = random.Random(5)
-    asked = wrong = lost = 0
+    compared = wrong = lost = 0
     links = {}
     for at, zone in enumerate(ZONES):
         link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -227,7 +227,7 @@ async def _judge(ours: Contestant, churn: Churn, load: asyncio.Task[str]) -> tup
             number, zone = 2 + 3 * rng.randrange(CHANGING), rng.choice(ZONES)
             query = dns.message.make_query(f"near-{number}.load.svc.cluster.local", "A", use_edns=0)
             begin = time.monotonic()
-            asked += 1
+            compared += 1
             await loop.sock_sendto(links[zone], query.to_wire(), ("127.0.0.1", ours.port))
             try:
                 async with asyncio.timeout(5):
@@ -237,10 +237,10 @@ async def _judge(ours: Contestant, churn: Churn, load: asyncio.Task[str]) -> tup
             except TimeoutError:
                 lost += 1
                 continue
-            told = {item.address for rrset in answer.answer for item in rrset}
-            wrong += told not in churn.true(number, zone, begin - LAG, time.monotonic())
+            addresses = {item.address for rrset in answer.answer for item in rrset}
+            wrong += addresses not in churn.true(number, zone, begin - LAG, time.monotonic())
             await asyncio.sleep(0.01)
     finally:
         for link in links.values():
             link.close()
-    return asked, wrong, lost
+    return compared, wrong, lost

@@ -50,18 +50,18 @@ async def _answers() -> Sheet:
     lines = []
     async with scene() as (_, ours, theirs):
         for task, (kind, record, their_kind) in TASKS.items():
-            found: dict[str, list[float]] = {ours.name: [], theirs.name: []}
+            rates: dict[str, list[float]] = {ours.name: [], theirs.name: []}
             for number in range(ROUNDS + 1):
                 for contestant, name in ((ours, kind), (theirs, their_kind)):
                     rate = await _load(contestant, name, record)
                     if number:
-                        found[contestant.name].append(rate)
+                        rates[contestant.name].append(rate)
             lines.append(
                 Line(
                     name=task,
                     unit="answers/CPU s",
-                    ours=statistics.median(found[ours.name]),
-                    real=statistics.median(found[theirs.name]),
+                    ours=statistics.median(rates[ours.name]),
+                    real=statistics.median(rates[theirs.name]),
                     higher_is_better=True,
                 )
             )
@@ -72,18 +72,18 @@ async def _latency() -> Sheet:
     lines = []
     async with scene() as (_, ours, theirs):
         for task, (kind, record, their_kind) in TASKS.items():
-            found: dict[str, list[float]] = {ours.name: [], theirs.name: []}
+            latencies: dict[str, list[float]] = {ours.name: [], theirs.name: []}
             for number in range(ROUNDS + 1):
                 for contestant, name in ((ours, kind), (theirs, their_kind)):
                     slow = await slowest(contestant, name, record)
                     if number:
-                        found[contestant.name].append(slow)
+                        latencies[contestant.name].append(slow)
             lines.append(
                 Line(
                     name=task,
                     unit="ms",
-                    ours=statistics.median(found[ours.name]),
-                    real=statistics.median(found[theirs.name]),
+                    ours=statistics.median(latencies[ours.name]),
+                    real=statistics.median(latencies[theirs.name]),
                 )
             )
     return Sheet(title=f"DNS: p99 at {RATE} questions a second", lines=tuple(lines))
@@ -140,10 +140,10 @@ def _kind(number: int) -> str:
 
 def number_in(pattern: re.Pattern[str], text: str) -> float:
     """A number of what dnsperf says."""
-    found = pattern.search(text)
-    if found is None:
+    matched = pattern.search(text)
+    if matched is None:
         raise RuntimeError(f"dnsperf said: {text[-500:]}")
-    return float(found[1])
+    return float(matched[1])
 
 
 def _processor(pid: int) -> float:

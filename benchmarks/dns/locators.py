@@ -20,8 +20,8 @@ from benchmarks.table import Row, Table
 from zonewise.api.codec import decoder
 from zonewise.api.objects.locator import PodLocator
 from zonewise.runtime.cache.store import Store
-from zonewise.topology.locators import LabelMaps, Locator, Locators
-from zonewise.topology.podlocators import sharing
+from zonewise.topology.locator_index import LabelInterner, Locator, LocatorIndex
+from zonewise.topology.pod_locators import label_interning
 
 NODES, PODS = 5_000, 50_000
 LABELS = 20
@@ -55,14 +55,14 @@ def body(number: int, version: int, *, rack: str = "r") -> bytes:
 
 def measure(*, shared: bool) -> dict[str, float]:
     """Fill a store and an index, and use them."""
-    maps = LabelMaps()
-    transform = sharing(maps) if shared else None
+    maps = LabelInterner()
+    transform = label_interning(maps) if shared else None
     store: Store[PodLocator] = Store(transform=transform)
-    locators = Locators(maps=maps)
+    locators = LocatorIndex(interner=maps)
 
     def follow(_: PodLocator | None, new: PodLocator | None) -> None:
         if new is not None:
-            locators.put(Locator.of(new))
+            locators.put(Locator.from_object(new))
 
     if shared:
         store.on_change(follow)
@@ -74,19 +74,19 @@ def measure(*, shared: bool) -> dict[str, float]:
         store.apply(decode(body(number, number + 1)))
     filled = time.process_time() - began
     gc.collect()
-    found = {"fill": filled / PODS * 1e6, "memory": (_resident() - before) / 1e6}
+    costs = {"fill": filled / PODS * 1e6, "memory": (_resident() - before) / 1e6}
     if not shared:
-        return found
+        return costs
     began = time.process_time()
     for number in range(PODS):
-        locators.spot(f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}")
-    found["look-up"] = (time.process_time() - began) / PODS * 1e6
+        locators.locate(f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}")
+    costs["look-up"] = (time.process_time() - began) / PODS * 1e6
     began = time.process_time()
     for number in range(0, PODS, NODES):
         store.apply(decode(body(number, PODS + number + 1, rack="s")))
-    found["relabel"] = (time.process_time() - began) * 1e6
-    found["maps"] = len(maps)
-    return found
+    costs["relabel"] = (time.process_time() - began) * 1e6
+    costs["maps"] = len(maps)
+    return costs
 
 
 def locators() -> Iterator[Table]:
@@ -120,8 +120,8 @@ def _alone(shared: bool) -> dict[str, float]:
         f"print(json.dumps(measure(shared={shared})))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    found: dict[str, float] = msgspec.json.decode(out.stdout)
-    return found
+    costs: dict[str, float] = msgspec.json.decode(out.stdout)
+    return costs
 
 
 def _resident() -> float:

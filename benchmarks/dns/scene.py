@@ -40,15 +40,15 @@ class Contestant:
 
 def objects() -> list[Obj]:
     """The namespaces, Services, slices, nodes and the one pod."""
-    found: list[Obj] = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "load"}}]
+    manifests: list[Obj] = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "load"}}]
     for zone in ZONES:
         label = {"topology.kubernetes.io/zone": zone}
         meta = {"name": f"n-{zone}", "labels": label}
-        found.append({"apiVersion": "v1", "kind": "Node", "metadata": meta})
+        manifests.append({"apiVersion": "v1", "kind": "Node", "metadata": meta})
     for number in range(SERVICES):
         kind = KINDS[number % 3]
-        found += _service(f"{kind}-{number}", kind, number)
-    found.append(
+        manifests += _service(f"{kind}-{number}", kind, number)
+    manifests.append(
         {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -57,7 +57,7 @@ def objects() -> list[Obj]:
             "status": {"phase": "Running", "podIPs": [{"ip": "127.0.0.1"}], "podIP": "127.0.0.1"},
         }
     )
-    return found
+    return manifests
 
 
 def _service(name: str, kind: str, number: int) -> list[Obj]:

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def _late(function: str) -> Iterator[Sheet]:
-    made: Iterable[Sheet] = getattr(import_module("benchmarks.embedded.contest"), function)()
-    yield from made
+    sheets: Iterable[Sheet] = getattr(import_module("benchmarks.embedded.contest"), function)()
+    yield from sheets
 
 
 def _shortcuts() -> Iterator[Table]:
-    made: Iterable[Table] = import_module("benchmarks.embedded.shortcuts").shortcuts()
-    yield from made
+    tables: Iterable[Table] = import_module("benchmarks.embedded.shortcuts").shortcuts()
+    yield from tables
 
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Sheet | Table]]] = {

@@ -48,7 +48,7 @@ def run(contestant: Contestant, job: Job) -> Measured:
 
 def compare(both: tuple[Contestant, Contestant], name: str, job: Job, unit: str) -> Iterator[Line]:
     """Several rounds of one task, in turns."""
-    rounds: dict[str, list[Measured]] = {one.name: [] for one in both}
+    rounds: dict[str, list[Measured]] = {server.name: [] for server in both}
     for turn in range(ROUNDS):
         prefix = f"{job.prefix}-{turn}" if job.task == "create" else job.prefix
         for contestant in both if turn % 2 == 0 else reversed(both):
@@ -56,8 +56,8 @@ def compare(both: tuple[Contestant, Contestant], name: str, job: Job, unit: str)
 
     def line(title: str, what: str, of: Callable[[Measured], float], *, higher: bool) -> Line:
         middle = {
-            one: statistics.median(of(measured) for measured in each)
-            for one, each in rounds.items()
+            name: statistics.median(of(measured) for measured in each)
+            for name, each in rounds.items()
         }
         return Line(
             name=f"{name}{title}",
@@ -67,10 +67,10 @@ def compare(both: tuple[Contestant, Contestant], name: str, job: Job, unit: str)
             higher_is_better=higher,
         )
 
-    yield line("", unit, lambda one: one.rate, higher=True)
-    yield line(", p50", "ms", lambda one: one.p50, higher=False)
-    yield line(", p99", "ms", lambda one: one.p99, higher=False)
-    yield line(", processor time each", "µs", lambda one: one.cpu, higher=False)
+    yield line("", unit, lambda taken: taken.rate, higher=True)
+    yield line(", p50", "ms", lambda taken: taken.p50, higher=False)
+    yield line(", p99", "ms", lambda taken: taken.p99, higher=False)
+    yield line(", processor time each", "µs", lambda taken: taken.cpu, higher=False)
 
 
 def fill(contestant: Contestant, prefix: str, count: int) -> None:
@@ -91,8 +91,8 @@ def writes() -> Iterator[Sheet]:
             for task in ("create", "put", "patch"):
                 prefix = f"{task}-{connections}"
                 if task != "create":
-                    for one in both:
-                        fill(one, prefix, 500)
+                    for server in both:
+                        fill(server, prefix, 500)
 
                 job = Job(task, connections, count, 500, prefix)
                 lines = tuple(compare(both, task, job, "requests/s"))
@@ -102,8 +102,8 @@ def writes() -> Iterator[Sheet]:
 def reads() -> Iterator[Sheet]:
     """get of one pod of 5,000."""
     with pair() as both:
-        for one in both:
-            fill(one, "read", PODS)
+        for server in both:
+            fill(server, "read", PODS)
         for connections in CONNECTIONS:
             count = {1: 1000, 16: 4000, 64: 4000}[connections]
             job = Job("get", connections, count, PODS, "read")
@@ -114,8 +114,8 @@ def reads() -> Iterator[Sheet]:
 def lists() -> Iterator[Sheet]:
     """list of 5,000 pods."""
     with pair() as both:
-        for one in both:
-            fill(one, "read", PODS)
+        for server in both:
+            fill(server, "read", PODS)
         for connections in CONNECTIONS:
             count = {1: 10, 16: 32, 64: 64}[connections]
             job = Job("list", connections, count, PODS, "read")
@@ -128,8 +128,8 @@ def lists() -> Iterator[Sheet]:
 def watch() -> Iterator[Sheet]:
     """One change after the other, seen by all."""
     with pair() as both:
-        for one in both:
-            fill(one, "watch", 1)
+        for server in both:
+            fill(server, "watch", 1)
         for watchers, count in ((100, 100), (1000, 30)):
             job = Job("watch", watchers, count, 1, "watch")
             lines = tuple(compare(both, "event", job, "events/s"))
@@ -140,17 +140,17 @@ def memory() -> Iterator[Sheet]:
     """What the processes occupy, empty and with pods."""
     with pair() as both:
         lines = [_memory(both, "after the start")]
-        for one in both:
-            fill(one, "memory", PODS)
+        for server in both:
+            fill(server, "memory", PODS)
         lines.append(_memory(both, f"with {PODS} pods"))
-        for one in both:
-            run(one, Job("list", 4, 16, PODS, "memory"))
+        for server in both:
+            run(server, Job("list", 4, 16, PODS, "memory"))
         lines.append(_memory(both, f"after 16 lists of {PODS} pods"))
         yield Sheet(title="memory", lines=tuple(lines), note=note())
 
 
 def _memory(both: tuple[Contestant, Contestant], name: str) -> Line:
-    mine, theirs = (one.memory() for one in both)
+    mine, theirs = (server.memory() for server in both)
     return Line(name=name, unit="MB", ours=mine, real=theirs)
 
 

@@ -169,7 +169,7 @@ def drive(server: Server, connections: int, following: Next) -> Taken:
     """Keep every connection busy until it has no next request."""
     context = server.context()
     links = [Link(server, context) for _ in range(connections)]
-    place = {link.number: number for number, link in enumerate(links)}
+    number_of = {link.number: number for number, link in enumerate(links)}
     epoll = select.epoll()
     taken = Taken()
     try:
@@ -192,7 +192,7 @@ def drive(server: Server, connections: int, following: Next) -> Taken:
             ):
                 refused.pop(0).again()
             for descriptor, _ in ready:
-                number = place[descriptor]
+                number = number_of[descriptor]
                 link = links[number]
                 answer = link.receive()
                 if answer is None:

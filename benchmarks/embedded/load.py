@@ -179,10 +179,10 @@ def put(server: Server, job: Job) -> Taken:
         if not left[link]:
             return None
         left[link] -= 1
-        found = VERSION.search(answer or first[link])
-        if found is None:
+        version = VERSION.search(answer or first[link])
+        if version is None:
             raise RuntimeError("no version")
-        body = templates[link].replace(b"@version@", found[1])
+        body = templates[link].replace(b"@version@", version[1])
         body = body.replace(b"@stamp@", b"p%d" % time.time_ns())
         return server.request("PUT", paths[link], body)
 
@@ -267,11 +267,11 @@ TASKS = {
 
 def main() -> None:
     """Do the job, print what was measured."""
-    asked = json.load(sys.stdin)
+    question = json.load(sys.stdin)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    job = Job(**asked["job"])
-    taken = TASKS[job.task](Server(**asked["server"]), job)
+    job = Job(**question["job"])
+    taken = TASKS[job.task](Server(**question["server"]), job)
     taken.latencies.sort()
     size = len(taken.latencies)
     json.dump(

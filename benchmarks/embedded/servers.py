@@ -92,12 +92,12 @@ def pair() -> Iterator[tuple[Contestant, Contestant]]:
 def prepare(kubeconfig: Path, processes: tuple[int, ...]) -> Server:
     """Make what the load needs and get its token."""
     config = load_config(kubeconfig=kubeconfig)
-    place = urlsplit(config.server)
+    url = urlsplit(config.server)
     written = json.loads(kubeconfig.read_text())
     authority = written["clusters"][0]["cluster"]["certificate-authority-data"]
     return Server(
-        host=place.hostname or "",
-        port=place.port or 443,
+        host=url.hostname or "",
+        port=url.port or 443,
         authority=base64.b64decode(authority).decode(),
         token=asyncio.run(_admit(config)),
         processes=processes,
@@ -108,17 +108,19 @@ async def _admit(config: ClusterConfig) -> str:
     rights = "/apis/rbac.authorization.k8s.io/v1"
     account = {"kind": "ServiceAccount", "name": "bench", "namespace": "bench"}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "bench"}
-    made: list[tuple[str, dict[str, Any]]] = [
+    bodies: list[tuple[str, dict[str, Any]]] = [
         ("/api/v1/namespaces", {}),
         ("/api/v1/namespaces/bench/serviceaccounts", {}),
         (f"{rights}/clusterroles", {"rules": RULES}),
         (f"{rights}/clusterrolebindings", {"subjects": [account], "roleRef": role}),
     ]
     async with Client(HttpsTransport(config)) as client:
-        for path, content in made:
+        for path, content in bodies:
             await _post(client, path, {"metadata": {"name": "bench"}} | content)
-        asked = {"spec": {"expirationSeconds": 36000}}
-        answer = await _post(client, "/api/v1/namespaces/bench/serviceaccounts/bench/token", asked)
+        token_request = {"spec": {"expirationSeconds": 36000}}
+        answer = await _post(
+            client, "/api/v1/namespaces/bench/serviceaccounts/bench/token", token_request
+        )
     token: str = answer["status"]["token"]
     return token
 
@@ -130,5 +132,5 @@ async def _post(client: Client, path: str, content: dict[str, Any]) -> dict[str,
         headers={"Content-Type": "application/json"},
         body=json.dumps(content).encode(),
     )
-    found: dict[str, Any] = json.loads(answer.body)
-    return found
+    document: dict[str, Any] = json.loads(answer.body)
+    return document

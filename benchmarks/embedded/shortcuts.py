@@ -40,7 +40,7 @@ async def _stream(
     parts: AsyncGenerator[bytes, None],
 ) -> web.StreamResponse:
     """A watch as aiohttp alone writes it."""
-    response = web.StreamResponse(status=answer.status, headers=http._headers(answer))
+    response = web.StreamResponse(status=answer.status, headers=http._build_headers(answer))
     response.enable_chunked_encoding()
     try:
         await response.prepare(request)
@@ -83,16 +83,18 @@ def shortcuts() -> Iterator[Table]:
             there.append(Contestant(variant, prepare(kubeconfig, (pid,))))
         job = Job("watch", WATCHERS, CHANGES, 1, "watch")
         rounds: dict[str, list[Measured]] = {variant: [] for variant in VARIANTS}
-        for one in there:
-            fill(one, "watch", 1)
+        for contestant in there:
+            fill(contestant, "watch", 1)
         for turn in range(ROUNDS):
-            for one in there if turn % 2 == 0 else reversed(there):
-                rounds[one.name].append(run(one, job))
+            for contestant in there if turn % 2 == 0 else reversed(there):
+                rounds[contestant.name].append(run(contestant, job))
         values = {
-            ("events", "events/s"): lambda one: median(each.rate for each in rounds[one.name]),
-            ("p99", "ms"): lambda one: median(each.p99 for each in rounds[one.name]),
-            ("processor time of an event", "µs"): lambda one: median(
-                each.cpu for each in rounds[one.name]
+            ("events", "events/s"): lambda variant: median(
+                each.rate for each in rounds[variant.name]
+            ),
+            ("p99", "ms"): lambda variant: median(each.p99 for each in rounds[variant.name]),
+            ("processor time of an event", "µs"): lambda variant: median(
+                each.cpu for each in rounds[variant.name]
             ),
             ("peak memory", "MB"): _peak,
         }
@@ -102,7 +104,8 @@ def shortcuts() -> Iterator[Table]:
                 unit=unit,
                 higher_is_better=title == "events",
                 rows=tuple(
-                    Row(name=one.name, value=of(one), ours=one.name == VARIANTS[0]) for one in there
+                    Row(name=variant.name, value=of(variant), ours=variant.name == VARIANTS[0])
+                    for variant in there
                 ),
                 note=note(),
             )

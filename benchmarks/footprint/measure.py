@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.embedded.servers import megabytes
 from zonewise.api import Node, Pod, Service, convert
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
-from zonewise.disruption.definitions import definitions
+from zonewise.disruption.definitions.schemas import resource_definitions
 from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.embedded.seed.seeder import Seeder
 from zonewise.runtime.client.client import Client
@@ -69,9 +69,9 @@ class Costs:
         heads = f"{'program':<12}{'nodes':>7}{'pods':>8}{'Services':>10}"
         lines = [f"{heads}{'memory':>10}{'start':>10}{'steady':>9}"]
         for row in self.rows:
-            place = f"{row.program:<12}{row.nodes:>7,}{row.pods:>8,}{row.services:>10,}"
+            columns = f"{row.program:<12}{row.nodes:>7,}{row.pods:>8,}{row.services:>10,}"
             lines.append(
-                f"{place}{row.memory_mb:>7,.0f} MB{row.start_cpu_seconds:>8.1f} s"
+                f"{columns}{row.memory_mb:>7,.0f} MB{row.start_cpu_seconds:>8.1f} s"
                 f"{row.steady_cpu_percent:>7.1f} %"
             )
         return "\n".join(lines)
@@ -95,7 +95,7 @@ async def _measured(nodes: int) -> list[Cost]:
         await server.start(0)
         client = server.connect("benchmark")
         try:
-            await Seeder(client, server.registry).plant(definitions())
+            await Seeder(client, server.registry).create(resource_definitions())
             await _fill(client, nodes)
             kubeconfig = server.identity.kubeconfig
             return [
@@ -108,10 +108,10 @@ async def _measured(nodes: int) -> list[Cost]:
 
 
 def _all_written(server: ApiServer, nodes: int) -> Callable[[], bool]:
-    wanted = nodes * PODS_PER_NODE // PODS_PER_SERVICE
+    expected = nodes * PODS_PER_NODE // PODS_PER_SERVICE
 
     def ask() -> bool:
-        return len(server.state.list("discovery.k8s.io/endpointslices").entries) >= wanted
+        return len(server.state.list("discovery.k8s.io/endpointslices").entries) >= expected
 
     return ask
 
@@ -193,12 +193,12 @@ async def _tell(client: Client, number: int, *, ready: bool) -> None:
 async def _together(work: Iterable[Any]) -> None:
     turn = asyncio.Semaphore(AT_ONCE)
 
-    async def one(thing: Any) -> None:
+    async def send(thing: Any) -> None:
         async with turn:
             await thing
 
     for chunk in _chunks(work):
-        await asyncio.gather(*map(one, chunk))
+        await asyncio.gather(*map(send, chunk))
 
 
 def _chunks(work: Iterable[Any]) -> Iterator[list[Any]]:

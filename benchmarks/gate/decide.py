@@ -16,12 +16,15 @@ from benchmarks.table import Row, Table
 from zonewise.api import Node, Pod, convert
 from zonewise.api.objects.apps import StatefulSet
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
-from zonewise.disruption import NamespaceBudgets, Round, budget_of, owner_of
+from zonewise.disruption.budget import budget_of
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
+from zonewise.disruption.owners import owner_of
+from zonewise.disruption.verdict import VerdictRound
 
 PODS = 5000
 ZONES = 3
 GROUPS = 100
-ASKED = 3000
+QUESTIONS = 3000
 ZONE = "topology.kubernetes.io/zone"
 
 
@@ -74,12 +77,12 @@ def _book(budgets: int) -> NamespaceBudgets:
         )
         for number in range(300)
     }
-    made = []
+    counted = []
     for number in range(budgets):
         chosen = {"app": "web"}
         if budgets > 1:
             chosen |= {f"g{number % 3}": str(number // 3)}
-        made.append(
+        counted.append(
             budget_of(
                 convert(
                     TopologyDisruptionBudget,
@@ -103,7 +106,7 @@ def _book(budgets: int) -> NamespaceBudgets:
     ]
     return NamespaceBudgets(
         nodes,
-        budgets=made,
+        budgets=counted,
         pods=[_pod(number, 0) for number in range(PODS)],
         owners=[owner_of(convert(StatefulSet, owner)) for owner in owners],
     )
@@ -113,12 +116,12 @@ def _decide(budgets: int) -> list[float]:
     namespace_budgets = _book(budgets)
     rng = random.Random(1)
     taken = []
-    for turn in range(ASKED):
+    for turn in range(QUESTIONS):
         number = rng.randrange(PODS)
-        pod = namespace_budgets.named(f"web-{number}")
+        pod = namespace_budgets.find_pod(f"web-{number}")
         assert pod is not None
         begin = time.perf_counter()
-        verdict = Round(namespace_budgets, 0.0).judge(pod)
+        verdict = VerdictRound(namespace_budgets, 0.0).judge(pod)
         taken.append(time.perf_counter() - begin)
         if verdict.allowed:
             namespace_budgets.drop_pod(pod)

@@ -153,11 +153,11 @@ async def _budget(client: Client, kind: BudgetKind) -> None:
     meta = {"name": "web", "namespace": NAMESPACE}
     await client.create(convert(kind, {"metadata": meta, "spec": spec}))
     while True:
-        found = await client.get(kind, "web", NAMESPACE)
-        if isinstance(found, TopologyDisruptionBudget):
-            allowed = sum(row.disruptions_allowed or 0 for row in found.status.domains)
+        budget = await client.get(kind, "web", NAMESPACE)
+        if isinstance(budget, TopologyDisruptionBudget):
+            allowed = sum(row.disruptions_allowed or 0 for row in budget.status.domains)
         else:
-            allowed = found.status.disruptions_allowed
+            allowed = budget.status.disruptions_allowed
         if allowed == EVICTED:
             return
         await asyncio.sleep(0.2)

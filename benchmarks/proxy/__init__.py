@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def _late(services: int) -> Iterator[Sheet]:
-    made: Iterable[Sheet] = import_module("benchmarks.proxy.contest").contest(services)
-    yield from made
+    sheets: Iterable[Sheet] = import_module("benchmarks.proxy.contest").contest(services)
+    yield from sheets
 
 
 BENCHMARKS = {

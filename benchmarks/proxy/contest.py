@@ -68,8 +68,8 @@ def contest(services: int) -> Iterable[Sheet]:
         sys.exit("Kubernetes is not built; `python -m tools.realkube build` does")
     settings = real.Settings(controllers=(), scheduler=False, fsync=False)
     with real.start(settings, binaries=binaries) as plane:
-        found = asyncio.run(_both(plane, services))
-    ours, theirs = found["zonewise"], found["kube-proxy"]
+        results = asyncio.run(_both(plane, services))
+    ours, theirs = results["zonewise"], results["kube-proxy"]
     lines = (
         Line(name="first rules, CPU", unit="s", ours=ours.first_cpu, real=theirs.first_cpu),
         Line(name="first rules, wall", unit="s", ours=ours.first_wall, real=theirs.first_wall),
@@ -225,9 +225,9 @@ def _cpu(pid: int) -> float:
 
 def _rss(pid: int) -> float:
     text = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", text)
-    assert found is not None
-    return int(found[1]) / 1024
+    matched = re.search(r"VmRSS:\s+(\d+) kB", text)
+    assert matched is not None
+    return int(matched[1]) / 1024
 
 
 async def _change(client: Client, home: str, name: str, services: int) -> list[float]:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def _late(module: str, function: str) -> Iterator[Table]:
-    made: Iterable[Table] = getattr(import_module(f"benchmarks.runtime.{module}"), function)()
-    yield from made
+    tables: Iterable[Table] = getattr(import_module(f"benchmarks.runtime.{module}"), function)()
+    yield from tables
 
 
 BENCHMARKS = {

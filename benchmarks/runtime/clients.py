@@ -81,14 +81,14 @@ def indexed(items: Iterable[Any], node: Callable[[Any], str]) -> object:
     return objects, services, nodes
 
 
-class Kept:
+class Filled:
     """Hides a result: Python 3.11 takes the ``repr`` of what ``asyncio.run`` returns."""
 
     def __init__(self, value: object) -> None:
         self.value = value
 
 
-def finished(work: Coroutine[Any, Any, Kept]) -> object:
+def finished(work: Coroutine[Any, Any, Filled]) -> object:
     return asyncio.run(work).value
 
 
@@ -123,8 +123,8 @@ class Zonewise:
         work = self.ours.follow(self.url, self.cls, endpoints, compact=self.compact)
         return asyncio.run(work)
 
-    async def _fill(self) -> Kept:
-        return Kept(await self.ours.fill(self.url, self.cls, compact=self.compact))
+    async def _fill(self) -> Filled:
+        return Filled(await self.ours.fill(self.url, self.cls, compact=self.compact))
 
 
 class ZonewiseCompact(Zonewise):
@@ -194,11 +194,11 @@ class LightkubeAsync:
 
         return lightkube.AsyncClient(config=lightkube_config(self.url), trust_env=False)
 
-    async def _fill(self) -> Kept:
+    async def _fill(self) -> Filled:
         from lightkube.resources.discovery_v1 import EndpointSlice
 
         items: AsyncIterator[Any] = self._client().list(EndpointSlice, namespace="*")
-        return Kept(indexed([item async for item in items], lambda e: str(e.nodeName)))
+        return Filled(indexed([item async for item in items], lambda e: str(e.nodeName)))
 
     async def _follow(self, endpoints: int) -> Measured:
         from lightkube.resources.discovery_v1 import EndpointSlice
@@ -289,11 +289,11 @@ class KubernetesAsyncio:
     def follow(self, endpoints: int) -> Measured:
         return asyncio.run(self._follow(endpoints))
 
-    async def _fill(self) -> Kept:
+    async def _fill(self) -> Filled:
         async with self.client.ApiClient(self.configuration) as connection:
             api = self.client.DiscoveryV1Api(connection)
             listing = await api.list_endpoint_slice_for_all_namespaces()
-            return Kept(indexed(listing.items, lambda e: str(e.node_name)))
+            return Filled(indexed(listing.items, lambda e: str(e.node_name)))
 
     async def _follow(self, endpoints: int) -> Measured:
         meter = Meter()
@@ -331,11 +331,11 @@ def fill(contestant: Contestant) -> dict[str, Any]:
     times: list[float] = []
     cpu: list[float] = []
     result: dict[str, Any] = {"times": times, "cpu": cpu}
-    kept: object = None
+    filled: object = None
     for turn in range(REPEATS):
-        kept = None
+        filled = None
         begin, busy = time.perf_counter(), time.process_time()
-        kept = contestant.fill()
+        filled = contestant.fill()
         times.append(time.perf_counter() - begin)
         cpu.append(time.process_time() - busy)
         if turn == 0:
@@ -344,7 +344,7 @@ def fill(contestant: Contestant) -> dict[str, Any]:
             result["held"] = memory("VmRSS") - before
         if sum(times) > PATIENCE:
             break
-    del kept
+    del filled
     return result
 
 

@@ -70,7 +70,7 @@ def list_and_index() -> Iterator[Table]:
     results = rounds("list")
     for key, title, note in (("times", "best run", ""), ("cpu", "CPU of the best run", STEADIER)):
         best = {
-            name: min(min(one[key]) for one in measured) * 1000
+            name: min(min(run[key]) for run in measured) * 1000
             for name, measured in results.items()
         }
         yield Table(
@@ -82,7 +82,7 @@ def list_and_index() -> Iterator[Table]:
             note=note,
         )
     for key, title in (("held", "memory held afterwards"), ("peak", "memory at the peak")):
-        least = {name: min(one[key] for one in measured) for name, measured in results.items()}
+        least = {name: min(run[key] for run in measured) for name, measured in results.items()}
         yield Table(
             title=f"{title}, growth of the process over its start",
             unit="MB",
@@ -96,7 +96,7 @@ def follow(endpoints: int) -> Iterator[Table]:
     results = rounds(str(endpoints))
     for key, unit, note in (("seconds", "events/s", ""), ("cpu", "events/CPU-s", STEADIER)):
         best = {
-            name: max(one["events"] / one[key] for one in measured)
+            name: max(run["events"] / run[key] for run in measured)
             for name, measured in results.items()
         }
         yield Table(

@@ -20,17 +20,17 @@ def uid(*parts: object) -> str:
 
 
 def endpoint(slice_number: int, number: int) -> dict[str, Any]:
-    place = slice_number * ENDPOINTS + number
-    node = place * 7919 % NODES
+    index = slice_number * ENDPOINTS + number
+    node = index * 7919 % NODES
     namespace = f"team-{slice_number % 50}"
     return {
-        "addresses": [f"10.{place >> 16 & 255}.{place >> 8 & 255}.{place & 255}"],
+        "addresses": [f"10.{index >> 16 & 255}.{index >> 8 & 255}.{index & 255}"],
         "conditions": {"ready": True, "serving": True, "terminating": False},
         "targetRef": {
             "kind": "Pod",
             "namespace": namespace,
-            "name": f"service-{slice_number}-{uid(place)[:8]}-{uid(place, 1)[:5]}",
-            "uid": uid("pod", place),
+            "name": f"service-{slice_number}-{uid(index)[:8]}-{uid(index, 1)[:5]}",
+            "uid": uid("pod", index),
         },
         "nodeName": f"ip-10-0-{node >> 8}-{node & 255}.eu-west-1.compute.internal",
         "zone": ZONES[node % len(ZONES)],
@@ -89,7 +89,7 @@ def endpoint_slice(number: int, *, endpoints: int = ENDPOINTS) -> dict[str, Any]
             ],
         },
         "addressType": "IPv4",
-        "endpoints": [endpoint(number, place) for place in range(endpoints)],
+        "endpoints": [endpoint(number, position) for position in range(endpoints)],
         "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
     }
 

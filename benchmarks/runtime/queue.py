@@ -46,8 +46,8 @@ def add_and_take() -> Iterator[Table]:
         name: [asyncio.run(function()) for _ in range(ROUNDS)]
         for name, function in (("zonewise", ours), ("asyncio.Queue", plain))
     }
-    for place, title in ((0, "queue, add"), (1, "queue, get and done")):
-        count = 2 * len(KEYS) if place == 0 else len(KEYS)
+    for column, title in ((0, "queue, add"), (1, "queue, get and done")):
+        count = 2 * len(KEYS) if column == 0 else len(KEYS)
         yield Table(
             title=title,
             unit="keys/s",
@@ -55,7 +55,7 @@ def add_and_take() -> Iterator[Table]:
             rows=tuple(
                 Row(
                     name=name,
-                    value=count / min(one[place] for one in results),
+                    value=count / min(timing[column] for timing in results),
                     ours=name == "zonewise",
                 )
                 for name, results in measured.items()

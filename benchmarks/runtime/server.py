@@ -92,8 +92,8 @@ class Handler(socketserver.StreamRequestHandler):
         lines = _events[endpoints]
         for line in lines:
             block += f"{len(line):x}\r\n".encode()
-            found = line.index(b'"resourceVersion":"') + len(b'"resourceVersion":"')
-            places.append(len(block) + found)
+            offset = line.index(b'"resourceVersion":"') + len(b'"resourceVersion":"')
+            places.append(len(block) + offset)
             block += line + b"\r\n"
             if len(places) % EVENTS_PER_WRITE == 0:
                 places.append(-len(block))
@@ -101,13 +101,13 @@ class Handler(socketserver.StreamRequestHandler):
         view = memoryview(block)
         while True:
             start = 0
-            for place in places:
-                if place < 0:
-                    self.request.sendall(view[start:-place])
-                    start = -place
+            for position in places:
+                if position < 0:
+                    self.request.sendall(view[start:-position])
+                    start = -position
                 else:
                     version += 1
-                    view[place : place + 10] = b"%d" % version
+                    view[position : position + 10] = b"%d" % version
 
 
 class Server(socketserver.ThreadingTCPServer):

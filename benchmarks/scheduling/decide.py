@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.table import Row, Table
 from zonewise.api import LabelSelector, Node, Pod, convert
-from zonewise.scheduling import SchedulerCluster
+from zonewise.scheduling.cluster import SchedulerCluster
 
 NODES, PODS, SCANS = 1_000, 20_000, 3
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
@@ -23,8 +23,8 @@ def node(number: int) -> Node:
     name = f"node-{number:04}"
     size = {"cpu": str((8, 16, 32)[number // 3 % 3]), "memory": "64Gi", "pods": "110"}
     labels = {HOST: name, ZONE: "abc"[number % 3]}
-    found = {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": size}}
-    return convert(Node, found)
+    manifest = {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": size}}
+    return convert(Node, manifest)
 
 
 def pod(number: int, apps: int, sort: str) -> Pod:
@@ -65,15 +65,15 @@ def cluster_of(apps: int) -> SchedulerCluster:
     return cluster
 
 
-def told(apps: int, sort: str) -> float:
+def measure_decisions(apps: int, sort: str) -> float:
     """Microseconds of a decision, pod after pod."""
     cluster = cluster_of(apps)
     pods = [pod(number, apps, sort) for number in range(PODS)]
     begin = time.process_time()
-    for one in pods:
-        decision = cluster.decide(one)
+    for pending in pods:
+        decision = cluster.decide(pending)
         assert decision.node, decision.message
-        cluster.assume(one, decision.node)
+        cluster.assume(pending, decision.node)
     return (time.process_time() - begin) / PODS * 1e6
 
 
@@ -82,9 +82,9 @@ def scanned(apps: int, sort: str) -> float:
     spent = 0.0
     for number in range(SCANS):
         cluster = cluster_of(apps)
-        one = pod(number, apps, sort)
+        pending = pod(number, apps, sort)
         begin = time.process_time()
-        cluster.decide(one)
+        cluster.decide(pending)
         spent += time.process_time() - begin
     return spent / SCANS * 1e6
 
@@ -98,7 +98,7 @@ def decisions() -> Iterator[Table]:
                 unit="µs/pod",
                 higher_is_better=False,
                 rows=(
-                    Row(name="piece by piece", value=told(apps, sort), ours=True),
+                    Row(name="piece by piece", value=measure_decisions(apps, sort), ours=True),
                     Row(name="from scratch", value=scanned(apps, sort)),
                 ),
             )

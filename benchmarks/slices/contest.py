@@ -28,8 +28,10 @@ from zonewise.api.codec import convert
 from zonewise.api.reason import Reason
 from zonewise.controllers.hints.decided import DecidedService, concerned
 from zonewise.controllers.hints.node_shares import NodeShares
-from zonewise.traffic import HINTED, HintCounts, HintDecision, HintRequest, Mode
-from zonewise.traffic.slices import FamilyPlan
+from zonewise.traffic.hints import HINTED, HintDecision
+from zonewise.traffic.limits import HintCounts
+from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.traffic.slices.planning import FamilyPlan
 
 HERE = Path(__file__).with_name("upstream")
 SOURCE = hashlib.sha256((HERE / "main.go").read_bytes()).hexdigest()
@@ -37,7 +39,7 @@ UPSTREAM = Suite(
     "endpointslice", "v0.36.4", (Module(HERE, {"upstream": "."}, {"main.source": SOURCE}),)
 )
 LIMIT = 100
-RACED, TOLD = (100, 1_000), (10, 5_000)
+RACED, COUNTED = (100, 1_000), (10, 5_000)
 CHANGES = 60
 LIVES = 12
 EVENTS = 120
@@ -63,8 +65,8 @@ def both(service: life.Obj, steps: Sequence[life.Step]) -> tuple[list[Turn], lis
     ours = Keeper(service, limit=LIMIT).run(steps)
     script = {"limit": LIMIT, "service": service, "steps": [asdict(step) for step in steps]}
     theirs = [
-        Turn(one["create"] + one["update"] + one["delete"], one["nanoseconds"], one["synced"])
-        for one in upstream(script)
+        Turn(row["create"] + row["update"] + row["delete"], row["nanoseconds"], row["synced"])
+        for row in upstream(script)
     ]
     return ours, theirs
 
@@ -79,8 +81,8 @@ def writes() -> Iterator[Sheet]:
             steps = list(life.Life(seed, pods=size).steps(EVENTS))
             for step, mine, real in zip(steps, *both(life.service(auto=auto), steps), strict=True):
                 count = counts["pods" if step.put or step.drop else "nodes"]
-                for place, amount in enumerate((1, mine.writes, real.writes)):
-                    count[place] += amount
+                for column, amount in enumerate((1, mine.writes, real.writes)):
+                    count[column] += amount
         name = f"about {size} pods, {'Auto' if auto else 'no hints'}"
         for lines, (events, ours, theirs) in zip((of_pods, of_nodes), counts.values(), strict=True):
             part = 100 / events
@@ -104,7 +106,7 @@ def turns() -> Iterator[Sheet]:
     yield Sheet(title=title, lines=tuple(_turn(size) for size in RACED))
     yield Sheet(
         title=f"{title} (told, not raced)",
-        lines=tuple(_turn(size) for size in TOLD),
+        lines=tuple(_turn(size) for size in COUNTED),
         goal=0.0,
     )
 
@@ -118,13 +120,13 @@ def _turn(size: int) -> Line:
 def nodes() -> Iterator[Sheet]:
     """What one node event costs: the shares of 5,000 nodes, and 10,000 Services judged."""
     per_zone = dict.fromkeys(life.ZONES, 10)
-    shown = [life.node(f"n{n}", life.ZONES[n % len(life.ZONES)]) for n in range(NODES)]
-    question = {"nodes": shown, "services": SERVICES, "per_zone": per_zone, "rounds": ROUNDS}
+    manifests = [life.node(f"n{n}", life.ZONES[n % len(life.ZONES)]) for n in range(NODES)]
+    question = {"nodes": manifests, "services": SERVICES, "per_zone": per_zone, "rounds": ROUNDS}
     real = upstream(question, "nodes")
-    known = [convert(Node, one) for one in shown]
+    known = [convert(Node, manifest) for manifest in manifests]
     places = NodeShares(lambda: known)
-    for one in known:
-        places.note(None, one)
+    for known_node in known:
+        places.note(None, known_node)
     reason = Reason(code=HINTED, message="measured")
     counts = HintCounts.of((zone, (zone,)) for zone, n in per_zone.items() for _ in range(n))
     family = FamilyPlan(HintDecision(Mode.AUTO, True, reason), counts, 50, 1, 1)
@@ -155,9 +157,9 @@ def nodes() -> Iterator[Sheet]:
     )
 
 
-def _usual(found: Sequence[Turn]) -> float:
+def _usual(turns: Sequence[Turn]) -> float:
     """The lower quartile: what a turn costs while nobody else wants the processor."""
-    times = [turn.nanoseconds for turn in found if turn.synced]
+    times = [turn.nanoseconds for turn in turns if turn.synced]
     return statistics.quantiles(times, n=4)[0] / 1e3
 
 

@@ -123,14 +123,14 @@ class Life:
             del self._pods[number]
         return [f"web-{number:06}" for number in numbers]
 
-    def _shown(self) -> list[Obj]:
+    def _manifests(self) -> list[Obj]:
         return [node(name, zone, milli) for name, (zone, milli) in sorted(self._nodes.items())]
 
     def steps(self, count: int) -> Iterator[Step]:
         """The first state, then so many events."""
-        yield Step(put=[self._new() for _ in range(self._start)], nodes=self._shown())
-        made = 0
-        while made < count:
+        yield Step(put=[self._new() for _ in range(self._start)], nodes=self._manifests())
+        steps_done = 0
+        while steps_done < count:
             kind = self._rng.random()
             for event in (
                 self._rollout()
@@ -142,7 +142,7 @@ class Life:
                 else self._flip()
             ):
                 yield event
-                made += 1
+                steps_done += 1
 
     def _rollout(self) -> Iterator[Step]:
         old = sorted(self._pods)
@@ -170,13 +170,13 @@ class Life:
             del self._nodes[lost]
             yield Step(
                 drop=self._gone([n for n, (host, _) in self._pods.items() if host == lost]),
-                nodes=self._shown(),
+                nodes=self._manifests(),
             )
         else:
             self._spare += 1
             zone = self._rng.choice(sorted({zone for zone, _ in self._nodes.values()}))
             self._nodes[f"{zone}x{self._spare}"] = (zone, 4000)
-            yield Step(nodes=self._shown())
+            yield Step(nodes=self._manifests())
 
 
 def one_pod(seed: int, *, pods: int, changes: int) -> Iterator[Step]:

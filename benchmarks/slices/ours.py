@@ -18,8 +18,8 @@ from zonewise.api.codec import convert, decode, encode
 from zonewise.api.gates import FeatureGates
 from zonewise.controllers.hints.decided import DecidedService, concerned
 from zonewise.controllers.hints.node_shares import NodeShares
-from zonewise.traffic import hint_request_of
-from zonewise.traffic.slices import Memory, SlicePlan, SliceView, plan
+from zonewise.traffic.modes import hint_request_of
+from zonewise.traffic.slices.planning import PlanCache, SlicePlan, SliceSnapshot, plan_slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Keeper:
         self._places = NodeShares(self._all_nodes)
         self._pods: dict[str, Pod] = {}
         self._slices: dict[str, EndpointSlice] = {}
-        self._memory = Memory()
+        self._memory = PlanCache()
         self._standings: dict[tuple[str, str], DecidedService] = {}
-        self._made = 0
+        self._created = 0
 
     def _all_nodes(self) -> Iterable[Node]:
         return self._nodes.values()
@@ -59,19 +59,19 @@ class Keeper:
             self._renew(step.nodes)
             self._places.settle()
             wake = wake or bool(list(concerned(self._standings, self._places.within)))
-        for one in step.put:
-            made = convert(Pod, one)
-            self._pods[made.metadata.name] = made
+        for manifest in step.put:
+            created = convert(Pod, manifest)
+            self._pods[created.metadata.name] = created
         for name in step.drop:
             del self._pods[name]
         return self._turn() if wake else Turn()
 
     def _renew(self, nodes: list[Obj]) -> None:
         known, self._nodes = self._nodes, {}
-        for one in nodes:
-            made = convert(Node, one)
-            self._nodes[made.metadata.name] = made
-            self._places.note(known.get(made.metadata.name), made)
+        for manifest in nodes:
+            created = convert(Node, manifest)
+            self._nodes[created.metadata.name] = created
+            self._places.note(known.get(created.metadata.name), created)
         for name, gone in known.items():
             if name not in self._nodes:
                 self._places.note(gone, None)
@@ -80,8 +80,8 @@ class Keeper:
         pods, slices = list(self._pods.values()), list(self._slices.values())
         shares = self._places.within(None)
         begun = time.process_time_ns()
-        made = plan(
-            SliceView(
+        plan = plan_slices(
+            SliceSnapshot(
                 service=self._service,
                 hint_request=self._hint_request,
                 shares=shares,
@@ -92,22 +92,22 @@ class Keeper:
             ),
             self._memory,
         )
-        bodies = [encode(piece) for piece in (*made.create, *made.update)]
+        bodies = [encode(piece) for piece in (*plan.create, *plan.update)]
         spent = time.process_time_ns() - begun
         self._standings["default", "web"] = DecidedService.of(
-            self._service, self._hint_request, made, shares, None
+            self._service, self._hint_request, plan, shares, None
         )
-        self._keep(made, bodies)
-        return Turn(made.writes, spent, synced=True)
+        self._keep(plan, bodies)
+        return Turn(plan.writes, spent, synced=True)
 
-    def _keep(self, made: SlicePlan, bodies: list[bytes]) -> None:
+    def _keep(self, plan: SlicePlan, bodies: list[bytes]) -> None:
         for body in bodies:
             piece = decode(EndpointSlice, body)
-            self._made += 1
-            name = piece.metadata.name or f"{piece.metadata.generate_name}{self._made:05}"
+            self._created += 1
+            name = piece.metadata.name or f"{piece.metadata.generate_name}{self._created:05}"
             metadata = replace(
-                piece.metadata, name=name, uid=name, resource_version=str(self._made)
+                piece.metadata, name=name, uid=name, resource_version=str(self._created)
             )
             self._slices[name] = replace(piece, metadata=metadata)
-        for piece in made.delete:
+        for piece in plan.delete:
             del self._slices[piece.metadata.name]

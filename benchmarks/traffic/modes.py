@@ -23,18 +23,13 @@ import highspy
 from benchmarks.table import Row, Table
 from zonewise.api.meta import Key
 from zonewise.controllers.hints.decided import DecidedService, concerned
-from zonewise.topology import Shares, ZoneShare
-from zonewise.traffic import (
-    HintRequest,
-    Mode,
-    OverloadLimits,
-    Previous,
-    ServiceSnapshot,
-    TrafficEndpoint,
-    decide,
-)
-from zonewise.traffic.slices import FamilyPlan
-from zonewise.traffic.weights import zone_weights
+from zonewise.topology.shares import Shares, ZoneShare
+from zonewise.traffic.endpoint import TrafficEndpoint
+from zonewise.traffic.hints import PreviousHints, ServiceSnapshot, decide_hints
+from zonewise.traffic.limits import OverloadLimits
+from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.traffic.slices.planning import FamilyPlan
+from zonewise.traffic.weights import compute_weights
 
 MODES = (Mode.AUTO, Mode.SHARED, Mode.WEIGHTED)
 SIZES = ((10, 3), (10, 5), (100, 5), (1000, 5))
@@ -51,14 +46,14 @@ def _shares(draw: random.Random, zones: int) -> Shares:
 
 def _views(endpoints: int, zones: int, seed: int = 0) -> list[ServiceSnapshot]:
     draw = random.Random(f"{endpoints} {zones} {seed}")
-    made = []
+    snapshots = []
     for _ in range(EACH):
         targets = tuple(
             TrafficEndpoint(f"10.0.{n >> 8}.{n & 255}", zone=f"zone-{draw.randrange(zones)}")
             for n in range(endpoints)
         )
-        made.append(ServiceSnapshot(HintRequest(Mode.AUTO), _shares(draw, zones), targets))
-    return made
+        snapshots.append(ServiceSnapshot(HintRequest(Mode.AUTO), _shares(draw, zones), targets))
+    return snapshots
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -76,7 +71,7 @@ def decisions() -> Iterator[Table]:
                 replace(view, hint_request=HintRequest(mode))
                 for view in _views(endpoints, zones, seed)
             ]
-            times = [_timed(partial(decide, view, Previous())) for view in views]
+            times = [_timed(partial(decide_hints, view, PreviousHints())) for view in views]
             rows.append(
                 Row(
                     name=mode.value,
@@ -93,16 +88,16 @@ def decisions() -> Iterator[Table]:
 
 
 def _solved(own: Mapping[str, int], shares: Shares) -> float:
-    made: Callable[[], Any] = highspy.Highs
-    solver = made()
+    create_solver: Callable[[], Any] = highspy.Highs
+    solver = create_solver()
     solver.silent()
     endpoints = sum(own.values())
     sent = {(z, p): solver.addVariable(lb=0.0) for z in shares.weights for p in own}
     for zone in shares.weights:
-        solver.addConstr(sum(sent[zone, place] for place in own) == float(shares.share(zone)))
-    for place, count in own.items():
+        solver.addConstr(sum(sent[zone, target] for target in own) == float(shares.share(zone)))
+    for target, count in own.items():
         most = (1 + LIMITS.add / 100) * count / endpoints
-        solver.addConstr(sum(sent[zone, place] for zone in shares.weights) <= most)
+        solver.addConstr(sum(sent[zone, target] for zone in shares.weights) <= most)
     solver.maximize(sum(sent[z, z] for z in shares.weights if z in own))
     return float(solver.getInfo().objective_function_value)
 
@@ -110,8 +105,8 @@ def _solved(own: Mapping[str, int], shares: Shares) -> float:
 def weights() -> Iterator[Table]:
     """The formula and a solver, on the same clusters."""
     views = _views(30, 5)
-    clusters = [(Counter(t.zone for t in view.targets), view.shares) for view in views]
-    formula = _median(lambda own, shares: zone_weights(own, shares, LIMITS), clusters)
+    clusters = [(Counter(t.zone for t in view.endpoints), view.shares) for view in views]
+    formula = _median(lambda own, shares: compute_weights(own, shares, LIMITS), clusters)
     solver = _median(_solved, clusters)
     yield Table(
         title="weights of a Service: 30 endpoints, 5 zones (median)",
@@ -141,7 +136,7 @@ def judged() -> Iterator[Table]:
 def _judged(mode: Mode) -> Table:
     standings, views, now = _standing(mode)
     judging = min(_timed(lambda: list(concerned(standings, lambda _: now))) for _ in range(3))
-    again = _timed(lambda: [decide(view, before) for view, before in views])
+    again = _timed(lambda: [decide_hints(view, before) for view, before in views])
     return Table(
         title=f"a node event: {SERVICES:,} Services in mode {mode.value}",
         unit="ms",
@@ -156,21 +151,21 @@ def _judged(mode: Mode) -> Table:
 
 def _standing(
     mode: Mode,
-) -> tuple[dict[Key, DecidedService], list[tuple[ServiceSnapshot, Previous]], Shares]:
+) -> tuple[dict[Key, DecidedService], list[tuple[ServiceSnapshot, PreviousHints]], Shares]:
     draw = random.Random(17)
     shares = _shares(draw, 3)
     now = Shares(tuple(replace(zone, weight=zone.weight + 10) for zone in shares.zones))
-    made: list[DecidedService] = []
-    views: list[tuple[ServiceSnapshot, Previous]] = []
-    while len(made) < KINDS:
+    decided: list[DecidedService] = []
+    views: list[tuple[ServiceSnapshot, PreviousHints]] = []
+    while len(decided) < KINDS:
         homes = [f"zone-{draw.randrange(3)}" for _ in range(draw.choice((4, 6, 9, 15, 30)))]
         targets = tuple(TrafficEndpoint(f"10.0.0.{n}", zone=z) for n, z in enumerate(homes))
         view = ServiceSnapshot(HintRequest(mode), shares, targets)
-        decision = decide(view, Previous())
+        decision = decide_hints(view, PreviousHints())
         family = FamilyPlan(decision, decision.counts(targets), len(targets), 1, 1)
         standing = DecidedService("u", view.hint_request, {"IPv4": family}, None, "", "")
         if not list(concerned({("n", "s"): standing}, lambda _: now)):
-            made.append(standing)
-            views.append((replace(view, shares=now), decision.after(view)))
-    standings = {("n", f"s{n}"): made[n % KINDS] for n in range(SERVICES)}
+            decided.append(standing)
+            views.append((replace(view, shares=now), decision.as_previous(view)))
+    standings = {("n", f"s{n}"): decided[n % KINDS] for n in range(SERVICES)}
     return standings, views, now

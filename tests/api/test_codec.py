@@ -11,6 +11,23 @@ from hypothesis import strategies as st
 
 from zonewise import api
 from zonewise.api import ParseError, codec
+from zonewise.api.objects.coordination import LeaseSpec
+from zonewise.api.objects.core import (
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    NodeSpec,
+    Taint,
+)
+from zonewise.api.objects.pod import (
+    Affinity,
+    HostIP,
+    NodeAffinity,
+    PodSpec,
+    PodStatus,
+    Toleration,
+    TopologySpreadConstraint,
+)
 
 SECRET = api.unstructured(api.Resource("", "v1", "Secret", "secrets"))
 
@@ -39,7 +56,7 @@ def test_an_object_begins_with_what_it_is() -> None:
     """Encoded objects carry apiVersion and kind first, and nothing that was not said."""
     lease = api.Lease(
         metadata=api.ObjectMeta(name="l", namespace="kube-system"),
-        spec=api.LeaseSpec(holder_identity="", lease_duration_seconds=15),
+        spec=LeaseSpec(holder_identity="", lease_duration_seconds=15),
     )
     assert api.encode(lease) == (
         b'{"apiVersion":"coordination.k8s.io/v1","kind":"Lease",'
@@ -47,15 +64,13 @@ def test_an_object_begins_with_what_it_is() -> None:
         b'"spec":{"holderIdentity":"","leaseDurationSeconds":15}}'
     )
     assert api.encode(api.Node()) == b'{"apiVersion":"v1","kind":"Node"}'
-    assert api.encode(api.Taint(key="k", effect="NoSchedule")) == (
-        b'{"key":"k","effect":"NoSchedule"}'
-    )
+    assert api.encode(Taint(key="k", effect="NoSchedule")) == (b'{"key":"k","effect":"NoSchedule"}')
 
 
 def test_plain_values_are_lists_and_dictionaries() -> None:
     """What goes into a patch is made of plain JSON values, without tuples."""
-    node = api.Node(spec=api.NodeSpec(taints=(api.Taint(key="k"),)))
-    assert api.plain(node) == {
+    node = api.Node(spec=NodeSpec(taints=(Taint(key="k"),)))
+    assert api.to_builtins(node) == {
         "apiVersion": "v1",
         "kind": "Node",
         "spec": {"taints": [{"key": "k"}]},
@@ -119,7 +134,7 @@ def test_a_wrong_type_says_where() -> None:
     with pytest.raises(ParseError, match=r"^Pod: .*spec"):
         api.convert(api.Pod, {"spec": []})
     with pytest.raises(ParseError, match=r"^Taint: "):
-        api.decode(api.Taint, b"7")
+        api.decode(Taint, b"7")
 
 
 def test_a_value_nested_too_deeply_is_refused() -> None:
@@ -179,14 +194,14 @@ def test_encoding_and_decoding_give_the_same_object() -> None:
     """An object with every part set is the same after a round trip."""
     pod = api.Pod(
         metadata=api.ObjectMeta(name="p", labels={"a": "b"}, finalizers=("f",)),
-        spec=api.PodSpec(
-            affinity=api.Affinity(
-                node_affinity=api.NodeAffinity(
-                    required=api.NodeSelector(
+        spec=PodSpec(
+            affinity=Affinity(
+                node_affinity=NodeAffinity(
+                    required=NodeSelector(
                         node_selector_terms=(
-                            api.NodeSelectorTerm(
+                            NodeSelectorTerm(
                                 match_expressions=(
-                                    api.NodeSelectorRequirement(
+                                    NodeSelectorRequirement(
                                         key="zone", operator="In", values=("a",)
                                     ),
                                 )
@@ -195,13 +210,13 @@ def test_encoding_and_decoding_give_the_same_object() -> None:
                     )
                 )
             ),
-            tolerations=(api.Toleration(operator="Exists", toleration_seconds=0),),
+            tolerations=(Toleration(operator="Exists", toleration_seconds=0),),
             topology_spread_constraints=(
-                api.TopologySpreadConstraint(max_skew=2, topology_key="zone"),
+                TopologySpreadConstraint(max_skew=2, topology_key="zone"),
             ),
             priority=0,
         ),
-        status=api.PodStatus(pod_ip="10.0.0.1", host_ips=(api.HostIP(ip="::1"),)),
+        status=PodStatus(pod_ip="10.0.0.1", host_ips=(HostIP(ip="::1"),)),
     )
     encoded = api.encode(pod)
     assert api.decode(api.Pod, encoded) == pod

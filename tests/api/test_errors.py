@@ -105,10 +105,10 @@ def test_the_pause_a_server_asks_for_is_kept() -> None:
 @given(st.text(max_size=3000))
 def test_a_message_is_one_printable_line_of_bounded_length(text: str) -> None:
     """Whatever a server says, a terminal gets one short line without control characters."""
-    shown = str(ApiError(Status(code=500, message=text)))
-    assert shown
-    assert len(shown) <= errors.MESSAGE_LIMIT
-    assert shown.isprintable()
+    text_shown = str(ApiError(Status(code=500, message=text)))
+    assert text_shown
+    assert len(text_shown) <= errors.MESSAGE_LIMIT
+    assert text_shown.isprintable()
 
 
 @given(st.binary(max_size=200), st.integers(300, 599))

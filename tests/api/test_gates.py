@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from zonewise.api import ConfigError, FeatureGates
-from zonewise.api.gates import KNOWN
+from zonewise.api.gates import GATES
 
 
 def test_defaults_work_together() -> None:
@@ -91,5 +91,5 @@ def test_an_unknown_gate_is_no_gate() -> None:
     """Asking for a gate that does not exist is a programming error, not "off"."""
     with pytest.raises(KeyError):
         _ = FeatureGates()["Nope"]
-    assert len(FeatureGates()) == len(KNOWN)
+    assert len(FeatureGates()) == len(GATES)
     assert "TopologyAwareHints=true" in repr(FeatureGates())

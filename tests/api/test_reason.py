@@ -26,10 +26,10 @@ def test_a_reason_reads_as_sentences() -> None:
 
 def test_equal_reasons_are_equal_values() -> None:
     """A shell can tell whether there is anything new to say, and collect reasons in a set."""
-    one = Reason(code="A", message="m", numbers={"x": 1})
-    assert one == Reason(code="A", message="m", numbers={"x": 1})
-    assert one != Reason(code="A", message="m", numbers={"x": 2})
-    assert len({one, Reason(code="A", message="m", numbers={"x": 1})}) == 1
+    reason = Reason(code="A", message="m", numbers={"x": 1})
+    assert reason == Reason(code="A", message="m", numbers={"x": 1})
+    assert reason != Reason(code="A", message="m", numbers={"x": 2})
+    assert len({reason, Reason(code="A", message="m", numbers={"x": 1})}) == 1
 
 
 @pytest.mark.parametrize("code", ["", "lower", "With Space", "A-b", "A" * 129, "Ä"])

@@ -48,7 +48,7 @@ def test_a_name_cannot_leave_its_place_in_the_path(name: str) -> None:
 
 def test_an_object_in_a_namespace_needs_the_namespace() -> None:
     """Asking for a namespaced object without a namespace says so instead of asking the server."""
-    with pytest.raises(ParseError, match="Pod 'web' lives in a namespace"):
+    with pytest.raises(ParseError, match="Pod 'web' is namespaced"):
         Pod.resource.path(name="web")
 
 

@@ -38,7 +38,7 @@ def test_nothing_is_lost_on_the_way() -> None:
     )
     whole = b'{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w"}}'
     assert api.encode(api.decode(Widget, whole)) == whole
-    assert api.plain(item)["spec"] == {"any": [1, {"deep": None}]}
+    assert api.to_builtins(item)["spec"] == {"any": [1, {"deep": None}]}
 
 
 def test_values_are_reached_by_path() -> None:
@@ -53,12 +53,12 @@ def test_values_are_reached_by_path() -> None:
 
 def test_equal_content_is_equal() -> None:
     """Objects of one resource with the same content are equal and hash alike; others are not."""
-    one, two = Widget({"metadata": {"name": "a"}}), Widget({"metadata": {"name": "a"}})
-    assert one == two
-    assert hash(one) == hash(two)
-    assert one != Widget({"metadata": {"name": "b"}})
-    assert one != unstructured(Resource("", "v1", "Other", "others"))({"metadata": {"name": "a"}})
-    assert one != "a"
+    first, second = Widget({"metadata": {"name": "a"}}), Widget({"metadata": {"name": "a"}})
+    assert first == second
+    assert hash(first) == hash(second)
+    assert first != Widget({"metadata": {"name": "b"}})
+    assert first != unstructured(Resource("", "v1", "Other", "others"))({"metadata": {"name": "a"}})
+    assert first != "a"
 
 
 def test_metadata_with_nulls_reads_as_absent() -> None:

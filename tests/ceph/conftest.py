@@ -47,6 +47,6 @@ def let_go(tmp_path: Path) -> Iterator[None]:
             program, *arguments = (process / "cmdline").read_bytes().split(b"\0")
             if program.endswith(b"-fuse") and any(os.fsencode(below) in one for one in arguments):
                 os.kill(int(process.name), signal.SIGKILL)
-    for one in reversed(mounts.table()):
+    for one in reversed(mounts.read_table()):
         if str(one.target).startswith(below):
             subprocess.run(["umount", "--lazy", one.target], check=False)

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.csi import scene
+from tests.csi.scene import place, requirement
 from tools.ceph.cluster import JOURNAL, CephCluster
 
-from zonewise.csi.backends.ceph.clusters import open_ceph, open_ceph_files
+from zonewise.csi.backends.ceph.clusters import open_cephfs, open_rbd
 from zonewise.csi.backends.ceph.storage import CephStorage
 from zonewise.csi.driver import open_driver
 from zonewise.csi.node_domain import FixedDomain
-from zonewise.csi.transport.calls import inline
+from zonewise.csi.transport.calls import run_inline
 from zonewise.csi.transport.client import InProcessClient
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
@@ -58,7 +59,7 @@ class CephCaller(scene.Caller):
 
     def names(self) -> list[str]:
         """The images of ours in all pools."""
-        return [f"{one.pool}/{one.stored.value}" for one in self.storage.backend.images()]
+        return [f"{one.pool}/{one.kind.value}" for one in self.storage.backend.list_images()]
 
 
 @contextmanager
@@ -68,7 +69,7 @@ def calling(
     """A driver in this process, ready to be called; no mount is left behind by the test."""
     labels = parse_domain_labels(scene.LABELS, scene.DRIVER)
     configuration = parse_configuration(config(ceph, **more), labels)
-    opened: Any = open_ceph_files if kind == "fs" else open_ceph
+    opened: Any = open_cephfs if kind == "fs" else open_rbd
     storage = opened(folder / f"data-{zone}", configuration, lease=LEASE)
     try:
         driver = open_driver(
@@ -78,10 +79,11 @@ def calling(
             lambda: configuration,
             node_id=f"node-{zone}",
             domain=FixedDomain({"region": "r1", "zone": zone}),
-            worker=inline,
+            worker=run_inline,
         )
         caller = CephCaller(InProcessClient(driver.calls), folder)
-        caller.storage, caller.kind = storage.only, kind
+        (caller.storage,) = storage.clusters().values()
+        caller.kind = kind
         yield caller
     finally:
         storage.close()
@@ -116,3 +118,30 @@ class CephFsProgram(CephProgram):
     """``zonewise csi --backend ceph-fs`` as a process."""
 
     backend = "ceph-fs"
+
+
+def in_zone(zone: str) -> Any:
+    """Nowhere else."""
+    return requirement([place(zone)], [place(zone)])
+
+
+def image_of(id: str) -> str:
+    """The name of a volume's image."""
+    return f"zw-vol-{id.split('-')[1]}"
+
+
+def delete_pool(ceph: CephCluster, name: str) -> None:
+    """Delete a pool, if it is there."""
+    if name in ceph.command("osd pool ls"):
+        ceph.command("osd pool delete", pool=name, pool2=name, yes_i_really_really_mean_it=True)
+
+
+def make_pool(ceph: CephCluster, name: str) -> None:
+    """Make a pool in zone a that can be used."""
+    ceph.pool(name, "zone-a")
+
+    def counted() -> bool:
+        pools = {one["name"]: one["stats"] for one in ceph.command("df")["pools"]}
+        return bool(pools.get(name, {}).get("max_avail"))
+
+    ceph.wait("numbers", counted)

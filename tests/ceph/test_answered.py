@@ -25,12 +25,13 @@ from tests.csi.scene import (
 )
 from tools.ceph.cluster import CephCluster
 
-from zonewise.csi.backends.ceph.journals.marks import Marks
+from zonewise.csi.backends.ceph.journals.deferred import DeferredCreated
 from zonewise.csi.check import check
+from zonewise.csi.errors import Code
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import Code
 from zonewise.csi.transport import methods
-from zonewise.storage import EntryState, JournalEntry, Stored
+from zonewise.storage.identifiers import StoredKind
+from zonewise.storage.journal import EntryState, JournalEntry
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -54,13 +55,13 @@ def unrecorded(
 ) -> Iterator[CephCaller]:
     """A controller that never comes to what it wanted to record later; it dies at the end."""
     with monkeypatch.context() as patch, calling(ceph, folder / "one") as one:
-        patch.setattr(Marks, "write", lambda _marks: None)
+        patch.setattr(DeferredCreated, "write_all", lambda _marks: None)
         yield one
 
 
 def only(caller: CephCaller) -> JournalEntry:
     """The one entry of the journal."""
-    (found,) = caller.storage.journal.page(Stored.VOLUME).entries
+    (found,) = caller.storage.journal.list_page(StoredKind.VOLUME).entries
     return found
 
 
@@ -68,7 +69,7 @@ def image_of(caller: CephCaller, id: str) -> Any:
     """The image of a volume in zone a."""
     import rbd
 
-    return closing(rbd.Image(caller.storage.ceph.pool("rbd-a"), f"zw-vol-{id.split('-')[1]}"))
+    return closing(rbd.Image(caller.storage.ceph.open_pool("rbd-a"), f"zw-vol-{id.split('-')[1]}"))
 
 
 async def get(caller: CephCaller, id: str) -> csi.Volume:

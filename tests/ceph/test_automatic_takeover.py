@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 from tests.ceph.scene import config
-from tests.csi.takeover.test_automatic import written
+from tests.csi.takeover.written_takeover import written
 from tests.embedded.virtual_cluster import VirtualCluster, virtual_cluster
 from tools.ceph.cluster import CephCluster
 
-from zonewise.csi.backends.ceph.clusters import CephClusters, open_ceph
+from zonewise.csi.backends.ceph.clusters import CephClusters, open_rbd
 from zonewise.csi.takeover.automatic import AutomaticLoop
-from zonewise.csi.takeover.controller import ConfigMap
+from zonewise.csi.takeover.controller import ConfigMap, TakeoverSettings
 from zonewise.csi.takeover.source import FollowedConfiguration
-from zonewise.csi.takeover.status import CONFIG, KEY
-from zonewise.csi.transport.calls import inline
+from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP
+from zonewise.csi.transport.calls import run_inline
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
 
@@ -67,16 +67,16 @@ def text(ceph: CephCluster) -> str:
 
 async def version(cluster: VirtualCluster) -> str:
     """Changes when somebody writes the configuration."""
-    return (await cluster.client.get(ConfigMap, CONFIG, "default")).metadata.resource_version
+    return (await cluster.client.get(ConfigMap, CONFIG_MAP, "default")).metadata.resource_version
 
 
 async def edited(cluster: VirtualCluster, **takeover: list[str]) -> None:
     """Write the map as a person does who edits the ConfigMap."""
-    found = await cluster.client.get(ConfigMap, CONFIG, "default")
-    value = json.loads(str(found.get("data", KEY)))
+    found = await cluster.client.get(ConfigMap, CONFIG_MAP, "default")
+    value = json.loads(str(found.get("data", CONFIG_KEY)))
     value["topology-takeover"] = takeover
-    body: Any = {"data": {KEY: json.dumps(value)}}
-    await cluster.client.patch(ConfigMap, CONFIG, "default", body)
+    body: Any = {"data": {CONFIG_KEY: json.dumps(value)}}
+    await cluster.client.patch(ConfigMap, CONFIG_MAP, "default", body)
 
 
 @asynccontextmanager
@@ -86,15 +86,21 @@ async def watched(
     """A cluster whose automatic takeover looks at the real storage."""
     source = FollowedConfiguration()
     configuration = parse_configuration(text(zone), LABELS)
-    storage: CephClusters[Any] = open_ceph(folder, configuration)
+    storage: CephClusters[Any] = open_rbd(folder, configuration)
     parts = {
         "automatic": lambda context: AutomaticLoop(
-            context, source, LABELS, storage, inline, namespace="default"
+            context,
+            TakeoverSettings(source=source, labels=LABELS, namespace="default"),
+            storage=storage,
+            worker=run_inline,
         )
     }
     try:
         async with virtual_cluster(parts) as cluster:
-            body = {"metadata": {"name": CONFIG, "namespace": "default"}, "data": {KEY: text(zone)}}
+            body = {
+                "metadata": {"name": CONFIG_MAP, "namespace": "default"},
+                "data": {CONFIG_KEY: text(zone)},
+            }
             await cluster.client.create(ConfigMap(body))
             source.use(configuration)
             yield cluster, storage
@@ -105,7 +111,7 @@ async def watched(
 async def test_a_lost_zone(zone: CephCluster, tmp_path: Path) -> None:
     """Down for the pause: taken; flapping: not; back for the pause: given back, and then quiet."""
     async with watched(zone, tmp_path) as (cluster, storage):
-        assert storage.domains(LABELS) == (frozenset("abc"), frozenset())
+        assert storage.read_domain_health(LABELS) == (frozenset("abc"), frozenset())
         first = await version(cluster)
         for _ in range(3):
             lost(zone)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.ceph.scene import CephFsProgram, CephProgram, config, parameters
+from tests.csi.sanity_settings import KINDS, RUNNABLE, SECRET
 from tests.csi.scene import left_behind, running
-from tests.csi.test_sanity import KINDS, RUNNABLE, SECRET
 from tools.ceph.cluster import CephCluster
 from tools.csi.binary import CSI
 from tools.realkube.binaries import find

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ceph.scene import CephCaller, calling, parameters
-from tests.ceph.test_faults import image_of
-from tests.ceph.test_moved_pools import delete_pool, make_pool
+from tests.ceph.scene import CephCaller, calling, delete_pool, image_of, make_pool, parameters
 from tests.ceph.waiting import settled, until
 from tests.csi.scene import MIB, block_capability, of_volume, place, refused, requirement
 from tools.ceph.cluster import CephCluster
 
-from zonewise.csi.backends.ceph.images import DEEPEST
-from zonewise.csi.status import Code
-from zonewise.storage import Stored
+from zonewise.csi.backends.ceph.rbd.images import DEPTH_LIMIT
+from zonewise.csi.errors import Code
+from zonewise.storage.identifiers import StoredKind
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -34,7 +32,7 @@ def caller(ceph: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
         yield made
         assert made.names() == []
         images = made.storage.backend
-        while images.trash():
+        while images.list_trash():
             images.purge()
 
 
@@ -42,7 +40,7 @@ def opened(caller: CephCaller, id: str) -> Any:
     """The image of a volume in zone a, for reading."""
     import rbd
 
-    return rbd.Image(caller.storage.ceph.pool("rbd-a"), image_of(id), read_only=True)
+    return rbd.Image(caller.storage.ceph.open_pool("rbd-a"), image_of(id), read_only=True)
 
 
 async def test_options_of_mkfs(caller: CephCaller) -> None:
@@ -86,14 +84,14 @@ async def test_a_pool_for_data(ceph: CephCluster, caller: CephCaller) -> None:
                 source=of_volume(made.volume_id),
             )
         )
-        number = caller.storage.ceph.number("data-a")
+        number = caller.storage.ceph.pool_number("data-a")
         for one in (made, copy):
             with opened(caller, one.volume_id) as image:
                 assert image.data_pool_id() == number
         for one in (made, copy):
             await settled(partial(caller.delete, one.volume_id))
         images = caller.storage.backend
-        while images.trash():
+        while images.list_trash():
             images.purge()
     finally:
         delete_pool(ceph, "data-a")
@@ -114,7 +112,7 @@ def depth(caller: CephCaller, id: str) -> int:
             return 0
     while parent:
         found += 1
-        pool = caller.storage.ceph.pool("rbd-a")
+        pool = caller.storage.ceph.open_pool("rbd-a")
         with rbd.Image(pool, image_id=parent, read_only=True) as image:
             try:
                 parent = image.parent_id()
@@ -129,9 +127,9 @@ async def test_chains_of_copies_have_an_end(caller: CephCaller) -> None:
 
     device = block_capability()
     ids = [(await caller.create("pvc-0", capability=device, topology=IN_A)).volume_id]
-    with rbd.Image(caller.storage.ceph.pool("rbd-a"), image_of(ids[0])) as image:
+    with rbd.Image(caller.storage.ceph.open_pool("rbd-a"), image_of(ids[0])) as image:
         image.write(b"marker", 4 * MIB)
-    for number in range(1, DEEPEST + 3):
+    for number in range(1, DEPTH_LIMIT + 3):
         made = partial(
             caller.create,
             f"pvc-{number}",
@@ -140,7 +138,7 @@ async def test_chains_of_copies_have_an_end(caller: CephCaller) -> None:
             source=of_volume(ids[-1]),
         )
         ids.append((await settled(made)).volume_id)
-    assert max(depth(caller, id) for id in ids) == DEEPEST
+    assert max(depth(caller, id) for id in ids) == DEPTH_LIMIT
     with opened(caller, ids[-1]) as image:
         assert image.read(4 * MIB, 6) == b"marker"
     for id in ids:
@@ -207,6 +205,6 @@ async def test_a_pool_that_cannot_hold_an_image(ceph: CephCluster, caller: CephC
             for _ in range(2):
                 call = caller.create("pvc-1", topology=IN_A, parameters=given)
                 assert await refused(call) is Code.INVALID_ARGUMENT
-            assert caller.storage.journal.page(Stored.VOLUME).entries == ()
+            assert caller.storage.journal.list_page(StoredKind.VOLUME).entries == ()
     finally:
         delete_pool(ceph, "thin")

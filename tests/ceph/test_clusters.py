@@ -30,13 +30,13 @@ from tests.csi.scene import (
 )
 from tools.ceph.cluster import CephCluster, started
 
-from zonewise.csi.backends.ceph.clusters import CephClusters, open_ceph
-from zonewise.csi.backends.ceph.images import RbdImages
+from zonewise.csi.backends.ceph.clusters import CephClusters, open_rbd
+from zonewise.csi.backends.ceph.rbd.images import RbdImages
 from zonewise.csi.check import check_all
-from zonewise.csi.driver import WORKERS, Threads, open_driver
+from zonewise.csi.driver import LANE_WORKERS, Threads, open_driver
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.client import InProcessClient
 from zonewise.storage.configuration import StorageConfiguration, parse_configuration
@@ -78,7 +78,7 @@ class Pair(Caller):
     def use(self, text: dict[str, Any]) -> None:
         """A changed file, as the driver takes it over."""
         self.said.append(parse_configuration(json.dumps(text), LABELS))
-        self.storage.prepare(self.said[-1])
+        self.storage.apply_configuration(self.said[-1])
 
 
 @asynccontextmanager
@@ -87,7 +87,7 @@ async def driver(
 ) -> AsyncIterator[Pair]:
     """A driver in this process, with threads as the program has them."""
     said = [parse_configuration(json.dumps(clusters(pair, **more)), LABELS)]
-    storage, threads = open_ceph(folder / "data", said[-1], lease=scene.LEASE), Threads()
+    storage, threads = open_rbd(folder / "data", said[-1], lease=scene.LEASE), Threads()
     made = open_driver(
         "csi.example.com",
         storage,
@@ -111,7 +111,7 @@ async def driver(
 def images(caller: Pair) -> dict[str, int]:
     """How many images of ours there are in each cluster."""
     found = caller.storage.clusters().items()
-    return {name: len(one.backend.images()) for name, one in found}
+    return {name: len(one.backend.list_images()) for name, one in found}
 
 
 async def refusal(call: Any) -> CsiError:
@@ -251,7 +251,7 @@ async def test_a_stopped_cluster_holds_up_no_other(
         with stopped(pair["west"]):
             waiting = [
                 asyncio.create_task(caller.create(f"pvc-{number}", parameters=of("west")))
-                for number in range(WORKERS)
+                for number in range(LANE_WORKERS)
             ]
             await used(caller, waiting)
             errors = [await refusal(one) for one in waiting]
@@ -276,13 +276,13 @@ async def test_a_cluster_without_monitors_holds_up_no_other(
         caller.use(text)
         waiting = [
             asyncio.create_task(caller.create(f"pvc-{number}", parameters=of("north")))
-            for number in range(2 * WORKERS)
+            for number in range(2 * LANE_WORKERS)
         ]
         await used(caller, waiting)
         assert {one.code for one in [await refusal(one) for one in waiting]} <= {*UNSURE}
         assert await refused(caller.volumes()) is Code.UNAVAILABLE
         assert await caller.free() == free
-        assert caller.storage.domains(LABELS) == (frozenset("abc"), frozenset())
+        assert caller.storage.read_domain_health(LABELS) == (frozenset("abc"), frozenset())
         report, agrees = check_all(caller.storage, caller.said[-1])
         assert not agrees
         assert [one["cluster"] for one in report["away"]] == ["north"]

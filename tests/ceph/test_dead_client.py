@@ -15,7 +15,7 @@ from tests.csi.scene import MIB, Mode, mount_capability, refused
 from tools.ceph.cluster import CephCluster
 
 from zonewise.csi.backends.ceph import fuse
-from zonewise.csi.status import Code
+from zonewise.csi.errors import Code
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 def clients_of(caller: CephCaller, id: str) -> list[int]:
     """The processes that show a volume."""
     folder = caller.folder.resolve() / "data-a" / "rbd" / id.split("-")[1]
-    return list(fuse.processes(folder))
+    return list(fuse.find_processes(folder))
 
 
 def blocklisted(ceph: CephCluster) -> set[str]:

@@ -11,7 +11,7 @@ from tests.csi.scene import block_capability, place, pool, refused, requirement
 from tools.ceph.cluster import CephCluster
 
 from zonewise.csi.check import check
-from zonewise.csi.status import Code
+from zonewise.csi.errors import Code
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -32,7 +32,9 @@ async def test_an_image_that_is_gone(caller: CephCaller) -> None:
     import rbd
 
     made = await caller.create("pvc-1", capability=DEVICE, topology=IN_A)
-    rbd.RBD().remove(caller.storage.ceph.pool("rbd-a"), f"zw-vol-{made.volume_id.split('-')[1]}")
+    rbd.RBD().remove(
+        caller.storage.ceph.open_pool("rbd-a"), f"zw-vol-{made.volume_id.split('-')[1]}"
+    )
     report, agrees = check(caller.storage.journal, caller.storage.backend)
     assert (len(report["missing"]), report["orphans"], agrees) == (1, [], False)
     again = caller.create("pvc-1", capability=DEVICE, topology=IN_A)
@@ -45,7 +47,7 @@ async def test_an_image_without_an_entry(caller: CephCaller) -> None:
     """It is told by check, and neither adopted nor removed."""
     import rbd
 
-    pool, name = caller.storage.ceph.pool("rbd-a"), f"zw-vol-{'0' * 32}"
+    pool, name = caller.storage.ceph.open_pool("rbd-a"), f"zw-vol-{'0' * 32}"
     rbd.RBD().create(pool, name, 1 << 22, old_format=False)
     try:
         report, _ = check(caller.storage.journal, caller.storage.backend)
@@ -62,10 +64,10 @@ async def test_a_uuid_that_is_taken(caller: CephCaller, monkeypatch: pytest.Monk
     import rbd
 
     journal = caller.storage.journal
-    pool, name = caller.storage.ceph.pool("rbd-a"), f"zw-vol-{'7' * 32}"
+    pool, name = caller.storage.ceph.open_pool("rbd-a"), f"zw-vol-{'7' * 32}"
     rbd.RBD().create(pool, name, 1 << 22, old_format=False)
     drawn = iter(["7" * 32, "8" * 32])
-    monkeypatch.setattr(journal, "draw", lambda *_: next(drawn))
+    monkeypatch.setattr(journal, "new_uuid", lambda *_: next(drawn))
     try:
         made = await caller.create("pvc-1", capability=DEVICE, topology=IN_A)
         assert "8" * 32 in made.volume_id

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ceph.scene import CephCaller, CephProgram, calling, config, parameters
+from tests.ceph.killed_driver import Killed, let_die
+from tests.ceph.scene import CephCaller, CephProgram, calling, config, image_of, in_zone, parameters
 from tests.ceph.waiting import UNSURE, settled, until
 from tests.csi.scene import (
     MIB,
@@ -27,17 +28,13 @@ from tests.csi.scene import (
 )
 from tools.ceph.cluster import CephCluster
 
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.services.requests import id_of
-from zonewise.csi.status import Code, CsiError
-from zonewise.storage import Stored
+from zonewise.storage.identifiers import StoredKind
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 STEPS_OF_DELETE = {"reserve": "change", "make": "remove", "change": "forget"}
-
-
-class Killed(BaseException):
-    """The controller dies here: nothing after it is done, nothing is undone."""
 
 
 @pytest.fixture
@@ -52,11 +49,6 @@ def is_full(ceph: CephCluster, pool: str) -> bool:
     """Whether a pool takes no more writes."""
     (found,) = [one for one in ceph.command("osd dump")["pools"] if one["pool_name"] == pool]
     return "full" in found["flags_names"]
-
-
-def in_zone(zone: str) -> Any:
-    """Nowhere else."""
-    return requirement([place(zone)], [place(zone)])
 
 
 @pytest.mark.parametrize("step", ["reserve", "make", "change", "answer"])
@@ -87,18 +79,20 @@ async def test_killed_at_every_step(
             )
 
         with calling(ceph, tmp_path / "one", kind=store) as one, monkeypatch.context() as patch:
-            _die(patch, one, STEPS_OF_DELETE.get(step, step) if kind == "delete" else step)
+            let_die(patch, one, STEPS_OF_DELETE.get(step, step) if kind == "delete" else step)
             with suppress(Killed):
                 await act(one)
         await settled(lambda: act(other))
         entries = other.storage.journal
-        names = sorted(entry.name for stored in Stored for entry in entries.page(stored).entries)
+        names = sorted(
+            entry.name for stored in StoredKind for entry in entries.list_page(stored).entries
+        )
         expected = {"delete": ["source"], "snapshot": ["doomed", "made", "source"]}
         assert names == expected.get(kind, ["doomed", "made", "source"])
         assert len(other.names()) == len(names)
-        for stored in Stored:
-            for entry in entries.page(stored).entries:
-                remove = other.delete_snapshot if stored is Stored.SNAPSHOT else other.delete
+        for stored in StoredKind:
+            for entry in entries.list_page(stored).entries:
+                remove = other.delete_snapshot if stored is StoredKind.SNAPSHOT else other.delete
                 await settled(partial(remove, id_of(entry)))
         assert other.names() == []
 
@@ -110,10 +104,10 @@ async def test_killed_while_librbd_lists_an_image(
     device = block_capability()
     with calling(ceph, tmp_path / "other") as other:
         with calling(ceph, tmp_path / "one") as one, monkeypatch.context() as patch:
-            _die(patch, one, "reserve")
+            let_die(patch, one, "reserve")
             with suppress(Killed):
                 await one.create("made", capability=device, topology=in_zone("a"))
-        (entry,) = other.storage.journal.page(Stored.VOLUME).entries
+        (entry,) = other.storage.journal.list_page(StoredKind.VOLUME).entries
         name = image_of(id_of(entry))
         listed = b"".join(struct.pack("<I", len(text)) + text for text in (name.encode(), b"feed"))
         with closing(ceph.admin.open_ioctx("rbd-a")) as pool:
@@ -123,28 +117,6 @@ async def test_killed_while_librbd_lists_an_image(
         assert other.names() == ["rbd-a/volume"]
         await settled(lambda: other.delete(made.volume_id))
         assert other.names() == []
-
-
-def image_of(id: str) -> str:
-    """The name of a volume's image."""
-    return f"zw-vol-{id.split('-')[1]}"
-
-
-def _die(patch: pytest.MonkeyPatch, caller: CephCaller, step: str) -> None:
-    """Let the driver die behind the first such step; ``answer`` is behind all of them."""
-    storage = caller.storage
-    target: Any = storage.journal
-    if step in ("make", "remove"):
-        target = storage.backend
-    elif step == "answer":
-        return
-    real = getattr(target, step)
-
-    def dying(*given: Any, **more: Any) -> Any:
-        real(*given, **more)
-        raise Killed
-
-    patch.setattr(target, step, dying)
 
 
 async def test_a_full_pool(ceph: CephCluster, caller: CephCaller) -> None:
@@ -160,7 +132,9 @@ async def test_a_full_pool(ceph: CephCluster, caller: CephCaller) -> None:
         caller.storage.ceph.handle().wait_for_latest_osdmap()
         code = await refused(caller.create("pvc-2", topology=in_zone("b")))
         assert code is Code.RESOURCE_EXHAUSTED
-        names = [entry.name for entry in caller.storage.journal.page(Stored.VOLUME).entries]
+        names = [
+            entry.name for entry in caller.storage.journal.list_page(StoredKind.VOLUME).entries
+        ]
         assert names == ["pvc-1"]
         elsewhere = await caller.create("pvc-2", topology=in_zone("c"))
         assert elsewhere.volume_context["pool"] == "rbd-c"
@@ -203,7 +177,7 @@ async def test_a_copy_survives_its_sources_zone(ceph: CephCluster, caller: CephC
     given = parameters(crossDomain="copy")
     device = block_capability()
     made = await caller.create("pvc-1", topology=in_zone("a"), capability=device, parameters=given)
-    with rbd.Image(caller.storage.ceph.pool("rbd-a"), image_of(made.volume_id)) as image:
+    with rbd.Image(caller.storage.ceph.open_pool("rbd-a"), image_of(made.volume_id)) as image:
         image.write(b"marker", 8 * MIB)
     snapshot = await caller.snapshot("snap-1", made.volume_id)
     copy = await caller.create(
@@ -216,7 +190,7 @@ async def test_a_copy_survives_its_sources_zone(ceph: CephCluster, caller: CephC
     assert copy.volume_context["pool"] == "rbd-c"
     ceph.signal("osd.0", signal.SIGSTOP)
     try:
-        pool = caller.storage.ceph.pool("rbd-c")
+        pool = caller.storage.ceph.open_pool("rbd-c")
         with rbd.Image(pool, image_of(copy.volume_id), read_only=True) as image:
             assert image.read(8 * MIB, 6) == b"marker"
     finally:

@@ -19,7 +19,7 @@ from tests.csi.scene import (
 )
 from tools.ceph.cluster import CephCluster
 
-from zonewise.csi.status import Code
+from zonewise.csi.errors import Code
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -76,7 +76,7 @@ async def test_copies(caller: CephCaller) -> None:
     await caller.delete(clone.volume_id)
     await caller.delete(restored.volume_id)
     images = caller.storage.backend
-    while images.trash():
+    while images.list_trash():
         images.purge()
 
 

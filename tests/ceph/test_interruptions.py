@@ -12,21 +12,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ceph.scene import CephCaller, CephProgram, calling, config, parameters
-from tests.ceph.test_faults import Killed, _die, image_of, in_zone
-from tests.ceph.test_moved_pools import delete_pool, make_pool
+from tests.ceph.killed_driver import Killed, let_die
+from tests.ceph.scene import (
+    CephCaller,
+    CephProgram,
+    calling,
+    config,
+    delete_pool,
+    image_of,
+    in_zone,
+    make_pool,
+    parameters,
+)
 from tests.ceph.waiting import UNSURE, settled, until
 from tests.csi.scene import block_capability, place, pool, refused, requirement, running
 from tools.ceph.cluster import JOURNAL, CephCluster
 
 from zonewise.csi.backends.ceph import connection
-from zonewise.csi.backends.ceph.journals.omap import NAMESPACE, SHARDS, _hash
+from zonewise.csi.backends.ceph.journals.omap import NAMESPACE, SHARDS, _hash_of
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport import methods
-from zonewise.storage import EntryState, Stored
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
+from zonewise.storage.identifiers import StoredKind
+from zonewise.storage.journal import EntryState
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -39,8 +49,8 @@ def caller(ceph: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
     with calling(ceph, tmp_path) as made:
         yield made
         assert made.names() == []
-        for stored in Stored:
-            assert made.storage.journal.page(stored).entries == ()
+        for stored in StoredKind:
+            assert made.storage.journal.list_page(stored).entries == ()
 
 
 @contextmanager
@@ -84,7 +94,7 @@ def answered_by(ceph: CephCluster, other_than: int) -> str:
     """A name whose part of the journal another OSD answers for."""
     for number in range(100):
         name = f"pvc-{number}"
-        place = f"entries.volume.{_hash(name) % SHARDS}"
+        place = f"entries.volume.{_hash_of(name) % SHARDS}"
         found = ceph.command("osd map", pool=JOURNAL, object=place, nspace=NAMESPACE)
         if found["acting_primary"] != other_than:
             return name
@@ -100,7 +110,7 @@ async def test_a_reservation_that_lands_late(ceph: CephCluster, caller: CephCall
         assert await refused(late) is Code.UNAVAILABLE
 
     def landed() -> bool:
-        found = caller.storage.journal.find(Stored.VOLUME, name)
+        found = caller.storage.journal.find(StoredKind.VOLUME, name)
         return found is not None and found.state is EntryState.RESERVED
 
     await until(landed)
@@ -114,7 +124,7 @@ async def test_a_reservation_that_lands_late(ceph: CephCluster, caller: CephCall
 async def test_monitors_lost_in_mid_run(ceph: CephCluster, caller: CephCaller) -> None:
     """Without a monitor calls end with UNAVAILABLE; with it again the driver works on."""
     made = await caller.create("pvc-1", topology=in_zone("a"), capability=DEVICE)
-    caller.storage.backend._states.forget()
+    caller.storage.backend._states.invalidate()
     ceph.signal("mon", signal.SIGSTOP)
     try:
         for call in (
@@ -189,7 +199,7 @@ async def test_the_trash_of_other_zones_is_emptied_while_one_is_dead(
         ceph.wait("OSDs", lambda: ceph.up() == 2)
         async with asyncio.timeout(60):
             await settled(partial(caller.delete, made.volume_id))
-            there = caller.storage.ceph.pool("rbd-c")
+            there = caller.storage.ceph.open_pool("rbd-c")
             await until(lambda: not [*rbd.RBD().trash_list(there)])
 
 
@@ -198,10 +208,10 @@ def test_failed_attempts_to_connect_leave_nothing_behind(
 ) -> None:
     """A cluster may be away for weeks: threads and open files do not add up meanwhile."""
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 1)
-    monkeypatch.setattr(connection, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(connection, "UNREACHABLE_SECONDS", 0.0)
     labels = parse_domain_labels("", "csi.example.com")
     (there,) = parse_configuration(config(ceph), labels).clusters
-    away = connection.Ceph(replace(there, monitors=("v2:127.0.0.1:1",)))
+    away = connection.CephConnection(replace(there, monitors=("v2:127.0.0.1:1",)))
 
     def kept() -> list[int]:
         with pytest.raises(CsiError, match="did not answer"):
@@ -247,11 +257,11 @@ async def test_a_snapshots_name_and_a_kill_in_its_midst(
     for number in range(2):
         made.append(await caller.create(f"pvc-{number}", topology=in_zone("a"), capability=DEVICE))
     with calling(ceph, tmp_path / "one") as one, monkeypatch.context() as patch:
-        _die(patch, one, "reserve")
+        let_die(patch, one, "reserve")
         with suppress(Killed):
             await one.snapshot("snap-1", made[0].volume_id)
-    (entry,) = caller.storage.journal.page(Stored.SNAPSHOT).entries
-    pool, name = caller.storage.ceph.pool("rbd-a"), image_of(made[0].volume_id)
+    (entry,) = caller.storage.journal.list_page(StoredKind.SNAPSHOT).entries
+    pool, name = caller.storage.ceph.open_pool("rbd-a"), image_of(made[0].volume_id)
     with rbd.Image(pool, name) as image:
         image.create_snap(f"zw-{entry.uuid}")
     snapshot = await settled(lambda: caller.snapshot("snap-1", made[0].volume_id))

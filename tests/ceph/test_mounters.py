@@ -32,8 +32,8 @@ from tests.csi.scene import (
 from tools.ceph.cluster import USER, CephCluster
 
 from zonewise.csi.backends.folders import filesystems, loops, mounts
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import Code, CsiError
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -247,7 +247,7 @@ async def test_what_others_mounted_is_left_alone(caller: CephCaller, mounter: st
     with disk.open("wb") as file:
         file.truncate(16 * MIB)
     filesystems.make("ext4", disk)
-    with loops.attached(disk) as device:
+    with loops.attach(disk) as device:
         mounts.mount(device, place, "ext4", [])
     try:
         id = made.volume_id

@@ -12,20 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ceph.scene import CephCaller, CephProgram, calling, config, parameters
-from tests.ceph.waiting import settled
-from tests.csi.scene import (
-    MIB,
-    block_capability,
-    of_volume,
-    place,
-    refused,
-    requirement,
+from tests.ceph.scene import (
+    CephCaller,
+    CephProgram,
+    calling,
+    config,
+    delete_pool,
+    make_pool,
+    parameters,
 )
+from tests.ceph.waiting import settled
+from tests.csi.scene import MIB, block_capability, of_volume, place, refused, requirement
 from tools.ceph.cluster import CephCluster
 
-from zonewise.csi.status import Code
-from zonewise.storage import EntryState, Stored
+from zonewise.csi.errors import Code
+from zonewise.storage.identifiers import StoredKind
+from zonewise.storage.journal import EntryState
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -34,23 +36,6 @@ OTHER = "moved-on"
 DEVICE = block_capability()
 LOST = (Code.INTERNAL, Code.FAILED_PRECONDITION, Code.RESOURCE_EXHAUSTED)
 IN_A = requirement([place("a")], [place("a")])
-
-
-def delete_pool(ceph: CephCluster, name: str) -> None:
-    """Delete a pool, if it is there."""
-    if name in ceph.command("osd pool ls"):
-        ceph.command("osd pool delete", pool=name, pool2=name, yes_i_really_really_mean_it=True)
-
-
-def make_pool(ceph: CephCluster, name: str) -> None:
-    """Make a pool in zone a that can be used."""
-    ceph.pool(name, "zone-a")
-
-    def counted() -> bool:
-        pools = {one["name"]: one["stats"] for one in ceph.command("df")["pools"]}
-        return bool(pools.get(name, {}).get("max_avail"))
-
-    ceph.wait("numbers", counted)
 
 
 def rename(ceph: CephCluster, before: str, after: str) -> None:
@@ -77,8 +62,8 @@ def caller(pool: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
     """A driver in zone a; nothing is reserved at the end."""
     with calling(pool, tmp_path) as made:
         yield made
-        for stored in Stored:
-            assert made.storage.journal.page(stored).entries == ()
+        for stored in StoredKind:
+            assert made.storage.journal.list_page(stored).entries == ()
 
 
 async def made_in(caller: CephCaller, name: str) -> str:
@@ -156,7 +141,7 @@ async def test_a_pool_in_anothers_place(
 async def test_a_deleted_pool(pool: CephCluster, caller: CephCaller, tmp_path: Path) -> None:
     """Its volumes are lost: that is told, nothing hangs, and they can be deleted."""
     ids = [await made_in(caller, f"pvc-{number}") for number in range(3)]
-    recorded = caller.storage.journal.page(Stored.VOLUME).entries
+    recorded = caller.storage.journal.list_page(StoredKind.VOLUME).entries
     assert {entry.state for entry in recorded} == {EntryState.CREATED}
     delete_pool(pool, POOL)
     found = await asyncio.to_thread(checked, pool, tmp_path / "check")
@@ -221,14 +206,14 @@ async def test_a_file_systems_pool(ceph: CephCluster, tmp_path: Path) -> None:
             delete_pool(ceph, POOL)
         ceph.command("fs rm_data_pool", fs_name="files", pool=POOL)
         delete_pool(ceph, POOL)
-        caller.storage.ceph.newest()  # the driver hears of it by and by
+        caller.storage.ceph.wait_for_newest_map()  # the driver hears of it by and by
         assert await refused(create("pvc-1")) is Code.INTERNAL
         assert await refused(create("pvc-3")) in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED)
         assert await refused(caller.snapshot("snap-2", ids[0])) in LOST
         assert await refused(caller.expand(ids[0], 32 * MIB)) in LOST
         assert await refused(caller.stage(ids[1], staging=tmp_path / "two")) is Code.INTERNAL
-        caller.storage.backend._states.forget()
-        assert caller.storage.findings(())["pools"] == [{"pool": POOL, "is": "gone"}]
+        caller.storage.backend._states.invalidate()
+        assert caller.storage.check_pools(())["pools"] == [{"pool": POOL, "is": "gone"}]
         await caller.unpublish(ids[0])
         await caller.unstage(ids[0])
         await caller.delete_snapshot(snapshot.snapshot_id)

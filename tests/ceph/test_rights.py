@@ -11,8 +11,8 @@ from tests.ceph.scene import CephCaller, calling
 from tests.csi.scene import block_capability, mount_capability, place, refused, requirement
 from tools.ceph.cluster import CephCluster
 
-from zonewise.csi.status import Code
-from zonewise.storage import Stored
+from zonewise.csi.errors import Code
+from zonewise.storage.identifiers import StoredKind
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -69,7 +69,7 @@ async def test_few_rights_are_enough(few: CephCaller) -> None:
     if few.kind == "rbd":
         code = await refused(few.create("pvc-2", topology=in_zone("c"), capability=capability))
         assert code is Code.PERMISSION_DENIED
-        assert not few.storage.journal.page(Stored.VOLUME).entries
+        assert not few.storage.journal.list_page(StoredKind.VOLUME).entries
 
 
 async def test_a_wrong_key(ceph: CephCluster, tmp_path: Path) -> None:

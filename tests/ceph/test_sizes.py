@@ -19,7 +19,7 @@ from tests.csi.scene import (
 )
 from tools.ceph.cluster import CephCluster
 
-from zonewise.csi.status import Code
+from zonewise.csi.errors import Code
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

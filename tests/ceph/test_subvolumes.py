@@ -29,8 +29,8 @@ from tests.csi.scene import (
 )
 from tools.ceph.cluster import CephCluster
 
-from zonewise.csi.status import Code
-from zonewise.storage import Stored
+from zonewise.csi.errors import Code
+from zonewise.storage.identifiers import StoredKind
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -120,7 +120,7 @@ async def test_a_repeated_create_does_not_move_the_layout(
         ),
     }
     assert await refused(caller.create("pvc-1", parameters=other)) is Code.ALREADY_EXISTS
-    (entry,) = caller.storage.journal.page(Stored.VOLUME).entries
+    (entry,) = caller.storage.journal.list_page(StoredKind.VOLUME).entries
     assert caller.storage.backend.make(entry, None) is False
     assert info(ceph, made.volume_id)["data_pool"] == "fs-a"
     await caller.delete(made.volume_id)

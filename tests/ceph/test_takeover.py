@@ -14,7 +14,7 @@ from tests.ceph.scene import CephCaller, calling, parameters
 from tests.csi.scene import MIB, mount_capability, place, refused, requirement
 from tools.ceph.cluster import JOURNAL, CephCluster
 
-from zonewise.csi.status import Code
+from zonewise.csi.errors import Code
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.timeout(300)]
 

@@ -18,32 +18,33 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kubernetes.test_provisioner import Recording, post
+from tests.kubernetes.recorded_driver import Recording, post
 from tools.ceph.cluster import JOURNAL, CephCluster
 
 from tools import realkube as real
 from zonewise.api import Node, Pod
 from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import ObjectMeta
-from zonewise.api.objects.pod_state import ready
+from zonewise.api.objects.pod_state import is_pod_ready
 from zonewise.api.objects.storage import CSINode
-from zonewise.csi.backends.ceph.clusters import open_ceph
-from zonewise.csi.backends.ceph.node import RbdNode
+from zonewise.csi.backends.ceph.clusters import open_rbd
+from zonewise.csi.backends.ceph.rbd.node import RbdNode
 from zonewise.csi.config_file import ConfigFile
 from zonewise.csi.driver import Threads, open_driver
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.services.node import NodeService
-from zonewise.csi.takeover import TakeoverController
+from zonewise.csi.takeover import TakeoverController, TakeoverSettings
 from zonewise.csi.transport.calls import Calls
 from zonewise.csi.transport.client import CsiClient, InProcessClient
-from zonewise.embedded.components.kubelet import DUAL_STACK, FAILED, Kubelets
+from zonewise.embedded.components.kubelet import DUAL_STACK, FAILED_ANNOTATION, Kubelets
 from zonewise.embedded.csi_sidecars.pod_mounts import PodMounts
-from zonewise.embedded.csi_sidecars.provisioner import DriverLoops
-from zonewise.embedded.csi_sidecars.registration import Registration
+from zonewise.embedded.csi_sidecars.registration import DriverRegistrar
+from zonewise.embedded.csi_sidecars.sidecars import DriverSidecars
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
-from zonewise.runtime.controller.components import ComponentContext, ComponentGroup
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.runtime.program.program import Program
 from zonewise.storage.domains import parse_domain_labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.timeout(600)]
@@ -94,7 +95,11 @@ class Scene:
         except NotFound:
             return None
         going = found.metadata.deletion_timestamp is not None
-        return found if ready(found) and not going and found.metadata.uid != other_than else None
+        return (
+            found
+            if is_pod_ready(found) and not going and found.metadata.uid != other_than
+            else None
+        )
 
     def path(self, pod: Pod) -> Path:
         """Where it finds its volume."""
@@ -104,7 +109,7 @@ class Scene:
 
     async def fail(self, node: str, failed: str | None) -> None:
         """Have a node fall silent, or answer again."""
-        body = {"metadata": {"annotations": {FAILED: failed}}}
+        body = {"metadata": {"annotations": {FAILED_ANNOTATION: failed}}}
         await self.client.patch(Node, node, None, body)
 
     async def untouched(self) -> list[bytes]:
@@ -133,7 +138,7 @@ async def scene(plane: real.ControlPlane, ceph: CephCluster, folder: Path) -> As
     """Start driver, kubelets and the takeover controller; unmount everything at the end."""
     (folder / "config.json").write_text(config(ceph))
     file = ConfigFile(folder / "config.json", LABELS)
-    storage, threads = open_ceph(folder / "controller", file.current), Threads()
+    storage, threads = open_rbd(folder / "controller", file.current), Threads()
     driver = open_driver(
         DRIVER,
         storage,
@@ -155,16 +160,16 @@ async def scene(plane: real.ControlPlane, ceph: CephCluster, folder: Path) -> As
         )
         clients[name] = InProcessClient(Calls(service.bindings(), worker=threads))
     transport = HttpsTransport(load_config(str(plane.kubeconfig)))
-    components = ComponentGroup(
+    components = Program(
         lambda part: Client(transport, field_manager=part), clock=time.time, rng=random.Random(1)
     )
     nodes = components.cache.store(Node)
     mounted: list[PodMounts] = []
 
-    def volumes(context: ComponentContext) -> PodMounts:
+    def volumes(context: ControllerContext) -> PodMounts:
         def alive(name: str) -> bool:
             node = nodes.get(("", name))
-            return node is None or FAILED not in node.metadata.annotations
+            return node is None or FAILED_ANNOTATION not in node.metadata.annotations
 
         mounted.append(
             PodMounts(context, folder / "nodes", DRIVER, lambda node: clients[node], alive)
@@ -174,14 +179,16 @@ async def scene(plane: real.ControlPlane, ceph: CephCluster, folder: Path) -> As
     components.add("kubelet", lambda context: Kubelets(context, DUAL_STACK, volumes))
     components.add(
         "csi-registration",
-        lambda context: Registration(context, DRIVER, lambda node: clients[node]),
+        lambda context: DriverRegistrar(context, DRIVER, lambda node: clients[node]),
     )
     components.add(
-        "csi-provisioner", lambda context: DriverLoops(context, recording, namespace="default")
+        "csi-provisioner", lambda context: DriverSidecars(context, recording, namespace="default")
     )
     components.add(
         "csi-takeover",
-        lambda context: TakeoverController(context, file, LABELS, namespace="default"),
+        lambda context: TakeoverController(
+            context, TakeoverSettings(source=file, labels=LABELS, namespace="default")
+        ),
     )
     client = Client(transport)
     for name, zone in NODES.items():

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from zonewise.csi.status import Code, CsiError
+from zonewise.csi.errors import Code, CsiError
 
 UNSURE = (Code.ABORTED, Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
 

@@ -204,6 +204,7 @@ def test_broken_kubeconfigs(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     refused(here(capsys, *ask(make(tmp_path / "config"))), says)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "case", ["missing file", "a directory", "not YAML", "binary", "brackets without end"]
 )
@@ -213,6 +214,7 @@ def test_broken_kubeconfigs_as_people_run_it(tmp_path: Path, case: str) -> None:
     refused(apart(tmp_path, *ask(make(tmp_path / "config"))), says)
 
 
+@pytest.mark.system
 def test_an_unreadable_kubeconfig(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file of somebody else is told from a missing one."""
     path = write_kubeconfig(tmp_path / "config")
@@ -223,12 +225,14 @@ def test_an_unreadable_kubeconfig(tmp_path: Path, capsys: pytest.CaptureFixture[
     refused(result, "permission denied; make it readable")
 
 
+@pytest.mark.system
 def test_no_configuration_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a kubeconfig and outside a pod the sentence says how to give one."""
     refused(here(capsys, *ask(None)), "give one with --kubeconfig or the KUBECONFIG variable")
     refused(apart(tmp_path, *ask(None)), "no cluster is configured")
 
 
+@pytest.mark.system
 def test_names_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Flags that name what the file lacks are answered with what it has."""
     path = write_kubeconfig(tmp_path / "config")
@@ -373,6 +377,7 @@ def test_servers_that_never_answer(
     refused(result, "did not answer within 0.3 s")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("case", ["expired token", "wrong authority", "unreachable", "garbage"])
 def test_servers_that_are_no_use_as_people_run_it(tmp_path: Path, case: str) -> None:
     """The same as a program of its own: nothing else appears on stderr."""
@@ -382,6 +387,7 @@ def test_servers_that_are_no_use_as_people_run_it(tmp_path: Path, case: str) -> 
     refused(result, says)
 
 
+@pytest.mark.system
 def test_a_silent_server_as_people_run_it(tmp_path: Path) -> None:
     """A silent server does not make the program hang."""
     with talking(silent) as server:
@@ -389,6 +395,7 @@ def test_a_silent_server_as_people_run_it(tmp_path: Path) -> None:
         refused(apart(tmp_path, *ask(path, timeout="500ms")), "did not answer within 0.5 s")
 
 
+@pytest.mark.system
 def test_a_web_server_as_people_run_it(tmp_path: Path) -> None:
     """A web server over plain HTTP is recognised as none of ours."""
     with web(always(Reply(200, b"<html>", HTML))) as running:
@@ -450,6 +457,7 @@ def plugin_config(tmp_path: Path, script: str | None) -> Path:
     )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("case", PLUGINS)
 def test_plugins_that_are_no_use(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
@@ -462,6 +470,7 @@ def test_plugins_that_are_no_use(
     assert "hush" not in result.err
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("case", ["missing", "fails", "prints garbage", "hangs"])
 def test_plugins_that_are_no_use_as_people_run_it(tmp_path: Path, case: str) -> None:
     """The same as a program of its own: nothing of the plugin's own output appears."""
@@ -502,6 +511,7 @@ def test_wrong_usage(
     assert result.code == 2
 
 
+@pytest.mark.system
 def test_wrong_usage_as_people_run_it(tmp_path: Path) -> None:
     """The same as a program of its own."""
     result = apart(tmp_path, "versoin")

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from tests.cli.dns_cluster import api, free_port
 from tests.cli.run_program import LIMIT, environment
-from tests.cli.test_dns import api, free_port
+
+pytestmark = pytest.mark.system
 
 PROGRAMS = {
     "webhook": ("--listen=127.0.0.1:0", "--budgets=enforce", "-n", "default"),

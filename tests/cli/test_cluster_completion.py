@@ -52,6 +52,7 @@ def test_from_a_dump(tmp_path: Path, capsys: Capture) -> None:
     assert len(found) == ZONES["eu-west-1c"]
 
 
+@pytest.mark.system
 async def test_from_a_cluster(tmp_path: Path) -> None:
     """The cluster of the kubeconfig is asked; zones are the values of its nodes' label."""
     server = ApiServer(tmp_path / "cluster", clock=time.time, rng=random.Random(3))
@@ -77,6 +78,7 @@ async def test_from_a_cluster(tmp_path: Path) -> None:
     assert {one.err for one in found} == {""}
 
 
+@pytest.mark.system
 async def test_domains_of_a_driver(tmp_path: Path) -> None:
     """Domains that nodes are in can be taken over, by others and by all; those that are taken over
     can be given back.
@@ -156,6 +158,7 @@ def test_nobody_waits_for_a_large_dump(
     assert completed(capsys, "explain", "-f", files[0], "service", "") == []
 
 
+@pytest.mark.system
 def test_standard_input_is_not_read(tmp_path: Path) -> None:
     """What a person types goes to the shell, also while ``-f -`` is completed."""
     pipe = tmp_path / "pipe"

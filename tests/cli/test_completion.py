@@ -14,6 +14,7 @@ from tests.runtime.loopback import write_kubeconfig
 from zonewise.cli.main import ENTRIES
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts_are_good_shell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], shell: str
@@ -48,6 +49,7 @@ def completed(home: Path, words: str, **more: str) -> list[str]:
     return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
 
+@pytest.mark.system
 def test_bash_asks_the_program(tmp_path: Path) -> None:
     """The shell's question is answered with commands, flags or names from the kubeconfig."""
     assert completed(tmp_path, "zonewise ver") == ["version"]

@@ -69,6 +69,7 @@ async def slices(client: Client) -> list[EndpointSlice]:
     return [piece for piece in found if piece.metadata.name.startswith("web-")]
 
 
+@pytest.mark.system
 async def test_it_owns_slices_and_leaves_in_good_order(tmp_path: Path) -> None:
     """It takes the lease, writes slices, and on SIGTERM gives the lease back and ends with 0."""
     async with cluster() as (kubeconfig, client):
@@ -88,6 +89,7 @@ async def test_it_owns_slices_and_leaves_in_good_order(tmp_path: Path) -> None:
             assert "stopping" in events
 
 
+@pytest.mark.system
 async def test_by_default_it_writes_no_slice(tmp_path: Path) -> None:
     """Observe is the default, and a second replica only follows."""
     async with cluster() as (kubeconfig, client):

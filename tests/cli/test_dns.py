@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
-import socket
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,22 +15,21 @@ import dns.edns
 import dns.message
 import dns.rcode
 import pytest
+from tests.cli.dns_cluster import ZONE, api, client_pod, free_port, objects
 from tests.cli.run_program import here
-from tests.dns.clusters import Obj, endpoint, headless, namespace, pieces, texts
+from tests.dns.clusters import Obj, texts
 from tests.embedded.virtual_cluster import until
 from tools.coredns.recording import plant
 
-from zonewise.api.objects.extensions import CustomResourceDefinition
+from zonewise.api.objects.apiextensions import CustomResourceDefinition
 from zonewise.api.objects.locator import PodLocator
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
 from zonewise.controllers.locators import definition
-from zonewise.embedded.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
 
 pytestmark = pytest.mark.asyncio
 
 DB = "db.shop.svc.cluster.local."
-ZONE = "topology.kubernetes.io/zone"
 READER = "reader"
 
 
@@ -64,51 +60,6 @@ async def test_bad_flags_get_one_sentence(
     result = await asyncio.to_thread(here, capsys, "dns", *arguments)
     assert result.code == 2
     assert arguments[0] in result.sentence()
-
-
-def free_port() -> int:
-    """A port that nobody has."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def objects() -> list[Obj]:
-    """A headless Service with keys, endpoints in two zones, and this process as a pod in one."""
-    labels = {"a": {ZONE: "a"}, "b": {ZONE: "b"}}
-    rows = [endpoint(f"10.0.0.{at}", nodeName=f"n-{zone}") for at, zone in enumerate("ab", 1)]
-    found = [namespace("shop"), headless("db", keys=f"{ZONE},*"), pieces("db", rows)]
-    for zone, known in labels.items():
-        found.append({"kind": "Node", "metadata": {"name": f"n-{zone}", "labels": known}})
-    versions = {"EndpointSlice": "discovery.k8s.io/v1"}
-    return [{"apiVersion": versions.get(one["kind"], "v1"), **one} for one in found]
-
-
-def client_pod(name: str, node: str, address: str) -> Obj:
-    """A pod that runs."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "shop"},
-        "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]},
-        "status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]},
-    }
-
-
-@asynccontextmanager
-async def api(folder: Path) -> AsyncIterator[ApiServer]:
-    """An API server over a folder."""
-    server = ApiServer(
-        folder,
-        settings=ServerSettings(service_networks=DUAL_STACK),
-        clock=time.time,
-        rng=random.SystemRandom(),
-    )
-    await server.start(0)
-    try:
-        yield server
-    finally:
-        await server.close()
 
 
 class Running:
@@ -180,6 +131,7 @@ async def follows(running: Running, expected: list[str], subnet: str = "") -> No
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.system
 async def test_from_pods_and_nodes(tmp_path: Path) -> None:
     """Without PodLocators the source address leads to a pod, its node and the node's labels."""
     async with api(tmp_path) as server:
@@ -204,6 +156,7 @@ async def test_from_pods_and_nodes(tmp_path: Path) -> None:
             assert "zonewise_dns_locators 1.0" in text
 
 
+@pytest.mark.system
 async def test_from_locators_under_an_account_that_sees_neither_pods_nor_nodes(
     tmp_path: Path,
 ) -> None:
@@ -213,7 +166,9 @@ async def test_from_locators_under_an_account_that_sees_neither_pods_nor_nodes(
         wanted = definition()
         await client.apply(CustomResourceDefinition, wanted["metadata"]["name"], None, wanted)
         await plant(client, objects())
-        await until(lambda: server.registry.of("zonewise.io/v1alpha1", "PodLocator") is not None)
+        await until(
+            lambda: server.registry.by_kind("zonewise.io/v1alpha1", "PodLocator") is not None
+        )
         for name, zone, ip in (("me", "a", "127.0.0.1"), ("other", "b", "10.0.1.2")):
             body = {
                 "metadata": {"name": name, "namespace": "shop"},
@@ -262,6 +217,7 @@ def reader() -> list[Obj]:
     ]
 
 
+@pytest.mark.system
 async def test_names_outlive_the_api_server(tmp_path: Path) -> None:
     """Before the first lists SERVFAIL and not ready; afterwards answers, whatever goes away."""
     async with api(tmp_path) as server:
@@ -282,6 +238,7 @@ async def test_names_outlive_the_api_server(tmp_path: Path) -> None:
         assert await running.ready()
 
 
+@pytest.mark.system
 async def test_lameduck_answers_on_although_not_ready(tmp_path: Path) -> None:
     """Told to stop, it says so to probes and goes on answering for a while."""
     async with api(tmp_path) as server:

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cli.run_program import here
+from tests.disruption.drawn_cases import CASES, build, drawn
 from tests.disruption.model import Case, goes, numbers
-from tests.disruption.test_arithmetic import CASES, drawn, made
 from tests.explain.dumps import with_budgets
 
 from zonewise.api.values import times
-from zonewise.disruption import ELSEWHERE
+from zonewise.disruption.grouping import NO_DOMAIN
 
 Capture = pytest.CaptureFixture[str]
 Item = dict[str, Any]
@@ -261,9 +261,9 @@ def test_old_keys_are_told_beside_the_lines(story: str, capsys: Capture) -> None
 
 def items(case: Case, seed: int) -> list[Item]:
     """A case of the arithmetic as a dump; objects have the namespace that is left out."""
-    town, _ = made(case, random.Random(seed))
+    town, _ = build(case, random.Random(seed))
     found: list[Item] = []
-    for name in sorted(case.domains | {ELSEWHERE}):
+    for name in sorted(case.domains | {NO_DOMAIN}):
         labels = {"topology.kubernetes.io/zone": name} if name else {}
         found.append(_named("v1", "Node", {"metadata": {"name": f"n-{name}", "labels": labels}}))
     for pod in town.pods.values():
@@ -282,7 +282,7 @@ def items(case: Case, seed: int) -> list[Item]:
             "ownerReferences": [reference],
         }
         found.append(_named("apps/v1", "ReplicaSet", {"metadata": meta}))
-    shut = sorted(case.open - {ELSEWHERE})
+    shut = sorted(case.open - {NO_DOMAIN})
     zone = "topology.kubernetes.io/zone"
     term: list[Item] = [{"key": zone, "operator": "Exists"}]
     if shut:
@@ -339,7 +339,7 @@ def test_a_folder_of_clusters_agrees_with_the_model(tmp_path: Path, capsys: Capt
         verdicts.setdefault(row["file"], {})[row["pod"]] = row["reason"]["code"]
     for name, case in cases.items():
         wanted = numbers(case)
-        elsewhere = wanted.pop(ELSEWHERE, {"present": 0})
+        elsewhere = wanted.pop(NO_DOMAIN, {"present": 0})
         assert told[name]["uncovered"] == elsewhere["present"]
         assert told[name]["replicas"] == case.replicas
         assert {
@@ -367,7 +367,7 @@ def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) ->
     assert lines == [
         "Pod shop/db-0 may be disrupted now: the budget that covers it agrees"
         " (PodDisruptionBudget app-pdb).",
-        "Pod shop/db-3 may be disrupted now: it is not running on a node, or leaves.",
+        "Pod shop/db-3 may be disrupted now: it is not running on a node, or is terminating.",
     ]
     term = STORY.index("    nodeSelectorTerm:")
     plain = STORY[:term].replace("    maxUnavailable: 0\n", "    maxUnavailable: 1\n")

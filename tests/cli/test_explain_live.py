@@ -9,11 +9,14 @@ import time
 from pathlib import Path
 
 import msgspec
+import pytest
 from tests.cli.run_program import apart
 from tests.explain.dumps import endpoint, node, part, service
 
 from zonewise.api import EndpointSlice, Node, PodDisruptionBudget, Service, convert
 from zonewise.embedded.apiserver.server import ApiServer
+
+pytestmark = pytest.mark.system
 
 
 async def test_a_live_cluster(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ from zonewise.install.wanted import LEASE, Role
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.monitoring.metrics import Metrics
 from zonewise.runtime.webhook.server import ReviewOutcome
-from zonewise.topology import Shares
-from zonewise.traffic import HintRequest, Mode
-from zonewise.traffic.slices import SlicePlan
+from zonewise.topology.shares import Shares
+from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.traffic.slices.planning import SlicePlan
 
 SERIES = re.compile(r"\b((?:zonewise|endpoint_slice_controller|leader_election)_\w+)")
 Capture = pytest.CaptureFixture[str]
@@ -242,7 +242,7 @@ async def test_the_manifests_apply(role: Role, tmp_path: Path) -> None:
     objects = manifests(Installation(role=role, alerts="configmap", dashboard=True, version="1.0"))
     paths = []
     for item in objects:
-        served = server.registry.of(item["apiVersion"], item["kind"])
+        served = server.registry.by_kind(item["apiVersion"], item["kind"])
         assert served is not None, item["kind"]
         path = served.kind.resource.path(item["metadata"].get("namespace", ""))
         answer = await client.raw(
@@ -335,7 +335,8 @@ async def test_measured_is_what_is_watched(tmp_path: Path) -> None:
     """Every series that an alert or a panel asks for is one that the programs show."""
     server = ApiServer(tmp_path, clock=lambda: 1.8e9, rng=random.Random(1), inline=True)
     metrics = Metrics()
-    hints = HintsMetrics(metrics.registry)
+    decided_services: dict[tuple[str, str], DecidedService] = {}
+    hints = HintsMetrics(metrics.registry, decided_services)
     cache = Cache(server.connect("test"))
     cache.store(Node)
     metrics.watches(lambda: cache.stats)
@@ -345,9 +346,7 @@ async def test_measured_is_what_is_watched(tmp_path: Path) -> None:
     service, hint_request = Service(), HintRequest(Mode.AUTO)
     plan = SlicePlan(create=(EndpointSlice(),))
     hints.planned(service, hint_request, plan)
-    hints.decided_services = {
-        ("", "s"): DecidedService.of(service, hint_request, plan, Shares(), None)
-    }
+    decided_services["", "s"] = DecidedService.of(service, hint_request, plan, Shares(), None)
     shown = metrics.render().decode()
     panels = [target["expr"] for panel in page()["panels"] for target in panel["targets"]]
     alarms = [rule["expr"] for rule in rules()["groups"][0]["rules"]]

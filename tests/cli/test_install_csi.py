@@ -9,8 +9,8 @@ import pytest
 import yaml
 from tests.cli.run_program import here
 from tests.embedded.virtual_cluster import virtual_cluster
+from tests.install.accounts import create
 from tests.install.enforced import enforce
-from tests.install.test_rights import create
 
 from zonewise.api.errors import Forbidden
 from zonewise.embedded.apiserver.http.local_transport import LocalTransport
@@ -155,7 +155,7 @@ async def test_everything_is_accepted_by_an_api_server(capsys: Capture) -> None:
     """In the order in which it is printed."""
     objects = printed(capsys).values()
     async with virtual_cluster({}) as cluster:
-        refused = await Seeder(cluster.client, cluster.server.registry).plant(objects)
+        refused = await Seeder(cluster.client, cluster.server.registry).create(objects)
         assert not refused, refused
 
 

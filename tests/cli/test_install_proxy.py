@@ -10,7 +10,7 @@ import pytest
 import yaml
 from tests.cli.run_program import here
 from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
-from tests.proxy.test_proxier import NODE, SERVICE, Remembering
+from tests.proxy.remembering_kernel import NODE, SERVICE, Remembering
 
 from zonewise.api.objects.events import Event
 from zonewise.embedded.apiserver.http.local_transport import LocalTransport
@@ -99,7 +99,7 @@ def test_nonsense_is_refused_by_name(capsys: Capture, flags: tuple[str, ...], sa
 
 async def installed(cluster: VirtualCluster) -> None:
     for item in proxy_manifests(WantedProxy(image="zonewise", version="1.0")):
-        served = cluster.server.registry.of(item["apiVersion"], item["kind"])
+        served = cluster.server.registry.by_kind(item["apiVersion"], item["kind"])
         assert served is not None
         answer = await cluster.client.raw(
             "POST",

@@ -74,6 +74,7 @@ def test_every_flag_is_explained(name: str) -> None:
             assert re.search(r"[.:] ?(  \[default: .+\])?$|docs/\w+\.md\.$", one.help), one.help
 
 
+@pytest.mark.system
 def test_help_loads_neither_commands_nor_libraries() -> None:
     """Help and names for completion are there without importing what commands need."""
     heavy = ("aiohttp", "msgspec", "yaml", "structlog", "rich", "zonewise.api", "zonewise.runtime")
@@ -88,6 +89,7 @@ def test_help_loads_neither_commands_nor_libraries() -> None:
     assert done.stderr == "[]\n"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("command", "name"),
     [
@@ -110,6 +112,7 @@ def test_the_version_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert result.out.startswith("zonewise 0.")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("arguments", [["--help"], ["up", "--empty"]])
 def test_a_reader_that_goes_away(tmp_path: Path, arguments: list[str]) -> None:
     """A closed pipe ends the program without a word, also where tasks run in groups."""
@@ -127,6 +130,7 @@ def test_a_reader_that_goes_away(tmp_path: Path, arguments: list[str]) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.system
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk(tmp_path: Path) -> None:
     """Output that cannot be written is one sentence and not success."""
@@ -144,6 +148,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert done.stderr.count(b"\n") == 1
 
 
+@pytest.mark.system
 def test_ctrl_c_is_quiet(tmp_path: Path) -> None:
     """Ctrl-C in the middle of a request ends the program at once and without a word."""
     asked = threading.Event()

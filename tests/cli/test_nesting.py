@@ -66,6 +66,7 @@ def test_a_file_nested_too_deeply_is_refused(
     assert result.code == 2
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", ["lists.yaml", "items.json"])
 def test_a_file_nested_too_deeply_ends_no_process(tmp_path: Path, name: str, command: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.netns.spaces import inside, space
+from tests.system_guard import starts_programs
 
 from zonewise.api import Namespace, Node, ObjectMeta, convert
 from zonewise.cli.main import main
@@ -24,7 +25,7 @@ from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.process import process
 from zonewise.runtime.process.process import Main, supervise
-from zonewise.topology import ZONE_LABEL
+from zonewise.topology.nodes import ZONE_LABEL
 
 METRICS = "--metrics-listen=127.0.0.1:0"
 PROGRAMS = {
@@ -34,11 +35,10 @@ PROGRAMS = {
     "proxy": ["--node-name=n1", "--cluster-cidr=10.244.0.0/16"],
     "csi": ["--node-id=n1", f"--domain-labels={ZONE_LABEL}"],
 }
-PARTS = {"csi": "labels"}
-"""The part that reads with the client, where it is not the stores."""
 
 
 @pytest.fixture
+@starts_programs
 def namespace(request: pytest.FixtureRequest) -> Iterator[None]:
     """A proxy writes its rules into a network namespace that is gone afterwards."""
     if request.getfixturevalue("name") != "proxy":
@@ -97,7 +97,7 @@ async def test_the_client_is_closed_after_the_parts_that_read_with_it(
     await server.start(0)
     await server.connect("test").create(Namespace(metadata=ObjectMeta(name="zonewise")))
     await server.connect("test").create(convert(Node, {"metadata": {"name": "n1"}}))
-    part = PARTS.get(name, "cache")
+    part = "cache"
     reading: list[str] = []
     connect = connection.connected
 

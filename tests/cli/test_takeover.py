@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from tests.cli.run_program import Result, apart
-from tests.cli.test_up import SHAPE, _ask, running
-from tests.cli.test_up_volumes import nothing_left, until
+from tests.cli.up_program import SHAPE, ask_api, nothing_left, running, until
+
+pytestmark = pytest.mark.system
 
 CONFIG = "/api/v1/namespaces/zonewise-system/configmaps/csi"
 LABEL = "topology.csi.zonewise.io/takeover.left"
@@ -30,7 +31,7 @@ def labelled(folder: Path) -> set[str]:
     """The nodes that stand in for left."""
     return {
         one["metadata"]["name"]
-        for one in _ask(folder, "GET", "/api/v1/nodes")["items"]
+        for one in ask_api(folder, "GET", "/api/v1/nodes")["items"]
         if LABEL in one["metadata"]["labels"]
     }
 
@@ -72,10 +73,10 @@ def test_a_domain_is_taken_and_given_back(tmp_path: Path) -> None:
         assert "no CSI driver x.y; the drivers are csi.zonewise.io" in other.sentence()
         assert shown(takeover(folder, "status", "-o", "json"))["takeover"] == {"left": ["right"]}
 
-        found = _ask(folder, "GET", CONFIG)
+        found = ask_api(folder, "GET", CONFIG)
         good = found["data"]["config.json"]
         found["data"]["config.json"] = good[:-9]
-        _ask(folder, "PUT", CONFIG, json.dumps(found).encode())
+        ask_api(folder, "PUT", CONFIG, json.dumps(found).encode())
 
         def noticed() -> bool:
             wrong = takeover(folder, "status", "-o", "json")
@@ -87,9 +88,9 @@ def test_a_domain_is_taken_and_given_back(tmp_path: Path) -> None:
         assert refused.code == 1
         assert "correct it first" in refused.sentence()
         assert labelled(folder) == {"right-1", "right-2"}
-        found = _ask(folder, "GET", CONFIG)
+        found = ask_api(folder, "GET", CONFIG)
         found["data"]["config.json"] = good
-        _ask(folder, "PUT", CONFIG, json.dumps(found).encode())
+        ask_api(folder, "PUT", CONFIG, json.dumps(found).encode())
         done = takeover(folder, "clear", "left")
         assert (done.code, done.out) == (0, "left is given back; new pods start at home\n")
         until(lambda: not labelled(folder))
@@ -101,9 +102,9 @@ def test_what_nobody_acts_on_and_what_is_down_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     with running(folder, "--api-only"):
         space = {"metadata": {"name": "zonewise-system"}}
-        _ask(folder, "POST", "/api/v1/namespaces", json.dumps(space).encode())
+        ask_api(folder, "POST", "/api/v1/namespaces", json.dumps(space).encode())
         body: Any = {"metadata": {"name": "csi"}, "data": {"config.json": '{"version": 2}'}}
-        _ask(folder, "POST", CONFIG.rpartition("/")[0], json.dumps(body).encode())
+        ask_api(folder, "POST", CONFIG.rpartition("/")[0], json.dumps(body).encode())
         done = takeover(folder, "set", "a", "--by", "b")
         assert (done.code, done.out) == (0, "a is taken over by b\n")
         assert "no controller has acted on it" in done.err
@@ -111,10 +112,10 @@ def test_what_nobody_acts_on_and_what_is_down_is_told(tmp_path: Path) -> None:
         drivers = [{"name": "csi.zonewise.io", "nodeID": "n", "topologyKeys": [key]}]
         for zone in "ab":
             meta = {"name": f"{zone}-1", "labels": {key: zone}}
-            _ask(folder, "POST", "/api/v1/nodes", json.dumps({"metadata": meta}).encode())
+            ask_api(folder, "POST", "/api/v1/nodes", json.dumps({"metadata": meta}).encode())
             body = {"metadata": {"name": f"{zone}-1"}, "spec": {"drivers": drivers}}
             path = "/apis/storage.k8s.io/v1/csinodes"
-            _ask(folder, "POST", path, json.dumps(body).encode())
+            ask_api(folder, "POST", path, json.dumps(body).encode())
         done = takeover(folder, "clear", "a")
         assert done.code == 0
         assert "none of 1 nodes of a is Ready" in done.err
@@ -127,20 +128,20 @@ def test_what_only_the_controller_knows(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     with running(folder, "--api-only"):
         space = {"metadata": {"name": "zonewise-system"}}
-        _ask(folder, "POST", "/api/v1/namespaces", json.dumps(space).encode())
+        ask_api(folder, "POST", "/api/v1/namespaces", json.dumps(space).encode())
         mark = "csi.zonewise.io/automatic-takeover"
         body: Any = {
             "metadata": {"name": "csi", "annotations": {mark: "a,c"}},
             "data": {"config.json": '{"version": 2, "topology-takeover": {"a": ["all"]}}'},
         }
-        _ask(folder, "POST", CONFIG.rpartition("/")[0], json.dumps(body).encode())
+        ask_api(folder, "POST", CONFIG.rpartition("/")[0], json.dumps(body).encode())
         dead = {"reason": "TakenPoolDead", "message": "pool p of a is dead", "object": "Pool/p"}
         status: Any = {"takeover": {"a": ["b"]}, "error": "", "warnings": [dead]}
         body = {
             "metadata": {"name": "csi-takeover"},
             "data": {"status.json": json.dumps(status)},
         }
-        _ask(folder, "POST", CONFIG.rpartition("/")[0], json.dumps(body).encode())
+        ask_api(folder, "POST", CONFIG.rpartition("/")[0], json.dumps(body).encode())
         # What it tells is about another map.
         other = shown(takeover(folder, "status", "-o", "json"))
         assert "TakenPoolDead" not in json.dumps(other)
@@ -148,13 +149,13 @@ def test_what_only_the_controller_knows(tmp_path: Path) -> None:
         assert (done.code, done.out) == (0, "a is taken over by b\n")
         assert "warning: TakenPoolDead" in done.err or "pool p of a is dead" in done.err
         assert "no controller has acted" not in done.err
-        assert _ask(folder, "GET", CONFIG)["metadata"]["annotations"] == {mark: "c"}
+        assert ask_api(folder, "GET", CONFIG)["metadata"]["annotations"] == {mark: "c"}
         told = shown(takeover(folder, "status", "-o", "json"))
         assert dead in told["warnings"]
         # A file of version 1 cannot express a takeover, so the one in force stays, and is shown.
-        found = _ask(folder, "GET", CONFIG)
+        found = ask_api(folder, "GET", CONFIG)
         found["data"]["config.json"] = "[]"
-        _ask(folder, "PUT", CONFIG, json.dumps(found).encode())
+        ask_api(folder, "PUT", CONFIG, json.dumps(found).encode())
         told = shown(takeover(folder, "status", "-o", "json"))
         assert (told["takeover"], told["error"], dead in told["warnings"]) == (
             {"a": ["b"]},
@@ -166,9 +167,9 @@ def test_what_only_the_controller_knows(tmp_path: Path) -> None:
         status |= {"awayFromHome": [away], "furtherAwayFromHome": 6, "furtherWarnings": 2}
         for name, key, text in (("csi", "config", "{"), ("csi-takeover", "status", status)):
             place = f"{CONFIG.rpartition('/')[0]}/{name}"
-            found = _ask(folder, "GET", place)
+            found = ask_api(folder, "GET", place)
             found["data"][f"{key}.json"] = text if isinstance(text, str) else json.dumps(text)
-            _ask(folder, "PUT", place, json.dumps(found).encode())
+            ask_api(folder, "PUT", place, json.dumps(found).encode())
         done = takeover(folder, "status")
         assert done.code == 1
         assert "away from home: 7\n  pod x is away\n  … and 6 more\n" in done.out

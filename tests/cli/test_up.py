@@ -10,9 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,53 +18,12 @@ import dns.message
 import dns.query
 import pytest
 from tests.cli.run_program import Result, apart, environment, here
+from tests.cli.up_program import PATIENCE, SHAPE, Running, ask_api, running
 from tests.embedded.seed.eks_dump import eks_dump
 
-from zonewise.cli.local import composition
-from zonewise.runtime.controller.components import ComponentContext
-
-PATIENCE = 90.0
-SHAPE = ("--zones", "left,right", "--nodes-per-zone", "2", "--cpu", "4", "--pod-start", "10ms")
-
-
-@dataclass(frozen=True)
-class Running:
-    """A cluster that runs, and what it has printed until it was up."""
-
-    process: subprocess.Popen[str]
-    folder: Path
-    page: str
-
-    def stop(self) -> tuple[int, str]:
-        """End it with Ctrl-C; its exit code and its last words."""
-        self.process.send_signal(signal.SIGINT)
-        rest, _ = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, rest
-
-
-@contextmanager
-def running(folder: Path, *flags: str) -> Iterator[Running]:
-    """``zonewise up`` on a folder, from the moment it has introduced itself."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "zonewise", "up", "--data", str(folder), *flags],
-        env=environment(folder.parent),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    lines: list[str] = []
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.append(line)
-            if "Ctrl-C" in line:
-                break
-        yield Running(process, folder, "".join(lines))
-    finally:
-        if process.poll() is None:
-            # Killed, it would leave its volumes mounted.
-            process.terminate()
-        process.communicate()
+from zonewise.controllers.hints.controller import HintsSettings
+from zonewise.embedded import cluster
+from zonewise.runtime.program.context import ControllerContext
 
 
 def status(folder: Path, *flags: str) -> Result:
@@ -99,6 +55,7 @@ def near_names(cluster: Running) -> None:
     assert explained["leftOut"]
 
 
+@pytest.mark.system
 def test_its_last_words_name_the_whole_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +66,7 @@ def test_its_last_words_name_the_whole_path(
     assert (code, words.splitlines()[-1]) == (0, f"Stopped; {tmp_path}/kept keeps the cluster.")
 
 
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
     """The demo is Ready in its zones; status shows the same; a restart adds nothing to it."""
@@ -153,6 +111,7 @@ def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
     assert "which --zones cannot change; leave it out" in refused.sentence()
 
 
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_a_dump_gives_its_shape(tmp_path: Path) -> None:
     """Nodes and workloads of a dump come up, and what is different here is told in a table."""
@@ -190,6 +149,7 @@ items:
         assert cluster.stop()[0] == 0
 
 
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_empty_means_empty_and_alive(tmp_path: Path) -> None:
     """--empty starts everything but has no node and no workload."""
@@ -207,7 +167,7 @@ REFUSALS = {
     "no port": (("--listen", "here"), "is not ADDRESS:PORT"),
     "no digit": (("--listen", "127.0.0.1:²"), "is not ADDRESS:PORT"),
     "no end": (("--listen", f"127.0.0.1:{'9' * 5000}"), "is not ADDRESS:PORT"),
-    "a bad zone": (("--zones", "A"), '"A" cannot be a zone'),
+    "a bad zone": (("--zones", "A"), '"A" is not a zone name'),
     "a zone twice": (("--zones", "a,a"), "named twice"),
     "no nodes": (("--nodes-per-zone", "0"), "there must be 1 to 10000 nodes"),
     "a bad cpu": (("--cpu", "many"), '"many" is not a number of CPUs'),
@@ -280,8 +240,8 @@ def test_serving_other_machines_is_warned_of(capsys: pytest.CaptureFixture[str])
 class Broken:
     """A part with a fault."""
 
-    def __init__(self, context: ComponentContext) -> None:
-        del context
+    def __init__(self, context: ControllerContext, settings: HintsSettings) -> None:
+        del context, settings
 
     async def run(self) -> None:
         """Fail."""
@@ -292,10 +252,10 @@ def test_a_part_that_fails_ends_the_cluster(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A crash of a part is one sentence that names it, and the exit code is not 0."""
-    monkeypatch.setattr(composition, "controllers", lambda _: {"broken-controller": Broken})
+    monkeypatch.setattr(cluster, "HintsController", Broken)
     found = here(capsys, "up", "--empty")
     assert found.code == 2
-    assert "broken-controller failed (ZeroDivisionError: a fault)" in found.sentence()
+    assert "endpointslice-controller failed (ZeroDivisionError: a fault)" in found.sentence()
 
 
 def test_a_scenario_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -322,6 +282,7 @@ steps:
     assert "✗ nodes == 10, but it is 9" in failed.out
 
 
+@pytest.mark.slow
 def test_a_scenario_is_played_on_a_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--scenario with -f runs on the dump's nodes and prints first what is different there."""
     dump = tmp_path / "dump.json"
@@ -335,6 +296,7 @@ def test_a_scenario_is_played_on_a_dump(tmp_path: Path, capsys: pytest.CaptureFi
     assert "All expectations were met." in found.out
 
 
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_status_follows_a_cluster(tmp_path: Path) -> None:
     """-w prints the page again when it has changed, one JSON document per line for programs."""
@@ -350,25 +312,10 @@ def test_status_follows_a_cluster(tmp_path: Path) -> None:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline())["zones"] == []
             node = b'{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}}'
-            _ask(folder, "POST", "/api/v1/nodes", node)
+            ask_api(folder, "POST", "/api/v1/nodes", node)
             assert json.loads(process.stdout.readline())["zones"][0]["nodes"] == 1
         finally:
             os.kill(process.pid, signal.SIGINT)
             process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
         assert cluster.stop()[0] == 0
-
-
-def _ask(folder: Path, method: str, path: str, body: bytes | None = None) -> Any:
-    import asyncio
-
-    from zonewise.runtime.client.client import Client
-    from zonewise.runtime.client.transport import HttpsTransport
-    from zonewise.runtime.config.cluster import load_config
-
-    async def ask() -> Any:
-        async with Client(HttpsTransport(load_config(str(folder / "kubeconfig")))) as client:
-            headers = {"Content-Type": "application/json"}
-            return (await client.raw(method, path, body=body, headers=headers)).json()
-
-    return asyncio.run(ask())

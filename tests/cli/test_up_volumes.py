@@ -6,37 +6,21 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.test_up import PATIENCE, SHAPE, _ask, running
+from tests.cli.up_program import SHAPE, ask_api, nothing_left, running, until
 
 from zonewise.csi.backends.folders import loops, mounts
 
-
-@contextmanager
-def nothing_left(folder: Path) -> Iterator[None]:
-    """Unmount what a failed test, or a kill, left below a folder; else there is nothing."""
-    try:
-        yield
-    finally:
-        left = [one.target for one in mounts.table() if one.target.is_relative_to(folder)]
-        for target in reversed(left):
-            mounts.unmount(target)
-        for image in (folder / "csi" / "pools").rglob("*.img"):
-            for device in loops.find(image):
-                loops.detach(device)
-    assert not left
+pytestmark = pytest.mark.system
 
 
 def pods(folder: Path) -> dict[str, Any]:
     """The pods of the demo's StatefulSet that are ready, by name."""
-    found = _ask(folder, "GET", "/api/v1/namespaces/shop/pods")
+    found = ask_api(folder, "GET", "/api/v1/namespaces/shop/pods")
     return {
         one["metadata"]["name"]: one
         for one in found["items"]
@@ -63,16 +47,8 @@ def marked(folder: Path, pod: Any) -> bool:
 
 def zone(folder: Path, pod: Any) -> str:
     """The zone of a pod's node."""
-    node = _ask(folder, "GET", f"/api/v1/nodes/{pod['spec']['nodeName']}")
+    node = ask_api(folder, "GET", f"/api/v1/nodes/{pod['spec']['nodeName']}")
     return str(node["metadata"]["labels"]["topology.kubernetes.io/zone"])
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @pytest.mark.timeout(600)
@@ -81,8 +57,8 @@ def test_what_a_kill_leaves_is_removed_by_the_next_cluster(tmp_path: Path) -> No
     killed, following = tmp_path / "killed", tmp_path / "following"
 
     def left() -> tuple[list[Path], list[Path]]:
-        there = [one.target for one in mounts.table() if one.target.is_relative_to(killed)]
-        return there, loops.on_files_below(killed)
+        there = [one.target for one in mounts.read_table() if one.target.is_relative_to(killed)]
+        return there, loops.find_below(killed)
 
     with nothing_left(killed), nothing_left(following):
         with running(killed, *SHAPE) as first:
@@ -103,10 +79,10 @@ def test_data_survives_a_kill_and_a_move_within_the_zone(tmp_path: Path) -> None
             until(lambda: len(pods(folder)) == 3)
             before = pods(folder)
             for name, pod in before.items():
-                claim = _ask(
+                claim = ask_api(
                     folder, "GET", f"/api/v1/namespaces/shop/persistentvolumeclaims/data-{name}"
                 )
-                volume = _ask(
+                volume = ask_api(
                     folder, "GET", f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}"
                 )
                 home, _ = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
@@ -126,10 +102,10 @@ def test_data_survives_a_kill_and_a_move_within_the_zone(tmp_path: Path) -> None
                 assert (path(folder, pod) / "marker").read_text() == name
             moving = after["orders-0"]
             node = f"/api/v1/nodes/{moving['spec']['nodeName']}"
-            body = _ask(folder, "GET", node)
+            body = ask_api(folder, "GET", node)
             body["spec"]["unschedulable"] = True
-            _ask(folder, "PUT", node, json.dumps(body).encode())
-            _ask(folder, "DELETE", "/api/v1/namespaces/shop/pods/orders-0")
+            ask_api(folder, "PUT", node, json.dumps(body).encode())
+            ask_api(folder, "DELETE", "/api/v1/namespaces/shop/pods/orders-0")
 
             def moved() -> bool:
                 found = pods(folder).get("orders-0")

@@ -67,6 +67,7 @@ def test_flags_choose_the_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert server.seen[0].all("Impersonate-Group") == ["a"]
 
 
+@pytest.mark.system
 def test_verbose_logs_to_stderr(tmp_path: Path) -> None:
     """-v and --log-format leave stdout to the answer."""
     with web() as server:

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from tests.cli.run_program import environment, here
 from tests.explain.dumps import endpoint, node, part, service
-from tests.runtime.webhook.test_admission import review
+from tests.runtime.webhook.reviews import review
 
 from zonewise.api import EndpointSlice, Node, Service, convert
 from zonewise.api.errors import Invalid
@@ -86,6 +86,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[ApiServer, Client]]:
         await server.close()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("role", ["adopt", "observe"])
 async def test_the_program(tmp_path: Path, role: str) -> None:
     """It makes its certificate, is trusted, refuses bad Services, hints what it adopts, stops."""
@@ -124,6 +125,7 @@ def peak(program: subprocess.Popen[bytes]) -> int:
     raise LookupError("VmHWM")
 
 
+@pytest.mark.system
 @pytest.mark.timeout(600)
 async def test_reviews_of_any_size_fit_its_memory(tmp_path: Path) -> None:
     """60 reviews of 7.5 MB at once fit the limit of its pod, also in a cluster of 5,000 nodes."""

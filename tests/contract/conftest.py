@@ -12,25 +12,25 @@ import json
 import secrets
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.contract.embedded import embedded
+from tests.contract.recordings import ANSWERS, compare, recorded_answers, write_answers
 from tests.contract.talking import Api, Server
+from tests.system_guard import starts_programs
 
-ANSWERS = Path(__file__).parent / "answers"
 SERVERS = ("embedded", pytest.param("real", marks=pytest.mark.real))
 _RECORDED: set[Path] = set()
-_BOOK: dict[str, dict[str, list[Any]]] = {}
 _API = pytest.StashKey[Api]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Say how to record."""
+    """Add the option that records."""
     parser.addoption("--record", action="store_true", help="keep what a real server answers")
 
 
 @pytest.fixture(scope="session", params=SERVERS)
+@starts_programs
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """An API server, ours or a real one."""
     if request.param == "real":
@@ -43,21 +43,21 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 @pytest.fixture
 def api(server: Server, request: pytest.FixtureRequest) -> Iterator[Api]:
     """A client with a namespace of its own."""
-    one = Api(server, f"c-{secrets.token_hex(4)}")
-    meta = {"name": one.ns, "labels": {"contract": one.ns}}
-    assert one.create("/api/v1/namespaces", {"metadata": meta}, quiet=True).status == 201
+    api = Api(server, f"c-{secrets.token_hex(4)}")
+    meta = {"name": api.ns, "labels": {"contract": api.ns}}
+    assert api.create("/api/v1/namespaces", {"metadata": meta}, quiet=True).status == 201
     account = {"metadata": {"name": "default"}}  # a controller may be quicker
-    one.create(f"{one.core}/serviceaccounts", account, quiet=True)
-    request.node.stash[_API] = one
+    api.create(f"{api.core}/serviceaccounts", account, quiet=True)
+    request.node.stash[_API] = api
     try:
-        yield one
+        yield api
     finally:
-        one.close()
+        api.close()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """After a test's own assertions, compare the notebook."""
+    """After a test's own assertions, compare its answers with the recorded ones."""
     outcome = yield
     api = pyfuncitem.stash.get(_API, None)
     if api is None:
@@ -67,62 +67,22 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     test = pyfuncitem.name.replace(f"[{server}]", "").replace(f"{server}-", "")
     test = test.replace(f"-{server}", "")
     file = ANSWERS / f"{pyfuncitem.path.stem.removeprefix('test_')}.jsonl"
-    said = json.loads(json.dumps(api.notes))
+    current = json.loads(json.dumps(api.notes))
     if real and pyfuncitem.config.getoption("--record", default=False):
-        _book(file)[test] = said
+        recorded_answers(file)[test] = current
         _RECORDED.add(file)
-    recorded = _book(file).get(test, [])
-    different = [
-        line
-        for (asked, want), (_, got) in zip(recorded, said, strict=False)
-        if want != got and not _worked_on(want, got)
-        for line in (asked, *_differences(want, got, ""))
-    ]
-    if different or len(recorded) != len(said):
+    recorded = recorded_answers(file).get(test, [])
+    different = list(compare(recorded, current))
+    if different or len(recorded) != len(current):
         pytest.fail(
-            f"{server} is not what a real server was; of {len(said)} questions {len(recorded)} were"
+            f"{server} differs from the real server; of {len(current)} answers {len(recorded)} were"
             " recorded:\n" + "\n".join(different),
             pytrace=False,
         )
     return outcome
 
 
-def _worked_on(want: Any, got: Any) -> bool:
-    """Whether all that differs is a version of a Namespace that a controller empties meanwhile."""
-    if not (isinstance(want, dict) and isinstance(got, dict)):
-        return False
-    obj = got.get("object") or {}
-    ends = obj.get("kind") == "Namespace" and "deletionTimestamp" in obj["metadata"]
-    known = {want.get("version"), got.get("version")} <= {"same", "newer"}
-    return ends and known and {**want, "version": ""} == {**got, "version": ""}
-
-
-def _differences(want: Any, got: Any, at: str) -> Iterator[str]:
-    if isinstance(want, dict) and isinstance(got, dict):
-        for key in sorted({*want, *got}):
-            yield from _differences(want.get(key), got.get(key), f"{at}/{key}")
-    elif isinstance(want, list) and isinstance(got, list) and len(want) == len(got):
-        for index, (one, other) in enumerate(zip(want, got, strict=True)):
-            yield from _differences(one, other, f"{at}/{index}")
-    elif want != got:
-        yield f"    {at}: {json.dumps(want)} on a real server, here {json.dumps(got)}"
-
-
-def _book(file: Path) -> dict[str, list[Any]]:
-    book = _BOOK.get(file.name)
-    if book is None:
-        book = _BOOK[file.name] = {}
-        for line in file.read_text().splitlines() if file.exists() else ():
-            test, asked, answered = json.loads(line)
-            book.setdefault(test, []).append([asked, answered])
-    return book
-
-
 def pytest_sessionfinish() -> None:
-    """Write down what was recorded."""
+    """Write the recorded answers to their files."""
     for file in _RECORDED:
-        book = _book(file)
-        with file.open("w") as out:
-            for name in sorted(book):
-                for asked, answered in book[name]:
-                    out.write(json.dumps([name, asked, answered], sort_keys=True) + "\n")
+        write_answers(file)

@@ -1,4 +1,4 @@
-"""An embedded cluster as a process of its own, for tests that talk to it as strangers do."""
+"""An embedded cluster as a process of its own, for tests that use it only over HTTPS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replaying what a real API server was asked, and judging whether another agrees with it.
+"""Sends the recorded requests of a real API server to another one and compares the answers.
 
 A step has a request, what of the answer counts (``judge``) and that part of the real answer
 (``expect``). Steps of one scenario run in order and may refer to what earlier ones captured, as in
@@ -36,7 +36,7 @@ _PART = re.compile(r"/(\[[^\]]*\]|[^/]*)")
 _REFERENCE = re.compile(r"\$\{(\w+)([+-]\d+)?\}")
 
 
-class Said(NamedTuple):
+class Answer(NamedTuple):
     """An answer."""
 
     status: int
@@ -47,46 +47,48 @@ class Said(NamedTuple):
 # ------------------------------------------------------------------------------ pointers and values
 
 
-def parts(pointer: str) -> list[str]:
-    """The names on a pointer's way; ``[key=value]`` is one of them."""
-    return [one.replace("~1", "/").replace("~0", "~") for one in _PART.findall(pointer)]
+def parse_pointer(pointer: str) -> list[str]:
+    """The steps of a JSON pointer; ``[key=value]``, an item of a list, is one step."""
+    return [part.replace("~1", "/").replace("~0", "~") for part in _PART.findall(pointer)]
 
 
-def look(value: Any, way: list[str]) -> Any:
-    """What is at a pointer, None if nothing is."""
+def value_at(value: Any, way: list[str]) -> Any:
+    """The value at a pointer, or None."""
     for at, part in enumerate(way):
         if part == "*":
-            return [look(one, way[at + 1 :]) for one in value or ()]
-        value = _step(value, part)
+            return [value_at(item, way[at + 1 :]) for item in value or ()]
+        value = _child(value, part)
     return value
 
 
-def _step(value: Any, part: str) -> Any:
+def _child(value: Any, part: str) -> Any:
     if isinstance(value, dict):
         return value.get(part)
     if not isinstance(value, list):
         return None
     if part.startswith("["):
-        key, _, wanted = part[1:-1].partition("=")
-        return next((one for one in value if str(look(one, key.split("."))) == wanted), None)
+        key, _, expected = part[1:-1].partition("=")
+        return next(
+            (item for item in value if str(value_at(item, key.split("."))) == expected), None
+        )
     return value[int(part)] if part.isdigit() and int(part) < len(value) else None
 
 
-def remove(value: Any, way: list[str]) -> None:
-    """Take away what is at a pointer."""
+def remove_at(value: Any, way: list[str]) -> None:
+    """Remove the value at a pointer."""
     if way[0] == "*":
-        for one in value or ():
-            remove(one, way[1:])
+        for item in value or ():
+            remove_at(item, way[1:])
     elif len(way) > 1:
-        remove(_step(value, way[0]), way[1:])
+        remove_at(_child(value, way[0]), way[1:])
     elif isinstance(value, dict):
         value.pop(way[0], None)
 
 
-def put(value: Any, way: list[str], new: Any) -> None:
-    """Set what is at a pointer, making objects on the way."""
+def set_at(value: Any, way: list[str], new: Any) -> None:
+    """Set the value at a pointer; objects on the way are created."""
     for part in way[:-1]:
-        below = _step(value, part)
+        below = _child(value, part)
         if below is None:
             below = value[part] = {}
         value = below
@@ -96,153 +98,160 @@ def put(value: Any, way: list[str], new: Any) -> None:
         value[way[-1]] = new
 
 
-def plain(value: Any) -> Any:
-    """A value without what is empty; moments are just there."""
+def normalize(value: Any) -> Any:
+    """A value without empty parts, with a word in place of each time."""
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [normalize(item) for item in value]
     if not isinstance(value, dict):
         return value
-    shown = {
+    fields = {
         key: "<time>"
-        if MOMENTS.fullmatch(key) and isinstance(one, str)
-        else owned(one)
+        if MOMENTS.fullmatch(key) and isinstance(content, str)
+        else owned(content)
         if key == "fieldsV1"
-        else plain(one)
-        for key, one in value.items()
+        else normalize(content)
+        for key, content in value.items()
     }
-    return {key: one for key, one in shown.items() if one not in (None, {}, [])}
+    return {key: content for key, content in fields.items() if content not in (None, {}, [])}
 
 
 def owned(fields: Any, at: str = "") -> list[str]:
     """The paths that a set of managed fields names."""
-    below = {key: one for key, one in fields.items() if key != "."}
-    found = [at] if at and ("." in fields or not fields) else []
-    for key, one in below.items():
-        found += owned(one, f"{at}/{key}".lstrip("/"))
-    return sorted(found)
+    below = {key: children for key, children in fields.items() if key != "."}
+    paths = [at] if at and ("." in fields or not fields) else []
+    for key, children in below.items():
+        paths += owned(children, f"{at}/{key}".lstrip("/"))
+    return sorted(paths)
 
 
-def filled(value: Any, known: Mapping[str, Any]) -> Any:
+def resolve(value: Any, known: Mapping[str, Any]) -> Any:
     """A part of a request with its references resolved."""
     if isinstance(value, list):
-        return [filled(one, known) for one in value]
+        return [resolve(item, known) for item in value]
     if isinstance(value, dict):
         if "$edit" in value:
             edited = copy.deepcopy(known[value["$edit"]])
             for pointer, new in value.get("set", {}).items():
-                put(edited, parts(pointer), filled(new, known))
+                set_at(edited, parse_pointer(pointer), resolve(new, known))
             for pointer in value.get("remove", ()):
-                remove(edited, parts(pointer))
+                remove_at(edited, parse_pointer(pointer))
             return edited
-        return {key: filled(one, known) for key, one in value.items()}
+        return {key: resolve(content, known) for key, content in value.items()}
     if not isinstance(value, str):
         return value
-    return _REFERENCE.sub(lambda m: _referred(known[m[1]], m[2]), value)
+    return _REFERENCE.sub(lambda m: _reference(known[m[1]], m[2]), value)
 
 
-def _referred(value: Any, more: str | None) -> str:
+def _reference(value: Any, more: str | None) -> str:
     return str(int(value) + int(more)) if more else str(value)
 
 
-# ------------------------------------------------------------------------------------------ judging
+# ---------------------------------------------------------------------------------------- comparing
 
 
-def disagreements(step: Step, said: Said, known: Mapping[str, Any]) -> Iterator[str]:
-    """Where an answer is not what the real one was."""
+def disagreements(step: Step, answer: Answer, known: Mapping[str, Any]) -> Iterator[str]:
+    """The differences between an answer and the recorded one."""
     judge, expect = step["judge"], step["expect"]
-    wanted = expect["status"]
-    if said.status != wanted and not (isinstance(wanted, list) and said.status in wanted):
-        yield f"status {said.status}, not {wanted}: {str(said.body)[:300]}"
+    expected = expect["status"]
+    if answer.status != expected and not (isinstance(expected, list) and answer.status in expected):
+        yield f"status {answer.status}, not {expected}: {str(answer.body)[:300]}"
         return
-    body = said.body if isinstance(said.body, dict) else {}
+    body = answer.body if isinstance(answer.body, dict) else {}
     details = body.get("details") or {}
     causes = {
-        (one.get("reason") or "", one.get("field") or "") for one in details.get("causes", ())
+        (cause.get("reason") or "", cause.get("field") or "") for cause in details.get("causes", ())
     }
     error = {
         "code": body.get("code"),
         "reason": body.get("reason"),
-        "causes": sorted(list(one) for one in causes if one[1] != "<nil>"),
+        "causes": sorted(list(cause) for cause in causes if cause[1] != "<nil>"),
         **{key: details.get(key) for key in ("kind", "group", "name")},
     }
     for key, value in expect.get("error", {}).items():
-        yield from _differ(f"error's {key}", value, error[key])
+        yield from _compare(f"error's {key}", value, error[key])
     for phrase, there in expect.get("phrases", {}).items():
-        yield from _differ(f"phrase {phrase!r}", there, phrase in (body.get("message") or ""))
+        yield from _compare(f"phrase {phrase!r}", there, phrase in (body.get("message") or ""))
     for pointer, value in expect.get("fields", {}).items():
-        yield from _differ(pointer, value, _field(body, pointer))
+        yield from _compare(pointer, value, _field(body, pointer))
     if "whole" in expect:
         whole = copy.deepcopy(body)
         for pointer in (*(f"/metadata/{key}" for key in OWN), *judge["whole"]):
-            remove(whole, parts(pointer))
-        yield from _differ("the object", expect["whole"], plain(whole))
+            remove_at(whole, parse_pointer(pointer))
+        yield from _compare("the object", expect["whole"], normalize(whole))
     if "items" in expect:
-        names = [look(one, ["metadata", "name"]) for one in body.get("items") or ()]
+        names = [value_at(item, ["metadata", "name"]) for item in body.get("items") or ()]
         order = sorted(names) if judge["items"] == "sorted" else names
-        yield from _differ("items", expect["items"], order)
-    for wish in judge.get("relations", ()):
-        text = " ".join(one if isinstance(one, str) else json.dumps(one) for one in wish)
-        yield from _differ(text, expect["relations"][text], _holds(wish, said, known))
+        yield from _compare("items", expect["items"], order)
+    for relation in judge.get("relations", ()):
+        text = " ".join(word if isinstance(word, str) else json.dumps(word) for word in relation)
+        yield from _compare(
+            text, expect["relations"][text], _relation_holds(relation, answer, known)
+        )
 
 
 def _field(body: Any, pointer: str) -> Any:
-    value = look(body, parts(pointer))
+    value = value_at(body, parse_pointer(pointer))
     if pointer.endswith("/fieldsV1") and value is not None:
         return owned(value)
-    value = plain(value)
+    value = normalize(value)
     if pointer.endswith("/verbs") and isinstance(value, list):
         return sorted(value)
     return None if value in ({}, []) else value
 
 
-def _differ(what: str, want: Any, have: Any) -> Iterator[str]:
+def _compare(what: str, want: Any, have: Any) -> Iterator[str]:
     if want != have:
         yield f"{what}: real {want!r}, here {have!r}"
 
 
-def _holds(wish: list[Any], said: Said, known: Mapping[str, Any]) -> bool:
-    match wish:
+def _relation_holds(relation: list[Any], answer: Answer, known: Mapping[str, Any]) -> bool:
+    match relation:
         case ["header-has", name, text]:
-            return text in said.headers.get(name, "")
+            return text in answer.headers.get(name, "")
         case ["set", pointer]:
-            return look(said.body, parts(pointer)) not in NOTHING
+            return value_at(answer.body, parse_pointer(pointer)) not in NOTHING
         case ["absent", pointer]:
-            return look(said.body, parts(pointer)) in NOTHING
+            return value_at(answer.body, parse_pointer(pointer)) in NOTHING
         case ["matches", pointer, pattern]:
-            return bool(re.search(pattern, str(look(said.body, parts(pointer)))))
+            return bool(re.search(pattern, str(value_at(answer.body, parse_pointer(pointer)))))
         case ["has", pointer, members]:
-            return set(members) <= set(look(said.body, parts(pointer)) or ())
+            return set(members) <= set(value_at(answer.body, parse_pointer(pointer)) or ())
         case ["same", pointer, name]:
-            return bool(look(said.body, parts(pointer)) == known[name])
+            return bool(value_at(answer.body, parse_pointer(pointer)) == known[name])
         case ["newer", pointer, name]:
-            return int(look(said.body, parts(pointer))) > int(known[name])
-    raise ValueError(f"no such relation: {wish}")
+            return int(value_at(answer.body, parse_pointer(pointer))) > int(known[name])
+    raise ValueError(f"no such relation: {relation}")
 
 
 def watch_disagreements(
     step: Step, events: list[dict[str, Any]], known: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Where the events of a watch are not those a real one sent."""
+    """The differences between the events of a watch and the recorded ones."""
     judge, expect = step["judge"], step["expect"]
-    marks = [one["object"] for one in events if one["type"] == "BOOKMARK"]
-    told = [one for one in events if one["type"] != "BOOKMARK"]
+    bookmarks = [event["object"] for event in events if event["type"] == "BOOKMARK"]
+    changes = [event for event in events if event["type"] != "BOOKMARK"]
     seen = [
-        [one["type"], look(one["object"], ["metadata", "name"])]
-        + [plain(look(one["object"], parts(pointer))) for pointer in judge.get("fields", ())]
-        for one in told
+        [event["type"], value_at(event["object"], ["metadata", "name"])]
+        + [
+            normalize(value_at(event["object"], parse_pointer(pointer)))
+            for pointer in judge.get("fields", ())
+        ]
+        for event in changes
     ]
-    yield from _differ("events", expect["events"], seen)
-    versions = [int(look(one["object"], ["metadata", "resourceVersion"])) for one in told]
+    yield from _compare("events", expect["events"], seen)
+    versions = [
+        int(value_at(event["object"], ["metadata", "resourceVersion"])) for event in changes
+    ]
     rising = all(a < b for a, b in pairwise(versions))
-    yield from _differ("rising versions", expect["increasing"], rising)
+    yield from _compare("rising versions", expect["increasing"], rising)
     if "after" in expect:
-        later = all(one > int(known[judge["after"]]) for one in versions)
-        yield from _differ("later versions", expect["after"], later)
+        later = all(version > int(known[judge["after"]]) for version in versions)
+        yield from _compare("later versions", expect["after"], later)
     if judge.get("unmarked"):
-        yield from _differ("bookmarks", expect["bookmarks"], len(marks))
+        yield from _compare("bookmarks", expect["bookmarks"], len(bookmarks))
 
 
-# ------------------------------------------------------------------------------------------- asking
+# ------------------------------------------------------------------------------------------ sending
 
 
 class Replay:
@@ -250,7 +259,7 @@ class Replay:
 
     def __init__(self, kubeconfig: Path) -> None:
         self._transport = HttpsTransport(load_config(kubeconfig))
-        self._known: dict[str, Any] = {}
+        self._captured: dict[str, Any] = {}
         self._watches: dict[str, Response] = {}
 
     async def close(self) -> None:
@@ -260,41 +269,41 @@ class Replay:
         await self._transport.close()
 
     async def run(self, step: Step) -> list[str]:
-        """Ask one step; where it disagrees."""
+        """Send one step; gives the differences."""
         if "collect" in step:
             events = await self._collect(step)
-            return list(watch_disagreements(step, events, self._known))
-        said = await self._patiently(step)
-        found = [] if step.get("setup") else list(disagreements(step, said, self._known))
+            return list(watch_disagreements(step, events, self._captured))
+        answer = await self._ask_until(step)
+        errors = [] if step.get("setup") else list(disagreements(step, answer, self._captured))
         for name, pointer in step.get("capture", {}).items():
-            self._known[name] = look(said.body, parts(pointer))
-        return found
+            self._captured[name] = value_at(answer.body, parse_pointer(pointer))
+        return errors
 
-    async def _patiently(self, step: Step) -> Said:
+    async def _ask_until(self, step: Step) -> Answer:
         until = step.get("until")
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE
         while True:
-            said = await self._ask(step)
-            if until is None or loop.time() > end or _reached(until, said):
-                return said
+            answer = await self._ask(step)
+            if until is None or loop.time() > end or _is_reached(until, answer):
+                return answer
             await asyncio.sleep(0.02)
 
-    async def _ask(self, step: Step) -> Said:
-        asked = step["request"]
-        body = filled(asked.get("body"), self._known)
+    async def _ask(self, step: Step) -> Answer:
+        request = step["request"]
+        body = resolve(request.get("body"), self._captured)
         if body is not None:
             body = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-        path, _, inline = filled(asked["path"], self._known).partition("?")
-        query = dict(one.split("=", 1) for one in inline.split("&") if one)
-        headers = dict(asked.get("headers", {}))
+        path, _, inline = resolve(request["path"], self._captured).partition("?")
+        query = dict(option.split("=", 1) for option in inline.split("&") if option)
+        headers = dict(request.get("headers", {}))
         if body is not None:
             headers.setdefault("Content-Type", "application/json")
         response = await self._transport.send(
             Request(
-                method=asked["method"],
+                method=request["method"],
                 path=path,
-                query=query | filled(asked.get("query", {}), self._known),
+                query=query | resolve(request.get("query", {}), self._captured),
                 headers=headers,
                 body=body,
                 stream="open" in step,
@@ -302,14 +311,14 @@ class Replay:
         )
         if "open" in step:
             self._watches[step["open"]] = response
-            return Said(response.status, response.headers, None)
+            return Answer(response.status, response.headers, None)
         try:
             content = await response.read()
         finally:
             await response.close()
         with suppress(ValueError):
-            return Said(response.status, response.headers, json.loads(content))
-        return Said(response.status, response.headers, content.decode("utf-8", "replace"))
+            return Answer(response.status, response.headers, json.loads(content))
+        return Answer(response.status, response.headers, content.decode("utf-8", "replace"))
 
     async def _collect(self, step: Step) -> list[dict[str, Any]]:
         until, events, rest = step["until"], list[dict[str, Any]](), b""
@@ -321,20 +330,20 @@ class Replay:
                         *lines, rest = (rest + chunk).split(b"\n")
                         for line in lines:
                             events.append(json.loads(line))
-                            if _enough(until, events):
+                            if _is_enough(until, events):
                                 return events
         finally:
             await watch.close()
         return events
 
 
-def _reached(until: Mapping[str, Any], said: Said) -> bool:
-    return said.status == until.get("status", said.status) and all(
-        plain(look(said.body, parts(pointer))) == value
+def _is_reached(until: Mapping[str, Any], answer: Answer) -> bool:
+    return answer.status == until.get("status", answer.status) and all(
+        normalize(value_at(answer.body, parse_pointer(pointer))) == value
         for pointer, value in until.get("fields", {}).items()
     )
 
 
-def _enough(until: Mapping[str, Any], events: list[dict[str, Any]]) -> bool:
-    name = look(events[-1], ["object", "metadata", "name"])
+def _is_enough(until: Mapping[str, Any], events: list[dict[str, Any]]) -> bool:
+    name = value_at(events[-1], ["object", "metadata", "name"])
     return len(events) == until.get("count") or ("name" in until and name == until["name"])

@@ -33,7 +33,7 @@ RBAC = "rbac.authorization.k8s.io"
 
 
 class Sample(NamedTuple):
-    """A kind and its smallest object; ``status`` and ``scale`` say how to change those."""
+    """A kind and its smallest object; ``status`` is a status to write, if the kind has one."""
 
     kind: str
     api: str
@@ -45,11 +45,11 @@ class Sample(NamedTuple):
     def path(self, namespace: str) -> str:
         """Where objects of this kind are."""
         base = f"/api/{self.api}" if "/" not in self.api else f"/apis/{self.api}"
-        place = f"/namespaces/{namespace}" if self.namespaced else ""
-        return f"{base}{place}/{self.plural}"
+        scope = f"/namespaces/{namespace}" if self.namespaced else ""
+        return f"{base}{scope}/{self.plural}"
 
     def name(self, namespace: str, which: str) -> str:
-        """A name nobody else uses; a definition's name is more than that."""
+        """A unique name; a definition's name has its plural and group in it."""
         if self.kind == "CustomResourceDefinition":
             return f"things.{which}.{namespace}.example"
         return which if self.namespaced else f"{which}-{namespace}"
@@ -264,4 +264,4 @@ SAMPLES = (
         {"roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "r"}, "subjects": [SUBJECT]},
     ),
 )
-BY_KIND = {one.kind: one for one in SAMPLES}
+BY_KIND = {sample.kind: sample for sample in SAMPLES}

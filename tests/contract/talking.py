@@ -1,9 +1,9 @@
-"""A small client that talks to one API server as one of its users and remembers what was said.
+"""A small client of one API server that remembers the answers.
 
 What it remembers of an answer is what a client may rely on: the status, a refusal's reason and
 causes, an object without times, uids and versions. A resourceVersion is opaque, so only its
 relation to the last one seen of the same object is kept. The words of messages are not. Two
-servers that were asked the same must have said the same.
+servers that got the same requests must have given the same answers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import ssl
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -48,6 +49,16 @@ TIMES = frozenset(
 DROPPED = frozenset({"uid", "resourceVersion", "creationTimestamp", "managedFields", "description"})
 ACCOUNT = frozenset({"serviceAccount", "serviceAccountName"})
 """Set by an admission plugin that the real server here runs without."""
+BRIEF = (
+    "name",
+    "namespace",
+    "generation",
+    "labels",
+    "annotations",
+    "finalizers",
+    "deletionTimestamp",
+)
+"""What is remembered of an object's metadata where the rest differs from run to run."""
 CHOSEN = frozenset({"clusterIP", "clusterIPs", "nodePort", "healthCheckNodePort", "token"})
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -85,26 +96,33 @@ class Answer(NamedTuple):
         return str(self.meta["resourceVersion"])
 
     @property
-    def reason(self) -> str:
-        """Why the server refused."""
-        return str(self.body.get("reason", ""))
+    def outcome(self) -> str:
+        """The status with the reason of the refusal, or with HTTP's own phrase for it.
+
+        So ``404 NotFound`` is an object that does not exist, ``404 Not Found`` an unknown path.
+        """
+        reason = ""
+        with suppress(ValueError, AttributeError):
+            refusal = json.loads(self.text) if self.status >= 400 else {}
+            reason = refusal.get("reason", "") if refusal.get("kind") == "Status" else ""
+        return f"{self.status} {reason or HTTPStatus(self.status).phrase}"
 
     @property
     def message(self) -> str:
-        """What the server says to people."""
+        """The text for people."""
         return str(self.body.get("message", ""))
 
     @property
     def causes(self) -> list[tuple[str, str]]:
         """Reason and field of each cause of a refusal."""
         details = self.body.get("details") or {}
-        found = details.get("causes") or []
-        return sorted({(one.get("reason", ""), one.get("field", "")) for one in found})
+        causes = details.get("causes") or []
+        return sorted({(cause.get("reason", ""), cause.get("field", "")) for cause in causes})
 
     @property
     def names(self) -> list[str]:
         """The names in a list."""
-        return [one["metadata"]["name"] for one in self.body["items"]]
+        return [item["metadata"]["name"] for item in self.body["items"]]
 
     @property
     def warnings(self) -> list[str]:
@@ -139,11 +157,11 @@ class Stream:
     def __iter__(self) -> Iterator[Event]:
         """Events until the server ends the stream."""
         while line := self._response.readline():
-            one = json.loads(line)
-            yield Event(one["type"], one["object"])
+            event = json.loads(line)
+            yield Event(event["type"], event["object"])
 
     def take(self, count: int, *, marks: bool = False) -> list[Event]:
-        """The next so many events; bookmarks count where they are asked for."""
+        """The next so many events; bookmarks count only with ``marks``."""
         taken: list[Event] = []
         for event in self if count else ():
             if marks or event.type != "BOOKMARK":
@@ -166,12 +184,12 @@ class Stream:
         return taken
 
     def rest(self) -> list[Event]:
-        """All events that are left before the server ends the stream."""
+        """All events until the server ends the stream."""
         return self.take(10_000)
 
 
 class Server:
-    """Where an API server is and how its administrator proves who they are."""
+    """The address of an API server and the credentials of its administrator."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
@@ -179,33 +197,34 @@ class Server:
         url = urlsplit(cluster["server"])
         self.host, self.port = url.hostname or "", url.port or 443
         self.token = str(user.get("token", ""))
-        self.stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.untrusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        for context in (self.stranger, self.trusted):
-            with _material(cluster, "certificate-authority", kubeconfig.parent) as path:
+        for context in (self.untrusted, self.trusted):
+            with _file_of(cluster, "certificate-authority", kubeconfig.parent) as path:
                 context.load_verify_locations(path)
         if "client-certificate" in user or "client-certificate-data" in user:
             with (
-                _material(user, "client-certificate", kubeconfig.parent) as certificate,
-                _material(user, "client-key", kubeconfig.parent) as key,
+                _file_of(user, "client-certificate", kubeconfig.parent) as certificate,
+                _file_of(user, "client-key", kubeconfig.parent) as key,
             ):
                 self.trusted.load_cert_chain(certificate, key)
 
     def connect(self, *, trusted: bool = True) -> http.client.HTTPSConnection:
         """A new connection."""
-        context = self.trusted if trusted else self.stranger
+        context = self.trusted if trusted else self.untrusted
         return http.client.HTTPSConnection(self.host, self.port, timeout=SECONDS, context=context)
 
 
 @contextmanager
-def _material(of: Obj, key: str, folder: Path) -> Iterator[str]:
-    if f"{key}-data" in of:
+def _file_of(entry: Obj, key: str, folder: Path) -> Iterator[str]:
+    """The file with a key or certificate of a kubeconfig's entry, which may hold it itself."""
+    if f"{key}-data" in entry:
         with tempfile.NamedTemporaryFile() as file:
-            file.write(base64.b64decode(of[f"{key}-data"]))
+            file.write(base64.b64decode(entry[f"{key}-data"]))
             file.flush()
             yield file.name
     else:
-        yield str(folder / of[key])
+        yield str(folder / entry[key])
 
 
 class Api:
@@ -231,7 +250,7 @@ class Api:
         return f"/apis/{group}/namespaces/{self.ns}"
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         for connection in (*self._connections.values(), *self._streams):
             connection.close()
 
@@ -247,12 +266,14 @@ class Api:
         groups: tuple[str, ...] = (),
         token: str | None = None,
         quiet: bool = False,
+        expect: str = "",
         **query: Any,
     ) -> Answer:
         """Send one request; ``quiet`` keeps it out of the notebook.
 
         ``body`` is bytes to be sent as they are, or a value to be sent as JSON. ``user`` is
-        impersonated by the administrator; ``token`` is somebody else's own, empty for nobody's.
+        impersonated by the administrator; ``token`` is another user's, empty for an anonymous one.
+        ``expect`` is the outcome that the answer must have, for example ``422 Invalid``.
         """
         url = f"{path}?{urlencode(query)}" if query else path
         content = body if body is None or isinstance(body, bytes) else encode(body)
@@ -279,19 +300,18 @@ class Api:
         answer = Answer(response.status, response.headers, response.read())
         if response.will_close:
             connection.close()
-        known = self.said(answer)
+        summary = self.summarize(answer)  # a quiet answer's version counts for the next one, too
         if not quiet:
-            said = [f"{method} {self._plain(url)}", known]
-            if user:
-                said[0] = f"{user}: {said[0]}"
-            self.notes.append(said)
+            question = f"{method} {self._plain(url)}"
+            self.notes.append([f"{user}: {question}" if user else question, summary])
+        assert expect in ("", answer.outcome), f"{answer.outcome}: {answer.text.decode()}"
         return answer
 
     def get(self, path: str, **more: Any) -> Answer:
         """GET."""
         return self.ask("GET", path, **more)
 
-    def caught_up(self, path: str) -> None:
+    def wait_until_caught_up(self, path: str) -> None:
         """Wait until what a server answers from memory is as new as the list of now.
 
         Asked for version 0 or an older one, a busy real server may not know yet what it stored.
@@ -303,12 +323,6 @@ class Api:
     def create(self, path: str, body: Obj, **more: Any) -> Answer:
         """POST."""
         return self.ask("POST", path, body, **more)
-
-    def made(self, path: str, body: Obj, **more: Any) -> Answer:
-        """POST of what must be accepted."""
-        answer = self.ask("POST", path, body, **more)
-        assert answer.status == 201, answer.text
-        return answer
 
     def put(self, path: str, body: Obj, **more: Any) -> Answer:
         """PUT."""
@@ -330,61 +344,61 @@ class Api:
         """Begin to watch."""
         connection = self.server.connect()
         self._streams.append(connection)
-        asked = {"watch": "1", "timeoutSeconds": "30", **query}
+        options = {"watch": "1", "timeoutSeconds": "30", **query}
         headers = {"Accept": accept}
         if self.server.token:
             headers["Authorization"] = f"Bearer {self.server.token}"
-        connection.request("GET", f"{path}?{urlencode(asked)}", headers=headers)
+        connection.request("GET", f"{path}?{urlencode(options)}", headers=headers)
         response = connection.getresponse()
         assert response.status == 200, response.read()
         return Stream(self, response)
 
     def note(self, what: str, value: Any) -> None:
-        """Remember something else."""
+        """Remember a value that is not an answer."""
         self.notes.append([what, self._clean(value)])
 
     def note_events(self, events: list[Event]) -> None:
         """Remember events of a watch."""
-        self.notes.append(["events", [self._event(one) for one in events]])
+        self.notes.append(["events", [self._event(event) for event in events]])
 
-    def said(self, answer: Answer) -> Obj:
-        """What counts of an answer."""
-        said: Obj = {"status": answer.status}
+    def summarize(self, answer: Answer) -> Obj:
+        """The part of an answer that a client may rely on."""
+        summary: Obj = {"status": answer.status}
         if answer.warnings:
-            said["warnings"] = len(answer.warnings)
+            summary["warnings"] = len(answer.warnings)
         if "Retry-After" in answer.headers:
-            said["retry"] = answer.headers["Retry-After"]
+            summary["retry"] = answer.headers["Retry-After"]
         try:
             body = json.loads(answer.text)
         except ValueError:
-            return said
+            return summary
         if not isinstance(body, dict):
-            return said
+            return summary
         if body.get("kind") == "Status" and answer.status >= 400:
             details = body.get("details") or {}
-            said |= {
+            summary |= {
                 "reason": body.get("reason"),
                 "of": [details.get(key) for key in ("group", "kind", "name")],
                 "causes": answer.causes,
             }
-            return dict(self._clean(said))
+            return dict(self._clean(summary))
         if "items" in body and str(body.get("kind", "")).endswith("List"):
-            said |= {
+            summary |= {
                 "kind": body["kind"],
                 "apiVersion": body["apiVersion"],
-                "items": [self._object(one) for one in body["items"] or []],
+                "items": [self._object(item) for item in body["items"] or []],
                 "more": bool(body["metadata"].get("continue")),
                 "remaining": body["metadata"].get("remainingItemCount"),
             }
-            return dict(self._clean(said))
+            return dict(self._clean(summary))
         meta = body.get("metadata") or {}
         version, uid = meta.get("resourceVersion"), meta.get("uid")
-        said["object"] = self._object(body)
+        summary["object"] = self._object(body)
         if version and version.isdigit() and uid:
-            said["version"] = self._relation(uid, int(version))
+            summary["version"] = self._relation(uid, int(version))
         elif meta.get("name"):
-            said["version"] = "none"
-        return dict(self._clean(said))
+            summary["version"] = "none"
+        return dict(self._clean(summary))
 
     def _relation(self, uid: str, version: int) -> str:
         last = self._versions.get(uid)
@@ -405,9 +419,8 @@ class Api:
         if not self.brief or obj.get("kind") == "Status":
             return obj
         meta = obj.get("metadata") or {}
-        kept = ("name", "namespace", "generation", "labels", "annotations", "finalizers")
         lean: Obj = {key: obj.get(key) for key in ("kind", "apiVersion")}
-        lean["metadata"] = {key: meta[key] for key in (*kept, "deletionTimestamp") if key in meta}
+        lean["metadata"] = {key: meta[key] for key in BRIEF if key in meta}
         return lean
 
     def _clean(self, value: Any, key: str = "") -> Any:
@@ -419,23 +432,23 @@ class Api:
         if key in CHOSEN and value and value not in ("None", ["None"]):
             return "<chosen>"
         if isinstance(value, dict):
-            meta = value.get("generateName")
-            found = {}
-            for name, one in value.items():
+            prefix = value.get("generateName")
+            result = {}
+            for name, content in value.items():
                 if name in DROPPED and not (name == "managedFields" and self.managed):
                     continue
-                if name in ACCOUNT and one == "default":
+                if name in ACCOUNT and content == "default":
                     continue
-                if name == "name" and isinstance(meta, str) and meta and str(one).startswith(meta):
-                    one = f"{meta}<chosen>"  # noqa: PLW2901
-                clean = self._clean(one, name)
+                clean = self._clean(content, name)
+                if name == "name" and prefix and str(content).startswith(str(prefix)):
+                    clean = self._plain(f"{prefix}<chosen>")
                 if clean not in (None, {}, []):
-                    found[self._plain(name)] = clean
-            return found
+                    result[self._plain(name)] = clean
+            return result
         if isinstance(value, list | tuple):
             if key == "managedFields":
                 value = owners(value)
-            return [self._clean(one, key) for one in value if not _is_access(one)]
+            return [self._clean(item, key) for item in value if not _is_access(item)]
         return self._plain(value) if isinstance(value, str) else value
 
     def _plain(self, text: str) -> str:
@@ -446,7 +459,7 @@ class Api:
 
 
 def owned(fields: Obj, at: str) -> Iterator[str]:
-    """The paths of fieldsV1 that somebody owns."""
+    """The paths of fieldsV1 that are owned."""
     if at and (not fields or "." in fields):
         yield at
     for key, below in fields.items():
@@ -461,15 +474,15 @@ def owners(entries: Sequence[Obj]) -> list[Obj]:
     second stand the other way round when the second turns between them. That the server's order
     is by time is asserted here, where the times are still known.
     """
-    told = [(one.get("operation", ""), one.get("time", "")) for one in entries]
-    assert told == sorted(told), f"managed fields are not in the order of their times: {told}"
+    times = [(entry.get("operation", ""), entry.get("time", "")) for entry in entries]
+    assert times == sorted(times), f"managed fields are not in the order of their times: {times}"
     names = ("manager", "apiVersion", "subresource")
     return sorted(
         entries,
-        key=lambda one: (
-            one.get("operation", ""),
-            "time" in one,
-            *(one.get(name, "") for name in names),
+        key=lambda entry: (
+            entry.get("operation", ""),
+            "time" in entry,
+            *(entry.get(name, "") for name in names),
         ),
     )
 

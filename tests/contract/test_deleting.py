@@ -16,161 +16,183 @@ def pod(name: str, **spec: Any) -> Obj:
 
 
 def test_grace(api: Api) -> None:
-    """Unbound and finished pods go at once; bound ones stay; grace can only be shortened."""
+    """Unbound and finished pods are deleted at once; a bound pod's grace can only be shortened."""
     path = f"{api.core}/pods"
-    api.made(path, pod("unbound"))
-    api.delete(f"{path}/unbound")
-    assert api.get(f"{path}/unbound").status == 404
-    api.made(path, pod("bound", nodeName="n"))
-    first = api.delete(f"{path}/bound")
+    api.create(path, pod("unbound"), expect="201 Created")
+    api.delete(f"{path}/unbound", expect="200 OK")
+    api.get(f"{path}/unbound", expect="404 NotFound")
+    api.create(path, pod("bound", nodeName="n"), expect="201 Created")
+    first = api.delete(f"{path}/bound", expect="200 OK")
     assert first.meta["deletionGracePeriodSeconds"] == 30
-    assert api.get(f"{path}/bound").status == 200
-    longer = api.delete(f"{path}/bound", {"gracePeriodSeconds": 60})
+    api.get(f"{path}/bound", expect="200 OK")
+    longer = api.delete(f"{path}/bound", {"gracePeriodSeconds": 60}, expect="200 OK")
     assert longer.meta["deletionGracePeriodSeconds"] == 30
-    shorter = api.delete(f"{path}/bound", {"gracePeriodSeconds": 5})
+    shorter = api.delete(f"{path}/bound", {"gracePeriodSeconds": 5}, expect="200 OK")
     assert shorter.meta["deletionGracePeriodSeconds"] == 5
-    api.patch(f"{path}/bound", {"metadata": {"labels": {"late": "1"}}})
-    api.delete(f"{path}/bound", gracePeriodSeconds=0)
-    assert api.get(f"{path}/bound").status == 404
-    api.made(path, pod("done", nodeName="n"))
-    api.patch(f"{path}/done/status", {"status": {"phase": "Succeeded"}})
-    api.delete(f"{path}/done")
-    assert api.get(f"{path}/done").status == 404
-    api.made(path, pod("own", nodeName="n", terminationGracePeriodSeconds=7))
+    api.patch(f"{path}/bound", {"metadata": {"labels": {"late": "1"}}}, expect="200 OK")
+    api.delete(f"{path}/bound", gracePeriodSeconds=0, expect="200 OK")
+    api.get(f"{path}/bound", expect="404 NotFound")
+    api.create(path, pod("done", nodeName="n"), expect="201 Created")
+    api.patch(f"{path}/done/status", {"status": {"phase": "Succeeded"}}, expect="200 OK")
+    api.delete(f"{path}/done", expect="200 OK")
+    api.get(f"{path}/done", expect="404 NotFound")
+    api.create(
+        path, pod("own", nodeName="n", terminationGracePeriodSeconds=7), expect="201 Created"
+    )
     assert api.delete(f"{path}/own").meta["deletionGracePeriodSeconds"] == 7
-    api.made(path, pod("less", nodeName="n"))
-    api.delete(f"{path}/less", {"gracePeriodSeconds": -1})
-    api.delete(f"{path}/less", {"gracePeriodSeconds": "x"})
+    api.create(path, pod("less", nodeName="n"), expect="201 Created")
+    api.delete(f"{path}/less", {"gracePeriodSeconds": -1}, expect="200 OK")
+    api.delete(f"{path}/less", {"gracePeriodSeconds": "x"}, expect="400 BadRequest")
 
 
 def test_finalizers(api: Api) -> None:
-    """A marked object lives until its last finalizer is gone; none may be added."""
+    """A deleted object stays until its last finalizer is removed; none may be added."""
     path = f"{api.core}/configmaps"
-    api.made(path, {"metadata": {"name": "a", "finalizers": ["zonewise.io/a", "zonewise.io/b"]}})
+    api.create(
+        path,
+        {"metadata": {"name": "a", "finalizers": ["zonewise.io/a", "zonewise.io/b"]}},
+        expect="201 Created",
+    )
     own = f"{path}/a"
-    marked = api.delete(own)
+    marked = api.delete(own, expect="200 OK")
     assert marked.meta["deletionTimestamp"]
-    again = api.delete(own)
+    again = api.delete(own, expect="200 OK")
     assert again.version == marked.version
-    api.patch(own, {"data": {"still": "writable"}})
+    api.patch(own, {"data": {"still": "writable"}}, expect="200 OK")
     added = ["zonewise.io/a", "zonewise.io/b", "zonewise.io/c"]
-    assert api.patch(own, {"metadata": {"finalizers": added}}).status == 422
-    api.patch(own, {"metadata": {"deletionTimestamp": None}})
-    api.patch(own, {"metadata": {"finalizers": ["zonewise.io/b"]}})
-    assert api.create(path, {"metadata": {"name": "a"}}).status == 409
-    api.patch(own, {"metadata": {"finalizers": []}})
-    assert api.get(own).status == 404
+    api.patch(own, {"metadata": {"finalizers": added}}, expect="422 Invalid")
+    api.patch(own, {"metadata": {"deletionTimestamp": None}}, expect="200 OK")
+    api.patch(own, {"metadata": {"finalizers": ["zonewise.io/b"]}}, expect="200 OK")
+    api.create(path, {"metadata": {"name": "a"}}, expect="409 AlreadyExists")
+    api.patch(own, {"metadata": {"finalizers": []}}, expect="200 OK")
+    api.get(own, expect="404 NotFound")
 
 
 def test_propagation(api: Api) -> None:
-    """What becomes of dependents is written into finalizers, for the collector to read."""
+    """The propagation policy becomes a finalizer, which the garbage collector reads."""
     path = f"{api.core}/configmaps"
-    held = ["zonewise.io/test"]
-    cases: list[Obj] = [
-        {"propagationPolicy": "Background"},
-        {"propagationPolicy": "Foreground"},
-        {"propagationPolicy": "Orphan"},
-        {"orphanDependents": True},
-        {"orphanDependents": False},
-        {"orphanDependents": True, "propagationPolicy": "Foreground"},
-        {"propagationPolicy": "Nonsense"},
+    own = ["zonewise.io/test"]
+    both = {"orphanDependents": True, "propagationPolicy": "Foreground"}
+    cases: list[tuple[Obj, str, list[str]]] = [
+        ({"propagationPolicy": "Background"}, "200 OK", []),
+        ({"propagationPolicy": "Foreground"}, "200 OK", ["foregroundDeletion"]),
+        ({"propagationPolicy": "Orphan"}, "200 OK", ["orphan"]),
+        ({"orphanDependents": True}, "200 OK", ["orphan"]),
+        ({"orphanDependents": False}, "202 Accepted", []),
+        (both, "422 Invalid", []),
+        ({"propagationPolicy": "Nonsense"}, "422 Invalid", []),
     ]
-    for number, options in enumerate(cases):
+    for number, (options, expected, finalizers) in enumerate(cases):
         name = f"c{number}"
-        api.made(path, {"metadata": {"name": name, "finalizers": held}})
-        answer = api.delete(f"{path}/{name}", options, dryRun="All", quiet=True)
+        api.create(path, {"metadata": {"name": name, "finalizers": own}}, expect="201 Created")
+        answer = api.delete(f"{path}/{name}", options, dryRun="All", quiet=True, expect=expected)
         api.note("answer", [options, answer.status])
         if answer.status == 200:
-            first = [one for one in answer.meta["finalizers"] if one not in held]
-            api.note("finalizers", first)
+            assert answer.meta["finalizers"] == [*own, *finalizers], options
+            api.note("finalizers", finalizers)
     apps = api.group("apps/v1")
     queries: list[Obj] = [{"propagationPolicy": "Foreground"}, {"orphanDependents": "true"}]
     for query in queries:
-        api.delete(f"{apps}/deployments/none", **query)
+        api.delete(f"{apps}/deployments/none", **query, expect="404 NotFound")
 
 
 def test_options(api: Api) -> None:
     """Options come in the body or in the URL; a body of another kind is refused."""
     path = f"{api.core}/configmaps"
-    api.made(path, {"metadata": {"name": "a"}})
+    api.create(path, {"metadata": {"name": "a"}}, expect="201 Created")
     own = f"{path}/a"
-    api.delete(own, {"kind": "Pod", "apiVersion": "v1"})
-    api.delete(own, {"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]})
-    api.delete(own, {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", "dryRun": ["All"]})
-    api.delete(own, {"preconditions": {"uid": "x", "resourceVersion": "1"}})
-    api.delete(own, {"dryRun": "All"})
-    api.ask("DELETE", own, b"[]")
-    api.ask("DELETE", own, b"{")
-    api.delete(own, {"unknown": 1, "dryRun": ["All"]})
-    api.delete(own, gracePeriodSeconds="x")
-    api.delete(own, propagationPolicy="Nonsense")
-    api.delete(f"{own}-not", {"preconditions": {"uid": "x"}})
-    api.ask("DELETE", own, b"kind: DeleteOptions\ndryRun: [All]\n", type="application/yaml")
-    assert api.get(own).status == 200
+    api.delete(own, {"kind": "Pod", "apiVersion": "v1"}, expect="400 BadRequest")
+    api.delete(
+        own, {"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]}, expect="200 OK"
+    )
+    api.delete(
+        own,
+        {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", "dryRun": ["All"]},
+        expect="200 OK",
+    )
+    api.delete(own, {"preconditions": {"uid": "x", "resourceVersion": "1"}}, expect="409 Conflict")
+    api.delete(own, {"dryRun": "All"}, expect="400 BadRequest")
+    api.ask("DELETE", own, b"[]", expect="400 BadRequest")
+    api.ask("DELETE", own, b"{", expect="400 BadRequest")
+    api.delete(own, {"unknown": 1, "dryRun": ["All"]}, expect="200 OK")
+    api.delete(own, gracePeriodSeconds="x", expect="400 BadRequest")
+    api.delete(own, propagationPolicy="Nonsense", expect="422 Invalid")
+    api.delete(f"{own}-not", {"preconditions": {"uid": "x"}}, expect="404 NotFound")
+    api.ask(
+        "DELETE",
+        own,
+        b"kind: DeleteOptions\ndryRun: [All]\n",
+        type="application/yaml",
+        expect="200 OK",
+    )
+    api.get(own, expect="200 OK")
     both = {"propagationPolicy": "Background"}
-    assert api.delete(own, both, dryRun="All").status == 200
-    assert api.get(own).status == 404  # with a body, the URL's options are not looked at
+    api.delete(own, both, dryRun="All", expect="200 OK")
+    api.get(own, expect="404 NotFound")  # with a body, the URL's options are not looked at
 
 
 def test_collections(api: Api) -> None:
-    """A collection takes selectors, limits nothing, and refuses what one deletion refuses."""
+    """A collection is deleted by selectors; what one deletion refuses is refused here, too."""
     path = f"{api.core}/secrets"
     for name in ("a", "b", "c"):
-        api.made(path, {"metadata": {"name": name, "labels": {"name": name}}})
-    api.delete(path, labelSelector="name in (a")
-    api.delete(path, fieldSelector="data.x=1")
-    api.delete(path, {"propagationPolicy": "Nonsense"})
-    api.delete(path, {"dryRun": ["All"]}, labelSelector="name")
-    api.delete(path, fieldSelector="metadata.name=a")
-    api.delete(path, labelSelector="name=b")
+        api.create(
+            path, {"metadata": {"name": name, "labels": {"name": name}}}, expect="201 Created"
+        )
+    api.delete(path, labelSelector="name in (a", expect="400 BadRequest")
+    api.delete(path, fieldSelector="data.x=1", expect="400 BadRequest")
+    api.delete(path, {"propagationPolicy": "Nonsense"}, expect="422 Invalid")
+    api.delete(path, {"dryRun": ["All"]}, labelSelector="name", expect="200 OK")
+    api.delete(path, fieldSelector="metadata.name=a", expect="200 OK")
+    api.delete(path, labelSelector="name=b", expect="200 OK")
     assert api.get(path).names == ["c"]
-    api.delete(path)
+    api.delete(path, expect="200 OK")
     assert api.get(path).names == []
 
 
 def test_terminating_namespace(api: Api) -> None:
-    """Nothing is created in a namespace that goes; what is there can still be changed."""
+    """Nothing is created in a terminating namespace; its objects can still be changed."""
     name = f"{api.ns}-going"
-    api.made("/api/v1/namespaces", {"metadata": {"name": name}})
+    api.create("/api/v1/namespaces", {"metadata": {"name": name}}, expect="201 Created")
     path = f"/api/v1/namespaces/{name}/configmaps"
-    held = {"name": "held", "finalizers": ["zonewise.io/test"]}
-    api.made(path, {"metadata": held})
+    meta = {"name": "held", "finalizers": ["zonewise.io/test"]}
+    api.create(path, {"metadata": meta}, expect="201 Created")
     api.brief = True
-    gone = api.delete(f"/api/v1/namespaces/{name}")
+    gone = api.delete(f"/api/v1/namespaces/{name}", expect="200 OK")
     assert gone.body["status"]["phase"] == "Terminating"
-    late = api.create(path, {"metadata": {"name": "late"}})
-    assert late.status == 403
+    late = api.create(path, {"metadata": {"name": "late"}}, expect="403 Forbidden")
     assert ("NamespaceTerminating", "metadata.namespace") in late.causes
-    assert api.create(path, {"metadata": {"name": "late"}}, dryRun="All").status == 403
-    api.apply(f"{path}/late", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}})
-    changed = api.patch(f"{path}/held", {"data": {"x": "1"}}, quiet=True)
-    assert changed.status == 200
-    assert api.create("/api/v1/namespaces", {"metadata": {"name": name}}).status == 409
-    api.delete(f"/api/v1/namespaces/{name}", quiet=True)
-    assert api.patch(f"{path}/held", {"metadata": {"finalizers": None}}, quiet=True).status == 200
+    api.create(path, {"metadata": {"name": "late"}}, dryRun="All", expect="403 Forbidden")
+    api.apply(
+        f"{path}/late",
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}},
+        expect="400 BadRequest",
+    )
+    api.patch(f"{path}/held", {"data": {"x": "1"}}, quiet=True, expect="200 OK")
+    api.create("/api/v1/namespaces", {"metadata": {"name": name}}, expect="409 AlreadyExists")
+    api.delete(f"/api/v1/namespaces/{name}", quiet=True, expect="200 OK")
+    api.patch(f"{path}/held", {"metadata": {"finalizers": None}}, quiet=True, expect="200 OK")
 
 
 def test_missing_namespace(api: Api) -> None:
     """Nothing is created in a namespace that does not exist; lists of it are empty."""
     path = f"/api/v1/namespaces/{api.ns}-not/configmaps"
-    missing = api.create(path, {"metadata": {"name": "a"}})
-    assert (missing.status, missing.reason) == (404, "NotFound")
+    missing = api.create(path, {"metadata": {"name": "a"}}, expect="404 NotFound")
     assert missing.body["details"]["kind"] == "namespaces"
     assert api.get(path).names == []
-    api.delete(f"/api/v1/namespaces/{api.ns}-not")
+    api.delete(f"/api/v1/namespaces/{api.ns}-not", expect="404 NotFound")
     for name in ("default", "kube-system", "kube-public"):
-        assert api.delete(f"/api/v1/namespaces/{name}", dryRun="All", quiet=True).status == 403
+        api.delete(f"/api/v1/namespaces/{name}", dryRun="All", quiet=True, expect="403 Forbidden")
     meta = {"name": "Bad_Name"}
-    api.create("/api/v1/namespaces", {"metadata": meta})
-    api.get(f"/api/v1/namespaces/{api.ns}")
+    api.create("/api/v1/namespaces", {"metadata": meta}, expect="422 Invalid")
+    api.get(f"/api/v1/namespaces/{api.ns}", expect="200 OK")
     body = {"metadata": {"name": api.ns}, "spec": {"finalizers": ["zonewise.io/test"]}}
-    api.put(f"/api/v1/namespaces/{api.ns}/finalize", body)
+    api.put(f"/api/v1/namespaces/{api.ns}/finalize", body, expect="200 OK")
 
 
 def test_dry_twice(api: Api) -> None:
-    """Who says twice that nothing is to happen is understood."""
+    """A dry run that is requested twice is one dry run."""
     path = f"{api.core}/configmaps"
-    api.made(path, {"metadata": {"name": "a"}})
-    api.delete(f"{path}/a", {"dryRun": ["All", "All"]})
-    api.delete(f"{path}/a", {"dryRun": ["All", "Some"]})
-    api.get(f"{path}/a")
+    api.create(path, {"metadata": {"name": "a"}}, expect="201 Created")
+    api.delete(f"{path}/a", {"dryRun": ["All", "All"]}, expect="200 OK")
+    api.delete(f"{path}/a", {"dryRun": ["All", "Some"]}, expect="422 Invalid")
+    api.get(f"{path}/a", expect="200 OK")

@@ -38,29 +38,37 @@ def compact(text: bytes) -> bytes:
     ],
 )
 def test_indentation(api: Api, pretty: str, agent: str, wide: bool) -> None:
-    """JSON is indented for who asks for it and for people's programs; else it ends with a line."""
+    """JSON is indented on request and for curl, wget and browsers; else it is one line."""
     path = f"{api.core}/configmaps"
-    made = api.made(path, {"metadata": {"name": "a"}, "data": {"a": "über"}}, quiet=True)
-    assert made.text == compact(made.text)
+    created = api.create(
+        path, {"metadata": {"name": "a"}, "data": {"a": "über"}}, quiet=True, expect="201 Created"
+    )
+    assert created.text == compact(created.text)
     query: dict[str, Any] = {"pretty": pretty} if pretty else {}
-    for asked in (f"{path}/a", path, f"{path}/none", f"{api.core}/nothings", "/api/v1"):
-        found = api.get(asked, headers={"User-Agent": agent}, quiet=True, **query)
-        expected = indented(found.text) if wide else compact(found.text)
-        assert found.text == expected, asked
-    refused = api.get(path, token="none", headers={"User-Agent": agent}, quiet=True, **query)
-    assert refused.status == 401
+    for url in (f"{path}/a", path, f"{path}/none", f"{api.core}/nothings", "/api/v1"):
+        answer = api.get(url, headers={"User-Agent": agent}, quiet=True, **query)
+        expected = indented(answer.text) if wide else compact(answer.text)
+        assert answer.text == expected, url
+    refused = api.get(
+        path,
+        token="none",
+        headers={"User-Agent": agent},
+        quiet=True,
+        **query,
+        expect="401 Unauthorized",
+    )
     assert refused.text == (indented(refused.text) if wide else compact(refused.text))
 
 
 def test_pages(api: Api) -> None:
-    """What is no object is indented for everybody, or not at all."""
+    """Pages that are not objects are indented for every client, or for none."""
     for path in ("/version", "/"):
-        found = api.get(path, quiet=True)
-        assert found.text == indented(found.text), path
-    found = api.get("/openapi/v3", headers={"User-Agent": "curl/8.0"}, quiet=True)
-    assert found.text == compact(found.text).rstrip(b"\n")
-    found = api.get("/none", quiet=True)
-    assert (found.status, found.text) == (404, b"404 page not found\n")
+        answer = api.get(path, quiet=True, expect="200 OK")
+        assert answer.text == indented(answer.text), path
+    answer = api.get("/openapi/v3", headers={"User-Agent": "curl/8.0"}, quiet=True, expect="200 OK")
+    assert answer.text == compact(answer.text).rstrip(b"\n")
+    answer = api.get("/none", quiet=True, expect="404 Not Found")
+    assert (answer.status, answer.text) == (404, b"404 page not found\n")
 
 
 @pytest.mark.parametrize(
@@ -77,26 +85,28 @@ def test_compression(api: Api, accepted: str, packed: bool) -> None:
     """Answers to reads above 128 KiB are compressed for clients that take gzip; no others are."""
     path = f"{api.core}/configmaps"
     headers = {"Accept-Encoding": accepted} if accepted else {}
-    api.made(path, {"metadata": {"name": "small"}}, quiet=True)
-    small = api.get(f"{path}/small", headers=headers, quiet=True)
+    api.create(path, {"metadata": {"name": "small"}}, quiet=True, expect="201 Created")
+    small = api.get(f"{path}/small", headers=headers, quiet=True, expect="200 OK")
     assert small.headers["Content-Encoding"] is None
     big = {"metadata": {"name": "big"}, "data": {"a": BIG}}
-    api.made(path, big, quiet=True)
-    for asked in (f"{path}/big", path):
-        found = api.get(asked, headers=headers, quiet=True)
-        assert found.headers["Content-Encoding"] == ("gzip" if packed else None)
-        text = gzip.decompress(found.text) if packed else found.text
+    api.create(path, big, quiet=True, expect="201 Created")
+    for url in (f"{path}/big", path):
+        answer = api.get(url, headers=headers, quiet=True, expect="200 OK")
+        assert answer.headers["Content-Encoding"] == ("gzip" if packed else None)
+        text = gzip.decompress(answer.text) if packed else answer.text
         assert text == compact(text)
         assert BIG.encode() in text
         if packed:
-            assert "Accept-Encoding" in found.headers["Vary"]
-            assert len(found.text) < len(text) / 10
+            assert "Accept-Encoding" in answer.headers["Vary"]
+            assert len(answer.text) < len(text) / 10
 
 
 def test_a_watch_is_neither_indented_nor_compressed(api: Api) -> None:
-    """Events of a watch are lines, whoever reads them."""
+    """Events of a watch are one line each, for every client."""
     path = f"{api.core}/configmaps"
-    api.made(path, {"metadata": {"name": "big"}, "data": {"a": BIG}}, quiet=True)
+    api.create(
+        path, {"metadata": {"name": "big"}, "data": {"a": BIG}}, quiet=True, expect="201 Created"
+    )
     headers = {"User-Agent": "curl/8.0", "Accept-Encoding": "gzip"}
     query = {
         "watch": "1",
@@ -104,20 +114,20 @@ def test_a_watch_is_neither_indented_nor_compressed(api: Api) -> None:
         "timeoutSeconds": "1",
         "fieldSelector": "metadata.name=big",
     }
-    found = api.get(path, headers=headers, quiet=True, **query)
-    assert found.headers["Content-Encoding"] is None
-    assert found.text == compact(found.text)
+    answer = api.get(path, headers=headers, quiet=True, **query, expect="200 OK")
+    assert answer.headers["Content-Encoding"] is None
+    assert answer.text == compact(answer.text)
 
 
 def test_no_server_is_named(api: Api) -> None:
     """No answer says which program or library gave it."""
-    for found in (
+    for answer in (
         api.get("/version", quiet=True),
         api.get("/none", quiet=True),
         api.get("/api/v1/nothings", quiet=True),
         api.get("/api/v1/namespaces", token="none", quiet=True),
     ):
-        assert found.headers["Server"] is None
+        assert answer.headers["Server"] is None
 
 
 def test_the_first_of_two_headers_counts(api: Api) -> None:
@@ -154,11 +164,11 @@ def test_who_asks_before_sending_is_answered(
     connection.putheader("Expect", "100-continue")
     connection.endheaders()
     assert isinstance(connection.sock, ssl.SSLSocket)
-    said = connection.sock.recv(4096)
+    received = connection.sock.recv(4096)
     if answer is not None:
-        assert said.startswith(answer)
+        assert received.startswith(answer)
     if answer == b"HTTP/1.1 100 ":
-        assert said.endswith(b"\r\n\r\n")
+        assert received.endswith(b"\r\n\r\n")
         body = json.dumps({"metadata": {"name": "a"}}).encode()
         connection.send(body.ljust(length))
         response = http.client.HTTPResponse(connection.sock)

@@ -1,4 +1,4 @@
-"""A webhook that converts, and the kind it converts: an address as one text, or as two fields.
+"""A conversion webhook, and the kind it converts: an address as one text, or as two fields.
 
 ``Translator`` plays the webhook over HTTPS. Unless a test says otherwise it does what it is asked;
 ``spoil`` is what it does to its answers instead.
@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.contract.talking import Api
-from tests.contract.waiting import established, reached
+from tests.contract.waiting import wait_for_status, wait_until_established
 from tests.contract.webhook_bench import CA
 from tests.runtime.loopback import Reply, Seen, server_tls, web
 
 Obj = dict[str, Any]
 Spoil = Callable[[Obj], Obj | Reply]
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-KEPT = "kept.example/port"
 
 PLAIN: Obj = {
     "type": "object",
@@ -64,12 +63,12 @@ SUBRESOURCES: Obj = {
 }
 
 
-def translate(obj: Obj, wanted: str) -> Obj:
+def translate(obj: Obj, version: str) -> Obj:
     """The object at another version; v1 has one text, v2 two fields."""
-    made: Obj = json.loads(json.dumps(obj))
-    made["apiVersion"] = wanted
-    spec = made.get("spec") or {}
-    if wanted.endswith("/v2"):
+    converted: Obj = json.loads(json.dumps(obj))
+    converted["apiVersion"] = version
+    spec = converted.get("spec") or {}
+    if version.endswith("/v2"):
         host, _, port = spec.pop("address", "").partition(":")
         spec.pop("old", None)
         if host:
@@ -81,17 +80,17 @@ def translate(obj: Obj, wanted: str) -> Obj:
         spec.pop("color", None)
         if host:
             spec["address"] = host if port is None else f"{host}:{port}"
-    return made
+    return converted
 
 
 class Translator:
-    """The webhook, and what it was asked."""
+    """The webhook, and the requests it got."""
 
     def __init__(self) -> None:
         self.url = ""
         self.port = 0
         self.spoil: Spoil | None = None
-        self.asked: list[Obj] = []
+        self.requests: list[Obj] = []
         self.reviews: list[Obj] = []
         self._lock = threading.Lock()
 
@@ -100,18 +99,18 @@ class Translator:
         review = json.loads(seen.body)
         request = review["request"]
         with self._lock:
-            self.asked.append(request)
+            self.requests.append(request)
             self.reviews.append(review)
-        wanted = request["desiredAPIVersion"]
+        desired = request["desiredAPIVersion"]
         response = {
             "uid": request["uid"],
-            "convertedObjects": [translate(one, wanted) for one in request["objects"]],
+            "convertedObjects": [translate(obj, desired) for obj in request["objects"]],
             "result": {"status": "Success"},
         }
         version = review["apiVersion"]
         whole = {"apiVersion": version, "kind": "ConversionReview", "response": response}
-        made = self.spoil(whole) if self.spoil is not None else whole
-        return made if isinstance(made, Reply) else Reply(body=json.dumps(made).encode())
+        answer = self.spoil(whole) if self.spoil is not None else whole
+        return answer if isinstance(answer, Reply) else Reply(body=json.dumps(answer).encode())
 
     def conversion(self, **config: Any) -> Obj:
         """The stanza of a definition that names this webhook."""
@@ -124,16 +123,16 @@ class Translator:
 @contextmanager
 def translating() -> Iterator[Translator]:
     """The webhook, listening."""
-    one = Translator()
-    with web(one.answer, tls=server_tls(CA)) as listening:
-        one.url, one.port = listening.url, listening.port
-        yield one
+    translator = Translator()
+    with web(translator.answer, tls=server_tls(CA)) as listening:
+        translator.url, translator.port = listening.url, listening.port
+        yield translator
 
 
 def definition(api: Api, conversion: Obj | None, **spec: Any) -> Obj:
     """A definition of Doors; v1 is stored."""
     group = f"{api.ns}.example"
-    made: Obj = {
+    body: Obj = {
         "metadata": {"name": f"doors.{group}"},
         "spec": {
             "group": group,
@@ -149,8 +148,8 @@ def definition(api: Api, conversion: Obj | None, **spec: Any) -> Obj:
         },
     }
     if conversion is not None:
-        made["spec"]["conversion"] = conversion
-    return made
+        body["spec"]["conversion"] = conversion
+    return body
 
 
 def version(name: str, schema: Obj, *, storage: bool = False, **more: Any) -> Obj:
@@ -172,12 +171,12 @@ def version(name: str, schema: Obj, *, storage: bool = False, **more: Any) -> Ob
 def define(api: Api, conversion: Obj | None, **spec: Any) -> tuple[str, str]:
     """Define Doors; gives their paths at v1 and at v2."""
     body = definition(api, conversion, **spec)
-    api.made(DEFINITIONS, body, quiet=True)
-    established(api, f"{DEFINITIONS}/doors.{api.ns}.example")
+    api.create(DEFINITIONS, body, quiet=True, expect="201 Created")
+    wait_until_established(api, f"{DEFINITIONS}/doors.{api.ns}.example")
     first = f"/apis/{api.ns}.example/v1/namespaces/{api.ns}/doors"
     second = first.replace("/v1/", "/v2/", 1)
-    reached(api, first, 200)
-    reached(api, second, 200)
+    wait_for_status(api, first, 200)
+    wait_for_status(api, second, 200)
     return first, second
 
 

@@ -12,13 +12,16 @@ Obj = dict[str, Any]
 PAUSE = 0.02
 
 
-def established(api: Api, path: str) -> Obj:
-    """A definition once its kind is served."""
+def wait_until_established(api: Api, path: str) -> Obj:
+    """Wait until the kind of a definition is served; gives the definition."""
     deadline = time.monotonic() + SECONDS
     while True:
         answer = api.get(path, quiet=True)
         conditions = answer.body.get("status", {}).get("conditions") or []
-        if any(one["type"] == "Established" and one["status"] == "True" for one in conditions):
+        if any(
+            condition["type"] == "Established" and condition["status"] == "True"
+            for condition in conditions
+        ):
             return answer.body
         assert time.monotonic() < deadline, answer.text
         time.sleep(PAUSE)
@@ -32,8 +35,8 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(PAUSE)
 
 
-def reached(api: Api, path: str, status: int, **query: Any) -> Answer:
-    """The answer once it has this status."""
+def wait_for_status(api: Api, path: str, status: int, **query: Any) -> Answer:
+    """Repeat a GET until its answer has this status."""
     deadline = time.monotonic() + SECONDS
     while True:
         answer = api.get(path, quiet=True, **query)
@@ -43,8 +46,8 @@ def reached(api: Api, path: str, status: int, **query: Any) -> Answer:
         time.sleep(PAUSE)
 
 
-def permitted(api: Api, path: str, *, user: str) -> None:
-    """Wait until somebody's new permission is known to the server."""
+def wait_until_permitted(api: Api, path: str, *, user: str) -> None:
+    """Wait until the server knows a new permission of a user."""
     deadline = time.monotonic() + SECONDS
     while api.get(path, user=user, quiet=True).status == 403:
         assert time.monotonic() < deadline, path

@@ -24,7 +24,7 @@ from zonewise.runtime.client.transport import HttpsTransport, Request
 from zonewise.runtime.config.cluster import load_config
 
 Obj = dict[str, Any]
-Judge = Callable[[Obj], Obj | Reply]
+Handler = Callable[[Obj], Obj | Reply]
 """From a review's request to a review's response, but for its uid; or to any reply at all."""
 
 JSON = "application/json"
@@ -37,23 +37,23 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 OWN = {"uid", "resourceVersion", "creationTimestamp", "managedFields"}
 
 
-def allow(**more: Any) -> Judge:
-    """A webhook that says yes."""
+def allow(**more: Any) -> Handler:
+    """A webhook that allows everything."""
     return lambda _: {"allowed": True, **more}
 
 
-def deny(**status: Any) -> Judge:
-    """A webhook that says no."""
+def deny(**status: Any) -> Handler:
+    """A webhook that denies everything."""
     return lambda _: {"allowed": False, **({"status": status} if status else {})}
 
 
-def patch(*operations: Obj) -> Judge:
+def patch(*operations: Obj) -> Handler:
     """A webhook that changes the object."""
     body = base64.b64encode(json.dumps(operations).encode()).decode()
     return allow(patch=body, patchType="JSONPatch")
 
 
-def annotate(key: str, value: str) -> Judge:
+def annotate(key: str, value: str) -> Handler:
     """A webhook that sets one annotation, whatever is there."""
 
     def judge(request: Obj) -> Obj | Reply:
@@ -64,18 +64,18 @@ def annotate(key: str, value: str) -> Judge:
     return judge
 
 
-class Stranger:
-    """Plays every webhook; the first part of the path says which."""
+class WebhookPlayer:
+    """Answers for every webhook; the first part of the path says for which."""
 
     def __init__(self) -> None:
-        self.judges: dict[str, Judge] = {}
-        self.asked: dict[str, list[Obj]] = {}
+        self.handlers: dict[str, Handler] = {}
+        self.requests: dict[str, list[Obj]] = {}
         self.paths: list[str] = []
         self.connections: set[int] = set()
         self.gate = threading.Event()
 
     def answer(self, seen: Seen) -> Reply:
-        """What the webhook that is meant answers."""
+        """The answer of the webhook that the path names."""
         self.connections.add(threading.get_ident())
         name = seen.path.split("?")[0].strip("/")
         if not seen.body:
@@ -85,12 +85,12 @@ class Stranger:
         response: Obj | Reply
         if name == "probe":
             response = {"allowed": False, "status": {"message": "ready"}}
-        elif _aside(request):
+        elif _is_own_write(request):
             response = {"allowed": True}
         else:
             self.paths.append(seen.path)
-            self.asked.setdefault(name, []).append(request)
-            response = self.judges[name](request)
+            self.requests.setdefault(name, []).append(request)
+            response = self.handlers[name](request)
         if isinstance(response, Reply):
             return response
         whole = {
@@ -101,7 +101,7 @@ class Stranger:
         return Reply(body=json.dumps(whole).encode())
 
 
-def _aside(request: Obj) -> bool:
+def _is_own_write(request: Obj) -> bool:
     """Whether a write belongs to the bench or to a controller, not to the situation."""
     meta = (request.get("object") or request.get("oldObject") or {}).get("metadata", {})
     return "probe" in (meta.get("labels") or {}) or meta.get("name") == "kube-root-ca.crt"
@@ -123,9 +123,9 @@ class Answer(NamedTuple):
 class Bench:
     """One API server, one namespace, some webhooks."""
 
-    def __init__(self, kubeconfig: Path, stranger: Stranger, web: Web, namespace: str) -> None:
+    def __init__(self, kubeconfig: Path, stranger: WebhookPlayer, web: Web, namespace: str) -> None:
         self._transport = HttpsTransport(load_config(kubeconfig))
-        self.stranger = stranger
+        self.webhooks = stranger
         self.web = web
         self.ns = namespace
         self.notes: list[Any] = []
@@ -133,33 +133,33 @@ class Bench:
         self._count = 0
 
     @property
-    def here(self) -> str:
+    def path(self) -> str:
         """The path of the bench's namespace."""
         return f"/api/v1/namespaces/{self.ns}"
 
     async def open(self) -> None:
         """Make the namespace, with a label of its own."""
         meta = {"name": self.ns, "labels": {"bench": self.ns}}
-        made = await self.ask(
+        created = await self.ask(
             "POST",
             "/api/v1/namespaces",
             {"apiVersion": "v1", "kind": "Namespace", "metadata": meta},
         )
-        assert made.status == 201, made
+        assert created.status == 201, created
 
     async def close(self) -> None:
-        """Take the webhooks away and leave."""
-        await self.unhook()
-        self.stranger.gate.set()
+        """Remove the webhooks and close the connections."""
+        await self.unregister()
+        self.webhooks.gate.set()
         await self._transport.close()
 
-    async def unhook(self) -> None:
-        """Take the webhooks away; a server that still asks them is told yes."""
+    async def unregister(self) -> None:
+        """Remove the webhooks; a server that still calls them gets their permission."""
         for path in self._configurations:
             await self.ask("DELETE", path)
         self._configurations.clear()
-        for name in self.stranger.judges:
-            self.stranger.judges[name] = allow()
+        for name in self.webhooks.handlers:
+            self.webhooks.handlers[name] = allow()
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, kind: str = JSON, **query: str
@@ -179,13 +179,13 @@ class Bench:
         finally:
             await response.close()
         headers = response.headers
-        said = headers.getall("Warning", []) if hasattr(headers, "getall") else []
+        warnings = headers.getall("Warning", []) if hasattr(headers, "getall") else []
         # A path that is not served yet is answered in plain text.
         known = content.startswith(b"{")
         body = json.loads(content) if known else {"message": content.decode()}
-        return Answer(response.status, body, list(said))
+        return Answer(response.status, body, list(warnings))
 
-    async def served(self, path: str) -> None:
+    async def wait_until_served(self, path: str) -> None:
         """Wait until a path is served."""
         async with asyncio.timeout(30):
             while True:
@@ -193,14 +193,14 @@ class Bench:
                     return
                 await asyncio.sleep(0.05)
 
-    async def hook(
+    async def register(
         self,
         name: str,
-        judge: Judge | None = None,
+        judge: Handler | None = None,
         *,
         mutating: bool = False,
         configuration: str = "",
-        more: Mapping[str, Judge] | None = None,
+        more: Mapping[str, Handler] | None = None,
         **spec: Any,
     ) -> Answer:
         """Register a webhook for ConfigMaps of this namespace and wait until it is known.
@@ -208,19 +208,19 @@ class Bench:
         ``more`` are further webhooks of the same configuration, each like the first.
         """
         judges = {name: judge or allow(), **(more or {})}
-        self.stranger.judges.update(judges)
+        self.webhooks.handlers.update(judges)
         own = {"matchLabels": {"bench": self.ns}}
         webhooks: list[Obj] = [
             {
-                "name": f"{one}.zonewise.io",
-                "clientConfig": self.client(one),
+                "name": f"{webhook}.zonewise.io",
+                "clientConfig": self.client(webhook),
                 "rules": [rule()],
                 "namespaceSelector": own,
                 "sideEffects": "None",
                 "admissionReviewVersions": ["v1"],
                 **spec,
             }
-            for one in judges
+            for webhook in judges
         ]
         self._count += 1
         mark = f"{self.ns}-{self._count}"
@@ -238,7 +238,7 @@ class Bench:
         what = "Mutating" if mutating else "Validating"
         path = f"/apis/admissionregistration.k8s.io/v1/{what.lower()}webhookconfigurations"
         full = f"{configuration or 'hooks'}-{mark}"
-        made = await self.ask(
+        created = await self.ask(
             "POST",
             path,
             {
@@ -248,19 +248,19 @@ class Bench:
                 "webhooks": webhooks,
             },
         )
-        if made.status != 201:
-            return made
+        if created.status != 201:
+            return created
         self._configurations.append(f"{path}/{full}")
         probe = config("probe", labels={"probe": mark})
         async with asyncio.timeout(30):
             while True:
-                answer = await self.ask("POST", f"{self.here}/configmaps", probe, dryRun="All")
+                answer = await self.ask("POST", f"{self.path}/configmaps", probe, dryRun="All")
                 if PROBE in answer.body.get("message", ""):
                     break
                 await asyncio.sleep(0.05)
-        for one in judges:
-            self.stranger.asked.pop(one, None)
-        return made
+        for webhook in judges:
+            self.webhooks.requests.pop(webhook, None)
+        return created
 
     def client(self, name: str) -> Obj:
         """How to call the webhook of this name."""
@@ -276,33 +276,35 @@ class Bench:
         self.notes.append((what, answer.status, self.plain(body), self.plain(answer.warnings)))
         return answer
 
-    def asked(self, *names: str) -> None:
-        """Write down what webhooks were asked since they are there."""
+    def note_requests(self, *names: str) -> None:
+        """Note the requests that webhooks got since they were registered."""
         for name in names:
-            questions = [self._question(one) for one in self.stranger.asked.get(name, [])]
+            questions = [
+                self._question(request) for request in self.webhooks.requests.get(name, [])
+            ]
             self.notes.append((f"{name} was asked", questions))
 
     def _question(self, request: Obj) -> Obj:
-        shown = {**request, "userInfo": "someone", "uid": "fresh"}
+        question = {**request, "userInfo": "someone", "uid": "fresh"}
         if request.get("subResource") in {"binding", "eviction", "scale", "token"}:
-            # These have no owners worth the name; of a token only what is asked for is compared.
+            # Owners of these fields differ; of a token only the audiences are compared.
             for key in ("object", "oldObject"):
                 if request[key]:
                     meta = {"namespace": request[key]["metadata"]["namespace"]}
-                    shown[key] = {"spec": None} | request[key] | {"metadata": meta}
+                    question[key] = {"spec": None} | request[key] | {"metadata": meta}
                     if request["subResource"] == "token":
-                        shown[key] = {"audiences": request[key]["spec"]["audiences"]}
-        return dict(self.plain(shown))
+                        question[key] = {"audiences": request[key]["spec"]["audiences"]}
+        return dict(self.plain(question))
 
     def plain(self, value: Any) -> Any:
         """A value without what differs from run to run."""
         if isinstance(value, dict):
             return {
-                key: f"some {key}" if key in OWN and one else self.plain(one)
-                for key, one in value.items()
+                key: f"some {key}" if key in OWN and content else self.plain(content)
+                for key, content in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self.plain(one) for one in value]
+            return [self.plain(item) for item in value]
         if isinstance(value, str):
             text = value.replace(self.ns, "NS").replace(str(self.web.port), "PORT")
             return _TIME.sub("TIME", _UID.sub("UID", text))
@@ -316,7 +318,7 @@ def rule(
     versions: tuple[str, ...] = ("*",),
     scope: str = "*",
 ) -> Obj:
-    """A rule of a webhook; about ConfigMaps unless told otherwise."""
+    """A rule of a webhook, by default for ConfigMaps."""
     return {
         "operations": list(operations),
         "apiGroups": list(groups),

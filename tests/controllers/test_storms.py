@@ -15,11 +15,11 @@ from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluste
 
 from zonewise.api import EndpointSlice, Node, Pod
 from zonewise.api.errors import ServerError, Status
-from zonewise.controllers import HintsController
+from zonewise.controllers.hints.controller import HintsController
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request, Response, Transport
-from zonewise.runtime.controller.components import ComponentContext
+from zonewise.runtime.program.context import ControllerContext
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -51,9 +51,7 @@ async def rename(shop: Shop, old: str, new: str) -> None:
 
 def matched(shop: Shop, zones: set[str]) -> bool:
     """Whether every endpoint has the zone of its node, and a hint for one that exists."""
-    home = {
-        n.metadata.name: n.metadata.labels[ZONE] for n in shop.living.components.cache.store(Node)
-    }
+    home = {n.metadata.name: n.metadata.labels[ZONE] for n in shop.living.program.cache.store(Node)}
     return set(shop.per_zone()) == zones and all(
         one.zone == home[one.node_name or ""] for one in shop.endpoints("web")
     )
@@ -73,6 +71,7 @@ class Writes:
         self.number += 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_service_of_5000_endpoints() -> None:
     """Full slices, each written about once; one change later is one slice written."""
@@ -92,6 +91,7 @@ async def test_a_service_of_5000_endpoints() -> None:
         assert writes.number == 1, "one endpoint is one slice"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_zones_renamed_thrice_in_a_hurry() -> None:
     """After the last name every endpoint has its node's zone and a hint, within seconds."""
@@ -111,6 +111,7 @@ async def test_zones_renamed_thrice_in_a_hurry() -> None:
         assert done <= 4 * len(shop.of("web")), "each name is at most one round of writes"
 
 
+@pytest.mark.slow
 async def test_nodes_that_flap_a_hundred_times_a_second() -> None:
     """Writes are bounded by time, not by flaps, and the end is as if nothing had been."""
     async with virtual_cluster({"hints": hints()}) as cluster:
@@ -118,7 +119,7 @@ async def test_nodes_that_flap_a_hundred_times_a_second() -> None:
         await crowd(shop, 300, per_node=10)
         await until(lambda: matched(shop, {"a", "b", "c"}))
         await asyncio.sleep(5)
-        names = sorted(node.metadata.name for node in cluster.components.cache.store(Node))
+        names = sorted(node.metadata.name for node in cluster.program.cache.store(Node))
         rng, writes = random.Random(7), Writes(shop)
         up = dict.fromkeys(names, True)
         for _ in range(1000):
@@ -194,7 +195,7 @@ def stormy(
     cluster: VirtualCluster, seed: int
 ) -> tuple[Stormy, HintsController, asyncio.Task[None]]:
     """The controller with a cache of its own, both behind a storm."""
-    context: ComponentContext = cluster.components.context("hints")
+    context: ControllerContext = cluster.program.context("hints")
     storm = Stormy(context.client.transport, random.Random(seed))
     client = Client(storm, field_manager="hints")
     cache = Cache(client)
@@ -215,7 +216,7 @@ async def test_a_server_that_fails_often_is_outlived(seed: int) -> None:
     """410s, 429s, 5xx, cut streams, writes whose answer is lost: the end is what it should be."""
     async with virtual_cluster({}) as cluster:
         for kind in (EndpointSlice, Node, Pod):
-            cluster.components.cache.store(kind)
+            cluster.program.cache.store(kind)
         shop = Shop(cluster)
         storm, _, work = stormy(cluster, seed)
         try:
@@ -237,7 +238,7 @@ async def test_a_server_that_fails_often_is_outlived(seed: int) -> None:
                 want = {
                     app: sorted(
                         pod.status.pod_ip
-                        for pod in cluster.components.cache.store(Pod)
+                        for pod in cluster.program.cache.store(Pod)
                         if pod.metadata.labels["app"] == app
                     )
                     for app in ("web", "other")

@@ -15,16 +15,9 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from zonewise.storage import (
-    CsiCode,
-    EntryState,
-    Holder,
-    Journal,
-    JournalConflict,
-    JournalEntry,
-    StorageError,
-    Stored,
-)
+from zonewise.storage.errors import CsiCode, StorageError
+from zonewise.storage.identifiers import StoredKind
+from zonewise.storage.journal import EntryState, Holder, Journal, JournalConflict, JournalEntry
 
 OpenJournal = Callable[[], Journal]
 ROOM = 1000
@@ -38,7 +31,7 @@ def uuid_of(number: int) -> str:
 def volume(number: int, name: str = "", size: int = 10, pool: str = "a") -> JournalEntry:
     """A volume that is to be reserved."""
     return JournalEntry(
-        stored=Stored.VOLUME,
+        kind=StoredKind.VOLUME,
         uuid=uuid_of(number),
         name=name or f"pvc-{number}",
         pool=pool,
@@ -55,7 +48,7 @@ def volume(number: int, name: str = "", size: int = 10, pool: str = "a") -> Jour
 def snapshot(number: int, source: str, size: int = 0) -> JournalEntry:
     """A snapshot that is to be reserved."""
     return JournalEntry(
-        stored=Stored.SNAPSHOT,
+        kind=StoredKind.SNAPSHOT,
         uuid=uuid_of(number),
         name=f"snap-{number}",
         pool="a",
@@ -81,19 +74,21 @@ class JournalContract:
         assert entry.state is EntryState.RESERVED
         assert entry.holder == journal.name
         assert (
-            journal.find(Stored.VOLUME, "pvc-1") == entry == journal.get(Stored.VOLUME, entry.uuid)
+            journal.find(StoredKind.VOLUME, "pvc-1")
+            == entry
+            == journal.get(StoredKind.VOLUME, entry.uuid)
         )
-        created = journal.change(entry, entry.created())
-        assert journal.find(Stored.VOLUME, "pvc-1") == created
+        created = journal.change(entry, entry.as_created())
+        assert journal.find(StoredKind.VOLUME, "pvc-1") == created
         assert (created.state, created.holder) == (EntryState.CREATED, "")
         assert created.attributes == {"fsName": "x"}
         assert created.pinned_to == {"zone": "a"}
-        deleting = journal.change(created, created.deleting(journal.name))
-        assert journal.promised() == {"a": 10}
+        deleting = journal.change(created, created.as_deleting(journal.name))
+        assert journal.promised_bytes() == {"a": 10}
         journal.forget(deleting)
-        assert journal.find(Stored.VOLUME, "pvc-1") is None
-        assert journal.get(Stored.VOLUME, entry.uuid) is None
-        assert journal.promised() == {}
+        assert journal.find(StoredKind.VOLUME, "pvc-1") is None
+        assert journal.get(StoredKind.VOLUME, entry.uuid) is None
+        assert journal.promised_bytes() == {}
 
     def test_settled(self, open_journal: OpenJournal) -> None:
         """A settled entry is created for whoever reads it here, and for others at the latest then.
@@ -103,13 +98,15 @@ class JournalContract:
         one, other = open_journal(), open_journal()
         for number, evident in ((1, False), (2, True), (3, True)):
             entry = reserved(one, structs.replace(volume(number), evident=evident))
-            assert one.settle(entry).state is EntryState.CREATED
-        found = one.get(Stored.VOLUME, uuid_of(2))
+            assert one.mark_created(entry).state is EntryState.CREATED
+        found = one.get(StoredKind.VOLUME, uuid_of(2))
         assert found is not None
         assert found.state is EntryState.CREATED
-        assert other.find(Stored.VOLUME, "pvc-2") == found
-        assert one.page(Stored.VOLUME, states=frozenset({EntryState.RESERVED})).entries == ()
-        listed = other.page(Stored.VOLUME).entries
+        assert other.find(StoredKind.VOLUME, "pvc-2") == found
+        assert (
+            one.list_page(StoredKind.VOLUME, states=frozenset({EntryState.RESERVED})).entries == ()
+        )
+        listed = other.list_page(StoredKind.VOLUME).entries
         assert [entry.state for entry in listed] == [EntryState.CREATED] * 3
 
     def test_settling_needs_the_newest(self, open_journal: OpenJournal) -> None:
@@ -119,55 +116,55 @@ class JournalContract:
             entry = reserved(one, structs.replace(volume(1), evident=evident))
             other.forget(entry)
             with suppress(JournalConflict):
-                one.settle(entry)
-            assert one.find(Stored.VOLUME, "pvc-1") is None
-            assert one.page(Stored.VOLUME).entries == ()
+                one.mark_created(entry)
+            assert one.find(StoredKind.VOLUME, "pvc-1") is None
+            assert one.list_page(StoredKind.VOLUME).entries == ()
 
     def test_a_name_is_taken_once(self, open_journal: OpenJournal) -> None:
         """Who reserves a name that is taken gets the entry that has it, and promises nothing."""
         one, other = open_journal(), open_journal()
         first = reserved(one, volume(1, "data"))
         answer = other.reserve(volume(2, "data", pool="b"), ROOM)
-        assert (answer.entry, answer.taken) == (None, first)
-        assert other.promised() == {"a": 10}
+        assert (answer.entry, answer.existing) == (None, first)
+        assert other.promised_bytes() == {"a": 10}
 
     def test_a_uuid_is_taken_once(self, open_journal: OpenJournal) -> None:
         """A uuid that was drawn before is refused, so that no image is overwritten."""
         journal = open_journal()
         first = reserved(journal, volume(1, "x"))
-        assert journal.reserve(volume(1, "y"), ROOM).taken == first
+        assert journal.reserve(volume(1, "y"), ROOM).existing == first
 
     def test_volumes_and_snapshots_have_names_of_their_own(self, open_journal: OpenJournal) -> None:
         """A snapshot may be called as a volume is."""
         journal = open_journal()
         reserved(journal, volume(1, "same"))
         taken = JournalEntry(
-            stored=Stored.SNAPSHOT, uuid=uuid_of(1), name="same", pool="a", bytes=0, source="v"
+            kind=StoredKind.SNAPSHOT, uuid=uuid_of(1), name="same", pool="a", bytes=0, source="v"
         )
         reserved(journal, taken)
-        found = journal.find(Stored.SNAPSHOT, "same")
+        found = journal.find(StoredKind.SNAPSHOT, "same")
         assert found is not None
-        assert found.stored is Stored.SNAPSHOT
+        assert found.kind is StoredKind.SNAPSHOT
 
     def test_another_journal_reads_what_was_written(self, open_journal: OpenJournal) -> None:
         """What was acknowledged here is seen by the next one that looks."""
         one, other = open_journal(), open_journal()
         entry = reserved(one, volume(1))
-        assert other.find(Stored.VOLUME, "pvc-1") == entry
-        changed = other.change(entry, entry.created())
-        assert one.get(Stored.VOLUME, entry.uuid) == changed
+        assert other.find(StoredKind.VOLUME, "pvc-1") == entry
+        changed = other.change(entry, entry.as_created())
+        assert one.get(StoredKind.VOLUME, entry.uuid) == changed
 
     def test_a_change_needs_the_newest(self, open_journal: OpenJournal) -> None:
         """Of two who change the same, one loses and has changed nothing."""
         one, other = open_journal(), open_journal()
         entry = reserved(one, volume(1))
-        won = one.change(entry, entry.created())
+        won = one.change(entry, entry.as_created())
         with pytest.raises(JournalConflict):
-            other.change(entry, entry.deleting(other.name))
+            other.change(entry, entry.as_deleting(other.name))
         with pytest.raises(JournalConflict):
             other.forget(entry)
-        assert other.get(Stored.VOLUME, entry.uuid) == won
-        assert other.promised() == {"a": 10}
+        assert other.get(StoredKind.VOLUME, entry.uuid) == won
+        assert other.promised_bytes() == {"a": 10}
 
     def test_what_is_gone_is_gone(self, open_journal: OpenJournal) -> None:
         """Forgetting twice is fine and gives the bytes back once; changing it is a conflict."""
@@ -175,9 +172,9 @@ class JournalContract:
         keep, entry = reserved(journal, volume(1)), reserved(journal, volume(2))
         journal.forget(entry)
         journal.forget(entry)
-        assert journal.promised() == {"a": keep.bytes}
+        assert journal.promised_bytes() == {"a": keep.bytes}
         with pytest.raises(JournalConflict):
-            journal.change(entry, entry.created())
+            journal.change(entry, entry.as_created())
 
     def test_a_name_is_free_again(self, open_journal: OpenJournal) -> None:
         """After it is forgotten a name can be reserved, with another uuid and pool."""
@@ -190,44 +187,44 @@ class JournalContract:
         journal = open_journal()
         reserved(journal, volume(1, size=600))
         answer = journal.reserve(volume(2, size=401), ROOM)
-        assert (answer.entry, answer.taken, answer.free) == (None, None, 400)
-        assert journal.find(Stored.VOLUME, "pvc-2") is None
-        assert journal.promised() == {"a": 600}
+        assert (answer.entry, answer.existing, answer.free_bytes) == (None, None, 400)
+        assert journal.find(StoredKind.VOLUME, "pvc-2") is None
+        assert journal.promised_bytes() == {"a": 600}
         reserved(journal, volume(3, size=400))
-        assert journal.promised() == {"a": ROOM}
+        assert journal.promised_bytes() == {"a": ROOM}
         reserved(journal, volume(4, size=600, pool="b"))
 
     def test_snapshots_take_room_too(self, open_journal: OpenJournal) -> None:
         """Bytes are promised for whatever is reserved."""
         journal = open_journal()
         reserved(journal, snapshot(1, "v", size=900))
-        assert journal.reserve(volume(2, size=101), ROOM).free == 100
+        assert journal.reserve(volume(2, size=101), ROOM).free_bytes == 100
 
     def test_growing_takes_room(self, open_journal: OpenJournal) -> None:
         """A larger entry is accounted in the same step, or refused and stays as it was."""
         journal = open_journal()
         reserved(journal, volume(1, size=500))
-        entry = journal.change(made := reserved(journal, volume(2, size=100)), made.created())
-        grown = journal.change(entry, entry.resized(500), ROOM)
-        assert journal.promised() == {"a": ROOM}
+        entry = journal.change(made := reserved(journal, volume(2, size=100)), made.as_created())
+        grown = journal.change(entry, entry.with_bytes(500), ROOM)
+        assert journal.promised_bytes() == {"a": ROOM}
         with pytest.raises(StorageError) as refused:
-            journal.change(grown, grown.resized(501), ROOM)
+            journal.change(grown, grown.with_bytes(501), ROOM)
         assert refused.value.code is CsiCode.RESOURCE_EXHAUSTED
         assert refused.value.reason.numbers["free"] == 500
-        assert journal.get(Stored.VOLUME, entry.uuid) == grown
-        assert journal.promised() == {"a": ROOM}
+        assert journal.get(StoredKind.VOLUME, entry.uuid) == grown
+        assert journal.promised_bytes() == {"a": ROOM}
 
     def test_who_works_on_it(self, open_journal: OpenJournal) -> None:
         """An entry is ours, another's while that one lives, and nobody's afterwards."""
         one, other = open_journal(), open_journal()
         entry = reserved(one, volume(1))
-        assert one.holder(entry) is Holder.OURS
-        assert other.holder(entry) is Holder.OTHER
-        assert other.holder(entry.created()) is Holder.NOBODY
+        assert one.holder_of(entry) is Holder.OURS
+        assert other.holder_of(entry) is Holder.OTHER
+        assert other.holder_of(entry.as_created()) is Holder.NOBODY
         one.close()
-        assert other.holder(entry) is Holder.NOBODY
-        taken = other.change(entry, entry.held_by(other.name))
-        assert other.holder(taken) is Holder.OURS
+        assert other.holder_of(entry) is Holder.NOBODY
+        taken = other.change(entry, entry.with_holder(other.name))
+        assert other.holder_of(taken) is Holder.OURS
 
     def test_one_of_many_wins(self, open_journal: OpenJournal) -> None:
         """Twenty that reserve one name at once, from two controllers, make one entry."""
@@ -240,8 +237,9 @@ class JournalContract:
                 )
             )
         (won,) = [answer.entry for answer in answers if answer.entry is not None]
-        assert {answer.taken.uuid for answer in answers if answer.taken is not None} == {won.uuid}
-        assert journals[0].promised() == {"a": 10}
+        existing = {answer.existing.uuid for answer in answers if answer.existing is not None}
+        assert existing == {won.uuid}
+        assert journals[0].promised_bytes() == {"a": 10}
 
     def test_racing_for_room(self, open_journal: OpenJournal) -> None:
         """However many race for it, exactly as much is promised as fits."""
@@ -254,24 +252,24 @@ class JournalContract:
                 )
             )
         assert sum(answer.entry is not None for answer in answers) == 6
-        assert {answer.free for answer in answers if answer.entry is None} <= {100}
-        assert journals[0].promised() == {"a": 900}
+        assert {answer.free_bytes for answer in answers if answer.entry is None} <= {100}
+        assert journals[0].promised_bytes() == {"a": 900}
 
     def test_pages(self, open_journal: OpenJournal) -> None:
         """Pages are in the order of uuids, and the last one says that it is."""
         journal = open_journal()
         for number in (5, 3, 1, 4, 2):
             reserved(journal, volume(number))
-        first = journal.page(Stored.VOLUME, limit=2)
+        first = journal.list_page(StoredKind.VOLUME, limit=2)
         assert [entry.name for entry in first.entries] == ["pvc-1", "pvc-2"]
-        second = journal.page(Stored.VOLUME, token=first.token, limit=2)
-        third = journal.page(Stored.VOLUME, token=second.token, limit=2)
+        second = journal.list_page(StoredKind.VOLUME, token=first.token, limit=2)
+        third = journal.list_page(StoredKind.VOLUME, token=second.token, limit=2)
         assert [entry.name for entry in third.entries] == ["pvc-5"]
         assert not third.token
-        assert len(journal.page(Stored.VOLUME).entries) == 5
-        whole = journal.page(Stored.VOLUME, limit=5)
+        assert len(journal.list_page(StoredKind.VOLUME).entries) == 5
+        whole = journal.list_page(StoredKind.VOLUME, limit=5)
         assert (len(whole.entries), whole.token) == (5, "")
-        assert journal.page(Stored.SNAPSHOT).entries == ()
+        assert journal.list_page(StoredKind.SNAPSHOT).entries == ()
 
     def test_pages_are_stable(self, open_journal: OpenJournal) -> None:
         """What is there all the time is listed once, whatever comes and goes between pages."""
@@ -280,7 +278,7 @@ class JournalContract:
         seen: list[str] = []
         token, step = "", 0
         while True:
-            page = journal.page(Stored.VOLUME, token=token, limit=3)
+            page = journal.list_page(StoredKind.VOLUME, token=token, limit=3)
             seen += [entry.name for entry in page.entries]
             if not (token := page.token):
                 break
@@ -300,21 +298,23 @@ class JournalContract:
         for number in range(1, 7):
             entry = reserved(journal, snapshot(number, f"vol-{number % 2}"))
             if number > 2:
-                journal.change(entry, entry.created())
-        odd = journal.page(Stored.SNAPSHOT, source="vol-1")
+                journal.change(entry, entry.as_created())
+        odd = journal.list_page(StoredKind.SNAPSHOT, source="vol-1")
         assert [entry.name for entry in odd.entries] == ["snap-1", "snap-3", "snap-5"]
         done = frozenset({EntryState.CREATED})
-        first = journal.page(Stored.SNAPSHOT, source="vol-1", states=done, limit=1)
+        first = journal.list_page(StoredKind.SNAPSHOT, source="vol-1", states=done, limit=1)
         assert [entry.name for entry in first.entries] == ["snap-3"]
-        rest = journal.page(Stored.SNAPSHOT, source="vol-1", states=done, token=first.token)
+        rest = journal.list_page(
+            StoredKind.SNAPSHOT, source="vol-1", states=done, token=first.token
+        )
         assert [entry.name for entry in rest.entries] == ["snap-5"]
-        assert journal.page(Stored.SNAPSHOT, source="unknown").entries == ()
+        assert journal.list_page(StoredKind.SNAPSHOT, source="unknown").entries == ()
 
     @pytest.mark.parametrize("token", ["invalid-token", "0", "F" * 32, "g" * 32, "0" * 33])
     def test_a_token_nobody_gave(self, open_journal: OpenJournal, token: str) -> None:
         """A page that begins nowhere is refused with ABORTED."""
         with pytest.raises(StorageError) as refused:
-            open_journal().page(Stored.VOLUME, token=token)
+            open_journal().list_page(StoredKind.VOLUME, token=token)
         assert refused.value.code is CsiCode.ABORTED
 
     def test_strange_names(self, open_journal: OpenJournal) -> None:
@@ -324,6 +324,6 @@ class JournalContract:
         for number, name in enumerate(names, 1):
             reserved(journal, volume(number, name))
         for number, name in enumerate(names, 1):
-            found = journal.find(Stored.VOLUME, name)
+            found = journal.find(StoredKind.VOLUME, name)
             assert found is not None
             assert (found.uuid, found.name) == (uuid_of(number), name)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from zonewise.csi.backends.folders import loops, mounts
-from zonewise.csi.driver import Driver, open_data, open_driver
+from zonewise.csi.driver import Driver, open_data_folder, open_driver
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport import methods
-from zonewise.csi.transport.calls import inline
+from zonewise.csi.transport.calls import run_inline
 from zonewise.csi.transport.client import CsiClient, InProcessClient
 from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.storage.configuration import parse_configuration
@@ -273,7 +273,7 @@ def driver(
     """A driver in this process that does its work inline."""
     parsed = parse_domain_labels(labels, DRIVER)
     configuration = parse_configuration(text or config(), parsed)
-    data = open_data(folder / "data", privileged=privileged)
+    data = open_data_folder(folder / "data", privileged=privileged)
     domain = FixedDomain({"region": "r1", "zone": zone} if labels else {})
     try:
         yield open_driver(
@@ -283,7 +283,7 @@ def driver(
             lambda: configuration,
             node_id="node-1",
             domain=domain,
-            worker=inline,
+            worker=run_inline,
         )
     finally:
         data.close()
@@ -300,7 +300,7 @@ def calling(folder: Path, text: str = "", **more: Any) -> Iterator[Caller]:
 def left_behind(folder: Path) -> list[str]:
     """Mounts below a folder and devices on files in it."""
     below = str(folder.resolve()) + "/"
-    found = [str(one.target) for one in mounts.table() if str(one.target).startswith(below)]
+    found = [str(one.target) for one in mounts.read_table() if str(one.target).startswith(below)]
     for image in (folder / "data" / "pools").glob("*/*"):
         found += [str(device) for device in loops.find(image)]
     return found

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.csi.scene import DRIVER, KEY, LABELS, config, place
 
-from zonewise.csi.driver import open_data, open_driver
+from zonewise.csi.driver import open_data_folder, open_driver
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
-from zonewise.csi.transport.calls import inline
+from zonewise.csi.transport.calls import run_inline
 from zonewise.csi.transport.client import InProcessClient
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
@@ -24,7 +24,7 @@ DOMAINS = parse_domain_labels(LABELS, DRIVER)
 async def test_keys_are_constant_unless_asked_otherwise(tmp_path: Path, advertise: bool) -> None:
     """A map that changes is seen at once and as a whole, or not at all."""
     current = [parse_configuration(config(), DOMAINS)]
-    data = open_data(tmp_path / "data", privileged=False)
+    data = open_data_folder(tmp_path / "data", privileged=False)
     driver = open_driver(
         DRIVER,
         data,
@@ -32,7 +32,7 @@ async def test_keys_are_constant_unless_asked_otherwise(tmp_path: Path, advertis
         lambda: current[0],
         node_id="n",
         domain=FixedDomain({"region": "r1", "zone": "b"}),
-        worker=inline,
+        worker=run_inline,
         advertise_takeover=advertise,
     )
     client = InProcessClient(driver.calls)

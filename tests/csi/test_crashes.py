@@ -33,11 +33,11 @@ from tests.csi.scene import (
 )
 
 from zonewise.csi.check import check
-from zonewise.csi.driver import open_data, open_driver
+from zonewise.csi.driver import open_data_folder, open_driver
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import Code, CsiError
-from zonewise.csi.transport.calls import inline
+from zonewise.csi.transport.calls import run_inline
 from zonewise.csi.transport.client import InProcessClient
 from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.storage.configuration import parse_configuration
@@ -89,7 +89,7 @@ async def life(folder: Path, access: bool, mortal: Mortal, text: str = "") -> As
     """A driver that may die; its end is that of a process: it holds nothing any more."""
     labels = parse_domain_labels(LABELS, DRIVER)
     configuration = parse_configuration(text or config(), labels)
-    data = open_data(folder / "data", privileged=access)
+    data = open_data_folder(folder / "data", privileged=access)
     mortal.guard(data.journal, "reserve", "change", "forget")
     mortal.guard(data.pools, "make", "remove", "grow")
     made = open_driver(
@@ -99,7 +99,7 @@ async def life(folder: Path, access: bool, mortal: Mortal, text: str = "") -> As
         lambda: configuration,
         node_id="node-1",
         domain=FixedDomain({"region": "r1", "zone": "a"}),
-        worker=inline,
+        worker=run_inline,
     )
     try:
         yield Caller(InProcessClient(made.calls), folder)
@@ -267,7 +267,7 @@ async def swept(
 
 def agrees(folder: Path, access: bool) -> tuple[int, int]:
     """How many volumes and snapshots there are, when journal and disk tell the same."""
-    data = open_data(folder / "data", privileged=access)
+    data = open_data_folder(folder / "data", privileged=access)
     try:
         report, fine = check(data.journal, data.pools)
     finally:
@@ -341,6 +341,7 @@ class Storm:
             self.kept[name] = volume.volume_id
 
 
+@pytest.mark.system
 @pytest.mark.timeout(600)
 async def test_a_controller_killed_under_load_loses_nothing(tmp_path: Path) -> None:
     """kill -9 with calls in flight, again and again: ``check`` lists exactly what was answered."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from zonewise.csi.backends.ceph.crush import contradictions, failed_domains, read_pools
-from zonewise.storage import PoolSpec
+from zonewise.csi.backends.ceph.crush import find_contradictions, find_failed_domains, parse_pools
+from zonewise.storage.pools import PoolSpec
 
 CRUSH = {
     "buckets": [
@@ -44,18 +44,18 @@ def space(**stored: int) -> dict[str, Any]:
 
 def test_health_is_the_part_of_osds_that_is_up() -> None:
     """Half of its OSDs is half of its health; with none it is dead, however empty it looks."""
-    half = read_pools(space(p=0), dump(pool("p", 0), up=(1, 2)), CRUSH)["p"].state
+    half = parse_pools(space(p=0), dump(pool("p", 0), up=(1, 2)), CRUSH)["p"].state
     assert (half.health, half.alive, half.capacity) == (Fraction(1, 2), True, 100)
-    dead = read_pools(space(p=0), dump(pool("p", 0), up=(2,)), CRUSH)["p"].state
+    dead = parse_pools(space(p=0), dump(pool("p", 0), up=(2,)), CRUSH)["p"].state
     assert not dead.alive
     assert dead.health == 0
-    few = read_pools(space(p=0), dump(pool("p", 0, min_size=2), up=(1,)), CRUSH)["p"]
+    few = parse_pools(space(p=0), dump(pool("p", 0, min_size=2), up=(1,)), CRUSH)["p"]
     assert not few.alive
 
 
 def test_a_quota_and_a_full_flag_are_limits() -> None:
     """What a quota leaves is what can be taken; a pool that is full takes nothing."""
-    found = read_pools(
+    found = parse_pools(
         space(q=30, f=0),
         dump(pool("q", 0, quota_max_bytes=50), pool("f", 1, flags_names="full,full_quota")),
         CRUSH,
@@ -67,17 +67,17 @@ def test_a_quota_and_a_full_flag_are_limits() -> None:
 
 def test_declared_and_real_domains() -> None:
     """A pool that is declared in a zone and spreads over two, or is in another, is found."""
-    pools = read_pools(space(a=0, wide=0), dump(pool("a", 0), pool("wide", 1)), CRUSH)
+    pools = parse_pools(space(a=0, wide=0), dump(pool("a", 0), pool("wide", 1)), CRUSH)
     specs = [
         PoolSpec("a", segments={"region": "r1", "zone": "a"}),
         PoolSpec("wide", segments={"zone": "b"}),
         PoolSpec("gone", segments={"zone": "a"}),
     ]
-    assert contradictions(specs, pools) == [
+    assert find_contradictions(specs, pools) == [
         {"pool": "gone", "declared": "", "crush": "there is no such pool"},
         {"pool": "wide", "declared": "zone=b", "crush": "zone=a, b"},
     ]
-    assert contradictions([PoolSpec("a", segments={"zone": "b"})], pools) == [
+    assert find_contradictions([PoolSpec("a", segments={"zone": "b"})], pools) == [
         {"pool": "a", "declared": "zone=b", "crush": "zone=a"}
     ]
 
@@ -94,6 +94,6 @@ def test_a_zone_has_failed_when_none_of_its_osds_is_up() -> None:
             {"id": -5, "name": "a~ssd", "type_name": "zone", "items": [{"id": 0}]},
         ]
     }
-    found = failed_domains(osds, crush, ("region", "zone"))
+    found = find_failed_domains(osds, crush, ("region", "zone"))
     assert found == (frozenset({"a", "b"}), frozenset({"a"}))
-    assert failed_domains(osds, crush, ("rack",)) == (frozenset(), frozenset())
+    assert find_failed_domains(osds, crush, ("rack",)) == (frozenset(), frozenset())

@@ -23,18 +23,18 @@ from tests.csi.scene import (
 )
 
 from zonewise.csi.backends.folders import loops, mounts
-from zonewise.csi.driver import DataFolder, open_data, open_driver
+from zonewise.csi.driver import DataFolder, open_data_folder, open_driver
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services.steps import mount_lock
-from zonewise.csi.status import Code, CsiError
-from zonewise.csi.transport.calls import inline
+from zonewise.csi.transport.calls import run_inline
 from zonewise.csi.transport.client import InProcessClient
 from zonewise.storage.configuration import StorageConfiguration, parse_configuration
 from zonewise.storage.domains import parse_domain_labels
-from zonewise.storage.identifiers import Stored
+from zonewise.storage.identifiers import StoredKind
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.system]
 
 DOMAINS = parse_domain_labels(LABELS, DRIVER)
 
@@ -62,7 +62,7 @@ class Machine:
             lambda: self.configuration,
             node_id=name,
             domain=FixedDomain({"region": "r1", "zone": name[0]}),
-            worker=inline,
+            worker=run_inline,
         )
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
@@ -72,7 +72,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     """A machine that has nothing mounted afterwards."""
-    data = open_data(tmp_path / "data")
+    data = open_data_folder(tmp_path / "data")
     yield Machine(tmp_path, data)
     data.close()
     assert left_behind(tmp_path) == []
@@ -209,10 +209,10 @@ async def test_a_volume_is_not_unstaged_while_another_node_stages_it(machine: Ma
     a = machine.node("a1")
     id = await volume(a, capability)
     await a.stage(id, capability)
-    entry = machine.data.journal.find(Stored.VOLUME, "v")
+    entry = machine.data.journal.find(StoredKind.VOLUME, "v")
     assert entry is not None
     with (
-        machine.data.locks.held(mount_lock(entry)),
+        machine.data.locks.hold(mount_lock(entry)),
         raises(Code.ABORTED, "another call is at work"),
     ):
         await a.unstage(id)

@@ -18,14 +18,17 @@ from tests.csi.journal_contract import (
 )
 
 from zonewise.api.errors import ConfigError
-from zonewise.csi.journal import SqliteJournal
-from zonewise.storage import CsiCode, Holder, StorageError, Stored
+from zonewise.csi.sqlite_journal import SqliteJournal
+from zonewise.storage.errors import CsiCode, StorageError
+from zonewise.storage.identifiers import StoredKind
+from zonewise.storage.journal import Holder
 
 WRITER = """
 import sys
 from pathlib import Path
-from zonewise.csi.journal import SqliteJournal
-from zonewise.storage import JournalEntry, Stored
+from zonewise.csi.sqlite_journal import SqliteJournal
+from zonewise.storage.identifiers import StoredKind
+from zonewise.storage.journal import JournalEntry
 
 journal = SqliteJournal(Path(sys.argv[1]))
 begin = int(sys.argv[2])
@@ -34,7 +37,7 @@ sys.stdin.readline()
 for number in range(begin, begin + int(sys.argv[3])):
     uuid = f"{number:032x}"
     name = f"pvc-{number % 1000}"
-    entry = JournalEntry(stored=Stored.VOLUME, uuid=uuid, name=name, pool="a", bytes=1)
+    entry = JournalEntry(kind=StoredKind.VOLUME, uuid=uuid, name=name, pool="a", bytes=1)
     answer = journal.reserve(entry, 150)
     print(number if answer.entry else -1, flush=True)
 sys.stdin.readline()
@@ -85,6 +88,7 @@ def go(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
+@pytest.mark.system
 def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
     """A process that is killed in the middle has lost nothing that it told, and holds nothing."""
     process = writer(path, 1, 100)
@@ -96,13 +100,14 @@ def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
     process.wait()
     process.communicate()
     journal = SqliteJournal(path)
-    entries = journal.page(Stored.VOLUME).entries
+    entries = journal.list_page(StoredKind.VOLUME).entries
     assert {uuid_of(number) for number in told} <= {entry.uuid for entry in entries}
-    assert journal.promised() == {"a": len(entries)}
-    assert {journal.holder(entry) for entry in entries} == {Holder.NOBODY}
+    assert journal.promised_bytes() == {"a": len(entries)}
+    assert {journal.holder_of(entry) for entry in entries} == {Holder.NOBODY}
     journal.close()
 
 
+@pytest.mark.system
 def test_two_processes(path: Path) -> None:
     """Two processes that reserve the same hundred names at once share them, and the room."""
     processes = [writer(path, 1, 100), writer(path, 1001, 100)]
@@ -113,10 +118,11 @@ def test_two_processes(path: Path) -> None:
     assert [process.returncode for process in processes] == [0, 0]
     assert sorted(number % 1000 for number in won) == list(range(1, 101))
     journal = SqliteJournal(path)
-    assert journal.promised() == {"a": 100}
+    assert journal.promised_bytes() == {"a": 100}
     journal.close()
 
 
+@pytest.mark.system
 def test_another_process_lives(path: Path) -> None:
     """What a living process reserved is another's, and nobody's as soon as it was killed."""
     process = writer(path, 1, 1)
@@ -124,12 +130,12 @@ def test_another_process_lives(path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     journal = SqliteJournal(path)
-    entry = journal.find(Stored.VOLUME, "pvc-1")
+    entry = journal.find(StoredKind.VOLUME, "pvc-1")
     assert entry is not None
-    assert journal.holder(entry) is Holder.OTHER
+    assert journal.holder_of(entry) is Holder.OTHER
     process.kill()
     process.communicate()
-    assert journal.holder(entry) is Holder.NOBODY
+    assert journal.holder_of(entry) is Holder.NOBODY
     journal.close()
 
 
@@ -161,12 +167,12 @@ def test_look_ups_are_point_reads(path: Path) -> None:
         assert f"(stored=? AND {column}=?)" in plan[0]
     database.close()
     journal = SqliteJournal(path)
-    found = journal.find(Stored.VOLUME, "pvc-19999")
+    found = journal.find(StoredKind.VOLUME, "pvc-19999")
     assert found is not None
     assert found.uuid == uuid_of(19_999)
     token, seen = "", 0
     while True:
-        page = journal.page(Stored.VOLUME, token=token, limit=999)
+        page = journal.list_page(StoredKind.VOLUME, token=token, limit=999)
         seen += len(page.entries)
         if not (token := page.token):
             break
@@ -194,25 +200,25 @@ def test_reading_draws_no_number(path: Path) -> None:
     SqliteJournal(path).close()
     before = path.read_bytes()
     journal = SqliteJournal(path)
-    assert journal.page(Stored.VOLUME).entries == ()
-    assert journal.find(Stored.VOLUME, "x") is None
+    assert journal.list_page(StoredKind.VOLUME).entries == ()
+    assert journal.find(StoredKind.VOLUME, "x") is None
     journal.close()
     assert path.read_bytes() == before
 
 
 def test_a_locked_file_is_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal that somebody keeps locked answers UNAVAILABLE, and works when it is free."""
-    monkeypatch.setattr("zonewise.csi.journal.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("zonewise.csi.sqlite_journal.BUSY_SECONDS", 0.01)
     journal = SqliteJournal(path)
     entry = reserved(journal, volume(1))
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StorageError) as refused:
-        journal.change(entry, entry.created())
+        journal.change(entry, entry.as_created())
     assert refused.value.code is CsiCode.UNAVAILABLE
     other.execute("ROLLBACK")
     other.close()
-    journal.change(entry, entry.created())
+    journal.change(entry, entry.as_created())
     journal.close()
 
 

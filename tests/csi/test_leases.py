@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from tests.csi.hostile_tenant import attacker, contents, kept
 from tests.csi.scene import (
     DRIVER,
     LABELS,
@@ -21,14 +22,13 @@ from tests.csi.scene import (
     of_volume,
     pool,
 )
-from tests.csi.test_trees import attacker, contents, kept
 
-from zonewise.csi.backends.folders import beneath, trees
+from zonewise.csi.backends.folders import safe_open, trees
 from zonewise.csi.backends.folders.pools import FolderPools
-from zonewise.csi.driver import Threads, open_data, open_driver
+from zonewise.csi.driver import Threads, open_data_folder, open_driver
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.client import InProcessClient
 from zonewise.storage.configuration import parse_configuration
@@ -72,23 +72,25 @@ def keeper(folder: Path) -> AbstractContextManager[subprocess.Popen[str]]:
     return attacker(KEEPER, folder, Path(str(FILES)))
 
 
+@pytest.mark.system
 async def test_a_copy_waits_for_all_leases_together_and_names_the_file(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many files have leases, a copy pauses a fixed number of times, and leaves nothing."""
     pauses: list[float] = []
-    monkeypatch.setattr(trees, "LeaseWait", lambda: beneath.LeaseWait(pauses.append))
+    monkeypatch.setattr(trees, "LeaseWait", lambda: safe_open.LeaseWait(pauses.append))
     id, folder = await shared(caller)
     with keeper(folder):
         with pytest.raises(CsiError, match=r"lease on the file 'f\d' of the volume") as refusal:
             await caller.snapshot("s", id)
         assert refusal.value.code is Code.ABORTED
-        assert len(pauses) == beneath.LEASE_PAUSES
+        assert len(pauses) == safe_open.LEASE_PAUSE_LIMIT
         assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     snapshot = await caller.snapshot("s", id)
     assert contents(kept(caller, snapshot.snapshot_id)) == ["data"] * FILES
 
 
+@pytest.mark.system
 async def test_a_lease_that_is_given_up_is_waited_for(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +102,7 @@ async def test_a_lease_that_is_given_up_is_waited_for(
             process.kill()
             process.wait()
 
-        monkeypatch.setattr(trees, "LeaseWait", lambda: beneath.LeaseWait(give_up))
+        monkeypatch.setattr(trees, "LeaseWait", lambda: safe_open.LeaseWait(give_up))
         copy = await caller.create("c", capability=SHARED, source=of_volume(id))
     assert contents(kept(caller, copy.volume_id)) == ["data"] * FILES
 
@@ -121,7 +123,7 @@ async def test_nothing_else_waits_while_every_worker_copies(
     monkeypatch.setattr(FolderPools, "make", held)
     labels = parse_domain_labels(LABELS, DRIVER)
     configuration = parse_configuration(config(), labels)
-    data, threads = open_data(tmp_path / "data", privileged=False), Threads(LANE)
+    data, threads = open_data_folder(tmp_path / "data", privileged=False), Threads(LANE)
     driver = open_driver(
         DRIVER,
         data,

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from tests.csi.scene import MIB, calling, config, pool
 
-from zonewise.csi.driver import JOURNAL
+from zonewise.csi.driver import JOURNAL_FILE
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
-from zonewise.storage.identifiers import Stored
+from zonewise.storage.identifiers import StoredKind
 from zonewise.storage.journal import EntryState, JournalEntry
 
 MANY = 20_000
@@ -21,12 +21,12 @@ MANY = 20_000
 
 def filled(folder: Path) -> None:
     """A journal with many finished volumes, written at once."""
-    database = sqlite3.connect(folder / "data" / JOURNAL)
+    database = sqlite3.connect(folder / "data" / JOURNAL_FILE)
     with database:
         for number in range(MANY):
             uuid = f"{number * 7919 % 2**32:032x}"
             entry = JournalEntry(
-                stored=Stored.VOLUME,
+                kind=StoredKind.VOLUME,
                 uuid=uuid,
                 name=f"old-{number}",
                 state=EntryState.CREATED,
@@ -46,6 +46,7 @@ def filled(folder: Path) -> None:
     database.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_many_volumes(tmp_path: Path) -> None:
     """Creating reads by index only; listing while others come and go tells each old one once."""
@@ -64,7 +65,7 @@ async def test_many_volumes(tmp_path: Path) -> None:
             everything += [entry.volume.volume_id for entry in whole.entries]
             token = whole.next_token
         assert len(everything) == len(set(everything)) == MANY
-        plans = explained(tmp_path / "data" / JOURNAL)
+        plans = explained(tmp_path / "data" / JOURNAL_FILE)
         assert all("SEARCH" in plan and "SCAN" not in plan for plan in plans), plans
         found: list[str] = []
         token, turn = "", 0

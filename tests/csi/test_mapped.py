@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from zonewise.csi.backends.ceph import client_conf
-from zonewise.csi.backends.ceph.mapped import (
+from zonewise.csi.backends.ceph.rbd.mapped_devices import (
     MappedDevice,
     MappedImages,
-    check_mounter,
     parse_devices,
+    parse_mounter,
 )
-from zonewise.csi.status import Code, CsiError
+from zonewise.csi.errors import Code, CsiError
 from zonewise.storage.configuration import CephCluster
 
 CLUSTER = CephCluster("c", ("10.0.0.1:3300", "v2:10.0.0.2:4000"), "zonewise", "/etc/key")
@@ -29,7 +29,7 @@ def images(mounter: str, cluster: CephCluster = CLUSTER) -> MappedImages:
 
 def test_krbd_is_told_everything_by_options() -> None:
     """A client of its own, no udev, the monitors' protocol, and where it reads from."""
-    found = images("krbd").map_arguments("rbd-a", "zw-vol-1", readonly=False, near=HERE)
+    found = images("krbd").map_arguments("rbd-a", "zw-vol-1", readonly=False, read_domain=HERE)
     options = (
         "noshare,noudev,ms_mode=prefer-crc,read_from_replica=localize,"
         "crush_location=region:r1|zone:a"
@@ -37,7 +37,7 @@ def test_krbd_is_told_everything_by_options() -> None:
     assert found == [
         *(*HEAD, "map", "--device-type", "krbd", "--options", options, "rbd-a/zw-vol-1")
     ]
-    read = images("krbd").map_arguments("rbd-a", "zw-vol-1", readonly=True, near={})
+    read = images("krbd").map_arguments("rbd-a", "zw-vol-1", readonly=True, read_domain={})
     assert read[7:] == [
         *("krbd", "--options", "noshare,noudev,ms_mode=prefer-crc"),
         *("--read-only", "rbd-a/zw-vol-1"),
@@ -55,7 +55,7 @@ def test_the_first_protocol_is_krbds_own() -> None:
 
 def test_nbd_reads_the_configuration() -> None:
     """librbd is behind it, so there are no options; and none by which it is unmapped."""
-    found = images("rbd-nbd").map_arguments("rbd-a", "zw-vol-1", readonly=True, near=HERE)
+    found = images("rbd-nbd").map_arguments("rbd-a", "zw-vol-1", readonly=True, read_domain=HERE)
     assert found == [*HEAD, "map", "--device-type", "nbd", "--read-only", "rbd-a/zw-vol-1"]
     device = Path("/dev/nbd3")
     for force in (False, True):
@@ -91,23 +91,23 @@ def test_what_the_program_prints() -> None:
 
 def test_a_mounter_is_one_of_three() -> None:
     """Nothing is the default; what is unknown is refused with what is known."""
-    assert [check_mounter(one) for one in ("", "krbd", "rbd-nbd")] == [
+    assert [parse_mounter(one) for one in ("", "krbd", "rbd-nbd")] == [
         "rbd-fuse",
         "krbd",
         "rbd-nbd",
     ]
     with pytest.raises(CsiError, match="'nbd' is not known; known are rbd-fuse, krbd") as found:
-        check_mounter("nbd")
+        parse_mounter("nbd")
     assert found.value.code is Code.INVALID_ARGUMENT
 
 
 def test_where_a_client_is_is_said_only_if_asked(tmp_path: Path) -> None:
     """crush_location and the policy are written together or not at all; the key is a file."""
-    plain = client_conf.text(CLUSTER)
+    plain = client_conf.render_conf(CLUSTER)
     assert "mon_host = v2:10.0.0.1:3300,v2:10.0.0.2:4000\n" in plain
     assert "keyfile = /etc/key\n" in plain
     assert "crush_location" not in plain
-    path = client_conf.write(tmp_path / "new", CLUSTER, HERE)
+    path = client_conf.write_conf(tmp_path / "new", CLUSTER, HERE)
     assert path.read_text() == plain + (
         "crush_location = region=r1 zone=a\nrbd_read_from_replica_policy = localize\n"
     )

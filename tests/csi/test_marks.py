@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.csi.hostile_tenant import kept
 from tests.csi.scene import Caller, Mode, calling, config, mount_capability, pool
-from tests.csi.test_trees import kept
 
 from zonewise.csi.backends.folders.marks import TRUSTED_MARK, USER_MARK
-from zonewise.csi.status import Code, CsiError
+from zonewise.csi.errors import Code, CsiError
+
+pytestmark = pytest.mark.system
 
 SHARED = mount_capability(Mode.MULTI_NODE_MULTI_WRITER)
 ONE_POOL = config(pool("pool-a", "a"))

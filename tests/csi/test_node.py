@@ -32,8 +32,8 @@ from tests.csi.scene import (
 )
 
 from zonewise.csi.backends.folders import copies, fencing, filesystems, loops, mounts
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.client import InProcessClient
 
@@ -65,6 +65,7 @@ def image(caller: Caller) -> Path:
     return found
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("capability", "size", "kind"),
     [
@@ -95,6 +96,7 @@ async def test_what_is_written_survives_a_move_to_other_paths(
     await caller.delete(volume.volume_id)
 
 
+@pytest.mark.system
 async def test_a_block_volume_is_a_device_at_the_path(caller: Caller) -> None:
     """The path is a block device of the right size, and what is written to it stays."""
     capability = block_capability()
@@ -114,6 +116,7 @@ async def test_a_block_volume_is_a_device_at_the_path(caller: Caller) -> None:
     await caller.delete(volume.volume_id)
 
 
+@pytest.mark.system
 async def test_every_node_call_may_be_repeated(caller: Caller) -> None:
     """Stage, publish, unpublish and unstage twice each are as once."""
     for capability in (mount_capability(), block_capability(), SHARED):
@@ -123,7 +126,7 @@ async def test_every_node_call_may_be_repeated(caller: Caller) -> None:
             await caller.stage(volume.volume_id, capability)
         for _ in range(2):
             await caller.publish(volume.volume_id, capability)
-        assert len([one for one in mounts.table() if one.target == caller.target]) == 1
+        assert len([one for one in mounts.read_table() if one.target == caller.target]) == 1
         for _ in range(2):
             await caller.unpublish(volume.volume_id)
         for _ in range(2):
@@ -131,6 +134,7 @@ async def test_every_node_call_may_be_repeated(caller: Caller) -> None:
         await caller.delete(volume.volume_id)
 
 
+@pytest.mark.system
 async def test_a_volume_in_use_is_not_deleted(caller: Caller) -> None:
     """FAILED_PRECONDITION while it is staged; afterwards it goes."""
     for number, capability in enumerate((mount_capability(), block_capability(), SHARED)):
@@ -151,11 +155,12 @@ def copied_mounts() -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
+@pytest.mark.system
 async def test_a_volume_that_is_mounted_elsewhere_is_not_let_go(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ABORTED while another mount namespace has it; when that ends, it can be unstaged and goes."""
-    monkeypatch.setattr(loops, "_SECONDS", 0.0)
+    monkeypatch.setattr(loops, "RELEASE_SECONDS", 0.0)
     volume = await caller.create("v")
     await used(caller, volume.volume_id)
     with copied_mounts():
@@ -168,11 +173,12 @@ async def test_a_volume_that_is_mounted_elsewhere_is_not_let_go(
     await caller.delete(volume.volume_id)
 
 
+@pytest.mark.system
 async def test_a_volume_that_is_still_held_gets_no_second_device(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Staged again it is the same file system as elsewhere; two on one image would destroy it."""
-    monkeypatch.setattr(loops, "_SECONDS", 0.0)
+    monkeypatch.setattr(loops, "RELEASE_SECONDS", 0.0)
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
     (target / "first").write_text("1")
@@ -189,11 +195,12 @@ async def test_a_volume_that_is_still_held_gets_no_second_device(
     await caller.delete(volume.volume_id)
 
 
+@pytest.mark.system
 async def test_a_device_that_is_about_to_go_is_not_shown(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would vanish from its pod when whoever holds it lets go."""
-    monkeypatch.setattr(loops, "_SECONDS", 0.0)
+    monkeypatch.setattr(loops, "RELEASE_SECONDS", 0.0)
     capability = block_capability()
     volume = await caller.create("v", capability=capability)
     target = await used(caller, volume.volume_id, capability)
@@ -205,11 +212,12 @@ async def test_a_device_that_is_about_to_go_is_not_shown(
     monkeypatch.undo()
     await used(caller, volume.volume_id, capability)
     target.write_bytes(b"x" * 4096)
-    assert not any(loops.going(device) for device in loops.find(image(caller)))
+    assert not any(loops.is_autoclear(device) for device in loops.find(image(caller)))
     await released(caller, volume.volume_id)
     await caller.delete(volume.volume_id)
 
 
+@pytest.mark.system
 async def test_who_copies_all_mounts_for_a_moment_is_waited_for(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +239,7 @@ async def test_who_copies_all_mounts_for_a_moment_is_waited_for(
     await caller.delete(volume.volume_id)
 
 
+@pytest.mark.system
 async def test_a_read_only_publish_cannot_be_written(caller: Caller) -> None:
     """The kernel refuses writes through the read-only path, and only there."""
     volume = await caller.create("v")
@@ -248,6 +257,7 @@ async def test_a_read_only_publish_cannot_be_written(caller: Caller) -> None:
     await caller.unstage(volume.volume_id)
 
 
+@pytest.mark.system
 async def test_a_single_writer_has_one_path(caller: Caller) -> None:
     """A second target of a SINGLE_NODE_SINGLE_WRITER volume is refused."""
     for number, make in enumerate((mount_capability, block_capability)):
@@ -259,6 +269,7 @@ async def test_a_single_writer_has_one_path(caller: Caller) -> None:
         await released(caller, volume.volume_id)
 
 
+@pytest.mark.system
 async def test_two_staging_paths_never_mount_one_image_twice(caller: Caller) -> None:
     """On one machine a volume that is staged for one node is not mounted for another."""
     volume = await caller.create("v")
@@ -290,6 +301,7 @@ async def test_what_is_not_ours_is_left_alone(caller: Caller) -> None:
     assert (caller.target / "precious").read_text() == "x"
 
 
+@pytest.mark.system
 async def test_a_killed_mkfs_leaves_an_empty_image(caller: Caller) -> None:
     """What a killed stage left beside the image is replaced, counted nowhere, and goes with it."""
     volume = await caller.create("v")
@@ -304,6 +316,7 @@ async def test_a_killed_mkfs_leaves_an_empty_image(caller: Caller) -> None:
     assert list(half.parent.iterdir()) == []
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("capability", "size"),
     [
@@ -332,6 +345,7 @@ async def test_a_published_volume_grows(
     await released(caller, volume.volume_id)
 
 
+@pytest.mark.system
 async def test_a_file_system_that_is_in_use_is_not_taken_away_to_grow(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,6 +367,7 @@ async def test_a_file_system_that_is_in_use_is_not_taken_away_to_grow(
     await released(caller, volume.volume_id)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("fs_type", "size"), [("ext4", 32 * MIB), ("xfs", XFS)])
 async def test_copies_of_a_mounted_volume_mount_beside_it(
     caller: Caller, fs_type: str, size: int
@@ -392,24 +407,26 @@ async def test_a_copy_is_not_smaller_than_its_source(caller: Caller) -> None:
     assert await refused(small) is Code.OUT_OF_RANGE
 
 
-def mounted(target: Path) -> list[mounts.Mounted]:
+def mounted(target: Path) -> list[mounts.Mount]:
     """What is at a path."""
     found = mounts.at(target)
     assert found is not None
     return [found]
 
 
+@pytest.mark.system
 async def test_a_volume_is_not_unmounted_while_a_copy_holds_its_writers(caller: Caller) -> None:
     """Frozen and unmounted it would be stuck for ever: nothing is left that could be thawed."""
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
-    with copies.frozen(mounted(target)):
+    with copies.freeze(mounted(target)):
         assert await refused(caller.unpublish(volume.volume_id)) is Code.FAILED_PRECONDITION
     await released(caller, volume.volume_id)
     assert loops.find(image(caller)) == []
     await caller.delete(volume.volume_id)
 
 
+@pytest.mark.system
 async def test_only_the_file_system_that_was_found_is_frozen(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,16 +437,17 @@ async def test_only_the_file_system_that_was_found_is_frozen(
     caller.target.mkdir()
     asked: list[int] = []
     monkeypatch.setattr(fcntl, "ioctl", lambda _, request, *__: asked.append(request))
-    with copies.frozen(gone):
+    with copies.freeze(gone):
         assert asked == []
     assert asked == []
 
 
+@pytest.mark.system
 async def test_a_volume_that_was_left_frozen_and_unmounted_can_be_used_again(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A controller was killed during a copy, and a node unmounted before the next one started."""
-    monkeypatch.setattr(loops, "_SECONDS", 0.0)
+    monkeypatch.setattr(loops, "RELEASE_SECONDS", 0.0)
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
     (target / "first").write_text("1")
@@ -445,11 +463,12 @@ async def test_a_volume_that_was_left_frozen_and_unmounted_can_be_used_again(
     await caller.delete(volume.volume_id)
 
 
+@pytest.mark.system
 async def test_a_frozen_file_system_is_thawed_by_the_next_start(caller: Caller) -> None:
     """A controller that was killed during a copy holds up nobody after its restart."""
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
-    freeze = copies.frozen(mounted(target))
+    freeze = copies.freeze(mounted(target))
     freeze.__enter__()
     with driver(caller.folder) as again:
         assert again.calls is not None
@@ -466,12 +485,13 @@ def is_frozen(target: Path) -> bool:
     return done.returncode != 0
 
 
+@pytest.mark.system
 async def test_writers_are_held_until_the_copy_that_holds_them_is_there(caller: Caller) -> None:
     """Neither another copy that ends before it nor another controller that starts lets them go."""
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
-    with copies.alone(image(caller)), copies.frozen(mounted(target)):
-        with copies.frozen(mounted(target)):
+    with copies.lock_image(image(caller)), copies.freeze(mounted(target)):
+        with copies.freeze(mounted(target)):
             pass
         assert is_frozen(target)
         with driver(caller.folder):
@@ -480,20 +500,22 @@ async def test_writers_are_held_until_the_copy_that_holds_them_is_there(caller: 
     await released(caller, volume.volume_id)
 
 
+@pytest.mark.system
 async def test_copies_of_a_mounted_volume_take_turns(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first to end lets writers go on, under the other too; ABORTED until it is its turn."""
-    monkeypatch.setattr(copies, "ALONE_SECONDS", 0.0)
+    monkeypatch.setattr(copies, "LOCK_SECONDS", 0.0)
     volume = await caller.create("v")
     await used(caller, volume.volume_id)
-    with copies.alone(image(caller)):
+    with copies.lock_image(image(caller)):
         assert await refused(caller.snapshot("s", volume.volume_id)) is Code.ABORTED
     taken = await caller.snapshot("s", volume.volume_id)
     await released(caller, volume.volume_id)
     await caller.delete_snapshot(taken.snapshot_id)
 
 
+@pytest.mark.system
 async def test_stats_and_expand_know_where_a_volume_is(caller: Caller) -> None:
     """NOT_FOUND for an unknown volume and for a path where it is not."""
     volume = await caller.create("v")
@@ -507,6 +529,7 @@ async def test_stats_and_expand_know_where_a_volume_is(caller: Caller) -> None:
     await released(caller, volume.volume_id)
 
 
+@pytest.mark.system
 async def test_devices_are_found_again_after_a_restart(tmp_path: Path) -> None:
     """A node that was killed with a staged device unstages it as if nothing had happened."""
     capability = block_capability()
@@ -520,6 +543,7 @@ async def test_devices_are_found_again_after_a_restart(tmp_path: Path) -> None:
         assert loops.find(image(caller)) == []
 
 
+@pytest.mark.system
 async def test_bad_node_requests_are_refused(caller: Caller) -> None:
     """Missing fields, relative paths and unknown volumes each have their code."""
     volume = await caller.create("v")
@@ -543,6 +567,7 @@ async def test_bad_node_requests_are_refused(caller: Caller) -> None:
     assert await refused(caller.stage(id, bad)) is Code.INVALID_ARGUMENT
 
 
+@pytest.mark.system
 async def test_on_a_full_disk_nothing_is_made_and_what_takes_room_can_be_deleted(
     tmp_path: Path,
 ) -> None:
@@ -570,6 +595,7 @@ async def test_on_a_full_disk_nothing_is_made_and_what_takes_room_can_be_deleted
         mounts.unmount(data)
 
 
+@pytest.mark.system
 async def test_a_full_disk_leaves_nothing_of_a_copy(tmp_path: Path) -> None:
     """A disk that ends before the pool does: RESOURCE_EXHAUSTED, no file, no promise."""
     data = tmp_path / "data"
@@ -590,6 +616,7 @@ async def test_a_full_disk_leaves_nothing_of_a_copy(tmp_path: Path) -> None:
         mounts.unmount(data)
 
 
+@pytest.mark.system
 async def test_blocks_are_shared_where_the_file_system_can(tmp_path: Path) -> None:
     """On xfs with reflink a clone of a full image takes no second room."""
     disk, data = tmp_path / "disk", tmp_path / "data"
@@ -597,7 +624,7 @@ async def test_blocks_are_shared_where_the_file_system_can(tmp_path: Path) -> No
     with disk.open("wb") as file:
         file.truncate(XFS)
     filesystems.make("xfs", disk)
-    with loops.attached(disk) as device:
+    with loops.attach(disk) as device:
         mounts.mount(device, data, "xfs", [])
     try:
         with driver(tmp_path, config(pool("pool-a", "a", "1Gi"))) as made:
@@ -616,6 +643,7 @@ async def test_blocks_are_shared_where_the_file_system_can(tmp_path: Path) -> No
         mounts.unmount(data)
 
 
+@pytest.mark.system
 async def test_what_others_mounted_is_left_alone(caller: Caller, tmp_path: Path) -> None:
     """A wrong path does not cost somebody else a mount."""
     id = (await caller.create("v")).volume_id
@@ -630,6 +658,7 @@ async def test_what_others_mounted_is_left_alone(caller: Caller, tmp_path: Path)
         mounts.unmount(foreign)
 
 
+@pytest.mark.system
 async def test_nothing_is_mounted_through_a_link(caller: Caller, tmp_path: Path) -> None:
     """When the link goes the mount would stay; files in the place of folders are told as well."""
     id = (await caller.create("v")).volume_id
@@ -695,6 +724,7 @@ async def test_an_unknown_id_costs_nobody_anything(tmp_path: Path, privileged: b
         await caller.delete(known)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("capability", [mount_capability(), SHARED, block_capability()])
 async def test_only_the_volume_itself_is_unpublished(
     caller: Caller, capability: csi.VolumeCapability
@@ -712,6 +742,7 @@ async def test_only_the_volume_itself_is_unpublished(
     assert not caller.target.exists()
 
 
+@pytest.mark.system
 async def test_a_mount_of_the_pools_own_disk_is_not_ours(caller: Caller, tmp_path: Path) -> None:
     """A folder of the same file system, or another loop device, that somebody mounted stays."""
     id = (await caller.create("v")).volume_id
@@ -730,7 +761,7 @@ async def test_a_mount_of_the_pools_own_disk_is_not_ours(caller: Caller, tmp_pat
     with disk.open("wb") as file:
         file.truncate(16 * MIB)
     filesystems.make("ext4", disk)
-    with loops.attached(disk) as device:
+    with loops.attach(disk) as device:
         mounts.mount(device, place, "ext4", ())
     try:
         for wrong in (*UNKNOWN, id):
@@ -740,6 +771,7 @@ async def test_a_mount_of_the_pools_own_disk_is_not_ours(caller: Caller, tmp_pat
         mounts.unmount(place)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("capability", [mount_capability(), SHARED, block_capability()])
 async def test_what_the_driver_made_is_removed_also_if_it_is_no_longer_mounted(
     caller: Caller, capability: csi.VolumeCapability
@@ -756,6 +788,7 @@ async def test_what_the_driver_made_is_removed_also_if_it_is_no_longer_mounted(
     assert not target.exists()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("where", ["data", "data/pools", "data/pools/pool-a/x", "."])
 @pytest.mark.parametrize("capability", [mount_capability(), SHARED, block_capability()])
 async def test_nothing_is_mounted_over_the_drivers_own_data(
@@ -799,6 +832,7 @@ async def test_paths_that_cannot_be(caller: Caller, tmp_path: Path) -> None:
     await caller.delete(made.volume_id)
 
 
+@pytest.mark.system
 async def test_a_refused_staging_makes_no_folder(caller: Caller, tmp_path: Path) -> None:
     """Nothing is left at the path."""
     id = (await caller.create("v")).volume_id
@@ -828,12 +862,17 @@ def fails(number: int, outcome: int) -> Callable[..., Any]:
     return ioctl
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("request_number", "outcome", "sentence"),
     [
-        (loops._GET_FREE, -errno.ENOSPC, "unstage a volume on this node"),
-        (loops._GET_FREE, 987_654, "/dev/loop987654, which the kernel offers, cannot be opened"),
-        (loops._CONFIGURE, -errno.EBUSY, "others took the free one"),
+        (loops._LOOP_CTL_GET_FREE, -errno.ENOSPC, "unstage a volume on this node"),
+        (
+            loops._LOOP_CTL_GET_FREE,
+            987_654,
+            "/dev/loop987654, which the kernel offers, cannot be opened",
+        ),
+        (loops._LOOP_CONFIGURE, -errno.EBUSY, "others took the free one"),
     ],
     ids=["none", "no-node", "taken"],
 )
@@ -867,6 +906,7 @@ async def test_without_a_free_loop_device_nothing_is_staged_until_there_is_one(
     await caller.delete(id)
 
 
+@pytest.mark.system
 async def test_without_devices_the_way_out_is_said(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -889,6 +929,7 @@ async def test_texts_with_a_null_are_refused(caller: Caller) -> None:
     assert await refused(caller.stats(id, Path("/a\0b"))) is Code.INVALID_ARGUMENT
 
 
+@pytest.mark.system
 async def test_a_device_that_was_read_only_can_be_written_by_the_next(caller: Caller) -> None:
     """What the kernel refused for one volume it does not refuse for another on the same device."""
     reading = block_capability(Mode.SINGLE_NODE_READER_ONLY)
@@ -898,4 +939,5 @@ async def test_a_device_that_was_read_only_can_be_written_by_the_next(caller: Ca
     second = await caller.create("second")
     target = await used(caller, second.volume_id)
     (target / "file").write_text("x")
+    assert (target / "file").read_text() == "x"
     await released(caller, second.volume_id)

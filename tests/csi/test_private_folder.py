@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.csi.scene import Mode, calling, mount_capability
 
-from zonewise.csi.driver import open_data
+from zonewise.csi.driver import open_data_folder
 
 SHARED = mount_capability(Mode.MULTI_NODE_MULTI_WRITER)
 STRANGER = 4711
@@ -43,6 +43,7 @@ def passable() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.system
 async def test_a_shared_volume_is_read_at_the_pods_path_and_nowhere_else(passable: Path) -> None:
     """Another user is kept out of the data folder, and not of the mount in his pod."""
     with calling(passable) as caller:
@@ -63,6 +64,7 @@ async def test_a_shared_volume_is_read_at_the_pods_path_and_nowhere_else(passabl
             await caller.unstage(id)
 
 
+@pytest.mark.system
 async def test_what_an_earlier_version_left_open_is_closed_at_the_start(passable: Path) -> None:
     """Modes of existing folders and journals, also of one in use, are corrected."""
     with calling(passable) as caller:
@@ -81,11 +83,12 @@ async def test_what_an_earlier_version_left_open_is_closed_at_the_start(passable
         await caller.create("w", capability=SHARED)
 
 
+@pytest.mark.system
 def test_a_folder_with_files_of_others_keeps_its_mode(tmp_path: Path) -> None:
     """A data folder that is used for other things stays as it is; what we make there is closed."""
     (tmp_path / "others").write_text("x")
     tmp_path.chmod(0o1777)
-    open_data(tmp_path).close()
+    open_data_folder(tmp_path).close()
     assert mode(tmp_path) == 0o1777
     assert mode(tmp_path / "pools") == 0o700
     assert mode(tmp_path / "journal.db") == 0o600
@@ -96,6 +99,6 @@ def test_without_root_volumes_can_be_reached_through_their_links(
 ) -> None:
     """There is no mount then, so the folders above a volume are passable, and nothing is listed."""
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
-    open_data(tmp_path / "data", privileged=False).close()
+    open_data_folder(tmp_path / "data", privileged=False).close()
     assert mode(tmp_path / "data") == mode(tmp_path / "data" / "pools") == 0o711
     assert mode(tmp_path / "data" / "journal.db") == 0o600

@@ -31,8 +31,8 @@ from tests.embedded.apiserver.program import running as api_running
 from zonewise.api.errors import ConfigError
 from zonewise.cli.main import main
 from zonewise.csi.config_file import ConfigFile
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport import methods
 from zonewise.storage.domains import parse_domain_labels
 
@@ -113,6 +113,7 @@ def test_a_bad_start_is_one_sentence_and_exit_2(
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.system
 async def test_the_driver_starts_serves_and_stops(tmp_path: Path) -> None:
     """All three services answer behind one socket; SIGTERM ends it with 0 and no socket."""
     program = Program(tmp_path)
@@ -137,6 +138,7 @@ async def test_the_driver_starts_serves_and_stops(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.system
 async def test_check_finds_what_does_not_agree(tmp_path: Path) -> None:
     """An image that nobody knows and an entry without one are findings, and stay as they are."""
     program = Program(tmp_path)
@@ -155,6 +157,7 @@ async def test_check_finds_what_does_not_agree(tmp_path: Path) -> None:
     assert stray.exists()
 
 
+@pytest.mark.system
 def test_check_says_what_it_needs(tmp_path: Path) -> None:
     """No folder and no configuration are exit 2."""
     for arguments in (["--config", "/nowhere"], ["--config", __file__], []):
@@ -167,6 +170,7 @@ def test_check_says_what_it_needs(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
+@pytest.mark.system
 async def test_a_changed_file_is_read_while_the_driver_runs(tmp_path: Path) -> None:
     """A pool that is added is used; a broken file keeps the last good one and is told about."""
     program = Program(tmp_path)
@@ -205,20 +209,20 @@ def test_the_swap_of_a_config_map_is_seen(tmp_path: Path) -> None:
     (tmp_path / "config.json").symlink_to("..data/config.json")
     file = ConfigFile(tmp_path / "config.json", parse_domain_labels(LABELS, DRIVER))
     seen: list[int] = []
-    file.on_change(lambda found: seen.append(found.states["p"].capacity))
-    file.look()
+    file.on_change(lambda found: seen.append(found.pool_states["p"].capacity))
+    file.reload()
     assert seen == []
     (tmp_path / "..new").symlink_to("..1")
     (tmp_path / "..new").rename(data)
     shutil.rmtree(tmp_path / "..0")
-    file.look()
+    file.reload()
     assert seen == [2 << 30]
     (tmp_path / "config.json").unlink()
-    file.look()
+    file.reload()
     assert file.problem is not None
-    assert file.current.states["p"].capacity == 2 << 30
+    assert file.current.pool_states["p"].capacity == 2 << 30
     (tmp_path / "config.json").write_text(config(pool("p", "a", "2Gi")))
-    file.look()
+    file.reload()
     assert not file.problem
     assert seen == [2 << 30]
 
@@ -228,25 +232,26 @@ def test_a_configuration_may_come_later(tmp_path: Path) -> None:
     labels = parse_domain_labels(LABELS, DRIVER)
     path = tmp_path / "config.json"
     with pytest.raises(ConfigError, match="No such file"):
-        ConfigFile(path, labels, may_come=True)
+        ConfigFile(path, labels, may_be_missing=True)
     (tmp_path / "..2026").mkdir()
     (tmp_path / "..data").symlink_to("..2026")
-    file = ConfigFile(path, labels, may_come=True)
+    file = ConfigFile(path, labels, may_be_missing=True)
     news: list[bool] = []
-    file.on_news(lambda: news.append(file.known))
-    file.look()
-    assert (file.known, file.problem, file.current.pools, news) == (False, None, (), [])
+    file.on_status_change(lambda: news.append(file.loaded))
+    file.reload()
+    assert (file.loaded, file.problem, file.current.pools, news) == (False, None, (), [])
     path.write_text('{"version": 2}')
-    file.look()
-    assert (file.known, file.problem, news) == (True, None, [True])
+    file.reload()
+    assert (file.loaded, file.problem, news) == (True, None, [True])
     path.write_text(config(pool("p", "a", "1Gi")))
-    file.look()
+    file.reload()
     assert [one.name for one in file.current.pools] == ["p"]
     for wrong, may_come in ((tmp_path / "none" / "config.json", True), (tmp_path / "x", False)):
         with pytest.raises(ConfigError):
-            ConfigFile(wrong, labels, may_come=may_come)
+            ConfigFile(wrong, labels, may_be_missing=may_come)
 
 
+@pytest.mark.system
 async def test_labels_are_waited_for_and_followed(tmp_path: Path) -> None:
     """Without its label a node is not ready and says so; its value is told when it comes."""
     with api_running(tmp_path / "api") as api:
@@ -282,6 +287,7 @@ async def told(caller: Caller, domain: dict[str, str]) -> bool:
     return dict(info.accessible_topology.segments) == domain
 
 
+@pytest.mark.system
 async def test_two_controllers_on_one_folder_make_one_volume_per_name(tmp_path: Path) -> None:
     """Two programs race for the same names with different preferences: each name is one volume."""
     first = Program(tmp_path)

@@ -17,6 +17,7 @@ from zonewise.csi.transport import methods
 from zonewise.csi.transport.methods import Method
 
 
+@pytest.mark.system
 def test_the_modules_are_what_the_text_makes() -> None:
     """Who edits csi.proto runs ``python -m tools.csi generate``; the result says so itself."""
     for name, text in generated().items():
@@ -30,8 +31,8 @@ def test_methods_have_the_types_of_the_protocol() -> None:
     assert len(found) > 20
     for method in found:
         declared = csi.DESCRIPTOR.services_by_name[method.service].methods_by_name[method.name]
-        assert declared.input_type is method.asked.DESCRIPTOR
-        assert declared.output_type is method.answered.DESCRIPTOR
+        assert declared.input_type is method.request_type.DESCRIPTOR
+        assert declared.output_type is method.response_type.DESCRIPTOR
 
 
 @pytest.mark.real

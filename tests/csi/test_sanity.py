@@ -9,26 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.csi.sanity_settings import KINDS, RUNNABLE, SECRET
 from tests.csi.scene import Program, config, files, left_behind, pool, running
 from tools.csi.binary import CSI
 from tools.realkube.binaries import find
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
-
-SECRET = "correct-horse-battery"
-RUNNABLE = 72
-"""Of 103: the rest is about attaching, changing parameters, groups and health, not offered here."""
-KINDS = (
-    "CreateVolumeSecret",
-    "DeleteVolumeSecret",
-    "ControllerValidateVolumeCapabilitiesSecret",
-    "ControllerExpandVolumeSecret",
-    "NodeStageVolumeSecret",
-    "NodePublishVolumeSecret",
-    "CreateSnapshotSecret",
-    "DeleteSnapshotSecret",
-    "ListSnapshotsSecret",
-)
 
 
 @pytest.mark.parametrize("access", ["mount", "block"])

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from zonewise.csi.answering import answered
-from zonewise.csi.driver import DataFolder, Threads, open_data
+from zonewise.csi.answering import collect_answers
+from zonewise.csi.driver import DataFolder, Threads, open_data_folder
+from zonewise.csi.errors import Code, CsiError, aborted
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services.plugin import Plugin
-from zonewise.csi.status import Code, CsiError, aborted
-from zonewise.storage import EntryState, JournalEntry, Stored
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels
-from zonewise.storage.identifiers import StorageId
+from zonewise.storage.identifiers import StorageId, StoredKind
+from zonewise.storage.journal import EntryState, JournalEntry
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[dict[str, DataFolder]]:
     """Two journals in the place of two clusters'."""
-    made = {name: open_data(tmp_path / name, privileged=False) for name in ("east", "west")}
+    made = {name: open_data_folder(tmp_path / name, privileged=False) for name in ("east", "west")}
     yield made
     for one in made.values():
         one.close()
@@ -41,11 +41,11 @@ def plugin(folders: dict[str, DataFolder]) -> Plugin:
 
 def recorded(folder: DataFolder, name: str, uuid: str) -> JournalEntry:
     """A finished volume in a journal."""
-    entry = JournalEntry(stored=Stored.VOLUME, uuid=uuid, name=name, pool="p", bytes=1)
+    entry = JournalEntry(kind=StoredKind.VOLUME, uuid=uuid, name=name, pool="p", bytes=1)
     made = folder.journal.reserve(entry, None).entry
     assert made is not None
     assert made.state is EntryState.RESERVED
-    return folder.journal.change(made, made.created())
+    return folder.journal.change(made, made.as_created())
 
 
 def code(call: Callable[[], object]) -> Code:
@@ -57,14 +57,14 @@ def code(call: Callable[[], object]) -> Code:
 
 def test_a_class_names_its_cluster(plugin: Plugin, folders: dict[str, DataFolder]) -> None:
     """One of several that there is; the only one need not be named."""
-    assert plugin.of_class("west").journal is folders["west"].journal
+    assert plugin.scope_of_class("west").journal is folders["west"].journal
     for wrong in ("", "north"):
         with pytest.raises(CsiError, match="east, west") as caught:
-            plugin.of_class(wrong)
+            plugin.scope_of_class(wrong)
         assert caught.value.code is Code.INVALID_ARGUMENT
     del folders["east"]
-    assert plugin.of_class("").journal is folders["west"].journal
-    assert code(lambda: plugin.of_class("east")) is Code.INVALID_ARGUMENT
+    assert plugin.scope_of_class("").journal is folders["west"].journal
+    assert code(lambda: plugin.scope_of_class("east")) is Code.INVALID_ARGUMENT
 
 
 def test_an_id_leads_to_its_cluster(plugin: Plugin, folders: dict[str, DataFolder]) -> None:
@@ -72,14 +72,14 @@ def test_an_id_leads_to_its_cluster(plugin: Plugin, folders: dict[str, DataFolde
     uuid = "1" * 32
     entry = recorded(folders["west"], "pvc-1", uuid)
     for cluster in ("west", "", "renamed"):
-        id = str(StorageId(Stored.VOLUME, uuid, 4 if cluster else 0, cluster))
-        assert plugin.existing(id, Stored.VOLUME) == entry
-    lost = str(StorageId(Stored.VOLUME, "2" * 32, 4, "north"))
-    assert code(lambda: plugin.existing(lost, Stored.VOLUME)) is Code.FAILED_PRECONDITION
-    assert plugin.entry(lost, Stored.VOLUME) is None
-    gone = str(StorageId(Stored.VOLUME, "2" * 32, 4, "east"))
+        id = str(StorageId(StoredKind.VOLUME, uuid, 4 if cluster else 0, cluster))
+        assert plugin.require_entry(id, StoredKind.VOLUME) == entry
+    lost = str(StorageId(StoredKind.VOLUME, "2" * 32, 4, "north"))
+    assert code(lambda: plugin.require_entry(lost, StoredKind.VOLUME)) is Code.FAILED_PRECONDITION
+    assert plugin.find_entry(lost, StoredKind.VOLUME) is None
+    gone = str(StorageId(StoredKind.VOLUME, "2" * 32, 4, "east"))
     for id in (gone, "garbage"):
-        assert code(partial(plugin.existing, id, Stored.VOLUME)) is Code.NOT_FOUND
+        assert code(partial(plugin.require_entry, id, StoredKind.VOLUME)) is Code.NOT_FOUND
 
 
 def test_pages_go_over_all_clusters(plugin: Plugin, folders: dict[str, DataFolder]) -> None:
@@ -89,8 +89,8 @@ def test_pages_go_over_all_clusters(plugin: Plugin, folders: dict[str, DataFolde
     folders["orient"] = folders["east"]
     found, token = [], ""
     while True:
-        answer = plugin.page(
-            Stored.VOLUME,
+        answer = plugin.answer_page(
+            StoredKind.VOLUME,
             token,
             2,
             lambda page: csi.ListVolumesResponse(
@@ -110,7 +110,7 @@ def test_pages_go_over_all_clusters(plugin: Plugin, folders: dict[str, DataFolde
 
 def test_a_request_says_which_cluster_it_is_about(plugin: Plugin) -> None:
     """By its class, its volume, its snapshot or its source; a list is about none."""
-    id = str(StorageId(Stored.VOLUME, "1" * 32, 4, "west"))
+    id = str(StorageId(StoredKind.VOLUME, "1" * 32, 4, "west"))
     for request in (
         csi.CreateVolumeRequest(parameters={"clusterID": "west"}),
         csi.NodeStageVolumeRequest(volume_id=id),
@@ -129,9 +129,9 @@ def test_who_does_not_answer_is_left_out() -> None:
         raise aborted("away")
 
     told: dict[str, CsiError] = {}
-    assert answered({"east": lambda: 1, "west": away}, told) == {"east": 1}
+    assert collect_answers({"east": lambda: 1, "west": away}, told) == {"east": 1}
     assert [*told] == ["west"]
-    assert code(lambda: answered({"west": away})) is Code.ABORTED
+    assert code(lambda: collect_answers({"west": away})) is Code.ABORTED
 
 
 @pytest.mark.asyncio

@@ -27,15 +27,15 @@ from tests.csi.scene import (
 )
 
 from zonewise.api.errors import ConfigError
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.locks import Locks
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport import methods
-from zonewise.csi.transport.calls import Calls, inline
+from zonewise.csi.transport.calls import Calls, run_inline
 from zonewise.csi.transport.client import CsiClient, InProcessClient
 from zonewise.csi.transport.methods import Method, bind
-from zonewise.csi.transport.redaction import redacted
-from zonewise.csi.transport.server import SocketServer, socket_path
+from zonewise.csi.transport.redaction import redact
+from zonewise.csi.transport.server import SocketServer, parse_endpoint
 from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.runtime.process import logs
 
@@ -64,7 +64,7 @@ async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             yield found
         finally:
             await found.close()
-            await server.stop()
+            await server.close()
         assert not server.path.exists()
 
 
@@ -173,7 +173,7 @@ def test_all_secret_fields_of_the_protocol_are_hidden() -> None:
         if "secrets" in message.fields_by_name:
             found += 1
             made = getattr(csi, message.name)(secrets={"key": SECRET})
-            assert redacted(made) == {"secrets": "(hidden)"}
+            assert redact(made) == {"secrets": "(hidden)"}
     assert found > 15
 
 
@@ -219,7 +219,7 @@ async def test_a_deadline_ends_the_waiting_and_not_the_work(tmp_path: Path, kind
     finally:
         slow.go.set()
         await found.close()
-        await server.stop()
+        await server.close()
 
 
 async def test_a_refusal_after_the_deadline_is_no_fault() -> None:
@@ -248,7 +248,7 @@ async def test_what_waits_beyond_its_deadline_never_starts() -> None:
         done.append(1)
         return csi.ProbeResponse()
 
-    calls = Calls([bind(methods.PROBE, serve)], worker=inline)
+    calls = Calls([bind(methods.PROBE, serve)], worker=run_inline)
     with pytest.raises(CsiError) as refusal:
         await calls.call(methods.PROBE, csi.ProbeRequest(), timeout=-1.0)
     assert (refusal.value.code, done) == (Code.DEADLINE_EXCEEDED, [])
@@ -260,7 +260,7 @@ async def test_a_fault_of_ours_is_internal_and_says_where_to_look(log: io.String
     def serve(_request: csi.ProbeRequest) -> csi.ProbeResponse:
         raise RuntimeError("a detail that is nobody's business")
 
-    client = InProcessClient(Calls([bind(methods.PROBE, serve)], worker=inline))
+    client = InProcessClient(Calls([bind(methods.PROBE, serve)], worker=run_inline))
     with pytest.raises(CsiError) as refusal:
         await client.call(methods.PROBE, csi.ProbeRequest())
     assert refusal.value.code is Code.INTERNAL
@@ -289,7 +289,7 @@ async def test_the_socket_of_a_killed_server_is_replaced(tmp_path: Path) -> None
         assert path.stat().st_mode & 0o777 == 0o600
         with pytest.raises(ConfigError, match="in use"):
             await SocketServer(made.calls, path).start()
-        await server.stop()
+        await server.close()
         path.write_text("a file")
         with pytest.raises(ConfigError, match="not a socket"):
             await SocketServer(made.calls, path).start()
@@ -301,26 +301,26 @@ async def test_the_socket_of_a_killed_server_is_replaced(tmp_path: Path) -> None
 def test_an_endpoint_is_a_unix_socket(endpoint: str) -> None:
     """Anything else is one sentence."""
     with pytest.raises(ConfigError, match="--endpoint"):
-        socket_path(endpoint)
+        parse_endpoint(endpoint)
 
 
 def test_locks_exclude_threads_and_are_shared_by_readers(tmp_path: Path) -> None:
     """Second writers are ABORTED, readers are not; another file object is another process."""
     one, two = Locks(tmp_path / "lock"), Locks(tmp_path / "lock")
-    with one.held("v"):
-        with pytest.raises(CsiError) as refusal, two.held("v"):
+    with one.hold("v"):
+        with pytest.raises(CsiError) as refusal, two.hold("v"):
             pass
         assert refusal.value.code is Code.ABORTED
-        with one.held("other"):
+        with one.hold("other"):
             pass
     with (
-        one.held("v", shared=True),
-        two.held("v", shared=True),
+        one.hold("v", shared=True),
+        two.hold("v", shared=True),
         pytest.raises(CsiError),
-        one.held("v"),
+        one.hold("v"),
     ):
         pass
-    with two.held("v"):
+    with two.hold("v"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
@@ -337,6 +337,7 @@ async def test_a_driver_lives_in_virtual_time(tmp_path: Path) -> None:
     assert loop.time() == 5 * 3600
 
 
+@pytest.mark.system
 def test_a_cluster_in_one_process_loads_no_grpc() -> None:
     """Its driver is called without a socket, and the library for sockets takes 8 MB."""
     code = "import sys, zonewise.embedded.csi_driver; sys.exit('grpc' in sys.modules)"

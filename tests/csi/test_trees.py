@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.csi.hostile_tenant import attacker, contents, kept
 from tests.csi.scene import (
     Caller,
     Mode,
@@ -28,8 +29,8 @@ from tests.csi.scene import (
     refused,
 )
 
-from zonewise.csi.backends.folders import beneath, mounts, trees
-from zonewise.csi.status import Code
+from zonewise.csi.backends.folders import mounts, safe_open, trees
+from zonewise.csi.errors import Code
 
 SHARED = mount_capability(Mode.MULTI_NODE_MULTI_WRITER)
 SECRET = "only root may read this"
@@ -78,7 +79,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         def lacking(_root: int, _path: bytes) -> int:
             raise OSError(errno.ENOSYS, "not here")
 
-        monkeypatch.setattr(beneath, "_openat2", lacking)
+        monkeypatch.setattr(safe_open, "_openat2", lacking)
     return str(request.param)
 
 
@@ -113,46 +114,18 @@ def bait(volume: Path, secrets: Path) -> tuple[Path, Path]:
     return folder, link
 
 
-def contents(folder: Path) -> list[str]:
-    """The texts of all files in a folder, and of none that a link leads to."""
-    return [
-        Path(parent, name).read_text()
-        for parent, _, names in os.walk(folder)
-        for name in names
-        if not Path(parent, name).is_symlink()
-    ]
-
-
 async def shared(caller: Caller, name: str = "v") -> tuple[str, Path]:
     """A shared volume and its folder."""
     made = await caller.create(name, capability=SHARED)
     return made.volume_id, kept(caller, made.volume_id)
 
 
-def kept(caller: Caller, id: str) -> Path:
-    return caller.folder / "data" / "pools" / "pool-a" / id
-
-
-@contextmanager
-def attacker(program: str, *paths: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process of the tenant, at work; it is ended by its pid."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, paths)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
+@pytest.mark.system
 async def test_a_copy_that_is_held_up_and_misled_has_no_file_of_root(
     caller: Caller, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder that is swapped with a link while one of its files is opened is copied itself."""
-    monkeypatch.setattr(beneath, "LEASE_PAUSES", 10_000)
+    monkeypatch.setattr(safe_open, "LEASE_PAUSE_LIMIT", 10_000)
     id, volume = await shared(caller)
     folder, link = bait(volume, secret_folder(tmp_path))
     (volume / "work" / "secret").unlink()
@@ -174,7 +147,7 @@ async def test_a_folder_that_becomes_a_link_before_it_is_entered_is_not_followed
 ) -> None:
     """At whatever folder the swap happens, a copy has nothing of what the link leads to."""
     secrets = secret_folder(tmp_path)
-    original = beneath.open_folder
+    original = safe_open.open_folder
     for depth in ([], ["a"], ["a", "b"]):
         id, volume = await shared(caller, f"v{len(depth)}")
         if kind == "restore":
@@ -217,6 +190,7 @@ async def test_a_folder_that_becomes_a_link_before_it_is_entered_is_not_followed
         assert SECRET not in contents(kept(caller, made))
 
 
+@pytest.mark.system
 async def test_clones_taken_while_a_tenant_swaps_without_end_have_nothing_of_root(
     caller: Caller, tmp_path: Path, way: str
 ) -> None:
@@ -231,6 +205,7 @@ async def test_clones_taken_while_a_tenant_swaps_without_end_have_nothing_of_roo
             assert SECRET not in contents(kept(caller, taken.snapshot_id))
 
 
+@pytest.mark.system
 def test_measuring_and_removing_stay_in_the_volume_while_it_is_swapped(
     tmp_path: Path, way: str
 ) -> None:
@@ -260,7 +235,7 @@ def test_a_removal_that_meets_a_link_removes_the_link(
     link.unlink()
     outside = tmp_path / "link"
     outside.symlink_to(secrets)
-    original = beneath.open_folder
+    original = safe_open.open_folder
 
     @contextmanager
     def swapping(root: int, names: Sequence[str]) -> Iterator[int]:
@@ -276,6 +251,7 @@ def test_a_removal_that_meets_a_link_removes_the_link(
     assert sorted(contents(secrets)) == [SECRET] * 3
 
 
+@pytest.mark.system
 def test_a_copy_has_all_that_its_source_has(tmp_path: Path, way: str) -> None:
     """Owners, modes, attributes, ACLs, times, holes, hard links, links and special files."""
     source, target = tmp_path / "source", tmp_path / "target"
@@ -377,7 +353,7 @@ def test_what_vanishes_during_a_copy_is_left_out(
     (source / "folder").mkdir(parents=True)
     (source / "file").write_text("x")
     (source / "stays").write_text("y")
-    entry, folder = beneath.open_entry, beneath.open_folder
+    entry, folder = safe_open.open_entry, safe_open.open_folder
 
     @contextmanager
     def without_file(at: int, name: str) -> Iterator[int]:
@@ -432,6 +408,7 @@ def test_a_tree_with_paths_that_are_too_long_is_not_copied(tmp_path: Path, way: 
     trees.remove_tree(source)
 
 
+@pytest.mark.system
 async def test_what_is_mounted_in_a_volume_is_not_deleted_with_it(
     caller: Caller, tmp_path: Path
 ) -> None:
@@ -447,13 +424,14 @@ async def test_what_is_mounted_in_a_volume_is_not_deleted_with_it(
         assert await refused(caller.delete(id)) is Code.UNAVAILABLE
         assert (foreign / "precious").read_text() == "x"
     finally:
-        for one in mounts.table():
+        for one in mounts.read_table():
             if one.target.is_relative_to(tmp_path):
                 mounts.unmount(one.target)
     await caller.delete(id)
     assert (foreign / "precious").read_text() == "x"
 
 
+@pytest.mark.system
 def test_without_root_folders_that_cannot_be_written_are_removed() -> None:
     """A tenant's read-only folders are no reason to keep a volume, and set-id bits are dropped."""
     program = """

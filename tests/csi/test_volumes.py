@@ -28,10 +28,10 @@ from tests.csi.scene import (
 )
 
 from zonewise.csi.backends.folders.copies import make_folder
-from zonewise.csi.driver import LOCKS
+from zonewise.csi.driver import LOCK_FILE
+from zonewise.csi.errors import Code
 from zonewise.csi.locks import Locks
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import Code
 from zonewise.csi.transport import methods
 
 A, B, C = place("a"), place("b"), place("c")
@@ -431,7 +431,7 @@ async def test_somebody_elses_folder_is_neither_adopted_nor_removed(
 ) -> None:
     """What has the uuid of a new volume and another's mark stays; the volume gets a new uuid."""
     numbers = iter([uuid.UUID(int=1), uuid.UUID(int=2)])
-    monkeypatch.setattr("zonewise.csi.journal.uuid.uuid4", lambda: next(numbers))
+    monkeypatch.setattr("zonewise.csi.sqlite_journal.uuid.uuid4", lambda: next(numbers))
     strange = caller.folder / "data" / "pools" / "pool-a" / f"vol-{1:032x}"
     make_folder(strange, "another", None)
     (strange / "file").write_text("precious")
@@ -444,11 +444,11 @@ async def test_somebody_elses_folder_is_neither_adopted_nor_removed(
 async def test_two_calls_about_one_volume_are_not_done_at_once(caller: Caller) -> None:
     """Who comes second is told ABORTED; a volume that is being copied is not deleted."""
     volume = await caller.create("v")
-    locks = Locks(caller.folder / "data" / LOCKS)
-    with locks.held("volume v"):
+    locks = Locks(caller.folder / "data" / LOCK_FILE)
+    with locks.hold("volume v"):
         assert await refused(caller.create("v")) is Code.ABORTED
         assert await refused(caller.delete(volume.volume_id)) is Code.ABORTED
-    with locks.held("volume v", shared=True):
+    with locks.hold("volume v", shared=True):
         assert await refused(caller.delete(volume.volume_id)) is Code.ABORTED
         await caller.snapshot("s", volume.volume_id)
     await caller.delete(volume.volume_id)

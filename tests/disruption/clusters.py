@@ -9,7 +9,10 @@ from zonewise.api import Node, Pod, ReplicaSet, convert
 from zonewise.api.objects.apps import Deployment
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.objects.policy import PodDisruptionBudget
-from zonewise.disruption import Budget, Ledger, NamespaceBudgets, ScaleOwner, budget_of, owner_of
+from zonewise.disruption.budget import Budget, budget_of
+from zonewise.disruption.ledger import Ledger
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
+from zonewise.disruption.owners import ScaleOwner, owner_of
 
 NS = "shop"
 ZONE = "topology.kubernetes.io/zone"
@@ -102,7 +105,7 @@ def deployment(replicas: int, *, revisions: int = 1, name: str = "web") -> list[
         )
         for number in range(1, revisions + 1)
     ]
-    return [owner_of(above), *(owner_of(one) for one in sets)]
+    return [owner_of(above), *(owner_of(replica_set) for replica_set in sets)]
 
 
 def tdb(name: str = "web", *, domains: dict[str, int] | None = None, **spec: Any) -> Budget:
@@ -164,14 +167,16 @@ def namespace_budgets(
     )
 
 
-def allowed(made: NamespaceBudgets, name: str = "web") -> dict[str, int | None]:
+def allowed(namespace: NamespaceBudgets, name: str = "web") -> dict[str, int | None]:
     """What a budget allows in each domain."""
-    (key,) = (key for key in made.budgets if key[2] == name)
-    standing = made.standing(key, NOW)
-    return {domain.name: standing.allowed(domain.name) for domain in standing.named}
+    (key,) = (key for key in namespace.budgets if key[2] == name)
+    standing = namespace.state(key, NOW)
+    return {domain.name: standing.allowed(domain.name) for domain in standing.named_domains}
 
 
-def code(made: NamespaceBudgets, name: str, *, evicting: bool = True) -> str:
+def code(namespace: NamespaceBudgets, name: str, *, evicting: bool = True) -> str:
     """What becomes of a pod that somebody wants to take down."""
-    item = next(one for one in made.pods.values() if one.metadata.name == name)
-    return made.may_disrupt(item, NOW, evicting=evicting).reason.code
+    item = next(
+        candidate for candidate in namespace.pods.values() if candidate.metadata.name == name
+    )
+    return namespace.judge(item, NOW, evicting=evicting).reason.code

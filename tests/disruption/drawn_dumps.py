@@ -23,16 +23,16 @@ def dump(seed: int) -> list[Item]:
     rng = random.Random(f"dump {seed}")
     nodes = _nodes(rng)
     workloads, pods = _workloads(rng, nodes)
-    found = [*nodes, *workloads, *pods, *_budgets(rng), *_ledger(rng, pods)]
+    objects = [*nodes, *workloads, *pods, *_budgets(rng), *_ledger(rng, pods)]
     missing = [node for node in nodes if rng.random() < 0.05]
-    found = [item for item in found if item not in missing]
-    rng.shuffle(found)
-    return found
+    objects = [item for item in objects if item not in missing]
+    rng.shuffle(objects)
+    return objects
 
 
 def _nodes(rng: random.Random) -> list[Item]:
     old = rng.random() < 0.3
-    made = []
+    created = []
     for number in range(rng.randint(2, 8)):
         labels = {DISK: rng.choice(("ssd", "hdd"))} if rng.random() < 0.8 else {}
         if rng.random() < 0.9:
@@ -42,8 +42,8 @@ def _nodes(rng: random.Random) -> list[Item]:
         spec: Item = {}
         if rng.random() < 0.1:
             spec = {"taints": [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]}
-        made.append(_item("v1", "Node", f"n{number}", labels=labels, spec=spec, namespace=""))
-    return made
+        created.append(_item("v1", "Node", f"n{number}", labels=labels, spec=spec, namespace=""))
+    return created
 
 
 def _item(
@@ -76,7 +76,7 @@ def _item(
 
 def _workloads(rng: random.Random, nodes: list[Item]) -> tuple[list[Item], list[Item]]:
     """One or two workloads under the same label, with their pods."""
-    shown: list[Item] = []
+    objects: list[Item] = []
     pods: list[Item] = []
     for number in range(1 if rng.random() < 0.7 else 2):
         sort = rng.choice(
@@ -89,15 +89,15 @@ def _workloads(rng: random.Random, nodes: list[Item]) -> tuple[list[Item], list[
             spec["nodeSelector"] = {DISK: "ssd"}
         if rng.random() < 0.1:
             spec["tolerations"] = [{"key": "dedicated", "operator": "Exists"}]
-        made, owners = _owners(sort, name, replicas, spec)
-        if rng.random() < 0.07 and made:
-            made.remove(rng.choice(made))
-        shown += made
+        controllers, owners = _owners(sort, name, replicas, spec)
+        if rng.random() < 0.07 and controllers:
+            controllers.remove(rng.choice(controllers))
+        objects += controllers
         count = max(1, replicas + rng.choice((0, 0, 0, -1, -2, 1, 3)))
-        for one in range(count):
+        for index in range(count):
             old = rng.random() < 0.4
-            pods.append(_pod(rng, f"{name}-{one}", nodes, owners[0 if old else -1], spec, old))
-    return shown, pods
+            pods.append(_pod(rng, f"{name}-{index}", nodes, owners[0 if old else -1], spec, old))
+    return objects, pods
 
 
 def _owners(
@@ -134,7 +134,7 @@ def _owners(
         )
         for number in (9, 10)
     ]
-    return [above, *(one for one in sets if one is not None)], sets
+    return [above, *(replica_set for replica_set in sets if replica_set is not None)], sets
 
 
 def _pod(
@@ -163,28 +163,28 @@ def _pod(
         phase = "Pending"
     ready = phase == "Running" and rng.random() < 0.8
     status = {"phase": phase, "conditions": [{"type": "Ready", "status": str(ready)}]}
-    made = _item("v1", "Pod", name, labels=labels, owner=owner, spec=placed, status=status)
+    created = _item("v1", "Pod", name, labels=labels, owner=owner, spec=placed, status=status)
     if rng.random() < 0.06:
-        made["metadata"]["deletionTimestamp"] = "2026-03-01T09:59:00Z"
-    return made
+        created["metadata"]["deletionTimestamp"] = "2026-03-01T09:59:00Z"
+    return created
 
 
 def _budgets(rng: random.Random) -> list[Item]:
-    found = []
+    budgets = []
     for number in range(rng.choice((1, 1, 2, 3))):
         kind = rng.choice(("TopologyDisruptionBudget",) * 3 + ("PodDisruptionBudget",) * 2)
-        wanted: Item = {"matchLabels": {"app": "web"}}
+        selector: Item = {"matchLabels": {"app": "web"}}
         if rng.random() < 0.2:
-            wanted["matchLabels"]["tier"] = "front"
+            selector["matchLabels"]["tier"] = "front"
         if rng.random() < 0.1:
-            wanted = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}
-        spec: Item = {"selector": wanted}
+            selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}
+        spec: Item = {"selector": selector}
         spec[rng.choice(("maxUnavailable", "maxUnavailable", "minAvailable"))] = rng.choice(LIMITS)
         if rng.random() < 0.2:
             spec["unhealthyPodEvictionPolicy"] = rng.choice(("AlwaysAllow", "IfHealthyBudget"))
         name = f"b{number}"
         if kind == "PodDisruptionBudget" and rng.random() < 0.6:
-            found.append(_plain(rng, name, spec))
+            budgets.append(_plain(rng, name, spec))
             continue
         _group(rng, spec, kind)
         version = "zonewise.io/v1alpha1"
@@ -193,8 +193,8 @@ def _budgets(rng: random.Random) -> list[Item]:
         status: Item = {}
         if rng.random() < 0.6:
             status = {"domains": _remembered(rng, spec)}
-        found.append(_item(version, kind, name, spec=spec, status=status))
-    return found
+        budgets.append(_item(version, kind, name, spec=spec, status=status))
+    return budgets
 
 
 def _plain(rng: random.Random, name: str, spec: Item) -> Item:
@@ -243,8 +243,10 @@ def _group(rng: random.Random, spec: Item, kind: str) -> None:
 
 def _remembered(rng: random.Random, spec: Item) -> list[Item]:
     """A baseline of the domains a budget might have had."""
-    said = spec.get("nodeSelectorTerm", {}).get("matchExpressions", [])
-    keys = spec.get("topologyKeys") or [one["key"] for one in said if one["operator"] == "Exists"]
+    expressions = spec.get("nodeSelectorTerm", {}).get("matchExpressions", [])
+    keys = spec.get("topologyKeys") or [
+        expression["key"] for expression in expressions if expression["operator"] == "Exists"
+    ]
     names = [""]
     for key in keys:
         values = ("r1", "r2") if key == RACK else ("a", "b", "c", "z")

@@ -49,10 +49,10 @@ class Dump:
         """Whether an object has a controller, and that one, if it is in the dump."""
         for reference in item["metadata"].get("ownerReferences", []):
             if reference.get("controller"):
-                for one in self.items:
-                    same = one["kind"] == reference["kind"]
-                    if same and one["metadata"]["name"] == reference["name"]:
-                        return True, one
+                for candidate in self.items:
+                    same = candidate["kind"] == reference["kind"]
+                    if same and candidate["metadata"]["name"] == reference["name"]:
+                        return True, candidate
                 return True, None
         return False, None
 
@@ -65,10 +65,10 @@ def is_plain(budget: Item) -> bool:
 def selects(budget: Item, pod: Item) -> bool:
     """Whether a budget's selector matches a pod's labels."""
     labels = pod["metadata"].get("labels", {})
-    wanted = budget["spec"]["selector"]
-    if any(labels.get(key) != value for key, value in wanted.get("matchLabels", {}).items()):
+    selector = budget["spec"]["selector"]
+    if any(labels.get(key) != value for key, value in selector.get("matchLabels", {}).items()):
         return False
-    return all(holds(one, labels) for one in wanted.get("matchExpressions", []))
+    return all(holds(expression, labels) for expression in selector.get("matchExpressions", []))
 
 
 def holds(expression: Item, labels: dict[str, str]) -> bool:
@@ -95,19 +95,28 @@ class Term:
     def __init__(self, spec: Item) -> None:
         term = spec.get("nodeSelectorTerm")
         self.nothing = term is not None and not term.get("matchExpressions")
-        said = [] if term is None else term.get("matchExpressions", [])
-        said = [{**one, "key": ALIASES.get(one["key"], one["key"])} for one in said]
+        expressions = [] if term is None else term.get("matchExpressions", [])
+        expressions = [
+            {**expression, "key": ALIASES.get(expression["key"], expression["key"])}
+            for expression in expressions
+        ]
         keys = [ALIASES.get(key, key) for key in spec.get("topologyKeys", [])]
         if not keys:
-            keys = [one["key"] for one in said if one["operator"] == "Exists"]
+            keys = [
+                expression["key"]
+                for expression in expressions
+                if expression["operator"] == "Exists"
+            ]
         self.keys = list(dict.fromkeys(keys))
-        self.guards = [one for one in said if one["key"] in self.keys]
-        self.looks = [one for one in said if one["key"] not in self.keys]
+        self.guards = [expression for expression in expressions if expression["key"] in self.keys]
+        self.looks = [
+            expression for expression in expressions if expression["key"] not in self.keys
+        ]
 
     def domain(self, labels: dict[str, str]) -> str | None:
         """The name of a node's domain."""
         labels = new_keys(labels)
-        if self.nothing or not all(holds(one, labels) for one in self.looks):
+        if self.nothing or not all(holds(expression, labels) for expression in self.looks):
             return ELSEWHERE
         if not self.keys:
             return "*"
@@ -122,7 +131,7 @@ class Term:
         if not self.keys:
             return True
         values = dict(zip(self.keys, domain.split("/"), strict=True))
-        return all(holds(one, values) for one in self.guards)
+        return all(holds(expression, values) for expression in self.guards)
 
 
 def gone(pod: Item) -> bool:
@@ -139,7 +148,9 @@ def is_present(pod: Item) -> bool:
 def is_ready(pod: Item) -> bool:
     """Its condition says so."""
     conditions = pod["status"].get("conditions", [])
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
 
 
 def could_run(spec: Item, node: Item) -> bool:
@@ -147,7 +158,7 @@ def could_run(spec: Item, node: Item) -> bool:
     labels = node["metadata"].get("labels", {})
     if any(labels.get(key) != value for key, value in spec.get("nodeSelector", {}).items()):
         return False
-    tolerated = {one["key"] for one in spec.get("tolerations", [])}
+    tolerated = {toleration["key"] for toleration in spec.get("tolerations", [])}
     return all(taint["key"] in tolerated for taint in node.get("spec", {}).get("taints", []))
 
 
@@ -166,15 +177,17 @@ def outdated(dump: Dump, pod: Item) -> bool:
         has, above = dump.owner(owner)
         if not has or above is None:
             return False
-        siblings = [one for one in dump.kinds["ReplicaSet"] if dump.owner(one)[1] is above]
-        return revision(owner) < max(revision(one) for one in siblings)
+        siblings = [
+            candidate for candidate in dump.kinds["ReplicaSet"] if dump.owner(candidate)[1] is above
+        ]
+        return revision(owner) < max(revision(sibling) for sibling in siblings)
     return False
 
 
 def revision(replica_set: Item) -> int:
     """The number its controller gave it."""
-    said = replica_set["metadata"].get("annotations", {})
-    return int(next(value for key, value in said.items() if key.endswith("/revision")))
+    annotations = replica_set["metadata"].get("annotations", {})
+    return int(next(value for key, value in annotations.items() if key.endswith("/revision")))
 
 
 class Count:
@@ -214,10 +227,10 @@ class Count:
                     self.daemons.append(owner)
                 else:
                     total += owner["spec"]["replicas"]
-        self.asked = total
+        self.requested = total
         self.unknown = unknown
 
-    def place(self, pod: Item) -> str | None:
+    def domain_of(self, pod: Item) -> str | None:
         """The domain of a pod: its node's; that of its own labels once the node is gone."""
         node = self.dump.nodes.get(pod["spec"].get("nodeName", ""))
         return self.term.domain((node or pod)["metadata"].get("labels", {}))
@@ -225,12 +238,12 @@ class Count:
     def is_daemons(self, pod: Item) -> bool:
         """Whether a DaemonSet keeps the pod."""
         references = pod["metadata"].get("ownerReferences", [])
-        return any(one["kind"] == "DaemonSet" for one in references)
+        return any(reference["kind"] == "DaemonSet" for reference in references)
 
     def _expect(self) -> None:
         """Rules 2 to 5 and 8."""
         dump, there = self.dump, [pod for pod in self.covered if is_present(pod)]
-        every = [(self.place(pod), pod) for pod in there]
+        every = [(self.domain_of(pod), pod) for pod in there]
         self.present = tally(domain for domain, _ in every)
         present = tally(domain for domain, pod in every if not self.is_daemons(pod))
         self.healthy = tally(
@@ -245,16 +258,16 @@ class Count:
         )
         eligible = tally(
             self.term.domain(node["metadata"].get("labels", {}))
-            for one in self.daemons
+            for daemon in self.daemons
             for node in dump.nodes.values()
-            if could_run(one["spec"]["template"]["spec"], node)
+            if could_run(daemon["spec"]["template"]["spec"], node)
         )
         rows = self.budget.get("status", {}).get("domains", [])
         known = {row["domain"]: row["expectedPods"] for row in rows} if rows else dict(present)
-        if self.daemons and not self.asked and not present:
+        if self.daemons and not self.requested and not present:
             known = {}
         wants = [pod["spec"] for pod in self.covered if not gone(pod) and not self.is_daemons(pod)]
-        wants += [one["spec"]["template"]["spec"] for one in self.daemons]
+        wants += [daemon["spec"]["template"]["spec"] for daemon in self.daemons]
         names: set[str | None] = {
             self.term.domain(node["metadata"].get("labels", {}))
             for node in dump.nodes.values()
@@ -265,25 +278,25 @@ class Count:
         names |= set(self.present) | set(eligible) | {key for key, n in known.items() if n}
         self.names = sorted(names, key=lambda name: name or "")
         share = self._shares(known)
-        made = {name: known.get(name, 0) for name in self.names}
-        while sum(made.values()) != self.asked and self.names:
-            lacks = sum(made.values()) < self.asked
+        fitted = {name: known.get(name, 0) for name in self.names}
+        while sum(fitted.values()) != self.requested and self.names:
+            lacks = sum(fitted.values()) < self.requested
             sign = 1 if lacks else -1
-            name = max(self.names, key=lambda one: sign * (share[one] - made[one]))
-            made[name] += sign
-        surplus = max(0, sum(present.values()) - self.asked)
+            name = max(self.names, key=lambda domain: sign * (share[domain] - fitted[domain]))
+            fitted[name] += sign
+        surplus = max(0, sum(present.values()) - self.requested)
         self.expected = {
-            name: max(made[name], present.get(name, 0) - surplus) + eligible.get(name, 0)
+            name: max(fitted[name], present.get(name, 0) - surplus) + eligible.get(name, 0)
             for name in self.names
         }
         if self.spec.get("expectedPods") == "ReplicasPerDomain":
             self.expected = {name: share[name] + eligible.get(name, 0) for name in self.names}
-        self.replicas = None if self.unknown else self.asked + sum(eligible.values())
+        self.replicas = None if self.unknown else self.requested + sum(eligible.values())
 
     def _shares(self, known: dict[str | None, int]) -> dict[str | None, int]:
         if not self.names:
             return {}
-        each, rest = divmod(self.asked, len(self.names))
+        each, rest = divmod(self.requested, len(self.names))
         order = sorted(self.names, key=lambda name: -known.get(name, 0))
         return {name: each + (name in order[:rest]) for name in self.names}
 
@@ -309,7 +322,7 @@ class Count:
         if not self.term.guarded(name):
             return None
         others = [other for other in self.names if other != name]
-        short = any(self.healthy.get(one, 0) < self.expected[one] for one in others)
+        short = any(self.healthy.get(domain, 0) < self.expected[domain] for domain in others)
         if self.unknown or (self.spec.get("crossDomain") == "Exclusive" and short):
             return 0
         return max(0, self.healthy.get(name, 0) - self.desired(name))
@@ -340,7 +353,7 @@ class Count:
         """Whether a pod may be evicted; None if the budget does not guard it."""
         if self.spec.get("mode") == "Observe":
             return None
-        name = self.place(pod)
+        name = self.domain_of(pod)
         if not self.term.guarded(name):
             return None
         always = self.spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow"
@@ -376,7 +389,7 @@ def plain_agrees(budget: Item, pod: Item) -> bool:
 def verdict(dump: Dump, counts: dict[str, Count], pod: Item) -> Row:
     """What ``explain pods`` is to say."""
 
-    def said(code: str, blockers: Any = (), charged: bool = False) -> Row:
+    def row(code: str, blockers: Any = (), charged: bool = False) -> Row:
         return {
             "allowed": code != "Blocked",
             "charged": charged,
@@ -385,17 +398,21 @@ def verdict(dump: Dump, counts: dict[str, Count], pod: Item) -> Row:
         }
 
     if not is_present(pod) or pod["status"]["phase"] == "Pending":
-        return said("Free")
+        return row("Free")
     covering = [budget for budget in dump.budgets() if selects(budget, pod)]
     plain = [budget for budget in covering if is_plain(budget)]
-    termed = [one for one in covering if one["kind"] == "PodDisruptionBudget" and one not in plain]
+    termed = [
+        budget
+        for budget in covering
+        if budget["kind"] == "PodDisruptionBudget" and budget not in plain
+    ]
     blockers: list[tuple[str, str, str | None]] = [
         (budget["metadata"]["name"], budget["kind"], "*")
         for budget in plain
         if (len(plain) > 1 and not termed) or not plain_agrees(budget, pod)
     ]
     if not blockers and pod["metadata"]["uid"] in dump.granted:
-        return said("Granted")
+        return row("Granted")
     answers = []
     for budget in covering:
         if budget in plain:
@@ -405,11 +422,11 @@ def verdict(dump: Dump, counts: dict[str, Count], pod: Item) -> Row:
         if answer is not None:
             answers.append(answer)
         if answer is False:
-            blockers.append((budget["metadata"]["name"], budget["kind"], count.place(pod)))
+            blockers.append((budget["metadata"]["name"], budget["kind"], count.domain_of(pod)))
     if blockers:
-        return said("Blocked", blockers)
+        return row("Blocked", blockers)
     if not answers and not plain:
-        return said("Uncovered")
+        return row("Uncovered")
     if not is_ready(pod):
-        return said("Unready")
-    return said("Allowed", charged=bool(answers))
+        return row("Unready")
+    return row("Allowed", charged=bool(answers))

@@ -58,12 +58,12 @@ def split(replicas: int, known: dict[str, int], names: list[str]) -> dict[str, i
 def fit(replicas: int, known: dict[str, int], names: list[str]) -> dict[str, int]:
     """One pod at a time."""
     share = split(replicas, known, names)
-    made = {name: known.get(name, 0) for name in names}
-    while sum(made.values()) < replicas:
-        made[max(sorted(names), key=lambda name: share[name] - made[name])] += 1
-    while sum(made.values()) > replicas:
-        made[max(sorted(names), key=lambda name: made[name] - share[name])] -= 1
-    return made
+    fitted = {name: known.get(name, 0) for name in names}
+    while sum(fitted.values()) < replicas:
+        fitted[max(sorted(names), key=lambda name: share[name] - fitted[name])] += 1
+    while sum(fitted.values()) > replicas:
+        fitted[max(sorted(names), key=lambda name: fitted[name] - share[name])] -= 1
+    return fitted
 
 
 def numbers(case: Case) -> dict[str, dict[str, int | None]]:
@@ -80,9 +80,9 @@ def numbers(case: Case) -> dict[str, dict[str, int | None]]:
         | {name for name, count in present.items() if count}
         | {name for name, count in known.items() if count}
     )
-    made = fit(case.replicas, known, names)
+    fitted = fit(case.replicas, known, names)
     surplus = max(0, sum(present.values()) - case.replicas)
-    expected = {name: max(made[name], present.get(name, 0) - surplus) for name in names}
+    expected = {name: max(fitted[name], present.get(name, 0) - surplus) for name in names}
     if case.per_domain:
         expected = split(case.replicas, known, names)
     short = {name for name in names if healthy.get(name, 0) < expected[name]}

@@ -3,112 +3,11 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
-from tests.disruption.clusters import (
-    NOW,
-    ZONE,
-    deployment,
-    namespace_budgets,
-    node,
-    per_zone,
-    pod,
-    tdb,
-    zones,
-)
-from tests.disruption.model import Case, Pods, goes, numbers
-
-from zonewise.api import Pod
-from zonewise.api.objects.budgets import Grant
-from zonewise.api.values import times
-from zonewise.disruption import ELSEWHERE, Ledger, NamespaceBudgets
-
-CASES = 400
-NAMES = ("a", "b", "c", "d", "e")
-
-
-def drawn(seed: int) -> Case:
-    """A case: balanced or not, in a rollout or not, remembered or not."""
-    rng = random.Random(seed)
-    domains = set(NAMES[: rng.randint(1, 5)])
-    replicas = rng.randint(0, 14)
-    pods: list[Pods] = []
-    places = [*sorted(domains), *([ELSEWHERE] if rng.random() < 0.2 else [])]
-    total = max(0, replicas + rng.choice((0, 0, 0, -1, -2, 1, 3)))
-    for _ in range(total):
-        pods.append(
-            Pods(
-                rng.choice(places),
-                1,
-                ready=rng.random() < 0.8,
-                outdated=rng.random() < 0.4,
-                granted=rng.random() < 0.1,
-            )
-        )
-    if not pods:
-        # Who has no pods has no owner either, as far as a budget can see.
-        replicas = 0
-    baseline = None
-    if rng.random() < 0.6:
-        baseline = dict.fromkeys(domains, 0)
-        for _ in range(max(0, replicas + rng.choice((0, 0, 0, -3, 4)))):
-            baseline[rng.choice(sorted(domains))] += 1
-    return Case(
-        replicas=replicas,
-        pods=pods,
-        domains=domains,
-        limit=rng.choice(("0", "1", "2", "0%", "1%", "25%", "50%", "100%", "3")),
-        at_least=rng.random() < 0.3,
-        baseline=baseline,
-        open={name for name in domains if rng.random() < 0.15} | {ELSEWHERE},
-        exclusive=rng.random() < 0.15,
-        per_domain=rng.random() < 0.1,
-    )
-
-
-def made(case: Case, order: random.Random) -> tuple[NamespaceBudgets, list[tuple[Pods, Pod]]]:
-    """The case as objects, in some order."""
-    nodes = zones(*sorted(case.domains))
-    nodes["n-"] = node("n-")
-    pairs = [
-        (
-            some,
-            pod(
-                f"p{number}",
-                f"n-{some.domain}",
-                ready=some.ready,
-                owner="web-1" if some.outdated else "web-2",
-            ),
-        )
-        for number, some in enumerate(case.pods)
-    ]
-    term: list[dict[str, Any]] = [{"key": ZONE, "operator": "Exists"}]
-    if shut := sorted(case.open - {ELSEWHERE}):
-        term.append({"key": ZONE, "operator": "NotIn", "values": shut})
-    value = int(case.limit) if case.limit.isdigit() else case.limit
-    spec = per_zone(term=term, **{"minAvailable" if case.at_least else "maxUnavailable": value})
-    if case.exclusive:
-        spec["crossDomain"] = "Exclusive"
-    if case.per_domain:
-        spec["expectedPods"] = "ReplicasPerDomain"
-    time = times.format_time(times.from_epoch(NOW))
-    grants = {
-        item.metadata.uid: Grant(uid=item.metadata.uid, pod=item.metadata.name, time=time)
-        for some, item in pairs
-        if some.granted
-    }
-    shown = [item for _, item in pairs]
-    order.shuffle(shown)
-    owners = deployment(case.replicas, revisions=2)
-    order.shuffle(owners)
-    budget = tdb(domains=case.baseline, **spec)
-    if case.baseline == {}:
-        budget = tdb(**spec)
-    return (
-        namespace_budgets(shown, budget, nodes=nodes, owners=owners, ledger=Ledger(grants)),
-        pairs,
-    )
+from tests.disruption.clusters import NOW
+from tests.disruption.drawn_cases import CASES, build, drawn
+from tests.disruption.model import goes, numbers
 
 
 @pytest.mark.parametrize("seed", range(CASES))
@@ -117,12 +16,12 @@ def test_every_number_is_the_models(seed: int) -> None:
     in whatever order the objects come.
     """
     case = drawn(seed)
-    wanted = numbers(case)
+    expected = numbers(case)
     for order in (1, 2):
-        town, pairs = made(case, random.Random(order * 1000 + seed))
+        town, pairs = build(case, random.Random(order * 1000 + seed))
         (key,) = town.budgets
-        standing = town.standing(key, NOW)
-        found = {
+        standing = town.state(key, NOW)
+        computed = {
             name: {
                 "present": domain.present,
                 "expected": domain.expected,
@@ -132,10 +31,10 @@ def test_every_number_is_the_models(seed: int) -> None:
             }
             for name, domain in standing.domains.items()
         }
-        assert found == wanted
+        assert computed == expected
         for some, item in pairs:
             for evicting in (True, False):
-                verdict = town.may_disrupt(item, NOW, evicting=evicting)
+                verdict = town.judge(item, NOW, evicting=evicting)
                 assert verdict.reason.code == goes(case, some, evicting=evicting)
                 assert verdict.charged == (verdict.reason.code == "Allowed")
                 assert verdict.allowed == (verdict.reason.code != "Blocked")

@@ -19,12 +19,13 @@ def rows(capsys: pytest.CaptureFixture[str], what: str, folder: Path) -> dict[st
     """What is told of a folder, by file."""
     result = here(capsys, "explain", what, "-A", "-f", str(folder), "-o", "jsonl")
     assert result.code == 0, result.err
-    found: dict[str, list[Row]] = {}
+    by_file: dict[str, list[Row]] = {}
     for row in map(json.loads, result.out.splitlines()):
-        found.setdefault(row.pop("file"), []).append(row)
-    return found
+        by_file.setdefault(row.pop("file"), []).append(row)
+    return by_file
 
 
+@pytest.mark.slow
 def test_many_clusters_are_told_as_the_model_tells_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,15 +55,17 @@ def test_many_clusters_are_told_as_the_model_tells_them(
             code = row.pop("reason")["code"]
             assert row.pop("namespace") == "shop"
             assert (code == "UnknownScale") == count.unknown, name
-            wanted = count.row()
+            expected = count.row()
             if count.unknown:
                 assert row["replicas"] is None
                 for domain in row["domains"]:
                     assert domain["disruptionsAllowed"] == (0 if domain["guarded"] else None)
                 continue
-            assert row == wanted, name
-        wanted_pods = {pod["metadata"]["name"]: verdict(town, counts, pod) for pod in town.pods}
-        told = {
+            assert row == expected, name
+        expected_verdicts = {
+            pod["metadata"]["name"]: verdict(town, counts, pod) for pod in town.pods
+        }
+        verdicts = {
             row["pod"]: {
                 "allowed": row["allowed"],
                 "charged": row["charged"],
@@ -71,7 +74,7 @@ def test_many_clusters_are_told_as_the_model_tells_them(
             }
             for row in pods[name]
         }
-        assert told == wanted_pods, name
-        codes |= {row["code"] for row in told.values()}
+        assert verdicts == expected_verdicts, name
+        codes |= {row["code"] for row in verdicts.values()}
     assert codes >= {"Free", "Granted", "Unready", "Uncovered", "Allowed", "Blocked"}
     assert codes >= {"UnknownScale", "SufficientPods", "InsufficientPods"}

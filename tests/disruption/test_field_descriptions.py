@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from zonewise.controllers.locators import definition
-from zonewise.disruption.definitions import DESCRIPTIONS, definitions
+from zonewise.disruption.definitions.descriptions import DESCRIPTIONS
+from zonewise.disruption.definitions.schemas import resource_definitions
 
 Obj = dict[str, Any]
 
 SCHEMAS: dict[str, Obj] = {
-    one["spec"]["names"]["kind"]: version["schema"]["openAPIV3Schema"]
-    for one in [*definitions(), definition()]
-    for version in one["spec"]["versions"]
+    definition_of_kind["spec"]["names"]["kind"]: version["schema"]["openAPIV3Schema"]
+    for definition_of_kind in [*resource_definitions(), definition()]
+    for version in definition_of_kind["spec"]["versions"]
 }
 
 
@@ -32,9 +33,9 @@ def fields(schema: Obj, path: str = "") -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_every_field_has_a_sentence(kind: str) -> None:
     """Also those inside lists; each ends as a sentence does."""
-    found = dict(fields(SCHEMAS[kind]))
-    assert found
-    assert [path for path, text in found.items() if not text.endswith(".")] == []
+    sentences = dict(fields(SCHEMAS[kind]))
+    assert sentences
+    assert [path for path, text in sentences.items() if not text.endswith(".")] == []
 
 
 @pytest.mark.parametrize("kind", DESCRIPTIONS)

@@ -9,8 +9,7 @@ from tests.disruption.clusters import NOW, pod
 
 from zonewise.api import DisruptionLedger, convert
 from zonewise.api.values import times
-from zonewise.disruption import ledger_of
-from zonewise.disruption.ledger import GRANT_SECONDS
+from zonewise.disruption.ledger import GRANT_SECONDS, ledger_of
 
 
 def text(moment: float) -> str:
@@ -26,7 +25,7 @@ def test_the_newest_grant_of_a_pod_counts(order: tuple[int, ...]) -> None:
     moments = [text(NOW - GRANT_SECONDS - 5), text(NOW - 5), ""]
     grants = [{"uid": "uid-a", "pod": "a", "time": moments[index]} for index in order]
     ledger = ledger_of(convert(DisruptionLedger, {"spec": {"grants": grants}}))
-    assert ledger.live(pod("a"), NOW)
+    assert ledger.has_live_grant(pod("a"), NOW)
     assert ledger.grants["uid-a"].time == moments[1]
 
 
@@ -47,5 +46,5 @@ def test_a_grant_far_from_now_is_over(ahead: float, live: bool) -> None:
     """
     grant = {"uid": "uid-a", "pod": "a", "time": text(NOW + ahead)}
     ledger = ledger_of(convert(DisruptionLedger, {"spec": {"grants": [grant]}}))
-    assert ledger.live(pod("a"), NOW) is live
+    assert ledger.has_live_grant(pod("a"), NOW) is live
     assert ("uid-a" in ledger.with_grants([pod("b")], [], NOW).grants) is live

@@ -27,7 +27,9 @@ from tests.disruption.clusters import (
 )
 
 from zonewise.api import Pod
-from zonewise.disruption import NamespaceBudgets, Round, settled
+from zonewise.disruption.baseline import settle_baseline
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
+from zonewise.disruption.verdict import VerdictRound
 
 KEY = ("TopologyDisruptionBudget", NS, "web")
 REST = 6
@@ -35,7 +37,7 @@ REST = 6
 
 
 @dataclass
-class One:
+class LivePod:
     """A pod of the simulation."""
 
     name: str
@@ -55,18 +57,18 @@ class Life:
     surge: int
     unavailable: int
     spreads: bool
-    pods: list[One] = field(default_factory=list)
+    pods: list[LivePod] = field(default_factory=list)
     baseline: dict[str, int] | None = None
     out: set[str] = field(default_factory=set)
-    made: int = 0
+    created: int = 0
     quiet: int = 0
     undercut: list[str] = field(default_factory=list)
     beside: int = 0
     """How many pods another Deployment asks for, under the same selector."""
-    others: list[One] = field(default_factory=list)
+    others: list[LivePod] = field(default_factory=list)
 
     @property
-    def everybody(self) -> list[One]:
+    def everybody(self) -> list[LivePod]:
         """The pods the budget counts."""
         return [*self.pods, *self.others]
 
@@ -76,23 +78,23 @@ class Life:
         if waiting and self.rng.random() < 0.5:
             self.rng.choice(waiting).ready = True
         elif len(self.others) < self.beside:
-            self.made += 1
+            self.created += 1
             zone = self.rng.choice([zone for zone in self.zones if zone not in self.out])
-            self.others.append(One(f"o{self.made + 100}", zone, new=True, ready=False))
+            self.others.append(LivePod(f"o{self.created + 100}", zone, new=True, ready=False))
             self.quiet = 0
         elif len(self.others) > self.beside:
-            one = self.rng.choice(self.others)
-            if self._granted(one):
-                self.others.remove(one)
+            live_pod = self.rng.choice(self.others)
+            if self._granted(live_pod):
+                self.others.remove(live_pod)
                 self.quiet = 0
 
-    def _granted(self, one: One) -> bool:
+    def _granted(self, live_pod: LivePod) -> bool:
         town = self.namespace_budgets()
-        item = next(p for p in town.pods.values() if p.metadata.name == one.name)
-        if not Round(town, NOW).judge(item, evicting=False).allowed:
+        item = next(p for p in town.pods.values() if p.metadata.name == live_pod.name)
+        if not VerdictRound(town, NOW).judge(item, evicting=False).allowed:
             return False
-        if one.ready:
-            self._check(one)
+        if live_pod.ready:
+            self._check(live_pod)
         return True
 
     def create(self, *, new: bool) -> None:
@@ -104,8 +106,8 @@ class Life:
             zone = min(open_, key=lambda z: (sum(p.zone == z for p in self.pods), z))
         else:
             zone = self.rng.choice(open_)
-        self.made += 1
-        self.pods.append(One(f"p{self.made}", zone, new, ready=False))
+        self.created += 1
+        self.pods.append(LivePod(f"p{self.created}", zone, new, ready=False))
         self.quiet = 0
 
     def namespace_budgets(self) -> NamespaceBudgets:
@@ -130,35 +132,35 @@ class Life:
         available = sum(p.ready for p in self.pods)
         total = len(self.pods)
         old = [p for p in self.pods if not p.new]
-        wanted = old or ([p for p in self.pods if p.new] if total > self.replicas else [])
-        self.rng.shuffle(wanted)
-        wanted.sort(key=lambda p: p.ready)
+        removable = old or ([p for p in self.pods if p.new] if total > self.replicas else [])
+        self.rng.shuffle(removable)
+        removable.sort(key=lambda p: p.ready)
         town = self.namespace_budgets()
-        asked = Round(town, NOW)
-        for one in wanted:
-            if one.ready and available - 1 < self.replicas - self.unavailable:
+        verdicts = VerdictRound(town, NOW)
+        for live_pod in removable:
+            if live_pod.ready and available - 1 < self.replicas - self.unavailable:
                 continue
-            item = next(p for p in town.pods.values() if p.metadata.name == one.name)
-            verdict = asked.judge(item, evicting=False)
+            item = next(p for p in town.pods.values() if p.metadata.name == live_pod.name)
+            verdict = verdicts.judge(item, evicting=False)
             if not verdict.allowed:
                 continue
-            if one.ready:
-                self._check(one)
-            self.pods.remove(one)
+            if live_pod.ready:
+                self._check(live_pod)
+            self.pods.remove(live_pod)
             self.quiet = 0
             return True
         return False
 
-    def _check(self, one: One) -> None:
+    def _check(self, live_pod: LivePod) -> None:
         """A grant leaves what was remembered, less what may be missing."""
-        asked = self.replicas + self.beside
-        if self.baseline is None or sum(self.baseline.values()) != asked:
+        replicas = self.replicas + self.beside
+        if self.baseline is None or sum(self.baseline.values()) != replicas:
             return
-        left = sum(p.ready for p in self.everybody if p.zone == one.zone) - 1
-        promised = self.baseline.get(one.zone, 0)
+        left = sum(p.ready for p in self.everybody if p.zone == live_pod.zone) - 1
+        promised = self.baseline.get(live_pod.zone, 0)
         may = self.most if isinstance(self.most, int) else promised
         if left < promised - may:
-            self.undercut.append(f"{one.zone}: {left} of {promised}")
+            self.undercut.append(f"{live_pod.zone}: {left} of {promised}")
 
     def step(self) -> None:
         """One event."""
@@ -177,7 +179,7 @@ class Life:
     def _settle(self) -> None:
         present = {zone: sum(p.zone == zone for p in self.everybody) for zone in self.zones}
         known = present if self.baseline is None else self.baseline
-        self.baseline = settled(self.replicas + self.beside, known, present, self.zones)
+        self.baseline = settle_baseline(self.replicas + self.beside, known, present, self.zones)
 
     def fail(self, zone: str) -> None:
         """A zone goes out: its pods are unready, then gone."""
@@ -213,8 +215,8 @@ def begun(seed: int) -> Life:
     )
     for _ in range(life.replicas):
         life.create(new=False)
-    for one in life.pods:
-        one.ready = True
+    for live_pod in life.pods:
+        live_pod.ready = True
     life._settle()
     return life
 
@@ -278,7 +280,7 @@ def test_two_workloads_under_one_budget_end_too(seed: int) -> None:
     life.beside = beside
     for number in range(beside):
         zone = min(life.zones, key=lambda z: (sum(p.zone == z for p in life.everybody), z))
-        life.others.append(One(f"o{number}", zone, new=True, ready=True))
+        life.others.append(LivePod(f"o{number}", zone, new=True, ready=True))
     life._settle()
     for step in range(4000):
         if step in (20, 50):
@@ -314,19 +316,21 @@ def test_no_sequence_of_grants_breaks_a_budget(
 ) -> None:
     """However the questions come, each domain keeps its desired pods, and gives all it may."""
     spec = per_zone(minAvailable=limit) if least else per_zone(maxUnavailable=limit)
-    made = namespace_budgets(spread(**there), tdb(domains=remembered, **spec), replicas=replicas)
-    before = made.standing(KEY, NOW)
-    pods = list(made.pods.values())
+    namespace = namespace_budgets(
+        spread(**there), tdb(domains=remembered, **spec), replicas=replicas
+    )
+    before = namespace.state(KEY, NOW)
+    pods = list(namespace.pods.values())
     random.Random(seed).shuffle(pods)
-    asked = Round(made, NOW)
+    verdicts = VerdictRound(namespace, NOW)
     given: dict[str, int] = {}
     for item in [*pods, *pods]:
-        verdict = asked.judge(item)
+        verdict = verdicts.judge(item)
         if verdict.charged:
-            asked.charge(item)
+            verdicts.charge(item)
             zone = item.spec.node_name[2:]
             given[zone] = given.get(zone, 0) + 1
-    after = asked.standing(KEY)
+    after = verdicts.state(KEY)
     for name, domain in before.domains.items():
         assert given.get(name, 0) == before.allowed(name)
         assert after.healthy(name) >= min(domain.desired, before.healthy(name))
@@ -339,12 +343,12 @@ def test_counting_along_is_counting_anew(seed: int, size: int) -> None:
     rng = random.Random(seed)
     nodes = zones("a", "b", "c")
     budgets = [tdb(**per_zone(maxUnavailable=1)), tdb("all", minAvailable="50%")]
-    made = NamespaceBudgets(nodes, budgets=budgets, owners=deployment(6, revisions=2))
+    namespace = NamespaceBudgets(nodes, budgets=budgets, owners=deployment(6, revisions=2))
     last: dict[str, Pod] = {}
     for _ in range(size * 4):
         name = f"p{rng.randrange(size)}"
         if rng.random() < 0.2 and name in last:
-            made.drop_pod(last.pop(name))
+            namespace.drop_pod(last.pop(name))
             continue
         last[name] = pod(
             name,
@@ -354,12 +358,12 @@ def test_counting_along_is_counting_anew(seed: int, size: int) -> None:
             owner=rng.choice(("web-1", "web-2")),
             labels={} if rng.random() < 0.9 else {"app": "other"},
         )
-        made.put_pod(last[name])
+        namespace.put_pod(last[name])
     anew = NamespaceBudgets(
         nodes, budgets=budgets, pods=last.values(), owners=deployment(6, revisions=2)
     )
-    for key in made.budgets:
-        assert made.standing(key, NOW) == anew.standing(key, NOW)
+    for key in namespace.budgets:
+        assert namespace.state(key, NOW) == anew.state(key, NOW)
 
 
 def test_a_zone_that_empties_slowly() -> None:
@@ -369,12 +373,12 @@ def test_a_zone_that_empties_slowly() -> None:
     present = {"a": 3, "b": 3, "c": 3}
     known = dict(present)
     for _ in range(3):
-        made = namespace_budgets(
+        namespace = namespace_budgets(
             spread(**present), tdb(domains=known, **per_zone(maxUnavailable=1))
         )
-        assert made.standing(KEY, NOW).allowed("a") == 1
+        assert namespace.state(KEY, NOW).allowed("a") == 1
         present = {"a": present["a"] - 1, "b": present["b"] + 1, "c": 3}
-        known = settled(9, known, present, "abc")
+        known = settle_baseline(9, known, present, "abc")
     assert known == {"a": 0, "b": 6, "c": 3}
     firm = namespace_budgets(spread(a=2, b=4, c=3), tdb(**per_zone(minAvailable=2)))
-    assert firm.standing(KEY, NOW).allowed("a") == 0
+    assert firm.state(KEY, NOW).allowed("a") == 0

@@ -26,9 +26,10 @@ from tests.disruption.clusters import (
 
 from zonewise.api import Pod
 from zonewise.api.values.selector import Selector
-from zonewise.disruption import BUDGETS_LIMIT, Budget, BudgetKey, NamespaceBudgets, Round
+from zonewise.disruption.budget import Budget, BudgetKey
 from zonewise.disruption.domain_counts import DomainCounts
-from zonewise.disruption.namespace_budgets import SLICE
+from zonewise.disruption.namespace_budgets import BUDGETS_LIMIT, PODS_PER_SLICE, NamespaceBudgets
+from zonewise.disruption.verdict import VerdictRound
 
 OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 
@@ -70,9 +71,9 @@ class Work:
         return done
 
 
-def settle(made: NamespaceBudgets) -> None:
+def settle(namespace: NamespaceBudgets) -> None:
     """Count everything that has changed."""
-    for _ in made.settling():
+    for _ in namespace.count_changes():
         pass
 
 
@@ -80,18 +81,18 @@ def test_budgets_with_one_selector_share_a_count(monkeypatch: pytest.MonkeyPatch
     """Ninety budgets of nine pods count nine pods, not 810, though each allows another number."""
     work = Work(monkeypatch)
     budgets = [selecting(f"b{number}", limit=number % 3, app="web") for number in range(90)]
-    made = namespace_budgets(spread(a=3, b=3, c=3), *budgets)
-    settle(made)
+    namespace = namespace_budgets(spread(a=3, b=3, c=3), *budgets)
+    settle(namespace)
     counted, tested = work.taken()
     assert counted == 9
     assert tested == 18, "once as a change, once by the new count"
-    standings = [made.standing(budget.key, NOW) for budget in budgets]
-    assert [one.allowed("a") for one in standings] == [number % 3 for number in range(90)]
+    standings = [namespace.state(budget.key, NOW) for budget in budgets]
+    assert [standing.allowed("a") for standing in standings] == [number % 3 for number in range(90)]
     work.taken()
-    made.put_pod(pod("a-0", "n-a", ready=False))
-    settle(made)
+    namespace.put_pod(pod("a-0", "n-a", ready=False))
+    settle(namespace)
     assert work.taken() == (1, 1)
-    assert made.standing(budgets[2].key, NOW).allowed("a") == 1
+    assert namespace.state(budgets[2].key, NOW).allowed("a") == 1
 
 
 def test_a_label_change_touches_only_budgets_that_could_match(
@@ -100,25 +101,25 @@ def test_a_label_change_touches_only_budgets_that_could_match(
     """Of ninety budgets of other pods none is looked at when a label of a pod changes."""
     budgets = [selecting(f"b{number}", group=str(number)) for number in range(90)]
     pods = [pod(f"p{number}", "n-a", labels={"group": str(number)}) for number in range(90)]
-    made = namespace_budgets(pods, *budgets)
-    settle(made)
+    namespace = namespace_budgets(pods, *budgets)
+    settle(namespace)
     work = Work(monkeypatch)
-    made.put_pod(pod("p7", "n-a", labels={"group": "8"}))
+    namespace.put_pod(pod("p7", "n-a", labels={"group": "8"}))
     assert work.taken() == (0, 0), "a change is noted, and counted when somebody asks"
-    settle(made)
+    settle(namespace)
     assert work.taken() == (1, 2), "one count has lost it and one got it"
-    assert made.standing(budgets[7].key, NOW).domains["a"].present == 0
-    assert made.standing(budgets[8].key, NOW).domains["a"].present == 2
+    assert namespace.state(budgets[7].key, NOW).domains["a"].present == 0
+    assert namespace.state(budgets[8].key, NOW).domains["a"].present == 2
 
 
 def test_a_hundred_changes_of_a_pod_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody asked in between, so only the last state is counted."""
-    made = namespace_budgets(spread(a=3, b=3, c=3), selecting("web", app="web"))
-    settle(made)
+    namespace = namespace_budgets(spread(a=3, b=3, c=3), selecting("web", app="web"))
+    settle(namespace)
     work = Work(monkeypatch)
     for turn in range(100):
-        made.put_pod(pod("a-0", "n-a", labels={"turn": str(turn)}))
-    settle(made)
+        namespace.put_pod(pod("a-0", "n-a", labels={"turn": str(turn)}))
+    settle(namespace)
     assert work.taken()[0] == 1
 
 
@@ -128,29 +129,29 @@ def test_another_guard_is_no_other_count(monkeypatch: pytest.MonkeyPatch) -> Non
     closed = {"key": ZONE, "operator": "NotIn", "values": ["a"]}
     before = tdb(**spec, nodeSelectorTerm={"matchExpressions": [EXISTS]})
     after = tdb(**spec, nodeSelectorTerm={"matchExpressions": [EXISTS, closed]})
-    made = namespace_budgets(spread(a=3, b=3, c=3), before)
-    settle(made)
+    namespace = namespace_budgets(spread(a=3, b=3, c=3), before)
+    settle(namespace)
     work = Work(monkeypatch)
-    made.put_budget(after)
-    standing = made.standing(after.key, NOW)
+    namespace.put_budget(after)
+    standing = namespace.state(after.key, NOW)
     assert work.taken()[0] == 0
     assert (standing.allowed("a"), standing.allowed("b")) == (None, 0)
 
 
 def test_counting_pauses_after_each_slice() -> None:
     """A count of thousands of pods is never one piece of work; a change in a pause is counted."""
-    pods = [pod(f"p{number}", "n-a") for number in range(10 * SLICE)]
-    made = namespace_budgets(pods, selecting("web", app="web"))
-    work = made.settling()
+    pods = [pod(f"p{number}", "n-a") for number in range(10 * PODS_PER_SLICE)]
+    namespace = namespace_budgets(pods, selecting("web", app="web"))
+    work = namespace.count_changes()
     pauses = 0
     for _ in work:
         pauses += 1
         if pauses == 3:
-            made.put_pod(pod("p0", "n-b"))
-            made.drop_pod(pod("p1", "n-a"))
+            namespace.put_pod(pod("p0", "n-b"))
+            namespace.drop_pod(pod("p1", "n-a"))
     assert pauses >= 10
-    domains = made.standing(("TopologyDisruptionBudget", NS, "web"), NOW).domains
-    assert (domains["a"].present, domains["b"].present) == (10 * SLICE - 2, 1)
+    domains = namespace.state(("TopologyDisruptionBudget", NS, "web"), NOW).domains
+    assert (domains["a"].present, domains["b"].present) == (10 * PODS_PER_SLICE - 2, 1)
 
 
 def test_the_oldest_budgets_of_a_namespace_are_counted() -> None:
@@ -164,20 +165,20 @@ def test_the_oldest_budgets_of_a_namespace_are_counted() -> None:
     ]
     late = selecting("late", created="2026-02-01", app="web")
     other = pod("other", "n-a", labels={"app": "other"})
-    made = namespace_budgets([*spread(a=3, b=3, c=3), other], late, *first)
-    assert made.is_beyond_limit(late.key)
-    assert made.at_limit()[1] == late.key
-    verdict = made.may_disrupt(made.pods["uid-a-0"], NOW)
+    namespace = namespace_budgets([*spread(a=3, b=3, c=3), other], late, *first)
+    assert namespace.is_beyond_limit(late.key)
+    assert namespace.budgets_at_limit()[1] == late.key
+    verdict = namespace.judge(namespace.pods["uid-a-0"], NOW)
     assert not verdict.allowed
     assert "more than 100 budgets per failure domain" in verdict.reason.message
-    assert made.standing(late.key, NOW).reason().code == "TooManyBudgets"
-    assert code(made, "other") == "Uncovered"
-    made.drop_budget(first[3].key)
-    assert not made.is_beyond_limit(late.key)
-    assert code(made, "a-0") == "Allowed"
-    made.put_budget(first[3])
-    assert made.is_beyond_limit(late.key), "it is older, whenever it is seen"
-    assert code(made, "a-0") == "Blocked"
+    assert namespace.state(late.key, NOW).reason().code == "TooManyBudgets"
+    assert code(namespace, "other") == "Uncovered"
+    namespace.drop_budget(first[3].key)
+    assert not namespace.is_beyond_limit(late.key)
+    assert code(namespace, "a-0") == "Allowed"
+    namespace.put_budget(first[3])
+    assert namespace.is_beyond_limit(late.key), "it is older, whenever it is seen"
+    assert code(namespace, "a-0") == "Blocked"
 
 
 def test_a_budget_beyond_the_limit_holds_what_it_would_guard() -> None:
@@ -186,26 +187,26 @@ def test_a_budget_beyond_the_limit_holds_what_it_would_guard() -> None:
     only_b = {"key": ZONE, "operator": "In", "values": ["b"]}
     late = tdb("~", maxUnavailable=1, nodeSelectorTerm={"matchExpressions": [EXISTS, only_b]})
     late = replace(late, created="2026")
-    made = namespace_budgets([*spread(a=3, b=2), pod("b-9", "n-b", ready=False)], *first, late)
-    assert code(made, "a-0") == "Uncovered"
-    assert code(made, "b-0") == code(made, "b-9") == "Blocked"
-    assert code(made, "b-9", evicting=False) == "Uncovered"
-    made.put_budget(replace(late, enforced=False))
-    assert code(made, "b-0") == "Uncovered"
+    namespace = namespace_budgets([*spread(a=3, b=2), pod("b-9", "n-b", ready=False)], *first, late)
+    assert code(namespace, "a-0") == "Uncovered"
+    assert code(namespace, "b-0") == code(namespace, "b-9") == "Blocked"
+    assert code(namespace, "b-9", evicting=False) == "Uncovered"
+    namespace.put_budget(replace(late, enforced=False))
+    assert code(namespace, "b-0") == "Uncovered"
 
 
 def test_one_of_thousands_beyond_the_limit_is_named() -> None:
     """A refusal is as short with a thousand budgets too many as with one."""
     budgets = [selecting(f"b{number:04}", app="web") for number in range(BUDGETS_LIMIT + 1000)]
-    made = namespace_budgets(spread(a=1), *budgets)
-    verdict = made.may_disrupt(made.pods["uid-a-0"], NOW)
-    assert sum("more than 100" in one.why for one in verdict.blockers) == 1
+    namespace = namespace_budgets(spread(a=1), *budgets)
+    verdict = namespace.judge(namespace.pods["uid-a-0"], NOW)
+    assert sum("more than 100" in blocker.message for blocker in verdict.blockers) == 1
 
 
 def test_plain_budgets_do_not_count_toward_the_limit() -> None:
     """They are counted by their own controller."""
-    made = namespace_budgets(spread(a=3), selecting("web", app="web"))
-    assert made.counted_number == 1
+    namespace = namespace_budgets(spread(a=3), selecting("web", app="web"))
+    assert namespace.counted_budgets == 1
 
 
 def test_any_history_gives_the_numbers_of_the_last_state() -> None:
@@ -213,7 +214,7 @@ def test_any_history_gives_the_numbers_of_the_last_state() -> None:
     rng = random.Random(7)
     for _ in range(60):
         nodes = zones("a", "b", "c")
-        made = NamespaceBudgets(nodes, owners=deployment(9))
+        namespace = NamespaceBudgets(nodes, owners=deployment(9))
         pods: dict[str, Pod] = {}
         budgets: dict[BudgetKey, Budget] = {}
         for _ in range(60):
@@ -226,30 +227,30 @@ def test_any_history_gives_the_numbers_of_the_last_state() -> None:
                         labels={rng.choice("xyz"): rng.choice("12") for _ in range(2)},
                     )
                     pods[item.metadata.uid] = item
-                    made.put_pod(item)
+                    namespace.put_pod(item)
                 case 3 if pods:
-                    made.drop_pod(pods.pop(rng.choice(sorted(pods))))
+                    namespace.drop_pod(pods.pop(rng.choice(sorted(pods))))
                 case 4:
                     budget = _drawn(rng)
                     budgets[budget.key] = budget
-                    made.put_budget(budget)
+                    namespace.put_budget(budget)
                 case 5 if budgets and rng.random() < 0.5:
                     key = rng.choice(sorted(budgets))
                     del budgets[key]
-                    made.drop_budget(key)
+                    namespace.drop_budget(key)
                 case 5:
                     name = f"n-{rng.choice('abcd')}"
                     nodes[name] = node(name, rng.choice("abc"))
-                    made.nodes_changed()
+                    namespace.nodes_changed()
             if rng.random() < 0.2:
-                next(made.settling(), None)
+                next(namespace.count_changes(), None)
         fresh = NamespaceBudgets(
             nodes, budgets=budgets.values(), pods=pods.values(), owners=deployment(9)
         )
         for key in budgets:
-            assert made.standing(key, NOW) == fresh.standing(key, NOW)
+            assert namespace.state(key, NOW) == fresh.state(key, NOW)
         for item in pods.values():
-            assert made.may_disrupt(item, NOW) == fresh.may_disrupt(item, NOW)
+            assert namespace.judge(item, NOW) == fresh.judge(item, NOW)
 
 
 def _drawn(rng: random.Random) -> Budget:
@@ -277,13 +278,13 @@ def test_what_changes_in_a_pause_does_not_change_a_round() -> None:
     ]
     labels = {f"l{number}": "x" for number in range(20)}
     pods = [pod(f"p{number}", "n-a", labels=labels) for number in range(3)]
-    made = namespace_budgets(pods, *budgets)
-    asked = Round(made, NOW)
+    namespace = namespace_budgets(pods, *budgets)
+    verdicts = VerdictRound(namespace, NOW)
     seen: Counter[bool] = Counter()
-    for turn, _ in enumerate(asked.preparing(pods[0])):
+    for turn, _ in enumerate(verdicts.prepare(pods[0])):
         if turn == 0:
-            made.drop_budget(budgets[19].key)
+            namespace.drop_budget(budgets[19].key)
         seen.update([True])
     assert seen[True] == 3
-    assert asked.judge(pods[0]).allowed
-    assert len(asked.judge(pods[0]).judged) == 19
+    assert verdicts.judge(pods[0]).allowed
+    assert len(verdicts.judge(pods[0]).agreeing) == 19

@@ -17,13 +17,13 @@ from zonewise.api.objects.policy import (
     PodDisruptionBudgetStatus,
 )
 from zonewise.api.values import times
-from zonewise.disruption import (
+from zonewise.disruption.pdb import (
     DELETION_SECONDS,
     BudgetCount,
-    counted_by_scale,
-    counted_status,
     failed_status,
-    stale_after,
+    needs_scale,
+    seconds_until_stale,
+    status_of_count,
 )
 
 NOW = 1_750_000_000.0
@@ -94,7 +94,7 @@ def test_counts(
     expected: tuple[int, int, int, int],
 ) -> None:
     """Expected, desired and healthy pods give what is allowed, as in Kubernetes' controller."""
-    count = BudgetCount.of(
+    count = BudgetCount.count(
         budget(least=least, most=most), pods(there, unready=unready), scale, now=NOW
     )
     assert (count.expected, count.desired, count.healthy, count.allowed) == expected
@@ -103,19 +103,19 @@ def test_counts(
 def test_leaving_pods_are_expected_but_not_healthy() -> None:
     """A whole number of pods counts those on their way out as expected."""
     given_pods = [*pods(2), pod("z", leaving=True)]
-    count = BudgetCount.of(budget(least=2), given_pods, 0, now=NOW)
+    count = BudgetCount.count(budget(least=2), given_pods, 0, now=NOW)
     assert (count.expected, count.healthy, count.allowed) == (3, 2, 0)
 
 
 def test_a_promised_pod_is_not_healthy_until_the_promise_ends() -> None:
     """An eviction's promise holds for two minutes, then the pod counts again and is told of."""
     promised = {"p0": text(NOW)}
-    during = BudgetCount.of(budget(most=1, promised=promised), pods(3), 3, now=NOW + 100)
-    assert (during.healthy, during.allowed, during.recheck) == (2, 0, DELETION_SECONDS - 100)
+    during = BudgetCount.count(budget(most=1, promised=promised), pods(3), 3, now=NOW + 100)
+    assert (during.healthy, during.allowed, during.recheck_after) == (2, 0, DELETION_SECONDS - 100)
     assert during.disrupted == promised
     assert during.overdue == ()
-    after = BudgetCount.of(budget(most=1, promised=promised), pods(3), 3, now=NOW + 121)
-    assert (after.healthy, after.allowed, after.recheck) == (3, 1, None)
+    after = BudgetCount.count(budget(most=1, promised=promised), pods(3), 3, now=NOW + 121)
+    assert (after.healthy, after.allowed, after.recheck_after) == (3, 1, None)
     assert after.disrupted == {}
     assert after.overdue == ("p0",)
 
@@ -124,18 +124,18 @@ def test_a_promise_ends_with_the_pod() -> None:
     """Neither a pod that is gone nor one that is leaving needs its promise."""
     promised = {"gone": text(NOW), "z": text(NOW)}
     given_pods = [*pods(2), pod("z", leaving=True)]
-    count = BudgetCount.of(budget(most=1, promised=promised), given_pods, 3, now=NOW)
+    count = BudgetCount.count(budget(most=1, promised=promised), given_pods, 3, now=NOW)
     assert count.disrupted == {}
-    assert count.recheck is None
+    assert count.recheck_after is None
 
 
 def test_a_promise_is_about_one_pod_and_not_its_successor() -> None:
     """A pod made after a promise to its namesake is healthy; one of that second, soon after."""
     promise = budget(least=1, promised={"p0": text(NOW - 3)})
 
-    def count(made: float, now: float = NOW) -> BudgetCount:
-        meta = ObjectMeta(name="p0", creation_timestamp=text(made))
-        return BudgetCount.of(
+    def count(created: float, now: float = NOW) -> BudgetCount:
+        meta = ObjectMeta(name="p0", creation_timestamp=text(created))
+        return BudgetCount.count(
             promise, [msgspec.structs.replace(pod("p0"), metadata=meta)], 0, now=now
         )
 
@@ -147,30 +147,34 @@ def test_a_promise_is_about_one_pod_and_not_its_successor() -> None:
 
 def test_only_integers_of_present_pods_need_no_scale() -> None:
     """The controllers are asked for any maxUnavailable and for percentages."""
-    assert not counted_by_scale(budget(least=1).spec)
-    assert counted_by_scale(budget(least="1%").spec)
-    assert counted_by_scale(budget(most=1).spec)
-    assert counted_by_scale(budget(most="1%").spec)
+    assert not needs_scale(budget(least=1).spec)
+    assert needs_scale(budget(least="1%").spec)
+    assert needs_scale(budget(most=1).spec)
+    assert needs_scale(budget(most="1%").spec)
 
 
 def test_the_condition_keeps_its_time_while_its_status_stays() -> None:
     """A second count that finds the same gives the same status."""
-    one = budget(most=1)
-    first = counted_status(one, BudgetCount.of(one, pods(3), 3, now=NOW), now=text(NOW))
+    counted = budget(most=1)
+    first = status_of_count(counted, BudgetCount.count(counted, pods(3), 3, now=NOW), now=text(NOW))
     assert first.conditions[0].reason == "SufficientPods"
-    seen = PodDisruptionBudget(metadata=one.metadata, spec=one.spec, status=first)
-    again = counted_status(seen, BudgetCount.of(seen, pods(3), 3, now=NOW + 9), now=text(NOW + 9))
+    seen = PodDisruptionBudget(metadata=counted.metadata, spec=counted.spec, status=first)
+    again = status_of_count(
+        seen, BudgetCount.count(seen, pods(3), 3, now=NOW + 9), now=text(NOW + 9)
+    )
     assert again == first
-    less = counted_status(seen, BudgetCount.of(seen, pods(2), 3, now=NOW + 9), now=text(NOW + 9))
+    less = status_of_count(
+        seen, BudgetCount.count(seen, pods(2), 3, now=NOW + 9), now=text(NOW + 9)
+    )
     assert (less.conditions[0].status, less.conditions[0].reason) == ("False", "InsufficientPods")
     assert less.conditions[0].last_transition_time == text(NOW + 9)
 
 
 def test_what_cannot_be_counted_allows_nothing() -> None:
     """The last numbers stay, nothing is allowed, and the generation counts as unseen."""
-    one = budget(most=1)
-    first = counted_status(one, BudgetCount.of(one, pods(3), 3, now=NOW), now=text(NOW))
-    seen = PodDisruptionBudget(metadata=ObjectMeta(generation=2), spec=one.spec, status=first)
+    counted = budget(most=1)
+    first = status_of_count(counted, BudgetCount.count(counted, pods(3), 3, now=NOW), now=text(NOW))
+    seen = PodDisruptionBudget(metadata=ObjectMeta(generation=2), spec=counted.spec, status=first)
     failed = failed_status(seen, "no scale", now=text(NOW + 5))
     assert failed.disruptions_allowed == 0
     assert failed.current_healthy == first.current_healthy
@@ -196,12 +200,17 @@ def condemned(reason: str, *, phase: str = "Running", leaving: bool = False) -> 
 
 def test_a_pod_that_was_left_alone_loses_its_mark() -> None:
     """Two minutes after an eviction that came to nothing; not what a kubelet or an end explains."""
-    assert stale_after(condemned("EvictionByEvictionAPI"), now=NOW + 20) == 100
-    assert stale_after(condemned("EvictionByEvictionAPI"), now=NOW + 500) == 0
-    assert stale_after(condemned("TerminationByKubelet"), now=NOW + 500) is None
-    assert stale_after(condemned("PreemptionByScheduler", phase="Failed"), now=NOW + 500) is None
-    assert stale_after(condemned("EvictionByEvictionAPI", leaving=True), now=NOW + 500) is None
-    assert stale_after(pod("p"), now=NOW) is None
+    assert seconds_until_stale(condemned("EvictionByEvictionAPI"), now=NOW + 20) == 100
+    assert seconds_until_stale(condemned("EvictionByEvictionAPI"), now=NOW + 500) == 0
+    assert seconds_until_stale(condemned("TerminationByKubelet"), now=NOW + 500) is None
+    assert (
+        seconds_until_stale(condemned("PreemptionByScheduler", phase="Failed"), now=NOW + 500)
+        is None
+    )
+    assert (
+        seconds_until_stale(condemned("EvictionByEvictionAPI", leaving=True), now=NOW + 500) is None
+    )
+    assert seconds_until_stale(pod("p"), now=NOW) is None
 
 
 @given(
@@ -217,9 +226,11 @@ def test_what_is_allowed_can_go(
     """If all that is allowed goes, enough healthy pods stay; the order of pods does not matter."""
     there = [pod(f"p{n}", ready=ready, leaving=off) for n, (ready, off, _) in enumerate(shape)]
     promised = {f"p{n}": text(NOW) for n, (_, _, taken) in enumerate(shape) if taken}
-    one = budget(least=value if least else None, most=None if least else value, promised=promised)
-    count = BudgetCount.of(one, there, scale, now=NOW + 1)
+    counted = budget(
+        least=value if least else None, most=None if least else value, promised=promised
+    )
+    count = BudgetCount.count(counted, there, scale, now=NOW + 1)
     assert count.allowed == 0 or count.healthy - count.allowed >= count.desired
     assert count.healthy <= sum(ready and not off for ready, off, _ in shape)
     random.Random(seed).shuffle(there)
-    assert BudgetCount.of(one, there, scale, now=NOW + 1) == count
+    assert BudgetCount.count(counted, there, scale, now=NOW + 1) == count

@@ -28,16 +28,12 @@ from zonewise.api.objects.apps import DaemonSet, StatefulSet
 from zonewise.api.objects.budgets import Grant
 from zonewise.api.resource import Resource
 from zonewise.api.values import times
-from zonewise.disruption import (
-    Ledger,
-    NamespaceBudgets,
-    Round,
-    ScaleOwner,
-    fitted,
-    owner_of,
-    settled,
-)
-from zonewise.disruption.views import StatefulSetScale
+from zonewise.disruption.baseline import fit_baseline, settle_baseline
+from zonewise.disruption.ledger import Ledger
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
+from zonewise.disruption.owner_views import StatefulSetScale
+from zonewise.disruption.owners import ScaleOwner, owner_of
+from zonewise.disruption.verdict import VerdictRound
 
 ONE_EACH = per_zone(maxUnavailable=1)
 BUT_A = per_zone(
@@ -46,96 +42,103 @@ BUT_A = per_zone(
 ALL = {"a": 3, "b": 3, "c": 3}
 
 
-def named(made: NamespaceBudgets, name: str) -> Pod:
+def named(namespace: NamespaceBudgets, name: str) -> Pod:
     """A pod of the book."""
-    return next(one for one in made.pods.values() if one.metadata.name == name)
+    return next(
+        candidate for candidate in namespace.pods.values() if candidate.metadata.name == name
+    )
 
 
 def granted(*names: str, age: float = 0.0) -> Ledger:
     """A ledger with these pods."""
     time = times.format_time(times.from_epoch(NOW - age))
-    return Ledger({f"uid-{one}": Grant(uid=f"uid-{one}", pod=one, time=time) for one in names})
+    return Ledger({f"uid-{name}": Grant(uid=f"uid-{name}", pod=name, time=time) for name in names})
 
 
 def test_1_one_pod_of_each_zone() -> None:
     """Story 2: each zone gives one pod at once, and no second one."""
-    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH))
-    assert allowed(made) == {"a": 1, "b": 1, "c": 1}
-    asked = Round(made, NOW)
+    namespace = namespace_budgets(spread(**ALL), tdb(**ONE_EACH))
+    assert allowed(namespace) == {"a": 1, "b": 1, "c": 1}
+    verdicts = VerdictRound(namespace, NOW)
     for zone in "abc":
-        item = named(made, f"{zone}-0")
-        assert asked.judge(item).charged
-        asked.charge(item)
-    refused = asked.judge(named(made, "a-1"))
-    assert [(one.budget, one.domain) for one in refused.blockers] == [("web", "a")]
+        item = named(namespace, f"{zone}-0")
+        assert verdicts.judge(item).charged
+        verdicts.charge(item)
+    refused = verdicts.judge(named(namespace, "a-1"))
+    assert [(blocker.budget, blocker.domain) for blocker in refused.blockers] == [("web", "a")]
     assert "domain a" in refused.reason.message
 
 
 def test_2_one_pod_of_all() -> None:
     """Story 3: a budget without a term gives one pod in total."""
-    made = namespace_budgets(spread(**ALL), tdb(maxUnavailable=1))
-    assert allowed(made) == {"*": 1}
-    made.ledger = granted("a-0")
-    assert code(made, "b-0") == "Blocked"
+    namespace = namespace_budgets(spread(**ALL), tdb(maxUnavailable=1))
+    assert allowed(namespace) == {"*": 1}
+    namespace.ledger = granted("a-0")
+    assert code(namespace, "b-0") == "Blocked"
 
 
 def test_3_one_zone_is_open() -> None:
     """Story 1: zones b and c are closed, zone a has no limit."""
-    made = namespace_budgets(spread(**ALL), tdb(**BUT_A))
-    assert allowed(made) == {"a": None, "b": 0, "c": 0}
-    assert [code(made, f"{zone}-0") for zone in "abc"] == ["Uncovered", "Blocked", "Blocked"]
+    namespace = namespace_budgets(spread(**ALL), tdb(**BUT_A))
+    assert allowed(namespace) == {"a": None, "b": 0, "c": 0}
+    assert [code(namespace, f"{zone}-0") for zone in "abc"] == ["Uncovered", "Blocked", "Blocked"]
 
 
 def test_4_both_must_agree() -> None:
     """Stories 1 and 3 together: zone a, one at a time, and every blocker is named."""
-    made = namespace_budgets(spread(**ALL), tdb("one", **BUT_A), tdb("all", maxUnavailable=1))
-    assert code(made, "a-0") == "Allowed"
-    made.ledger = granted("a-0")
-    assert code(made, "a-1") == "Blocked"
-    blockers = made.may_disrupt(named(made, "b-0"), NOW).blockers
-    assert [(one.budget, one.domain) for one in blockers] == [("all", "*"), ("one", "b")]
+    namespace = namespace_budgets(spread(**ALL), tdb("one", **BUT_A), tdb("all", maxUnavailable=1))
+    assert code(namespace, "a-0") == "Allowed"
+    namespace.ledger = granted("a-0")
+    assert code(namespace, "a-1") == "Blocked"
+    blockers = namespace.judge(named(namespace, "b-0"), NOW).blockers
+    assert [(blocker.budget, blocker.domain) for blocker in blockers] == [
+        ("all", "*"),
+        ("one", "b"),
+    ]
 
 
 def test_7_moving_the_open_zone() -> None:
     """A closed zone stays closed to updates however many new pods surge into it."""
     old = [pod(f"o{zone}{n}", f"n-{zone}") for zone in "bc" for n in range(3)]
     new = [pod(f"n{zone}{n}", f"n-{zone}", owner="web-2") for zone in "abc" for n in range(2)]
-    made = namespace_budgets(
+    namespace = namespace_budgets(
         [*old, *new],
         tdb(domains=ALL, **BUT_A),
         owners=deployment(9, revisions=2),
     )
-    assert allowed(made) == {"a": None, "b": 2, "c": 2}
-    assert code(made, "ob0") == "Blocked"
-    assert code(made, "nb0") == "Allowed"
+    assert allowed(namespace) == {"a": None, "b": 2, "c": 2}
+    assert code(namespace, "ob0") == "Blocked"
+    assert code(namespace, "nb0") == "Allowed"
 
 
 def test_10_scaled_to_nothing() -> None:
     """A workload that is to have no pods expects none, so all may go."""
-    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), replicas=0)
-    assert allowed(made) == ALL
+    namespace = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), replicas=0)
+    assert allowed(namespace) == ALL
 
 
 def test_11_a_number_that_must_stay() -> None:
     """minAvailable 2 in each zone stops a scale-down to three at 2/2/2."""
-    made = namespace_budgets(spread(a=2, b=2, c=2), tdb(**per_zone(minAvailable=2)), replicas=3)
-    assert allowed(made) == {"a": 0, "b": 0, "c": 0}
+    namespace = namespace_budgets(
+        spread(a=2, b=2, c=2), tdb(**per_zone(minAvailable=2)), replicas=3
+    )
+    assert allowed(namespace) == {"a": 0, "b": 0, "c": 0}
 
 
 @pytest.mark.parametrize(
-    ("spec", "wanted"),
+    ("spec", "expected"),
     [
         ({}, {"a": 1, "b": 1, "c": 1}),
         ({"expectedPods": "ReplicasPerDomain"}, {"a": 4, "b": 0, "c": 0}),
     ],
 )
-def test_12_13_uneven(spec: dict[str, Any], wanted: dict[str, int]) -> None:
+def test_12_13_uneven(spec: dict[str, Any], expected: dict[str, int]) -> None:
     """Six, two and one: one each; by the KEP's literal count the light zones stand still."""
-    assert allowed(namespace_budgets(spread(a=6, b=2, c=1), tdb(**ONE_EACH, **spec))) == wanted
+    assert allowed(namespace_budgets(spread(a=6, b=2, c=1), tdb(**ONE_EACH, **spec))) == expected
 
 
 @pytest.mark.parametrize(
-    ("percent", "wanted"),
+    ("percent", "expected"),
     [
         ("25%", {"a": 1, "b": 1, "c": 1}),
         ("50%", {"a": 2, "b": 2, "c": 2}),
@@ -144,24 +147,24 @@ def test_12_13_uneven(spec: dict[str, Any], wanted: dict[str, int]) -> None:
         ("100%", {"a": 4, "b": 3, "c": 3}),
     ],
 )
-def test_14_percentages_round_up(percent: str, wanted: dict[str, int]) -> None:
+def test_14_percentages_round_up(percent: str, expected: dict[str, int]) -> None:
     """A part of a zone's expected pods is rounded up."""
-    made = namespace_budgets(
+    namespace = namespace_budgets(
         spread(a=4, b=3, c=3), tdb(**per_zone(maxUnavailable=percent)), replicas=10
     )
-    assert allowed(made) == wanted
+    assert allowed(namespace) == expected
 
 
 def test_15_at_least_half() -> None:
     """Half of three is two that must stay."""
-    made = namespace_budgets(spread(**ALL), tdb(**per_zone(minAvailable="50%")))
-    assert allowed(made) == {"a": 1, "b": 1, "c": 1}
+    namespace = namespace_budgets(spread(**ALL), tdb(**per_zone(minAvailable="50%")))
+    assert allowed(namespace) == {"a": 1, "b": 1, "c": 1}
 
 
 def test_16_fewer_pods_than_zones() -> None:
     """A zone without pods has nothing to give."""
-    made = namespace_budgets(spread(a=1, b=1), tdb(**ONE_EACH), replicas=2)
-    assert allowed(made) == {"a": 1, "b": 1, "c": 0}
+    namespace = namespace_budgets(spread(a=1, b=1), tdb(**ONE_EACH), replicas=2)
+    assert allowed(namespace) == {"a": 1, "b": 1, "c": 0}
 
 
 def test_17_a_surge() -> None:
@@ -176,9 +179,9 @@ def test_17_a_surge() -> None:
 def test_18_a_replacement_without_a_node() -> None:
     """Zone a gave its pod; the replacement that waits for a node goes freely."""
     pods = [*spread(a=2, b=3, c=3), pod("new", "", ready=False, phase="Pending")]
-    made = namespace_budgets(pods, tdb(domains=ALL, **ONE_EACH))
-    assert allowed(made) == {"a": 0, "b": 1, "c": 1}
-    assert code(made, "new") == "Free"
+    namespace = namespace_budgets(pods, tdb(domains=ALL, **ONE_EACH))
+    assert allowed(namespace) == {"a": 0, "b": 1, "c": 1}
+    assert code(namespace, "new") == "Free"
 
 
 def test_19_20_a_zone_is_out() -> None:
@@ -198,27 +201,27 @@ def test_21_pods_have_moved() -> None:
     Until the workload has settled, expected are five and four; the count by what was agreed alone
     would let zone b fall to two of five.
     """
-    made = namespace_budgets(spread(b=5, c=4), tdb(domains=ALL, **ONE_EACH))
-    assert allowed(made) == {"a": 0, "b": 1, "c": 1}
-    assert settled(9, ALL, {"b": 5, "c": 4}, "abc") == {"a": 0, "b": 5, "c": 4}
+    namespace = namespace_budgets(spread(b=5, c=4), tdb(domains=ALL, **ONE_EACH))
+    assert allowed(namespace) == {"a": 0, "b": 1, "c": 1}
+    assert settle_baseline(9, ALL, {"b": 5, "c": 4}, "abc") == {"a": 0, "b": 5, "c": 4}
 
 
 def test_23_a_node_without_the_label() -> None:
     """Its pods are not covered, but they count in all sums."""
     nodes = zones("a", "b", "c") | {"n-x": node("n-x")}
-    made = namespace_budgets(
+    namespace = namespace_budgets(
         [*spread(**ALL), pod("x-0", "n-x")], tdb(**ONE_EACH), nodes=nodes, replicas=10
     )
-    standing = made.standing(next(iter(made.budgets)), NOW)
-    assert (standing.uncovered, code(made, "x-0")) == (1, "Uncovered")
-    assert allowed(made) == {"a": 1, "b": 1, "c": 1}
+    standing = namespace.state(next(iter(namespace.budgets)), NOW)
+    assert (standing.uncovered_pods, code(namespace, "x-0")) == (1, "Uncovered")
+    assert allowed(namespace) == {"a": 1, "b": 1, "c": 1}
 
 
 def test_24_a_node_is_gone() -> None:
     """Its pod is where its own label says; without one it is not covered."""
     labelled = pod("gone", "n-gone", labels={ZONE: "a"})
-    made = namespace_budgets([*spread(a=2, b=3, c=3), labelled], tdb(**ONE_EACH))
-    assert made.standing(next(iter(made.budgets)), NOW).domains["a"].present == 3
+    namespace = namespace_budgets([*spread(a=2, b=3, c=3), labelled], tdb(**ONE_EACH))
+    assert namespace.state(next(iter(namespace.budgets)), NOW).domains["a"].present == 3
     lost = namespace_budgets([*spread(a=2, b=3, c=3), pod("gone", "n-gone")], tdb(**ONE_EACH))
     assert code(lost, "gone") == "Uncovered"
 
@@ -226,18 +229,18 @@ def test_24_a_node_is_gone() -> None:
 def test_25_a_node_moves() -> None:
     """A node that is labelled anew takes its pods along, and nothing becomes negative."""
     nodes = zones("a", "b", "c")
-    made = namespace_budgets(spread(**ALL), tdb(domains=ALL, **ONE_EACH), nodes=nodes)
+    namespace = namespace_budgets(spread(**ALL), tdb(domains=ALL, **ONE_EACH), nodes=nodes)
     nodes["n-a"] = node("n-a", "b")
-    made.nodes_changed()
-    assert allowed(made) == {"a": 0, "b": 1, "c": 1}
+    namespace.nodes_changed()
+    assert allowed(namespace) == {"a": 0, "b": 1, "c": 1}
 
 
 def test_26_a_term_that_groups_by_nothing() -> None:
     """The selected nodes are one domain; others are not covered."""
     term = ({"key": ZONE, "operator": "In", "values": ["a", "b"]},)
-    made = namespace_budgets(spread(**ALL), tdb(**per_zone(term=term, maxUnavailable=1)))
-    assert allowed(made) == {"*": 1}
-    assert code(made, "c-0") == "Uncovered"
+    namespace = namespace_budgets(spread(**ALL), tdb(**per_zone(term=term, maxUnavailable=1)))
+    assert allowed(namespace) == {"*": 1}
+    assert code(namespace, "c-0") == "Uncovered"
 
 
 def test_27_two_keys() -> None:
@@ -247,10 +250,10 @@ def test_27_two_keys() -> None:
         for zone in "abc"
     }
     region = {"key": "topology.kubernetes.io/region", "operator": "Exists"}
-    made = namespace_budgets(
+    namespace = namespace_budgets(
         spread(**ALL), tdb(**per_zone(term=(region, EXISTS), maxUnavailable=1)), nodes=nodes
     )
-    assert allowed(made) == {"eu/a": 1, "eu/b": 1, "eu/c": 1}
+    assert allowed(namespace) == {"eu/a": 1, "eu/b": 1, "eu/c": 1}
     keys = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
     other = namespace_budgets(spread(**ALL), tdb(topologyKeys=keys, maxUnavailable=1), nodes=nodes)
     assert set(allowed(other)) == {"a/eu", "b/eu", "c/eu"}
@@ -260,48 +263,53 @@ def test_28_29_zones_and_racks() -> None:
     """A grant needs both budgets, and a refusal by one costs the other nothing."""
     nodes = {f"n-{z}": node(f"n-{z}", z, **{"example.com/rack": "r"}) for z in "abc"}
     rack = {"key": "example.com/rack", "operator": "Exists"}
-    made = namespace_budgets(
+    namespace = namespace_budgets(
         spread(**ALL),
         tdb("zone", **ONE_EACH),
         tdb("rack", **per_zone(term=(rack,), maxUnavailable=2)),
         nodes=nodes,
     )
-    asked = Round(made, NOW)
+    verdicts = VerdictRound(namespace, NOW)
     for name in ("a-0", "b-0"):
-        asked.charge(named(made, name))
-    refused = asked.judge(named(made, "c-0"))
-    assert [one.budget for one in refused.blockers] == ["rack"]
-    assert asked.standing(("TopologyDisruptionBudget", NS, "zone")).allowed("c") == 1
-    assert [one.budget for one in asked.judge(named(made, "a-1")).blockers] == ["rack", "zone"]
+        verdicts.charge(named(namespace, name))
+    refused = verdicts.judge(named(namespace, "c-0"))
+    assert [blocker.budget for blocker in refused.blockers] == ["rack"]
+    assert verdicts.state(("TopologyDisruptionBudget", NS, "zone")).allowed("c") == 1
+    assert [blocker.budget for blocker in verdicts.judge(named(namespace, "a-1")).blockers] == [
+        "rack",
+        "zone",
+    ]
 
 
 def test_33_the_plain_budget_is_asked_too() -> None:
     """A plain budget that allows nothing blocks before anything is granted, even a second time."""
     closed = pdb(maxUnavailable=1, status={"desiredHealthy": 9, "currentHealthy": 9})
-    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), closed, ledger=granted("a-0"))
-    assert [code(made, "a-0"), code(made, "b-0")] == ["Blocked", "Blocked"]
-    (blocker,) = made.may_disrupt(named(made, "b-0"), NOW).blockers
+    namespace = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), closed, ledger=granted("a-0"))
+    assert [code(namespace, "a-0"), code(namespace, "b-0")] == ["Blocked", "Blocked"]
+    (blocker,) = namespace.judge(named(namespace, "b-0"), NOW).blockers
     assert (blocker.kind, blocker.domain) == ("PodDisruptionBudget", "*")
 
 
 def test_34_a_grant_that_nobody_used() -> None:
     """It holds the budget for two minutes and no longer."""
-    for age, wanted in ((119.0, 0), (121.0, 1)):
-        made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), ledger=granted("a-0", age=age))
-        assert allowed(made)["a"] == wanted
+    for age, expected in ((119.0, 0), (121.0, 1)):
+        namespace = namespace_budgets(
+            spread(**ALL), tdb(**ONE_EACH), ledger=granted("a-0", age=age)
+        )
+        assert allowed(namespace)["a"] == expected
 
 
 def test_35_a_name_comes_again() -> None:
     """A pod of the same name with another uid is another pod."""
-    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH))
-    made.ledger = Ledger({"uid-before": Grant(uid="uid-before", pod="a-0", time="")})
-    assert code(made, "a-0") == "Allowed"
+    namespace = namespace_budgets(spread(**ALL), tdb(**ONE_EACH))
+    namespace.ledger = Ledger({"uid-before": Grant(uid="uid-before", pod="a-0", time="")})
+    assert code(namespace, "a-0") == "Allowed"
 
 
 def test_36_asked_twice() -> None:
     """The second question about a pod is the same grant and costs nothing."""
-    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), ledger=granted("a-0"))
-    verdict = made.may_disrupt(named(made, "a-0"), NOW)
+    namespace = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), ledger=granted("a-0"))
+    verdict = namespace.judge(named(namespace, "a-0"), NOW)
     assert (verdict.reason.code, verdict.allowed, verdict.charged) == ("Granted", True, False)
 
 
@@ -336,11 +344,11 @@ def test_49_daemons_expect_their_nodes() -> None:
     nodes = {f"n-{zone}{n}": node(f"n-{zone}{n}", zone) for zone in "abc" for n in range(3)}
     daemon = convert(DaemonSet, {"metadata": {"name": "d", "namespace": NS, "uid": "uid-d"}})
     pods = [pod(f"d-{name}", name, owner="d", kind="DaemonSet") for name in sorted(nodes)]
-    made = namespace_budgets(
+    namespace = namespace_budgets(
         pods[1:], tdb(domains={"a": 9}, **ONE_EACH), nodes=nodes, owners=[owner_of(daemon)]
     )
-    assert allowed(made) == {"a": 0, "b": 1, "c": 1}
-    assert made.standing(next(iter(made.budgets)), NOW).replicas == 9
+    assert allowed(namespace) == {"a": 0, "b": 1, "c": 1}
+    assert namespace.state(next(iter(namespace.budgets)), NOW).replicas == 9
 
 
 @pytest.mark.parametrize(
@@ -356,37 +364,37 @@ def test_49_daemons_expect_their_nodes() -> None:
 )
 def test_55_a_budget_nobody_understands(spec: dict[str, Any]) -> None:
     """It allows nothing and says what is wrong with it."""
-    made = namespace_budgets(spread(**ALL), tdb(**spec))
-    assert code(made, "a-0") == "Blocked"
-    assert made.standing(next(iter(made.budgets)), NOW).reason().code == "InvalidBudget"
+    namespace = namespace_budgets(spread(**ALL), tdb(**spec))
+    assert code(namespace, "a-0") == "Blocked"
+    assert namespace.state(next(iter(namespace.budgets)), NOW).reason().code == "InvalidBudget"
 
 
 def test_55_an_empty_term() -> None:
     """It selects no node, so nothing is covered."""
-    made = namespace_budgets(spread(**ALL), tdb(nodeSelectorTerm={}, maxUnavailable=0))
-    assert code(made, "a-0") == "Uncovered"
+    namespace = namespace_budgets(spread(**ALL), tdb(nodeSelectorTerm={}, maxUnavailable=0))
+    assert code(namespace, "a-0") == "Uncovered"
 
 
 def test_60_a_budget_that_only_looks_on() -> None:
     """It blocks nobody and costs no grant."""
-    made = namespace_budgets(spread(**ALL), tdb(maxUnavailable=0, mode="Observe"))
-    verdict = made.may_disrupt(named(made, "a-0"), NOW)
+    namespace = namespace_budgets(spread(**ALL), tdb(maxUnavailable=0, mode="Observe"))
+    verdict = namespace.judge(named(namespace, "a-0"), NOW)
     assert (verdict.reason.code, verdict.charged) == ("Uncovered", False)
-    assert allowed(made) == {"*": 0}
+    assert allowed(namespace) == {"*": 0}
 
 
-@pytest.mark.parametrize("said", [ZONE, "failure-domain.beta.kubernetes.io/zone"])
+@pytest.mark.parametrize("key", [ZONE, "failure-domain.beta.kubernetes.io/zone"])
 @pytest.mark.parametrize("labelled", [ZONE, "failure-domain.beta.kubernetes.io/zone"])
-def test_61_old_and_new_keys(said: str, labelled: str) -> None:
+def test_61_old_and_new_keys(key: str, labelled: str) -> None:
     """The old key of zones and the new one mean each other; the old one is noticed."""
     nodes = {f"n-{zone}": node(f"n-{zone}", **{labelled: zone}) for zone in "abc"}
-    budget = tdb(**per_zone(term=({"key": said, "operator": "Exists"},), maxUnavailable=1))
+    budget = tdb(**per_zone(term=({"key": key, "operator": "Exists"},), maxUnavailable=1))
     assert allowed(namespace_budgets(spread(**ALL), budget, nodes=nodes)) == {
         "a": 1,
         "b": 1,
         "c": 1,
     }
-    assert bool(budget.old_keys) == (said != ZONE)
+    assert bool(budget.old_keys) == (key != ZONE)
 
 
 def test_two_plain_budgets_are_one_too_many() -> None:
@@ -399,8 +407,10 @@ def test_two_plain_budgets_are_one_too_many() -> None:
 
 def test_a_plain_budget_costs_no_grant() -> None:
     """The server itself charges it."""
-    made = namespace_budgets(spread(**ALL), pdb(maxUnavailable=1, status={"disruptionsAllowed": 1}))
-    verdict = made.may_disrupt(named(made, "a-0"), NOW)
+    namespace = namespace_budgets(
+        spread(**ALL), pdb(maxUnavailable=1, status={"disruptionsAllowed": 1})
+    )
+    verdict = namespace.judge(named(namespace, "a-0"), NOW)
     assert (verdict.reason.code, verdict.charged) == ("Allowed", False)
 
 
@@ -414,7 +424,7 @@ def test_who_asks_for_how_many() -> None:
     owners = [
         owner_of(rollout),
         ScaleOwner(
-            place=small.place,
+            key=small.key,
             uid=small.uid,
             replicas=3,
             controller=convert(
@@ -422,7 +432,7 @@ def test_who_asks_for_how_many() -> None:
                 {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "web"},
             ),
         ),
-        ScaleOwner(place=("batch", "Job", NS, "j")),
+        ScaleOwner(key=("batch", "Job", NS, "j")),
     ]
     job = {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j",
                                 "controller": True}]}  # fmt: skip
@@ -430,17 +440,19 @@ def test_who_asks_for_how_many() -> None:
         Pod, {"metadata": {"name": "j", "namespace": NS, "labels": {"app": "web"}, **job}}
     )
     alone = pod("alone", "n-a", owner="")
-    made = namespace_budgets([*spread(a=3), extra, alone], tdb(maxUnavailable=1), owners=owners)
-    assert made.standing(next(iter(made.budgets)), NOW).replicas == 11
+    namespace = namespace_budgets(
+        [*spread(a=3), extra, alone], tdb(maxUnavailable=1), owners=owners
+    )
+    assert namespace.state(next(iter(namespace.budgets)), NOW).replicas == 11
 
 
 def test_an_owner_that_is_not_there() -> None:
     """Nobody knows how many pods there should be, so none may go; one that leaves does not ask."""
     lost = pod("lost", "n-a", owner="other", kind="Thing")
-    made = namespace_budgets([*spread(**ALL), lost], tdb(**ONE_EACH))
-    standing = made.standing(next(iter(made.budgets)), NOW)
+    namespace = namespace_budgets([*spread(**ALL), lost], tdb(**ONE_EACH))
+    standing = namespace.state(next(iter(namespace.budgets)), NOW)
     assert (standing.reason().code, standing.replicas) == ("UnknownScale", None)
-    assert allowed(made) == {"a": 0, "b": 0, "c": 0}
+    assert allowed(namespace) == {"a": 0, "b": 0, "c": 0}
     leaving = pod("lost", "n-a", owner="other", kind="Thing", leaving=True)
     assert allowed(namespace_budgets([*spread(**ALL), leaving], tdb(**ONE_EACH))) == dict.fromkeys(
         "abc", 1
@@ -462,8 +474,13 @@ def test_old_revisions_of_a_stateful_set() -> None:
             labels={"controller-revision-hash": f"db-{1 + n // 2}"})
         for n in range(4)
     ]  # fmt: skip
-    made = namespace_budgets(pods, tdb(**per_zone(maxUnavailable=0)), owners=[owner_of(group)])
-    assert [code(made, f"db-{n}") for n in range(4)] == ["Blocked", "Blocked", "Allowed", "Allowed"]
+    namespace = namespace_budgets(pods, tdb(**per_zone(maxUnavailable=0)), owners=[owner_of(group)])
+    assert [code(namespace, f"db-{n}") for n in range(4)] == [
+        "Blocked",
+        "Blocked",
+        "Allowed",
+        "Allowed",
+    ]
 
 
 @pytest.mark.parametrize("read", [StatefulSet, StatefulSetScale])
@@ -483,12 +500,12 @@ def test_a_budget_that_holds_updates_lets_a_stateful_set_shrink(read: type[Objec
         for n, zone in enumerate("cba")
     ]
     closed = tdb(**per_zone(maxUnavailable=0, holds="Updates"))
-    made = namespace_budgets(pods, closed, owners=[owner_of(group)])
-    assert allowed(made) == {"a": 0, "b": 0, "c": 1}
-    assert [code(made, f"db-{n}", evicting=False) for n in (6, 7)] == ["Blocked", "Uncovered"]
+    namespace = namespace_budgets(pods, closed, owners=[owner_of(group)])
+    assert allowed(namespace) == {"a": 0, "b": 0, "c": 1}
+    assert [code(namespace, f"db-{n}", evicting=False) for n in (6, 7)] == ["Blocked", "Uncovered"]
     always = tdb(**per_zone(maxUnavailable=0))
-    made = namespace_budgets(pods, always, owners=[owner_of(group)])
-    assert code(made, "db-7", evicting=False) == "Blocked"
+    namespace = namespace_budgets(pods, always, owners=[owner_of(group)])
+    assert code(namespace, "db-7", evicting=False) == "Blocked"
 
 
 def test_a_percentage_of_no_expected_pod_holds_evictions() -> None:
@@ -510,84 +527,85 @@ def test_a_percentage_of_no_expected_pod_holds_evictions() -> None:
         for zone in "ab"
     ]  # fmt: skip
     half = tdb(**per_zone(maxUnavailable="50%"), domains={"a": 1})
-    made = namespace_budgets(pods, half, owners=[owner_of(group)])
-    broken = named(made, "db-b")
-    assert made.may_disrupt(broken, NOW).reason.code == "Blocked"
-    assert made.may_disrupt(broken, NOW, evicting=False).reason.code == "Unready"
+    namespace = namespace_budgets(pods, half, owners=[owner_of(group)])
+    broken = named(namespace, "db-b")
+    assert namespace.judge(broken, NOW).reason.code == "Blocked"
+    assert namespace.judge(broken, NOW, evicting=False).reason.code == "Unready"
 
 
 def test_a_baseline_of_something_else_is_not_believed() -> None:
     """A fingerprint of another selector or grouping makes the baseline void."""
     budget = tdb(**ONE_EACH, domains={"a": 9})
     assert budget.baseline == {"a": 9}
-    assert fitted(9, {"a": 9}, "abc") == {"a": 9, "b": 0, "c": 0}
+    assert fit_baseline(9, {"a": 9}, "abc") == {"a": 9, "b": 0, "c": 0}
     assert tdb(maxUnavailable=1, domains={"a": 9}).baseline is None
 
 
 def test_a_newer_grant_was_made_elsewhere() -> None:
     """Whoever knows an older state of a budget than the last grant was judged by waits."""
-    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH))
-    made.ledger = Ledger({}, {"TopologyDisruptionBudget/web": "7"})
-    assert code(made, "a-0") == "Blocked"
+    namespace = namespace_budgets(spread(**ALL), tdb(**ONE_EACH))
+    namespace.ledger = Ledger({}, {"TopologyDisruptionBudget/web": "7"})
+    assert code(namespace, "a-0") == "Blocked"
 
 
 def test_a_budget_that_guards_nothing_says_that_all_may_go() -> None:
     """An empty term looks at no node: the code agrees with the sentence."""
-    made = namespace_budgets(spread(**ALL), tdb(maxUnavailable=1, nodeSelectorTerm={}))
-    said = made.standing(next(iter(made.budgets)), NOW).reason()
-    assert said.code == "SufficientPods"
-    assert said.message.endswith("any, nothing is guarded")
-    assert code(made, "a-0") == "Uncovered"
+    namespace = namespace_budgets(spread(**ALL), tdb(maxUnavailable=1, nodeSelectorTerm={}))
+    reason = namespace.state(next(iter(namespace.budgets)), NOW).reason()
+    assert reason.code == "SufficientPods"
+    assert reason.message.endswith("any, nothing is guarded")
+    assert code(namespace, "a-0") == "Uncovered"
 
 
 def test_a_budget_whose_selector_cannot_be_understood_says_that_it_holds_no_pod() -> None:
     """It selects nobody, so it must not claim that it allows no disruption."""
     wrong = tdb(maxUnavailable=0, selector={"matchLabels": {"a b": "c"}})
-    made = namespace_budgets(spread(**ALL), wrong)
-    assert wrong.fault is not None
-    assert wrong.fault.fix == "Until it is corrected it holds no pod."
-    assert code(made, "a-0") == "Uncovered"
+    namespace = namespace_budgets(spread(**ALL), wrong)
+    assert wrong.invalid_reason is not None
+    assert wrong.invalid_reason.fix == "Until it is corrected it selects no pod."
+    assert code(namespace, "a-0") == "Uncovered"
 
 
 def test_a_refusal_by_a_budget_that_cannot_be_understood_is_a_sentence() -> None:
     """What is wrong and what to do, with one full stop."""
     term = ({"key": "z", "operator": "Gt", "values": ["x"]},)
-    made = namespace_budgets(spread(**ALL), tdb(**per_zone(term=term, maxUnavailable=1)))
-    said = made.may_disrupt(named(made, "a-0"), NOW).reason.message
-    assert said.endswith("or deleted it allows no disruption")
+    namespace = namespace_budgets(spread(**ALL), tdb(**per_zone(term=term, maxUnavailable=1)))
+    message = namespace.judge(named(namespace, "a-0"), NOW).reason.message
+    assert message.endswith("or deleted it allows no disruption")
 
 
 def test_a_ledger_of_another_cluster_says_what_to_do() -> None:
     """Versions that are ahead for ever block every grant; who is refused learns how to end it."""
     ahead = Ledger({}, {"TopologyDisruptionBudget/web": "9" * 30}, "1")
-    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), ledger=ahead)
-    assert "delete the DisruptionLedger" in made.may_disrupt(named(made, "a-0"), NOW).reason.message
+    namespace = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), ledger=ahead)
+    assert (
+        "delete the DisruptionLedger"
+        in namespace.judge(named(namespace, "a-0"), NOW).reason.message
+    )
 
 
 def test_a_budget_that_never_allows_anything_says_so() -> None:
     """With ``maxUnavailable: 0`` waiting does not help, and the fix is another budget."""
-    made = namespace_budgets(spread(a=3, b=3, c=3), tdb(**per_zone(maxUnavailable=0)))
-    fix = made.may_disrupt(made.pods["uid-a-0"], NOW).reason.fix
+    namespace = namespace_budgets(spread(a=3, b=3, c=3), tdb(**per_zone(maxUnavailable=0)))
+    fix = namespace.judge(namespace.pods["uid-a-0"], NOW).reason.fix
     assert "so it never allows a disruption. Change or delete the budget." in fix
     assert "once enough pods are healthy" not in fix
     status = {"expectedPods": 9, "desiredHealthy": 9, "currentHealthy": 9}
     plain = namespace_budgets(spread(a=3, b=3, c=3), pdb(status=status))
-    assert "needs all 9 pods it expects" in plain.may_disrupt(plain.pods["uid-a-0"], NOW).reason.fix
+    assert "needs all 9 pods it expects" in plain.judge(plain.pods["uid-a-0"], NOW).reason.fix
     waits = namespace_budgets(spread(a=2, b=3, c=3), tdb(**per_zone(maxUnavailable=1)))
     waits.put_pod(pod("a-9", "n-a", ready=False))
-    assert (
-        "once enough pods are healthy" in waits.may_disrupt(waits.pods["uid-a-0"], NOW).reason.fix
-    )
+    assert "once enough pods are healthy" in waits.judge(waits.pods["uid-a-0"], NOW).reason.fix
 
 
 def test_never_is_not_said_while_a_surge_leaves_spare_pods() -> None:
     """Pods of an old revision are held, and the numbers say that one pod of the domain is spare."""
-    made = namespace_budgets(
+    namespace = namespace_budgets(
         [pod("a-0", "n-a"), *(pod(f"a-{n}", "n-a", owner="web-2") for n in (1, 2))],
         tdb(**per_zone(maxUnavailable=0), domains={"a": 2}),
         owners=deployment(2, revisions=2),
     )
-    fix = made.may_disrupt(made.pods["uid-a-0"], NOW).reason.fix
+    fix = namespace.judge(namespace.pods["uid-a-0"], NOW).reason.fix
     assert "never" not in fix
     assert "needs all 2 pods of domain a; 1 spare now" in fix
 
@@ -595,13 +613,13 @@ def test_never_is_not_said_while_a_surge_leaves_spare_pods() -> None:
 def test_a_budget_that_needs_more_pods_than_it_expects_says_how_many() -> None:
     """More pods would help, so both ways out are named."""
     status = {"expectedPods": 1, "desiredHealthy": 5, "currentHealthy": 1}
-    made = namespace_budgets(spread(a=1), pdb("cart-min", minAvailable=5, status=status))
-    assert made.may_disrupt(made.pods["uid-a-0"], NOW).reason.fix == (
+    namespace = namespace_budgets(spread(a=1), pdb("cart-min", minAvailable=5, status=status))
+    assert namespace.judge(namespace.pods["uid-a-0"], NOW).reason.fix == (
         "Waiting does not help: PodDisruptionBudget cart-min needs 5 healthy pods and expects 1, so"
         " with 1 pod it never allows a disruption. Change or delete the budget, or run more pods."
     )
     domains = namespace_budgets(spread(a=1), tdb(**per_zone(minAvailable=5)), replicas=1)
-    fix = domains.may_disrupt(domains.pods["uid-a-0"], NOW).reason.fix
+    fix = domains.judge(domains.pods["uid-a-0"], NOW).reason.fix
     assert "needs 5 healthy pods in domain a and expects 1, so with 1 pod it never" in fix
 
 
@@ -609,12 +627,12 @@ def test_of_two_plain_budgets_the_one_that_never_allows_is_removed() -> None:
     """If the other one stays the pod can go; if both never allow, one has to be changed as well."""
     never = {"expectedPods": 9, "desiredHealthy": 9, "currentHealthy": 9}
     some = {"expectedPods": 9, "desiredHealthy": 8, "currentHealthy": 9, "disruptionsAllowed": 1}
-    made = namespace_budgets(spread(a=9), pdb("shut", status=never), pdb("some", status=some))
-    fix = made.may_disrupt(made.pods["uid-a-0"], NOW).reason.fix
+    namespace = namespace_budgets(spread(a=9), pdb("shut", status=never), pdb("some", status=some))
+    fix = namespace.judge(namespace.pods["uid-a-0"], NOW).reason.fix
     assert fix.startswith("Delete PodDisruptionBudget shut, or narrow")
     assert fix.endswith("shut never allows a disruption, and some may stay.")
     both = namespace_budgets(spread(a=9), pdb("shut", status=never), pdb("tight", status=never))
-    fix = both.may_disrupt(both.pods["uid-a-0"], NOW).reason.fix
+    fix = both.judge(both.pods["uid-a-0"], NOW).reason.fix
     assert fix.startswith("Delete PodDisruptionBudget tight, or narrow")
     assert fix.endswith("and change shut too: none of them allows a disruption.")
 
@@ -622,17 +640,17 @@ def test_of_two_plain_budgets_the_one_that_never_allows_is_removed() -> None:
 def test_budgets_of_two_kinds_on_a_pod_are_named_with_their_kind() -> None:
     """Both may have the same name."""
     status = {"expectedPods": 9, "desiredHealthy": 9, "currentHealthy": 9}
-    made = namespace_budgets(
+    namespace = namespace_budgets(
         spread(a=9), pdb("web", status=status), tdb(**per_zone(maxUnavailable=0))
     )
-    message = made.may_disrupt(made.pods["uid-a-0"], NOW).reason.message
+    message = namespace.judge(namespace.pods["uid-a-0"], NOW).reason.message
     assert message.startswith("PodDisruptionBudget web: needs 9")
     assert "; TopologyDisruptionBudget web: needs 9" in message
     status = {"expectedPods": 9, "desiredHealthy": 8, "currentHealthy": 9, "disruptionsAllowed": 1}
     agrees = namespace_budgets(
         spread(a=9), pdb("web", status=status), tdb(**per_zone(maxUnavailable=0))
     )
-    message = agrees.may_disrupt(agrees.pods["uid-a-0"], NOW).reason.message
+    message = agrees.judge(agrees.pods["uid-a-0"], NOW).reason.message
     assert message.startswith("TopologyDisruptionBudget web: needs 9")
 
 
@@ -640,7 +658,7 @@ def test_two_plain_budgets_of_a_pod_say_which_to_remove() -> None:
     """The one that needs fewer healthy pods is named, so that what protects most stays."""
     loose = pdb("loose", status={"expectedPods": 9, "desiredHealthy": 1, "disruptionsAllowed": 8})
     firm = pdb("firm", status={"expectedPods": 9, "desiredHealthy": 8, "disruptionsAllowed": 1})
-    made = namespace_budgets(spread(a=3, b=3, c=3), loose, firm)
-    verdict = made.may_disrupt(made.pods["uid-a-0"], NOW)
+    namespace = namespace_budgets(spread(a=3, b=3, c=3), loose, firm)
+    verdict = namespace.judge(namespace.pods["uid-a-0"], NOW)
     assert verdict.reason.fix.startswith("Delete PodDisruptionBudget loose, or narrow")
     assert "firm needs at least as many" in verdict.reason.fix

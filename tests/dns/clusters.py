@@ -23,7 +23,7 @@ from zonewise.dns.directory import ChangeToken, Directory, address_token, node_t
 from zonewise.dns.names import parse_domain
 from zonewise.dns.responder import Forwards, Responder
 from zonewise.dns.zone import DnsCluster, Domains
-from zonewise.topology.locators import Locator, Locators, Moved
+from zonewise.topology.locator_index import LocationChange, Locator, LocatorIndex
 
 Obj = dict[str, Any]
 
@@ -44,7 +44,7 @@ class Names:
         addresses: Sequence[str] = (),
     ) -> None:
         self.synced = True
-        self.locators = Locators(nodes=nodes)
+        self.locators = LocatorIndex(follow_nodes=nodes)
         self.directory = Directory(self._changed)
         cluster = DnsCluster(
             Domains(tuple(map(parse_domain, domains))),
@@ -62,9 +62,9 @@ class Names:
         self._held: dict[tuple[str, str, str], Any] = {}
 
     def _changed(self, tokens: Iterable[ChangeToken]) -> None:
-        self.responder.kept.drop(tokens)
+        self.responder.cache.drop(tokens)
 
-    def _moved(self, moved: Moved) -> None:
+    def _moved(self, moved: LocationChange) -> None:
         self._changed([*map(address_token, moved.addresses), *map(node_token, moved.nodes)])
 
     def put(self, *objects: Obj) -> None:
@@ -84,10 +84,10 @@ class Names:
                     self.directory.put_slice(self._held.get(key), new)
                 case "PodLocator":
                     new = convert(PodLocator, item)
-                    self._moved(self.locators.put(Locator.of(new)))
+                    self._moved(self.locators.put(Locator.from_object(new)))
                 case "Pod":
                     new = convert(LocatedPod, item)
-                    self._moved(self.locators.put(Locator.of_pod(new)))
+                    self._moved(self.locators.put(Locator.from_pod(new)))
                 case "Node":
                     new = convert(Node, item)
                     self._moved(self.locators.put_node(new))
@@ -112,9 +112,9 @@ class Names:
 
     def send(self, packet: bytes, source: str = OUTSIDER, *, stream: bool = False) -> bytes | None:
         """What a packet is answered with; the second time from what was kept."""
-        entry = None if stream else self.responder.kept.table.get(packet[2:])
+        entry = None if stream else self.responder.cache.table.get(packet[2:])
         if entry is not None:
-            turns = entry.turns or entry.places.get(self.responder.spot(source).number)
+            turns = entry.turns or entry.by_location.get(self.responder.locate(source).number)
             if turns is not None:
                 kept: bytes = packet[:2] + turns.next()
                 return kept

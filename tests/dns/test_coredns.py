@@ -15,8 +15,8 @@ from tools.coredns.questions import EXTERNAL, SPACES
 from tools.coredns.recording import plain
 from tools.coredns.upstream import answer
 
-from zonewise.dns.outside.cache import OutsideAnswer
 from zonewise.dns.outside.received import reading
+from zonewise.dns.outside.upstream_cache import OutsideAnswer
 from zonewise.dns.slices import finished
 from zonewise.dns.wire import Question, write_question
 from zonewise.dns.zone import DnsCluster
@@ -60,6 +60,7 @@ def on_purpose(said: dict[str, Any]) -> bool:
     return said["type"] == "TXT" and said["name"] in EXISTING and said["rcode"] == "NXDOMAIN"
 
 
+@pytest.mark.slow
 def test_every_recorded_answer_is_the_same(names: Names) -> None:
     """Code, AA, records of every section and the order of aliases are equal."""
     wrong, better = [], 0

@@ -10,14 +10,14 @@ import dns.message
 import dns.rcode
 import pytest
 from tests.dns.clusters import endpoint, headless, pieces
-from tests.dns.test_server import names, other, serving, udp
+from tests.dns.sockets import names, other, serving, udp
 from tests.embedded.virtual_cluster import until
 
 from zonewise.dns.names import parse_domain
-from zonewise.dns.outside.cache import AnswerCache
 from zonewise.dns.outside.forward import Forwarder, read_resolv_conf
 from zonewise.dns.outside.received import Received
 from zonewise.dns.outside.upstream import Upstream
+from zonewise.dns.outside.upstream_cache import UpstreamCache
 from zonewise.dns.sections import pack
 from zonewise.dns.server import bind
 from zonewise.dns.tcp import StreamServer
@@ -179,7 +179,7 @@ async def test_a_packet_is_never_longer_than_a_path_takes() -> None:
 
 async def test_kept_answers_of_others_are_bounded_by_bytes() -> None:
     """Few names with thousands of records each do not fill the memory."""
-    cache = AnswerCache(most_bytes=50_000)
+    cache = UpstreamCache(most_bytes=50_000)
     asked = [question(f"n{at}.example") for at in range(10)]
     for one in asked:
         cache.put(one, answer(one, 1000), 0.0)
@@ -193,7 +193,7 @@ async def test_kept_answers_of_others_are_bounded_by_bytes() -> None:
 
 async def test_times_to_live_are_counted_down() -> None:
     """By whole seconds, in every record that is sent."""
-    cache = AnswerCache()
+    cache = UpstreamCache()
     one = question("n.example")
     cache.put(one, answer(one, 3), 0.0)
     for now, ttl in ((0.0, 60), (5.2, 55), (5.9, 55), (6.0, 54)):

@@ -18,7 +18,7 @@ from tests.dns.clusters import (
     texts,
 )
 
-from zonewise.dns.outside.cache import OutsideAnswer
+from zonewise.dns.outside.upstream_cache import OutsideAnswer
 from zonewise.dns.wire import Question, Rcode
 
 SVC = "shop.svc.cluster.local."
@@ -298,10 +298,10 @@ def test_answers_follow_every_change() -> None:
     assert found.code("web.late.svc.cluster.local") == "NXDOMAIN"
     assert texts(found.ask("1.1.0.10.in-addr.arpa", "PTR")) == [f"db-0.db.{SVC}"]
     assert found.addresses(f"web.{SVC}") == ["10.96.0.7"]
-    kept = len(found.responder.kept.table)
+    kept = len(found.responder.cache.table)
     ports = [port("sql", 5432)]
     found.put(pieces("db", [endpoint("10.0.1.1", hostname="x")], ports=ports))
-    assert len(found.responder.kept.table) == kept - 2
+    assert len(found.responder.cache.table) == kept - 2
     assert found.addresses(f"db.{SVC}") == ["10.0.1.1"]
     assert texts(found.ask("1.1.0.10.in-addr.arpa", "PTR")) == [f"x.db.{SVC}"]
     found.put(service("new", clusterIP="10.96.0.8", ports=[port("http", 80)]))
@@ -348,7 +348,7 @@ def test_the_name_of_a_pod_ends_when_its_deletion_begins() -> None:
     found.put({**pod, "metadata": {**meta, "deletionTimestamp": "2026-01-01T00:00:00Z"}})
     assert found.code(name) == "NXDOMAIN"
     assert found.code("fd00-5--1.shop.pod.cluster.local", "AAAA") == "NXDOMAIN"
-    assert found.locators.spot("10.0.5.1").node == "n"
+    assert found.locators.locate("10.0.5.1").node == "n"
     found.put({**pod, "status": {**status, "phase": "Unknown"}})
     assert found.code(name) == "NXDOMAIN"
     found.put(pod)
@@ -410,11 +410,11 @@ def test_what_answers_are_not_made_from_drops_none() -> None:
     found.put(web, piece)
     for name in (f"db.{SVC}", f"new.{SVC}"):
         found.ask(name)
-    kept, dropped = len(found.responder.kept.table), found.responder.kept.dropped
+    kept, dropped = len(found.responder.cache.table), found.responder.cache.dropped
     note = {"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"}
     found.put({**piece, "metadata": {**piece["metadata"], "annotations": note}})
     found.put({**web, "status": {"conditions": [{"type": "zonewise.io/Hints", "status": "True"}]}})
-    assert (len(found.responder.kept.table), found.responder.kept.dropped) == (kept, dropped)
+    assert (len(found.responder.cache.table), found.responder.cache.dropped) == (kept, dropped)
     found.remove("EndpointSlice", "db-ipv4", "shop")
     found.remove("EndpointSlice", "db-ipv6", "shop")
     assert found.code(f"db.{SVC}") == "NXDOMAIN"

@@ -18,7 +18,7 @@ from zonewise.dns.sections import SLICE
 from zonewise.dns.slices import LongWork, Steps
 from zonewise.dns.wire import address_record, read_question
 from zonewise.dns.zone import DnsCluster
-from zonewise.traffic.named import read_endpoints
+from zonewise.traffic.dns_answers import read_named_endpoints
 
 BIG = "big.shop.svc.cluster.local."
 
@@ -59,6 +59,7 @@ class Counted:
         return self.function(*given, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["A", "SRV"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_is_made_once_for_all_spellings_options_and_sizes(
@@ -122,8 +123,8 @@ def test_a_change_of_one_slice_has_one_slice_read(monkeypatch: pytest.MonkeyPatc
     """A Service of many slices that change one by one is not read as a whole each time."""
     found = names()
     found.ask(BIG)
-    read = Counted(read_endpoints)
-    monkeypatch.setattr("zonewise.dns.directory.read_endpoints", read)
+    read = Counted(read_named_endpoints)
+    monkeypatch.setattr("zonewise.dns.directory.read_named_endpoints", read)
     for first in (11, 12, 13):
         found.put(piece(3, first))
         assert len(texts(found.ask(BIG, stream=True))) == 1000

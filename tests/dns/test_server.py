@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import dns.asyncquery
 import dns.flags
@@ -16,115 +13,21 @@ import dns.message
 import dns.rcode
 import dns.rrset
 import pytest
-from tests.dns.clusters import Names, endpoint, headless, namespace, pieces, port, service, texts
+from tests.dns.clusters import endpoint, headless, pieces, texts
+from tests.dns.sockets import WEB, names, other, says, serving, udp
 from tests.embedded.virtual_cluster import until
 
 from zonewise.dns.names import parse_domain
-from zonewise.dns.outside.cache import AnswerCache
 from zonewise.dns.outside.forward import Forwarder, ResolvConf, read_resolv_conf
 from zonewise.dns.outside.received import reading
 from zonewise.dns.outside.upstream import Upstream
-from zonewise.dns.responder import Forwards
-from zonewise.dns.server import bind
+from zonewise.dns.outside.upstream_cache import UpstreamCache
 from zonewise.dns.slices import finished
-from zonewise.dns.tcp import StreamServer
-from zonewise.dns.udp import PacketServer
 from zonewise.dns.wire import read_question
 
 pytestmark = pytest.mark.asyncio
 
-WEB = "web.shop.svc.cluster.local."
 MANY = "many.shop.svc.cluster.local."
-
-
-def names(*, forwards: Forwards | None = None) -> Names:
-    """A small cluster."""
-    found = Names(forwards=forwards)
-    found.put(
-        namespace("shop"),
-        service("web", clusterIP="10.96.0.7", ports=[port("http", 80)]),
-        service("out", type="ExternalName", externalName="www.example.com"),
-        headless("many"),
-        pieces("many", [endpoint(f"10.0.0.{at}") for at in range(1, 101)]),
-    )
-    return found
-
-
-@asynccontextmanager
-async def serving(
-    found: Names, *, idle: float = 10.0, most: int = 100, host: str = "127.0.0.1"
-) -> AsyncIterator[int]:
-    """The port of a server for a cluster."""
-    packets, listening = bind(host, 0)
-    number = packets.getsockname()[1]
-    over_packets = PacketServer(packets, found.responder)
-    over_streams = StreamServer(listening, found.responder, connections=most, idle=idle)
-    over_packets.start()
-    await over_streams.start()
-    try:
-        yield number
-    finally:
-        over_packets.stop()
-        await over_streams.stop()
-
-
-Reply = Callable[[dns.message.Message], dns.message.Message | bytes | None]
-
-
-class Other(asyncio.DatagramProtocol):
-    """Another server, over packets, that answers as a test says."""
-
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
-        self.asked: list[dns.message.Message] = []
-        self.sources: list[int] = []
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.DatagramTransport", transport)
-
-    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        query = dns.message.from_wire(data)
-        if query.question[0].name.to_text().endswith(".invalid."):
-            return
-        self.asked.append(query)
-        self.sources.append(addr[1])
-        told = self.reply(query)
-        if told is not None:
-            self.transport.sendto(told if isinstance(told, bytes) else told.to_wire(), addr)
-
-
-@asynccontextmanager
-async def other(reply: Reply) -> AsyncIterator[tuple[Upstream, Other]]:
-    """Another server, and its address."""
-    loop = asyncio.get_running_loop()
-    transport, protocol = await loop.create_datagram_endpoint(
-        lambda: Other(reply), local_addr=("127.0.0.1", 0)
-    )
-    try:
-        yield Upstream("127.0.0.1", transport.get_extra_info("sockname")[1]), protocol
-    finally:
-        transport.close()
-
-
-def says(*records: str, rcode: dns.rcode.Rcode = dns.rcode.NOERROR, ttl: int = 60) -> Reply:
-    """A reply with these records for whatever name is asked."""
-
-    def reply(query: dns.message.Message) -> dns.message.Message:
-        found = dns.message.make_response(query, recursion_available=True)
-        found.set_rcode(rcode)
-        name = query.question[0].name
-        for record in records:
-            kind, _, data = record.partition(" ")
-            found.answer.append(dns.rrset.from_text(name, ttl, "IN", kind, data))
-        return found
-
-    return reply
-
-
-async def udp(number: int, name: str, kind: str = "A", timeout: float = 10) -> dns.message.Message:
-    """A question in a packet."""
-    query = dns.message.make_query(name, kind)
-    return await dns.asyncquery.udp(query, "127.0.0.1", timeout=timeout, port=number)
 
 
 async def test_packets_are_answered() -> None:
@@ -133,7 +36,7 @@ async def test_packets_are_answered() -> None:
     async with serving(found) as number:
         for _ in range(3):
             assert texts(await udp(number, WEB)) == ["10.96.0.7"]
-        assert found.responder.kept.counts().total() == 2
+        assert found.responder.cache.counts().total() == 2
 
 
 async def test_a_socket_of_both_families_knows_its_clients() -> None:
@@ -366,7 +269,7 @@ async def test_denials_are_kept_as_long_as_all_they_are_made_of(
         text = f"ns.example. h.example. 1 2 3 4 {minimum}"
         told.authority.append(dns.rrset.from_text("example.", soa, "IN", "SOA", text))
     question = read_question(query.to_wire())
-    cache = AnswerCache()
+    cache = UpstreamCache()
     cache.put(question, finished(reading(told.to_wire(), question)), 100.0)
     assert [cache.get(question, 100.0 + at) is not None for at in (seconds - 1, seconds)] == [
         seconds > 0,
@@ -547,7 +450,7 @@ async def test_a_loop_to_ourselves_is_found() -> None:
         await udp(number, "www.example.com.")
         await until(lambda: bool(forwarder.looping))
         assert (await udp(number, "other.example.com.")).rcode() == dns.rcode.REFUSED
-        assert forwarder.asked <= 3
+        assert forwarder.forwarded <= 3
 
 
 async def test_too_many_questions_at_a_time_fail_at_once() -> None:
@@ -567,7 +470,7 @@ async def test_stale_answers_serve_when_nobody_answers() -> None:
     """Only if that was chosen."""
     for stale, code in ((0.0, dns.rcode.SERVFAIL), (3600.0, dns.rcode.NOERROR)):
         async with other(says("A 198.51.100.7", ttl=1)) as (upstream, peer):
-            cache = AnswerCache(stale=stale)
+            cache = UpstreamCache(stale=stale)
             forwarder = Forwarder([upstream].copy, cache=cache, deadline=0.3)
             async with serving(names(forwards=forwarder)) as number:
                 await udp(number, "www.example.com.")

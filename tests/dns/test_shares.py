@@ -11,7 +11,7 @@ import dns.message
 import dns.rcode
 import pytest
 from tests.dns.clusters import texts
-from tests.dns.test_server import WEB, Other, names, other, says, serving, udp
+from tests.dns.sockets import WEB, Other, names, other, says, serving, udp
 from tests.embedded.virtual_cluster import until
 
 from zonewise.dns.names import parse_domain
@@ -38,7 +38,7 @@ def test_a_source_that_holds_nothing_leaves_nothing_behind() -> None:
     for number in range(1000):
         assert shares.take(str(number))
         shares.give_back(str(number))
-    assert not shares._held
+    assert not shares._taken
 
 
 @pytest.mark.asyncio

@@ -9,7 +9,7 @@ import pytest
 from tests.embedded.virtual_cluster import VirtualCluster, virtual_cluster
 
 from zonewise.controllers.locators import definition
-from zonewise.dns import Sources
+from zonewise.dns.sources import Sources
 from zonewise.embedded.apiserver.auth.authentication import AUTHENTICATED
 from zonewise.embedded.apiserver.http.local_transport import LocalTransport
 from zonewise.embedded.apiserver.request.call import User
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 async def plant(cluster: VirtualCluster, *objects: dict[str, Any]) -> None:
     """Have objects in the cluster."""
-    await Seeder(cluster.client, cluster.server.registry).plant(objects)
+    await Seeder(cluster.client, cluster.server.registry).create(objects)
 
 
 async def reader(cluster: VirtualCluster, group: str, *resources: str) -> Client:

@@ -98,7 +98,7 @@ def test_unknown_options_and_cookies_are_ignored() -> None:
     answer = found.ask(WEB, options=options)
     assert texts(answer) == ["10.96.0.7"]
     assert answer.options == ()
-    assert not found.responder.kept.table
+    assert not found.responder.cache.table
 
 
 @pytest.mark.parametrize("size", [0, 100, 511, 512, 1232, 1400])

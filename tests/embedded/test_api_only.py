@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.embedded.apiserver.program import running
+
+pytestmark = pytest.mark.system
 
 
 def test_addresses_of_both_families(tmp_path: Path) -> None:
@@ -12,8 +15,8 @@ def test_addresses_of_both_families(tmp_path: Path) -> None:
     spec = {"ports": [{"port": 80}], "ipFamilyPolicy": "RequireDualStack"}
     with running(tmp_path / "data") as program:
         body = {"metadata": {"name": "s"}, "spec": spec}
-        made = program.ask("POST", "/api/v1/namespaces/default/services", body)
-    assert [":" in address for address in made["spec"]["clusterIPs"]] == [False, True]
+        service = program.ask("POST", "/api/v1/namespaces/default/services", body)
+    assert [":" in address for address in service["spec"]["clusterIPs"]] == [False, True]
 
 
 def test_a_new_namespace_gets_its_account_and_no_other(tmp_path: Path) -> None:
@@ -21,9 +24,9 @@ def test_a_new_namespace_gets_its_account_and_no_other(tmp_path: Path) -> None:
     path = "/api/v1/namespaces/new/serviceaccounts"
     with running(tmp_path / "data") as program:
         program.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "new"}})
-        while not (found := program.ask("GET", path)["items"]):
+        while not (accounts := program.ask("GET", path)["items"]):
             pass
-        assert [one["metadata"]["name"] for one in found] == ["default"]
+        assert [account["metadata"]["name"] for account in accounts] == ["default"]
         program.ask("POST", path, {"metadata": {"name": "robot"}})
-        names = [one["metadata"]["name"] for one in program.ask("GET", path)["items"]]
+        names = [account["metadata"]["name"] for account in program.ask("GET", path)["items"]]
     assert names == ["default", "robot"]

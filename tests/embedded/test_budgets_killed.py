@@ -15,6 +15,8 @@ import aiohttp
 import pytest
 import yaml
 
+pytestmark = pytest.mark.system
+
 SECONDS = 120.0
 PODS = "/api/v1/namespaces/default/pods"
 BUDGETS = "/apis/zonewise.io/v1alpha1/namespaces/default/topologydisruptionbudgets"
@@ -68,8 +70,9 @@ class Api:
             while True:
                 budgets = await self.items(BUDGETS)
                 if len(budgets) == 3 and all(
-                    one.get("status", {}).get("observedGeneration") == one["metadata"]["generation"]
-                    for one in budgets
+                    budget.get("status", {}).get("observedGeneration")
+                    == budget["metadata"]["generation"]
+                    for budget in budgets
                 ):
                     return
                 await asyncio.sleep(0.2)
@@ -119,7 +122,9 @@ def living(pods: list[Obj]) -> dict[str, str]:
 def ready(pod: Obj) -> bool:
     """Whether it serves."""
     conditions = pod.get("status", {}).get("conditions", ())
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
 
 
 async def build(api: Api) -> None:
@@ -175,15 +180,15 @@ async def test_fifty_evictions_and_a_kill(after: int, tmp_path: Path) -> None:
         await build(api)
         before = living(await api.items(PODS))
         assert len(before) == COUNT
-        asked = {asyncio.create_task(api.evict(name)) for name in before.values()}
-        for answer in asyncio.as_completed(asked):
+        evictions = {asyncio.create_task(api.evict(name)) for name in before.values()}
+        for answer in asyncio.as_completed(evictions):
             status = await answer
             assert status in (201, 429)
             granted += status == 201
             if granted == after:
                 process.kill()
                 break
-        rest = await asyncio.gather(*asked)
+        rest = await asyncio.gather(*evictions)
         granted = sum(status == 201 for status in rest)
     assert after <= granted <= MOST
     async with lives(tmp_path) as (api, process):

@@ -53,7 +53,7 @@ def shop() -> list[Obj]:
 
 def path_of(cluster: EmbeddedCluster, item: Obj) -> str:
     """Where an object is."""
-    served = cluster.server.registry.of(item["apiVersion"], item["kind"])
+    served = cluster.server.registry.by_kind(item["apiVersion"], item["kind"])
     assert served is not None, item["kind"]
     meta = item["metadata"]
     return served.kind.resource.path(meta.get("namespace", ""), meta["name"])
@@ -94,16 +94,16 @@ async def test_a_cluster_of_our_own_needs_no_installation() -> None:
         assert all(NOT_CALLED in text for text in warned.values())
         with pytest.raises(TooManyRequests, match="disruption budget"):
             await evicted(cluster)
-        kept = set()
+        protected = set()
         for item in printed:
             try:
                 await cluster.client.raw("DELETE", path_of(cluster, item))
             except Forbidden as error:
                 assert NOT_DELETED in str(error)
-                kept.add(item["metadata"]["name"])
+                protected.add(item["metadata"]["name"])
             except NotFound:
                 continue
-        assert kept == {
+        assert protected == {
             "disruptionledgers.zonewise.io",
             "domainrollouts.zonewise.io",
             "podlocators.zonewise.io",

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.embedded.apiserver.objects import put
-from tests.embedded.apiserver.store.test_state import Ticks, gated
+from tests.embedded.apiserver.store.gated_log import Ticks, gated
 from tests.embedded.components.workloads.deployments.deploying import deployment
 from tests.embedded.virtual_cluster import until
 from tests.embedded.whole_cluster import settled, whole
@@ -22,7 +22,7 @@ from zonewise.api.objects.pod import Pod
 from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.embedded.apiserver.store.log import WriteFailed
 from zonewise.embedded.cluster import EmbeddedCluster
-from zonewise.embedded.components.kubelet import FAILED
+from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
 from zonewise.embedded.components.nodelifecycle import health
 from zonewise.embedded.seed.nodes import NodeLayout
 
@@ -34,19 +34,23 @@ JUMPS = {"an hour back": -HOUR, "an hour on": HOUR, "a year back": -365 * 24 * H
 
 def verdicts(cluster: EmbeddedCluster) -> set[str | None]:
     """What is said of the nodes."""
-    return {health.verdict(node) for node in cluster.components.cache.store(Node)}
+    return {health.ready_status(node) for node in cluster.program.cache.store(Node)}
 
 
 def replicas(cluster: EmbeddedCluster, app: str) -> Callable[[], int]:
     """How many ready pods an application has."""
-    pods = cluster.components.cache.store(Pod)
+    pods = cluster.program.cache.store(Pod)
     return lambda: sum(
-        any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
+        any(
+            condition.type == "Ready" and condition.status == "True"
+            for condition in pod.status.conditions
+        )
         for pod in pods
         if pod.metadata.labels.get("app") == app
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump", JUMPS)
 async def test_a_cluster_goes_on_over_a_jump_of_the_clock(jump: str) -> None:
     """Nodes stay ready, pods come and go, losses are noticed in the usual time."""
@@ -73,15 +77,15 @@ async def test_a_cluster_goes_on_over_a_jump_of_the_clock(jump: str) -> None:
         await client.create(Node(metadata=ObjectMeta(name="big"), status=_size("64")))
         await until(lambda: replicas(cluster, "large")() == 1, within=60)
         # A real loss is noticed, and pods move after the time they tolerate.
-        body = {"metadata": {"annotations": {FAILED: "test"}}}
+        body = {"metadata": {"annotations": {FAILED_ANNOTATION: "test"}}}
         lost = next(
             pod.spec.node_name
-            for pod in cluster.components.cache.store(Pod)
+            for pod in cluster.program.cache.store(Pod)
             if pod.metadata.labels.get("app") == "web"
         )
         await client.patch(Node, lost, None, body)
         await until(lambda: "Unknown" in verdicts(cluster), within=90)
-        pods = cluster.components.cache.store(Pod)
+        pods = cluster.program.cache.store(Pod)
 
         def moved() -> bool:
             living = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
@@ -110,7 +114,7 @@ async def test_a_clock_set_back_prolongs_nobodys_welcome(tmp_path: Path) -> None
     """Who was known a moment ago is looked at again, whatever the clock says by then."""
     now = [1_800_000_000.0]
     server = ApiServer(tmp_path, clock=lambda: now[0], rng=random.Random(1), inline=True)
-    await server.live()
+    await server.start_local()
     try:
         client = server.connect("test")
         body = {"metadata": {"name": "robot"}}
@@ -134,7 +138,7 @@ async def test_a_clock_set_back_keeps_no_disk_waiting(tmp_path: Path) -> None:
     log.allowed.release()
     await put(state, "kept")
     log.entered.acquire()
-    log.trouble = WriteFailed("the disk is full; free some space", lasting=False)
+    log.trouble = WriteFailed("the disk is full; free some space", permanent=False)
     log.allowed.release()
     with pytest.raises(WriteFailed):
         await put(state, "refused")

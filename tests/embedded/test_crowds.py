@@ -18,11 +18,11 @@ from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.embedded.components.kubelet import FAILED
+from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
 from zonewise.embedded.components.nodelifecycle import health
 from zonewise.embedded.seed.nodes import NodeLayout
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime, pytest.mark.slow]
 
 WIDGETS = unstructured(Resource("example.com", "v1", "Widget", "widgets"))
 PATH = "/apis/example.com/v1/namespaces/default/widgets"
@@ -68,10 +68,10 @@ async def test_many_custom_objects() -> None:
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         await client.raw("POST", path, body=msgspec.json.encode(DEFINITION))
         served = cluster.server.registry
-        await until(lambda: any(one.kind.resource.plural == "widgets" for one in served))
+        await until(lambda: any(resource.kind.resource.plural == "widgets" for resource in served))
 
         seen: Counter[str] = Counter()
-        store = cluster.components.cache.store(WIDGETS)
+        store = cluster.program.cache.store(WIDGETS)
         store.on_change(
             lambda old, new: seen.update(["gone" if new is None else "new" if old is None else ""])
         )
@@ -91,8 +91,8 @@ async def test_many_custom_objects() -> None:
         while True:
             query = {"limit": "400", **({"continue": token} if token else {})}
             page = (await client.raw("GET", PATH, query=query)).json()
-            names += [one["metadata"]["name"] for one in page["items"]]
-            assert all(one["spec"] == {"color": "red", "size": 3} for one in page["items"])
+            names += [widget["metadata"]["name"] for widget in page["items"]]
+            assert all(widget["spec"] == {"color": "red", "size": 3} for widget in page["items"])
             token = page["metadata"].get("continue", "")
             if not token:
                 break
@@ -110,21 +110,23 @@ async def test_nodes_that_fail_and_heal_a_hundred_times_a_second() -> None:
         client = cluster.client
         await client.create(deployment(replicas=24))
         await settled(cluster)
-        pods = cluster.components.cache.store(Pod)
+        pods = cluster.program.cache.store(Pod)
         before = {pod.metadata.uid for pod in pods}
-        names = [node.metadata.name for node in cluster.components.cache.store(Node)]
+        names = [node.metadata.name for node in cluster.program.cache.store(Node)]
         rng, failed = random.Random(3), dict.fromkeys(names, False)
         for _ in range(1000):
             name = rng.choice(names)
             failed[name] = not failed[name]
             mark = "storm" if failed[name] else None
-            body = {"metadata": {"annotations": {FAILED: mark}}}
+            body = {"metadata": {"annotations": {FAILED_ANNOTATION: mark}}}
             await client.patch(Node, name, None, body)
             await asyncio.sleep(0.01)
         for name in names:
-            await client.patch(Node, name, None, {"metadata": {"annotations": {FAILED: None}}})
-        nodes = cluster.components.cache.store(Node)
-        await until(lambda: {health.verdict(node) for node in nodes} == {"True"}, within=60)
+            await client.patch(
+                Node, name, None, {"metadata": {"annotations": {FAILED_ANNOTATION: None}}}
+            )
+        nodes = cluster.program.cache.store(Node)
+        await until(lambda: {health.ready_status(node) for node in nodes} == {"True"}, within=60)
         await settled(cluster)
         await asyncio.sleep(400)
         assert {pod.metadata.uid for pod in pods} == before

@@ -33,8 +33,8 @@ async def token(server: ApiServer, *, seconds: int = 600) -> str:
     client = server.connect("test")
     body = msgspec.json.encode({"spec": {"expirationSeconds": seconds}})
     answer = await client.raw("POST", f"{ACCOUNTS}/robot/token", body=body)
-    found: str = answer.json()["status"]["token"]
-    return found
+    token: str = answer.json()["status"]["token"]
+    return token
 
 
 async def test_a_token_that_ended_is_read_anew(tmp_path: Path) -> None:

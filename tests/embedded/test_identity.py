@@ -21,7 +21,7 @@ def identity(folder: Path, *, now: dt.datetime = NOW) -> Identity:
     return Identity(folder, host="127.0.0.1", now=now)
 
 
-def kept(folder: Path) -> dict[str, bytes]:
+def read_keys(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "keys").iterdir()}
 
 
@@ -52,10 +52,10 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], bytes] | bytes | None]] = {
 def test_keys_are_made_once_and_kept(tmp_path: Path) -> None:
     """A second start has the same authority, keys and token."""
     first = identity(tmp_path)
-    before = kept(tmp_path)
+    before = read_keys(tmp_path)
     assert tuple(sorted(before)) == FILES
     assert identity(tmp_path).owner_token == first.owner_token
-    assert kept(tmp_path) == before
+    assert read_keys(tmp_path) == before
 
 
 @pytest.mark.parametrize("case", DAMAGE)
@@ -68,23 +68,23 @@ def test_a_damaged_or_missing_key_is_refused(tmp_path: Path, case: str) -> None:
         path.unlink()
     else:
         path.write_bytes(data(tmp_path) if callable(data) else data)
-    before = kept(tmp_path)
+    before = read_keys(tmp_path)
     with pytest.raises(ConfigError) as refusal:
         identity(tmp_path)
     text = str(refusal.value)
     assert text.startswith(f"{path} is ")
     assert "restore it from a copy, or delete the folder" in text
-    assert kept(tmp_path) == before, "a refusal changes nothing"
+    assert read_keys(tmp_path) == before, "a refusal changes nothing"
 
 
 @pytest.mark.parametrize("gone", ["serving.key", "serving.crt"])
 def test_a_serving_certificate_is_made_anew(tmp_path: Path, gone: str) -> None:
     """Clients trust the authority, so another serving certificate is no other identity."""
     identity(tmp_path)
-    before = kept(tmp_path)
+    before = read_keys(tmp_path)
     (tmp_path / "keys" / gone).unlink()
     identity(tmp_path).tls()
-    after = kept(tmp_path)
+    after = read_keys(tmp_path)
     assert {name for name in FILES if after[name] != before[name]} == {"serving.crt", "serving.key"}
 
 
@@ -93,11 +93,11 @@ def test_a_first_start_that_was_killed_goes_on(tmp_path: Path, made: int) -> Non
     """Keys are made one after the other; whatever there is by then is kept."""
     order = ("ca.key", "ca.crt", "tokens.key", "owner.token", "serving.key", "serving.crt")
     identity(tmp_path)
-    before = kept(tmp_path)
+    before = read_keys(tmp_path)
     for name in order[made:]:
         (tmp_path / "keys" / name).unlink()
     identity(tmp_path).tls()
-    after = kept(tmp_path)
+    after = read_keys(tmp_path)
     assert tuple(sorted(after)) == FILES
     stays = order[:made] if made != 1 else ()  # a key without its certificate is of no use
     assert all(after[name] == before[name] for name in stays if name != "serving.key")
@@ -124,6 +124,6 @@ def test_kubeconfigs_of_two_clusters_can_be_merged(tmp_path: Path) -> None:
         assert context["context"] == {"cluster": cluster["name"], "user": user["name"]}
         assert config["current-context"] == context["name"]
         names.append((context["name"], cluster["name"], user["name"]))
-    one, two, again = names
-    assert one == again
-    assert not set(one) & set(two)
+    first, two, again = names
+    assert first == again
+    assert not set(first) & set(two)

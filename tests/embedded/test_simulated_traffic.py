@@ -10,11 +10,11 @@ import pytest
 from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
 
 from zonewise.api import Node, Service
-from zonewise.embedded.components.kubelet import FAILED
+from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
-from zonewise.embedded.simulated_traffic import NAME, SimulatedTraffic, read
+from zonewise.embedded.simulated_traffic import CONFIG_MAP_NAME, SimulatedTraffic, read_traffic
 from zonewise.explain.status import ServiceTraffic
-from zonewise.runtime.controller.components import ComponentContext
+from zonewise.runtime.program.context import ControllerContext
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -49,7 +49,7 @@ async def endpoints(
     cluster: VirtualCluster, *, hints: bool = False, weights: str = "", **zones: int
 ) -> None:
     """A slice with so many endpoints in each zone."""
-    found = [
+    endpoints = [
         {
             "addresses": [f"10.0.{ord(zone) - 97}.{number}"],
             "zone": zone,
@@ -64,7 +64,7 @@ async def endpoints(
     metadata = {"name": "web", "labels": labels, "annotations": notes}
     body = {"metadata": metadata, "addressType": "IPv4"}
     path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-    await post(cluster, path, {**body, "endpoints": found, "ports": [{"port": 80}]})
+    await post(cluster, path, {**body, "endpoints": endpoints, "ports": [{"port": 80}]})
 
 
 class Here:
@@ -73,14 +73,14 @@ class Here:
     def __init__(self) -> None:
         self.clients: SimulatedTraffic | None = None
 
-    def __call__(self, context: ComponentContext) -> SimulatedTraffic:
+    def __call__(self, context: ControllerContext) -> SimulatedTraffic:
         self.clients = SimulatedTraffic(context)
         return self.clients
 
     def seen(self) -> ServiceTraffic | None:
         """What became of the Service's requests."""
         assert self.clients is not None
-        return self.clients.seen().get(WEB)
+        return self.clients.service_traffic().get(WEB)
 
 
 async def test_hints_keep_requests_in_their_zone() -> None:
@@ -161,13 +161,13 @@ async def test_without_endpoints_all_fails_and_the_wait_for_the_first_is_forgott
         assert waiting is not None
         assert (waiting.failed, waiting.in_zone) == (1, None)
         assert here.clients is not None
-        assert not here.clients.answered(WEB)
+        assert not here.clients.has_answered(WEB)
         await endpoints(cluster, a=1)
         await until(lambda: (seen := here.seen()) is not None and seen.in_zone == 1)
         answered = here.seen()
         assert answered is not None
         assert answered.failed == 0
-        assert here.clients.answered(WEB)
+        assert here.clients.has_answered(WEB)
         await cluster.client.raw(
             "DELETE", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web"
         )
@@ -185,7 +185,7 @@ async def test_the_dead_neither_send_nor_answer() -> None:
         await node(cluster, "b1", "b", "4")
         await service(cluster)
         await endpoints(cluster, a=2, b=2)
-        failed = {"metadata": {"annotations": {FAILED: "zone a"}}}
+        failed = {"metadata": {"annotations": {FAILED_ANNOTATION: "zone a"}}}
         await cluster.client.patch(Node, "a1", None, failed)
         await asyncio.sleep(70)
         seen = here.seen()
@@ -213,20 +213,20 @@ async def test_the_numbers_are_told_and_read() -> None:
         await service(cluster)
         await endpoints(cluster, a=1)
         await asyncio.sleep(90)
-        told = await cluster.client.get(ConfigMap, NAME, NAMESPACE)
-        assert read(told.get("data")) == {
+        config_map = await cluster.client.get(ConfigMap, CONFIG_MAP_NAME, NAMESPACE)
+        assert read_traffic(config_map.get("data")) == {
             WEB: ServiceTraffic(requests=1200, failed=0.0, in_zone=1.0)
         }
         await asyncio.sleep(300)
-        later = await cluster.client.get(ConfigMap, NAME, NAMESPACE)
-        assert later.metadata.resource_version == told.metadata.resource_version
+        later = await cluster.client.get(ConfigMap, CONFIG_MAP_NAME, NAMESPACE)
+        assert later.metadata.resource_version == config_map.metadata.resource_version
 
 
 async def test_strange_entries_are_left_out() -> None:
     """Whatever somebody wrote into the ConfigMap, the rest of it is read."""
     good = '{"requests":1,"failed":0.0}'
-    found = read({"a.b": good, "nodot": good, "c.d": "{", "e.f": '{"requests":"x"}'})
-    assert found == {("a", "b"): ServiceTraffic(requests=1, failed=0.0)}
+    traffic = read_traffic({"a.b": good, "nodot": good, "c.d": "{", "e.f": '{"requests":"x"}'})
+    assert traffic == {("a", "b"): ServiceTraffic(requests=1, failed=0.0)}
 
 
 async def test_the_same_seed_draws_the_same() -> None:

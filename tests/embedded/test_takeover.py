@@ -11,20 +11,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.embedded import test_csi_driver as volumes
-from tests.embedded.test_csi_driver import living, path, pods, zone
 from tests.embedded.virtual_cluster import MEMORY, until
+from tests.embedded.volume_cluster import living, objects, path, pods, zone
 
 from zonewise.api import Node, PersistentVolumeClaim, Pod, StatefulSet
 from zonewise.csi.backends.folders import mounts
-from zonewise.csi.takeover import CONFIG, KEY, STATUS, TakeoverStatus
+from zonewise.csi.takeover import CONFIG_KEY, CONFIG_MAP, STATUS_MAP, TakeoverStatus
 from zonewise.embedded.cluster import EmbeddedCluster
-from zonewise.embedded.components.kubelet import FAILED
-from zonewise.embedded.csi_driver import CLASS, DRIVER
+from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
+from zonewise.embedded.csi_driver import CLASS_NAME, DRIVER
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
-from zonewise.storage import parse_domain_labels
-from zonewise.storage.takeover.editing import with_takeover_of
-from zonewise.topology import is_ready
+from zonewise.storage.configuration import edit_takeover
+from zonewise.storage.domains import parse_domain_labels
+from zonewise.topology.nodes import is_node_ready
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -41,59 +40,61 @@ def folder() -> Iterator[Path]:
 
 async def configure(cluster: EmbeddedCluster, text: str) -> None:
     """Write the configuration."""
-    await cluster.client.patch(ConfigMap, CONFIG, NAMESPACE, {"data": {KEY: text}})
+    await cluster.client.patch(ConfigMap, CONFIG_MAP, NAMESPACE, {"data": {CONFIG_KEY: text}})
 
 
 async def take(cluster: EmbeddedCluster, source: str, *by: str) -> None:
     """Take a domain over, or (by nobody) give it back."""
-    found = await cluster.client.get(ConfigMap, CONFIG, NAMESPACE)
-    text = str(found.get("data", KEY))
-    await configure(cluster, with_takeover_of(text, {source: by or None}, LABELS))
+    config_map = await cluster.client.get(ConfigMap, CONFIG_MAP, NAMESPACE)
+    text = str(config_map.get("data", CONFIG_KEY))
+    await configure(cluster, edit_takeover(text, {source: by or None}, LABELS))
 
 
-async def outage(cluster: EmbeddedCluster, place: str, failed: str | None) -> None:
+async def outage(cluster: EmbeddedCluster, zone_name: str, failed: str | None) -> None:
     """Have a zone fail or heal, and wait until the cluster knows."""
-    nodes = cluster.components.cache.store(Node)
-    names = [one.metadata.name for one in nodes if one.metadata.name.startswith(place)]
+    nodes = cluster.program.cache.store(Node)
+    names = [node.metadata.name for node in nodes if node.metadata.name.startswith(zone_name)]
     for name in names:
-        body = {"metadata": {"annotations": {FAILED: failed}}}
+        body = {"metadata": {"annotations": {FAILED_ANNOTATION: failed}}}
         await cluster.client.patch(Node, name, None, body)
 
     def noticed() -> bool:
-        return all(is_ready(one) == (failed is None) for one in nodes if one.metadata.name in names)
+        return all(
+            is_node_ready(node) == (failed is None) for node in nodes if node.metadata.name in names
+        )
 
     await until(noticed)
 
 
 def standing_in(cluster: EmbeddedCluster) -> set[str]:
     """The nodes that carry the label."""
-    nodes = cluster.components.cache.store(Node)
-    return {one.metadata.name for one in nodes if one.metadata.labels.get(LABEL) == "true"}
+    nodes = cluster.program.cache.store(Node)
+    return {node.metadata.name for node in nodes if node.metadata.labels.get(LABEL) == "true"}
 
 
 async def status(cluster: EmbeddedCluster) -> TakeoverStatus:
     """What the controller says."""
-    found = await cluster.client.get(ConfigMap, STATUS, NAMESPACE)
-    return TakeoverStatus.read(str(found.get("data", "status.json")))
+    config_map = await cluster.client.get(ConfigMap, STATUS_MAP, NAMESPACE)
+    return TakeoverStatus.parse(str(config_map.get("data", "status.json")))
 
 
 async def untouched(cluster: EmbeddedCluster) -> dict[str, bytes]:
     """What no takeover may change: volumes and what nodes report, byte for byte."""
-    found = {}
+    bodies = {}
     for what in (
         "/api/v1/persistentvolumes",
         "/apis/storage.k8s.io/v1/csinodes",
     ):
         items = msgspec.json.decode((await cluster.client.raw("GET", what)).body)["items"]
-        found[what] = msgspec.json.encode(items)
-    return found
+        bodies[what] = msgspec.json.encode(items)
+    return bodies
 
 
 async def single(cluster: EmbeddedCluster) -> Pod:
     """A StatefulSet of one in zone a, at home; its pod."""
     await until(lambda: len(pods(cluster)) == 3)
     await cluster.client.raw("DELETE", "/apis/apps/v1/namespaces/default/statefulsets/db")
-    claim = volumes.objects()[0]["spec"]["volumeClaimTemplates"][0]
+    claim = objects()[0]["spec"]["volumeClaimTemplates"][0]
     prefers = {
         "nodeAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [
@@ -127,13 +128,14 @@ async def single(cluster: EmbeddedCluster) -> Pod:
             "volumeClaimTemplates": [claim],
         },
     }
-    await cluster.seeder.plant([body])
+    await cluster.seeder.create([body])
     await until(lambda: "one-0" in pods(cluster))
     pod = pods(cluster)["one-0"]
     assert zone(cluster, pod) == "a"
     return pod
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("privileged", [False, True], ids=["folders", "images"])
 async def test_a_lost_zone_is_taken_over_and_given_back(
     folder: Path, tmp_path: Path, privileged: bool
@@ -164,8 +166,8 @@ async def test_a_lost_zone_is_taken_over_and_given_back(
         await until(lambda: not standing_in(cluster))
         await asyncio.sleep(5)
         assert pods(cluster)["one-0"].metadata.uid == away.metadata.uid
-        (told,) = (await status(cluster)).away
-        assert told.code == "AwayFromHome" and "default/one-0" in told.message
+        (notice,) = (await status(cluster)).away_from_home
+        assert notice.code == "AwayFromHome" and "default/one-0" in notice.message
 
         await cluster.client.delete(Pod, "one-0", "default")
         await until(lambda: pods(cluster).get("one-0", away).metadata.uid != away.metadata.uid)
@@ -174,7 +176,7 @@ async def test_a_lost_zone_is_taken_over_and_given_back(
         assert (path(folder, home) / "marker").read_text() == "from b"
         assert await untouched(cluster) == before
         await asyncio.sleep(5)
-        assert (await status(cluster)).plain() == {"takeover": {}, "error": ""}
+        assert (await status(cluster)).to_dict() == {"takeover": {}, "error": ""}
 
 
 async def test_a_wrong_configuration_keeps_the_last_good_map(folder: Path) -> None:
@@ -183,8 +185,8 @@ async def test_a_wrong_configuration_keeps_the_last_good_map(folder: Path) -> No
         await until(lambda: len(pods(cluster)) == 3)
         await take(cluster, "a", "b")
         await until(lambda: standing_in(cluster) == {"b-1", "b-2"})
-        found = await cluster.client.get(ConfigMap, CONFIG, NAMESPACE)
-        good = json.loads(str(found.get("data", KEY)))
+        config_map = await cluster.client.get(ConfigMap, CONFIG_MAP, NAMESPACE)
+        good = json.loads(str(config_map.get("data", CONFIG_KEY)))
         wrong: list[Any] = [
             "{",
             {**good, "topology-takeover": {"a": ["a"]}},
@@ -195,9 +197,9 @@ async def test_a_wrong_configuration_keeps_the_last_good_map(folder: Path) -> No
             await configure(cluster, value if isinstance(value, str) else json.dumps(value))
             await asyncio.sleep(5)
             assert standing_in(cluster) == {"b-1", "b-2"}
-            said = await status(cluster)
-            assert said.takeover == {"a": ("b",)}
-            assert said.error
+            reported = await status(cluster)
+            assert reported.takeover == {"a": ("b",)}
+            assert reported.error
         await configure(cluster, "[]")
         await asyncio.sleep(5)
         assert standing_in(cluster) == {"b-1", "b-2"}
@@ -205,7 +207,7 @@ async def test_a_wrong_configuration_keeps_the_last_good_map(folder: Path) -> No
         await configure(cluster, json.dumps(good))
         await until(lambda: len(standing_in(cluster)) == 4)
         await asyncio.sleep(2)
-        assert (await status(cluster)).plain() == {"takeover": {"a": ["all"]}, "error": ""}
+        assert (await status(cluster)).to_dict() == {"takeover": {"a": ["all"]}, "error": ""}
 
 
 async def test_a_configuration_that_is_deleted_gives_nothing_back(folder: Path) -> None:
@@ -214,11 +216,11 @@ async def test_a_configuration_that_is_deleted_gives_nothing_back(folder: Path) 
         await until(lambda: len(pods(cluster)) == 3)
         await take(cluster, "a", "b")
         await until(lambda: standing_in(cluster) == {"b-1", "b-2"})
-        await cluster.client.delete(ConfigMap, CONFIG, NAMESPACE)
+        await cluster.client.delete(ConfigMap, CONFIG_MAP, NAMESPACE)
         await asyncio.sleep(30)
         assert standing_in(cluster) == {"b-1", "b-2"}
-        found = await cluster.client.get(ConfigMap, CONFIG, NAMESPACE)
-        assert json.loads(found.get("data", KEY))["topology-takeover"] == {"a": ["b"]}
+        config_map = await cluster.client.get(ConfigMap, CONFIG_MAP, NAMESPACE)
+        assert json.loads(config_map.get("data", CONFIG_KEY))["topology-takeover"] == {"a": ["b"]}
 
 
 async def test_a_restart_with_a_wrong_configuration_gives_nothing_back(folder: Path) -> None:
@@ -246,9 +248,9 @@ async def test_new_volumes_belong_to_the_domain_of_the_node_that_stands_in(folde
         for name in ("one-1", "one-2"):
             claim = await cluster.client.get(PersistentVolumeClaim, f"data-{name}", "default")
             where = f"/api/v1/persistentvolumes/{claim.spec.volume_name}"
-            found = msgspec.json.decode((await cluster.client.raw("GET", where)).body)
+            volume = msgspec.json.decode((await cluster.client.raw("GET", where)).body)
             there = zone(cluster, pods(cluster)[name])
-            home, second = found["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+            home, second = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
             assert there in "bc"
             assert home["matchExpressions"][0]["values"] == [there]
             assert second["matchExpressions"] == [
@@ -258,7 +260,7 @@ async def test_new_volumes_belong_to_the_domain_of_the_node_that_stands_in(folde
                     "values": ["true"],
                 }
             ]
-            assert found["spec"]["storageClassName"] == CLASS
+            assert volume["spec"]["storageClassName"] == CLASS_NAME
 
 
 async def test_a_takeover_of_a_living_zone_disturbs_nobody(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from zonewise.embedded.apiserver.http.unread import Unread
+from zonewise.embedded.apiserver.http.unread import UnreadBytes
 from zonewise.runtime.serving.listener import Encryption
 
 
@@ -21,17 +21,17 @@ class Link:
         self.unsent = 0
 
 
-def crowd(unread: Unread, *sizes: int) -> list[Any]:
+def crowd(unread: UnreadBytes, *sizes: int) -> list[Any]:
     """Watchers to whom something was written, one after the other."""
     links = [Link(size) for size in sizes]
     for link in links:
-        unread.look(cast("Encryption", link))
+        unread.update(cast("Encryption", link))
     return links
 
 
 def test_the_slowest_go_first() -> None:
     """Above the limit those end whose bytes have waited longest, until a quarter is free again."""
-    unread = Unread(100)
+    unread = UnreadBytes(100)
     links = crowd(unread, 30, 10, 30, 30)
     assert not any(link.ended for link in links) and unread.total == 100
     links += crowd(unread, 10)
@@ -41,30 +41,30 @@ def test_the_slowest_go_first() -> None:
 
 def test_who_has_read_in_the_meantime_stays() -> None:
     """Before anybody is ended it is counted anew: buffers drain without a word."""
-    unread = Unread(100)
+    unread = UnreadBytes(100)
     links = crowd(unread, 60, 30)
     links[0].unsent = 0
     links += crowd(unread, 50)
     assert not any(link.ended for link in links)
-    assert unread.total == 80 and not unread.waits(links[0])
+    assert unread.total == 80 and not unread.is_waiting(links[0])
 
 
 def test_a_break_begins_the_waiting_anew() -> None:
     """A watcher that once caught up is not the slowest because of what was before."""
-    unread = Unread(100)
+    unread = UnreadBytes(100)
     first, second = crowd(unread, 10, 60)
     first.unsent = 0
-    assert not unread.waits(first)
+    assert not unread.is_waiting(first)
     first.unsent = 10
-    unread.look(first)
+    unread.update(first)
     crowd(unread, 60)
     assert (first.ended, second.ended) == (False, True)
 
 
 def test_who_leaves_is_forgotten() -> None:
     """A watch that ends takes its bytes along."""
-    unread = Unread(100)
+    unread = UnreadBytes(100)
     first, second = crowd(unread, 40, 40)
-    unread.leave(first)
-    unread.leave(first)
-    assert unread.total == 40 and len(unread) == 1 and unread.waits(second)
+    unread.remove(first)
+    unread.remove(first)
+    assert unread.total == 40 and len(unread) == 1 and unread.is_waiting(second)

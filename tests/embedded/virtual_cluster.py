@@ -12,9 +12,11 @@ from pathlib import Path
 
 from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.runtime.client.client import Client
-from zonewise.runtime.controller.components import Component, ComponentContext, ComponentGroup
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.runtime.program.program import Program, Runnable
 
 EPOCH = 1_750_000_000.0
+Parts = Mapping[str, Callable[[ControllerContext], Runnable]]
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
@@ -23,14 +25,12 @@ class VirtualCluster:
     """A running cluster; ``client`` is its owner's."""
 
     server: ApiServer
-    components: ComponentGroup
+    program: Program
     client: Client
 
 
 @asynccontextmanager
-async def virtual_cluster(
-    parts: Mapping[str, Callable[[ComponentContext], Component]], *, seed: int = 1
-) -> AsyncIterator[VirtualCluster]:
+async def virtual_cluster(parts: Parts, *, seed: int = 1) -> AsyncIterator[VirtualCluster]:
     """Start the parts over a fresh server, and stop them; time is the event loop's."""
     loop = asyncio.get_running_loop()
 
@@ -39,11 +39,11 @@ async def virtual_cluster(
 
     with tempfile.TemporaryDirectory(prefix="zonewise-test-", dir=MEMORY) as folder:
         server = ApiServer(Path(folder), clock=clock, rng=random.Random(seed), inline=True)
-        await server.live()
+        await server.start_local()
         await until(
             lambda: server.state.latest("/serviceaccounts", "default", "default") is not None
         )
-        components = ComponentGroup(server.connect, clock=clock, rng=random.Random(seed))
+        components = Program(server.connect, clock=clock, rng=random.Random(seed))
         for name, make in parts.items():
             components.add(name, make)
         work = asyncio.create_task(components.run())

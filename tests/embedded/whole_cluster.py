@@ -13,8 +13,6 @@ from typing import Any
 from tests.embedded.virtual_cluster import EPOCH, MEMORY
 
 from zonewise.api import DaemonSet, Deployment, StatefulSet
-from zonewise.api.gates import FeatureGates
-from zonewise.cli.local.composition import controllers
 from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster
 
 Obj = dict[str, Any]
@@ -40,14 +38,13 @@ async def whole(
             clock=lambda: EPOCH + loop.time() + shift(),
             rng=random.Random(1),
             inline=True,
-            parts=controllers(FeatureGates()),
         )
-        await cluster.server.live()
+        await cluster.server.start_local()
         objects = list(objects)
         await cluster.plant_classes(objects)
         work = asyncio.create_task(cluster.run())
         try:
-            refused = await cluster.seeder.plant(objects)
+            refused = await cluster.seeder.create(objects)
             assert not refused, refused
             yield cluster
             assert not work.done(), work.exception()
@@ -64,26 +61,28 @@ async def settled(cluster: EmbeddedCluster, *, within: float = 300.0) -> None:
             await asyncio.sleep(1)
             client = cluster.client
             fine = all(
-                one.status.observed_generation >= one.metadata.generation
-                and one.spec.replicas == one.status.ready_replicas == one.status.replicas
-                for one in (*await client.list(Deployment), *await client.list(StatefulSet))
+                workload.status.observed_generation >= workload.metadata.generation
+                and workload.spec.replicas
+                == workload.status.ready_replicas
+                == workload.status.replicas
+                for workload in (*await client.list(Deployment), *await client.list(StatefulSet))
             )
             if fine and all(
-                one.status.observed_generation >= one.metadata.generation
-                and one.status.desired_number_scheduled == one.status.number_ready
-                for one in await client.list(DaemonSet)
+                daemon_set.status.observed_generation >= daemon_set.metadata.generation
+                and daemon_set.status.desired_number_scheduled == daemon_set.status.number_ready
+                for daemon_set in await client.list(DaemonSet)
             ):
                 return
 
 
 async def dumped(cluster: EmbeddedCluster) -> list[Obj]:
     """Everything in a cluster, as ``kubectl get -o yaml`` shows it."""
-    found: list[Obj] = []
+    objects: list[Obj] = []
     for served in cluster.server.registry:
         resource = served.kind.resource
         if "list" not in served.kind.verbs or "beta" in resource.version:
             continue
         answer = (await cluster.client.raw("GET", resource.path())).json()
         names = {"apiVersion": resource.api_version, "kind": resource.kind}
-        found += [{**item, **names} for item in answer["items"]]
-    return found
+        objects += [{**item, **names} for item in answer["items"]]
+    return objects

@@ -11,6 +11,15 @@ from zonewise.explain import ReportedCluster, ReportSettings, ServiceReport, exp
 
 Item = dict[str, Any]
 AUTO = {"service.kubernetes.io/topology-mode": "Auto"}
+NO_PDB: Item = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudgetList", "items": []}
+NO_TDB: Item = {
+    "apiVersion": "zonewise.io/v1alpha1",
+    "kind": "TopologyDisruptionBudgetList",
+    "items": [],
+}
+ROUNDING = 2e-6
+DRIVER = "csi.zonewise.io"
+KEY = f"topology.{DRIVER}/zone"
 
 
 def node(name: str, zone: str = "", *, milli: int = 1000, ready: bool = True, **more: str) -> Item:
@@ -121,14 +130,6 @@ def pod(
 def listed(items: Iterable[Item]) -> Item:
     """What one call of kubectl prints."""
     return {"apiVersion": "v1", "kind": "List", "items": list(items)}
-
-
-NO_PDB: Item = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudgetList", "items": []}
-NO_TDB: Item = {
-    "apiVersion": "zonewise.io/v1alpha1",
-    "kind": "TopologyDisruptionBudgetList",
-    "items": [],
-}
 
 
 def with_budgets(items: Iterable[Item], empty: Item = NO_PDB) -> str:

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 from tests.cli.run_program import here
-from tests.explain.dumps import Item, explained, listed, lived, recorded, service
-from tests.explain.test_vectors import ROUNDING, lines
+from tests.explain.dumps import ROUNDING, Item, explained, listed, lived, recorded, service
+from tests.vectors.recorded import lines
+
+pytestmark = pytest.mark.slow
 
 Told = dict[str, Any]
 MODES = ("zonewise.io/shared", "zonewise.io/weighted")

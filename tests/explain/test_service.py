@@ -18,7 +18,7 @@ from tests.explain.dumps import (
 )
 
 from zonewise.explain import ReportSettings, explain_service, service_page, services_page
-from zonewise.topology import MissingCpu, MissingZone
+from zonewise.topology.shares import MissingCpu, MissingZone
 
 THREE = [node("n1", "a"), node("n2", "b"), node("n3", "c")]
 FIELDS = {

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.cli.run_program import here
 from tests.explain.dumps import (
+    ROUNDING,
     Item,
     endpoint,
     explained,
@@ -20,15 +18,9 @@ from tests.explain.dumps import (
     packed,
     recorded,
 )
+from tests.vectors.recorded import lines
 
-VECTORS = Path(__file__).parents[1] / "vectors"
-ROUNDING = 2e-6
-
-
-def lines(name: str) -> Iterator[dict[str, Any]]:
-    """The values of a compressed file of lines."""
-    with gzip.open(VECTORS / name, "rt", encoding="utf-8") as file:
-        yield from map(json.loads, file)
+pytestmark = pytest.mark.slow
 
 
 def test_clusters_from_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.explain.test_volumes import DRIVER, KEY
+from tests.explain.dumps import DRIVER, KEY
 
 from zonewise.api import Node, PersistentVolume, convert
 from zonewise.explain import VolumeCluster, explain_volume, volume_page

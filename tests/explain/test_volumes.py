@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from msgspec import structs
+from tests.explain.dumps import DRIVER, KEY
 
 from zonewise.api import (
     CSINode,
@@ -18,18 +19,10 @@ from zonewise.api import (
 )
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.storage import TypedReference
-from zonewise.explain import (
-    VolumeCluster,
-    VolumeReport,
-    explain_claim,
-    explain_volume,
-    volume_page,
-)
+from zonewise.explain import VolumeCluster, VolumeReport, explain_claim, explain_volume, volume_page
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import DomainLabels
 
-DRIVER = "csi.zonewise.io"
-KEY = f"topology.{DRIVER}/zone"
 POOLS = json.dumps(
     {
         "version": 2,

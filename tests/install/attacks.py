@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from zonewise.controllers.budgets.waking import WOKEN
-from zonewise.disruption.steering import COST, MARK, REDUCE_TO
+from zonewise.disruption.steering import DELETION_COST, MARK_COST, REDUCE_TO
 from zonewise.install import Obj
 from zonewise.install.wanted import NAME, WEBHOOK, Installation
 from zonewise.runtime.client.client import Client
@@ -245,7 +245,9 @@ WORK = (
         _at(f"{FIRST}/clientConfig/caBundle", ""),
     ),
     Try("keep the certificate", WEBHOOK, "POST", SECRETS, _secret(WEBHOOK, type="Opaque")),
-    Try("mark a pod", NAME, "PATCH", POD, {"metadata": {"annotations": {COST: MARK}}}),
+    Try(
+        "mark a pod", NAME, "PATCH", POD, {"metadata": {"annotations": {DELETION_COST: MARK_COST}}}
+    ),
     Try("wake a workload", NAME, "PATCH", POD, {"metadata": {"annotations": {WOKEN: "now"}}}),
     Try("lower a ReplicaSet", NAME, "PATCH", REPLICA_SET, {"spec": {"replicas": 2}}),
     Try(

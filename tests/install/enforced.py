@@ -13,11 +13,11 @@ import msgspec
 from zonewise.api.meta import LabelSelector
 from zonewise.api.values import selector
 from zonewise.embedded.apiserver.admission.admission import Attributes
-from zonewise.embedded.apiserver.admission.webhook_review import request
+from zonewise.embedded.apiserver.admission.webhook_review import build_request
 from zonewise.embedded.apiserver.request import status_errors
 from zonewise.embedded.apiserver.server import ApiServer
-from zonewise.embedded.machinery.cel import EvaluationError
-from zonewise.embedded.machinery.cel.match_conditions import condition_of, conditions_of
+from zonewise.embedded.machinery.cel.match_conditions import compile_condition, compile_conditions
+from zonewise.embedded.machinery.cel.values import EvaluationError
 from zonewise.install import Obj
 
 
@@ -40,9 +40,9 @@ class Policy:
     def __init__(self, server: ApiServer, spec: Obj, binding: Obj) -> None:
         assert (spec["failurePolicy"], binding["validationActions"]) == ("Fail", ["Deny"])
         (self._rule,) = spec["matchConstraints"]["resourceRules"]
-        self._conditions = conditions_of(spec["matchConditions"])
+        self._conditions = compile_conditions(spec["matchConditions"])
         self._validations = [
-            (condition_of(one["expression"]), one["message"]) for one in spec["validations"]
+            (compile_condition(one["expression"]), one["message"]) for one in spec["validations"]
         ]
         matched = binding.get("matchResources", {}).get("namespaceSelector", {})
         self._namespaces = selector.from_object(msgspec.convert(matched, LabelSelector))
@@ -60,14 +60,14 @@ class Policy:
             or not self._in_namespace(attributes)
         ):
             return
-        asked = request(attributes, attributes.served, "uid")
+        asked = build_request(attributes, attributes.served, "uid")
         variables: dict[str, Any] = {
             "request": asked,
             "object": attributes.obj,
             "oldObject": attributes.old,
             "namespaceObject": None,
         }
-        if not self._conditions.hold(
+        if not self._conditions.evaluate(
             request=asked, object=attributes.obj, old_object=attributes.old
         ):
             return
@@ -77,7 +77,7 @@ class Policy:
             except EvaluationError as error:
                 raise AssertionError(f"{program.text}: {error}") from None
             if held is not True:
-                raise status_errors.forbidden(resource, attributes.called, message)
+                raise status_errors.forbidden(resource, attributes.display_name, message)
 
     def _in_namespace(self, attributes: Attributes) -> bool:
         if not attributes.namespace:

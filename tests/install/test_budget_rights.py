@@ -15,8 +15,8 @@ from contextlib import suppress
 import pytest
 from tests.controllers.budgets.budgeted import NS, Field
 from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, virtual_cluster
-from tests.install.test_rights import Accounts, Verb, each_verb, installed, until_refused, without
-from tests.webhook.test_gate import request
+from tests.install.accounts import Accounts, Verb, each_verb, installed, until_refused, without
+from tests.webhook.asked_gate import request
 
 from zonewise.api import (
     DisruptionLedger,
@@ -38,18 +38,19 @@ from zonewise.api.objects.apps import ReplicationController
 from zonewise.api.values import times
 from zonewise.controllers.budgets import BudgetsController
 from zonewise.controllers.budgets.controller import PRUNE_PAUSE
-from zonewise.controllers.rollouts import RolloutsController
+from zonewise.controllers.rollouts.controller import RolloutsController
 from zonewise.disruption.ledger import GRANT_SECONDS
-from zonewise.embedded.components.workloads.jobs.views import Job
+from zonewise.embedded.components.workloads.jobs.objects import Job
 from zonewise.install import Installation, Obj, manifests
 from zonewise.install.wanted import NAME, WEBHOOK
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.watch import WatchOptions
-from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.controller import run_all
 from zonewise.runtime.controller.recorder import Recorder
+from zonewise.runtime.program.context import ControllerContext
 from zonewise.runtime.webhook.certificates import Certificates
-from zonewise.webhook import DisruptionGate
+from zonewise.webhook.disruption_reviews import DisruptionReviews
+from zonewise.webhook.gate import DisruptionGate
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -146,10 +147,11 @@ async def life(cluster: VirtualCluster, accounts: Accounts) -> set[str]:
     )
     now = lambda: times.from_epoch(clock())  # noqa: E731
     recorder = Recorder(client, controller=NAME, instance=NAME, now=now, rng=rng)
-    context = ComponentContext(client=client, cache=cache, recorder=recorder, clock=clock, rng=rng)
+    context = ControllerContext(client=client, cache=cache, recorder=recorder, clock=clock, rng=rng)
     budgets = BudgetsController(context)
     rollouts = RolloutsController(context, budgets_cache=budgets.budgets_cache)
     gate = DisruptionGate(webhook_cache, accounts.webhook, clock)
+    reviews = DisruptionReviews(gate, accounts.webhook)
     town = Field(cluster)
     await town.build(3)
     for zone in "aabbcc":
@@ -173,11 +175,11 @@ async def life(cluster: VirtualCluster, accounts: Accounts) -> set[str]:
         await asyncio.sleep(5)
         await town.edit(minAvailable=1)
         await asyncio.sleep(5)
-        namespace_budgets = gate.budgets_cache.of(NS)
+        namespace_budgets = gate.budgets_cache.get_or_create(NS)
         for name in ("web-1", "web-3"):
             said = {"metadata": {"name": name, "namespace": NS}}
             with suppress(ZonewiseError):
-                await gate.eviction(request(name=name, operation="CREATE", object=said))
+                await reviews.eviction(request(name=name, operation="CREATE", object=said))
             # Somebody else writes the ledger, and the next grant is late to know.
             known = namespace_budgets.ledger
             for ledger in await town.client.list(DisruptionLedger, NS):
@@ -200,7 +202,9 @@ async def life(cluster: VirtualCluster, accounts: Accounts) -> set[str]:
             await town.pod("a", owner=owner)
         await asyncio.sleep(10)
         with suppress(ZonewiseError):
-            await gate.eviction(request(name="web-1", operation="CREATE", object={}, dryRun=True))
+            await reviews.eviction(
+                request(name="web-1", operation="CREATE", object={}, dryRun=True)
+            )
         await asyncio.sleep(GRANT_SECONDS + PRUNE_PAUSE)
         return granted
     finally:

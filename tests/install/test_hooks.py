@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zonewise.api.values import quantity
-from zonewise.embedded.machinery.cel.match_conditions import conditions_of
+from zonewise.embedded.machinery.cel.match_conditions import compile_conditions
 from zonewise.install.hooks import configurations
 from zonewise.install.wanted import WEBHOOK, BudgetsMode, Installation
 from zonewise.install.workload import workload
@@ -38,8 +38,8 @@ def hooks(
 def asked(hook: Obj, user: str, object: Obj | None, old: Obj | None, operation: str) -> bool:
     """Whether the webhook is called."""
     request = {"operation": operation, "name": "web-1", "userInfo": {"username": user}}
-    conditions = conditions_of(hook.get("matchConditions", []))
-    return conditions.hold(request=request, object=object, old_object=old)
+    conditions = compile_conditions(hook.get("matchConditions", []))
+    return conditions.evaluate(request=request, object=object, old_object=old)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.embedded.virtual_cluster import virtual_cluster
+from tests.install.accounts import GROUPS, create
 from tests.install.attacks import ATTACKS, WANTED, WORK, Try, victims
 from tests.install.enforced import enforce
-from tests.install.test_rights import GROUPS, create
 
 from zonewise.api.errors import Forbidden
 from zonewise.embedded.apiserver.http.local_transport import LocalTransport
@@ -39,6 +39,7 @@ async def test_an_attack_is_refused(attack: Try) -> None:
         await tried(attack)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", WORK, ids=lambda work: work.what)
 async def test_work_is_allowed(work: Try) -> None:
     """What the programs do passes."""

@@ -10,16 +10,13 @@ given back, the certificate is made, published and taken into use.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, virtual_cluster
 from tests.explain.dumps import AUTO, endpoint, node, part, pod, service
-from tests.install.enforced import enforce
+from tests.install.accounts import Accounts, Verb, each_verb, installed, until_refused, without
 
 from zonewise.api import EndpointSlice, Event, Node, Pod, Service, convert
 from zonewise.api.objects.admissionregistration import (
@@ -28,29 +25,22 @@ from zonewise.api.objects.admissionregistration import (
 )
 from zonewise.api.objects.locator import PodLocator
 from zonewise.api.values import times
-from zonewise.controllers import HintsController, HintsSettings, LocatorsController, SliceRole
-from zonewise.embedded.apiserver.http.local_transport import LocalTransport
-from zonewise.embedded.apiserver.request.call import User
+from zonewise.controllers.hints.controller import HintsController, HintsSettings, SliceRole
+from zonewise.controllers.locators import LocatorsController
 from zonewise.install import Installation, Obj, manifests
 from zonewise.install.wanted import LEASE, NAME, WEBHOOK
 from zonewise.install.wanted import Role as Choice
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
-from zonewise.runtime.client.transport import Request, Response
 from zonewise.runtime.client.watch import WatchOptions
-from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.recorder import Recorder
 from zonewise.runtime.election.election import Election
+from zonewise.runtime.program.context import ControllerContext
 from zonewise.runtime.webhook.certificates import Certificates, ConfigurationKind
-from zonewise.webhook import HintInjection
+from zonewise.webhook.hints import HintInjection
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-GROUPS = ("system:serviceaccounts", f"system:serviceaccounts:{NAME}", "system:authenticated")
-CONTROLLER_USER, WEBHOOK_USER = (
-    User(f"system:serviceaccount:{NAME}:{account}", GROUPS) for account in (NAME, WEBHOOK)
-)
-ROLES = ("ClusterRole", "Role")
 BOX = [{"name": "box", "image": "box"}]
 OURS = {"managed-by": "endpointslice-controller.k8s.io"}
 KINDS: dict[str, type[Any]] = {
@@ -59,116 +49,6 @@ KINDS: dict[str, type[Any]] = {
     "Pod": Pod,
     "Node": Node,
 }
-
-
-@dataclass
-class Refusals:
-    """What was refused to any of the programs."""
-
-    refused: list[str] = field(default_factory=list)
-    first: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@dataclass
-class Watched:
-    """A transport of one account that notes what was refused."""
-
-    below: LocalTransport
-    refusals: Refusals
-
-    async def send(self, request: Request) -> Response:
-        """Pass it on."""
-        response = await self.below.send(request)
-        if response.status == 403:
-            self.refusals.refused.append(f"{request.method} {request.path}")
-            self.refusals.first.set()
-        return response
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-
-@dataclass
-class Accounts:
-    """The clients of the two programs, and what either was refused."""
-
-    controller: Client
-    webhook: Client
-    refusals: Refusals
-
-    @classmethod
-    def of(cls, cluster: VirtualCluster) -> Accounts:
-        """On a cluster where they are installed."""
-        refusals = Refusals()
-        controller, webhook = (
-            Client(Watched(LocalTransport(cluster.server.handle, user), refusals))
-            for user in (CONTROLLER_USER, WEBHOOK_USER)
-        )
-        return cls(controller, webhook, refusals)
-
-
-@dataclass(frozen=True)
-class Verb:
-    """One verb on one resource of a printed role."""
-
-    kind: str
-    account: str
-    number: int
-    resource: str
-    verb: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}-{self.account}-{self.number}-{self.resource}-{self.verb}"
-
-
-def each_verb(wanted: Installation) -> Iterator[Verb]:
-    """Every right that is printed."""
-    for item in manifests(wanted):
-        if item["kind"] in ROLES:
-            for number, rule in enumerate(item["rules"]):
-                for resource in rule["resources"]:
-                    for verb in rule["verbs"]:
-                        name = item["metadata"]["name"]
-                        yield Verb(item["kind"], name, number, resource, verb)
-
-
-def without(objects: list[Obj], less: Verb) -> list[Obj]:
-    """The manifests with one verb on one resource less."""
-    changed: list[Obj] = json.loads(json.dumps(objects))
-    number, resource, verb = less.number, less.resource, less.verb
-    rules = next(
-        item["rules"]
-        for item in changed
-        if (item["kind"], item["metadata"]["name"]) == (less.kind, less.account)
-    )
-    rule = rules[number]
-    rules[number] = rule | {"verbs": [one for one in rule["verbs"] if one != verb] or ["none"]}
-    others = [one for one in rule["resources"] if one != resource]
-    if others:
-        rules.append(rule | {"resources": others, "verbs": [verb]})
-    return changed
-
-
-async def installed(cluster: VirtualCluster, objects: list[Obj]) -> None:
-    """Apply everything; policies are obeyed. Nobody answers the webhooks, so nobody asks them."""
-    enforce(cluster.server, objects)
-    unasked = json.loads(json.dumps(objects))
-    for item in unasked:
-        for webhook in item.get("webhooks", ()):
-            webhook["rules"][0]["resources"] = ["nothing"]
-    await create(cluster, unasked)
-
-
-async def create(cluster: VirtualCluster, objects: list[Obj]) -> None:
-    """Create objects of any kind."""
-    for item in objects:
-        served = cluster.server.registry.of(item["apiVersion"], item["kind"])
-        assert served is not None
-        path = served.kind.resource.path(item["metadata"].get("namespace", ""))
-        body = json.dumps(item).encode()
-        await cluster.client.raw(
-            "POST", path, headers={"Content-Type": "application/json"}, body=body
-        )
 
 
 async def put(cluster: VirtualCluster, item: Obj) -> None:
@@ -200,11 +80,9 @@ async def life(cluster: VirtualCluster, accounts: Accounts, choice: Choice) -> N
     recorder = Recorder(
         client, controller=NAME, instance=NAME, now=lambda: times.from_epoch(clock()), rng=rng
     )
-    hints = HintsController(
-        ComponentContext(client=client, cache=cache, recorder=recorder, clock=clock, rng=rng),
-        settings=HintsSettings(role=SliceRole(choice)),
-    )
-    locators = LocatorsController(client=client, cache=cache, rng=rng)
+    context = ControllerContext(client=client, cache=cache, recorder=recorder, clock=clock, rng=rng)
+    hints = HintsController(context, HintsSettings(role=SliceRole(choice)))
+    locators = LocatorsController(context)
     configurations: list[tuple[ConfigurationKind, str]] = [(ValidatingWebhookConfiguration, NAME)]
     if choice == "adopt":
         HintInjection(webhook_cache)
@@ -286,6 +164,7 @@ async def test_what_is_printed_is_enough(choice: Choice) -> None:
         await done(cluster, choice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("choice", "less"),
     [
@@ -303,12 +182,3 @@ async def test_one_verb_less_fails(choice: Choice, less: Verb) -> None:
         refused = accounts.refusals.refused
         assert refused
         assert all(less.resource.partition("/")[0] in path for path in refused)
-
-
-async def until_refused(work: Coroutine[Any, Any, Any], refusals: Refusals) -> None:
-    """Let the programs work until something is refused, or to their end."""
-    tasks = [asyncio.create_task(work), asyncio.create_task(refusals.first.wait())]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -19,12 +19,12 @@ from zonewise.api import Deployment, Namespace, Node, Pod, ReplicaSet, convert, 
 from zonewise.api.errors import Conflict, NotFound, ServerError, TooManyRequests
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
-from zonewise.api.objects.pod_state import active, ready
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
 from zonewise.embedded.components.kubelet import Kubelets, KubeletSettings
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
-from zonewise.runtime.controller.components import ComponentGroup
+from zonewise.runtime.program.program import Program
 
 Obj = dict[str, Any]
 ZONES = "abc"
@@ -55,7 +55,7 @@ class BudgetScene:
     """
 
     client: Client
-    components: ComponentGroup
+    components: Program
     namespace: str
     plane: real.ControlPlane
     installed: Installed
@@ -66,11 +66,11 @@ class BudgetScene:
     def pods(self) -> list[Pod]:
         """The pods of the namespace that are neither finished nor leaving."""
         store = self.components.cache.store(Pod)
-        return [p for p in store if p.metadata.namespace == self.namespace and active(p)]
+        return [p for p in store if p.metadata.namespace == self.namespace and is_pod_active(p)]
 
     def healthy(self) -> Counter[str]:
         """Ready pods by zone."""
-        return Counter(pod.spec.node_name[-2] for pod in self.pods() if ready(pod))
+        return Counter(pod.spec.node_name[-2] for pod in self.pods() if is_pod_ready(pod))
 
     def begin(self) -> None:
         """Remember the least of each zone from here on."""
@@ -93,7 +93,7 @@ class BudgetScene:
         deadline = time.monotonic() + PATIENCE
         while not true():
             if time.monotonic() > deadline:
-                seen = Counter((p.spec.node_name, image(p), ready(p)) for p in self.pods())
+                seen = Counter((p.spec.node_name, image(p), is_pod_ready(p)) for p in self.pods())
                 raise AssertionError(f"not {what}: {seen}")
             await asyncio.sleep(0.2)
 
@@ -102,7 +102,7 @@ class BudgetScene:
         await self.until(
             lambda: (
                 len(self.pods()) == count
-                and all(ready(p) and image(p).endswith(image_) for p in self.pods())
+                and all(is_pod_ready(p) and image(p).endswith(image_) for p in self.pods())
             ),
             f"{count} ready pods of {image_ or 'any image'}",
         )
@@ -232,7 +232,7 @@ async def scene(
     def connect(manager: str) -> Client:
         return Client(transport, field_manager=manager)
 
-    components = ComponentGroup(connect, clock=time.time, rng=random.Random(1))
+    components = Program(connect, clock=time.time, rng=random.Random(1))
     components.cache.store(ReplicaSet)
     components.add("kubelets", lambda context: Kubelets(context, KubeletSettings(heartbeat=2.0)))
     client = connect("test")

@@ -15,9 +15,16 @@ from typing import Any
 
 from zonewise.api import EndpointSlice, Node, Pod, Service, convert
 from zonewise.api.errors import AlreadyExists, NotFound
+from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
+from zonewise.api.objects.discovery import service_name_of
+from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
-from zonewise.traffic.slices import service_of
+from zonewise.topology.nodes import zone_of
+from zonewise.topology.shares import shares_of
+from zonewise.traffic.modes import hint_request_of
+from zonewise.traffic.slices.identity import has_endpoints
+from zonewise.traffic.slices.planning import MAX_ENDPOINTS, SlicePlan, SliceSnapshot, plan_slices
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 MODE = "service.kubernetes.io/topology-mode"
@@ -167,11 +174,11 @@ class Witness:
             self._slices.pop(piece.key, None)
         else:
             self._slices[piece.key] = new
-        service = service_of(piece)
+        service = service_name_of(piece)
         rows = [
             (row.addresses or ("",))[0]
             for one in self._slices.values()
-            if service_of(one) == service
+            if service_name_of(one) == service
             for row in one.endpoints or ()
             if row.conditions.ready
         ]
@@ -181,3 +188,42 @@ class Witness:
             self._served.add(service)
         elif service in self._served:
             self.faults.append(f"{service} has no endpoint")
+
+
+def selects(service: Service, pod: Pod) -> bool:
+    """Whether a pod is one of a Service's."""
+    return (service.spec.selector or {}).items() <= pod.metadata.labels.items()
+
+
+async def plans(crowd: Crowd, *, limit: int = MAX_ENDPOINTS) -> dict[str, SlicePlan]:
+    """What another pass over every Service would write, from lists read now."""
+    client, space = crowd.client, crowd.namespace
+    nodes = (await client.list(Node)).items
+    pods = (await client.list(Pod, space)).items
+    slices = (await client.list(EndpointSlice, space)).items
+    shares = shares_of(nodes)
+    zones = {node.metadata.name: zone_of(node) for node in nodes}
+    return {
+        service.metadata.name: plan_slices(
+            SliceSnapshot(
+                service=service,
+                hint_request=hint_request_of(service, FeatureGates()),
+                shares=shares,
+                pods=[pod for pod in pods if selects(service, pod)],
+                zones=zones,
+                slices=[one for one in slices if service_name_of(one) == service.metadata.name],
+                limit=limit,
+            )
+        )
+        for service in (await client.list(Service, space)).items
+        if has_endpoints(service)
+    }
+
+
+def versions(cache: Cache, namespace: str) -> dict[str, str]:
+    """The version of every slice of a namespace."""
+    return {
+        one.metadata.name: one.metadata.resource_version
+        for one in cache.store(EndpointSlice)
+        if one.metadata.namespace == namespace
+    }

@@ -24,7 +24,7 @@ from zonewise.embedded.components.kubelet import Kubelets
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
-from zonewise.runtime.controller.components import ComponentGroup
+from zonewise.runtime.program.program import Program
 
 Obj = dict[str, Any]
 NODES = ("n1", "n2", "n3")
@@ -116,7 +116,7 @@ async def inhabited(kubeconfig: Path, *, kubelets: bool) -> AsyncIterator[None]:
     def connect(manager: str) -> Client:
         return Client(transport, field_manager=manager)
 
-    components = ComponentGroup(connect, clock=time.time, rng=random.Random(1))
+    components = Program(connect, clock=time.time, rng=random.Random(1))
     if kubelets:
         components.add("kubelets", Kubelets)
     work = asyncio.create_task(components.run())

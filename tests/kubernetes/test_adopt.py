@@ -22,10 +22,11 @@ from tools import realkube as real
 from zonewise.api import EndpointSlice, Node, Service
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
+from zonewise.api.objects.discovery import service_name_of
 from zonewise.runtime.cache.cache import Cache
-from zonewise.topology import shares_of
-from zonewise.traffic import hint_request_of
-from zonewise.traffic.slices import rehint, service_of
+from zonewise.topology.shares import shares_of
+from zonewise.traffic.modes import hint_request_of
+from zonewise.traffic.slices.rehinting import rehint
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -80,14 +81,14 @@ class Judge:
             self._slices.pop(piece.key, None)
         else:
             self._slices[piece.key] = new
-        self.look(service_of(piece))
+        self.look(service_name_of(piece))
 
     def look(self, name: str) -> None:
         """Judge one Service."""
         service = self._services.get((self._namespace, name))
         if service is None:
             return
-        mine = [piece for piece in self._slices.values() if service_of(piece) == name]
+        mine = [piece for piece in self._slices.values() if service_name_of(piece) == name]
         decided = rehint(mine, hint_request_of(service, FeatureGates()), shares_of(self._nodes))
         if decided.update:
             self._waiting.add(name)

@@ -29,13 +29,18 @@ from tests.kubernetes.real_server import (
 from tools.realkube import ControlPlane
 
 from zonewise.api.errors import Conflict
-from zonewise.embedded.machinery.crd.custom import prepared
-from zonewise.embedded.machinery.crd.structural import type_of
-from zonewise.embedded.machinery.fields.apply import applied
-from zonewise.embedded.machinery.fields.managed_fields import Write, decode, encode, updated
-from zonewise.embedded.machinery.fields.reset_fields import reset_of
+from zonewise.embedded.machinery.crd.custom_resource import prepare
+from zonewise.embedded.machinery.crd.structural import compile_schema
+from zonewise.embedded.machinery.fields.apply import apply
+from zonewise.embedded.machinery.fields.managed_fields import (
+    Write,
+    decode,
+    encode,
+    update_managed_fields,
+)
+from zonewise.embedded.machinery.fields.reset_fields import reset_fields_of
 from zonewise.embedded.machinery.schema.definitions import OBJECT_META, Definitions
-from zonewise.embedded.machinery.schema.types import Type
+from zonewise.embedded.machinery.schema.schema import Schema
 
 pytestmark = pytest.mark.real
 
@@ -57,22 +62,22 @@ class Life:
         self.rng = random.Random(seed)
         self.live: Config | None = None
         definitions = Definitions()
-        self.type: Type = (
-            definitions.type(subject.definition)
+        self.type: Schema = (
+            definitions.schema(subject.definition)
             if subject.schema is None
-            else type_of(subject.schema, metadata=definitions.type(OBJECT_META))
+            else compile_schema(subject.schema, metadata=definitions.schema(OBJECT_META))
         )
         self.agreed = 0
         self.conflicts = 0
 
     def write(self, manager: str, subresource: str = "") -> Write:
         return Write(
-            type=self.type,
+            schema=self.type,
             api_version=self.subject.api_version,
             manager=manager,
             time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             subresource=subresource,
-            reset=reset_of(
+            reset=reset_fields_of(
                 self.subject.group,
                 self.subject.plural,
                 subresource,
@@ -102,7 +107,9 @@ class Life:
         body = self.subject.config(self.rng, self.name)
         answer = await self.ask("POST", body, fieldManager="ann")
         if answer.status == 201:
-            self.judge(updated(self.write("ann"), None, allocated(answer.body)), answer)
+            self.judge(
+                update_managed_fields(self.write("ann"), None, allocated(answer.body)), answer
+            )
 
     async def apply(self) -> None:
         manager = self.rng.choice(MANAGERS)
@@ -127,7 +134,7 @@ class Life:
             force=str(force).lower(),
         )
         try:
-            ours = applied(write, self.live, copy.deepcopy(config), force=force)
+            ours = apply(write, self.live, copy.deepcopy(config), force=force)
         except Conflict as conflict:
             causes = [(cause.field, cause.message) for cause in conflict.details.causes or ()]
             assert answer.status == 409, (config, answer)
@@ -145,7 +152,7 @@ class Life:
         elif self.subject.status is not None and self.live is not None:
             judged["status"] = self.live.get("status")
         if self.subject.schema is not None:
-            judged = prepared(self.type, judged).value
+            judged = prepare(self.type, judged).value
         assert unexplained(self.type, judged, answer.body) == []
         self.judge(ours.managers, answer)
 
@@ -184,7 +191,9 @@ class Life:
         manager = self.rng.choice(MANAGERS)
         answer = await self.ask(method, body, subresource, kind=kind, fieldManager=manager)
         if answer.status == 200:
-            ours = updated(self.write(manager, subresource), self.live, answer.body_without_owners)
+            ours = update_managed_fields(
+                self.write(manager, subresource), self.live, answer.body_without_owners
+            )
             self.judge(ours, answer)
 
     def judge(self, ours: list[Config], answer: Answer) -> None:
@@ -220,20 +229,20 @@ def allocated(body: Config) -> Config:
     return body
 
 
-def unexplained(kind: Type, ours: Any, real: Any, at: str = "") -> list[str]:
+def unexplained(schema: Schema, ours: Any, real: Any, at: str = "") -> list[str]:
     """Where the real result is neither ours nor ours with defaults."""
     if isinstance(ours, dict) and isinstance(real, dict):
         return [
             fault
             for name in {*ours, *real}
             if not (at == ".metadata" and name in OWN_METADATA)
-            for fault in unexplained(kind, ours.get(name), real.get(name), f"{at}.{name}")
+            for fault in unexplained(schema, ours.get(name), real.get(name), f"{at}.{name}")
         ]
     if isinstance(ours, list) and isinstance(real, list) and len(ours) == len(real):
         return [
             fault
             for n, (mine, theirs) in enumerate(zip(ours, real, strict=True))
-            for fault in unexplained(kind, mine, theirs, f"{at}[{n}]")
+            for fault in unexplained(schema, mine, theirs, f"{at}[{n}]")
         ]
     if ours == real or (not ours and is_blank(real)):
         return []

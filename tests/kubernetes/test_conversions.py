@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.embedded.machinery.decoding.test_conversions import BEHAVIOR, CPU, METRICS, TARGET
+from tests.embedded.machinery.decoding.autoscalers import BEHAVIOR, CPU, METRICS, TARGET
 from tools.tables.generation import connect, start
 from tools.tables.server import Server
 
 from tools import realkube as real
-from zonewise.embedded.machinery.decoding.conversions import WAYS
+from zonewise.embedded.machinery.decoding.conversions import STORAGE_CONVERSIONS
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -75,7 +75,7 @@ def test_the_other_form_is_a_real_server_s(
     finally:
         server.send("DELETE", f"{stored_path}/converted")
     ours = json.loads(json.dumps(stored))
-    WAYS[served].from_storage(ours)
+    STORAGE_CONVERSIONS[served].from_storage(ours)
     assert comparable(ours) == comparable(shown)
-    WAYS[served].to_storage(ours)
+    STORAGE_CONVERSIONS[served].to_storage(ours)
     assert comparable(ours) == comparable(stored)

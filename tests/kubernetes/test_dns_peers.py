@@ -16,12 +16,13 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
-from tests.cli.test_dns import client_pod, objects
+from tests.cli.dns_cluster import client_pod, objects
 from tests.embedded.virtual_cluster import until
 from tools.coredns.recording import plant, record
 from tools.coredns.running import running
 
-from zonewise.dns import DnsServer, DnsSettings, Sources
+from zonewise.dns.server import DnsServer, DnsSettings
+from zonewise.dns.sources import Sources
 from zonewise.embedded.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
 from zonewise.runtime.cache.cache import Cache
 
@@ -55,7 +56,7 @@ async def named(folder: Path, port: int = 0) -> AsyncIterator[tuple[ApiServer, D
         await names.follow(Sources(locators=False, nodes=True))
         yield server, names
     finally:
-        await names.stop()
+        await names.close()
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         await server.close()

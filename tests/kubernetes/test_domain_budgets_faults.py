@@ -19,8 +19,8 @@ from zonewise.api import Namespace, Node, Pod
 from zonewise.api.errors import NotFound, TooManyRequests, ZonewiseError
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.budgets import DisruptionLedger, TopologyDisruptionBudget
-from zonewise.api.objects.pod_state import ready
-from zonewise.embedded.components.kubelet.node_status import FAILED
+from zonewise.api.objects.pod_state import is_pod_ready
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600), pytest.mark.asyncio]
 
@@ -191,7 +191,8 @@ async def test_a_budget_that_is_edited_during_a_rollout(plane: real.ControlPlane
         await most(0)
         # A deletion that the clamp had let through and the closed budget refuses leaves one more.
         await here.until(
-            lambda: len(here.pods()) >= 12 and all(map(ready, here.pods())), "a rollout that rests"
+            lambda: len(here.pods()) >= 12 and all(map(is_pod_ready, here.pods())),
+            "a rollout that rests",
         )
         stopped = old_pods(here)
         await asyncio.sleep(5)
@@ -211,14 +212,14 @@ async def test_a_zone_fails_during_a_rollout(impatient: real.ControlPlane) -> No
         await here.until(lambda: any(image(pod) == "c:2" for pod in here.pods()), "a new pod")
         lost = ("outage-b0", "outage-b1")
         for node in lost:
-            body = {"metadata": {"annotations": {FAILED: "true"}}}
+            body = {"metadata": {"annotations": {FAILED_ANNOTATION: "true"}}}
             await here.client.patch(Node, node, None, body)
         await here.until(
-            lambda: not any(ready(pod) for pod in here.pods() if pod.spec.node_name in lost),
+            lambda: not any(is_pod_ready(pod) for pod in here.pods() if pod.spec.node_name in lost),
             "the zone is seen lost",
         )
         for node in lost:
-            healed = {"metadata": {"annotations": {FAILED: None}}}
+            healed = {"metadata": {"annotations": {FAILED_ANNOTATION: None}}}
             await here.client.patch(Node, node, None, healed)
         await here.ready(9, "c:2")
         kept = {zone: count for zone, count in here.least.items() if zone != "b"}

@@ -17,19 +17,19 @@ from tests.kubernetes.kubeproxies import ZoneNet, zone_nets
 
 from tools import realkube as real
 from zonewise.api import EndpointSlice, Node, Service
+from zonewise.api.objects.discovery import service_name_of
 from zonewise.runtime.cache.cache import Cache
-from zonewise.topology import cpu_milli, zone_of
-from zonewise.traffic import (
-    Mode,
-    ProxyLocation,
+from zonewise.topology.nodes import cpu_milli, zone_of
+from zonewise.traffic.endpoint import TrafficEndpoint, read_as_proxy
+from zonewise.traffic.modes import Mode
+from zonewise.traffic.routes.choice import (
+    ClientLocation,
     RouteRule,
     Selection,
-    TrafficEndpoint,
-    as_obeyed,
-    nearby,
+    choose_by_hints,
+    choose_by_weights,
 )
-from zonewise.traffic.routes import by_weights
-from zonewise.traffic.slices import common_weights, service_of
+from zonewise.traffic.slices.reading import common_weights
 from zonewise.traffic.weights import parse_weights
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -56,13 +56,13 @@ def expected(
     pieces = [
         piece
         for piece in cache.store(EndpointSlice)
-        if piece.metadata.namespace == crowd.namespace and service_of(piece) == service
+        if piece.metadata.namespace == crowd.namespace and service_name_of(piece) == service
     ]
-    targets = [as_obeyed(endpoint) for piece in pieces for endpoint in piece.endpoints or ()]
+    targets = [read_as_proxy(endpoint) for piece in pieces for endpoint in piece.endpoints or ()]
     rows = parse_weights(common_weights(pieces)) if ours else None
     if rows is None:
-        return nearby(targets, ProxyLocation(zone))
-    return by_weights(targets, ProxyLocation(zone), rows)
+        return choose_by_hints(targets, ClientLocation(zone))
+    return choose_by_weights(targets, ClientLocation(zone), rows)
 
 
 async def packets_follow(nets: list[ZoneNet], cache: Cache, crowd: Crowd) -> set[RouteRule]:
@@ -78,7 +78,7 @@ async def packets_follow(nets: list[ZoneNet], cache: Cache, crowd: Crowd) -> set
                 async with asyncio.timeout(180):
                     while True:
                         selection = expected(cache, crowd, service, net.zone, ours=net.ours)
-                        names = {target.name for target in selection.targets}
+                        names = {target.name for target in selection.endpoints}
                         asked = EACH * len(names)
                         answers = await net.ask(found.spec.cluster_ip, asked)
                         if _often(selection, asked) <= set(answers) <= names:
@@ -94,10 +94,10 @@ async def packets_follow(nets: list[ZoneNet], cache: Cache, crowd: Crowd) -> set
 
 def _often(selection: Selection[TrafficEndpoint], asked: int) -> set[str]:
     """The endpoints that so many connections cannot miss; one that weighs little may be missed."""
-    weights = selection.weights or (1,) * len(selection.targets)
+    weights = selection.weights or (1,) * len(selection.endpoints)
     return {
         target.name
-        for target, weight in zip(selection.targets, weights, strict=True)
+        for target, weight in zip(selection.endpoints, weights, strict=True)
         if asked * weight >= EACH * sum(weights)
     }
 
@@ -166,9 +166,9 @@ async def weights_fit(net: ZoneNet, cache: Cache, crowd: Crowd, service: str) ->
     found = cache.store(Service).get((crowd.namespace, service))
     assert found is not None
     selection = expected(cache, crowd, service, net.zone, ours=net.ours)
-    weights = selection.weights or (1,) * len(selection.targets)
+    weights = selection.weights or (1,) * len(selection.endpoints)
     answers = await net.ask(found.spec.cluster_ip, DRAWN)
-    for target, weight in zip(selection.targets, weights, strict=True):
+    for target, weight in zip(selection.endpoints, weights, strict=True):
         chance = weight / sum(weights)
         away = abs(answers.get(target.name, 0) - DRAWN * chance)
         assert away <= 6 * sqrt(DRAWN * chance * (1 - chance)), (net.zone, service, answers)
@@ -182,8 +182,8 @@ def overload(cache: Cache, crowd: Crowd, service: str, stock: dict[str, str]) ->
     for node in nodes:
         ours = node.metadata.name not in stock.values()
         selection = expected(cache, crowd, service, zone_of(node), ours=ours)
-        weights = selection.weights or (1,) * len(selection.targets)
-        for target, weight in zip(selection.targets, weights, strict=True):
+        weights = selection.weights or (1,) * len(selection.endpoints)
+        for target, weight in zip(selection.endpoints, weights, strict=True):
             part = Fraction(cpu_milli(node) * weight, total * sum(weights))
             exact[target.name] = exact.get(target.name, Fraction(0)) + part
     return max(exact.values()) * len(crowd.pods[service]) - 1

@@ -14,16 +14,15 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from tests.kubernetes.crowd import Crowd, Witness
+from tests.kubernetes.crowd import Crowd, Witness, plans, versions
 from tests.kubernetes.installed import Installed, cluster, complete, until
 
 from tools import realkube as real
-from zonewise.api import EndpointSlice, Node, Pod, Service
-from zonewise.api.gates import FeatureGates
+from zonewise.api import EndpointSlice, Node
 from zonewise.runtime.cache.cache import Cache
-from zonewise.topology import shares_of, zone_of
-from zonewise.traffic import OverloadLimits, hint_request_of
-from zonewise.traffic.slices import LIMIT, SlicePlan, SliceView, has_endpoints, plan, service_of
+from zonewise.topology.shares import shares_of
+from zonewise.traffic.limits import OverloadLimits
+from zonewise.traffic.slices.planning import MAX_ENDPOINTS, SlicePlan
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -48,37 +47,9 @@ def manager(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
         yield running
 
 
-def selects(service: Service, pod: Pod) -> bool:
-    """Whether a pod is one of a Service's."""
-    return (service.spec.selector or {}).items() <= pod.metadata.labels.items()
-
-
-async def plans(crowd: Crowd, *, limit: int = LIMIT) -> dict[str, SlicePlan]:
-    """What another pass over every Service would write, from lists read now."""
-    client, space = crowd.client, crowd.namespace
-    nodes = (await client.list(Node)).items
-    pods = (await client.list(Pod, space)).items
-    slices = (await client.list(EndpointSlice, space)).items
-    shares = shares_of(nodes)
-    zones = {node.metadata.name: zone_of(node) for node in nodes}
-    return {
-        service.metadata.name: plan(
-            SliceView(
-                service=service,
-                hint_request=hint_request_of(service, FeatureGates()),
-                shares=shares,
-                pods=[pod for pod in pods if selects(service, pod)],
-                zones=zones,
-                slices=[one for one in slices if service_of(one) == service.metadata.name],
-                limit=limit,
-            )
-        )
-        for service in (await client.list(Service, space)).items
-        if has_endpoints(service)
-    }
-
-
-async def settled(crowd: Crowd, cache: Cache, *, limit: int = LIMIT) -> dict[str, SlicePlan]:
+async def settled(
+    crowd: Crowd, cache: Cache, *, limit: int = MAX_ENDPOINTS
+) -> dict[str, SlicePlan]:
     """Wait until another pass would write nothing; gives what it decides."""
     await complete(crowd, cache)
     async with asyncio.timeout(180):
@@ -87,15 +58,6 @@ async def settled(crowd: Crowd, cache: Cache, *, limit: int = LIMIT) -> dict[str
             if not any(one.writes for one in made.values()):
                 return made
             await asyncio.sleep(0.5)
-
-
-def versions(cache: Cache, namespace: str) -> dict[str, str]:
-    """The version of every slice of a namespace."""
-    return {
-        one.metadata.name: one.metadata.resource_version
-        for one in cache.store(EndpointSlice)
-        if one.metadata.namespace == namespace
-    }
 
 
 def free_port() -> int:
@@ -129,9 +91,9 @@ async def test_two_hundred_services(plane: real.ControlPlane) -> None:
             shares = shares_of((await crowd.client.list(Node)).items)
             for family in hinted:
                 if family.decision.hinted:
-                    assert FEW.within(shares, family.counts.ready, family.counts.named)
+                    assert FEW.is_within_drop(shares, family.counts.ready, family.counts.per_zone)
                 else:
-                    assert not FEW.reachable(shares, family.counts.ready)
+                    assert not FEW.can_add(shares, family.counts.ready)
             assert sum(family.decision.hinted for family in hinted) > 100
             before = versions(cache, crowd.namespace)
             await asyncio.to_thread(installed.end, "controller")

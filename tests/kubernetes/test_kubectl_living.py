@@ -165,7 +165,7 @@ def test_a_budget_holds_a_scale_down_back(kubectl: Kubectl) -> None:
     kubectl("wait", "--for=delete", "pod/orders-2", WAIT)
     refused = "reason=EvictionRefused,involvedObject.name=orders"
     kubectl("wait", "--for=create", "events", f"--field-selector={refused}", WAIT)
-    assert "orders-1 stays for now" in kubectl("get", "events", f"--field-selector={refused}")
+    assert "orders-1 is not removed yet" in kubectl("get", "events", f"--field-selector={refused}")
     assert len(pods(kubectl, "orders")) == 2
     kubectl("scale", "statefulset/orders", "--replicas=3")
     kubectl("rollout", "status", "statefulset/orders", WAIT)

@@ -25,13 +25,17 @@ from zonewise.api.objects.pod import Pod
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
 from zonewise.embedded.apiserver.server import ApiServer
-from zonewise.embedded.components.kubelet import FAILED, Kubelets, KubeletSettings
-from zonewise.embedded.components.nodelifecycle import NodeLifecycle, PodCollector, TaintEviction
+from zonewise.embedded.components.kubelet import FAILED_ANNOTATION, Kubelets, KubeletSettings
+from zonewise.embedded.components.nodelifecycle import (
+    NodeLifecycleController,
+    PodGCController,
+    TaintEvictionController,
+)
 from zonewise.embedded.components.nodelifecycle import NodeLifecycleSettings as NodeSettings
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
-from zonewise.runtime.controller.components import ComponentGroup
+from zonewise.runtime.program.program import Program
 
 pytestmark = pytest.mark.real
 
@@ -63,7 +67,7 @@ ServiceAccount = unstructured(Resource("", "v1", "ServiceAccount", "serviceaccou
 class Scene:
     """One cluster, and what it says."""
 
-    def __init__(self, client: Client, components: ComponentGroup) -> None:
+    def __init__(self, client: Client, components: Program) -> None:
         self.client = client
         self.nodes = components.cache.store(Node)
         self.pods = components.cache.store(Pod)
@@ -151,7 +155,7 @@ async def play(scene: Scene) -> list[Any]:
         ),
     )
     said.append(scene.said())
-    await client.patch(Node, "a1", None, {"metadata": {"annotations": {FAILED: "yes"}}})
+    await client.patch(Node, "a1", None, {"metadata": {"annotations": {FAILED_ANNOTATION: "yes"}}})
     await scene.until("lost", lambda: len(scene.taints("a1")) == 2)
     await scene.until(
         "evicted",
@@ -161,7 +165,7 @@ async def play(scene: Scene) -> list[Any]:
         ),
     )
     said.append(scene.said())
-    await client.patch(Node, "a1", None, {"metadata": {"annotations": {FAILED: None}}})
+    await client.patch(Node, "a1", None, {"metadata": {"annotations": {FAILED_ANNOTATION: None}}})
     await scene.until("healed", lambda: not scene.taints("a1"))
     await scene.until("gone", lambda: not (scene.pod("hasty") or scene.pod("intolerant")))
     await scene.until(
@@ -180,12 +184,12 @@ async def play(scene: Scene) -> list[Any]:
 @asynccontextmanager
 async def crewed(connect: Callable[[str], Client], *, whole: bool) -> AsyncIterator[Scene]:
     """A cluster with kubelets, and if it is ours with those who watch over nodes."""
-    components = ComponentGroup(connect, clock=time.time, rng=random.Random(1))
+    components = Program(connect, clock=time.time, rng=random.Random(1))
     components.add("kubelets", lambda context: Kubelets(context, BEATS))
     if whole:
-        components.add("node-controller", lambda context: NodeLifecycle(context, GRACE))
-        components.add("taint-eviction-controller", TaintEviction)
-        components.add("pod-garbage-collector", PodCollector)
+        components.add("node-controller", lambda context: NodeLifecycleController(context, GRACE))
+        components.add("taint-eviction-controller", TaintEvictionController)
+        components.add("pod-garbage-collector", PodGCController)
     scene = Scene(connect("play"), components)
     work = asyncio.create_task(components.run())
     try:
@@ -212,7 +216,7 @@ async def theirs(kubeconfig: Path) -> list[Any]:
 async def ours(folder: Path) -> list[Any]:
     """The play on our own."""
     server = ApiServer(folder, clock=time.time, rng=random.Random(1))
-    await server.live()
+    await server.start_local()
     try:
         async with crewed(server.connect, whole=True) as scene:
             return await play(scene)

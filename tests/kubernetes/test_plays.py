@@ -26,7 +26,7 @@ from zonewise.embedded.components.kubelet import Kubelets, KubeletSettings
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
-from zonewise.runtime.controller.components import ComponentGroup
+from zonewise.runtime.program.program import Program
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -77,7 +77,7 @@ async def acting(kubeconfig: Path, play: Obj, name: str, *, kubelets: bool) -> A
     def connect(manager: str) -> Client:
         return Client(transport, field_manager=manager)
 
-    components = ComponentGroup(connect, clock=time.time, rng=random.Random(1))
+    components = Program(connect, clock=time.time, rng=random.Random(1))
     if kubelets:
         components.add(
             "kubelets", lambda context: Kubelets(context, KubeletSettings(heartbeat=HEARTBEAT))

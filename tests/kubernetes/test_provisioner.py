@@ -11,32 +11,34 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from tests.kubernetes.recorded_driver import Recording, post
 
 from tools import realkube as real
 from zonewise.api import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.events import Event
-from zonewise.csi.driver import Threads, open_data, open_driver
+from zonewise.csi.driver import Threads, open_data_folder, open_driver
+from zonewise.csi.errors import Code
 from zonewise.csi.node_domain import FixedDomain
-from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport.client import TIMEOUT, CsiClient
-from zonewise.csi.transport.methods import Answered, Asked, Method
+from zonewise.csi.transport.methods import Method, Request, Response
 from zonewise.csi.transport.server import SocketServer
 from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.embedded.components.kubelet import Kubelets
-from zonewise.embedded.csi_sidecars.provisioner import DriverLoops, TopologyOptions
-from zonewise.embedded.csi_sidecars.registration import Registration
+from zonewise.embedded.csi_sidecars.provisioner import TopologyOptions
+from zonewise.embedded.csi_sidecars.registration import DriverRegistrar
+from zonewise.embedded.csi_sidecars.sidecars import DriverSidecars
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
-from zonewise.runtime.controller.components import ComponentContext, ComponentGroup
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.runtime.program.program import Program
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
 
@@ -47,32 +49,6 @@ ZONE = "topology.kubernetes.io/zone"
 KEY = f"topology.{DRIVER}/zone"
 LABELS = parse_domain_labels(ZONE, DRIVER)
 PATIENCE = 180.0
-
-
-@dataclass
-class Recording:
-    """A driver behind its socket; what it was asked, and what is answered instead."""
-
-    inner: CsiClient
-    faults: list[Code] = field(default_factory=list)
-    asked: list[Any] = field(default_factory=list)
-
-    async def call(
-        self, method: Method[Asked, Answered], request: Asked, *, timeout: float = TIMEOUT
-    ) -> Answered:
-        """The answer, or the next fault."""
-        if method.name == "CreateVolume":
-            self.asked.append(request)
-            if self.faults:
-                raise CsiError(self.faults.pop(0), "no room here")
-        return await self.inner.call(method, request, timeout=timeout)
-
-
-async def post(client: Client, path: str, body: dict[str, Any]) -> None:
-    """Create any object, if it is not there."""
-    headers = {"Content-Type": "application/json"}
-    with suppress(AlreadyExists):
-        await client.raw("POST", path, body=msgspec.json.encode(body), headers=headers)
 
 
 @dataclass(frozen=True)
@@ -189,7 +165,7 @@ async def scene(
         for zone in "abc"
     ]
     configuration = parse_configuration(json.dumps({"version": 2, "pools": pools}), LABELS)
-    data, threads = open_data(folder / "data", privileged=False), Threads()
+    data, threads = open_data_folder(folder / "data", privileged=False), Threads()
     served = open_driver(
         DRIVER,
         data,
@@ -208,14 +184,16 @@ async def scene(
     def node_client(node: str) -> CsiClient:
         return _OnNode(socket, node)
 
-    def loops(context: ComponentContext) -> DriverLoops:
-        return DriverLoops(context, driver, namespace="default", options=options)
+    def loops(context: ControllerContext) -> DriverSidecars:
+        return DriverSidecars(context, driver, namespace="default", options=options)
 
-    components = ComponentGroup(
+    components = Program(
         lambda part: Client(transport, field_manager=part), clock=time.time, rng=random.Random(1)
     )
     components.add("kubelet", Kubelets)
-    components.add("csi-registration", lambda context: Registration(context, DRIVER, node_client))
+    components.add(
+        "csi-registration", lambda context: DriverRegistrar(context, DRIVER, node_client)
+    )
     components.add("csi-provisioner", loops)
     client = Client(transport)
     work = asyncio.create_task(components.run())
@@ -242,7 +220,7 @@ async def scene(
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         await socket.close()
-        await server.stop()
+        await server.close()
         await transport.close()
         threads.close()
         data.close()
@@ -275,8 +253,8 @@ class _OnNode:
     node: str
 
     async def call(
-        self, method: Method[Asked, Answered], request: Asked, *, timeout: float = TIMEOUT
-    ) -> Answered:
+        self, method: Method[Request, Response], request: Request, *, timeout: float = TIMEOUT
+    ) -> Response:
         """The answer; where the node is is told by its name."""
         answer = await self.inner.call(method, request, timeout=timeout)
         if method.name == "NodeGetInfo":

@@ -27,7 +27,9 @@ from zonewise.runtime.cache.snapshot import Snapshot
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
-from zonewise.traffic import NodeRoutes, ProxyLocation, node_routes
+from zonewise.traffic.routes.choice import ClientLocation
+from zonewise.traffic.routes.service import compute_node_routes
+from zonewise.traffic.routes.table import NodeRoutes
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
@@ -107,7 +109,9 @@ class Planted:
         labels = {one.metadata.name: one.metadata.labels for one in snapshot.all(Node)}
         services, slices = snapshot.all(Service), snapshot.all(LeanEndpointSlice)
         return {
-            node.metadata.name: node_routes(services, slices, ProxyLocation.of(node), labels)
+            node.metadata.name: compute_node_routes(
+                services, slices, ClientLocation.of(node), labels
+            )
             for node in snapshot.all(Node)
         }
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from tests.scheduling.situations import SITUATIONS, Obj, Situation
-from tests.scheduling.telling import told
+from tests.scheduling.telling import cluster_of
 
 from tools import realkube as real
 from zonewise.api import Pod, convert
-from zonewise.scheduling import SchedulingDecision
+from zonewise.scheduling.decision import SchedulingDecision
 
 pytestmark = pytest.mark.real
 
@@ -103,7 +103,7 @@ def waiting(plane: real.ControlPlane, situation: Situation) -> Obj:
 
 def ours(found: list[Obj], pod: Obj) -> list[SchedulingDecision]:
     """What our function says for many seeds."""
-    return [told(found, seed).decide(convert(Pod, pod)) for seed in SEEDS]
+    return [cluster_of(found, seed).decide(convert(Pod, pod)) for seed in SEEDS]
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one.name)

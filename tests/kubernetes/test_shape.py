@@ -8,7 +8,7 @@ from tests.kubernetes.scene import Scene, inhabited
 
 from tools import realkube as real
 from zonewise.api import Pod
-from zonewise.embedded.seed.dump_import import read, shape
+from zonewise.embedded.seed.dump_import import import_dump, read_dump
 from zonewise.runtime.cache import dump
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -85,7 +85,7 @@ async def test_a_real_cluster_lives_on(
         await scene.kubectl("delete", "namespace", NAMESPACE)
     before = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
     assert len(before) == 10
-    found = shape(read(dump.parse(text, "dump")), keep_placement=True)
+    found = import_dump(read_dump(dump.parse(text, "dump")), keep_placement=True)
     ours = [obj for obj in found.objects if obj["metadata"].get("namespace") in (None, NAMESPACE)]
     async with whole(ours) as cluster:
         await settled(cluster)

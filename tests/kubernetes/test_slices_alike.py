@@ -12,10 +12,9 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from tests.kubernetes.crowd import Crowd
+from tests.kubernetes.crowd import Crowd, plans, versions
 from tests.kubernetes.installed import Installed, until
 from tests.kubernetes.oddities import SERVICES, plant
-from tests.kubernetes.test_hints import plans, versions
 
 from tools import realkube as real
 from zonewise.api import EndpointSlice, Namespace, ObjectMeta
@@ -68,7 +67,11 @@ async def test_both_write_the_same(plane: real.ControlPlane) -> None:
         await quiet(cache, "odd")
         made = await plans(Crowd(client, "odd", random.Random(1)))
         assert {name: one.writes for name, one in made.items() if one.writes} == {}
-        assert sum(one.families["IPv4"].desired for one in made.values() if "IPv4" in one.families)
+        assert sum(
+            one.families["IPv4"].desired_endpoints
+            for one in made.values()
+            if "IPv4" in one.families
+        )
         await asyncio.to_thread(built_in.stop)
         for piece in slices.values():
             if piece.metadata.namespace == "odd":

@@ -16,7 +16,7 @@ from tools.tables.server import Server
 
 from tools import realkube as real
 from zonewise.embedded.apiserver.discovery.discovery import AGGREGATED, Discovery
-from zonewise.embedded.apiserver.discovery.openapi import Documents
+from zonewise.embedded.apiserver.discovery.openapi import OpenApiDocuments
 from zonewise.embedded.apiserver.request.call import Call, User
 from zonewise.embedded.machinery.schema.definitions import Definitions
 from zonewise.embedded.machinery.schema.kinds import builtin_kinds, served_kinds
@@ -38,10 +38,10 @@ def server(cluster: real.ControlPlane) -> Iterator[Server]:
         yield connection
 
 
-def page(made: Discovery | Documents, path: str, accept: str = "application/json") -> Any:
+def page(made: Discovery | OpenApiDocuments, path: str, accept: str = "application/json") -> Any:
     """What we answer to a GET."""
     call = Call(method="GET", path=path, user=User("someone"), headers={"accept": accept})
-    answer = made.page(path, call)
+    answer = made.answer(path, call)
     assert answer is not None
     return json.loads(answer.body)
 
@@ -65,7 +65,7 @@ def test_discovery_is_a_real_server_s(server: Server) -> None:
 
 def test_openapi_has_the_fields_of_a_real_server(server: Server) -> None:
     """Definitions have the same fields with the same meaning for merging as the real ones."""
-    ours = page(Documents(builtin_kinds(Definitions())), "/openapi/v3/apis/apps/v1")
+    ours = page(OpenApiDocuments(builtin_kinds(Definitions())), "/openapi/v3/apis/apps/v1")
     index = server.get("/openapi/v3")["paths"]
     theirs = server.get(index["apis/apps/v1"]["serverRelativeURL"])
     compared = 0
@@ -110,7 +110,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Serves our documents to kubectl."""
 
     discovery = Discovery(served_kinds())
-    documents = Documents(served_kinds())
+    documents = OpenApiDocuments(served_kinds())
 
     def do_GET(self) -> None:
         """Answer from our documents."""
@@ -119,7 +119,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         query = dict(parse_qsl(url.query))
         call = Call(method="GET", path=url.path, user=User("x"), headers=headers, query=query)
         made = self.documents if url.path.startswith("/openapi") else self.discovery
-        answer = made.page(url.path, call)
+        answer = made.answer(url.path, call)
         self.send_response(404 if answer is None else answer.status)
         if answer is not None:
             self.send_header("Content-Type", answer.content_type)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.webhook_bench import CA, Bench, Stranger
+from tests.contract.webhook_bench import CA, Bench, WebhookPlayer
 from tests.contract.webhook_cases import SITUATIONS, Situation
 from tests.runtime.loopback import server_tls, web
 from tools.realkube import ControlPlane
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.real
 
 async def notes(kubeconfig: Path, situation: Situation) -> list[Any]:
     """What a situation leaves in the notebook of a bench before this server."""
-    stranger = Stranger()
+    stranger = WebhookPlayer()
     with web(stranger.answer, tls=server_tls(CA)) as listening:
         namespace = f"hooks-{situation.__name__.replace('_', '-')}"
         bench = Bench(kubeconfig, stranger, listening, namespace)

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from tests.netns.lab import PODS, SERVICE, SILENT, Lab, laboratory, node_address
 from tests.netns.spaces import inside, ip
+from tests.system_guard import starts_programs
 
 Obj = dict[str, Any]
 HERE, ELSEWHERE = "node-6", "node-1"
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
+@starts_programs
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
     async with laboratory(tmp_path_factory.mktemp("lab")) as made:
         yield made

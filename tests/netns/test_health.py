@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.netns.lab import NODE, SERVICE, Lab, endpoint, laboratory, node_address
+from tests.system_guard import starts_programs
 
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
@@ -21,6 +22,7 @@ EVENT = unstructured(Resource("events.k8s.io", "v1", "Event", "events"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
+@starts_programs
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
     async with laboratory(tmp_path_factory.mktemp("lab"), proxies=["node-1", "node-2"]) as made:
         yield made

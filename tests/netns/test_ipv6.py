@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.netns.lab import PODS, REFUSED, SILENT, Lab, endpoint, laboratory, node_address
+from tests.system_guard import starts_programs
 
 ONLY: dict[str, Any] = {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv6"]}
 
@@ -15,6 +16,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
+@starts_programs
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
     async with laboratory(tmp_path_factory.mktemp("lab"), proxies=("node-1", "node-2")) as made:
         yield made

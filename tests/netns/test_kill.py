@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from tests.netns.lab import SLICE, Lab, converse, endpoint, laboratory
 from tests.netns.spaces import nft
+from tests.system_guard import starts_programs
 
 from zonewise.api.errors import ZonewiseError
 
@@ -28,6 +29,7 @@ FOREIGN = "table inet foreign {\n  set s { type ipv4_addr; elements = { 192.0.2.
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
+@starts_programs
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
     async with laboratory(tmp_path_factory.mktemp("lab"), proxies=[NODE]) as made:
         yield made

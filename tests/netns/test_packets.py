@@ -25,6 +25,7 @@ from tests.netns.lab import (
     node_address,
 )
 from tests.netns.spaces import inside, nft
+from tests.system_guard import starts_programs
 
 SCTP = 132
 
@@ -32,6 +33,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
+@starts_programs
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
     async with laboratory(tmp_path_factory.mktemp("lab"), proxies=NODES) as made:
         yield made

@@ -24,7 +24,7 @@ from zonewise.cli.local.packets import ABSENT
 from zonewise.proxy.netlink.namespace import FOLDER as NAMESPACES
 from zonewise.runtime import Client, HttpsTransport, load_config
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600), pytest.mark.system]
 
 PATIENCE = 180.0
 SHAPE = ("--nodes-per-zone", "1", "--cpu", "8", "--pod-start", "10ms")

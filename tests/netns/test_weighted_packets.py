@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 from tests.netns.lab import SILENT, SLICE, Lab, converse, endpoint, laboratory
 from tests.netns.spaces import nft
+from tests.system_guard import starts_programs
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -38,6 +39,7 @@ NODES = ("node-1", "node-2", "node-4")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
+@starts_programs
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
     async with laboratory(tmp_path_factory.mktemp("lab"), proxies=NODES) as made:
         yield made

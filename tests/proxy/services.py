@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from zonewise.traffic.routes import (
+from zonewise.traffic.routes.choice import RouteRule
+from zonewise.traffic.routes.table import (
     Backend,
     Family,
-    Path,
     PortRoutes,
     Route,
     RouteAction,
-    RouteRule,
+    RoutePath,
+    RouteSource,
     ServiceRoutes,
-    Source,
 )
 
 HERE = "n1"
@@ -25,11 +25,11 @@ def backend(
 
 
 def route(
-    path: Path,
+    path: RoutePath,
     address: str | None,
     *backends: Backend,
     number: int = 80,
-    source: Source = "any",
+    source: RouteSource = "any",
     action: RouteAction = "dnat",
     ranges: tuple[str, ...] = (),
     own: tuple[str, ...] = (),
@@ -40,7 +40,7 @@ def route(
         number=number,
         source=source,
         action=action if backends or action != "dnat" else "reject",
-        why=RouteRule.UNHINTED,
+        rule=RouteRule.UNHINTED,
         endpoints=backends,
         source_ranges=ranges,
         own_sources=own,

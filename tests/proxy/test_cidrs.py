@@ -10,7 +10,7 @@ from zonewise.proxy.objects import ServiceCIDR
 from zonewise.proxy.settings import ProxySettings
 from zonewise.proxy.tables.cidrs import merged
 from zonewise.proxy.tables.preview import preview
-from zonewise.traffic.routes import NodeRoutes
+from zonewise.traffic.routes.table import NodeRoutes
 
 HOSTILE = (
     "2001:db8::%x } ; flush ruleset ; add set ip6 zonewise x { /64",

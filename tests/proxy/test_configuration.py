@@ -13,7 +13,7 @@ from zonewise.cli.main import main
 from zonewise.proxy.configuration import Configuration, read_configuration
 from zonewise.proxy.settings import ProxySettings
 from zonewise.proxy.sysctls import apply
-from zonewise.traffic.routes import RouteSettings
+from zonewise.traffic.routes.service import RouteSettings
 
 KUBEADM = """
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -111,7 +111,7 @@ def test_where_health_and_metrics_are(
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({}, "whose packets"),
+        ({}, "--node-name is missing"),
         ({"hostname_override": "n", "cluster_cidr": "10.0.0.0/33"}, "is not a network"),
         ({"hostname_override": "n", "detect_local_mode": "Guess"}, "is unknown"),
         ({"hostname_override": "n", "detect_local_mode": "BridgeInterface"}, "needs --pod-bridge"),

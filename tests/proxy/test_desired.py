@@ -14,20 +14,19 @@ from zonewise.api import LeanEndpointSlice, Service, convert
 from zonewise.api.meta import Key
 from zonewise.proxy.tables.desired import Changes, Desired, desire
 from zonewise.proxy.tables.layout import NOTHING, Layout, decode, lay_out
-from zonewise.traffic.routes import (
-    Backend,
-    ProxyLocation,
-    ServiceRoutes,
-    WayClaims,
-    node_routes,
-    service_routes,
-    ways_wanted,
+from zonewise.traffic.routes.choice import ClientLocation
+from zonewise.traffic.routes.claims import FrontendClaims
+from zonewise.traffic.routes.service import (
+    compute_node_routes,
+    compute_service_routes,
+    frontend_claims,
 )
+from zonewise.traffic.routes.table import Backend, ServiceRoutes
 
 EXTERNAL = ("203.0.113.1", "203.0.113.2", "10.96.0.3")
 """The last is a ClusterIP of somebody."""
 
-PLACE = ProxyLocation("a", HERE)
+PLACE = ClientLocation("a", HERE)
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class Node:
 
     def __init__(self) -> None:
         self.known: dict[Key, Offer] = {}
-        self.claims = WayClaims()
+        self.claims = FrontendClaims()
         self.desired = Desired()
 
     def take(self, *offers: Offer, gone: Iterable[Key] = ()) -> Changes:
@@ -100,14 +99,14 @@ class Node:
             woken |= self.claims.claim(key, {})
         for one in offers:
             self.known[one.key] = one
-            woken |= self.claims.claim(one.key, ways_wanted(one.service))
+            woken |= self.claims.claim(one.key, frontend_claims(one.service))
         return self.desired.change({key: self.layout(key) for key in woken})
 
     def layout(self, key: Key) -> Layout:
         one = self.known.get(key)
         if one is None:
             return NOTHING
-        routes = service_routes(one.service, [one.piece], PLACE, {}, claims=self.claims)
+        routes = compute_service_routes(one.service, [one.piece], PLACE, {}, claims=self.claims)
         return lay_out(routes, HERE, self.desired.elements)
 
 
@@ -165,7 +164,9 @@ def test_change_by_change_is_the_same_as_all_at_once(drawn: list[tuple[Offer, bo
     assert set(fresh.desired.chains()) == set(node.desired.chains())
     assert not node.desired.replan(kernel)
     known = node.known.values()
-    shown = node_routes([one.service for one in known], [one.piece for one in known], PLACE, {})
+    shown = compute_node_routes(
+        [one.service for one in known], [one.piece for one in known], PLACE, {}
+    )
     assert unnumbered(desire(shown.services, HERE).elements) == unnumbered(kernel)
 
 

@@ -13,7 +13,7 @@ from zonewise.proxy.netlink import conntrack
 from zonewise.proxy.netlink.conntrack import UdpFlow
 from zonewise.proxy.observer import Sync
 from zonewise.proxy.tables.ruleset import FamilyName
-from zonewise.traffic.routes import ServiceRoutes
+from zonewise.traffic.routes.table import ServiceRoutes
 
 NODE = ("10.0.0.1",)
 
@@ -67,7 +67,7 @@ def test_a_node_port_has_nothing_to_do_with_the_same_port_of_another_address() -
     theirs = flow("10.96.0.2", 30000, "10.244.0.9")
     others = {("IPv4", "10.96.0.2", 30000)}
     assert is_stale(theirs, "IPv4", udp(5), node=NODE)
-    assert not is_stale(theirs, "IPv4", udp(5), held=others, node=NODE)
+    assert not is_stale(theirs, "IPv4", udp(5), owned=others, node=NODE)
 
 
 def test_only_udp_ports_have_ways() -> None:
@@ -126,7 +126,7 @@ def test_flows_go_when_who_serves_changes_and_not_when_the_choice_does(
 ) -> None:
     """Another choice removes nothing; an endpoint that leaves, or the last one, its flows."""
     told: list[tuple[str, int]] = []
-    flows = StaleFlows(everywhere, tell=lambda family, count, _: told.append((family, count)))
+    flows = StaleFlows(everywhere, count=lambda family, count, _: told.append((family, count)))
     flows.routed(KEY, datagrams(5, 6, 7))
     flows.synced(sync(first=True))
     flows.routed(KEY, datagrams(5, 6, 7, chosen=3))

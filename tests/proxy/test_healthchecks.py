@@ -16,7 +16,7 @@ from zonewise.proxy import healthchecks
 from zonewise.proxy.healthchecks import HealthChecks, NodePortNetworks, listening
 from zonewise.proxy.netlink import interface_addresses
 from zonewise.proxy.summary import RoutesSummary
-from zonewise.traffic.routes import Family
+from zonewise.traffic.routes.table import Family
 
 KEY = ("default", "s")
 PORT = 31999

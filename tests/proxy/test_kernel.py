@@ -24,7 +24,7 @@ from zonewise.proxy.tables.kernel import Kernel, KernelRefused, clean_up
 from zonewise.proxy.tables.layout import NOTHING, lay_out
 from zonewise.proxy.tables.rendering import whole
 from zonewise.proxy.tables.ruleset import FAMILIES, FamilyName, FrameSettings, frame
-from zonewise.traffic.routes import Backend, ServiceRoutes
+from zonewise.traffic.routes.table import Backend, ServiceRoutes
 
 SETTINGS = ProxySettings(node_name=HERE, cluster_cidrs=("10.244.0.0/16", "fd44::/48"))
 NETWORKS = SETTINGS.networks(Node(), ("10.0.0.1", "fd00::1"), ("10.96.0.0/12", "fd96::/112"))

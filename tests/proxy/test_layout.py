@@ -6,7 +6,7 @@ from tests.proxy.services import HERE, backend, route, service
 
 from zonewise.proxy.netlink.draws import Draw
 from zonewise.proxy.tables.layout import Layout, decode, lay_out
-from zonewise.traffic.routes import ServiceRoutes
+from zonewise.traffic.routes.table import ServiceRoutes
 
 
 def shown(layout: Layout) -> dict[str, dict[str, str]]:

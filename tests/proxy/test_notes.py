@@ -13,7 +13,7 @@ from zonewise.api.objects.events import Event
 from zonewise.api.reason import Reason
 from zonewise.proxy.notes import Notes
 from zonewise.runtime.controller.recorder import Recorder
-from zonewise.traffic.routes import ServiceRoutes
+from zonewise.traffic.routes.table import ServiceRoutes
 
 pytestmark = pytest.mark.looptime
 

@@ -3,119 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
+from tests.proxy.remembering_kernel import NODE, SERVICE, Remembering
 
 from zonewise.api.errors import ConfigError
 from zonewise.api.meta import Key
-from zonewise.api.objects.core import Node, Service
+from zonewise.api.objects.core import Node
 from zonewise.api.objects.discovery import EndpointSlice
-from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
 from zonewise.proxy import proxier
-from zonewise.proxy.netlink import NetlinkError, Touched
+from zonewise.proxy.netlink import Touched
 from zonewise.proxy.observer import Observer, Sync
 from zonewise.proxy.proxier import RESYNC, Proxier
 from zonewise.proxy.settings import ProxySettings
 from zonewise.proxy.tables import writer
-from zonewise.proxy.tables.choices import OwnChain
-from zonewise.proxy.tables.desired import Changes
-from zonewise.proxy.tables.kernel import Kernel, KernelRefused, Networks
 from zonewise.proxy.tables.layout import decode
-from zonewise.proxy.tables.ruleset import FamilyName
 from zonewise.runtime.cache.cache import Cache
-from zonewise.traffic.routes import ServiceRoutes
+from zonewise.traffic.routes.table import ServiceRoutes
 
 pytestmark = pytest.mark.looptime
 
-SERVICE = unstructured(Service.resource)
 SLICE = unstructured(EndpointSlice.resource)
-NODE = unstructured(Resource("", "v1", "Node", "nodes", namespaced=False))
-
-
-class _Notices:
-    def __init__(self) -> None:
-        self.socket, self.other = socket.socketpair()
-        self.what = Touched.NOTHING
-
-    def touched(self) -> Touched:
-        self.socket.recv(100)
-        return self.what
-
-    def close(self) -> None:
-        self.socket.close()
-        self.other.close()
-
-
-class Remembering(Kernel):
-    """A kernel that holds elements and refuses as often as it is told to."""
-
-    def __init__(self) -> None:
-        self.held: dict[bytes, bytes] = {}
-        self.writes: list[Changes] = []
-        self.reads: list[bool] = []
-        self.refusals = 0
-        self.hated = ""
-        """What no element may lead to, and no network may be."""
-        self.refused = 0
-        self.heard = _Notices()
-        self.networks: Networks = {}
-
-    def read(self, *, rules_touched: bool = False) -> dict[bytes, bytes]:
-        self.reads.append(rules_touched)
-        return dict(self.held)
-
-    async def prepare(self) -> None:
-        return
-
-    async def write(self, changes: Changes, networks: Networks) -> None:
-        if self.refusals:
-            self.refusals -= 1
-            raise NetlinkError(errno.ENOBUFS)
-        if any(self.hated and self.hated in decode(*one)[3] for one in changes.put):
-            self.refused += 1
-            raise NetlinkError(errno.EINVAL)
-        for key in changes.remove:
-            del self.held[key]
-        self.held.update(changes.put)
-        self.writes.append(changes)
-
-    async def write_networks(self, networks: Networks) -> None:
-        if self.hated and any(self.hated in str(held) for held in networks.values()):
-            self.refused += 1
-            raise KernelRefused("nft failed")
-        self.networks = networks
-
-    def sweep(
-        self, elements: Mapping[bytes, bytes], own: Iterable[tuple[FamilyName, OwnChain]]
-    ) -> None:
-        return
-
-    def remove(
-        self,
-        unused: Iterable[tuple[FamilyName, OwnChain]],
-        used: Iterable[tuple[FamilyName, OwnChain]],
-    ) -> None:
-        return
-
-    def notices(self) -> Any:
-        return self.heard
-
-    def chosen(self, address: str) -> set[str]:
-        """The endpoints of a ClusterIP."""
-        found = set()
-        for key, data in self.held.items():
-            _, kind, found_by, leads_to = decode(key, data)
-            if kind.name == "endpoints" and f" {address} " in found_by:
-                found.add(leads_to.partition(" ")[0])
-        return found
 
 
 class Looking(Observer):
@@ -220,6 +134,7 @@ async def trial(*, run: bool = True) -> AsyncIterator[Trial]:
             made.kernel.heard.close()
 
 
+@pytest.mark.slow
 async def test_the_first_write_is_the_whole_state() -> None:
     """Nothing is written before every list is complete; then everything, at once."""
     async with trial(run=False) as made:

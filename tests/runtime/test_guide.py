@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.contract.embedded import embedded
+from tests.system_guard import starts_programs
 
 from zonewise.api.errors import AlreadyExists
 from zonewise.api.meta import ObjectMeta
@@ -35,6 +36,7 @@ def program() -> str:
 
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.real)])
+@starts_programs
 def kubeconfig(request: pytest.FixtureRequest) -> Iterator[Path]:
     if request.param == "real":
         yield request.getfixturevalue("realapi").kubeconfig

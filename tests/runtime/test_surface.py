@@ -18,18 +18,22 @@ NAMES = [
     "Client",
     "ClusterConfig",
     "Controller",
+    "ControllerContext",
     "Deadman",
     "Denied",
     "AdmissionDispatcher",
     "Election",
     "Health",
     "HttpsTransport",
+    "LeaseSettings",
     "LeaseTiming",
     "Limiter",
     "Listing",
     "Metrics",
     "Monitor",
     "Process",
+    "Program",
+    "ProgramSettings",
     "Queue",
     "Recorder",
     "Reflector",
@@ -50,6 +54,8 @@ NAMES = [
     "logger",
     "own_key",
     "run",
+    "run_program",
+    "serve",
     "settle",
 ]
 
@@ -74,6 +80,7 @@ def test_other_names_are_not() -> None:
         getattr(runtime, name)
 
 
+@pytest.mark.system
 def test_importing_the_package_loads_no_http_library() -> None:
     """A command that does not talk to a cluster does not pay for it."""
     code = (

@@ -113,14 +113,16 @@ def preferred(kind: str, *terms: Obj, weight: int = 100) -> Obj:
 
 def on_nodes(*terms: Obj, prefer: Sequence[tuple[int, Obj]] = ()) -> Obj:
     """A node affinity."""
-    found: Obj = {}
+    affinity: Obj = {}
     if terms:
-        found["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": list(terms)}
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {
+            "nodeSelectorTerms": list(terms)
+        }
     if prefer:
-        found["preferredDuringSchedulingIgnoredDuringExecution"] = [
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [
             {"weight": weight, "preference": term} for weight, term in prefer
         ]
-    return {"affinity": {"nodeAffinity": found}}
+    return {"affinity": {"nodeAffinity": affinity}}
 
 
 def has(key: str, *values: str, operator: str = "In") -> Obj:
@@ -243,12 +245,17 @@ def capacity(name: str, storage: str, zone: str, size: str, largest: str = "") -
 
 def csi_node(name: str, driver: str, count: int) -> Obj:
     """A node that can hold so many volumes of a driver."""
-    one = {"name": driver, "nodeID": name, "topologyKeys": [], "allocatable": {"count": count}}
+    csi_driver = {
+        "name": driver,
+        "nodeID": name,
+        "topologyKeys": [],
+        "allocatable": {"count": count},
+    }
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSINode",
         "metadata": {"name": name},
-        "spec": {"drivers": [one]},
+        "spec": {"drivers": [csi_driver]},
     }
 
 

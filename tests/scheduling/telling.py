@@ -22,10 +22,10 @@ from zonewise.api import (
     VolumeAttachment,
     convert,
 )
-from zonewise.scheduling import SchedulerCluster
+from zonewise.scheduling.cluster import SchedulerCluster
 
 
-def told(objects: Iterable[Obj], seed: int = 0) -> SchedulerCluster:
+def cluster_of(objects: Iterable[Obj], seed: int = 0) -> SchedulerCluster:
     """A cluster that was told these objects, in this order."""
     cluster = SchedulerCluster(seed=seed)
     for obj in objects:

@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.scheduling.situations import HOST, ZONE, Obj, affinity, node, pod, preferred, spread
-from tests.scheduling.telling import tell, told
+from tests.scheduling.telling import cluster_of, tell
 
 from zonewise.api import Pod, convert
-from zonewise.scheduling import SchedulerCluster, SchedulingDecision
+from zonewise.scheduling.cluster import SchedulerCluster
+from zonewise.scheduling.decision import SchedulingDecision
 
 KEYS = st.sampled_from([ZONE, HOST, "rack"])
 APPS = st.sampled_from(["a", "b"])
@@ -111,24 +113,24 @@ class World:
 
     def fresh(self) -> SchedulerCluster:
         """A cluster that was told all of it."""
-        return told([SPACE, *self.objects.values()])
+        return cluster_of([SPACE, *self.objects.values()])
 
 
 @st.composite
 def worlds(draw: st.DrawFn, size: int = 6) -> list[Obj]:
     """Nodes, and pods that are on some of them."""
     count = draw(st.integers(1, size))
-    found = [draw(nodes(f"n{number}")) for number in range(count)]
+    drawn = [draw(nodes(f"n{number}")) for number in range(count)]
     for number in range(draw(st.integers(0, size))):
         there = draw(pods(f"e{number}"))
         there["spec"]["nodeName"] = f"n{draw(st.integers(0, count - 1))}"
-        found.append(there)
-    return found
+        drawn.append(there)
+    return drawn
 
 
-def same(one: SchedulingDecision, other: SchedulingDecision) -> bool:
+def same(left: SchedulingDecision, other: SchedulingDecision) -> bool:
     """Whether two decisions say the same; the map of refusals has no order."""
-    return one == other and dict(one.refusals) == dict(other.refusals)
+    return left == other and dict(left.refusals) == dict(other.refusals)
 
 
 @settings(max_examples=60, deadline=None)
@@ -140,14 +142,16 @@ def test_the_order_of_what_was_told_does_not_matter(
     shuffled = list(objects)
     random.shuffle(shuffled)
     item = convert(Pod, asking)
-    assert same(told([SPACE, *objects]).decide(item), told([*shuffled, SPACE]).decide(item))
+    assert same(
+        cluster_of([SPACE, *objects]).decide(item), cluster_of([*shuffled, SPACE]).decide(item)
+    )
 
 
 @settings(max_examples=60, deadline=None)
 @given(worlds(), st.lists(pods("p"), min_size=1, max_size=4))
 def test_every_refusal_has_a_reason_of_every_node(objects: list[Obj], asking: list[Obj]) -> None:
     """A pod without a node got a reason from each node, and the message counts them."""
-    cluster = told([SPACE, *objects])
+    cluster = cluster_of([SPACE, *objects])
     for obj in asking:
         decision = cluster.decide(convert(Pod, obj))
         if decision.node:
@@ -160,7 +164,7 @@ def test_every_refusal_has_a_reason_of_every_node(objects: list[Obj], asking: li
         )
         for reason, count in counts.items():
             assert f"{count} {reason}" in decision.message
-        assert [one.object for one in decision.reasons()] == [
+        assert [reason.object for reason in decision.reasons()] == [
             f"Node/{name}" for name in sorted(cluster.node_infos)
         ]
 
@@ -186,13 +190,14 @@ def stories(draw: st.DrawFn) -> list[tuple[str, Obj]]:
     return story
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(stories(), st.lists(pods("q"), min_size=1, max_size=3))
 def test_a_cluster_that_changed_equals_a_new_one(
     story: list[tuple[str, Obj]], asking: list[Obj]
 ) -> None:
     """What was told piece by piece, with questions in between, answers as if told at once."""
-    world, cluster = World(), told([SPACE])
+    world, cluster = World(), cluster_of([SPACE])
     for number, (what, obj) in enumerate(story):
         meta = obj["metadata"]
         gone = world.objects.pop((obj["kind"], meta["name"]), None)
@@ -207,8 +212,8 @@ def test_a_cluster_that_changed_equals_a_new_one(
         elif gone is not None:
             cluster.remove_pod((gone["metadata"]["namespace"], meta["name"]))
         fresh = world.fresh()
-        for one in asking:
-            item = convert(Pod, one)
+        for manifest in asking:
+            item = convert(Pod, manifest)
             assert same(cluster.decide(item), fresh.decide(item))
 
 
@@ -216,7 +221,7 @@ def test_a_cluster_that_changed_equals_a_new_one(
 @given(worlds(8), st.lists(pods("p"), min_size=1, max_size=8))
 def test_hard_rules_are_never_broken(objects: list[Obj], asking: list[Obj]) -> None:
     """Wherever a pod is put, each of its own hard rules and those of others hold there."""
-    cluster = told([SPACE, *objects])
+    cluster = cluster_of([SPACE, *objects])
     present = [obj for obj in objects if obj["kind"] == "Pod"]
     all_nodes = {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == "Node"}
     for number, template in enumerate(asking):
@@ -248,7 +253,7 @@ def cpu(obj: Obj) -> int:
 def room(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj]) -> bool:
     """The node has room in cpu and in number."""
     size = all_nodes[name]["status"]["allocatable"]
-    here = [one for one in present if one["spec"]["nodeName"] == name]
+    here = [neighbour for neighbour in present if neighbour["spec"]["nodeName"] == name]
     enough = not cpu(obj) or sum(map(cpu, [*here, obj])) <= int(size["cpu"]) * 1000
     return enough and len(here) < int(size["pods"])
 
@@ -256,13 +261,15 @@ def room(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj])
 def taints(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj]) -> bool:
     """The node neither is cordoned nor keeps the pod off; its labels are those asked for."""
     there = all_nodes[name]
-    known = {one["key"] for one in obj["spec"].get("tolerations", ())}
-    hard = {one["key"] for one in there["spec"].get("taints", ()) if "Prefer" not in one["effect"]}
-    wanted = obj["spec"].get("nodeSelector", {}).items()
+    known = {toleration["key"] for toleration in obj["spec"].get("tolerations", ())}
+    hard = {
+        taint["key"] for taint in there["spec"].get("taints", ()) if "Prefer" not in taint["effect"]
+    }
+    node_selector = obj["spec"].get("nodeSelector", {}).items()
     return (
         hard <= known
         and not there["spec"].get("unschedulable")
-        and wanted <= there["metadata"]["labels"].items()
+        and node_selector <= there["metadata"]["labels"].items()
     )
 
 
@@ -285,8 +292,8 @@ def required(obj: Obj, kind: str) -> list[Obj]:
 def company(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj]) -> bool:
     """Nobody who is unwanted is near, in either direction, and somebody who is wanted is."""
 
-    def near(one: Obj, key: str) -> bool:
-        home = all_nodes[one["spec"]["nodeName"]]["metadata"]["labels"].get(key)
+    def near(neighbour: Obj, key: str) -> bool:
+        home = all_nodes[neighbour["spec"]["nodeName"]]["metadata"]["labels"].get(key)
         return home is not None and home == all_nodes[name]["metadata"]["labels"].get(key)
 
     for other in present:
@@ -300,10 +307,11 @@ def company(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Ob
         key = term["topologyKey"]
         if key not in all_nodes[name]["metadata"]["labels"]:
             return False
-        wanted = [one for one in present if matches(term, obj, one)]
-        if not any(near(one, key) for one in wanted):
+        matching = [candidate for candidate in present if matches(term, obj, candidate)]
+        if not any(near(neighbour, key) for neighbour in matching):
             somewhere = any(
-                key in all_nodes[one["spec"]["nodeName"]]["metadata"]["labels"] for one in wanted
+                key in all_nodes[neighbour["spec"]["nodeName"]]["metadata"]["labels"]
+                for neighbour in matching
             )
             if somewhere or not matches(term, obj, obj):
                 return False
@@ -313,33 +321,33 @@ def company(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Ob
 def evenness(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj]) -> bool:
     """No hard spread constraint is exceeded."""
     hard = [
-        one
-        for one in obj["spec"].get("topologySpreadConstraints", ())
-        if one["whenUnsatisfiable"] == "DoNotSchedule"
+        constraint
+        for constraint in obj["spec"].get("topologySpreadConstraints", ())
+        if constraint["whenUnsatisfiable"] == "DoNotSchedule"
     ]
-    keys = {one["topologyKey"] for one in hard}
-    known = {one["key"] for one in obj["spec"].get("tolerations", ())}
-    wanted = obj["spec"].get("nodeSelector", {}).items()
+    keys = {entry["topologyKey"] for entry in hard}
+    known = {toleration["key"] for toleration in obj["spec"].get("tolerations", ())}
+    node_selector = obj["spec"].get("nodeSelector", {}).items()
     for constraint in hard:
         key, counts = constraint["topologyKey"], Counter[str]()
         for other, there in all_nodes.items():
             labels = there["metadata"]["labels"]
             tainted = {
-                one["key"]
-                for one in there["spec"].get("taints", ())
-                if "Prefer" not in one["effect"]
+                taint["key"]
+                for taint in there["spec"].get("taints", ())
+                if "Prefer" not in taint["effect"]
             } - known
             if not keys <= labels.keys():
                 continue
-            if constraint["nodeAffinityPolicy"] == "Honor" and not wanted <= labels.items():
+            if constraint["nodeAffinityPolicy"] == "Honor" and not node_selector <= labels.items():
                 continue
             if constraint["nodeTaintsPolicy"] == "Honor" and tainted:
                 continue
             counts[labels[key]] += sum(
-                one["spec"]["nodeName"] == other
-                and one["metadata"]["namespace"] == obj["metadata"]["namespace"]
-                and matches({"labelSelector": constraint["labelSelector"]}, obj, one)
-                for one in present
+                neighbour["spec"]["nodeName"] == other
+                and neighbour["metadata"]["namespace"] == obj["metadata"]["namespace"]
+                and matches({"labelSelector": constraint["labelSelector"]}, obj, neighbour)
+                for neighbour in present
             )
         label = all_nodes[name]["metadata"]["labels"].get(key)
         if label is None:

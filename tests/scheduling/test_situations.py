@@ -18,7 +18,7 @@ from tests.scheduling.situations import (
     pod,
     spread,
 )
-from tests.scheduling.telling import told
+from tests.scheduling.telling import cluster_of
 
 from zonewise.api import Pod, convert
 
@@ -30,32 +30,32 @@ SEEDS = range(20)
 
 def admitted(situation: Situation, obj: Obj) -> Obj:
     """A pod with the priority its class has, as the API server sets it."""
-    classes = {one["metadata"]["name"]: one for one in situation.others if "value" in one}
-    found = classes.get(obj["spec"].get("priorityClassName", ""))
-    if found is None:
+    classes = {other["metadata"]["name"]: other for other in situation.others if "value" in other}
+    priority_class = classes.get(obj["spec"].get("priorityClassName", ""))
+    if priority_class is None:
         return obj
-    policy = found.get("preemptionPolicy", "PreemptLowerPriority")
-    spec = {**obj["spec"], "priority": found["value"], "preemptionPolicy": policy}
+    policy = priority_class.get("preemptionPolicy", "PreemptLowerPriority")
+    spec = {**obj["spec"], "priority": priority_class["value"], "preemptionPolicy": policy}
     return {**obj, "spec": spec}
 
 
-@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 def test_answers_are_those_of_the_real_scheduler(situation: Situation) -> None:
     """Node or message, nomination and victims are as recorded; ties may go to any of the tied."""
     objects = [
         *situation.others,
         *situation.nodes,
-        *(admitted(situation, one) for one in situation.pods),
+        *(admitted(situation, pending) for pending in situation.pods),
     ]
     asking = convert(Pod, admitted(situation, situation.pod))
-    decisions = [told(objects, seed).decide(asking) for seed in SEEDS]
+    decisions = [cluster_of(objects, seed).decide(asking) for seed in SEEDS]
     answer = ANSWERS[situation.name]
     assert {decision.message for decision in decisions} == {answer.get("message", "")}
     assert {decision.node for decision in decisions} == set(answer.get("nodes", [""]))
     preemptions = [decision.preemption for decision in decisions if decision.preemption]
-    assert {one.node for one in preemptions} == set(answer.get("nominated", []))
-    for one in preemptions:
-        assert sorted(name for _, name in one.victims) == answer["victims"]
+    assert {preemption.node for preemption in preemptions} == set(answer.get("nominated", []))
+    for preemption in preemptions:
+        assert sorted(name for _, name in preemption.victims) == answer["victims"]
 
 
 def test_a_selector_that_makes_no_sense_selects_nothing() -> None:
@@ -65,7 +65,7 @@ def test_a_selector_that_makes_no_sense_selects_nothing() -> None:
     there = pod("x", on="n1", labels={"app": "a"}, **affinity("podAntiAffinity", term))
     strange = {**budget("b", "a", 0)}
     strange["spec"] = {"selector": odd}
-    cluster = told([node("n1"), there, strange])
+    cluster = cluster_of([node("n1"), there, strange])
     asking = pod("p", labels={"app": "a"}, topologySpreadConstraints=[spread(labelSelector=odd)])
     asking["spec"]["topologySpreadConstraints"][0]["topologyKey"] = HOST
     assert cluster.decide(convert(Pod, asking)).node == "n1"

@@ -39,17 +39,17 @@ def answer(case: Case) -> Answer:
         for pool in everywhere
         if source["pool"] == pool["name"] or source["segments"] == pool["segments"]
     ]
-    found = search(case, same, terms)
-    if not found["code"]:
-        if source["pool"] in found["all_with_room"]:
-            found["pools"] = [source["pool"]]
-        found["copied"] = source["pool"] not in found["pools"]
-        return found
+    choice = search(case, same, terms)
+    if not choice["code"]:
+        if source["pool"] in choice["all_with_room"]:
+            choice["pools"] = [source["pool"]]
+        choice["copied"] = source["pool"] not in choice["pools"]
+        return choice
     if case["cross"] == "copy":
-        found = search(case, [pool for pool in everywhere if pool not in same], terms)
-        if not found["code"]:
-            found["copied"] = found["crosses"] = True
-    return found
+        choice = search(case, [pool for pool in everywhere if pool not in same], terms)
+        if not choice["code"]:
+            choice["copied"] = choice["crosses"] = True
+    return choice
 
 
 def wanted_terms(case: Case) -> list[dict[str, str]] | None:
@@ -64,7 +64,7 @@ def wanted_terms(case: Case) -> list[dict[str, str]] | None:
         preferred = [
             term
             for term in preferred
-            if any(all(term.get(k) == v for k, v in one.items()) for one in requisite)
+            if any(all(term.get(k) == v for k, v in required.items()) for required in requisite)
         ]
     return preferred + requisite
 
@@ -181,7 +181,7 @@ def drawn_pool(rng: random.Random, name: str, names: list[str]) -> dict[str, Any
     declared = sorted(rng.sample(names, count), key=names.index)
     return {
         "name": name,
-        "segments": {one: drawn_value(rng, one) for one in declared},
+        "segments": {key: drawn_value(rng, key) for key in declared},
         "capacity": rng.choice([10, 50, 100, 100]),
         "promised": rng.choice([0, 0, 0, 10, 45, 120]),
         "health": rng.choice(["1", "1", "1/2", "9/10", "0"]),

@@ -18,7 +18,7 @@ from zonewise.api.objects.storage import (
     VolumeNodeAffinity,
     VolumeResources,
 )
-from zonewise.storage.claims import best, mismatch
+from zonewise.storage.claims import find_matching_volume, find_mismatch
 
 ZONE = "topology.kubernetes.io/zone"
 RWO, RWX = "ReadWriteOnce", "ReadWriteMany"
@@ -76,11 +76,13 @@ def node(zone: str) -> Node:
 
 
 def chosen(
-    one: PersistentVolumeClaim, *volumes: PersistentVolume, waits: bool = False, zone: str = ""
+    wanting: PersistentVolumeClaim, *volumes: PersistentVolume, waits: bool = False, zone: str = ""
 ) -> str:
     """The name of the volume that is taken."""
-    found = best(one, volumes, waits=waits, node=node(zone) if zone else None)
-    return found.metadata.name if found else ""
+    volume = find_matching_volume(
+        wanting, volumes, delay_binding=waits, node=node(zone) if zone else None
+    )
+    return volume.metadata.name if volume else ""
 
 
 def test_the_smallest_that_is_large_enough() -> None:
@@ -127,23 +129,23 @@ def test_a_claim_that_waits_gets_what_its_node_can_use() -> None:
 
 def test_a_volume_asked_for_by_name_is_refused_with_a_reason() -> None:
     """The words are Kubernetes' own."""
-    assert mismatch(volume("v", "1Gi"), claim()) == "requested PV is too small"
-    assert mismatch(volume("v", kind="x"), claim()) == "storageClassName does not match"
-    assert mismatch(volume("v", modes=(RWX,)), claim()) == "incompatible accessMode"
-    assert mismatch(volume("v"), claim()) == ""
+    assert find_mismatch(volume("v", "1Gi"), claim()) == "requested PV is too small"
+    assert find_mismatch(volume("v", kind="x"), claim()) == "storageClassName does not match"
+    assert find_mismatch(volume("v", modes=(RWX,)), claim()) == "incompatible accessMode"
+    assert find_mismatch(volume("v"), claim()) == ""
 
 
 SIZES = st.lists(st.integers(1, 20), max_size=8)
 
 
 @given(SIZES, st.integers(1, 20), st.integers(0, 2**16))
-def test_order_does_not_matter(sizes: list[int], wanted: int, seed: int) -> None:
+def test_order_does_not_matter(sizes: list[int], requested: int, seed: int) -> None:
     """The same volumes in any order give the same choice, never one too small."""
     volumes = [volume(f"v{n}", f"{size}Gi") for n, size in enumerate(sizes)]
-    first = chosen(claim(f"{wanted}Gi"), *volumes)
+    first = chosen(claim(f"{requested}Gi"), *volumes)
     random.Random(seed).shuffle(volumes)
-    assert chosen(claim(f"{wanted}Gi"), *volumes) == first
-    fitting = [size for size in sizes if size >= wanted]
+    assert chosen(claim(f"{requested}Gi"), *volumes) == first
+    fitting = [size for size in sizes if size >= requested]
     assert bool(first) == bool(fitting)
     if first:
         assert sizes[int(first[1:])] == min(fitting)

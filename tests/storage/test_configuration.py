@@ -11,16 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonewise.api.errors import ConfigError
-from zonewise.storage import (
-    CephCluster,
-    PoolSpec,
-    PoolState,
-    StorageConfiguration,
-    parse_configuration,
-    parse_domain_labels,
-    strict_json,
-)
-from zonewise.storage.takeover import TakeoverMap, parse_map
+from zonewise.storage import strict_json
+from zonewise.storage.configuration import CephCluster, StorageConfiguration, parse_configuration
+from zonewise.storage.domains import parse_domain_labels
+from zonewise.storage.pools import PoolSpec, PoolState
+from zonewise.storage.takeover.stand_ins import TakeoverMap, parse_takeover_map
 
 LABELS = parse_domain_labels("example.com/region;example.com/zone", "csi.zonewise.io")
 
@@ -55,14 +50,14 @@ def test_a_whole_file() -> None:
         LABELS,
     )
     assert got.pools == (PoolSpec("a", "", {"zone": "a"}), PoolSpec("wide"))
-    assert got.states == {
+    assert got.pool_states == {
         "a": PoolState(8 * 2**30, 0, Fraction(1, 10)),
         "wide": PoolState(1000),
     }
     assert got.pool_sets == {"s": (got.pools[0], PoolSpec("x", "y", {"zone": "a"}))}
     first = CephCluster("c1", ("h:6789",), "u", "/k", read_affinity=True)
     assert got.clusters == (first, CephCluster("c2"))
-    assert got.cluster("c2") == CephCluster("c2")
+    assert got.find_cluster("c2") == CephCluster("c2")
     assert got.takeover == TakeoverMap({"zone-a": ("zone-b", "r1/c"), "zone-d": ("all",)})
 
 
@@ -77,12 +72,12 @@ def test_version_1() -> None:
 def test_version_1_keeps_a_takeover() -> None:
     """A file that has no word for takeover leaves the takeover in force as it is."""
     before = read(v2(**{"topology-takeover": {"a": ["b"]}}))
-    assert read([]).after(before).takeover == before.takeover
-    assert read(v2()).after(before).takeover == TakeoverMap()
+    assert read([]).inherit_takeover(before).takeover == before.takeover
+    assert read(v2()).inherit_takeover(before).takeover == TakeoverMap()
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ({}, "version: is missing"),
         (v2(version=3), "version: must be 2"),
@@ -131,15 +126,15 @@ def test_version_1_keeps_a_takeover() -> None:
         (v2(poolSets={"\x1b[31m": []}), r"poolSets: a key has characters that cannot be printed"),
     ],
 )
-def test_files_that_cannot_be(value: Any, said: str) -> None:
+def test_files_that_cannot_be(value: Any, message: str) -> None:
     """A fault is one sentence that begins with its place."""
     with pytest.raises(ConfigError) as refused:
         read(value)
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("takeover", "said"),
+    ("takeover", "message"),
     [
         ({"a": ["a"]}, "topology-takeover.a[0]: domain 'a' cannot take over itself"),
         ({"r1": ["r1/a"]}, "topology-takeover.r1[0]: domain 'r1' cannot take over itself"),
@@ -166,11 +161,11 @@ def test_files_that_cannot_be(value: Any, said: str) -> None:
         ([], "topology-takeover: must be an object, not a list"),
     ],
 )
-def test_takeover_that_cannot_be(takeover: Any, said: str) -> None:
+def test_takeover_that_cannot_be(takeover: Any, message: str) -> None:
     """Domains that take over themselves or each other, and names that are none, are refused."""
     with pytest.raises(ConfigError) as refused:
         read(v2(**{"topology-takeover": takeover}))
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(message)
 
 
 def test_a_fault_is_short_however_long_the_text_is() -> None:
@@ -194,9 +189,9 @@ def test_a_map_of_many_domains_is_read_in_one_pass() -> None:
 
         __hash__ = str.__hash__
 
-    value = strict_json.read('{"z": []}', "")
-    value[0][1].extend(Name(f"y{one}") for one in range(2000))
-    assert len(parse_map(value, "").targets["z"]) == 2000
+    value = strict_json.parse('{"z": []}', "")
+    value[0][1].extend(Name(f"y{number}") for number in range(2000))
+    assert len(parse_takeover_map(value, "").targets["z"]) == 2000
     assert compared < 20 * 2000
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zonewise.api.errors import ConfigError
-from zonewise.storage import DomainLabels, parse_domain, parse_domain_labels
+from zonewise.storage.domains import DomainLabels, parse_domain, parse_domain_labels
 
 DRIVER = "csi.zonewise.io"
 KEY = f"topology.{DRIVER}"
@@ -16,7 +16,7 @@ def test_order_and_names() -> None:
     """Labels keep their order, and their keys are the driver's with the label's name."""
     assert BOTH.labels == ("a.io/region", "b.io/zone")
     assert BOTH.names == ("region", "zone")
-    assert BOTH.keyed({"zone": "z", "region": "r"}) == {f"{KEY}/region": "r", f"{KEY}/zone": "z"}
+    assert BOTH.to_wire({"zone": "z", "region": "r"}) == {f"{KEY}/region": "r", f"{KEY}/zone": "z"}
     assert list(BOTH.ordered({"zone": "z", "region": "r"})) == ["region", "zone"]
 
 
@@ -27,7 +27,7 @@ def test_no_labels(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "driver", "said"),
+    ("text", "driver", "message"),
     [
         ("a/zone;a/zone", DRIVER, "'a/zone' is given twice"),
         ("a.io/zone;b.io/zone", DRIVER, "'a.io/zone' and 'b.io/zone' would both be"),
@@ -36,7 +36,7 @@ def test_no_labels(text: str) -> None:
         ("a/b/zone", DRIVER, "more than one '/'"),
         ("zo ne", DRIVER, "may have only letters"),
         ("x/" + "z" * 64, DRIVER, "more than 63"),
-        ("x/takeover.a", DRIVER, "kept for domains that are taken over"),
+        ("x/takeover.a", DRIVER, "reserved for domains that are taken over"),
         ("a/zone", "d" * 55, "has 64 characters, allowed are 63"),
         ("a/zone", "Csi.Example.Com", "not a DNS name of lower case letters"),
         ("a/zone", "csi..example.com", "not a DNS name"),
@@ -46,11 +46,11 @@ def test_no_labels(text: str) -> None:
         ("", "csi example", "is not a driver name"),
     ],
 )
-def test_labels_that_cannot_be(text: str, driver: str, said: str) -> None:
+def test_labels_that_cannot_be(text: str, driver: str, message: str) -> None:
     """Duplicate, colliding, illegal labels and names that are too long are refused at start."""
     with pytest.raises(ConfigError) as refused:
         parse_domain_labels(text, driver)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -63,9 +63,9 @@ def test_the_well_known_key_by_choice() -> None:
     """The well-known keys are used as they are, and nothing beside them."""
     zone = "topology.kubernetes.io/zone"
     labels = parse_domain_labels(zone, DRIVER, well_known=True)
-    assert labels.keyed({"zone": "a"}) == {zone: "a"}
-    assert labels.understood({zone: "a"}) == {"zone": "a"}
-    assert labels.understood({f"{KEY}/zone": "a"}) == {"zone": "a"}
+    assert labels.to_wire({"zone": "a"}) == {zone: "a"}
+    assert labels.segments_of({zone: "a"}) == {"zone": "a"}
+    assert labels.segments_of({f"{KEY}/zone": "a"}) == {"zone": "a"}
     with pytest.raises(ConfigError, match="one prefix"):
         parse_domain_labels(f"{zone};example.com/rack", DRIVER, well_known=True)
 
@@ -73,21 +73,21 @@ def test_the_well_known_key_by_choice() -> None:
 def test_keys_that_count() -> None:
     """Keys of a request count with the driver's prefix or as the node's label; others do not."""
     term = {f"{KEY}/zone": "a", "a.io/region": "r", "kubernetes.io/hostname": "n", "zone": "x"}
-    assert BOTH.understood(term) == {"region": "r", "zone": "a"}
-    assert BOTH.understood({"b.io/zone": "x", f"{KEY}/zone": "a"}) == {"zone": "a"}
-    assert BOTH.understood({"topology.other.io/zone": "a", "c.io/zone": "b"}) == {}
-    assert BOTH.understood({}) == {}
-    assert parse_domain_labels("zone", DRIVER).understood({"zone": "a"}) == {"zone": "a"}
+    assert BOTH.segments_of(term) == {"region": "r", "zone": "a"}
+    assert BOTH.segments_of({"b.io/zone": "x", f"{KEY}/zone": "a"}) == {"zone": "a"}
+    assert BOTH.segments_of({"topology.other.io/zone": "a", "c.io/zone": "b"}) == {}
+    assert BOTH.segments_of({}) == {}
+    assert parse_domain_labels("zone", DRIVER).segments_of({"zone": "a"}) == {"zone": "a"}
 
 
 def test_nodes() -> None:
     """A node's domain is what its labels say; what is missing or empty is named."""
-    assert BOTH.of_node({"a.io/region": "r", "b.io/zone": "z", "c": "d"}) == {
+    assert BOTH.segments_of_node({"a.io/region": "r", "b.io/zone": "z", "c": "d"}) == {
         "region": "r",
         "zone": "z",
     }
-    assert BOTH.missing({"a.io/region": "r", "b.io/zone": ""}) == ("b.io/zone",)
-    assert BOTH.missing({}) == BOTH.labels
+    assert BOTH.missing_labels({"a.io/region": "r", "b.io/zone": ""}) == ("b.io/zone",)
+    assert BOTH.missing_labels({}) == BOTH.labels
 
 
 def test_names_of_labels() -> None:
@@ -100,13 +100,13 @@ def test_names_of_labels() -> None:
 
 def test_a_domain() -> None:
     """A node's domain can be given, by labels or their names, in any order."""
-    said = parse_domain(" b.io/zone=a ; region=r1", BOTH)
-    assert list(said.items()) == [("region", "r1"), ("zone", "a")]
+    parsed = parse_domain(" b.io/zone=a ; region=r1", BOTH)
+    assert list(parsed.items()) == [("region", "r1"), ("zone", "a")]
     assert parse_domain("", DomainLabels(DRIVER)) == {}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "no value for 'region' and 'zone'"),
         ("region=r1", "no value for 'zone'"),
@@ -119,11 +119,11 @@ def test_a_domain() -> None:
         ("r1", "not of the form NAME=VALUE"),
     ],
 )
-def test_domains_that_cannot_be(text: str, said: str) -> None:
+def test_domains_that_cannot_be(text: str, message: str) -> None:
     """A missing, illegal, unknown or repeated domain is refused at start."""
     with pytest.raises(ConfigError) as refused:
         parse_domain(text, BOTH)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_domain_without_labels() -> None:

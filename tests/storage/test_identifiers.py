@@ -6,42 +6,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.storage import ID_LIMIT, StorageId, Stored, is_uuid, parse_id
+from zonewise.storage.identifiers import ID_LIMIT, StorageId, StoredKind, is_uuid, parse_id
 
 UUID = "0123456789abcdef" * 2
 
 
 def test_texts() -> None:
     """An id says what it is for, its uuid, and where its journal is if there are several."""
-    assert str(StorageId(Stored.VOLUME, UUID)) == f"vol-{UUID}"
-    assert str(StorageId(Stored.SNAPSHOT, UUID, 255, "c-1")) == f"snap-{UUID}-ff-c-1"
+    assert str(StorageId(StoredKind.VOLUME, UUID)) == f"vol-{UUID}"
+    assert str(StorageId(StoredKind.SNAPSHOT, UUID, 255, "c-1")) == f"snap-{UUID}-ff-c-1"
 
 
 @given(
-    st.sampled_from(Stored),
+    st.sampled_from(StoredKind),
     st.integers(0, 2**128 - 1),
     st.integers(0, 2**64 - 1),
     st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=64),
 )
-def test_there_and_back(stored: Stored, number: int, pool: int, cluster: str) -> None:
+def test_there_and_back(stored: StoredKind, number: int, pool: int, cluster: str) -> None:
     """Every id fits the protocol's limit and is read as it was written, and as nothing else."""
-    for made in (
+    for identifier in (
         StorageId(stored, f"{number:032x}"),
         StorageId(stored, f"{number:032x}", pool, cluster),
     ):
-        text = str(made)
+        text = str(identifier)
         assert len(text.encode()) <= ID_LIMIT
-        assert parse_id(text, stored) == made
-        (other,) = set(Stored) - {stored}
+        assert parse_id(text, stored) == identifier
+        (other,) = set(StoredKind) - {stored}
         assert parse_id(text, other) is None
 
 
 @given(st.text(max_size=200))
 def test_garbage_is_unknown(text: str) -> None:
     """Whatever text comes, it is an id of ours or unknown, never an error."""
-    for stored in Stored:
-        found = parse_id(text, stored)
-        assert found is None or str(found) == text
+    for stored in StoredKind:
+        parsed = parse_id(text, stored)
+        assert parsed is None or str(parsed) == text
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_garbage_is_unknown(text: str) -> None:
 )
 def test_nearly_an_id(text: str) -> None:
     """What only looks like an id is unknown."""
-    assert parse_id(text, Stored.VOLUME) is None
+    assert parse_id(text, StoredKind.VOLUME) is None
 
 
 def test_no_id_that_could_not_be_read() -> None:
     """An id that would be too long, or not be read again, is never made."""
     for uuid, cluster in (("x", ""), (UUID, "c" * 100), (UUID, "a b")):
         with pytest.raises(ValueError, match="is not an id"):
-            StorageId(Stored.VOLUME, uuid, 1, cluster)
+            StorageId(StoredKind.VOLUME, uuid, 1, cluster)
 
 
 def test_uuids() -> None:

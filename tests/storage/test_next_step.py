@@ -10,24 +10,21 @@ import pytest
 from msgspec import structs
 from tests.csi.journal_contract import uuid_of
 
-from zonewise.storage import (
-    CsiCode,
-    EntryState,
-    Holder,
-    Image,
-    JournalEntry,
+from zonewise.storage.errors import CsiCode
+from zonewise.storage.identifiers import StoredKind
+from zonewise.storage.journal import EntryState, Holder, Image, JournalEntry
+from zonewise.storage.next_step import (
+    CreateRequest,
     NextStep,
     Step,
-    Stored,
-    StoredRequest,
     compare,
-    next_for_create,
-    next_for_delete,
-    proven,
+    is_proven,
+    next_create_step,
+    next_delete_step,
 )
 
 ENTRY = JournalEntry(
-    stored=Stored.VOLUME,
+    kind=StoredKind.VOLUME,
     uuid=uuid_of(1),
     name="pvc-1",
     pool="a",
@@ -39,20 +36,20 @@ ENTRY = JournalEntry(
     holder="controller-1",
 )
 EVIDENT = structs.replace(ENTRY, evident=True)
-CREATED, DELETING = ENTRY.created(), ENTRY.deleting("controller-1")
+CREATED, DELETING = ENTRY.as_created(), ENTRY.as_deleting("controller-1")
 IMAGE = Image("a", ENTRY.uuid, 100)
-ASKED = StoredRequest("pvc-1", required=100, access="ext4", parameters="d")
+REQUEST = CreateRequest("pvc-1", required_bytes=100, access="ext4", parameters="d")
 
 
 def after(
     entry: JournalEntry | None,
     image: Image | None = None,
-    asked: StoredRequest = ASKED,
+    request: CreateRequest = REQUEST,
     holder: Holder = Holder.NOBODY,
     fits: bool = True,
 ) -> NextStep:
     """What a create does next."""
-    return next_for_create(asked, entry, image, holder=holder, fits=fits)
+    return next_create_step(request, entry, image, holder=holder, fits=fits)
 
 
 @pytest.mark.parametrize("holder", [Holder.OURS, Holder.NOBODY])
@@ -86,7 +83,7 @@ def test_somebody_works_on_it(entry: JournalEntry) -> None:
     """What a living controller works on is never stolen: the same again, later."""
     for got in (
         after(entry, IMAGE, holder=Holder.OTHER),
-        next_for_delete(entry, holder=Holder.OTHER),
+        next_delete_step(entry, holder=Holder.OTHER),
     ):
         assert got.refusal is not None
         assert (got.step, got.refusal.code) == (Step.REFUSE, CsiCode.ABORTED)
@@ -94,36 +91,44 @@ def test_somebody_works_on_it(entry: JournalEntry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "fits", "said"),
+    ("repeated", "fits", "message"),
     [
-        (replace(ASKED, required=101), True, "it has 100 bytes, at least 101 bytes are asked for"),
-        (replace(ASKED, required=0, limit=99), True, "it has 100 bytes, at most 99 bytes"),
-        (replace(ASKED, parameters="e"), True, "it was made with other parameters"),
-        (replace(ASKED, source="snap-1"), True, "it was made empty, snap-1 is asked for"),
-        (replace(ASKED, access="block"), True, "it is for ext4, block is asked for"),
-        (ASKED, False, "it can be used from zone a only, which is not asked for"),
+        (
+            replace(REQUEST, required_bytes=101),
+            True,
+            "it has 100 bytes, at least 101 bytes are requested",
+        ),
+        (
+            replace(REQUEST, required_bytes=0, limit_bytes=99),
+            True,
+            "it has 100 bytes, at most 99 bytes",
+        ),
+        (replace(REQUEST, parameters="e"), True, "it was made with other parameters"),
+        (replace(REQUEST, source="snap-1"), True, "it was made empty, snap-1 is requested"),
+        (replace(REQUEST, access="block"), True, "it is for ext4, block is requested"),
+        (REQUEST, False, "it can be used from zone a only, which was not requested"),
     ],
 )
-def test_the_name_is_taken(asked: StoredRequest, fits: bool, said: str) -> None:
+def test_the_name_is_taken(repeated: CreateRequest, fits: bool, message: str) -> None:
     """A finished volume that is not what is asked for is refused with what differs."""
-    got = after(CREATED, IMAGE, asked, fits=fits)
+    got = after(CREATED, IMAGE, repeated, fits=fits)
     assert got.refusal is not None
     assert got.refusal.code is CsiCode.ALREADY_EXISTS
-    assert said in got.refusal.reason.message
+    assert message in got.refusal.reason.message
 
 
 def test_nobody_was_told_of_a_reservation() -> None:
     """What is only reserved and does not suit is undone: nobody else could ever delete it."""
-    assert after(ENTRY, IMAGE, replace(ASKED, required=101)).step is Step.UNDO
+    assert after(ENTRY, IMAGE, replace(REQUEST, required_bytes=101)).step is Step.UNDO
 
 
 @pytest.mark.parametrize("holder", Holder)
 def test_a_complete_image_may_have_been_answered_for(holder: Holder) -> None:
     """Where images tell, a reserved volume with its image is kept, whoever holds it."""
-    assert proven(EVIDENT, IMAGE)
+    assert is_proven(EVIDENT, IMAGE)
     assert after(EVIDENT, IMAGE, holder=holder).step is Step.FINISH
-    for asked, fits in ((replace(ASKED, required=101), True), (ASKED, False)):
-        got = after(EVIDENT, IMAGE, asked, holder, fits)
+    for request, fits in ((replace(REQUEST, required_bytes=101), True), (REQUEST, False)):
+        got = after(EVIDENT, IMAGE, request, holder, fits)
         assert got.refusal is not None
         assert got.refusal.code is CsiCode.ALREADY_EXISTS
 
@@ -143,17 +148,18 @@ def test_nobody_was_told_of_an_image_that_is_not_complete(
     image: Image | None, fits: bool, step: Step
 ) -> None:
     """Where images tell, what is half made is made again or undone, unless its holder lives."""
-    assert not proven(EVIDENT, image)
+    assert not is_proven(EVIDENT, image)
     assert after(EVIDENT, image, fits=fits).step is step
     assert after(EVIDENT, image, fits=fits, holder=Holder.OTHER).step is Step.REFUSE
 
 
 @pytest.mark.parametrize(
-    "asked", [replace(ASKED, required=0), replace(ASKED, required=1, limit=100)]
+    "repeated",
+    [replace(REQUEST, required_bytes=0), replace(REQUEST, required_bytes=1, limit_bytes=100)],
 )
-def test_sizes_that_agree(asked: StoredRequest) -> None:
+def test_sizes_that_agree(repeated: CreateRequest) -> None:
     """A volume within the range that is asked for is the one."""
-    assert after(CREATED, IMAGE, asked).step is Step.ANSWER
+    assert after(CREATED, IMAGE, repeated).step is Step.ANSWER
 
 
 @pytest.mark.parametrize("image", [None, replace(IMAGE, ours=False)])
@@ -166,9 +172,9 @@ def test_lost_data_is_told(image: Image | None) -> None:
 
 def test_delete() -> None:
     """What is not there is deleted; anything else is removed, wherever it got stuck."""
-    assert next_for_delete(None, holder=Holder.NOBODY).step is Step.ANSWER
+    assert next_delete_step(None, holder=Holder.NOBODY).step is Step.ANSWER
     for entry in (ENTRY, CREATED, DELETING):
-        assert next_for_delete(entry, holder=Holder.NOBODY).step is Step.REMOVE
+        assert next_delete_step(entry, holder=Holder.NOBODY).step is Step.REMOVE
 
 
 def test_orphans() -> None:
@@ -176,7 +182,7 @@ def test_orphans() -> None:
     lost = structs.replace(CREATED, uuid=uuid_of(2))
     half = structs.replace(ENTRY, uuid=uuid_of(3))
     elsewhere, unknown = Image("b", ENTRY.uuid, 1), Image("a", uuid_of(9), 1)
-    snap = Image("a", ENTRY.uuid, 1, Stored.SNAPSHOT)
+    snap = Image("a", ENTRY.uuid, 1, StoredKind.SNAPSHOT)
     got = compare([half, lost, CREATED], [unknown, IMAGE, elsewhere, snap])
     assert got.orphans == (snap, unknown, elsewhere)
     assert got.missing == (lost,)
@@ -194,22 +200,24 @@ class World:
     drawn: int = 0
     evident: bool = False
 
-    def create(self, asked: StoredRequest, pool: str, domains: set[str]) -> Iterator[str]:
+    def create(self, request: CreateRequest, pool: str, domains: set[str]) -> Iterator[str]:
         """Create as the steps say; yields before every write, and the uuid at last.
 
         Where images tell, the answer comes before the last write.
         """
         while True:
-            entry = self.entries.get(asked.name)
+            entry = self.entries.get(request.name)
             image = self.images.get(entry.uuid) if entry else None
             fits = entry is None or entry.pool in domains
-            got = after(entry, image, asked, Holder.NOBODY, fits)
+            got = after(entry, image, request, Holder.NOBODY, fits)
             if got.step is Step.RESERVE:
                 self.drawn += 1
-                made = structs.replace(ENTRY, uuid=uuid_of(self.drawn), name=asked.name, pool=pool)
-                made = structs.replace(made, evident=self.evident)
+                created = structs.replace(
+                    ENTRY, uuid=uuid_of(self.drawn), name=request.name, pool=pool
+                )
+                created = structs.replace(created, evident=self.evident)
                 yield ""
-                self.entries[asked.name] = made
+                self.entries[request.name] = created
             elif entry is None:
                 raise AssertionError(got)
             elif got.step in (Step.MAKE, Step.REMAKE):
@@ -221,12 +229,12 @@ class World:
                     yield entry.uuid
             elif got.step is Step.FINISH:
                 yield ""
-                self.entries[asked.name] = entry.created()
+                self.entries[request.name] = entry.as_created()
             elif got.step is Step.UNDO:
                 yield from self._remove(entry)
             elif got.step is Step.RENAME:
                 yield ""
-                del self.entries[asked.name]
+                del self.entries[request.name]
             else:
                 assert got.step is Step.ANSWER, got
                 yield entry.uuid
@@ -235,13 +243,13 @@ class World:
     def delete(self, name: str) -> Iterator[str]:
         """Delete as the steps say."""
         entry = self.entries.get(name)
-        if next_for_delete(entry, holder=Holder.NOBODY).step is Step.REMOVE:
+        if next_delete_step(entry, holder=Holder.NOBODY).step is Step.REMOVE:
             assert entry is not None
             yield from self._remove(entry)
 
     def _remove(self, entry: JournalEntry) -> Iterator[str]:
         yield ""
-        self.entries[entry.name] = entry.deleting("x")
+        self.entries[entry.name] = entry.as_deleting("x")
         yield ""
         if entry.uuid in self.images and self.images[entry.uuid].ours:
             del self.images[entry.uuid]
@@ -260,20 +268,20 @@ def test_killed_anywhere(seed: int) -> None:
     names = ["pvc-1", "pvc-2"]
     for _ in range(30):
         name = rng.choice(names)
-        asked = StoredRequest(name, required=100, access="ext4", parameters="d")
+        request = CreateRequest(name, required_bytes=100, access="ext4", parameters="d")
         if rng.random() < 0.3 and name in world.entries:
             work = world.delete(name)
         elif name in world.entries and world.entries[name].state is EntryState.CREATED:
             continue
         else:
             pool = rng.choice("abc")
-            work = world.create(asked, pool, {pool, *rng.sample("abc", 1)})
+            work = world.create(request, pool, {pool, *rng.sample("abc", 1)})
         for _, _ in zip(range(rng.randint(1, 6)), work, strict=False):
             pass
     for name in names:
-        asked = StoredRequest(name, required=100, access="ext4", parameters="d")
+        request = CreateRequest(name, required_bytes=100, access="ext4", parameters="d")
         pool = world.entries[name].pool if name in world.entries else "a"
-        (*_, uuid) = world.create(asked, pool, {"a", "b", "c"})
+        (*_, uuid) = world.create(request, pool, {"a", "b", "c"})
         assert world.entries[name].uuid == uuid
     ours = [image for image in world.images.values() if image.ours]
     assert {image.uuid for image in ours} == {entry.uuid for entry in world.entries.values()}
@@ -290,28 +298,28 @@ def test_what_was_answered_stays(seed: int) -> None:
     """Where images tell, killed before any write: a name keeps the id that a caller was told."""
     rng = random.Random(seed)
     world = World(evident=True)
-    told: dict[str, str] = {}
+    answered: dict[str, str] = {}
     for _ in range(40):
         name = rng.choice(["pvc-1", "pvc-2"])
-        asked = StoredRequest(name, required=100, access="ext4", parameters="d")
+        request = CreateRequest(name, required_bytes=100, access="ext4", parameters="d")
         pool = rng.choice("abc")
         domains = {pool, *rng.sample("abc", 1)}
-        if name in told and world.entries[name].pool not in domains:
+        if name in answered and world.entries[name].pool not in domains:
             entry = world.entries[name]
-            got = after(entry, world.images[entry.uuid], asked, fits=False)
+            got = after(entry, world.images[entry.uuid], request, fits=False)
             assert got.refusal is not None
             assert got.refusal.code is CsiCode.ALREADY_EXISTS
             continue
-        if name in told and rng.random() < 0.2:
+        if name in answered and rng.random() < 0.2:
             for _ in world.delete(name):
                 pass
-            del told[name]
+            del answered[name]
             continue
         for _, answer in zip(
-            range(rng.randint(1, 8)), world.create(asked, pool, domains), strict=False
+            range(rng.randint(1, 8)), world.create(request, pool, domains), strict=False
         ):
             if answer:
-                assert told.setdefault(name, answer) == answer
-    for name, uuid in told.items():
+                assert answered.setdefault(name, answer) == answer
+    for name, uuid in answered.items():
         assert world.entries[name].uuid == uuid
         assert world.images[uuid].complete

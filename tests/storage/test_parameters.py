@@ -7,20 +7,16 @@ from typing import Any
 
 import pytest
 
-from zonewise.storage import (
+from zonewise.storage.configuration import StorageConfiguration, parse_configuration
+from zonewise.storage.domains import build_domain_labels, parse_domain_labels
+from zonewise.storage.errors import CsiCode, StorageError
+from zonewise.storage.parameters import (
     ClassParameters,
     CrossDomain,
-    CsiCode,
     PlacementPolicy,
-    PoolSpec,
-    StorageConfiguration,
-    StorageError,
-    domain_labels,
-    parse_configuration,
-    parse_domain_labels,
-    parse_parameters,
+    parse_placeable_class,
 )
-from zonewise.storage.declared_pools import pools_of_class
+from zonewise.storage.pools import PoolSpec, lenient_class_pools
 
 DRIVER = "csi.zonewise.io"
 LABELS = parse_domain_labels("example.com/region;example.com/zone", DRIVER)
@@ -44,7 +40,7 @@ EMBEDDED = parse_configuration(
 )
 
 
-ONE = '[{"poolName": "p", "domainSegments": [{"domainLabel": "zone", "value": "a"}]}]'
+ONE_POOL = '[{"poolName": "p", "domainSegments": [{"domainLabel": "zone", "value": "a"}]}]'
 
 
 def pools_json(*pools: Any) -> str:
@@ -54,13 +50,13 @@ def pools_json(*pools: Any) -> str:
 
 def pool(name: Any = "a", **more: Any) -> dict[str, Any]:
     """A pool of a zone, changed."""
-    made = {"poolName": name, "domainSegments": [{"domainLabel": "zone", "value": name}]}
-    return {key: value for key, value in (made | more).items() if value is not ...}
+    described = {"poolName": name, "domainSegments": [{"domainLabel": "zone", "value": name}]}
+    return {key: value for key, value in (described | more).items() if value is not ...}
 
 
 def parsed(configuration: StorageConfiguration = NOTHING, **parameters: str) -> ClassParameters:
     """A class, read."""
-    return parse_parameters(parameters, LABELS, configuration)
+    return parse_placeable_class(parameters, LABELS, configuration)
 
 
 def refusal(configuration: StorageConfiguration = NOTHING, **parameters: str) -> str:
@@ -99,7 +95,7 @@ def test_a_whole_class() -> None:
         PoolSpec("b", "", {"region": "r1", "zone": "b"}),
     )
     assert list(got.pools[1].segments) == ["region", "zone"]
-    assert got.default == PoolSpec("journal", "journal-data", {})
+    assert got.default_pool == PoolSpec("journal", "journal-data", {})
     assert (got.pool, got.cluster_id, got.fs_name) == ("journal", "c1", "fs")
     assert (got.placement, got.cross_domain) == (PlacementPolicy.BALANCED, CrossDomain.COPY)
 
@@ -109,7 +105,7 @@ def test_an_empty_class() -> None:
     got = parsed(EMBEDDED)
     assert got.pools == EMBEDDED.pools
     assert (got.placement, got.cross_domain) == (PlacementPolicy.REQUEST, CrossDomain.SAME_DOMAIN)
-    assert got.default is None
+    assert got.default_pool is None
 
 
 def test_only_a_default_pool() -> None:
@@ -120,22 +116,26 @@ def test_only_a_default_pool() -> None:
 
 def test_a_set_by_name() -> None:
     """Pools that do not fit into a class are named as a set of the configuration."""
-    assert [one.name for one in parsed(EMBEDDED, poolSet="both").pools] == ["b", "a"]
+    assert [pool_named.name for pool_named in parsed(EMBEDDED, poolSet="both").pools] == ["b", "a"]
     assert "known are both" in refusal(EMBEDDED, poolSet="none")
 
 
 def test_keys_for_others() -> None:
     """Keys of the provisioner are left alone, and do not make another class of it."""
-    one = parse_parameters({"pool": "a", "csi.storage.k8s.io/fstype": "xfs"}, LABELS, NOTHING)
-    assert one.digest == parsed(pool="a").digest
-    assert one.digest != parsed(pool="b").digest
+    with_foreign_keys = parse_placeable_class(
+        {"pool": "a", "csi.storage.k8s.io/fstype": "xfs"}, LABELS, NOTHING
+    )
+    assert with_foreign_keys.digest == parsed(pool="a").digest
+    assert with_foreign_keys.digest != parsed(pool="b").digest
 
 
 def test_keys_of_the_backend() -> None:
     """A backend has parameters of its own."""
     further = frozenset({"imageFeatures"})
-    got = parse_parameters({"imageFeatures": "layering"}, LABELS, NOTHING, further=further)
-    assert got.further == {"imageFeatures": "layering"}
+    got = parse_placeable_class(
+        {"imageFeatures": "layering"}, LABELS, NOTHING, backend_keys=further
+    )
+    assert got.backend_parameters == {"imageFeatures": "layering"}
     assert refusal(imageFeatures="layering").startswith("imageFeatures: unknown parameter")
 
 
@@ -147,9 +147,9 @@ def test_json_over_several_lines() -> None:
 
 def test_labels_without_topology() -> None:
     """Where the driver has no domain labels, segments are taken as they are."""
-    bare = domain_labels((), DRIVER)
+    bare = build_domain_labels((), DRIVER)
     parameters = {"topologyConstrainedPools": pools_json(pool("a"))}
-    assert parse_parameters(parameters, bare, NOTHING).pools[0].segments == {"zone": "a"}
+    assert parse_placeable_class(parameters, bare, NOTHING).pools[0].segments == {"zone": "a"}
 
 
 SEGMENT = {"domainLabel": "zone", "value": "a"}
@@ -157,7 +157,7 @@ POOLS = "topologyConstrainedPools"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", f"{POOLS}: not JSON: Expecting value at line 1, column 1"),
         ("[", f"{POOLS}: not JSON"),
@@ -222,15 +222,15 @@ POOLS = "topologyConstrainedPools"
         (pools_json(pool(dataPool=None)), rf"{POOLS}\[0\].dataPool: must be a text, not null"),
     ],
 )
-def test_pool_lists_that_cannot_be(text: str, said: str) -> None:
+def test_pool_lists_that_cannot_be(text: str, message: str) -> None:
     """A list of the wrong shape is refused, never half understood, and the place is named."""
-    with pytest.raises(StorageError, match=said) as refused:
+    with pytest.raises(StorageError, match=message) as refused:
         parsed(topologyConstrainedPools=text)
     assert refused.value.code is CsiCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "message"),
     [
         ({"Pool": "a"}, "Pool: unknown parameter; known are clusterID, crossDomain"),
         ({"pool": ""}, "pool: is empty"),
@@ -247,9 +247,9 @@ def test_pool_lists_that_cannot_be(text: str, said: str) -> None:
         ),
     ],
 )
-def test_classes_that_cannot_be(parameters: dict[str, str], said: str) -> None:
+def test_classes_that_cannot_be(parameters: dict[str, str], message: str) -> None:
     """Any other key and any other value is refused."""
-    assert refusal(NOTHING, **parameters).startswith(said)
+    assert refusal(NOTHING, **parameters).startswith(message)
 
 
 def test_a_pool_that_is_not_there() -> None:
@@ -277,15 +277,18 @@ def test_too_long() -> None:
         ({}, []),
         ({"topologyConstrainedPools": "{"}, []),
         ({"topologyConstrainedPools": "[]"}, []),
-        ({"topologyConstrainedPools": ONE}, [("p", "a")]),
-        ({"topologyConstrainedPools": ONE, "dataPool": "d"}, [("p", "a"), ("d", "a")]),
+        ({"topologyConstrainedPools": ONE_POOL}, [("p", "a")]),
+        ({"topologyConstrainedPools": ONE_POOL, "dataPool": "d"}, [("p", "a"), ("d", "a")]),
         (
-            {"topologyConstrainedPools": ONE.replace('"p",', '"p", "dataPool": "e",')},
+            {"topologyConstrainedPools": ONE_POOL.replace('"p",', '"p", "dataPool": "e",')},
             [("p", "a"), ("e", "a")],
         ),
     ],
 )
 def test_pools_that_a_class_names(given: dict[str, str], expected: list[tuple[str, str]]) -> None:
     """With their domains, and those that data goes to; a class that is wrong names none."""
-    found = [(one.name, one.segments["zone"]) for one in pools_of_class(given, LABELS)]
-    assert found == expected
+    zones = [
+        (class_pool.name, class_pool.segments["zone"])
+        for class_pool in lenient_class_pools(given, LABELS)
+    ]
+    assert zones == expected

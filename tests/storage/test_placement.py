@@ -11,27 +11,23 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.storage.placement_cases import decided, pool_of
 from tests.storage.placement_model import Case, drawn_case
-from tests.storage.test_placement_vectors import decided, pool_of
 
-from zonewise.storage import (
+from zonewise.storage.domains import build_domain_labels, parse_domain_labels
+from zonewise.storage.errors import CsiCode
+from zonewise.storage.parameters import CrossDomain, PlacementPolicy
+from zonewise.storage.placement import (
     AccessibilityRequirement,
-    CrossDomain,
-    CsiCode,
     FreeSpace,
     Placement,
-    PlacementPolicy,
     PlacementRequest,
     PlacementSource,
-    Pool,
-    PoolSpec,
-    PoolState,
-    domain_labels,
+    fits_requirement,
     free_space,
-    parse_domain_labels,
-    place,
-    still_fits,
+    place_volume,
 )
+from zonewise.storage.pools import Pool, PoolSpec, PoolState
 
 DRIVER = "csi.zonewise.io"
 LABELS = parse_domain_labels("example.com/region;example.com/zone;example.com/rack", DRIVER)
@@ -80,18 +76,18 @@ def name(placement: Placement) -> str:
 
 def test_the_first_preference() -> None:
     """A pod's zone comes first in the preference, and its pool and only its zone in the answer."""
-    got = place(request(requisite=(A, B, C), preferred=(B, C, A)), ZONES, LABELS)
+    got = place_volume(request(requisite=(A, B, C), preferred=(B, C, A)), ZONES, LABELS)
     assert name(got) == "b"
-    assert got.accessible == (B,)
+    assert got.accessible_topology == (B,)
     assert got.reason.code == "DomainMatched"
     assert [tried.pool for tried in got.tried] == ["b"]
 
 
 def test_the_second_preference() -> None:
     """Where the first preferred zone has no pool, the second is taken, and the first is told."""
-    got = place(request(requisite=(A, B), preferred=(B, A)), ZONES[:1], LABELS)
+    got = place_volume(request(requisite=(A, B), preferred=(B, A)), ZONES[:1], LABELS)
     assert name(got) == "a"
-    assert [(tried.pool, tried.outcome.code) for tried in got.tried] == [
+    assert [(tried.pool, tried.reason.code) for tried in got.tried] == [
         ("", "NoPoolInDomain"),
         ("a", "DomainMatched"),
     ]
@@ -99,22 +95,22 @@ def test_the_second_preference() -> None:
 
 def test_only_requisite() -> None:
     """Without preferences the requisite terms are walked in their order."""
-    assert name(place(request(requisite=(C, A)), ZONES, LABELS)) == "c"
+    assert name(place_volume(request(requisite=(C, A)), ZONES, LABELS)) == "c"
 
 
 @pytest.mark.parametrize("full", [pool("b", free=0, zone="b"), pool("b", alive=False, zone="b")])
 def test_a_full_or_dead_pool_is_passed_over(full: Pool) -> None:
     """The next term is taken when a zone's pool is full or dead, and it is told which."""
-    got = place(request(requisite=(A, B), preferred=(B, A)), [ZONES[0], full], LABELS)
+    got = place_volume(request(requisite=(A, B), preferred=(B, A)), [ZONES[0], full], LABELS)
     assert name(got) == "a"
     assert got.tried[0].pool == "b"
-    assert got.tried[0].outcome.code == ("PoolFull" if full.living else "PoolDead")
+    assert got.tried[0].reason.code == ("PoolFull" if full.alive else "PoolDead")
 
 
 def test_only_full_pools() -> None:
     """Terms that match only full or dead pools are refused so that a scheduler chooses again."""
     pools = [pool("a", free=GI - 1, zone="a"), ZONES[1], pool("x", alive=False, zone="a")]
-    got = place(request(requisite=(A,), preferred=(A,)), pools, LABELS)
+    got = place_volume(request(requisite=(A,), preferred=(A,)), pools, LABELS)
     assert got.refusal is not None
     assert got.refusal.code is CsiCode.RESOURCE_EXHAUSTED
     assert got.reason == got.refusal.reason
@@ -133,56 +129,57 @@ def test_only_full_pools() -> None:
 
 def test_a_new_zone() -> None:
     """A zone the class does not know gets a volume as if nothing was required, and that is said."""
-    got = place(request(requisite=(term(zone="new"),)), ZONES, LABELS)
-    assert got.accessible == ()
+    got = place_volume(request(requisite=(term(zone="new"),)), ZONES, LABELS)
+    assert got.accessible_topology == ()
     assert got.reason.code == "UnknownDomain"
     assert "zone new" in got.reason.message
     strict = request(requisite=(term(zone="new"),), policy=PlacementPolicy.PREFERRED)
-    refused = place(strict, ZONES, LABELS)
+    refused = place_volume(strict, ZONES, LABELS)
     assert refused.refusal is not None
     assert refused.refusal.code is CsiCode.RESOURCE_EXHAUSTED
 
 
 def test_preferences_nobody_knows() -> None:
     """Only preferences, and none of them known: everywhere will do."""
-    got = place(request(preferred=(term(zone="x"), term(zone="y"))), ZONES, LABELS)
-    assert got.accessible == ()
+    got = place_volume(request(preferred=(term(zone="x"), term(zone="y"))), ZONES, LABELS)
+    assert got.accessible_topology == ()
 
 
 def test_a_preference_outside_of_what_is_required() -> None:
     """A preferred term that is no requisite one does not count."""
-    assert name(place(request(requisite=(C,), preferred=(A, C)), ZONES, LABELS)) == "c"
+    assert name(place_volume(request(requisite=(C,), preferred=(A, C)), ZONES, LABELS)) == "c"
 
 
 def test_fewer_keys_than_nodes_have() -> None:
     """Terms of allowedTopologies with the zone only are enough for pools of a zone."""
     zone = {"example.com/zone": "b"}
-    got = place(request(requisite=(zone,), preferred=(zone,)), ZONES, LABELS)
-    assert got.accessible == (B,)
+    got = place_volume(request(requisite=(zone,), preferred=(zone,)), ZONES, LABELS)
+    assert got.accessible_topology == (B,)
 
 
 def test_a_missing_key_is_named() -> None:
     """A pool that declares more than a term says does not match, and the missing key is named."""
     pools = [pool("b", region="r1", zone="b")]
-    got = place(request(requisite=(B,)), pools, LABELS)
-    assert got.accessible == ()
-    assert "pool b is in region r1, zone b, and the term says nothing about region" in str(
-        got.reason
-    )
+    got = place_volume(request(requisite=(B,)), pools, LABELS)
+    assert got.accessible_topology == ()
+    assert "pool b is in region r1, zone b, and the term has no region" in str(got.reason)
 
 
 def test_a_volume_is_not_bound_to_a_rack() -> None:
     """Terms have racks, the pool has a zone: the volume can be used in the whole zone."""
-    got = place(request(requisite=(term(region="r", zone="b", rack="7"),)), ZONES, LABELS)
-    assert got.accessible == (B,)
+    got = place_volume(request(requisite=(term(region="r", zone="b", rack="7"),)), ZONES, LABELS)
+    assert got.accessible_topology == (B,)
 
 
 def test_the_same_zone_name_in_two_regions() -> None:
     """Region and zone together tell two zones of one name apart."""
     pools = [pool("p1", region="r1", zone="a"), pool("p2", region="r2", zone="a")]
-    got = place(request(requisite=(term(region="r2", zone="a", rack="1"),)), pools, LABELS)
+    got = place_volume(request(requisite=(term(region="r2", zone="a", rack="1"),)), pools, LABELS)
     assert name(got) == "p2"
-    assert list(got.accessible[0].items()) == [(f"{KEY}/region", "r2"), (f"{KEY}/zone", "a")]
+    assert list(got.accessible_topology[0].items()) == [
+        (f"{KEY}/region", "r2"),
+        (f"{KEY}/zone", "a"),
+    ]
 
 
 def test_the_nearest_pool_then_the_emptiest() -> None:
@@ -190,27 +187,27 @@ def test_the_nearest_pool_then_the_emptiest() -> None:
     wide = pool("wide", free=90 * GI, region="r")
     small, large = pool("s", region="r", zone="a"), pool("l", free=20 * GI, region="r", zone="a")
     here = request(requisite=(term(region="r", zone="a"),))
-    assert name(place(here, [wide, small, large], LABELS)) == "l"
+    assert name(place_volume(here, [wide, small, large], LABELS)) == "l"
     full = replace(large, state=PoolState(GI, GI))
-    assert name(place(here, [wide, small, full], LABELS)) == "s"
-    assert name(place(here, [wide, full], LABELS)) == "wide"
+    assert name(place_volume(here, [wide, small, full], LABELS)) == "s"
+    assert name(place_volume(here, [wide, full], LABELS)) == "wide"
 
 
 def test_terms_that_say_nothing() -> None:
     """Terms that are empty or have only keys of others are no terms; no answer has an empty one."""
-    got = place(request(requisite=({}, {"kubernetes.io/os": "linux"}, C)), ZONES, LABELS)
-    assert got.accessible == (C,)
-    got = place(request(requisite=({},), preferred=({},)), ZONES, LABELS)
-    assert got.accessible == ()
+    got = place_volume(request(requisite=({}, {"kubernetes.io/os": "linux"}, C)), ZONES, LABELS)
+    assert got.accessible_topology == (C,)
+    got = place_volume(request(requisite=({},), preferred=({},)), ZONES, LABELS)
+    assert got.accessible_topology == ()
     assert got.pool is not None
 
 
 def test_a_pool_of_no_domain() -> None:
     """A pool without segments is the last choice for every term, and its volumes go everywhere."""
     wide = pool("wide", free=99 * GI)
-    assert name(place(request(requisite=(A,)), [wide, *ZONES], LABELS)) == "a"
-    got = place(request(requisite=(term(zone="new"),)), [wide, *ZONES], LABELS)
-    assert (name(got), got.accessible) == ("wide", ())
+    assert name(place_volume(request(requisite=(A,)), [wide, *ZONES], LABELS)) == "a"
+    got = place_volume(request(requisite=(term(zone="new"),)), [wide, *ZONES], LABELS)
+    assert (name(got), got.accessible_topology) == ("wide", ())
 
 
 @pytest.mark.parametrize("requirement", [None, AccessibilityRequirement()])
@@ -222,25 +219,25 @@ def test_nothing_is_required(requirement: AccessibilityRequirement | None) -> No
         pool("c", free=99 * GI, alive=False, zone="c"),
         pool("d", free=99 * GI, health=Fraction(0), zone="d"),
     ]
-    got = place(PlacementRequest(GI, requirement), pools, LABELS)
-    assert (name(got), got.accessible) == ("a", ())
-    got = place(PlacementRequest(12 * GI, requirement), pools, LABELS)
+    got = place_volume(PlacementRequest(GI, requirement), pools, LABELS)
+    assert (name(got), got.accessible_topology) == ("a", ())
+    got = place_volume(PlacementRequest(12 * GI, requirement), pools, LABELS)
     assert name(got) == "b"
 
 
 def test_balanced_by_choice() -> None:
     """A class that says balanced ignores where its pods are, and pins nothing."""
     pools = [*ZONES, pool("big", free=99 * GI, zone="d")]
-    got = place(request(requisite=(A,), policy=PlacementPolicy.BALANCED), pools, LABELS)
-    assert (name(got), got.accessible) == ("big", ())
+    got = place_volume(request(requisite=(A,), policy=PlacementPolicy.BALANCED), pools, LABELS)
+    assert (name(got), got.accessible_topology) == ("big", ())
 
 
 def test_the_default_pool() -> None:
     """A class may put everything into its default pool, which is usable from everywhere."""
-    asked = request(requisite=(A,), policy=PlacementPolicy.DEFAULT_POOL)
-    got = place(replace(asked, default_pool=pool("d", zone="z")), ZONES, LABELS)
-    assert (name(got), got.accessible, got.reason.code) == ("d", (), "DefaultPool")
-    full = place(replace(asked, default_pool=pool("d", free=0)), ZONES, LABELS)
+    base = request(requisite=(A,), policy=PlacementPolicy.DEFAULT_POOL)
+    got = place_volume(replace(base, default_pool=pool("d", zone="z")), ZONES, LABELS)
+    assert (name(got), got.accessible_topology, got.reason.code) == ("d", (), "DefaultPool")
+    full = place_volume(replace(base, default_pool=pool("d", free=0)), ZONES, LABELS)
     assert full.refusal is not None
 
 
@@ -252,9 +249,10 @@ def test_equal_pools_fill_evenly() -> None:
         chosen = []
         for number in range(300):
             pools = [
-                replace(one, state=PoolState(1000 * GI, promised[one.name] * size)) for one in ZONES
+                replace(free_pool, state=PoolState(1000 * GI, promised[free_pool.name] * size))
+                for free_pool in ZONES
             ]
-            got = name(place(PlacementRequest(GI, seed=f"pvc-{number}"), pools, LABELS))
+            got = name(place_volume(PlacementRequest(GI, seed=f"pvc-{number}"), pools, LABELS))
             promised[got] += 1
             chosen.append(got)
         return chosen
@@ -268,60 +266,70 @@ def test_equal_pools_fill_evenly() -> None:
 
 def test_without_domain_labels() -> None:
     """A driver without domain labels places as if nothing was required, whatever is asked."""
-    bare = domain_labels((), DRIVER)
+    bare = build_domain_labels((), DRIVER)
     strict = request(requisite=(A,), policy=PlacementPolicy.PREFERRED)
-    got = place(strict, ZONES, bare)
-    assert (got.accessible, got.refusal) == ((), None)
+    got = place_volume(strict, ZONES, bare)
+    assert (got.accessible_topology, got.refusal) == ((), None)
 
 
 def test_no_pool_at_all() -> None:
     """A class without pools is told that there are none."""
-    got = place(PlacementRequest(1), [], LABELS)
+    got = place_volume(PlacementRequest(1), [], LABELS)
     assert got.reason.code == "NoPool"
 
 
 def copy_of(where: str) -> PlacementRequest:
     """A request for a copy of what is in a pool of a zone."""
-    asked = request(requisite=(A, B, C), preferred=(B, C, A))
-    return replace(asked, source=PlacementSource(where, {"zone": where}))
+    base = request(requisite=(A, B, C), preferred=(B, C, A))
+    return replace(base, source=PlacementSource(where, {"zone": where}))
 
 
 def test_a_copy_stays_with_its_source() -> None:
     """A copy is made in its source's pool wherever a term allows, though another is preferred."""
-    got = place(copy_of("a"), [*ZONES, pool("a2", free=99 * GI, zone="a")], LABELS)
-    assert (name(got), got.accessible, got.copied, got.crosses) == ("a", (A,), False, False)
+    got = place_volume(copy_of("a"), [*ZONES, pool("a2", free=99 * GI, zone="a")], LABELS)
+    assert (name(got), got.accessible_topology, got.is_full_copy, got.crosses_domains) == (
+        "a",
+        (A,),
+        False,
+        False,
+    )
 
 
 def test_a_copy_in_the_neighbour_pool() -> None:
     """With its source's pool full a copy goes to another one of the same domain."""
-    got = place(copy_of("a"), [pool("a", free=0, zone="a"), pool("a2", zone="a")], LABELS)
-    assert (name(got), got.copied, got.crosses) == ("a2", True, False)
+    got = place_volume(copy_of("a"), [pool("a", free=0, zone="a"), pool("a2", zone="a")], LABELS)
+    assert (name(got), got.is_full_copy, got.crosses_domains) == ("a2", True, False)
 
 
 def test_a_copy_by_a_class_that_says_less_of_the_pool() -> None:
     """The source's own pool is its domain, whatever segments the copy's class names of it."""
     whole = PlacementSource("a", {"region": "r", "zone": "a"})
-    for asked in (copy_of("a"), replace(copy_of("a"), requirement=None)):
-        got = place(replace(asked, source=whole), ZONES, LABELS)
-        assert (name(got), got.copied, got.crosses) == ("a", False, False)
+    for copying in (copy_of("a"), replace(copy_of("a"), requirement=None)):
+        got = place_volume(replace(copying, source=whole), ZONES, LABELS)
+        assert (name(got), got.is_full_copy, got.crosses_domains) == ("a", False, False)
 
 
 def test_a_copy_leaves_its_domain_only_if_it_may() -> None:
     """Outside of its source's domain a copy is refused, or made to stand on its own."""
     only_b = replace(copy_of("a"), requirement=AccessibilityRequirement((B,), (B,)))
-    got = place(only_b, ZONES, LABELS)
+    got = place_volume(only_b, ZONES, LABELS)
     assert got.refusal is not None
     assert (got.refusal.code, got.reason.code) == (CsiCode.RESOURCE_EXHAUSTED, "SourceElsewhere")
     assert "crossDomain: copy" in got.reason.fix
-    got = place(replace(only_b, cross_domain=CrossDomain.COPY), ZONES, LABELS)
-    assert (name(got), got.accessible, got.copied, got.crosses) == ("b", (B,), True, True)
+    got = place_volume(replace(only_b, cross_domain=CrossDomain.COPY), ZONES, LABELS)
+    assert (name(got), got.accessible_topology, got.is_full_copy, got.crosses_domains) == (
+        "b",
+        (B,),
+        True,
+        True,
+    )
 
 
 def test_a_copy_where_nothing_is_required() -> None:
     """A copy without a requirement stays in its domain, and can be used from everywhere."""
     pools = [*ZONES, pool("big", free=99 * GI, zone="d")]
-    got = place(replace(copy_of("a"), requirement=None), pools, LABELS)
-    assert (name(got), got.accessible) == ("a", ())
+    got = place_volume(replace(copy_of("a"), requirement=None), pools, LABELS)
+    assert (name(got), got.accessible_topology) == ("a", ())
 
 
 @pytest.mark.parametrize(
@@ -340,9 +348,9 @@ def test_what_a_repeated_request_accepts(
     requisite: tuple[dict[str, str], ...], pinned: dict[str, str], fits: bool
 ) -> None:
     """A volume that is there fits a request whose requisite terms it can be used from."""
-    asked = AccessibilityRequirement(requisite, (B,))
-    assert still_fits(asked, pinned, LABELS) is fits
-    assert still_fits(None, pinned, LABELS)
+    requirement = AccessibilityRequirement(requisite, (B,))
+    assert fits_requirement(requirement, pinned, LABELS) is fits
+    assert fits_requirement(None, pinned, LABELS)
 
 
 def test_free_space() -> None:
@@ -366,13 +374,15 @@ def test_free_space_counts_what_can_be_used_from_everywhere() -> None:
 
 def test_a_repeated_request_finds_what_its_own_preference_placed() -> None:
     """A preferred term inside of a requisite one places a volume, and so it still fits."""
-    asked = AccessibilityRequirement((term(zone="b"),), (term(region="r1", zone="b"),))
-    found = place(
-        PlacementRequest(GI, asked), [pool("b", region="r1", zone="b"), pool("c", zone="c")], LABELS
+    requirement = AccessibilityRequirement((term(zone="b"),), (term(region="r1", zone="b"),))
+    placement = place_volume(
+        PlacementRequest(GI, requirement),
+        [pool("b", region="r1", zone="b"), pool("c", zone="c")],
+        LABELS,
     )
-    assert found.pool is not None and found.accessible
-    assert still_fits(asked, found.pool.segments, LABELS)
-    assert not still_fits(asked, {"zone": "c"}, LABELS)
+    assert placement.pool is not None and placement.accessible_topology
+    assert fits_requirement(requirement, placement.pool.segments, LABELS)
+    assert not fits_requirement(requirement, {"zone": "c"}, LABELS)
 
 
 CASES = st.integers(10_000, 10**9).map(drawn_case)
@@ -392,14 +402,14 @@ def test_every_answer(case: Case) -> None:
     got = decided(case)
     assert (got.pool is None) == (got.refusal is not None)
     assert got.reason.message
-    assert {} not in got.accessible
-    assert len(got.accessible) <= 1
+    assert {} not in got.accessible_topology
+    assert len(got.accessible_topology) <= 1
     if got.pool is None:
-        assert got.accessible == ()
+        assert got.accessible_topology == ()
         return
-    offered = [pool_of(one) for one in [*case["pools"], case["default"]] if one]
+    offered = [pool_of(described) for described in [*case["pools"], case["default"]] if described]
     assert got.pool in offered
     assert got.pool.can_take(case["bytes"])
-    own = {f"topology.{case['driver']}/{key}": one for key, one in got.pool.segments.items()}
-    assert all(dict(said) == own for said in got.accessible)
+    own = {f"topology.{case['driver']}/{key}": zone for key, zone in got.pool.segments.items()}
+    assert all(dict(segments) == own for segments in got.accessible_topology)
     assert got.tried[-1].pool == got.pool.name

@@ -10,56 +10,15 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from tests.storage.placement_cases import decided
 from tests.storage.placement_model import Answer, Case, answer, drawn_case
-
-from zonewise.storage import (
-    AccessibilityRequirement,
-    CrossDomain,
-    Placement,
-    PlacementPolicy,
-    PlacementRequest,
-    PlacementSource,
-    Pool,
-    PoolSpec,
-    PoolState,
-    domain_labels,
-    place,
-)
 
 FILE = Path(__file__).parents[1] / "vectors" / "placement.jsonl.gz"
 STORED = 1000
 DRAWN = 3000
-
-
-def pool_of(value: dict[str, Any]) -> Pool:
-    """A pool of a case."""
-    return Pool(
-        PoolSpec(value["name"], "", value["segments"]),
-        PoolState(value["capacity"], value["promised"], Fraction(value["health"]), value["alive"]),
-    )
-
-
-def decided(case: Case, seed: str = "") -> Placement:
-    """What we say."""
-    requirement = None
-    if case["requisite"] is not None:
-        requirement = AccessibilityRequirement(tuple(case["requisite"]), tuple(case["preferred"]))
-    source = case["source"]
-    request = PlacementRequest(
-        case["bytes"],
-        requirement,
-        PlacementPolicy(case["policy"]),
-        case["default"] and pool_of(case["default"]),
-        source and PlacementSource(source["pool"], source["segments"]),
-        CrossDomain(case["cross"]),
-        seed,
-    )
-    labels = domain_labels(case["labels"].values(), case["driver"])
-    return place(request, map(pool_of, case["pools"]), labels)
 
 
 def check(case: Case, expected: Answer) -> None:
@@ -67,8 +26,10 @@ def check(case: Case, expected: Answer) -> None:
     got = decided(case)
     assert (got.pool is None) == (got.refusal is not None)
     assert (got.refusal.code.value if got.refusal else "") == expected["code"], case
-    assert [dict(term) for term in got.accessible] == expected["topology"], case
-    assert (got.copied, got.crosses) == (expected["copied"], expected["crosses"]), case
+    assert [dict(term) for term in got.accessible_topology] == expected["topology"], case
+    assert (got.is_full_copy, got.crosses_domains) == (expected["copied"], expected["crosses"]), (
+        case
+    )
     if got.pool is not None:
         assert got.pool.name in expected["pools"], case
     assert got.reason.message
@@ -92,14 +53,14 @@ def test_the_stored_cases_are_worth_something() -> None:
     """Among them are all policies, refusals, ties, and copies in and out of a domain."""
     seen: Counter[str] = Counter()
     for row in rows():
-        case, said = row["case"], row["answer"]
+        case, answer = row["case"], row["answer"]
         seen[f"policy {case['policy']}"] += 1
-        seen["refused" if said["code"] else "placed"] += 1
-        seen["pinned"] += bool(said["topology"])
-        seen["tie"] += len(said["pools"]) > 1
-        seen["copied"] += said["copied"]
-        seen["crosses"] += said["crosses"]
-        seen["two segments"] += any(len(term) > 1 for term in said["topology"])
+        seen["refused" if answer["code"] else "placed"] += 1
+        seen["pinned"] += bool(answer["topology"])
+        seen["tie"] += len(answer["pools"]) > 1
+        seen["copied"] += answer["copied"]
+        seen["crosses"] += answer["crosses"]
+        seen["two segments"] += any(len(term) > 1 for term in answer["topology"])
     assert min(seen.values()) >= 20, seen
 
 

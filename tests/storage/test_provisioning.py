@@ -14,12 +14,13 @@ from zonewise.api.objects.storage import (
     TopologySelectorLabelRequirement,
     TopologySelectorTerm,
 )
-from zonewise.storage import AccessibilityRequirement, StorageError
+from zonewise.storage.errors import StorageError
+from zonewise.storage.placement import AccessibilityRequirement
 from zonewise.storage.provisioning import (
-    Afterwards,
+    ProvisioningState,
     accessibility_requirement,
-    afterwards,
-    own_place,
+    provisioning_state_after,
+    topology_offset,
     volume_node_affinity,
 )
 
@@ -59,13 +60,13 @@ def allowed(**values: tuple[str, ...]) -> tuple[TopologySelectorTerm, ...]:
 
 def test_a_selected_node() -> None:
     """A claim that waited gets all domains, rotated so that its pod's comes first."""
-    got = accessibility_requirement("www-web-1", DRIVER, NODES, CSI_NODES, selected="b1")
+    got = accessibility_requirement("www-web-1", DRIVER, NODES, CSI_NODES, selected_node="b1")
     assert got == AccessibilityRequirement((A, B, C), (B, C, A))
 
 
 def test_a_selected_node_strictly() -> None:
     """Strict topology asks for the pod's domain and no other."""
-    got = accessibility_requirement("x", DRIVER, NODES, CSI_NODES, selected="b1", strict=True)
+    got = accessibility_requirement("x", DRIVER, NODES, CSI_NODES, selected_node="b1", strict=True)
     assert got == AccessibilityRequirement((B,), (B,))
 
 
@@ -114,24 +115,24 @@ def test_claims_of_a_stateful_set() -> None:
 )
 def test_the_place_of_a_claim(claim: str, same: str) -> None:
     """Only the set's name and the ordinal count."""
-    assert own_place(claim) == own_place(same)
+    assert topology_offset(claim) == topology_offset(same)
 
 
 @pytest.mark.parametrize("claim", ["data", "", "data-", "data-x", "data-４", f"data-{2**32}"])
 def test_names_without_an_ordinal(claim: str) -> None:
     """Other names are hashed whole; FNV-1 of nothing is its offset."""
-    assert 0 <= own_place(claim) < 2**32
-    assert own_place("") == 2166136261
+    assert 0 <= topology_offset(claim) < 2**32
+    assert topology_offset("") == 2166136261
 
 
 def test_the_order_of_nodes_does_not_matter() -> None:
     """Nodes in any order make the same requirement."""
     rng = random.Random(1)
-    wanted = accessibility_requirement("c", DRIVER, NODES, CSI_NODES)
+    expected = accessibility_requirement("c", DRIVER, NODES, CSI_NODES)
     for _ in range(10):
         nodes = dict(rng.sample(list(NODES.items()), len(NODES)))
         csi_nodes = rng.sample(CSI_NODES, len(CSI_NODES))
-        assert accessibility_requirement("c", DRIVER, nodes, csi_nodes) == wanted
+        assert accessibility_requirement("c", DRIVER, nodes, csi_nodes) == expected
 
 
 def test_nodes_with_other_keys() -> None:
@@ -156,7 +157,9 @@ def test_a_class_that_allows_nothing_in_particular() -> None:
 def test_several_keys_and_values() -> None:
     """Values of one key are alternatives, keys belong together; fewer keys come first."""
     terms = allowed(zone=("a", "b"), region=("r1",)) + allowed(zone=("c",)) + allowed()
-    got = accessibility_requirement("w-0", DRIVER, NODES, CSI_NODES, selected="b1", allowed=terms)
+    got = accessibility_requirement(
+        "w-0", DRIVER, NODES, CSI_NODES, selected_node="b1", allowed=terms
+    )
     assert got is not None
     assert got.requisite == ({ZONE: "c"}, A, B)
     assert got.preferred == (B, {ZONE: "c"}, A)
@@ -174,7 +177,7 @@ def test_several_keys_and_values() -> None:
 def test_a_node_that_is_not_ready(selected: str, csi_nodes: list[CSINode], code: str) -> None:
     """A selected node on which the driver is not ready is named, with what to do."""
     with pytest.raises(StorageError) as refused:
-        accessibility_requirement("x", DRIVER, NODES, csi_nodes, selected=selected)
+        accessibility_requirement("x", DRIVER, NODES, csi_nodes, selected_node=selected)
     assert refused.value.reason.code == code
     assert refused.value.reason.object == f"Node/{selected}"
     assert refused.value.reason.fix
@@ -189,7 +192,7 @@ def test_a_node_that_is_not_allowed(strict: bool) -> None:
             DRIVER,
             NODES,
             CSI_NODES,
-            selected="b1",
+            selected_node="b1",
             allowed=allowed(zone=("a",)),
             strict=strict,
         )
@@ -199,20 +202,20 @@ def test_a_node_that_is_not_allowed(strict: bool) -> None:
 @pytest.mark.parametrize(
     ("code", "selected", "then"),
     [
-        ("RESOURCE_EXHAUSTED", True, Afterwards.RESCHEDULE),
-        ("RESOURCE_EXHAUSTED", False, Afterwards.FINISHED),
-        ("ABORTED", True, Afterwards.BACKGROUND),
-        ("UNAVAILABLE", True, Afterwards.BACKGROUND),
-        ("CANCELLED", False, Afterwards.BACKGROUND),
-        ("DEADLINE_EXCEEDED", False, Afterwards.BACKGROUND),
-        ("INTERNAL", True, Afterwards.FINISHED),
-        ("ALREADY_EXISTS", True, Afterwards.FINISHED),
-        ("INVALID_ARGUMENT", True, Afterwards.FINISHED),
+        ("RESOURCE_EXHAUSTED", True, ProvisioningState.RESCHEDULE),
+        ("RESOURCE_EXHAUSTED", False, ProvisioningState.FINISHED),
+        ("ABORTED", True, ProvisioningState.BACKGROUND),
+        ("UNAVAILABLE", True, ProvisioningState.BACKGROUND),
+        ("CANCELLED", False, ProvisioningState.BACKGROUND),
+        ("DEADLINE_EXCEEDED", False, ProvisioningState.BACKGROUND),
+        ("INTERNAL", True, ProvisioningState.FINISHED),
+        ("ALREADY_EXISTS", True, ProvisioningState.FINISHED),
+        ("INVALID_ARGUMENT", True, ProvisioningState.FINISHED),
     ],
 )
-def test_after_a_failure(code: str, selected: bool, then: Afterwards) -> None:
+def test_after_a_failure(code: str, selected: bool, then: ProvisioningState) -> None:
     """What follows from a code is the same as with Kubernetes' own provisioner."""
-    assert afterwards(code, selected=selected) is then
+    assert provisioning_state_after(code, node_selected=selected) is then
 
 
 def test_the_affinity_of_a_volume() -> None:
@@ -220,11 +223,14 @@ def test_the_affinity_of_a_volume() -> None:
     got = volume_node_affinity(({ZONE: "a", REGION: "r1"}, {"takeover.a": "true"}))
     assert got is not None
     assert got.required is not None
-    told = [
-        [(one.key, one.operator, one.values) for one in term.match_expressions or ()]
+    terms = [
+        [
+            (expression.key, expression.operator, expression.values)
+            for expression in term.match_expressions or ()
+        ]
         for term in got.required.node_selector_terms or ()
     ]
-    assert told == [
+    assert terms == [
         [(REGION, "In", ("r1",)), (ZONE, "In", ("a",))],
         [("takeover.a", "In", ("true",))],
     ]

@@ -38,6 +38,7 @@ def test_both_revisions_run_in_turns_and_medians_are_compared(
     assert "v1" in only.text()
 
 
+@pytest.mark.system
 def test_what_is_no_revision_is_refused(tmp_path: Path) -> None:
     """A revision that git does not know ends the program with its name."""
     with pytest.raises(SystemExit, match="no-such-revision"):

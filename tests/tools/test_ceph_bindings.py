@@ -30,6 +30,6 @@ def test_modules_that_do_not_fit(
     if there:
         (tmp_path / f"rados{there}").touch()
     assert link(tmp_path, tmp_path, ".one.so") == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert words in message
+    assert message.count("\n") == 1

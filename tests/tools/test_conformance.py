@@ -8,18 +8,18 @@ from tools.conformance.__main__ import REPORT, known, report, specs
 def test_the_page_says_what_it_said() -> None:
     """What the page tells of every spec can be read back, and is written the same again."""
     page = REPORT.read_text()
-    told = known(page)
-    assert list(told) == specs()
-    assert report(told) == page
+    outcomes = known(page)
+    assert list(outcomes) == specs()
+    assert report(outcomes) == page
 
 
 def test_a_new_outcome_replaces_the_old_one_and_no_other() -> None:
     """Rows of specs that were not run stay."""
-    told = known(REPORT.read_text())
-    first, *others = (spec for spec, outcome in told.items() if outcome != "absent")
-    changed = known(report(told | {first: "failed"}))
+    outcomes = known(REPORT.read_text())
+    first, *others = (spec for spec, outcome in outcomes.items() if outcome != "absent")
+    changed = known(report(outcomes | {first: "failed"}))
     assert changed[first] == "failed"
-    assert all(changed[spec] == told[spec] for spec in others)
+    assert all(changed[spec] == outcomes[spec] for spec in others)
 
 
 def test_specs_nobody_ran_are_called_so() -> None:

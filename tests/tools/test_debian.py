@@ -41,6 +41,7 @@ def test_nothing_missing_is_one_line_and_no_apt(
     )
 
 
+@pytest.mark.system
 def test_what_is_missing_is_installed_by_root(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,6 +82,7 @@ def test_without_apt_it_fails_at_once_and_names_everything(
     assert "no apt-get to install the Debian packages frob-tools" in err
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("script", "words"),
     [("exit 100", "failed; its own words are above"), ("exit 0", "frobnicate, defrob is still")],

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
+
 TREE = Path(__file__).parents[2]
 OURS = {"zonewise", "tests", "tools", "benchmarks"}
 
@@ -36,7 +38,9 @@ def at_import(body: list[ast.stmt]) -> Iterator[str]:
             case ast.If() | ast.Try() | ast.With() | ast.ClassDef():
                 for _, field in ast.iter_fields(statement):
                     if isinstance(field, list):
-                        yield from at_import([one for one in field if isinstance(one, ast.stmt)])
+                        yield from at_import(
+                            [child for child in field if isinstance(child, ast.stmt)]
+                        )
             case _:
                 # import_module("x") at module level is an import as well.
                 if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -53,13 +57,16 @@ def by_name(statement: ast.stmt) -> Iterator[str]:
             yield str(node.args[0].value).partition(".")[0]
 
 
+@pytest.mark.slow
 def test_collecting_needs_only_what_make_test_installs() -> None:
     """Every module that collection imports is ours, Python's, or in the lock of `make test`."""
     allowed = OURS | set(sys.stdlib_module_names)
     installed = locked("dev.txt")
     homes = packages_distributions()
     foreign: dict[str, str] = {}
-    for path in sorted(one for tree in OURS - {"zonewise"} for one in (TREE / tree).rglob("*.py")):
+    for path in sorted(
+        source for tree in OURS - {"zonewise"} for source in (TREE / tree).rglob("*.py")
+    ):
         for name in at_import(ast.parse(path.read_text()).body):
             known = {normal(home) for home in homes.get(name, ())}
             if name not in allowed and not known & installed:

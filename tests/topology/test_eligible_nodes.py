@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from zonewise.api import Node, Pod, convert
-from zonewise.topology import reach_of, shares_of
+from zonewise.topology.eligible_nodes import eligible_nodes_of
+from zonewise.topology.shares import shares_of
 
 
 def pod(**spec: Any) -> Pod:
@@ -73,28 +74,28 @@ def affinity(*expressions: dict[str, Any]) -> dict[str, Any]:
 )
 def test_one_kind_of_pod(asks: dict[str, Any], there: Node, within: bool) -> None:
     """Taints, node selectors and required affinity decide; states that pass do not."""
-    assert bool(reach_of([pod(**asks)]).within([there])) is within
+    assert bool(eligible_nodes_of([pod(**asks)]).select([there])) is within
 
 
 def test_any_pod_counts() -> None:
     """A node is within reach if one of the pods could run there; without pods all nodes are."""
     nodes = [node("a", GPU), node("b", pool="x"), node("c", pool="y")]
     pods = [pod(nodeSelector={"pool": "x"}), pod(nodeSelector={"pool": "y"})]
-    assert [n.metadata.name for n in reach_of(pods).within(nodes)] == ["b", "c"]
-    assert reach_of([]).within(nodes) == nodes
+    assert [n.metadata.name for n in eligible_nodes_of(pods).select(nodes)] == ["b", "c"]
+    assert eligible_nodes_of([]).select(nodes) == nodes
 
 
 def test_a_reach_is_a_value() -> None:
     """Pods of the same template, in any number and order, have the same reach."""
     first, second = pod(tolerations=[TOLERATES]), pod(nodeSelector={"a": "1", "b": "2"})
     again = pod(nodeSelector={"b": "2", "a": "1"})
-    assert reach_of([first, second]) == reach_of([again, second, first])
-    assert len({reach_of([first]), reach_of([first, first])}) == 1
+    assert eligible_nodes_of([first, second]) == eligible_nodes_of([again, second, first])
+    assert len({eligible_nodes_of([first]), eligible_nodes_of([first, first])}) == 1
 
 
 def test_shares_of_what_is_in_reach() -> None:
     """A pool that is tainted for others does not weigh in."""
     nodes = [node("a"), node("b"), *(node(f"a-gpu-{n}", GPU) for n in range(8))]
     assert shares_of(nodes).share("a") > shares_of(nodes).share("b")
-    reached = shares_of(reach_of([pod()]).within(nodes))
+    reached = shares_of(eligible_nodes_of([pod()]).select(nodes))
     assert reached.share("a") == reached.share("b")

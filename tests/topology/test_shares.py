@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonewise.api import Node, convert
-from zonewise.topology import MissingCpu, MissingZone, Shares, ZoneShare, shares_of
+from zonewise.topology.shares import MissingCpu, MissingZone, Shares, ZoneShare, shares_of
 
 ROLE = "node-role.kubernetes.io/control-plane"
 OLD_ROLE = "node-role.kubernetes.io/master"
@@ -130,12 +130,12 @@ def test_missing_cpu_can_make_all_nodes_equal() -> None:
 
 def test_one_zone_and_no_zone_are_told_apart() -> None:
     """One zone is not missing information, and no node is not one zone."""
-    one = shares_of([node("n1", "a"), node("n2", "a")]).reason
+    one_zone = shares_of([node("n1", "a"), node("n2", "a")]).reason
     none = shares_of([node("n1", "a", ready="False")]).reason
-    assert one is not None
+    assert one_zone is not None
     assert none is not None
-    assert (one.code, none.code) == ("OneZone", "NoNodes")
-    assert "zone a" in one.message
+    assert (one_zone.code, none.code) == ("OneZone", "NoNodes")
+    assert "zone a" in one_zone.message
 
 
 def test_shares_change_with_cpu_label_readiness_and_role() -> None:

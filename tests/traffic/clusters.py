@@ -6,21 +6,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from zonewise.topology import Shares, ZoneShare
-from zonewise.traffic import (
-    Flow,
-    HintDecision,
-    HintRequest,
-    Mode,
-    OverloadLimits,
-    Previous,
-    ServiceSnapshot,
-    TrafficEndpoint,
-    decide,
-)
+import msgspec
+
+from zonewise.api import ObjectMeta, Service
+from zonewise.api.objects.core import ServiceSpec
+from zonewise.topology.shares import Shares, ZoneShare
+from zonewise.traffic.endpoint import TrafficEndpoint
+from zonewise.traffic.hints import HintDecision, PreviousHints, ServiceSnapshot, decide_hints
+from zonewise.traffic.limits import OverloadLimits
+from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.traffic.routes.flow import Flow
 
 ZONES = "abcdefghij"
-NOTHING = Previous()
+NOTHING = PreviousHints()
+OLD = "service.kubernetes.io/topology-aware-hints"
+NEW = "service.kubernetes.io/topology-mode"
+OVERLOAD = "zonewise.io/overload"
+LIMITS = OverloadLimits()
 
 
 def shares(*cpu: int) -> Shares:
@@ -67,21 +69,21 @@ def weighted_flow(
     stays = Fraction(0)
     for zone in known.weights:
         row = rows.get(zone, {zone: 1})
-        whole = sum(row.get(place, 0) * count for place, count in own.items())
+        whole = sum(row.get(target, 0) * count for target, count in own.items())
         if not whole:
             return None
         share = known.share(zone)
         stays += share * row.get(zone, 0) * own.get(zone, 0) / whole
-        for place, count in own.items():
-            if count and place in row:
-                loads[place] += share * row[place] / whole
+        for target, count in own.items():
+            if count and target in row:
+                loads[target] += share * row[target] / whole
     return Flow(stays, max(loads.values()) * sum(own.values()) - 1)
 
 
 def overloads(view: ServiceSnapshot, decision: HintDecision) -> dict[str, Fraction]:
     """The overload of each zone, by the book."""
     count = per_zone(decision)
-    ready = sum(target.ready for target in view.targets)
+    ready = sum(target.ready for target in view.endpoints)
     return {
         zone: view.shares.share(zone) * ready / count[zone] - 1
         if zone in count
@@ -94,7 +96,7 @@ def moved(decision: HintDecision, view: ServiceSnapshot) -> list[str]:
     """Endpoints that are for another zone than theirs."""
     return [
         target.name
-        for target in view.targets
+        for target in view.endpoints
         if target.ready and decision.hint(target.name).zones != (target.zone,)
     ]
 
@@ -107,4 +109,17 @@ def changed(before: HintDecision, after: HintDecision) -> list[str]:
 
 def fresh(view: ServiceSnapshot) -> HintDecision:
     """The decision for a Service without hints."""
-    return decide(view, NOTHING)
+    return decide_hints(view, NOTHING)
+
+
+def service(annotations: Mapping[str, str] | None = None, **spec: object) -> Service:
+    """A Service named s."""
+    return Service(
+        metadata=ObjectMeta(name="s", namespace="x", annotations=dict(annotations or {})),
+        spec=msgspec.structs.replace(ServiceSpec(), **spec),
+    )
+
+
+def counts(*numbers: int) -> dict[str, int]:
+    """So many endpoints in zones a, b, c…"""
+    return dict(zip(ZONES, numbers, strict=False))

@@ -30,8 +30,8 @@ def random_service(
     kind = rng.choice(("ClusterIP", "NodePort", "LoadBalancer", "LoadBalancer"))
     families = rng.choice((["IPv4"], ["IPv4"], ["IPv6"], ["IPv4", "IPv6"]))
     ports = [
-        {"name": name, "protocol": rng.choice(PROTOCOLS), "port": 80 + place, "targetPort": 8080}
-        for place, name in enumerate(rng.sample(NAMES, rng.randint(1, 3)))
+        {"name": name, "protocol": rng.choice(PROTOCOLS), "port": 80 + offset, "targetPort": 8080}
+        for offset, name in enumerate(rng.sample(NAMES, rng.randint(1, 3)))
     ]
     spec: Obj = {
         "type": kind,
@@ -96,8 +96,8 @@ def _slices(
     """Up to three slices. An address that is in two of them terminates in all but one."""
     hinted, noded = rng.choice((0.0, 0.9, 1.0, 1.0)), rng.choice((0.0, 0.0, 0.9, 1.0))
     dying = rng.random() < 0.25
-    made: list[list[Obj]] = [[] for _ in range(rng.randint(0, 3))]
-    for count in range(rng.randint(0, 8) if made else 0):
+    parts: list[list[Obj]] = [[] for _ in range(rng.randint(0, 3))]
+    for count in range(rng.randint(0, 8) if parts else 0):
         four = f"10.{1 + (number >> 8)}.{number & 255}.{count + 1}"
         address = four if family == "IPv4" else f"fd00:1::{number + 1:x}:{count + 1:x}"
         entry: Obj = {"addresses": [address], "conditions": rng.choice(CONDITIONS)}
@@ -112,18 +112,18 @@ def _slices(
             hints["forNodes"] = [{"name": n} for n in rng.sample(nodes, rng.choice((1, 1, 2)))]
         if hints:
             entry["hints"] = hints
-        rng.choice(made).append(entry)
+        rng.choice(parts).append(entry)
         if rng.random() < 0.15:
             leaving = {"ready": False, "serving": rng.random() < 0.5, "terminating": True}
             again = {**entry, "conditions": leaving, "nodeName": rng.choice(nodes)}
             if not entry["conditions"].get("terminating"):
-                rng.choice(made).append(again)
+                rng.choice(parts).append(again)
     return [
         {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
             "metadata": {
-                "name": f"s-{family.lower()}-{place}",
+                "name": f"s-{family.lower()}-{index}",
                 "namespace": f"r{number}",
                 "labels": {"kubernetes.io/service-name": "s"},
             },
@@ -139,5 +139,5 @@ def _slices(
                 if rng.random() < 0.85
             ],
         }
-        for place, endpoints in enumerate(made)
+        for index, endpoints in enumerate(parts)
     ]

@@ -14,7 +14,9 @@ from typing import Any
 import msgspec
 
 from zonewise.api import LeanEndpointSlice, Node, Service, convert
-from zonewise.traffic import NodeRoutes, ProxyLocation, node_routes
+from zonewise.traffic.routes.choice import ClientLocation
+from zonewise.traffic.routes.service import compute_node_routes
+from zonewise.traffic.routes.table import NodeRoutes
 
 FILE = Path(__file__).parents[1] / "vectors" / "routes.jsonl"
 Row = dict[str, Any]
@@ -45,11 +47,11 @@ class Vector(msgspec.Struct):
         """What our proxy does on a node."""
         step = -1 if backwards else 1
         nodes = {item["metadata"]["name"]: convert(Node, item) for item in self.of("Node")}
-        return node_routes(
+        return compute_node_routes(
             [convert(Service, item) for item in self.of("Service")][::step],
             [convert(LeanEndpointSlice, item) for item in self.of("EndpointSlice")][::step],
-            ProxyLocation.of(nodes[node]),
-            {name: one.metadata.labels for name, one in nodes.items()},
+            ClientLocation.of(nodes[node]),
+            {name: node.metadata.labels for name, node in nodes.items()},
         )
 
 
@@ -60,9 +62,9 @@ def vectors() -> list[Vector]:
 
 def judged(rows: Iterable[Row], *fields: str) -> list[Row]:
     """Rows in one order, with what is compared."""
-    kept = [{field: row[field] for field in fields} | {"endpoints": _ends(row)} for row in rows]
-    return sorted(kept, key=lambda row: msgspec.json.encode(row, order="sorted"))
+    trimmed = [{field: row[field] for field in fields} | {"endpoints": _ends(row)} for row in rows]
+    return sorted(trimmed, key=lambda row: msgspec.json.encode(row, order="sorted"))
 
 
 def _ends(row: Row) -> list[tuple[str, int]]:
-    return sorted((one["address"], one["port"]) for one in row["endpoints"])
+    return sorted((endpoint["address"], endpoint["port"]) for endpoint in row["endpoints"])

@@ -13,9 +13,9 @@ from tests.traffic.clusters import ZONES, shares
 from zonewise.api import EndpointSlice, Pod, Service
 from zonewise.api.codec import convert, decode, encode
 from zonewise.api.objects.discovery import Endpoint
-from zonewise.topology import Shares
-from zonewise.traffic import HintRequest, Mode
-from zonewise.traffic.slices import Memory, SlicePlan, SliceView, plan
+from zonewise.topology.shares import Shares
+from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.traffic.slices.planning import PlanCache, SlicePlan, SliceSnapshot, plan_slices
 
 AUTO = HintRequest(Mode.AUTO)
 OFF = HintRequest()
@@ -79,10 +79,10 @@ def pod(
 
 def pods(*counts: int, start: int = 0) -> list[Pod]:
     """So many pods on the nodes a, b, c…"""
-    made: list[Pod] = []
-    for place, count in enumerate(counts):
-        made += [pod(start + len(made) + n, ZONES[place]) for n in range(count)]
-    return made
+    created: list[Pod] = []
+    for index, count in enumerate(counts):
+        created += [pod(start + len(created) + n, ZONES[index]) for n in range(count)]
+    return created
 
 
 class SliceServer:
@@ -106,27 +106,27 @@ class SliceServer:
         self.slices: dict[str, EndpointSlice] = {}
         self.limit = limit
         self.node_hints = node_hints
-        self.memory = Memory() if remember else None
+        self.memory = PlanCache() if remember else None
         self.version = 0
 
     def put(self, *many: Iterable[Pod]) -> None:
         """Pods come or change."""
         for some in many:
-            for one in some:
-                self.pods[one.metadata.name] = one
+            for added in some:
+                self.pods[added.metadata.name] = added
 
     def drop(self, *numbers: int) -> None:
         """Pods go."""
         for number in numbers:
             del self.pods[f"web-{number:04}"]
 
-    def view(self, rng: random.Random | None = None) -> SliceView:
+    def view(self, rng: random.Random | None = None) -> SliceSnapshot:
         """What is, in some order."""
         some, pieces = list(self.pods.values()), list(self.slices.values())
         if rng is not None:
             rng.shuffle(some)
             rng.shuffle(pieces)
-        return SliceView(
+        return SliceSnapshot(
             service=self.service,
             hint_request=self.hint_request,
             shares=self.shares,
@@ -139,19 +139,19 @@ class SliceServer:
 
     def plan(self) -> SlicePlan:
         """What is to be written."""
-        return plan(self.view(), self.memory)
+        return plan_slices(self.view(), self.memory)
 
     def sync(self) -> SlicePlan:
         """Plan and write."""
-        made = self.plan()
-        self.apply(made)
-        return made
+        plan = self.plan()
+        self.apply(plan)
+        return plan
 
-    def apply(self, made: SlicePlan, *, writes: int | None = None) -> None:
+    def apply(self, plan: SlicePlan, *, writes: int | None = None) -> None:
         """Write a plan, or only its first writes, as a server would."""
-        steps = [*made.create, *made.update, *made.delete][:writes]
+        steps = [*plan.create, *plan.update, *plan.delete][:writes]
         for piece in steps:
-            if piece in made.delete:
+            if piece in plan.delete:
                 del self.slices[piece.metadata.name]
             else:
                 self.store(piece)
@@ -175,10 +175,10 @@ class SliceServer:
     def endpoints(self, family: str = "IPv4") -> list[Endpoint]:
         """Everything in the slices of a family."""
         return [
-            one
+            endpoint
             for _, piece in sorted(self.slices.items())
             if piece.address_type == family
-            for one in piece.endpoints or ()
+            for endpoint in piece.endpoints or ()
         ]
 
     def sizes(self) -> list[int]:
@@ -189,18 +189,20 @@ class SliceServer:
         """How many ready endpoints are hinted to each zone; "" is no hint."""
         return dict(
             Counter(
-                one.hints.for_zones[0].name if one.hints and one.hints.for_zones else ""
-                for one in self.endpoints(family)
-                if one.conditions.ready
+                endpoint.hints.for_zones[0].name
+                if endpoint.hints and endpoint.hints.for_zones
+                else ""
+                for endpoint in self.endpoints(family)
+                if endpoint.conditions.ready
             )
         )
 
     def hints(self) -> dict[str, str]:
         """The zone each endpoint is for, by address."""
         return {
-            (one.addresses or ("",))[0]: one.hints.for_zones[0].name
-            for one in self.endpoints()
-            if one.hints
+            (endpoint.addresses or ("",))[0]: endpoint.hints.for_zones[0].name
+            for endpoint in self.endpoints()
+            if endpoint.hints
         }
 
     def settled(self) -> bool:
@@ -208,7 +210,7 @@ class SliceServer:
         return self.plan().writes == 0
 
 
-def written(made: SlicePlan) -> bytes:
+def written(plan: SlicePlan) -> bytes:
     """A plan as bytes, without what only its memory knows."""
-    parts = (made.create, made.update, made.delete)
+    parts = (plan.create, plan.update, plan.delete)
     return b"\n".join(b",".join(encode(piece) for piece in part) for part in parts)

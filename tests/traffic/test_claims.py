@@ -10,16 +10,10 @@ from hypothesis import strategies as st
 
 from zonewise.api import Service, convert
 from zonewise.api.meta import Key
-from zonewise.traffic.routes import (
-    Claim,
-    NodeRoutes,
-    ProxyLocation,
-    RouteSettings,
-    Title,
-    Way,
-    WayClaims,
-    node_routes,
-)
+from zonewise.traffic.routes.choice import ClientLocation
+from zonewise.traffic.routes.claims import Claim, ClaimBasis, Frontend, FrontendClaims
+from zonewise.traffic.routes.service import RouteSettings, compute_node_routes
+from zonewise.traffic.routes.table import NodeRoutes
 
 SHARED = "203.0.113.7"
 
@@ -39,8 +33,8 @@ def service(
     """A Service of namespace x unless its name says another, with an address of its own."""
     namespace, _, own = name.rpartition("/")
     more = {"protocol": protocol, "nodePort": node_port}
-    listed = [{"name": f"p{one}", "port": one, **more} for one in ports]
-    ingress = [{"ip": one} for one in vips]
+    listed = [{"name": f"p{port}", "port": port, **more} for port in ports]
+    ingress = [{"ip": vip} for vip in vips]
     return convert(
         Service,
         {
@@ -62,18 +56,18 @@ NODES = {"10.0.0.1": "n1", "10.0.0.2": "n2", "fd00::1": "n1"}
 def routes(*services: Service, name: str = "", allow: bool = False) -> NodeRoutes:
     """What a proxy does, which is the same in whatever order Services come."""
     settings = RouteSettings(name, node_external_ips=allow)
-    place = ProxyLocation("a", "n1")
-    made = node_routes(services, [], place, {}, settings, NODES)
-    assert made == node_routes(services[::-1], [], place, {}, settings, NODES)
-    return made
+    location = ClientLocation("a", "n1")
+    computed = compute_node_routes(services, [], location, {}, settings, NODES)
+    assert computed == compute_node_routes(services[::-1], [], location, {}, settings, NODES)
+    return computed
 
 
-def external(made: NodeRoutes) -> list[tuple[str, str, str | None, int]]:
+def external(node_routes: NodeRoutes) -> list[tuple[str, str, str | None, int]]:
     """Who has which way in but its ClusterIP."""
     return [
-        (one.service, route.path, route.address, route.number)
-        for one in made.services
-        for port in one.ports
+        (routes_of_service.service, route.path, route.address, route.number)
+        for routes_of_service in node_routes.services
+        for port in routes_of_service.ports
         for route in port.routes
         if route.path != "ClusterIP"
     ]
@@ -81,16 +75,16 @@ def external(made: NodeRoutes) -> list[tuple[str, str, str | None, int]]:
 
 def test_a_shared_address_has_one_route_and_the_other_service_a_note() -> None:
     """Of equals the first by name has the way; the others are told who, and what would help."""
-    made = routes(
+    computed = routes(
         service("b", "10.96.0.2", externalIPs=[SHARED]),
         service("w/z", "10.96.0.3", externalIPs=[SHARED], vips=(SHARED,)),
         service("a", "10.96.0.1", vips=(SHARED,)),
     )
-    assert external(made) == [
+    assert external(computed) == [
         ("z", "ExternalIP", SHARED, 80),
         ("z", "LoadBalancer", SHARED, 80),
     ]
-    notes = [note for one in made.services for note in one.notes]
+    notes = [note for entry in computed.services for note in entry.notes]
     assert [(note.code, note.object, note.message) for note in notes] == [
         (
             "AddressInUse",
@@ -108,48 +102,48 @@ def test_a_shared_address_has_one_route_and_the_other_service_a_note() -> None:
 
 def test_a_cluster_ip_is_its_services_own() -> None:
     """Who names another's ClusterIP has no way there, whatever its name; other ports are free."""
-    made = routes(
+    computed = routes(
         service("a", "10.96.0.1", ports=(80, 81), externalIPs=["10.96.0.2"]),
         service("b", "10.96.0.2"),
     )
-    assert external(made) == [("a", "ExternalIP", "10.96.0.2", 81)]
-    (note,) = made.services[0].notes
+    assert external(computed) == [("a", "ExternalIP", "10.96.0.2", 81)]
+    (note,) = computed.services[0].notes
     assert "10.96.0.2:80/TCP is not routed: Service x/b has it" in note.message
 
 
 def test_a_way_is_a_protocol_and_a_port_as_well() -> None:
     """Services may share an address if they do not share a port of one protocol."""
-    made = routes(
+    computed = routes(
         service("a", "10.96.0.1", externalIPs=[SHARED]),
         service("b", "10.96.0.2", ports=(81,), externalIPs=[SHARED]),
         service("c", "10.96.0.3", externalIPs=[SHARED]),
         service("d", "10.96.0.4", protocol="UDP", externalIPs=[SHARED]),
     )
-    assert [(name, number) for name, _, _, number in external(made)] == [
+    assert [(name, number) for name, _, _, number in external(computed)] == [
         ("a", 80),
         ("b", 81),
         ("d", 80),
     ]
-    assert [one.service for one in made.services if one.notes] == ["c"]
+    assert [entry.service for entry in computed.services if entry.notes] == ["c"]
 
 
 def test_a_node_port_is_one_services_too() -> None:
     """A dump that has a node port twice gives it to the first, and the ClusterIPs stay."""
     two = (service(name, f"10.96.0.{i}", node_port=30080) for i, name in enumerate("ab", 1))
-    made = routes(*two)
-    assert external(made) == [("a", "NodePort", None, 30080)]
-    (note,) = made.services[1].notes
+    computed = routes(*two)
+    assert external(computed) == [("a", "NodePort", None, 30080)]
+    (note,) = computed.services[1].notes
     assert note.message == "NodePort *:30080/TCP is not routed: Service x/a has it"
 
 
 def test_many_lost_ways_are_one_note() -> None:
     """However many ways another Service has, one note names some and counts the rest."""
     ports = tuple(range(80, 90))
-    made = routes(
+    computed = routes(
         service("a", "10.96.0.1", ports=ports, externalIPs=["2001:db8::7", SHARED]),
         service("b", "10.96.0.2", ports=ports, externalIPs=[SHARED]),
     )
-    (note,) = made.services[1].notes
+    (note,) = computed.services[1].notes
     assert note.message.startswith("ExternalIP 203.0.113.7:80/TCP, ")
     assert note.message.endswith(" and 7 more are not routed: Service x/a has them")
 
@@ -158,12 +152,12 @@ def test_many_lost_ways_are_one_note() -> None:
 def test_services_of_another_proxy_claim_nothing(name: str) -> None:
     """Who is not routed here takes no way from anybody."""
     labels = {"service.kubernetes.io/service-proxy-name": "zonewise"}
-    made = routes(
+    computed = routes(
         service("a", "10.96.0.1", externalIPs=[SHARED], labels={} if name else labels),
         service("b", "10.96.0.2", externalIPs=[SHARED], labels=labels if name else {}),
         name=name,
     )
-    assert external(made) == [("b", "ExternalIP", SHARED, 80)]
+    assert external(computed) == [("b", "ExternalIP", SHARED, 80)]
 
 
 @pytest.mark.parametrize(
@@ -171,42 +165,42 @@ def test_services_of_another_proxy_claim_nothing(name: str) -> None:
 )
 def test_an_external_ip_takes_no_load_balancer_address(spelling: str) -> None:
     """However old, first by name or differently spelled: who names another's address has no way."""
-    made = routes(
+    computed = routes(
         service("a", "10.96.0.1", externalIPs=[spelling], created="2020-01-01T00:00:00Z"),
         service("b", "10.96.0.2", vips=(SHARED,), created="2026-01-01T00:00:00Z"),
     )
-    assert external(made) == [("b", "LoadBalancer", SHARED, 80)]
-    (note,) = made.services[0].notes
+    assert external(computed) == [("b", "LoadBalancer", SHARED, 80)]
+    (note,) = computed.services[0].notes
     assert note.message == "ExternalIP 203.0.113.7:80/TCP is not routed: Service x/b has it"
 
 
 def test_a_load_balancer_address_of_ipv6_has_many_spellings() -> None:
     """One address is one way, by whatever text."""
-    made = routes(
+    computed = routes(
         service("a", "fd96::1", externalIPs=["2001:DB8:0:0::7"]),
         service("b", "fd96::2", vips=("2001:db8::0007",)),
     )
-    assert external(made) == [("b", "LoadBalancer", "2001:db8::7", 80)]
+    assert external(computed) == [("b", "LoadBalancer", "2001:db8::7", 80)]
 
 
 def test_of_two_external_ips_the_older_service_has_it() -> None:
     """Who comes later takes nothing, whatever its name; one of unknown age comes last."""
-    made = routes(
+    computed = routes(
         service("a", "10.96.0.1", externalIPs=[SHARED]),
         service("b", "10.96.0.2", externalIPs=[SHARED], created="2026-01-02T00:00:00Z"),
         service("c", "10.96.0.3", externalIPs=[SHARED], created="2026-01-01T00:00:00Z"),
         service("d", "10.96.0.4", externalIPs=[SHARED], created="2026-01-01T00:00:00Z"),
     )
-    assert external(made) == [("c", "ExternalIP", SHARED, 80)]
+    assert external(computed) == [("c", "ExternalIP", SHARED, 80)]
 
 
 @pytest.mark.parametrize("spelling", ["10.0.0.2", "010.0.0.2", "::ffff:10.0.0.2"])
 def test_the_address_of_a_node_is_no_external_ip(spelling: str) -> None:
     """An address of any node is ignored with a note that names it, unless that is allowed."""
     offered = service("a", "10.96.0.1", ports=(10250,), externalIPs=[spelling, SHARED])
-    made = routes(offered)
-    assert external(made) == [("a", "ExternalIP", SHARED, 10250)]
-    (note,) = made.services[0].notes
+    computed = routes(offered)
+    assert external(computed) == [("a", "ExternalIP", SHARED, 10250)]
+    (note,) = computed.services[0].notes
     assert (note.code, note.object) == ("NodeAddress", "Service/x/a")
     assert note.message == "external IP 10.0.0.2 is not routed: it is an address of Node n2"
     assert "--allow-node-external-ips" in note.fix
@@ -217,33 +211,35 @@ def test_the_address_of_a_node_is_no_external_ip(spelling: str) -> None:
 
 def test_an_external_ip_at_a_node_takes_no_node_port() -> None:
     """Where node addresses are allowed, a port there that is anybody's node port stays theirs."""
-    made = routes(
+    computed = routes(
         service("a", "10.96.0.1", ports=(30080, 80), externalIPs=["10.0.0.1"]),
         service("b", "10.96.0.2", node_port=30080),
         service("c", "10.96.0.3", ports=(30080,), protocol="UDP", externalIPs=["10.0.0.1"]),
         allow=True,
     )
-    assert external(made) == [
+    assert external(computed) == [
         ("a", "ExternalIP", "10.0.0.1", 80),
         ("b", "NodePort", None, 30080),
         ("c", "ExternalIP", "10.0.0.1", 30080),
     ]
-    (note,) = made.services[0].notes
+    (note,) = computed.services[0].notes
     assert note.message == "ExternalIP 10.0.0.1:30080/TCP is not routed: Service x/b has it"
 
 
 def test_a_load_balancer_may_have_the_address_of_a_node() -> None:
     """What a controller assigned is routed, the address of a node as well."""
-    made = routes(service("a", "10.96.0.1", vips=("10.0.0.1",)))
-    assert external(made) == [("a", "LoadBalancer", "10.0.0.1", 80)]
-    assert made.services[0].notes == ()
+    computed = routes(service("a", "10.96.0.1", vips=("10.0.0.1",)))
+    assert external(computed) == [("a", "LoadBalancer", "10.0.0.1", 80)]
+    assert computed.services[0].notes == ()
 
 
-TITLES = st.sampled_from([Title.CLUSTER_IP, Title.ASSIGNED, Title.NAMED, Title.NAMED_ON_NODE])
+TITLES = st.sampled_from(
+    [ClaimBasis.CLUSTER_IP, ClaimBasis.ASSIGNED, ClaimBasis.NAMED, ClaimBasis.NAMED_ON_NODE]
+)
 CLAIMS = st.builds(Claim.of, TITLES, st.sampled_from([None, "2025", "2026"]))
 WAYS = st.one_of(
     st.tuples(st.sampled_from([f"10.0.0.{i}" for i in range(3)]), st.just(80), CLAIMS),
-    st.tuples(st.none(), st.just(80), st.just(Claim(Title.ASSIGNED))),
+    st.tuples(st.none(), st.just(80), st.just(Claim(ClaimBasis.ASSIGNED))),
 )
 
 
@@ -252,30 +248,30 @@ def test_whoever_gains_or_loses_a_way_is_woken(
     drawn: list[tuple[str, list[tuple[str | None, int, Claim]]]],
 ) -> None:
     """Owners do not depend on the order of claims, and nobody's ways change unheard."""
-    claims = WayClaims()
-    known: dict[Key, dict[Way, Claim]] = {}
+    claims = FrontendClaims()
+    known: dict[Key, dict[Frontend, Claim]] = {}
     for name, named in drawn:
         key = ("x", name)
         before = {way: claims.owner(way) for ways in known.values() for way in ways}
-        wanted: dict[Way, Claim] = {
+        desired: dict[Frontend, Claim] = {
             ("IPv4", "TCP", address, number): claim for address, number, claim in named
         }
-        known[key] = wanted
-        woken = claims.claim(key, wanted)
+        known[key] = desired
+        woken = claims.claim(key, desired)
         after = {way: claims.owner(way) for ways in known.values() for way in ways}
         for way in before.keys() | after.keys():
             if before.get(way) != after.get(way):
                 touched = {before.get(way), after.get(way)} - {None, key}
                 still = {other for other in touched if other is not None and way in known[other]}
                 assert still <= woken
-        fresh = WayClaims()
+        fresh = FrontendClaims()
         for other in sorted(known, reverse=True):
             fresh.claim(other, known[other])
         assert {way: fresh.owner(way) for way in after} == after
         for way, owner in after.items():
             claimants = [(ways[way], other) for other, ways in known.items() if way in ways]
             first, whose = min(claimants)
-            if first.title is Title.NAMED_ON_NODE:
+            if first.basis is ClaimBasis.NAMED_ON_NODE:
                 ports = [other for other, ways in known.items() if (*way[:2], None, 80) in ways]
                 whose = min(ports) if ports else whose
             assert owner == whose

@@ -21,26 +21,22 @@ from tests.traffic.clusters import (
     targets,
 )
 
-from zonewise.api import FeatureGates, ObjectMeta, Reason, Service, ServiceSpec
-from zonewise.topology import Shares, ZoneShare
-from zonewise.traffic import (
+from zonewise.api import FeatureGates, ObjectMeta, Reason, Service
+from zonewise.api.objects.core import ServiceSpec
+from zonewise.topology.shares import Shares, ZoneShare
+from zonewise.traffic.endpoint import Hint, TrafficEndpoint
+from zonewise.traffic.hints import (
     HINTED,
-    Hint,
     HintDecision,
-    HintRequest,
-    Mode,
-    OverloadLimits,
-    Previous,
-    ProxyLocation,
-    RouteRule,
+    PreviousHints,
     ServiceSnapshot,
-    TrafficEndpoint,
-    decide,
-    hint_request_of,
+    decide_hints,
     in_zone_limit,
-    nearby,
     zone_rows,
 )
+from zonewise.traffic.limits import OverloadLimits
+from zonewise.traffic.modes import HintRequest, Mode, hint_request_of
+from zonewise.traffic.routes.choice import ClientLocation, RouteRule, choose_by_hints
 
 ON = FeatureGates()
 OFF = FeatureGates({"TopologyAwareHints": False})
@@ -55,7 +51,7 @@ def service(
     return Service(metadata=meta, spec=known)
 
 
-def asked(
+def decide(
     hint_request: HintRequest, cpu: tuple[int, ...], endpoints: tuple[int, ...]
 ) -> HintDecision:
     """The decision for a wish."""
@@ -67,7 +63,7 @@ def asked(
 
 def test_prefer_zone_with_two_zones_is_hinted() -> None:
     """Gate on, PreferZone, two zones: hints."""
-    decision = asked(hint_request_of(service("PreferZone"), ON), (1, 1), (2, 2))
+    decision = decide(hint_request_of(service("PreferZone"), ON), (1, 1), (2, 2))
     assert decision.hinted
     assert decision.reason.code == HINTED
 
@@ -75,9 +71,9 @@ def test_prefer_zone_with_two_zones_is_hinted() -> None:
 def test_prefer_zone_with_one_zone_is_not() -> None:
     """Gate on, PreferZone, one zone: no hints, and the reason is the one zone."""
     reason = Reason(code="OneZone", message="all Ready nodes that count are in zone a")
-    one = Shares((ZoneShare("a", 2, 2000, 2000),), reason)
-    decision = decide(
-        ServiceSnapshot(hint_request_of(service("PreferZone"), ON), one, targets(4)), NOTHING
+    one_zone = Shares((ZoneShare("a", 2, 2000, 2000),), reason)
+    decision = decide_hints(
+        ServiceSnapshot(hint_request_of(service("PreferZone"), ON), one_zone, targets(4)), NOTHING
     )
     assert not decision.hinted
     assert decision.hints == {}
@@ -99,7 +95,7 @@ def test_other_policies_and_gates(policy: str | None, gates: FeatureGates, code:
     hint_request = hint_request_of(service(policy), gates)
     view = replace(snapshot((1, 1), (2, 2)), hint_request=hint_request)
     hinted = fresh(snapshot((1, 1), (2, 2)))
-    decision = decide(view, hinted.after(view))
+    decision = decide_hints(view, hinted.as_previous(view))
     assert (decision.hinted, decision.hints) == (False, {})
     assert decision.reason.code == code
 
@@ -132,8 +128,10 @@ def test_node_removal_without_transition() -> None:
     before = snapshot((4, 4, 4), (4, 4, 4))
     first = fresh(before)
     after = snapshot((4, 4, 3), (4, 4, 4))
-    assert not OverloadLimits().crosses(after.shares, first.counts(before.targets), hinted=True)
-    assert decide(after, first.after(before)) == first
+    assert not OverloadLimits().needs_decision(
+        after.shares, first.counts(before.endpoints), hinted=True
+    )
+    assert decide_hints(after, first.as_previous(before)) == first
 
 
 def test_node_removal_with_transition() -> None:
@@ -141,8 +139,10 @@ def test_node_removal_with_transition() -> None:
     before = snapshot((4, 4, 4), (4, 4, 4))
     first = fresh(before)
     after = snapshot((8, 4, 4), (4, 4, 4))
-    assert OverloadLimits().crosses(after.shares, first.counts(before.targets), hinted=True)
-    second = decide(after, first.after(before))
+    assert OverloadLimits().needs_decision(
+        after.shares, first.counts(before.endpoints), hinted=True
+    )
+    second = decide_hints(after, first.as_previous(before))
     assert per_zone(second) == {"a": 6, "b": 3, "c": 3}
     assert len(changed(first, second)) == 2
 
@@ -152,7 +152,7 @@ def test_additions_that_require_redistribution() -> None:
     before = snapshot((1, 1), (2, 2))
     first = fresh(before)
     after = snapshot((1, 1), (8, 2))
-    second = decide(after, first.after(before))
+    second = decide_hints(after, first.as_previous(before))
     assert max(overloads(after, second).values()) <= Fraction(3, 10)
     assert changed(first, second) == []
 
@@ -162,7 +162,7 @@ def test_removals_that_require_redistribution() -> None:
     before = snapshot((1, 1), (6, 6))
     first = fresh(before)
     after = snapshot((1, 1), (6, 2))
-    second = decide(after, first.after(before))
+    second = decide_hints(after, first.as_previous(before))
     assert per_zone(second) == {"a": 4, "b": 4}
     assert len(changed(first, second)) == 2
 
@@ -192,24 +192,26 @@ def test_safeguard_3_a_node_tells_too_little() -> None:
     good = snapshot((1, 1), (2, 2))
     reason = Reason(code="NodeWithoutZone", message="node n3 has no zone label", object="Node/n3")
     bad = replace(good, shares=Shares(good.shares.zones, reason))
-    decision = decide(bad, fresh(good).after(good))
+    decision = decide_hints(bad, fresh(good).as_previous(good))
     assert (decision.hinted, decision.hints, decision.reason) == (False, {}, reason)
-    there = fresh(good).counts(good.targets)
-    assert OverloadLimits().crosses(bad.shares, there, hinted=True)
-    assert not OverloadLimits().crosses(bad.shares, decision.counts(bad.targets), hinted=False)
+    there = fresh(good).counts(good.endpoints)
+    assert OverloadLimits().needs_decision(bad.shares, there, hinted=True)
+    assert not OverloadLimits().needs_decision(
+        bad.shares, decision.counts(bad.endpoints), hinted=False
+    )
 
 
 def test_safeguard_4_an_endpoint_without_hint() -> None:
     """One ready endpoint without a hint: a proxy uses all."""
     hinted = TrafficEndpoint("x", hint=Hint(("a",)))
-    chosen = nearby([hinted, TrafficEndpoint("y")], ProxyLocation("a"))
-    assert (chosen.rule, len(chosen.targets)) == (RouteRule.PARTLY_HINTED, 2)
+    chosen = choose_by_hints([hinted, TrafficEndpoint("y")], ClientLocation("a"))
+    assert (chosen.rule, len(chosen.endpoints)) == (RouteRule.PARTLY_HINTED, 2)
 
 
 def test_safeguard_5_a_zone_without_hints() -> None:
     """No hint for this zone: a proxy uses all."""
-    chosen = nearby([TrafficEndpoint("x", hint=Hint(("a",)))], ProxyLocation("d"))
-    assert (chosen.rule, len(chosen.targets)) == (RouteRule.NOT_FOR_HERE, 1)
+    chosen = choose_by_hints([TrafficEndpoint("x", hint=Hint(("a",)))], ClientLocation("d"))
+    assert (chosen.rule, len(chosen.endpoints)) == (RouteRule.NO_HINT_FOR_LOCATION, 1)
 
 
 # Scenarios.
@@ -247,12 +249,12 @@ def test_hints_stay_between_the_limits() -> None:
     start = snapshot((1, 1, 1), (4, 4, 4))
     first = fresh(start)
     eleven = snapshot((1, 1, 1), (4, 4, 3))
-    second = decide(eleven, first.after(start))
+    second = decide_hints(eleven, first.as_previous(start))
     assert second.hinted
     assert changed(first, second) == []
     assert not fresh(eleven).hinted
     eight = snapshot((1, 1, 1), (3, 3, 2))
-    third = decide(eight, second.after(eleven))
+    third = decide_hints(eight, second.as_previous(eleven))
     assert (third.hinted, third.hints) == (False, {})
     assert third.reason.code == "Overload"
 
@@ -262,10 +264,10 @@ def test_hints_stay_between_the_limits_in_two_zones() -> None:
     assert not fresh(snapshot((1, 1), (3, 2))).hinted
     six = snapshot((1, 1), (3, 3))
     five = snapshot((1, 1), (3, 2))
-    second = decide(five, fresh(six).after(six))
+    second = decide_hints(five, fresh(six).as_previous(six))
     assert second.hinted
     three = snapshot((1, 1), (2, 1))
-    assert not decide(three, second.after(five)).hinted
+    assert not decide_hints(three, second.as_previous(five)).hinted
 
 
 def test_the_example_of_the_source() -> None:
@@ -296,7 +298,7 @@ def test_400_endpoints() -> None:
     view = snapshot((98, 100, 101, 103), (100, 100, 100, 100))
     decision = fresh(view)
     assert len(moved(decision, view)) <= 2
-    assert decide(view, decision.after(view)) == decision
+    assert decide_hints(view, decision.as_previous(view)) == decision
 
 
 def test_any_order_gives_the_same_bytes() -> None:
@@ -305,7 +307,7 @@ def test_any_order_gives_the_same_bytes() -> None:
     view = snapshot((7, 3, 5, 2), (9, 0, 4, 11))
     expected = msgspec.json.encode(sorted_hints(fresh(view)))
     for _ in range(100):
-        zones, ends = list(view.shares.zones), list(view.targets)
+        zones, ends = list(view.shares.zones), list(view.endpoints)
         rng.shuffle(zones)
         rng.shuffle(ends)
         decision = fresh(ServiceSnapshot(view.hint_request, Shares(tuple(zones)), tuple(ends)))
@@ -320,8 +322,8 @@ def sorted_hints(decision: HintDecision) -> list[tuple[str, tuple[str, ...]]]:
 def test_a_zone_below_its_minimum_is_corrected_by_one_move() -> None:
     """Hints 1/3/3 in three equal zones: one endpoint moves."""
     view = snapshot((1, 1, 1), (1, 3, 3))
-    before = Previous.read(replace(t, hint=Hint((t.zone,))) for t in view.targets)
-    decision = decide(view, before)
+    before = PreviousHints.from_endpoints(replace(t, hint=Hint((t.zone,))) for t in view.endpoints)
+    decision = decide_hints(view, before)
     assert sorted(per_zone(decision).values()) == [2, 2, 3]
     assert len(moved(decision, view)) == 1
 
@@ -329,11 +331,11 @@ def test_a_zone_below_its_minimum_is_corrected_by_one_move() -> None:
 def test_hints_appear_by_a_node_event_alone() -> None:
     """A Service without hints crosses the limit when new nodes make below 20 % reachable."""
     view = snapshot((1, 1, 1), (2, 1, 1))
-    counts = fresh(view).counts(view.targets)
-    assert not OverloadLimits().crosses(view.shares, counts, hinted=False)
+    counts = fresh(view).counts(view.endpoints)
+    assert not OverloadLimits().needs_decision(view.shares, counts, hinted=False)
     grown = snapshot((2, 1, 1), (2, 1, 1))
-    assert OverloadLimits().crosses(grown.shares, counts, hinted=False)
-    assert decide(grown, fresh(view).after(view)).hinted
+    assert OverloadLimits().needs_decision(grown.shares, counts, hinted=False)
+    assert decide_hints(grown, fresh(view).as_previous(view)).hinted
 
 
 def test_endpoints_in_a_zone_without_share_are_given_away() -> None:
@@ -341,9 +343,9 @@ def test_endpoints_in_a_zone_without_share_are_given_away() -> None:
     view = ServiceSnapshot(HintRequest(Mode.AUTO), shares(1, 1), targets(2, 2, 2))
     decision = fresh(view)
     assert per_zone(decision) == {"a": 3, "b": 3}
-    assert decide(view, decision.after(view)) == decision
-    more = replace(view, targets=targets(2, 2, 4))
-    assert set(per_zone(decide(more, decision.after(view)))) == {"a", "b"}
+    assert decide_hints(view, decision.as_previous(view)) == decision
+    more = replace(view, endpoints=targets(2, 2, 4))
+    assert set(per_zone(decide_hints(more, decision.as_previous(view)))) == {"a", "b"}
 
 
 def test_hints_for_a_lost_zone_wait_for_it() -> None:
@@ -351,9 +353,9 @@ def test_hints_for_a_lost_zone_wait_for_it() -> None:
     before = snapshot((5, 5, 1), (5, 5, 1))
     first = fresh(before)
     lost = snapshot(Shares(before.shares.zones[:2]), (5, 5, 1))
-    assert decide(lost, first.after(before)) == first
+    assert decide_hints(lost, first.as_previous(before)) == first
     short = snapshot(Shares(before.shares.zones[:2]), (5, 3, 1))
-    second = decide(short, first.after(before))
+    second = decide_hints(short, first.as_previous(before))
     assert second.hint("c0000").zones == ("b",)
     assert changed(first, second) == ["c0000"]
 
@@ -363,12 +365,12 @@ def test_endpoints_for_a_zone_that_was_renamed_serve_their_own() -> None:
     view = snapshot((1, 1), (10, 10))
     was = {
         target.name: Hint(("old",) if target.name in ("a0000", "a0001") else (target.zone,))
-        for target in view.targets
+        for target in view.endpoints
     }
-    before = Previous(was, hinted=True)
-    assert per_zone(decide(view, before)) == {"a": 10, "b": 10}
-    waiting = replace(view, shares=replace(view.shares, silent=frozenset({"old"})))
-    assert per_zone(decide(waiting, before)) == {"a": 8, "b": 10, "old": 2}
+    before = PreviousHints(was, hinted=True)
+    assert per_zone(decide_hints(view, before)) == {"a": 10, "b": 10}
+    waiting = replace(view, shares=replace(view.shares, silent_zones=frozenset({"old"})))
+    assert per_zone(decide_hints(waiting, before)) == {"a": 8, "b": 10, "old": 2}
 
 
 def test_an_endpoint_without_zone_is_named() -> None:
@@ -376,7 +378,7 @@ def test_an_endpoint_without_zone_is_named() -> None:
     view = snapshot(
         (1, 1), [*targets(2, 2), TrafficEndpoint("10.0.0.9", node="n3"), TrafficEndpoint("z")]
     )
-    decision = decide(view, fresh(snapshot((1, 1), (2, 2))).after(view))
+    decision = decide_hints(view, fresh(snapshot((1, 1), (2, 2))).as_previous(view))
     assert (decision.hinted, decision.hints) == (False, {})
     assert decision.reason.object == "Node/n3"
     assert "10.0.0.9" in decision.reason.message
@@ -390,7 +392,7 @@ def test_endpoints_that_are_not_ready_do_not_count() -> None:
     view = snapshot((1, 1, 1), (1, 1, 1))
     dying = TrafficEndpoint("t", zone="a", ready=False, terminating=True)
     waiting = TrafficEndpoint("w", ready=False, serving=False)
-    more = replace(view, targets=(*view.targets, dying, waiting))
+    more = replace(view, endpoints=(*view.endpoints, dying, waiting))
     assert fresh(more) == fresh(view)
 
 
@@ -410,10 +412,10 @@ def test_foreign_endpoints_that_cancel_hints_are_told() -> None:
         TrafficEndpoint("g", ready=False),
         TrafficEndpoint("h", hint=Hint(("a",))),
     )
-    decision = fresh(replace(view, foreign=foreign))
+    decision = fresh(replace(view, foreign_endpoints=foreign))
     assert decision.hinted
     assert [(w.code, w.object) for w in decision.warnings] == [("ForeignEndpoint", "Endpoint/f")]
-    assert fresh(replace(view, foreign=foreign[1:])).warnings == ()
+    assert fresh(replace(view, foreign_endpoints=foreign[1:])).warnings == ()
 
 
 def test_same_zone_knows_no_limits() -> None:
@@ -450,11 +452,12 @@ def test_half_written_hints_are_completed_without_a_change() -> None:
     whole = fresh(view)
     for written in (5, 10, 20):
         some = set(sorted(whole.hints)[:written])
-        half = Previous.read(
-            replace(t, hint=whole.hint(t.name) if t.name in some else Hint()) for t in view.targets
+        half = PreviousHints.from_endpoints(
+            replace(t, hint=whole.hint(t.name) if t.name in some else Hint())
+            for t in view.endpoints
         )
         assert not half.hinted
-        again = decide(view, half)
+        again = decide_hints(view, half)
         assert all(again.hint(name) == whole.hint(name) for name in some)
         assert again.flow(view) == whole.flow(view)
 
@@ -462,18 +465,18 @@ def test_half_written_hints_are_completed_without_a_change() -> None:
 def test_half_written_hints_are_not_added_above_the_limit() -> None:
     """Hints that no proxy obeyed do not count as being there: 11 endpoints stay without."""
     view = snapshot((1, 1, 1), (4, 4, 3))
-    half = Previous.read(
-        replace(t, hint=Hint((t.zone,)) if t.zone != "c" else Hint()) for t in view.targets
+    half = PreviousHints.from_endpoints(
+        replace(t, hint=Hint((t.zone,)) if t.zone != "c" else Hint()) for t in view.endpoints
     )
-    assert not decide(view, half).hinted
+    assert not decide_hints(view, half).hinted
 
 
 def test_hints_for_several_zones_are_replaced() -> None:
     """A hint that names two zones is not one of this mode; the endpoint gets one."""
     view = snapshot((1, 1), (2, 2))
-    before = Previous.read(replace(t, hint=Hint(("a", "b"))) for t in view.targets)
+    before = PreviousHints.from_endpoints(replace(t, hint=Hint(("a", "b"))) for t in view.endpoints)
     assert before.hinted
-    assert per_zone(decide(view, before)) == {"a": 2, "b": 2}
+    assert per_zone(decide_hints(view, before)) == {"a": 2, "b": 2}
 
 
 def test_limits_of_the_service_count() -> None:

@@ -17,21 +17,13 @@ from tests.traffic.clusters import NOTHING, ZONES, fresh, shares, snapshot
 
 from zonewise.api.reason import Reason
 from zonewise.controllers.hints.decided import DecidedService, concerned
-from zonewise.topology import Shares, ZoneShare
-from zonewise.traffic import (
-    Hint,
-    HintCounts,
-    HintDecision,
-    HintRequest,
-    Mode,
-    OverloadLimits,
-    Previous,
-    ServiceSnapshot,
-    TrafficEndpoint,
-    decide,
-    flow,
-)
-from zonewise.traffic.slices import FamilyPlan
+from zonewise.topology.shares import Shares, ZoneShare
+from zonewise.traffic.endpoint import Hint, TrafficEndpoint
+from zonewise.traffic.hints import HintDecision, PreviousHints, ServiceSnapshot, decide_hints
+from zonewise.traffic.limits import HintCounts, OverloadLimits
+from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.traffic.routes.flow import compute_flow
+from zonewise.traffic.slices.planning import FamilyPlan
 
 KEY = ("n", "s")
 MODES = st.sampled_from([Mode.AUTO, Mode.SHARED, Mode.WEIGHTED])
@@ -51,7 +43,7 @@ def known(cpu: list[int]) -> Shares:
 
 def standing(view: ServiceSnapshot, decision: HintDecision) -> DecidedService:
     """How the controller remembers a Service."""
-    family = FamilyPlan(decision, decision.counts(view.targets), len(view.targets), 1, 1)
+    family = FamilyPlan(decision, decision.counts(view.endpoints), len(view.endpoints), 1, 1)
     reason = view.shares.reason
     return DecidedService(
         "u", view.hint_request, {"IPv4": family}, None, "", "" if reason is None else reason.code
@@ -94,15 +86,15 @@ def test_a_restart_decides_what_was_decided_step_by_step(
         if homes is not None:
             targets = tuple(TrafficEndpoint(f"e{n:02}", zone=h) for n, h in enumerate(homes))
         there = ServiceSnapshot(hint_request, known(cpu), targets)
-        asked = homes is not None or remembered is None or judged(remembered, there.shares)
-        restarted = decide(there, previous)
-        if asked:
-            decision, previous = restarted, restarted.after(there)
+        rejudged = homes is not None or remembered is None or judged(remembered, there.shares)
+        restarted = decide_hints(there, previous)
+        if rejudged:
+            decision, previous = restarted, restarted.as_previous(there)
             remembered = standing(there, decision)
         assert restarted.hints == decision.hints
         assert restarted.weights == decision.weights
         assert restarted.hinted == decision.hinted
-        again = decide(there, previous)
+        again = decide_hints(there, previous)
         assert (again.hints, again.weights) == (decision.hints, decision.weights)
 
 
@@ -112,19 +104,19 @@ def test_a_node_event_alone_makes_two_endpoints_swap() -> None:
     names = [f"e{n:02}" for n in range(len(homes))]
     targets = tuple(TrafficEndpoint(n, zone=home) for n, home in zip(names, homes, strict=True))
     hints = dict(zip(names, (Hint((zone,)) for zone in served), strict=True))
-    previous = Previous(hints, hinted=True)
+    previous = PreviousHints(hints, hinted=True)
     small = ServiceSnapshot(HintRequest(Mode.AUTO), shares(3, 8, 8), targets)
-    kept = decide(small, previous)
-    assert kept.hints == hints
+    unchanged = decide_hints(small, previous)
+    assert unchanged.hints == hints
     grown = replace(small, shares=shares(5, 8, 8))
-    assert not judged(standing(small, kept), small.shares)
-    assert judged(standing(small, kept), grown.shares)
-    swapped = decide(grown, previous)
+    assert not judged(standing(small, unchanged), small.shares)
+    assert judged(standing(small, unchanged), grown.shares)
+    swapped = decide_hints(grown, previous)
     assert swapped.hint("e00").zones == ("a",)
     assert Counter(h.zones for h in swapped.hints.values()) == Counter(
         h.zones for h in hints.values()
     )
-    old = flow((replace(t, hint=hints[t.name]) for t in targets), grown.shares)
+    old = compute_flow((replace(t, hint=hints[t.name]) for t in targets), grown.shares)
     new = swapped.flow(grown)
     assert new.overload == old.overload
     assert new.in_zone > old.in_zone
@@ -134,13 +126,13 @@ def test_a_renamed_zone_is_noticed_by_counts() -> None:
     """Hints for a zone that no node bears any more are decided again, limits or not."""
     counts = HintCounts.of([("a", ("a",)), ("a", ("old",)), ("b", ("b",)), ("b", ("b",))])
     limits = OverloadLimits(20, 100)
-    assert limits.crosses(shares(1, 1), counts, hinted=True)
-    silent = Shares(shares(1, 1).zones, silent=frozenset({"old"}))
-    assert not limits.crosses(silent, counts, hinted=True)
+    assert limits.needs_decision(shares(1, 1), counts, hinted=True)
+    silent = Shares(shares(1, 1).zones, silent_zones=frozenset({"old"}))
+    assert not limits.needs_decision(silent, counts, hinted=True)
 
 
 def test_fresh_hints_leave_nothing_to_swap() -> None:
     """What is decided from nothing has nobody away while a guest is at home."""
     view = snapshot((3, 5, 2), (1, 9, 4))
-    assert fresh(view).counts(view.targets).swaps == ()
+    assert fresh(view).counts(view.endpoints).swaps == ()
     assert fresh(view).flow(view).overload < Fraction(1, 5)

@@ -12,18 +12,18 @@ from dataclasses import replace
 from fractions import Fraction
 
 from tests.traffic.clusters import fresh
-from tests.traffic.test_vectors import cluster, lines
+from tests.traffic.recorded_clusters import cluster
+from tests.vectors.recorded import lines
 
-from zonewise.traffic import (
-    HintRequest,
-    Mode,
-    ProxyLocation,
+from zonewise.traffic.endpoint import TrafficEndpoint
+from zonewise.traffic.hints import ServiceSnapshot
+from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.traffic.routes.choice import (
+    ClientLocation,
     Selection,
-    ServiceSnapshot,
-    TrafficEndpoint,
-    nearby,
+    choose_by_hints,
+    choose_by_weights,
 )
-from zonewise.traffic.routes import by_weights
 from zonewise.traffic.weights import parse_weights
 
 Loads = dict[str, dict[str, Fraction]]
@@ -36,9 +36,9 @@ def sent(
     view: ServiceSnapshot, zone: str, selection: Selection[TrafficEndpoint]
 ) -> dict[str, Fraction]:
     """What a zone sends to each of the chosen."""
-    weights = selection.weights or (1,) * len(selection.targets)
+    weights = selection.weights or (1,) * len(selection.endpoints)
     part = view.shares.share(zone) / sum(weights)
-    return {t.name: part * w for t, w in zip(selection.targets, weights, strict=True)}
+    return {t.name: part * w for t, w in zip(selection.endpoints, weights, strict=True)}
 
 
 def both() -> Iterator[tuple[ServiceSnapshot, Loads, Loads]]:
@@ -46,13 +46,16 @@ def both() -> Iterator[tuple[ServiceSnapshot, Loads, Loads]]:
     for row in list(lines("hints.jsonl.gz"))[::EVERY]:
         view = replace(cluster(row), hint_request=HintRequest(Mode.WEIGHTED))
         decision = fresh(view)
-        targets, rows = decision.applied(view.targets), parse_weights(decision.weights)
+        targets, rows = decision.apply(view.endpoints), parse_weights(decision.weights)
         assert rows is not None
-        places = {zone: ProxyLocation(zone) for zone in view.shares.weights}
+        places = {zone: ClientLocation(zone) for zone in view.shares.weights}
         yield (
             view,
-            {zone: sent(view, zone, by_weights(targets, p, rows)) for zone, p in places.items()},
-            {zone: sent(view, zone, nearby(targets, p)) for zone, p in places.items()},
+            {
+                zone: sent(view, zone, choose_by_weights(targets, p, rows))
+                for zone, p in places.items()
+            },
+            {zone: sent(view, zone, choose_by_hints(targets, p)) for zone, p in places.items()},
         )
 
 
@@ -60,14 +63,14 @@ def overload(
     view: ServiceSnapshot, ours: Loads, stock: Loads, part: Mapping[str, Fraction]
 ) -> Fraction:
     """How far the busiest endpoint is above the average, if stock proxies send these parts."""
-    sums = {target.name: Fraction(0) for target in view.targets}
+    sums = {target.name: Fraction(0) for target in view.endpoints}
     for zone in view.shares.weights:
         theirs = part.get(zone, Fraction(0))
         for name, load in stock[zone].items():
             sums[name] += theirs * load
         for name, load in ours[zone].items():
             sums[name] += (1 - theirs) * load
-    return max(sums.values()) * len(view.targets) - 1
+    return max(sums.values()) * len(view.endpoints) - 1
 
 
 def test_mixed_alike_in_every_zone() -> None:

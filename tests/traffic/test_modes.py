@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import msgspec
 import pytest
+from tests.traffic.clusters import NEW, OLD, OVERLOAD, service
 
-from zonewise.api import FeatureGates, ObjectMeta, ParseError, Service, ServiceSpec
-from zonewise.traffic import (
-    HintRequest,
-    Mode,
-    OverloadLimits,
-    ShareNodes,
-    all_local,
-    hint_request_of,
-)
+from zonewise.api import FeatureGates, ParseError, Service
+from zonewise.traffic.limits import OverloadLimits
+from zonewise.traffic.modes import HintRequest, Mode, ShareNodes, hint_request_of, is_all_local
 
-OLD = "service.kubernetes.io/topology-aware-hints"
-NEW = "service.kubernetes.io/topology-mode"
-OVERLOAD = "zonewise.io/overload"
 GATES = FeatureGates()
-
-
-def service(annotations: Mapping[str, str] | None = None, **spec: object) -> Service:
-    """A Service named s."""
-    return Service(
-        metadata=ObjectMeta(name="s", namespace="x", annotations=dict(annotations or {})),
-        spec=msgspec.structs.replace(ServiceSpec(), **spec),
-    )
 
 
 def code(hint_request: HintRequest) -> str:
@@ -39,7 +20,7 @@ def code(hint_request: HintRequest) -> str:
 
 
 @pytest.mark.parametrize(
-    ("asked", "mode"),
+    ("annotated", "mode"),
     [
         (service({OLD: "auto"}), Mode.AUTO),
         (service({OLD: "Auto"}), Mode.AUTO),
@@ -55,14 +36,14 @@ def code(hint_request: HintRequest) -> str:
         (service({NEW: "x.y/z"}, traffic_distribution="PreferClose"), Mode.SAME_ZONE),
     ],
 )
-def test_spellings(asked: Service, mode: Mode) -> None:
+def test_spellings(annotated: Service, mode: Mode) -> None:
     """Every spelling of every source is understood, and annotations win over fields."""
-    hint_request = hint_request_of(asked, GATES)
+    hint_request = hint_request_of(annotated, GATES)
     assert (hint_request.mode, hint_request.reason) == (mode, None)
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("annotated", "expected"),
     [
         (service(), "NotAsked"),
         (service({OLD: ""}), "NotAsked"),
@@ -90,9 +71,9 @@ def test_spellings(asked: Service, mode: Mode) -> None:
         (service({NEW: "Auto", "zonewise.io/share-nodes": "some"}), "InvalidShareNodes"),
     ],
 )
-def test_refusals(asked: Service, expected: str) -> None:
+def test_refusals(annotated: Service, expected: str) -> None:
     """What excludes hints, or is not understood, gives none, and says which Service it was."""
-    hint_request = hint_request_of(asked, GATES)
+    hint_request = hint_request_of(annotated, GATES)
     assert code(hint_request) == expected
     assert hint_request.reason is not None
     assert hint_request.reason.object == "Service/x/s"
@@ -100,7 +81,7 @@ def test_refusals(asked: Service, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "partly_local",
     [
         service({NEW: "Auto"}, type="LoadBalancer", external_traffic_policy="Local"),
         service({NEW: "Auto"}, type="NodePort", internal_traffic_policy="Local"),
@@ -108,10 +89,10 @@ def test_refusals(asked: Service, expected: str) -> None:
         service({NEW: "Auto"}, internal_traffic_policy="Cluster"),
     ],
 )
-def test_one_path_that_is_not_local_is_enough(asked: Service) -> None:
+def test_one_path_that_is_not_local_is_enough(partly_local: Service) -> None:
     """Local on some paths only leaves the choice per path to the proxy."""
-    assert not all_local(asked)
-    assert hint_request_of(asked, GATES).mode is Mode.AUTO
+    assert not is_all_local(partly_local)
+    assert hint_request_of(partly_local, GATES).mode is Mode.AUTO
 
 
 def test_gates_guard_the_field_not_the_annotation() -> None:
@@ -147,6 +128,6 @@ def test_bad_limits(text: str) -> None:
 def test_share_nodes() -> None:
     """Shares are made of all nodes unless a Service asks for those it tolerates."""
     key = "zonewise.io/share-nodes"
-    asked = [service({NEW: "Auto"} | more) for more in ({}, {key: "all"}, {key: "tolerated"})]
-    modes = [hint_request_of(one, GATES).share_nodes for one in asked]
+    services = [service({NEW: "Auto"} | more) for more in ({}, {key: "all"}, {key: "tolerated"})]
+    modes = [hint_request_of(candidate, GATES).share_nodes for candidate in services]
     assert modes == [ShareNodes.ALL, ShareNodes.ALL, ShareNodes.TOLERATED]

@@ -13,22 +13,29 @@ from tests.traffic.slice_server import SliceServer, pod, pods
 
 from zonewise.api import EndpointSlice
 from zonewise.api.reason import Reason
-from zonewise.topology import Shares, ZoneShare
-from zonewise.traffic import (
+from zonewise.topology.shares import Shares, ZoneShare
+from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.traffic.routes.choice import ClientLocation, RouteRule
+from zonewise.traffic.routes.service import compute_service_routes
+from zonewise.traffic.slices.rehinting import rehint
+from zonewise.traffic.weights import (
+    MAX_TEXT_LENGTH,
     WEIGHTS_ANNOTATION,
-    HintRequest,
-    Mode,
-    ProxyLocation,
-    RouteRule,
-    service_routes,
-    weights_good,
+    parse_weights,
+    weights_suffice,
 )
-from zonewise.traffic.slices import rehint
-from zonewise.traffic.weights import LONGEST, parse_weights
 
 WISHES = {mode: HintRequest(mode) for mode in (Mode.AUTO, Mode.SHARED, Mode.WEIGHTED)}
 OFF = HintRequest()
-BAD = ("{", "[]", "{}x", '{"a":{"a":-1}}', "null", "\u00e9", '{"a":{"a":1}}' + " " * LONGEST)
+BAD = (
+    "{",
+    "[]",
+    "{}x",
+    '{"a":{"a":-1}}',
+    "null",
+    "\u00e9",
+    '{"a":{"a":1}}' + " " * MAX_TEXT_LENGTH,
+)
 
 steps = st.lists(
     st.one_of(
@@ -49,7 +56,7 @@ def texts(server: SliceServer) -> list[str]:
     return [
         piece.metadata.annotations.get(WEIGHTS_ANNOTATION, "")
         for piece in server.slices.values()
-        if any(one.conditions.ready for one in piece.endpoints or ())
+        if any(endpoint.conditions.ready for endpoint in piece.endpoints or ())
     ]
 
 
@@ -81,8 +88,8 @@ def test_whatever_happens_slices_end_right(life: list[tuple[str, object]], seed:
             gone = draw.sample(sorted(server.pods), len(server.pods) // 2)
             for name in gone:
                 del server.pods[name]
-            for place, count in enumerate(more):
-                server.put([pod(number + n, ZONES[place]) for n in range(count)])
+            for index, count in enumerate(more):
+                server.put([pod(number + n, ZONES[index]) for n in range(count)])
                 number += count
         elif what == "die":
             assert isinstance(more, int)
@@ -94,15 +101,15 @@ def test_whatever_happens_slices_end_right(life: list[tuple[str, object]], seed:
             spoil(server, more)
         else:
             server.memory = None
-        made = server.sync()
+        plan = server.sync()
         assert server.settled(), what
-        decision = made.decision
+        decision = plan.decision
         assert decision is not None
-        wanted = decision.weights if server.hint_request.mode is Mode.WEIGHTED else ""
-        assert set(texts(server)) <= {wanted}
-        if wanted:
-            own = made.families["IPv4"].counts.own
-            assert weights_good(wanted, own, server.shares, server.hint_request.limits)
+        weights = decision.weights if server.hint_request.mode is Mode.WEIGHTED else ""
+        assert set(texts(server)) <= {weights}
+        if weights:
+            own = plan.families["IPv4"].counts.own
+            assert weights_suffice(weights, own, server.shares, server.hint_request.limits)
 
 
 @pytest.mark.parametrize("text", BAD)
@@ -111,11 +118,11 @@ def test_a_spoiled_text_is_not_obeyed_and_is_put_right(text: str) -> None:
     server = SliceServer(hint_request=WISHES[Mode.WEIGHTED], limit=3)
     server.put(pods(3, 2, 1))
     server.sync()
-    place = ProxyLocation("c", "n")
+    location = ClientLocation("c", "n")
 
     def rule() -> RouteRule:
-        made = service_routes(server.service, server.slices.values(), place, {})
-        return made.ports[0].routes[0].why
+        computed = compute_service_routes(server.service, server.slices.values(), location, {})
+        return computed.ports[0].routes[0].rule
 
     assert rule() is RouteRule.WEIGHTED
     spoil(server, text)
@@ -157,7 +164,10 @@ def test_a_renamed_zone_gets_weights_of_its_own() -> None:
     assert '"c"' not in after
     assert '"new":{' in after
     assert all(
-        zone.name != "c" for one in server.endpoints() if one.hints for zone in one.hints.for_zones
+        zone.name != "c"
+        for endpoint in server.endpoints()
+        if endpoint.hints
+        for zone in endpoint.hints.for_zones
     )
     assert server.settled()
 
@@ -169,12 +179,12 @@ def test_nine_zones() -> None:
     server.sync()
     (text,) = set(texts(server))
     assert parse_weights(text) is not None
-    assert len(text) < LONGEST
+    assert len(text) < MAX_TEXT_LENGTH
     hinted: list[EndpointSlice] = list(server.slices.values())
     most = max(
-        len(one.hints.for_zones) if one.hints else 0
+        len(endpoint.hints.for_zones) if endpoint.hints else 0
         for piece in hinted
-        for one in piece.endpoints or ()
+        for endpoint in piece.endpoints or ()
     )
     assert most <= 8
     assert server.settled()

@@ -10,22 +10,13 @@ from tests.traffic.clusters import NOTHING, fresh, shares, snapshot
 from tests.traffic.slice_server import SliceServer, pod, pods
 
 from zonewise.api import EndpointSlice
-from zonewise.topology import Shares, ZoneShare
-from zonewise.traffic import (
-    WEIGHTS_ANNOTATION,
-    Hint,
-    HintCounts,
-    HintRequest,
-    Mode,
-    OverloadLimits,
-    Previous,
-    ServiceSnapshot,
-    TrafficEndpoint,
-    decide,
-    weights_good,
-    zone_rows,
-)
-from zonewise.traffic.slices import rehint, rehint_one
+from zonewise.topology.shares import Shares, ZoneShare
+from zonewise.traffic.endpoint import Hint, TrafficEndpoint
+from zonewise.traffic.hints import PreviousHints, ServiceSnapshot, decide_hints, zone_rows
+from zonewise.traffic.limits import HintCounts, OverloadLimits
+from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.traffic.slices.rehinting import rehint, rehint_slice
+from zonewise.traffic.weights import WEIGHTS_ANNOTATION, weights_suffice
 
 SHARED, WEIGHTED = HintRequest(Mode.SHARED), HintRequest(Mode.WEIGHTED)
 
@@ -52,7 +43,7 @@ def test_a_small_service_is_hinted_where_auto_refuses() -> None:
 def test_an_endpoint_names_its_own_zone_first() -> None:
     """A proxy that reads only the first zone finds the endpoint's own there, if it is for it."""
     view = snapshot((1, 1, 1), (2, 1, 1), mode=Mode.SHARED)
-    homes = {target.name: target.zone for target in view.targets}
+    homes = {target.name: target.zone for target in view.endpoints}
     for name, hint in fresh(view).hints.items():
         assert homes[name] not in hint.zones[1:]
 
@@ -61,9 +52,11 @@ def test_a_hint_that_changes_hands_names_no_zone_that_is_gone() -> None:
     """Zone c has no node any more: what its endpoint was for goes home to b, and c is forgotten."""
     view = snapshot(shares(2, 1), (2, 2, 1), mode=Mode.SHARED)
     before = {"a0000": "c", "a0001": "c", "b0000": "b", "c0000": "bc"}
-    decision = decide(view, Previous({name: Hint(tuple(z)) for name, z in before.items()}, True))
+    decision = decide_hints(
+        view, PreviousHints({name: Hint(tuple(z)) for name, z in before.items()}, True)
+    )
     assert decision.hints["b0001"] == Hint(("b",))
-    assert decide(view, Previous(decision.hints, True)).hints == decision.hints
+    assert decide_hints(view, PreviousHints(decision.hints, True)).hints == decision.hints
 
 
 def test_nothing_to_gain_has_both_numbers() -> None:
@@ -86,11 +79,11 @@ def test_crossing_is_judged_by_sets_of_zones() -> None:
     """Shares that push one set of zones above the limit cross it; others do not."""
     homes = (("a", ("a",)), ("a", ("a", "c")), ("b", ("b", "c")), ("c", ("c", "b")))
     counts, limits = HintCounts.of(homes), OverloadLimits()
-    assert limits.shared_within(shares(1, 1, 1), counts)
-    assert not limits.shared_within(shares(3, 1, 1), counts)
-    assert not limits.shared_within(shares(1, 1, 1, 1), counts)
+    assert limits.is_shared_within_drop(shares(1, 1, 1), counts)
+    assert not limits.is_shared_within_drop(shares(3, 1, 1), counts)
+    assert not limits.is_shared_within_drop(shares(1, 1, 1, 1), counts)
     bare = HintCounts.of((home, ()) for home, _ in homes)
-    assert limits.shared_crosses(shares(1, 1), bare, hinted=False)
+    assert limits.shared_needs_decision(shares(1, 1), bare, hinted=False)
 
 
 def test_weights_are_the_same_text_on_every_slice() -> None:
@@ -139,14 +132,14 @@ def test_foreign_slices_get_weights_too() -> None:
     (bare,) = server.slices.values()
     known = shares(1, 1, 1)
     (hinted,) = rehint([bare], WEIGHTED, known).update
-    assert weights_good(
+    assert weights_suffice(
         hinted.metadata.annotations[WEIGHTS_ANNOTATION],
         {"a": 6, "b": 3, "c": 1},
         known,
         OverloadLimits(),
     )
     stripped: EndpointSlice = bare
-    again = rehint_one(stripped, before=hinted, others=[], hint_request=WEIGHTED, shares=known)
+    again = rehint_slice(stripped, previous=hinted, others=[], hint_request=WEIGHTED, shares=known)
     assert again.metadata.annotations == hinted.metadata.annotations
     assert again.endpoints == hinted.endpoints
 
@@ -157,7 +150,7 @@ def test_weights_that_are_too_long_are_left_out() -> None:
     targets = tuple(
         TrafficEndpoint(f"10.0.0.{n}", zone=zone.name) for n, zone in enumerate(zones[:30])
     )
-    decision = decide(ServiceSnapshot(WEIGHTED, Shares(zones), targets), NOTHING)
+    decision = decide_hints(ServiceSnapshot(WEIGHTED, Shares(zones), targets), NOTHING)
     assert decision.weights == ""
     assert [warning.code for warning in decision.warnings] == ["WeightsTooLong"]
 
@@ -166,9 +159,9 @@ def test_weights_that_are_too_long_are_left_out() -> None:
 def test_unsound_facts_take_everything_away(mode: Mode) -> None:
     """An endpoint without a zone: no hints and no weights, as in mode Auto."""
     view = snapshot((1, 1, 1), (2, 1, 1), mode=mode)
-    nowhere = (TrafficEndpoint("a0000"), *view.targets[1:])
-    decision = decide(
-        ServiceSnapshot(view.hint_request, view.shares, nowhere), fresh(view).after(view)
+    nowhere = (TrafficEndpoint("a0000"), *view.endpoints[1:])
+    decision = decide_hints(
+        ServiceSnapshot(view.hint_request, view.shares, nowhere), fresh(view).as_previous(view)
     )
     assert (decision.hinted, decision.weights, dict(decision.hints)) == (False, "", {})
     assert decision.reason.code == "EndpointWithoutZone"

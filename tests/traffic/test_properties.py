@@ -12,19 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.traffic.clusters import NOTHING, fresh, overloads, per_zone, shares, snapshot
 
-from zonewise.topology import Shares
-from zonewise.traffic import (
-    Hint,
-    HintCounts,
-    HintRequest,
-    Mode,
-    OverloadLimits,
-    Previous,
-    ServiceSnapshot,
-    TrafficEndpoint,
-    decide,
-)
-from zonewise.traffic.allocation import ZonedEndpoint, retain, spread
+from zonewise.topology.shares import Shares
+from zonewise.traffic.allocation import ZonedEndpoint, retain_hints, spread_endpoints
+from zonewise.traffic.endpoint import Hint, TrafficEndpoint
+from zonewise.traffic.hints import PreviousHints, ServiceSnapshot, decide_hints
+from zonewise.traffic.limits import HintCounts, OverloadLimits
+from zonewise.traffic.modes import HintRequest, Mode
 
 SMALL = st.lists(st.integers(1, 9), min_size=2, max_size=4)
 
@@ -42,16 +35,16 @@ def clusters(draw: st.DrawFn, most: int = 60) -> ServiceSnapshot:
 
 
 @st.composite
-def changes(draw: st.DrawFn) -> tuple[ServiceSnapshot, Previous]:
+def changes(draw: st.DrawFn) -> tuple[ServiceSnapshot, PreviousHints]:
     """A cluster whose endpoints had hints, some good, some for a zone that is gone, some none."""
     view = draw(clusters())
     zones = [*view.shares.weights, "gone", ""]
     hints = {
         target.name: Hint((zone,) if (zone := draw(st.sampled_from(zones))) else ())
-        for target in view.targets
+        for target in view.endpoints
     }
     known = {name: hint for name, hint in hints.items() if hint or draw(st.booleans())}
-    return view, Previous(known, draw(st.booleans()))
+    return view, PreviousHints(known, draw(st.booleans()))
 
 
 def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
@@ -66,10 +59,10 @@ def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 def best(view: ServiceSnapshot) -> tuple[Fraction, Fraction] | None:
     """In-zone and overload of the best of all assignments below the limit, by trying all."""
-    there = Counter(target.zone for target in view.targets)
-    count, zones = len(view.targets), list(view.shares.weights)
+    there = Counter(target.zone for target in view.endpoints)
+    count, zones = len(view.endpoints), list(view.shares.weights)
     limit = Fraction(view.hint_request.limits.add, 100)
-    found: list[tuple[Fraction, Fraction]] = []
+    outcomes: list[tuple[Fraction, Fraction]] = []
     if count < len(zones):
         return None
     for quota in compositions(count, len(zones)):
@@ -77,8 +70,8 @@ def best(view: ServiceSnapshot) -> tuple[Fraction, Fraction] | None:
         overload = max(share * count / n for share, _, n in pairs) - 1
         if overload < limit:
             stays = sum((s * min(Fraction(1), Fraction(e, n)) for s, e, n in pairs), Fraction(0))
-            found.append((stays, -overload))
-    return max(found) if found else None
+            outcomes.append((stays, -overload))
+    return max(outcomes) if outcomes else None
 
 
 @given(clusters(most=14))
@@ -92,15 +85,15 @@ def test_fresh_hints_are_the_best_there_are(view: ServiceSnapshot) -> None:
 
 
 @given(changes())
-def test_limits_hold_whatever_was_before(case: tuple[ServiceSnapshot, Previous]) -> None:
+def test_limits_hold_whatever_was_before(case: tuple[ServiceSnapshot, PreviousHints]) -> None:
     """Every ready endpoint has one hint, no zone is above the limit, or nothing is hinted."""
     view, previous = case
-    decision = decide(view, previous)
+    decision = decide_hints(view, previous)
     if not decision.hinted:
         assert decision.hints == {}
-        assert int(decision.reason.numbers["needed"]) > len(view.targets)
+        assert int(decision.reason.numbers["needed"]) > len(view.endpoints)
         return
-    assert decision.hints.keys() == {target.name for target in view.targets}
+    assert decision.hints.keys() == {target.name for target in view.endpoints}
     limits = view.hint_request.limits
     worst = max(overloads(view, decision).values())
     assert worst <= Fraction(limits.drop, 100)
@@ -110,37 +103,39 @@ def test_limits_hold_whatever_was_before(case: tuple[ServiceSnapshot, Previous])
 
 
 @given(changes())
-def test_deciding_again_changes_nothing(case: tuple[ServiceSnapshot, Previous]) -> None:
+def test_deciding_again_changes_nothing(case: tuple[ServiceSnapshot, PreviousHints]) -> None:
     """A decision that was written is what the next one finds and keeps."""
     view, previous = case
-    decision = decide(view, previous)
-    assert decide(view, decision.after(view)) == decision
+    decision = decide_hints(view, previous)
+    assert decide_hints(view, decision.as_previous(view)) == decision
 
 
 @given(changes(), st.randoms(use_true_random=False))
-def test_order_never_matters(case: tuple[ServiceSnapshot, Previous], rng: Random) -> None:
+def test_order_never_matters(case: tuple[ServiceSnapshot, PreviousHints], rng: Random) -> None:
     """Endpoints, zones and earlier hints in another order give the same decision."""
     view, previous = case
-    ends, zones, hints = list(view.targets), list(view.shares.zones), list(previous.hints.items())
+    ends, zones, hints = list(view.endpoints), list(view.shares.zones), list(previous.hints.items())
     rng.shuffle(ends)
     rng.shuffle(zones)
     rng.shuffle(hints)
     other = ServiceSnapshot(view.hint_request, Shares(tuple(zones)), tuple(ends))
-    assert decide(other, Previous(dict(hints), previous.hinted)) == decide(view, previous)
+    assert decide_hints(other, PreviousHints(dict(hints), previous.hinted)) == decide_hints(
+        view, previous
+    )
 
 
 @given(changes())
-def test_judging_agrees_with_deciding(case: tuple[ServiceSnapshot, Previous]) -> None:
+def test_judging_agrees_with_deciding(case: tuple[ServiceSnapshot, PreviousHints]) -> None:
     """If counts say that no limit is crossed, a decision changes no hint that is there."""
     view, previous = case
     limits = view.hint_request.limits
-    names = {target.name for target in view.targets}
+    names = {target.name for target in view.endpoints}
     whole = previous.hinted and names == {n for n, h in previous.hints.items() if h}
     hints = previous.hints if whole else {}
-    counts = HintCounts.of((t.zone, hints.get(t.name, Hint()).zones) for t in view.targets)
-    previous = Previous(hints, whole)
-    crosses = limits.crosses(view.shares, counts, hinted=whole)
-    decision = decide(view, previous)
+    counts = HintCounts.of((t.zone, hints.get(t.name, Hint()).zones) for t in view.endpoints)
+    previous = PreviousHints(hints, whole)
+    crosses = limits.needs_decision(view.shares, counts, hinted=whole)
+    decision = decide_hints(view, previous)
     assert (decision.hints != hints or decision.hinted != whole) == crosses
 
 
@@ -148,27 +143,30 @@ def fewest_moves(
     ends: Sequence[ZonedEndpoint], weights: Mapping[str, int], minimum: Mapping[str, int]
 ) -> int:
     """What all zones lack beyond what new endpoints bring."""
-    have = Counter(end.before for end in ends)
+    have = Counter(end.previous_zone for end in ends)
     lacking = sum(max(0, minimum[zone] - have[zone]) for zone in weights)
     return max(0, lacking - have[""])
 
 
 @given(changes())
-def test_no_hint_moves_without_need(case: tuple[ServiceSnapshot, Previous]) -> None:
+def test_no_hint_moves_without_need(case: tuple[ServiceSnapshot, PreviousHints]) -> None:
     """Moves are none within the limit and otherwise as many as zones lack, never more."""
     view, previous = case
-    limits, count = view.hint_request.limits, len(view.targets)
+    limits, count = view.hint_request.limits, len(view.endpoints)
     ends = [
         ZonedEndpoint(t.name, t.zone, (previous.hints.get(t.name, Hint()).zones or ("",))[0])
-        for t in view.targets
+        for t in view.endpoints
     ]
-    keep, aim = limits.to_keep(view.shares, count), limits.to_add(view.shares, count)
+    keep, aim = (
+        limits.minimum_to_keep(view.shares, count),
+        limits.minimum_to_add(view.shares, count),
+    )
     weights = view.shares.weights
-    result = retain(ends, weights, keep=keep, aim=aim)
+    result = retain_hints(ends, weights, minimum_to_keep=keep, minimum_to_add=aim)
     if result is None:
         assert sum(keep.values()) > count
         return
-    moves = sum(bool(end.before) and result[end.name] != end.before for end in ends)
+    moves = sum(bool(end.previous_zone) and result[end.name] != end.previous_zone for end in ends)
     if fewest_moves(ends, weights, keep) == 0:
         assert moves == 0
         return
@@ -182,7 +180,7 @@ def test_no_hint_moves_without_need(case: tuple[ServiceSnapshot, Previous]) -> N
 def test_written_hints_are_kept_where_they_fit(view: ServiceSnapshot) -> None:
     """Starting afresh over one's own hints gives the same hints."""
     decision = fresh(view)
-    again = decide(view, replace(decision.after(view), hinted=False))
+    again = decide_hints(view, replace(decision.as_previous(view), hinted=False))
     assert again == decision
 
 
@@ -190,11 +188,11 @@ def test_written_hints_are_kept_where_they_fit(view: ServiceSnapshot) -> None:
 def test_minimum_is_the_smallest(cpu: list[int], count: int, limit: int) -> None:
     """One endpoint less than the minimum would break the limit; the minimum does not."""
     limits, known = OverloadLimits(limit, limit), shares(*cpu)
-    for zone, least in limits.to_add(known, count).items():
+    for zone, least in limits.minimum_to_add(known, count).items():
         load = known.share(zone) * count * 100
         assert load < least * (100 + limit)
         assert least == 1 or load >= (least - 1) * (100 + limit)
-    for zone, least in limits.to_keep(known, count).items():
+    for zone, least in limits.minimum_to_keep(known, count).items():
         load = known.share(zone) * count * 100
         assert load <= least * (100 + limit)
         assert least == 1 or load > (least - 1) * (100 + limit)
@@ -205,7 +203,7 @@ def test_minimum_is_the_smallest(cpu: list[int], count: int, limit: int) -> None
 def test_large_services(count: int, zones: int) -> None:
     """Hundreds of endpoints in one zone of many are spread to all."""
     view = snapshot([1] * min(zones, 10), [count])
-    decision = decide(view, NOTHING)
+    decision = decide_hints(view, NOTHING)
     assert decision.hinted
     assert max(overloads(view, decision).values()) < Fraction(1, 5)
 
@@ -216,5 +214,5 @@ def test_spread_gives_guests_to_the_zone_that_loses_least() -> None:
         ZonedEndpoint(f"b{n}", "b") for n in range(2)
     ]
     ends += [ZonedEndpoint(f"x{n}", "x") for n in range(3)]
-    result = spread(ends, {"a": 8, "b": 2}, {"a": 8, "b": 2})
+    result = spread_endpoints(ends, {"a": 8, "b": 2}, {"a": 8, "b": 2})
     assert Counter(result.values()) == {"a": 8, "b": 5}

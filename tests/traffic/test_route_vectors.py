@@ -8,22 +8,22 @@ from tests.traffic.route_vectors import Vector, judged, vectors
 FIELDS = ("port", "family", "protocol", "path", "address", "number", "from", "action", "why", "key")
 
 
-@pytest.mark.parametrize("vector", [pytest.param(one, id=one.name) for one in vectors()])
+@pytest.mark.parametrize("vector", [pytest.param(vector, id=vector.name) for vector in vectors()])
 def test_every_node_has_its_routes(vector: Vector) -> None:
     """The routes, health checks and notes of every node are those of the table, in any order."""
     for node, expected in vector.expect.items():
-        made = vector.routes(node)
-        assert made == vector.routes(node, backwards=True)
-        found = made.plain()
-        assert judged(found["routes"], *FIELDS) == judged(expected.routes, *FIELDS), node
+        computed = vector.routes(node)
+        assert computed == vector.routes(node, backwards=True)
+        document = computed.to_dict()
+        assert judged(document["routes"], *FIELDS) == judged(expected.routes, *FIELDS), node
         checks = [
-            {k: v for k, v in row.items() if k != "namespace"} for row in found["healthChecks"]
+            {k: v for k, v in row.items() if k != "namespace"} for row in document["healthChecks"]
         ]
         assert checks == expected.health_checks, node
-        assert [note["code"] for note in found["notes"]] == vector.notes, node
+        assert [note["code"] for note in document["notes"]] == vector.notes, node
 
 
 def test_names_say_which_they_are() -> None:
     """A vector is found by its name."""
-    names = [one.name for one in vectors()]
+    names = [vector.name for vector in vectors()]
     assert len(set(names)) == len(names)

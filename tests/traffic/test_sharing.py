@@ -13,25 +13,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.traffic.clusters import ZONES, shares
-from tests.traffic.test_vectors import cluster, lines, state
+from tests.traffic.recorded_clusters import cluster, state
+from tests.vectors.recorded import lines
 
-from zonewise.topology import Shares, ZoneShare
-from zonewise.traffic import Hint, flow
-from zonewise.traffic.exchange import Hinted, Zones, exchange, swaps, worthwhile
-from zonewise.traffic.limits import WORTH_SHARED, OverloadLimits
-from zonewise.traffic.profiles import packings
-from zonewise.traffic.sharing import Shared, in_zone_of, share
+from zonewise.topology.shares import Shares, ZoneShare
+from zonewise.traffic.endpoint import Hint
+from zonewise.traffic.limits import MIN_SWAP_GAIN_SHARED, OverloadLimits
+from zonewise.traffic.profiles import packing_budget
+from zonewise.traffic.routes.flow import compute_flow
+from zonewise.traffic.sharing import SharedZones, in_zone_of, share_endpoints
+from zonewise.traffic.swaps import (
+    HintedEndpoint,
+    Zones,
+    find_swaps,
+    is_any_worthwhile,
+    swap_hints,
+)
 
 LIMITS = OverloadLimits()
 ADD, DROP = Fraction(20, 100), Fraction(30, 100)
 
 
-def endpoints(*counts: int) -> list[Hinted]:
+def endpoints(*counts: int) -> list[HintedEndpoint]:
     """So many endpoints in zones a, b, c…, none hinted yet."""
-    return [Hinted(f"{ZONES[n]}{i:03}", ZONES[n]) for n, c in enumerate(counts) for i in range(c)]
+    return [
+        HintedEndpoint(f"{ZONES[n]}{i:03}", ZONES[n])
+        for n, c in enumerate(counts)
+        for i in range(c)
+    ]
 
 
-def overload(there: Sequence[Hinted], zones: Mapping[str, Zones], known: Shares) -> Fraction:
+def overload(
+    there: Sequence[HintedEndpoint], zones: Mapping[str, Zones], known: Shares
+) -> Fraction:
     """How far the busiest endpoint is above the average, by the book; every zone must be named."""
     named = Counter(zone for endpoint in there for zone in zones[endpoint.name])
     assert all(named[zone] for zone in known.weights)
@@ -44,17 +58,17 @@ def overload(there: Sequence[Hinted], zones: Mapping[str, Zones], known: Shares)
     return max(loads) * len(there) / known.total - 1
 
 
-def fresh(there: Sequence[Hinted], known: Shares) -> Shared:
-    return share(there, known, LIMITS, hinted=False)
+def fresh(there: Sequence[HintedEndpoint], known: Shares) -> SharedZones:
+    return share_endpoints(there, known, LIMITS, hinted=False)
 
 
-def after(there: Sequence[Hinted], decided: Shared) -> list[Hinted]:
+def after(there: Sequence[HintedEndpoint], decided: SharedZones) -> list[HintedEndpoint]:
     """The same endpoints with the hints that were decided."""
     return [replace_before(endpoint, decided.zones.get(endpoint.name, ())) for endpoint in there]
 
 
-def replace_before(endpoint: Hinted, zones: Zones) -> Hinted:
-    return endpoint._replace(before=zones)
+def replace_before(endpoint: HintedEndpoint, zones: Zones) -> HintedEndpoint:
+    return endpoint._replace(previous_zones=zones)
 
 
 def test_four_endpoints_in_three_zones() -> None:
@@ -69,10 +83,10 @@ def test_four_endpoints_in_three_zones() -> None:
 def test_what_an_outage_leaves_is_put_right() -> None:
     """Endpoints that served all zones while one was lost serve their own again when it is back."""
     known = shares(10, 10, 10)
-    there = [Hinted("a", "a", ("a", "b", "c")), Hinted("c", "c", ("a", "b", "c"))]
-    decided = share(there, known, LIMITS, hinted=True)
+    there = [HintedEndpoint("a", "a", ("a", "b", "c")), HintedEndpoint("c", "c", ("a", "b", "c"))]
+    decided = share_endpoints(there, known, LIMITS, hinted=True)
     assert decided.in_zone == fresh(endpoints(1, 0, 1), known).in_zone == Fraction(2, 3)
-    assert share(after(there, decided), known, LIMITS, hinted=True) == decided
+    assert share_endpoints(after(there, decided), known, LIMITS, hinted=True) == decided
 
 
 def test_nothing_to_gain() -> None:
@@ -99,19 +113,21 @@ def optimum(counts: Sequence[int], weights: Sequence[int]) -> Fraction:
         named = [0] * len(weights)
         home = [0] * len(weights)
         for own, part in enumerate(parts):
-            for one in part:
-                home[own] += own in one
-                for zone in one:
+            for named_zones in part:
+                home[own] += own in named_zones
+                for zone in named_zones:
                     named[zone] += 1
         if not all(named):
             continue
-        kept = sum((Fraction(weights[z] * home[z], named[z]) for z in zones), Fraction(0)) / total
-        if kept > best and all(
-            sum(Fraction(weights[z] * n, named[z] * total) for z in one) < 1 + ADD
+        in_zone = (
+            sum((Fraction(weights[z] * home[z], named[z]) for z in zones), Fraction(0)) / total
+        )
+        if in_zone > best and all(
+            sum(Fraction(weights[z] * n, named[z] * total) for z in named_zones) < 1 + ADD
             for part in parts
-            for one in part
+            for named_zones in part
         ):
-            best = kept
+            best = in_zone
     return best
 
 
@@ -124,6 +140,7 @@ def generated() -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         yield tuple(homes[z] for z in range(3)), tuple(draw.randint(1, 9) for _ in range(3))
 
 
+@pytest.mark.slow
 def test_small_services_reach_the_optimum() -> None:
     """Equal to the best of all assignments on 97 of 100, and never below 0.95 of it."""
     known: dict[tuple[tuple[int, ...], tuple[int, ...]], Fraction] = {}
@@ -167,7 +184,7 @@ def test_few_endpoints_in_many_zones_name_eight() -> None:
 def test_few_endpoints_in_a_thousand_zones_are_refused(count: int) -> None:
     """Where every node is a zone of its own, a handful of endpoints gets an answer: no hints."""
     zones = tuple(ZoneShare(f"node-{n:04}", 1, 4000, 4000) for n in range(1100))
-    there = [Hinted(str(n), zones[n].name) for n in range(count)]
+    there = [HintedEndpoint(str(n), zones[n].name) for n in range(count)]
     assert fresh(there, Shares(zones)).zones == {}
 
 
@@ -177,7 +194,7 @@ def test_recorded_clusters() -> None:
     small: list[Fraction] = []
     for row in lines("hints.jsonl.gz"):
         view = cluster(row)
-        there = [Hinted(target.name, target.zone) for target in view.targets]
+        there = [HintedEndpoint(target.name, target.zone) for target in view.endpoints]
         decided = fresh(there, view.shares)
         if decided.zones:
             assert overload(there, decided.zones, view.shares) < ADD, row
@@ -189,6 +206,7 @@ def test_recorded_clusters() -> None:
     assert sum(small) / len(small) >= Fraction(6420, 10000)
 
 
+@pytest.mark.slow
 def test_recorded_lives() -> None:
     """Over 1,640 states limits hold, few hints change, and most traffic stays in zone."""
     changes = moved = steps = 0
@@ -200,21 +218,21 @@ def test_recorded_lives() -> None:
         for number, step in enumerate(life["steps"]):
             view = state(step)
             ready = sorted(
-                (target for target in view.targets if target.ready), key=lambda t: t.name
+                (target for target in view.endpoints if target.ready), key=lambda t: t.name
             )
             zones: dict[str, Zones] = {}
             if view.shares.reason is None and ready and all(target.zone for target in ready):
-                there = [Hinted(t.name, t.zone, before.get(t.name, ())) for t in ready]
-                decided = share(there, view.shares, LIMITS, hinted=bool(before))
-                again = share(after(there, decided), view.shares, LIMITS, hinted=True)
+                there = [HintedEndpoint(t.name, t.zone, before.get(t.name, ())) for t in ready]
+                decided = share_endpoints(there, view.shares, LIMITS, hinted=bool(before))
+                again = share_endpoints(after(there, decided), view.shares, LIMITS, hinted=True)
                 zones = dict(decided.zones)
                 if zones:
                     assert again.zones == zones, (life["name"], number)
                     worst = overload(there, zones, view.shares)
                     assert worst <= DROP
                     assert before or worst < ADD
-            hinted = [replace(t, hint=Hint(zones.get(t.name, ()))) for t in view.targets]
-            in_zone += flow(hinted, view.shares).in_zone
+            hinted = [replace(t, hint=Hint(zones.get(t.name, ()))) for t in view.endpoints]
+            in_zone += compute_flow(hinted, view.shares).in_zone
             now = {target.name: zones.get(target.name, ()) for target in ready}
             for name in now.keys() & earlier.keys():
                 changes += now[name] != earlier[name]
@@ -250,7 +268,7 @@ def test_any_cluster(case: tuple[list[int], list[int]], draw: random.Random) -> 
     assert decided.zones.keys() == {endpoint.name for endpoint in there}
     assert all(1 <= len(zones) <= 8 for zones in decided.zones.values())
     assert overload(there, decided.zones, known) < ADD
-    assert share(after(there, decided), known, LIMITS, hinted=True).zones == decided.zones
+    assert share_endpoints(after(there, decided), known, LIMITS, hinted=True).zones == decided.zones
 
 
 @given(CLUSTERS, CLUSTERS, st.randoms(use_true_random=False))
@@ -263,19 +281,19 @@ def test_any_change(
     old = fresh(endpoints(*first[0]), shares(*first[1][: len(first[0])]))
     known = shares(*second[1][: len(second[0])])
     there = [
-        endpoint._replace(before=old.zones.get(endpoint.name, ()))
+        endpoint._replace(previous_zones=old.zones.get(endpoint.name, ()))
         for endpoint in endpoints(*second[0])
     ]
     if not old.zones:
         return
-    decided = share(there, known, LIMITS, hinted=True)
+    decided = share_endpoints(there, known, LIMITS, hinted=True)
     shuffled = list(there)
     draw.shuffle(shuffled)
-    assert share(shuffled, known, LIMITS, hinted=True) == decided
+    assert share_endpoints(shuffled, known, LIMITS, hinted=True) == decided
     if decided.zones:
         assert overload(there, decided.zones, known) <= DROP
         assert in_zone_of(there, decided.zones, known) >= decided.without
-        again = share(after(there, decided), known, LIMITS, hinted=True)
+        again = share_endpoints(after(there, decided), known, LIMITS, hinted=True)
         assert again.zones == decided.zones
 
 
@@ -290,7 +308,7 @@ def test_many_zones(zones: int) -> None:
 
 def test_very_many_zones_are_searched_less() -> None:
     """The more zones a profile has the fewer are packed: a decision about 128 zones ends, too."""
-    assert [packings(zones) for zones in (3, 7, 8, 16, 32, 64, 128)] == [
+    assert [packing_budget(zones) for zones in (3, 7, 8, 16, 32, 64, 128)] == [
         200,
         200,
         400,
@@ -305,7 +323,7 @@ def test_hints_in_very_many_zones_are_decided_afresh() -> None:
     """Where comparing single changes would take too long, limits hold all the same."""
     draw = random.Random(64)
     zones = [f"zone-{n:02}" for n in range(32)]
-    there = [Hinted(f"{n:03}", zones[int(32 * draw.random() ** 3)]) for n in range(100)]
+    there = [HintedEndpoint(f"{n:03}", zones[int(32 * draw.random() ** 3)]) for n in range(100)]
     weights = [draw.choice((1, 1000, 10**6)) for _ in zones]
 
     def known(cpus: Sequence[int]) -> Shares:
@@ -314,7 +332,7 @@ def test_hints_in_very_many_zones_are_decided_afresh() -> None:
     before = fresh(there, known(weights))
     assert before.zones
     turned = known(weights[::-1])
-    decided = share(after(there, before), turned, LIMITS, hinted=True)
+    decided = share_endpoints(after(there, before), turned, LIMITS, hinted=True)
     assert decided.zones == fresh(there, turned).zones
     assert not decided.zones or overload(there, decided.zones, turned) <= DROP
 
@@ -331,14 +349,18 @@ def test_swaps_end_when_none_is_worth_while(
     hinted: list[tuple[str, set[str]]], weights: list[int]
 ) -> None:
     """Whoever is for whom, swaps leave as many for each set of zones and nobody better off."""
-    there = [Hinted(f"{n:02}", home, tuple(sorted(z))) for n, (home, z) in enumerate(hinted)]
-    known, before = shares(*weights), {endpoint.name: endpoint.before for endpoint in there}
-    swapped = exchange(there, before, known.weights, worth=WORTH_SHARED)
+    there = [
+        HintedEndpoint(f"{n:02}", home, tuple(sorted(z))) for n, (home, z) in enumerate(hinted)
+    ]
+    known, before = shares(*weights), {endpoint.name: endpoint.previous_zones for endpoint in there}
+    swapped = swap_hints(there, before, known.weights, min_gain=MIN_SWAP_GAIN_SHARED)
     per_set = Counter(swapped.values())
     assert per_set == Counter(before.values())
     classes = {(endpoint.home, swapped[endpoint.name]) for endpoint in there}
-    assert not worthwhile(swaps(classes), per_set, known.weights, WORTH_SHARED)
-    assert exchange(reversed(there), before, known.weights, worth=WORTH_SHARED) == swapped
+    assert not is_any_worthwhile(find_swaps(classes), per_set, known.weights, MIN_SWAP_GAIN_SHARED)
+    assert (
+        swap_hints(reversed(there), before, known.weights, min_gain=MIN_SWAP_GAIN_SHARED) == swapped
+    )
 
 
 def test_hints_of_somebody_else_are_put_right_at_once() -> None:
@@ -347,9 +369,9 @@ def test_hints_of_somebody_else_are_put_right_at_once() -> None:
     known = Shares(tuple(ZoneShare(zone, 1, 1000, 1000) for zone in zones))
     turned = [*zones[1:], zones[0]]
     there = [
-        Hinted(f"{zone}-{n}", zone, (turned[(number + n) % 32],))
+        HintedEndpoint(f"{zone}-{n}", zone, (turned[(number + n) % 32],))
         for number, zone in enumerate(zones)
         for n in range(24)
     ]
-    decided = share(there, known, LIMITS, hinted=True)
+    decided = share_endpoints(there, known, LIMITS, hinted=True)
     assert decided.in_zone == 1

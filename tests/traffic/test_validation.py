@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from tests.traffic.test_modes import NEW, OLD, OVERLOAD, service
+from tests.traffic.clusters import NEW, OLD, OVERLOAD, service
 
-from zonewise.traffic import service_faults
+from zonewise.traffic.validation import validate_service_traffic
 
 SHARES = "zonewise.io/share-nodes"
 
 
-def told(annotations: Mapping[str, str], **spec: object) -> list[tuple[str, str]]:
+def errors_of(annotations: Mapping[str, str], **spec: object) -> list[tuple[str, str]]:
     """The faults of a new Service: field and reason."""
-    return [(fault.field, fault.reason) for fault in service_faults(service(annotations, **spec))]
+    return [
+        (fault.field, fault.reason)
+        for fault in validate_service_traffic(service(annotations, **spec))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +38,7 @@ def told(annotations: Mapping[str, str], **spec: object) -> list[tuple[str, str]
 )
 def test_welcome(annotations: dict[str, str]) -> None:
     """What is known passes, and so does what other domains know."""
-    assert told(annotations) == []
+    assert errors_of(annotations) == []
 
 
 @pytest.mark.parametrize(
@@ -56,24 +59,24 @@ def test_welcome(annotations: dict[str, str]) -> None:
 )
 def test_refused(annotations: dict[str, str], key: str, reason: str) -> None:
     """Each mistake is told once, at its annotation."""
-    assert told(annotations) == [(f"metadata.annotations[{key}]", reason)]
+    assert errors_of(annotations) == [(f"metadata.annotations[{key}]", reason)]
 
 
 def test_two_ways_to_choose() -> None:
     """Zones and topology keys exclude each other, however the keys are written."""
     reason = "FieldValueForbidden"
-    both = told({}, traffic_policy="PreferZone", topology_keys=("*",))
+    both = errors_of({}, traffic_policy="PreferZone", topology_keys=("*",))
     assert both == [("spec.topologyKeys", reason)]
     key = "zonewise.io/topology-keys"
-    assert told({key: "*"}, traffic_policy="PreferZone") == [
+    assert errors_of({key: "*"}, traffic_policy="PreferZone") == [
         (f"metadata.annotations[{key}]", reason)
     ]
-    assert told({}, topology_keys=("*",)) == []
+    assert errors_of({}, topology_keys=("*",)) == []
 
 
 def test_what_was_there_stays() -> None:
     """An update is refused for what it brings, not for what it finds."""
     old = service({NEW: "AUTO", OVERLOAD: "nonsense"})
-    assert service_faults(old, old) == []
-    (fault,) = service_faults(service({NEW: "auTo", OVERLOAD: "nonsense"}), old)
+    assert validate_service_traffic(old, old) == []
+    (fault,) = validate_service_traffic(service({NEW: "auTo", OVERLOAD: "nonsense"}), old)
     assert "auTo" in fault.message

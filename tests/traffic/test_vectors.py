@@ -5,52 +5,23 @@ Both files are explained in docs/design/004-hints.md.
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.traffic.clusters import NOTHING, fresh, overloads, per_zone
+from tests.traffic.recorded_clusters import cluster, state
+from tests.vectors.recorded import lines
 
-from zonewise.api import Node, convert
-from zonewise.topology import Shares, ZoneShare, shares_of
-from zonewise.traffic import (
-    HintDecision,
-    HintRequest,
-    Mode,
-    Previous,
-    ServiceSnapshot,
-    TrafficEndpoint,
-    decide,
-    flow,
-)
+from zonewise.traffic.hints import HintDecision, PreviousHints, ServiceSnapshot, decide_hints
+from zonewise.traffic.routes.flow import compute_flow
 
-VECTORS = Path(__file__).parents[1] / "vectors"
-WISH = HintRequest(Mode.AUTO)
 ADD, DROP = Fraction(20, 100), Fraction(30, 100)
 ROUNDING = Fraction(2, 10**6)
-
-
-def lines(name: str) -> Iterator[dict[str, Any]]:
-    """The values of a compressed file of lines."""
-    with gzip.open(VECTORS / name, "rt", encoding="utf-8") as file:
-        yield from map(json.loads, file)
-
-
-def cluster(row: dict[str, Any]) -> ServiceSnapshot:
-    """One line of hints.jsonl."""
-    zones = tuple(ZoneShare(name, 1, cpu, cpu) for name, cpu in row["cpu_milli"].items())
-    targets = tuple(
-        TrafficEndpoint(f"10.0.{n >> 8}.{n & 255}", zone=zone)
-        for n, zone in enumerate(row["endpoint_zones"])
-    )
-    return ServiceSnapshot(WISH, Shares(zones), targets)
 
 
 def test_clusters_without_hints() -> None:
@@ -65,7 +36,7 @@ def test_clusters_without_hints() -> None:
         assert decision.hinted == row["expect_hinted"], row
         if not decision.hinted:
             continue
-        assert len(decision.hints) == len(view.targets)
+        assert len(decision.hints) == len(view.endpoints)
         assert all(overload < ADD for overload in overloads(view, decision).values()), row
         result = decision.flow(view)
         assert result.overload == max(overloads(view, decision).values())
@@ -82,7 +53,7 @@ def test_the_measures_are_the_recorded_ones() -> None:
     """In-zone without hints, computed through the routes, is what the file says."""
     for row in lines("hints.jsonl.gz"):
         view = cluster(row)
-        assert float(flow(view.targets, view.shares).in_zone) == pytest.approx(
+        assert float(compute_flow(view.endpoints, view.shares).in_zone) == pytest.approx(
             row["no_hints_in_zone"], abs=2e-6
         )
 
@@ -106,39 +77,6 @@ class Tally:
         return self.moved + self.dropped + self.added
 
 
-def state(step: dict[str, Any]) -> ServiceSnapshot:
-    """One state of a life, its nodes read as a cluster gives them."""
-    nodes = [
-        convert(
-            Node,
-            {
-                "metadata": {
-                    "name": node["name"],
-                    "labels": {"topology.kubernetes.io/zone": node["zone"]} if node["zone"] else {},
-                },
-                "status": {
-                    "allocatable": {"cpu": f"{node['cpu_milli']}m"},
-                    "conditions": [{"type": "Ready", "status": str(node["ready"])}],
-                },
-            },
-        )
-        for node in step["nodes"]
-    ]
-    zones = {node["name"]: node["zone"] for node in step["nodes"]}
-    targets = tuple(
-        TrafficEndpoint(
-            entry["address"],
-            zone=zones.get(entry["node"], ""),
-            node=entry["node"],
-            ready=entry["ready"],
-            serving=entry["ready"],
-            terminating=entry["terminating"],
-        )
-        for entry in step["endpoints"]
-    )
-    return ServiceSnapshot(WISH, shares_of(nodes), targets)
-
-
 @cache
 def lived() -> Tally:
     """Our hints over all lives."""
@@ -147,10 +85,10 @@ def lived() -> Tally:
         previous, before = NOTHING, dict[str, tuple[str, ...]]()
         for number, step in enumerate(life["steps"]):
             view = state(step)
-            decision = decide(view, previous)
+            decision = decide_hints(view, previous)
             name = f"{life['name']} step {number} {step['event']}"
             tally.faults += [f"{name}: {fault}" for fault in faults(view, decision, previous, step)]
-            ready = {t.name: decision.hint(t.name).zones for t in view.targets if t.ready}
+            ready = {t.name: decision.hint(t.name).zones for t in view.endpoints if t.ready}
             for target in ready.keys() & before.keys():
                 old, new = before[target], ready[target]
                 tally.moved += bool(old and new and old != new)
@@ -159,8 +97,8 @@ def lived() -> Tally:
             tally.steps += 1
             tally.hinted += decision.hinted
             tally.in_zone += decision.flow(view).in_zone
-            previous, before = decision.after(view), ready
-            assert decide(view, previous).hints == decision.hints, name
+            previous, before = decision.as_previous(view), ready
+            assert decide_hints(view, previous).hints == decision.hints, name
         for step in life["steps"]:
             tally.theirs["changes"] += step["upstream"]["hint_changes"]["mean"]
             tally.theirs["moved"] += step["upstream"]["moved"]
@@ -169,7 +107,7 @@ def lived() -> Tally:
 
 
 def faults(
-    view: ServiceSnapshot, decision: HintDecision, previous: Previous, step: dict[str, Any]
+    view: ServiceSnapshot, decision: HintDecision, previous: PreviousHints, step: dict[str, Any]
 ) -> Iterator[str]:
     """What a decision may never do."""
     allowed = step["allowed"]
@@ -190,10 +128,11 @@ def faults(
         yield f"added at {float(worst)}"
     if set(view.shares.weights) - set(per_zone(decision)):
         yield "a zone has nothing"
-    if {t.name for t in view.targets if t.ready} != decision.hints.keys():
+    if {t.name for t in view.endpoints if t.ready} != decision.hints.keys():
         yield "not all ready endpoints, or others, have hints"
 
 
+@pytest.mark.slow
 def test_lives_keep_the_limits() -> None:
     """Over 1,640 states no limit is broken and no hint is absent that could be there."""
     tally = lived()

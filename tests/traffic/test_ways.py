@@ -7,15 +7,11 @@ from typing import Any
 import pytest
 
 from zonewise.api import FeatureGates, LeanEndpointSlice, Node, Service, convert
-from zonewise.traffic import (
-    ProxyLocation,
-    Route,
-    RouteRule,
-    RouteSettings,
-    ServiceRoutes,
-    service_routes,
-)
-from zonewise.traffic.routes import parse_address, parse_network, read_endpoints
+from zonewise.traffic.routes.addresses import parse_address, parse_network
+from zonewise.traffic.routes.choice import ClientLocation, RouteRule
+from zonewise.traffic.routes.endpoints import read_route_endpoints
+from zonewise.traffic.routes.service import RouteSettings, compute_service_routes
+from zonewise.traffic.routes.table import Route, ServiceRoutes
 
 ENDPOINTS = [
     {"addresses": ["10.1.0.1"], "nodeName": "n1", "hints": {"forZones": [{"name": "a"}]}},
@@ -26,7 +22,7 @@ ENDPOINTS = [
 def routes(
     endpoints: list[dict[str, Any]] | None = None,
     *,
-    place: ProxyLocation | None = None,
+    location: ClientLocation | None = None,
     settings: RouteSettings | None = None,
     ingress: list[dict[str, Any]] | None = None,
     serves: list[dict[str, Any]] | None = None,
@@ -46,24 +42,30 @@ def routes(
         "endpoints": ENDPOINTS if endpoints is None else endpoints,
         "ports": serves or [{"name": "", "protocol": "TCP", "port": 8080}],
     }
-    return service_routes(
+    return compute_service_routes(
         convert(Service, service),
         [convert(LeanEndpointSlice, piece)],
-        place or ProxyLocation("a", "n1"),
+        location or ClientLocation("a", "n1"),
         {},
         settings or RouteSettings(),
     )
 
 
-def ways(made: ServiceRoutes) -> list[tuple[str, str | None, int]]:
+def ways(computed: ServiceRoutes) -> list[tuple[str, str | None, int]]:
     """Which ways in there are."""
-    return [(one.path, one.address, one.number) for port in made.ports for one in port.routes]
+    return [
+        (route.path, route.address, route.number)
+        for port in computed.ports
+        for route in port.routes
+    ]
 
 
-def only(made: ServiceRoutes, path: str) -> Route:
+def only(computed: ServiceRoutes, path: str) -> Route:
     """The one route of a path."""
-    (found,) = [one for port in made.ports for one in port.routes if one.path == path]
-    return found
+    (route,) = [
+        candidate for port in computed.ports for candidate in port.routes if candidate.path == path
+    ]
+    return route
 
 
 @pytest.mark.parametrize(
@@ -78,21 +80,21 @@ def only(made: ServiceRoutes, path: str) -> Route:
 def test_the_proxy_table(policy: str, gate: bool, zone: str, chosen: list[str]) -> None:
     """KEP-2433: endpoints are filtered with the gate on and a hint for this zone, else not."""
     settings = RouteSettings(gates=FeatureGates({"TopologyAwareHints": gate}))
-    made = routes(trafficPolicy=policy, place=ProxyLocation(zone, "n1"), settings=settings)
-    assert [one.address for one in only(made, "ClusterIP").endpoints] == chosen
+    computed = routes(trafficPolicy=policy, location=ClientLocation(zone, "n1"), settings=settings)
+    assert [endpoint.address for endpoint in only(computed, "ClusterIP").endpoints] == chosen
     if not gate:
-        assert only(made, "ClusterIP").why is RouteRule.IGNORED
+        assert only(computed, "ClusterIP").rule is RouteRule.IGNORED
 
 
 def test_traffic_policy_local_is_for_every_way() -> None:
     """trafficPolicy Local knows no short cut: no packet leaves the node."""
-    made = routes(
+    computed = routes(
         type="NodePort",
         trafficPolicy="Local",
         ports=[{"port": 80, "nodePort": 30080}],
-        place=ProxyLocation("c", "n3"),
+        location=ClientLocation("c", "n3"),
     )
-    assert [(one.path, one.source, one.action) for one in made.ports[0].routes] == [
+    assert [(route.path, route.source, route.action) for route in computed.ports[0].routes] == [
         ("ClusterIP", "any", "drop"),
         ("NodePort", "any", "drop"),
     ]
@@ -100,37 +102,39 @@ def test_traffic_policy_local_is_for_every_way() -> None:
 
 def test_source_ranges() -> None:
     """Blanks are trimmed, hosts are masked, other families left out; only load balancers care."""
-    made = routes(
+    computed = routes(
         type="LoadBalancer",
         externalIPs=["192.0.2.1"],
         ingress=[{"ip": "198.51.100.1"}],
         loadBalancerSourceRanges=[" 10.0.0.1/8 ", "fd00::/8", "010.0.0.0/8", "192.0.2.7/32"],
     )
-    assert only(made, "LoadBalancer").source_ranges == ("10.0.0.0/8", "192.0.2.7/32")
-    assert only(made, "ExternalIP").source_ranges == ()
+    assert only(computed, "LoadBalancer").source_ranges == ("10.0.0.0/8", "192.0.2.7/32")
+    assert only(computed, "ExternalIP").source_ranges == ()
 
 
 def test_source_ranges_are_of_the_address_whatever_path_it_is_named_by() -> None:
     """An external IP that is also the load balancer's takes packets from its source ranges only."""
-    made = routes(
+    computed = routes(
         type="LoadBalancer",
         externalIPs=["192.0.2.1", "198.51.100.1"],
         ingress=[{"ip": "198.51.100.1"}],
         loadBalancerSourceRanges=["10.0.0.0/8"],
     )
-    found = {(one.path, one.address): one.source_ranges for one in made.ports[0].routes}
-    assert found["ExternalIP", "198.51.100.1"] == ("10.0.0.0/8",)
-    assert found["LoadBalancer", "198.51.100.1"] == ("10.0.0.0/8",)
-    assert found["ExternalIP", "192.0.2.1"] == ()
+    ranges = {
+        (route.path, route.address): route.source_ranges for route in computed.ports[0].routes
+    }
+    assert ranges["ExternalIP", "198.51.100.1"] == ("10.0.0.0/8",)
+    assert ranges["LoadBalancer", "198.51.100.1"] == ("10.0.0.0/8",)
+    assert ranges["ExternalIP", "192.0.2.1"] == ()
 
 
 @pytest.mark.parametrize("ranges", [["10.0.0.0/8", "0.0.0.0/0"], ["fd00::/8"], []])
 def test_no_source_range_is_no_wall(ranges: list[str]) -> None:
     """A range of length 0 is open, and so is a family for which no range is given."""
-    made = routes(
+    computed = routes(
         type="LoadBalancer", ingress=[{"ip": "198.51.100.1"}], loadBalancerSourceRanges=ranges
     )
-    assert only(made, "LoadBalancer").source_ranges == ()
+    assert only(computed, "LoadBalancer").source_ranges == ()
 
 
 def test_a_node_in_range_may_use_its_own_address() -> None:
@@ -154,12 +158,15 @@ def test_a_node_in_range_may_use_its_own_address() -> None:
             },
         },
     )
-    place = ProxyLocation.of(inside)
-    assert (place.zone, place.addresses) == ("a", ("10.9.9.9", "fd00::9"))
-    for here, own in ((place, ("198.51.100.1", "198.51.100.2")), (ProxyLocation("a", "n1"), ())):
-        made = routes(place=here, **facts)
-        found = [r for r in made.ports[0].routes if r.path == "LoadBalancer"]
-        assert [route.own_sources for route in found] == [own, own]
+    location = ClientLocation.of(inside)
+    assert (location.zone, location.addresses) == ("a", ("10.9.9.9", "fd00::9"))
+    for here, own in (
+        (location, ("198.51.100.1", "198.51.100.2")),
+        (ClientLocation("a", "n1"), ()),
+    ):
+        computed = routes(location=here, **facts)
+        balanced = [r for r in computed.ports[0].routes if r.path == "LoadBalancer"]
+        assert [route.own_sources for route in balanced] == [own, own]
 
 
 @pytest.mark.parametrize(
@@ -186,9 +193,9 @@ def test_affinity(spec: dict[str, Any], seconds: int | None) -> None:
 def test_an_affinity_that_no_kernel_takes_is_ignored(seconds: int) -> None:
     """A time that no API server would have taken keeps nobody's rules from being written."""
     config = {"clientIP": {"timeoutSeconds": seconds}}
-    found = routes(sessionAffinity="ClientIP", sessionAffinityConfig=config)
-    assert found.ports[0].affinity_seconds == 10_800
-    assert [note.code for note in found.notes] == ["InvalidService"]
+    computed = routes(sessionAffinity="ClientIP", sessionAffinityConfig=config)
+    assert computed.ports[0].affinity_seconds == 10_800
+    assert [note.code for note in computed.notes] == ["InvalidService"]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +213,7 @@ def test_not_routed(spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("port", "said"),
+    ("port", "message"),
     [
         ({"port": 0}, "port 0/TCP is ignored: ports go from 1 to 65535"),
         ({"port": 65_536}, "port 65536/TCP is ignored: ports go from 1 to 65535"),
@@ -216,15 +223,15 @@ def test_not_routed(spec: dict[str, Any]) -> None:
         ),
         (
             {"port": 80, "protocol": "QUIC"},
-            "port 80/QUIC is ignored: its protocol is none of TCP, UDP, SCTP",
+            "port 80/QUIC is ignored: its protocol is not one of TCP, UDP, SCTP",
         ),
     ],
 )
-def test_a_port_that_is_none_is_ignored_with_its_reason(port: dict[str, Any], said: str) -> None:
+def test_a_port_that_is_none_is_ignored_with_its_reason(port: dict[str, Any], message: str) -> None:
     """The note says what is wrong with the port: its number, its node port or its protocol."""
-    made = routes(ports=[{"name": "", "port": 81}, {"name": "b", **port}])
-    assert ways(made) == [("ClusterIP", "10.96.0.1", 81)]
-    assert [note.message for note in made.notes] == [said]
+    computed = routes(ports=[{"name": "", "port": 81}, {"name": "b", **port}])
+    assert ways(computed) == [("ClusterIP", "10.96.0.1", 81)]
+    assert [note.message for note in computed.notes] == [message]
 
 
 @pytest.mark.parametrize(
@@ -243,15 +250,17 @@ def test_a_health_check_on_a_port_that_is_none(
     number: int, checked: list[int], notes: list[str]
 ) -> None:
     """It is ignored with a note, and the Service is served all the same."""
-    made = routes(type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=number)
-    assert [check.port for check in made.health_checks] == checked
-    assert [note.message for note in made.notes] == notes
-    assert ways(made) == [("ClusterIP", "10.96.0.1", 80)]
+    computed = routes(
+        type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=number
+    )
+    assert [check.port for check in computed.health_checks] == checked
+    assert [note.message for note in computed.notes] == notes
+    assert ways(computed) == [("ClusterIP", "10.96.0.1", 80)]
 
 
 def test_two_ports_with_one_number_are_one_way_in() -> None:
     """The first port has the number, or the node port; the other is ignored, with a note."""
-    made = routes(
+    computed = routes(
         type="NodePort",
         serves=[{"name": "a", "protocol": "TCP", "port": 8080}],
         ports=[
@@ -261,9 +270,9 @@ def test_two_ports_with_one_number_are_one_way_in() -> None:
             {"name": "d", "port": 80, "nodePort": 30_001, "protocol": "UDP"},
         ],
     )
-    assert [(port.name, port.protocol) for port in made.ports] == [("a", "TCP"), ("d", "UDP")]
-    assert [one.action for one in made.ports[0].routes] == ["dnat", "dnat"]
-    assert [note.message for note in made.notes] == [
+    assert [(port.name, port.protocol) for port in computed.ports] == [("a", "TCP"), ("d", "UDP")]
+    assert [route.action for route in computed.ports[0].routes] == ["dnat", "dnat"]
+    assert [note.message for note in computed.notes] == [
         "port 'b' is ignored: another one has port 80/TCP",
         "port 'c' is ignored: another one has node port 30001/TCP",
     ]
@@ -271,18 +280,20 @@ def test_two_ports_with_one_number_are_one_way_in() -> None:
 
 def test_addresses_are_canonical() -> None:
     """Whatever Kubernetes reads as an address is written in one form, each once."""
-    made = routes(
+    computed = routes(
         [{"addresses": ["010.001.0.7"]}],
         clusterIP="010.96.0.1",
         externalIPs=["192.0.2.1", "192.0.2.001", "::ffff:192.0.2.2", "", "2001:db8::1", "what"],
     )
-    assert ways(made) == [
+    assert ways(computed) == [
         ("ClusterIP", "10.96.0.1", 80),
         ("ExternalIP", "192.0.2.1", 80),
         ("ExternalIP", "192.0.2.2", 80),
     ]
-    assert only(made, "ClusterIP").endpoints[0].address == "10.1.0.7"
-    assert [(note.code, note.object) for note in made.notes] == [("InvalidService", "Service/x/s")]
+    assert only(computed, "ClusterIP").endpoints[0].address == "10.1.0.7"
+    assert [(note.code, note.object) for note in computed.notes] == [
+        ("InvalidService", "Service/x/s")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -296,9 +307,9 @@ def test_addresses_are_canonical() -> None:
 )
 def test_what_is_an_address(text: str, family: str, canonical: str) -> None:
     """Addresses are read as Kubernetes reads them."""
-    found = parse_address(text)
-    assert found is not None
-    assert found[:2] == (family, canonical)
+    parsed = parse_address(text)
+    assert parsed is not None
+    assert parsed[:2] == (family, canonical)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +338,7 @@ def test_what_is_no_network(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "said"),
+    ("endpoint", "message"),
     [
         ({"addresses": ["fd00::1"]}, "'fd00::1' is not an IPv4 address"),
         ({"addresses": ["127.0.0.1"]}, "'127.0.0.1' is not an IPv4 address"),
@@ -341,17 +352,17 @@ def test_what_is_no_network(text: str) -> None:
         ),
     ],
 )
-def test_a_garbled_slice_is_ignored(endpoint: dict[str, Any], said: str) -> None:
+def test_a_garbled_slice_is_ignored(endpoint: dict[str, Any], message: str) -> None:
     """A slice with an address that is none, or with too many hints, is ignored, with a note."""
-    made = routes([*ENDPOINTS, endpoint])
-    assert only(made, "ClusterIP").action == "reject"
-    (note,) = made.notes
+    computed = routes([*ENDPOINTS, endpoint])
+    assert only(computed, "ClusterIP").action == "reject"
+    (note,) = computed.notes
     assert (note.code, note.object) == ("InvalidEndpointSlice", "EndpointSlice/x/s-1")
-    assert said in note.message
+    assert message in note.message
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "messages"),
     [
         ({"addressType": "IPv5"}, ["its address type is not known here: 'IPv5'"]),
         ({"addressType": "FQDN"}, []),
@@ -360,14 +371,14 @@ def test_a_garbled_slice_is_ignored(endpoint: dict[str, Any], said: str) -> None
         ({"endpoints": [{"addresses": ["10.1.0.1", "169.254.0.1"]}]}, ["'169.254.0.1' is no"]),
     ],
 )
-def test_what_a_slice_is_ignored_for(more: dict[str, Any], said: list[str]) -> None:
+def test_what_a_slice_is_ignored_for(more: dict[str, Any], messages: list[str]) -> None:
     """An unknown type of addresses, a number that is no port, any address that is none: ignored."""
     piece = {"metadata": {"name": "s-1"}, "addressType": "IPv4", "endpoints": ENDPOINTS}
     ports = {"ports": [{"name": "", "port": 8080}]}
-    found = read_endpoints([convert(LeanEndpointSlice, piece | ports | more)])
-    assert not any(found.ports.values())
-    assert len(found.notes) == len(said)
-    assert all(text in note.message for text, note in zip(said, found.notes, strict=True))
+    read = read_route_endpoints([convert(LeanEndpointSlice, piece | ports | more)])
+    assert not any(read.ports.values())
+    assert len(read.notes) == len(messages)
+    assert all(text in note.message for text, note in zip(messages, read.notes, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -381,24 +392,26 @@ def test_what_a_slice_is_ignored_for(more: dict[str, Any], said: list[str]) -> N
 )
 def test_what_a_slice_is_not_ignored_for(endpoint: dict[str, Any]) -> None:
     """What an API server refuses besides misleads no proxy, and costs no endpoint."""
-    made = routes([*ENDPOINTS, endpoint], place=ProxyLocation("", "n9"))
-    chosen = [one.address for one in only(made, "ClusterIP").endpoints]
-    assert (chosen, made.notes) == (["10.1.0.1", "10.1.0.2", "10.2.0.0"], ())
+    computed = routes([*ENDPOINTS, endpoint], location=ClientLocation("", "n9"))
+    chosen = [endpoint.address for endpoint in only(computed, "ClusterIP").endpoints]
+    assert (chosen, computed.notes) == (["10.1.0.1", "10.1.0.2", "10.2.0.0"], ())
 
 
 def test_ports_without_name_or_number() -> None:
     """They are ignored, with a note, and other ports of the slice are not."""
     good = {"name": "", "protocol": "TCP", "port": 8080}
-    made = routes(serves=[{"port": 1, "protocol": "TCP"}, {"name": "x", "protocol": "TCP"}, good])
-    assert [one.port for one in only(made, "ClusterIP").endpoints] == [8080]
-    assert [note.code for note in made.notes] == ["InvalidEndpointSlice"] * 2
+    computed = routes(
+        serves=[{"port": 1, "protocol": "TCP"}, {"name": "x", "protocol": "TCP"}, good]
+    )
+    assert [endpoint.port for endpoint in only(computed, "ClusterIP").endpoints] == [8080]
+    assert [note.code for note in computed.notes] == ["InvalidEndpointSlice"] * 2
 
 
 def test_serving_endpoints_of_udp() -> None:
     """Flows stay with whoever serves, near or far, terminating or not."""
     leaving = {"ready": False, "serving": True, "terminating": True}
     gone = {"ready": False, "serving": False, "terminating": True}
-    made = service_routes(
+    computed = compute_service_routes(
         convert(
             Service,
             {
@@ -424,17 +437,21 @@ def test_serving_endpoints_of_udp() -> None:
                 },
             )
         ],
-        ProxyLocation("a", "n1"),
+        ClientLocation("a", "n1"),
         {},
     )
-    assert [one.address for one in made.ports[0].serving] == ["10.1.0.1", "10.1.0.2", "10.1.0.3"]
-    assert [one.address for one in made.ports[0].routes[0].endpoints] == ["10.1.0.1"]
+    assert [endpoint.address for endpoint in computed.ports[0].serving] == [
+        "10.1.0.1",
+        "10.1.0.2",
+        "10.1.0.3",
+    ]
+    assert [endpoint.address for endpoint in computed.ports[0].routes[0].endpoints] == ["10.1.0.1"]
 
 
 def test_ways_with_one_choice_share_it() -> None:
     """Routes of one choice have one tuple, so a shell sees at once that they are the same."""
-    made = routes(type="NodePort", externalIPs=["192.0.2.1"])
-    first, second = made.ports[0].routes
+    computed = routes(type="NodePort", externalIPs=["192.0.2.1"])
+    first, second = computed.ports[0].routes
     assert first.endpoints is second.endpoints
 
 
@@ -450,7 +467,7 @@ def test_the_proxy_of_ones_choice() -> None:
             "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]},
         },
     )
-    place = ProxyLocation("a", "n1")
-    assert service_routes(named, [], place, {}).ports == ()
-    assert service_routes(named, [], place, {}, RouteSettings("zonewise")).ports
+    location = ClientLocation("a", "n1")
+    assert compute_service_routes(named, [], location, {}).ports == ()
+    assert compute_service_routes(named, [], location, {}, RouteSettings("zonewise")).ports
     assert routes(settings=RouteSettings("zonewise")).ports == ()

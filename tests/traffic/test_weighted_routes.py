@@ -8,11 +8,13 @@ import pytest
 
 from zonewise.api import LeanEndpointSlice, Service, convert
 from zonewise.api.gates import FeatureGates
-from zonewise.traffic import WEIGHTS_ANNOTATION, ProxyLocation, RouteRule, RouteSettings
-from zonewise.traffic.routes import Route, service_routes
+from zonewise.traffic.routes.choice import ClientLocation, RouteRule
+from zonewise.traffic.routes.service import RouteSettings, compute_service_routes
+from zonewise.traffic.routes.table import Route
+from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
 ROWS = '{"a":{"a":5000,"b":1000},"c":{"a":0,"b":7}}'
-HERE = {"a": ProxyLocation("a", "n-a"), "b": ProxyLocation("b", "n-b")}
+HERE = {"a": ClientLocation("a", "n-a"), "b": ClientLocation("b", "n-b")}
 
 
 def service(**spec: Any) -> Service:
@@ -45,12 +47,15 @@ def piece(number: int, *homes: str, text: str | None = ROWS, **more: Any) -> Lea
 
 
 def routed(
-    place: ProxyLocation, *slices: LeanEndpointSlice, one: Service | None = None, **gates: bool
+    location: ClientLocation,
+    *slices: LeanEndpointSlice,
+    routed_service: Service | None = None,
+    **gates: bool,
 ) -> Route:
     """The route of the ClusterIP."""
     settings = RouteSettings(gates=FeatureGates(gates))
-    made = service_routes(one or service(), slices, place, {}, settings)
-    return made.ports[0].routes[0]
+    computed = compute_service_routes(routed_service or service(), slices, location, {}, settings)
+    return computed.ports[0].routes[0]
 
 
 def weights(route: Route) -> dict[str, int]:
@@ -61,7 +66,7 @@ def weights(route: Route) -> dict[str, int]:
 def test_a_row_says_how_often_each_endpoint_is_used() -> None:
     """Endpoints weigh what the row says of their zone; those without weight are left out."""
     route = routed(HERE["a"], piece(0, "a", "a", "b"), piece(1, "b", "c"))
-    assert route.why is RouteRule.WEIGHTED
+    assert route.rule is RouteRule.WEIGHTED
     assert weights(route) == {
         "10.0.0.0": 5000,
         "10.0.0.1": 5000,
@@ -73,23 +78,23 @@ def test_a_row_says_how_often_each_endpoint_is_used() -> None:
 def test_a_zone_without_a_row_keeps_to_itself() -> None:
     """Without a row the zone's own endpoints are used alike, whatever hints say."""
     route = routed(HERE["b"], piece(0, "a", "b", "b"))
-    assert route.why is RouteRule.WEIGHTED
+    assert route.rule is RouteRule.WEIGHTED
     assert weights(route) == {"10.0.0.1": 1, "10.0.0.2": 1}
 
 
 @pytest.mark.parametrize(
     ("zone", "homes", "rule"),
     [
-        ("a", "cc", RouteRule.NOT_FOR_HERE),
-        ("c", "aac", RouteRule.NOT_FOR_HERE),
-        ("d", "ab", RouteRule.NOT_FOR_HERE),
-        ("", "abc", RouteRule.PLACE_UNKNOWN),
+        ("a", "cc", RouteRule.NO_HINT_FOR_LOCATION),
+        ("c", "aac", RouteRule.NO_HINT_FOR_LOCATION),
+        ("d", "ab", RouteRule.NO_HINT_FOR_LOCATION),
+        ("", "abc", RouteRule.LOCATION_UNKNOWN),
     ],
 )
 def test_nobody_of_weight_means_everybody(zone: str, homes: str, rule: RouteRule) -> None:
     """A zone for which nobody who is ready weighs anything uses all, and so does no zone."""
-    route = routed(ProxyLocation(zone, "n"), piece(0, *homes))
-    assert (route.why, set(weights(route).values())) == (rule, {1})
+    route = routed(ClientLocation(zone, "n"), piece(0, *homes))
+    assert (route.rule, set(weights(route).values())) == (rule, {1})
     assert len(route.endpoints) == len(homes)
 
 
@@ -97,7 +102,7 @@ def test_nobody_ready_means_those_who_still_serve() -> None:
     """Weights are for ready endpoints; the last resort is everybody who serves."""
     ending = {"conditions": {"ready": False, "serving": True, "terminating": True}}
     route = routed(HERE["a"], piece(0, "a", "c", text=ROWS, **ending))
-    assert (route.why, len(route.endpoints)) == (RouteRule.TERMINATING, 2)
+    assert (route.rule, len(route.endpoints)) == (RouteRule.TERMINATING, 2)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +113,9 @@ def test_nobody_ready_means_those_who_still_serve() -> None:
 def test_slices_that_disagree_are_obeyed_by_hints(other: str | None) -> None:
     """While a writer is between two slices, the plain rule holds."""
     route = routed(HERE["a"], piece(0, "a", "b"), piece(1, "a", text=other))
-    assert (route.why, set(weights(route).values())) == (RouteRule.NOT_FOR_HERE, {1})
+    assert (route.rule, set(weights(route).values())) == (RouteRule.NO_HINT_FOR_LOCATION, {1})
     route = routed(HERE["b"], piece(0, "a", "b"), piece(1, "a", text=other))
-    assert (route.why, len(route.endpoints)) == (RouteRule.SAME_ZONE, 3)
+    assert (route.rule, len(route.endpoints)) == (RouteRule.SAME_ZONE, 3)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +140,14 @@ def test_slices_that_disagree_are_obeyed_by_hints(other: str | None) -> None:
 )
 def test_a_text_that_is_not_well_formed_is_no_text(text: str) -> None:
     """Whatever is not an object of objects of whole numbers falls back to hints."""
-    assert routed(HERE["b"], piece(0, "a", "b", text=text)).why is RouteRule.SAME_ZONE
+    assert routed(HERE["b"], piece(0, "a", "b", text=text)).rule is RouteRule.SAME_ZONE
 
 
 def test_a_slice_without_ready_endpoints_says_nothing() -> None:
     """A slice that waits to be filled, or whose pods are not ready, does not cancel weights."""
     idle = piece(1, "a", text=None, conditions={"ready": False})
     empty = piece(2, text="nonsense")
-    assert routed(HERE["a"], piece(0, "a", "b"), idle, empty).why is RouteRule.WEIGHTED
+    assert routed(HERE["a"], piece(0, "a", "b"), idle, empty).rule is RouteRule.WEIGHTED
 
 
 def test_families_know_nothing_of_each_other() -> None:
@@ -156,17 +161,17 @@ def test_families_know_nothing_of_each_other() -> None:
             "ports": [{"name": "p", "port": 8080}],
         },
     )
-    assert routed(HERE["a"], piece(0, "a", "b"), six).why is RouteRule.WEIGHTED
+    assert routed(HERE["a"], piece(0, "a", "b"), six).rule is RouteRule.WEIGHTED
 
 
 def test_policies_and_keys_come_first() -> None:
     """Local stays on the node, keys decide alone, and a gate that is off means no hints."""
     pieces = (piece(0, "a", "a", "b"),)
-    kept = routed(HERE["b"], *pieces, one=service(internalTrafficPolicy="Local"))
-    assert (kept.why, weights(kept)) == (RouteRule.LOCAL, {"10.0.0.2": 1})
+    local = routed(HERE["b"], *pieces, routed_service=service(internalTrafficPolicy="Local"))
+    assert (local.rule, weights(local)) == (RouteRule.LOCAL, {"10.0.0.2": 1})
     keyed = service(metadata={"annotations": {"zonewise.io/topology-keys": "*"}})
-    route = routed(HERE["a"], *pieces, one=keyed)
-    assert (route.why, set(weights(route).values())) == (RouteRule.TOPOLOGY_KEY, {1})
+    route = routed(HERE["a"], *pieces, routed_service=keyed)
+    assert (route.rule, set(weights(route).values())) == (RouteRule.TOPOLOGY_KEY, {1})
     zone = service(trafficPolicy="PreferZone")
-    off = routed(HERE["a"], *pieces, one=zone, TopologyAwareHints=False)
-    assert off.why is RouteRule.IGNORED
+    off = routed(HERE["a"], *pieces, routed_service=zone, TopologyAwareHints=False)
+    assert off.rule is RouteRule.IGNORED

@@ -9,30 +9,26 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.traffic.clusters import ZONES, shares, weighted_flow
-from tests.traffic.test_vectors import cluster, lines, state
+from tests.traffic.clusters import LIMITS, counts, shares, weighted_flow
+from tests.traffic.recorded_clusters import cluster, state
+from tests.vectors.recorded import lines
 
-from zonewise.traffic import TrafficEndpoint, flow
+from zonewise.traffic.endpoint import TrafficEndpoint
 from zonewise.traffic.limits import OverloadLimits
+from zonewise.traffic.routes.flow import compute_flow
 from zonewise.traffic.weights import (
-    LARGEST,
-    LONGEST,
-    SLACK,
+    MAX_TEXT_LENGTH,
+    MAX_WEIGHT,
+    SLACK_PERCENT,
+    compute_weights,
     decide_weights,
     format_weights,
     in_zone_limit_of,
     parse_weights,
-    weights_good,
-    zone_weights,
+    weights_suffice,
 )
 
-LIMITS = OverloadLimits()
 ADD, DROP = Fraction(20, 100), Fraction(30, 100)
-
-
-def counts(*numbers: int) -> dict[str, int]:
-    """So many endpoints in zones a, b, c…"""
-    return dict(zip(ZONES, numbers, strict=False))
 
 
 def test_every_zone_stays_at_home() -> None:
@@ -51,13 +47,13 @@ def test_recorded_clusters() -> None:
     parts: list[Fraction] = []
     for row in lines("hints.jsonl.gz"):
         view = cluster(row)
-        own = Counter(target.zone for target in view.targets)
+        own = Counter(target.zone for target in view.endpoints)
         text = decide_weights(own, view.shares, LIMITS, "")
         assert len(text) < 300
-        found = weighted_flow(parse_weights(text) or {}, own, view.shares)
-        assert found is not None
-        assert found.overload < ADD
-        parts.append(found.in_zone / in_zone_limit_of(own, view.shares, LIMITS))
+        flow = weighted_flow(parse_weights(text) or {}, own, view.shares)
+        assert flow is not None
+        assert flow.overload < ADD
+        parts.append(flow.in_zone / in_zone_limit_of(own, view.shares, LIMITS))
     assert len(parts) == 600
     assert sum(parts) / len(parts) >= Fraction(9999, 10000)
     assert min(parts) >= Fraction(999, 1000)
@@ -72,7 +68,7 @@ def test_recorded_lives() -> None:
         for step in life["steps"]:
             view = state(step)
             steps += 1
-            own = Counter(target.zone for target in view.targets if target.ready)
+            own = Counter(target.zone for target in view.endpoints if target.ready)
             if view.shares.reason is not None or not own or "" in own:
                 texts += bool(before)
                 before = ""
@@ -80,10 +76,10 @@ def test_recorded_lives() -> None:
             text = decide_weights(own, view.shares, LIMITS, before)
             texts += text != before
             before = text
-            found = weighted_flow(parse_weights(text) or {}, own, view.shares)
-            assert found is not None
-            assert found.overload <= DROP
-            stays += found.in_zone
+            flow = weighted_flow(parse_weights(text) or {}, own, view.shares)
+            assert flow is not None
+            assert flow.overload <= DROP
+            stays += flow.in_zone
             limit += in_zone_limit_of(own, view.shares, LIMITS)
     assert steps == 1640
     assert stays >= Fraction(998, 1000) * limit
@@ -100,15 +96,15 @@ def test_any_cluster(zones: list[tuple[int, int]], elsewhere: int) -> None:
     """Loads are below the limit, the text is its own fixed point, and order never matters."""
     own = counts(*(count for count, _ in zones)) | {"nowhere": elsewhere}
     known = shares(*(cpu for _, cpu in zones))
-    rows = zone_weights(own, known, LIMITS)
-    found = weighted_flow(rows, own, known)
-    assert found is not None
-    assert found.overload < ADD
+    rows = compute_weights(own, known, LIMITS)
+    flow = weighted_flow(rows, own, known)
+    assert flow is not None
+    assert flow.overload < ADD
     text = decide_weights(own, known, LIMITS, "")
     assert decide_weights(own, known, LIMITS, text) == text
     backwards: Mapping[str, int] = dict(reversed(own.items()))
     assert decide_weights(backwards, known, LIMITS, "") == text
-    assert all(0 < weight <= LARGEST for row in rows.values() for weight in row.values())
+    assert all(0 < weight <= MAX_WEIGHT for row in rows.values() for weight in row.values())
 
 
 @given(CLUSTERS, st.data())
@@ -120,24 +116,24 @@ def test_judging_in_whole_numbers_is_judging_by_the_book(
     before = shares(*(data.draw(st.integers(1, 100)) for _ in zones))
     known = shares(*(cpu for _, cpu in zones))
     limits = OverloadLimits(data.draw(st.integers(1, 60)), data.draw(st.integers(60, 100)))
-    rows = zone_weights(own, before, limits)
-    found = weighted_flow(rows, own, known)
-    slack = Fraction(SLACK, 100)
-    wanted = (
-        found is not None
-        and found.overload * 100 <= limits.drop
-        and found.in_zone >= in_zone_limit_of(own, known, limits) - slack
+    rows = compute_weights(own, before, limits)
+    flow = weighted_flow(rows, own, known)
+    slack = Fraction(SLACK_PERCENT, 100)
+    suffices = (
+        flow is not None
+        and flow.overload * 100 <= limits.drop
+        and flow.in_zone >= in_zone_limit_of(own, known, limits) - slack
     )
-    assert weights_good(format_weights(rows), own, known, limits) == wanted
+    assert weights_suffice(format_weights(rows), own, known, limits) == suffices
 
 
 @given(CLUSTERS)
 def test_routes_do_what_weights_say(zones: list[tuple[int, int]]) -> None:
     """What proxies do with a text, endpoint by endpoint, is what was counted zone by zone."""
     own, known = counts(*(count for count, _ in zones)), shares(*(cpu for _, cpu in zones))
-    rows = zone_weights(own, known, LIMITS)
+    rows = compute_weights(own, known, LIMITS)
     targets = [TrafficEndpoint(f"{z}{i}", zone=z) for z, c in own.items() for i in range(c)]
-    assert flow(targets, known, rows) == weighted_flow(rows, own, known)
+    assert compute_flow(targets, known, rows) == weighted_flow(rows, own, known)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +149,7 @@ def test_routes_do_what_weights_say(zones: list[tuple[int, int]]) -> None:
         '{"a":{"":1}}',
         '{"a":{"b":1}',
         "{" * 100_000,
-        '{"a":{"b":1}}' + " " * LONGEST,
+        '{"a":{"b":1}}' + " " * MAX_TEXT_LENGTH,
         '{"\ud800":{"b":1}}',
         '{"a":{"a":1},"a":{"b":1}}',
         '{"a":{"b":1},"a":{}}',

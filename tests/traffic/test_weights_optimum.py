@@ -13,12 +13,11 @@ from typing import Any
 
 import highspy
 import pytest
-from tests.traffic.clusters import ZONES, shares, weighted_flow
-from tests.traffic.test_weights import LIMITS, counts
+from tests.traffic.clusters import LIMITS, ZONES, counts, shares, weighted_flow
 
-from zonewise.topology import Shares
+from zonewise.topology.shares import Shares
 from zonewise.traffic.limits import OverloadLimits
-from zonewise.traffic.weights import in_zone_limit_of, zone_weights
+from zonewise.traffic.weights import compute_weights, in_zone_limit_of
 
 CLUSTERS = 120
 NEAR = 1e-7
@@ -28,17 +27,19 @@ ROUNDING = Fraction(1, 1000)
 
 def optimum(own: Mapping[str, int], known: Shares, limits: OverloadLimits) -> float:
     """The most that can stay in zone."""
-    places = sorted(place for place, count in own.items() if count)
+    places = sorted(target for target, count in own.items() if count)
     endpoints = sum(own.values())
-    made: Callable[[], Any] = highspy.Highs
-    solver = made()
+    create_solver: Callable[[], Any] = highspy.Highs
+    solver = create_solver()
     solver.silent()
-    sent = {(zone, place): solver.addVariable(lb=0.0) for zone in known.weights for place in places}
+    sent = {
+        (zone, target): solver.addVariable(lb=0.0) for zone in known.weights for target in places
+    }
     for zone in known.weights:
-        solver.addConstr(sum(sent[zone, place] for place in places) == float(known.share(zone)))
-    for place in places:
-        most = (1 + limits.add / 100) * own[place] / endpoints
-        solver.addConstr(sum(sent[zone, place] for zone in known.weights) <= most)
+        solver.addConstr(sum(sent[zone, target] for target in places) == float(known.share(zone)))
+    for target in places:
+        most = (1 + limits.add / 100) * own[target] / endpoints
+        solver.addConstr(sum(sent[zone, target] for zone in known.weights) <= most)
     home = [sent[zone, zone] for zone in known.weights if (zone, zone) in sent]
     if home:
         solver.maximize(sum(home))
@@ -68,7 +69,7 @@ def test_no_programme_keeps_more() -> None:
         best = optimum(own, known, limits)
         formula = in_zone_limit_of(own, known, limits)
         assert float(formula) == pytest.approx(best, abs=NEAR), (own, known.weights)
-        flow = weighted_flow(zone_weights(own, known, limits), own, known)
+        flow = weighted_flow(compute_weights(own, known, limits), own, known)
         assert flow is not None
         assert flow.overload < Fraction(limits.add, 100)
         assert flow.in_zone <= formula

@@ -17,7 +17,7 @@ from zonewise.api.values.selector import parse
 from zonewise.embedded.machinery.patch import jsonpatch
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, UserInfo
-from zonewise.webhook import HintInjection, InjectionSettings
+from zonewise.webhook.hints import HintInjection, InjectionSettings
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.controllers.budgets.budgeted import field
-from tests.webhook.test_gate import Asked
+from tests.webhook.asked_gate import Asked
 
 from zonewise.runtime.webhook.admission import Allowed, Denied
 from zonewise.webhook.pod_reader import STRANGERS

@@ -8,7 +8,7 @@ import msgspec
 from tests.explain.dumps import AUTO, service
 
 from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Denied
-from zonewise.webhook import validate_service
+from zonewise.webhook.program import validate_service
 
 WRONG = {"service.kubernetes.io/topology-mode": "AUTO"}
 

@@ -25,10 +25,10 @@ def link(source: Path = DEBIAN, target: Path | None = None, suffix: str | None =
             others = sorted(path.name for path in source.glob(f"{name}.*.so"))
             print(_missing(name, suffix, others), file=sys.stderr)
             return 2
-        place = target / origin.name
-        if not place.is_symlink() or place.readlink() != origin:
-            place.unlink(missing_ok=True)
-            place.symlink_to(origin)
+        link_path = target / origin.name
+        if not link_path.is_symlink() or link_path.readlink() != origin:
+            link_path.unlink(missing_ok=True)
+            link_path.symlink_to(origin)
     return 0
 
 

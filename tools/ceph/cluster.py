@@ -83,23 +83,23 @@ class CephCluster:
 
     def command(self, prefix: str, **arguments: Any) -> Any:
         """Ask the monitor; its answer as JSON, or None if it said nothing."""
-        return self._asked(self.admin.mon_command, prefix, arguments)
+        return self._send(self.admin.mon_command, prefix, arguments)
 
     def manager(self, prefix: str, **arguments: Any) -> Any:
         """The same of the manager."""
-        return self._asked(self.admin.mgr_command, prefix, arguments)
+        return self._send(self.admin.mgr_command, prefix, arguments)
 
     def evict(self, mount: str) -> None:
         """Let the mds give up the oldest client that mounted at a path, which has died."""
-        (place,) = (self.folder / "run").glob("mds.a.*.asok")
-        ask = ["ceph", "--admin-daemon", str(place), "session"]
+        (socket_path,) = (self.folder / "run").glob("mds.a.*.asok")
+        ask = ["ceph", "--admin-daemon", str(socket_path), "session"]
         listed = subprocess.run([*ask, "ls"], capture_output=True, check=True)
-        found = [
-            (one["id"], one["inst"].split()[1])
-            for one in json.loads(listed.stdout)
-            if one["client_metadata"].get("mount_point", "").endswith(mount)
+        sessions = [
+            (session["id"], session["inst"].split()[1])
+            for session in json.loads(listed.stdout)
+            if session["client_metadata"].get("mount_point", "").endswith(mount)
         ]
-        id, address = min(found)
+        id, address = min(sessions)
         subprocess.run([*ask, "evict", str(id)], capture_output=True, check=True)
         # The mds has it shut out, too; it is dead, and nobody is to count it among the fenced.
         self.command("osd blocklist", blocklistop="rm", addr=address)
@@ -112,7 +112,7 @@ class CephCluster:
         """Start everything; an mds and a file system with ``files``."""
         import rados
 
-        for name in ("mon", "mgr", "mds", "run", *(f"osd{one}" for one in range(len(ZONES)))):
+        for name in ("mon", "mgr", "mds", "run", *(f"osd{number}" for number in range(len(ZONES)))):
             (self.folder / name).mkdir()
         self._write()
         self._monitor()
@@ -204,8 +204,8 @@ class CephCluster:
         }
         text = "[global]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items())
         for number, zone in enumerate(ZONES):
-            place = f"root=default zone={zone} host=host-{zone}"
-            text += f"[osd.{number}]\ncrush_location = {place}\n"
+            location = f"root=default zone={zone} host=host-{zone}"
+            text += f"[osd.{number}]\ncrush_location = {location}\n"
         (self.folder / "ceph.conf").write_text(text)
 
     def _monitor(self) -> None:
@@ -243,12 +243,12 @@ class CephCluster:
             self.command("osd new", uuid=uuids[-1], id=number)
         making = [
             subprocess.Popen(
-                ["ceph-osd", "--mkfs", "-i", str(number), "--osd-uuid", one],
+                ["ceph-osd", "--mkfs", "-i", str(number), "--osd-uuid", uuid],
                 env=self._environment(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            for number, one in enumerate(uuids)
+            for number, uuid in enumerate(uuids)
         ]
         for number, process in enumerate(making):
             if process.wait() != 0:
@@ -283,7 +283,7 @@ class CephCluster:
         """Whether every pool has been measured; before that Ceph says it has no room."""
         measured = self.command("df")["pools"]
         known = self.command("osd pool ls")
-        return len(measured) == len(known) and all(one["stats"]["max_avail"] for one in measured)
+        return len(measured) == len(known) and all(pool["stats"]["max_avail"] for pool in measured)
 
     def _manages(self) -> bool:
         """Whether the manager has loaded what makes subvolumes; it answers before that."""
@@ -317,7 +317,7 @@ class CephCluster:
                 raise RuntimeError(f"Ceph's {what} were not there after {SECONDS:.0f} s")
             time.sleep(0.02)
 
-    def _asked(self, ask: Callable[..., Any], prefix: str, arguments: dict[str, Any]) -> Any:
+    def _send(self, ask: Callable[..., Any], prefix: str, arguments: dict[str, Any]) -> Any:
         code, out, words = ask(json.dumps({"prefix": prefix, "format": "json", **arguments}), b"")
         if code != 0:
             raise RuntimeError(f"{prefix}: {code} {words}")
@@ -347,7 +347,7 @@ def _key() -> str:
 def _ports(count: int) -> list[int]:
     opened = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
-        return [one.getsockname()[1] for one in opened]
+        return [opened_socket.getsockname()[1] for opened_socket in opened]
     finally:
-        for one in opened:
-            one.close()
+        for opened_socket in opened:
+            opened_socket.close()

@@ -121,13 +121,13 @@ def run(chosen: Iterable[Spec], kubeconfig: Path, folder: Path) -> dict[str, str
     if not reports:
         print((folder / "log").read_text()[-4000:], file=sys.stderr)
         raise SystemExit(f"the specs ended with {done.returncode} and left no report")
-    found = {}
+    outcome = {}
     for case in ElementTree.parse(reports[0]).iter("testcase"):
         name = case.get("name", "").removeprefix("[It] ")
         if case.find("skipped") is None:
             failed = case.find("failure") is not None or case.find("error") is not None
-            found[" ".join(name.split())] = "failed" if failed else "passed"
-    return found
+            outcome[" ".join(name.split())] = "failed" if failed else "passed"
+    return outcome
 
 
 def report(outcome: dict[Spec, str]) -> str:
@@ -148,17 +148,17 @@ def report(outcome: dict[Spec, str]) -> str:
         passed = sum(outcome[spec] == "passed" for spec in mine)
         lines.append(f"| {part} | {need} | {passed} | {len(mine)} |")
     lines += ["", "| part | need | outcome | spec |", "|---|---|---|---|"]
-    for spec, found in outcome.items():
-        lines.append(f"| {spec.part} | {spec.need} | {found} | {_cell(spec)} |")
+    for spec, state in outcome.items():
+        lines.append(f"| {spec.part} | {spec.need} | {state} | {_cell(spec)} |")
     return "\n".join(lines) + "\n"
 
 
 def known(page: str) -> dict[Spec, str]:
     """What the page says of every spec of the list."""
     rows = [line.split(" | ", 3) for line in page.splitlines() if line.count(" | ") >= 3]
-    told = {(row[0].removeprefix("| "), row[3].removesuffix(" |")): row[2] for row in rows}
+    reported = {(row[0].removeprefix("| "), row[3].removesuffix(" |")): row[2] for row in rows}
     return {
-        spec: "absent" if _absent(spec) else told.get((spec.part, _cell(spec)), "not run")
+        spec: "absent" if _absent(spec) else reported.get((spec.part, _cell(spec)), "not run")
         for spec in specs()
     }
 
@@ -172,10 +172,10 @@ def _cell(spec: Spec) -> str:
 
 
 def _outcome(spec: Spec, outcome: dict[str, str]) -> str:
-    wanted = " ".join(spec.name.split())
-    for name, found in outcome.items():
-        if wanted in name or name in wanted:
-            return found
+    expected = " ".join(spec.name.split())
+    for name, state in outcome.items():
+        if expected in name or name in expected:
+            return state
     return "not run"
 
 
@@ -228,7 +228,7 @@ def main() -> int:
                     with given.log.open("ab") as file:
                         file.write(log.read_bytes())
     REPORT.write_text(report(known(REPORT.read_text()) | outcome))
-    bad = [spec for spec, found in outcome.items() if found != "passed"]
+    bad = [spec for spec, state in outcome.items() if state != "passed"]
     print(f"{len(outcome) - len(bad)} passed, {len(bad)} failed")
     for spec in bad:
         print(f"  {outcome[spec]}: {spec.need} {spec.name}")

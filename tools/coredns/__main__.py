@@ -24,10 +24,10 @@ def main() -> None:
     if given.command == "build":
         print(coredns())
         return
-    found = asyncio.run(record())
-    write(given.file, found)
-    services = sum(item["kind"] == "Service" for item in found["objects"])
-    print(f"{len(found['answers'])} questions about {services} Services: {given.file}")
+    recorded = asyncio.run(record())
+    write(given.file, recorded)
+    services = sum(item["kind"] == "Service" for item in recorded["objects"])
+    print(f"{len(recorded['answers'])} questions about {services} Services: {given.file}")
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ def services() -> Iterator[tuple[str, str, Obj, list[Obj]]]:
     asleep = {**_end("10.2.4.1"), "conditions": {"ready": False}}
     yield "x2", "peers", peers, [_part([asleep, _end("10.2.4.2", hostname="up")])]
     yield "x2", "asleep", peers, [_part([{**_end("10.2.5.1"), "conditions": {"ready": False}}])]
-    told = {**_end("10.2.6.1"), "conditions": {"ready": True, "terminating": True}}
-    yield "x2", "told", headless, [_part([told])]
+    terminating = {**_end("10.2.6.1"), "conditions": {"ready": True, "terminating": True}}
+    yield "x2", "told", headless, [_part([terminating])]
     moved = [_end("10.2.7.1", zone="zone-a"), _end("10.2.7.1", zone="b.a", hostname="again")]
     yield "x2", "moved", headless, [_part(moved)]
     liar = [_end("10.2.8.1", hostname="10-2-8-2"), _end("10.2.8.2")]
@@ -102,7 +102,7 @@ def questions(domain: str) -> Iterator[tuple[str, str]]:
         for labels in ("zone-a.pin", "A.B.prefer", "b.a.pin", "pin", "zone-a.PIN", "x.other"):
             yield from ((f"{labels}._zone.{base}", kind) for kind in ("A", "SRV"))
         yield f"_http._tcp.zone-a.pin._zone.{base}", "SRV"
-        for end in (one for part in parts for one in part["endpoints"]):
+        for end in (endpoint for part in parts for endpoint in part["endpoints"]):
             for label in (*map(_label, end["addresses"]), end.get("hostname", "x")):
                 yield from ((f"{label}.{base}", kind) for kind in ("A", "AAAA", "SRV", "TXT"))
                 yield f"_http._tcp.{label}.{base}", "SRV"

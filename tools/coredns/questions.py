@@ -28,11 +28,11 @@ EXTERNAL = {
 
 def objects() -> list[Obj]:
     """The cluster: namespaces, Services, slices, pods."""
-    found: list[Obj] = [_object("v1", "Namespace", name, "") for name in SPACES]
+    manifests: list[Obj] = [_object("v1", "Namespace", name, "") for name in SPACES]
     for space, name, spec, parts in chain(_services(), oddities.services()):
-        found.append(_object("v1", "Service", name, space, spec=spec))
-        found += (_slice(name, space, number, part) for number, part in enumerate(parts))
-    found.append(_slice("orphan", "x2", 0, oddities.orphan()))
+        manifests.append(_object("v1", "Service", name, space, spec=spec))
+        manifests += (_slice(name, space, number, part) for number, part in enumerate(parts))
+    manifests.append(_slice("orphan", "x2", 0, oddities.orphan()))
     plain = ((*pod, "Running") for pod in _pods())
     for name, space, ips, phase in chain(plain, oddities.pods()):
         pod = _object("v1", "Pod", name, space)
@@ -42,8 +42,8 @@ def objects() -> list[Obj]:
             "podIP": ips[0],
             "podIPs": [{"ip": ip} for ip in ips],
         }
-        found.append(pod)
-    return found
+        manifests.append(pod)
+    return manifests
 
 
 def questions() -> list[tuple[str, str]]:
@@ -205,7 +205,7 @@ def _cluster_ip(number: int, family: str, ports: list[Obj]) -> Obj:
 
 
 def _parts(number: int, family: str, ports: list[Obj], *, count: int) -> list[Obj]:
-    found = []
+    parts = []
     if family != "v6":
         ends = [
             _end(
@@ -215,12 +215,12 @@ def _parts(number: int, family: str, ports: list[Obj], *, count: int) -> list[Ob
             for at in range(1, count + 1)
         ]
         ends[0]["hostname"] = "host-1"
-        found.append(_part("IPv4", ports, [*ends, _end(f"10.1.{number}.99", ready=False)]))
+        parts.append(_part("IPv4", ports, [*ends, _end(f"10.1.{number}.99", ready=False)]))
     if family != "v4":
         ends = [_end(f"fd00:{number:x}::{at:x}") for at in range(1, count)]
         ends.append(_end(f"fd00:{number:x}::", hostname="last"))
-        found.append(_part("IPv6", ports, ends))
-    return found
+        parts.append(_part("IPv6", ports, ends))
+    return parts
 
 
 def _part(family: str, ports: list[Obj], endpoints: list[Obj]) -> Obj:
@@ -249,5 +249,5 @@ def _slice(name: str, space: str, number: int, part: Obj) -> Obj:
 
 
 def _object(version: str, kind: str, name: str, space: str, **more: Any) -> Obj:
-    place = {"namespace": space} if space else {}
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **place}, **more}
+    metadata = {"namespace": space} if space else {}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **metadata}, **more}

@@ -51,16 +51,16 @@ def plain(message: dns.message.Message) -> Obj:
 
 
 def _texts(section: Any) -> list[str]:
-    found = []
+    texts = []
     for records in section:
         kind = dns.rdatatype.to_text(records.rdtype)
-        for one in records:
-            text = str(one)
+        for record in records:
+            text = str(record)
             if kind == "SOA":
                 words = text.split()
                 text = " ".join([*words[:2], "serial", *words[3:]])
-            found.append(f"{records.name} {records.ttl} {kind} {text}")
-    return sorted(found)
+            texts.append(f"{records.name} {records.ttl} {kind} {text}")
+    return sorted(texts)
 
 
 async def record() -> Obj:
@@ -108,7 +108,7 @@ async def plant(client: Client, items: list[Obj]) -> None:
             await client.patch(cls, meta["name"], space, status, subresource="status")
 
 
-def write(path: Path, found: Obj) -> None:
+def write(path: Path, recording: Obj) -> None:
     """Keep a recording: the same bytes for the same answers."""
-    text = json.dumps(found, indent=0, sort_keys=True).encode()
+    text = json.dumps(recording, indent=0, sort_keys=True).encode()
     path.write_bytes(gzip.compress(text, mtime=0))

@@ -34,19 +34,19 @@ class Outside(asyncio.DatagramProtocol):
 
 def answer(query: dns.message.Message, zone: Zone) -> dns.message.Message:
     """What the table says."""
-    found = dns.message.make_response(query, recursion_available=True)
+    response = dns.message.make_response(query, recursion_available=True)
     question = query.question[0]
     kind = dns.rdatatype.to_text(question.rdtype)
     name = question.name.to_text().lower()
     while (name, "CNAME") in zone:
         target = zone[name, "CNAME"][0]
-        found.answer.append(dns.rrset.from_text(name, TTL, "IN", "CNAME", target))
+        response.answer.append(dns.rrset.from_text(name, TTL, "IN", "CNAME", target))
         name = target
     if (name, kind) in zone:
-        found.answer.append(dns.rrset.from_text(name, TTL, "IN", kind, *zone[name, kind]))
+        response.answer.append(dns.rrset.from_text(name, TTL, "IN", kind, *zone[name, kind]))
     elif not any(known == name for known, _ in zone):
-        found.set_rcode(dns.rcode.NXDOMAIN)
-    return found
+        response.set_rcode(dns.rcode.NXDOMAIN)
+    return response
 
 
 async def serve(zone: Zone) -> tuple[asyncio.DatagramTransport, int]:

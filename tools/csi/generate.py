@@ -13,7 +13,7 @@ from pathlib import Path
 
 PROTOCOL = Path(__file__).parents[2] / "src" / "zonewise" / "csi" / "protocol"
 SOURCE = PROTOCOL / "csi.proto"
-MADE = ("csi_pb2.py", "csi_pb2.pyi")
+GENERATED = ("csi_pb2.py", "csi_pb2.pyi")
 HEAD = "# Generated from csi.proto by `python -m tools.csi generate`; edit that, not this.\n"
 
 
@@ -32,7 +32,7 @@ def generated() -> dict[str, str]:
             ],
             check=True,
         )
-        return {name: HEAD + (Path(folder) / name).read_text() for name in MADE}
+        return {name: HEAD + (Path(folder) / name).read_text() for name in GENERATED}
 
 
 def write() -> list[Path]:

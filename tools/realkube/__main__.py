@@ -114,12 +114,12 @@ def main(arguments: list[str] | None = None) -> int:
             words = "is here" if ready else f"built in {span(time.monotonic() - began)}"
             print(f"Kubernetes {VERSION} {words}: {folder}")
         elif options.command == "path":
-            found = find()
-            if found is None:
+            binaries = find()
+            if binaries is None:
                 raise RealKubeError(
                     "Nothing is built yet; `python -m tools.realkube build` does it."
                 )
-            print(found.path(options.name) if options.name else found.folder)
+            print(binaries.path(options.name) if options.name else binaries.folder)
         else:
             run_up(options)
     except RealKubeError as error:

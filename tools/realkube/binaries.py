@@ -148,9 +148,9 @@ def find(suite: Suite = KUBERNETES) -> Binaries | None:
 
 def build(suite: Suite = KUBERNETES, *, teller: Teller | None = None) -> Binaries:
     """The suite, built first if it is not there; the teller says what happens meanwhile."""
-    found = find(suite)
-    if found is not None:
-        return found
+    binaries = find(suite)
+    if binaries is not None:
+        return binaries
     teller = teller or Teller()
     cache = cache_folder()
     try:
@@ -272,7 +272,7 @@ class Teller:
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
         self._heartbeat = heartbeat
-        self._told = time.monotonic()
+        self._written_at = time.monotonic()
         self._rewriting = False
 
     def say(self, sentence: str) -> None:
@@ -285,10 +285,10 @@ class Teller:
         if self._terminal:
             self._write(sentence)
             self._rewriting = True
-        elif time.monotonic() - self._told >= self._heartbeat:
+        elif time.monotonic() - self._written_at >= self._heartbeat:
             self.say(sentence)
 
     def _write(self, text: str) -> None:
         self._stream.write(("\r\033[K" if self._rewriting else "") + text)
         self._stream.flush()
-        self._told = time.monotonic()
+        self._written_at = time.monotonic()

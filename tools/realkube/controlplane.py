@@ -178,7 +178,11 @@ class ControlPlane:
     def components(self) -> list[Component]:
         """All programs of this control plane, in the order they start."""
         optional = (self.controller_manager, self.scheduler)
-        return [self.etcd, self.apiserver, *(one for one in optional if one is not None)]
+        return [
+            self.etcd,
+            self.apiserver,
+            *(process for process in optional if process is not None),
+        ]
 
     def launch(self) -> None:
         """Start everything and return when it serves."""
@@ -322,9 +326,14 @@ class ControlPlane:
             file = self._pki / "tokens.csv"
             write_private(file, b"")
             with file.open("w", newline="") as rows:
-                for one in self.settings.tokens:
+                for credential in self.settings.tokens:
                     csv.writer(rows).writerow(
-                        [one.token, one.user, f"uid-{one.user}", ",".join(one.groups)]
+                        [
+                            credential.token,
+                            credential.user,
+                            f"uid-{credential.user}",
+                            ",".join(credential.groups),
+                        ]
                     )
         if self.settings.audit:
             policy = {
@@ -464,7 +473,7 @@ def merged(ours: Sequence[str], theirs: Sequence[str]) -> list[str]:
     given = {argument.partition("=")[0] for argument in theirs}
     if "--authorization-config" in given:
         given.add("--authorization-mode")
-    return [*(one for one in ours if one.partition("=")[0] not in given), *theirs]
+    return [*(flag for flag in ours if flag.partition("=")[0] not in given), *theirs]
 
 
 def inline(pem: bytes) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 def members(group: int) -> list[int]:
     """The living processes of a group, this one not counted."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -31,8 +31,8 @@ def members(group: int) -> list[int]:
             # The program's name may hold spaces and brackets; the fields follow the last bracket.
             state, _, its_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
             if int(its_group) == group and state not in "ZX":
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def sweep(group: int) -> None:

@@ -20,9 +20,14 @@ from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.coordination import Lease
 from zonewise.api.objects.core import Node, NodeSpec, NodeStatus, Taint
 from zonewise.api.objects.pod import Pod
-from zonewise.embedded.components.kubelet import Kubelets, KubeletSettings, default_stages, timed
+from zonewise.embedded.components.kubelet import (
+    Kubelets,
+    KubeletSettings,
+    default_stages,
+    with_delays,
+)
 from zonewise.runtime.client.client import Client
-from zonewise.runtime.controller.components import ComponentGroup
+from zonewise.runtime.program.program import Program
 
 LEASES = "kube-node-lease"
 HEARTBEAT = 10.0
@@ -81,9 +86,9 @@ class FakeKubelet:
     ) -> None:
         self._client = client
         self._nodes = nodes
-        stages = timed(default_stages(), start=starting, stop=stopping)
+        stages = with_delays(default_stages(), start=starting, stop=stopping)
         settings = KubeletSettings(stages=stages, heartbeat=heartbeat)
-        self._components = ComponentGroup(self._connect, clock=clock, rng=random.Random())
+        self._components = Program(self._connect, clock=clock, rng=random.Random())
         self._components.add("kubelets", lambda context: Kubelets(context, settings))
         self._missing = {node.name for node in nodes}
         self._alive = asyncio.Event()
@@ -123,7 +128,8 @@ class FakeKubelet:
 
     def _changed(self, old: Node | None, new: Node | None) -> None:
         if new is not None and any(
-            one.type == "Ready" and one.status == "True" for one in new.status.conditions
+            condition.type == "Ready" and condition.status == "True"
+            for condition in new.status.conditions
         ):
             self._missing.discard(new.metadata.name)
         if not self._missing:

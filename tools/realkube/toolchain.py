@@ -27,9 +27,11 @@ REQUIREMENTS = Path(__file__).parents[2] / "requirements" / "go.txt"
 
 def environment(go: Path) -> dict[str, str]:
     """The variables a build runs with: the caller's proxy and caches, our toolchain and flags."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("GOROOT", "GOFLAGS")}
-    kept["PATH"] = f"{go.parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
-    return kept | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    variables = {
+        name: value for name, value in os.environ.items() if name not in ("GOROOT", "GOFLAGS")
+    }
+    variables["PATH"] = f"{go.parent}{os.pathsep}{variables.get('PATH', os.defpath)}"
+    return variables | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 
 
 def version(go: Path) -> tuple[int, int] | None:
@@ -52,10 +54,10 @@ def version(go: Path) -> tuple[int, int] | None:
 
 def on_path() -> Path | None:
     """The `go` on the path if it is new enough."""
-    found = shutil.which("go")
-    if found is None:
+    executable = shutil.which("go")
+    if executable is None:
         return None
-    go = Path(found).absolute()
+    go = Path(executable).absolute()
     have = version(go)
     return go if have is not None and have >= OLDEST else None
 

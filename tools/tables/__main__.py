@@ -17,15 +17,15 @@ def main() -> int:
     given = options.parse_args()
     try:
         with start() as cluster, connect(cluster) as server:
-            found = tables(server)
+            generated = tables(server)
     except (RealKubeError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    old = outdated(found)
+    old = outdated(generated)
     for name in old:
         print(f"{name} {'is out of date' if given.check else 'written'}")
         if not given.check:
-            (ROOT / name).write_bytes(found[name])
+            (ROOT / name).write_bytes(generated[name])
     return int(bool(old) and given.check)
 
 

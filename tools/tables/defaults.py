@@ -28,10 +28,10 @@ from typing import Any
 import yaml
 
 from tools.tables.server import Refused, Server
-from zonewise.embedded.machinery.decoding.pruning import tidy
+from zonewise.embedded.machinery.decoding.normalizing import normalize
 from zonewise.embedded.machinery.schema.definitions import OBJECT_META, Definitions
 from zonewise.embedded.machinery.schema.kinds import KindRow
-from zonewise.embedded.machinery.schema.types import UNSET, Type
+from zonewise.embedded.machinery.schema.schema import UNSET, Schema
 
 SAMPLES = Path(__file__).with_name("samples")
 STORED = "stored:"  # samples of this file are created and read back
@@ -135,47 +135,51 @@ class Observations:
     def __init__(self) -> None:
         self.seen: dict[tuple[str, str], dict[str, list[str]]] = {}
         self.sent: dict[str, set[str]] = {}
-        self.kept: set[tuple[str, str]] = set()
+        self.stored: set[tuple[str, str]] = set()
         self.gone: set[tuple[str, str]] = set()
         self.answers: list[dict[str, Any]] = []
 
-    def compare(self, kind: Type, sent: dict[str, Any], got: dict[str, Any], where: str) -> None:
+    def compare(
+        self, schema: Schema, sent: dict[str, Any], got: dict[str, Any], where: str
+    ) -> None:
         """Record one place where a definition was used."""
-        self.sent.setdefault(kind.name, set()).update(sent)
-        for name, field in kind.fields.items():
+        self.sent.setdefault(schema.name, set()).update(sent)
+        for name, field in schema.fields.items():
             at = f"{where}.{name}"
             value = got.get(name, UNSET)
             if name in sent:
-                (self.gone if value is UNSET else self.kept).add((kind.name, name))
+                (self.gone if value is UNSET else self.stored).add((schema.name, name))
                 self._below(field, sent[name], value, at)
-            elif field.shape == "object" and field.printed == {} and value is not UNSET:
+            elif field.shape == "object" and field.absent_value == {} and value is not UNSET:
                 self.compare(field, {}, value, at)
-            elif value is UNSET or (field.printed is not UNSET and value == field.printed):
-                self._add(kind.name, name, ABSENT, where)
+            elif value is UNSET or (
+                field.absent_value is not UNSET and value == field.absent_value
+            ):
+                self._add(schema.name, name, ABSENT, where)
             elif field.shape == "object":
-                self._add(kind.name, name, "{}", where)
+                self._add(schema.name, name, "{}", where)
                 self.compare(field, {}, value, at)
             else:
-                self._add(kind.name, name, json.dumps(value, sort_keys=True), where)
+                self._add(schema.name, name, json.dumps(value, sort_keys=True), where)
 
     def _add(self, name: str, field: str, text: str, where: str) -> None:
         self.seen.setdefault((name, field), {}).setdefault(text, []).append(where)
 
-    def _below(self, kind: Type, sent: Any, got: Any, where: str) -> None:
+    def _below(self, schema: Schema, sent: Any, got: Any, where: str) -> None:
         if got is UNSET:
             return
-        if kind.shape == "object":
-            self.compare(kind, sent, got, where)
-        elif kind.shape == "list" and kind.items is not None:
+        if schema.shape == "object":
+            self.compare(schema, sent, got, where)
+        elif schema.shape == "list" and schema.items is not None:
             for index, (before, after) in enumerate(zip(sent, got, strict=False)):
-                self._below(kind.items, before, after, f"{where}[{index}]")
-        elif kind.shape == "map" and kind.values is not None:
+                self._below(schema.items, before, after, f"{where}[{index}]")
+        elif schema.shape == "map" and schema.values is not None:
             for key, before in sent.items():
-                self._below(kind.values, before, got.get(key, UNSET), f"{where}[{key}]")
+                self._below(schema.values, before, got.get(key, UNSET), f"{where}[{key}]")
 
     def defaults(self) -> dict[str, dict[str, Any]]:
         """The defaults that depend on nothing, sorted; raises for what nobody has explained."""
-        found: dict[str, dict[str, Any]] = {}
+        by_type: dict[str, dict[str, Any]] = {}
         explained = {
             (name, field) for named in (BY_HAND, SERVER) for name in named for field in named[name]
         }
@@ -189,40 +193,40 @@ class Observations:
                 places = {text: where[:3] for text, where in values.items()}
                 complaints.append(f"{name}.{field} depends on something: {places}")
             elif ABSENT not in values:
-                found.setdefault(name, {})[field] = json.loads(next(iter(values)))
+                by_type.setdefault(name, {})[field] = json.loads(next(iter(values)))
         complaints += [f"{name}.{field} is explained and was not seen" for name, field in explained]
         if complaints:
             raise ValueError("\n".join(complaints))
-        return found
+        return by_type
 
     def dropped(self) -> dict[str, list[str]]:
         """Fields that this server knows and throws away: their feature gate is off."""
-        found: dict[str, list[str]] = {}
-        for name, field in sorted(self.gone - self.kept):
+        by_type: dict[str, list[str]] = {}
+        for name, field in sorted(self.gone - self.stored):
             if field not in CONSUMED.get(name, ()):
-                found.setdefault(name, []).append(field)
-        return found
+                by_type.setdefault(name, []).append(field)
+        return by_type
 
     def unseen(self, kinds: Iterable[KindRow], definitions: Definitions) -> list[str]:
         """Definitions that objects can hold and no sample does."""
         reachable: set[str] = set()
 
-        def visit(kind: Type) -> None:
-            if kind.name in reachable:
+        def visit(schema: Schema) -> None:
+            if schema.name in reachable:
                 return
-            if kind.name:
-                reachable.add(kind.name)
-            for name, field in kind.fields.items():
+            if schema.name:
+                reachable.add(schema.name)
+            for name, field in schema.fields.items():
                 if name != "status" or not field.name.endswith("Status"):
                     visit(field)
-            for below in (kind.items, kind.values):
+            for below in (schema.items, schema.values):
                 if below is not None:
                     visit(below)
 
         for row in kinds:
             if "list" in row.verbs:
-                visit(definitions.type(row.type))
-        objects = {name for name in reachable if definitions.type(name).shape == "object"}
+                visit(definitions.schema(row.type))
+        objects = {name for name in reachable if definitions.schema(name).shape == "object"}
         missing = {name for name in objects - self.sent.keys() if not name.endswith("Status")}
         return sorted(missing ^ UNSEEN)
 
@@ -250,27 +254,27 @@ def by_kind(kinds: Iterable[KindRow]) -> dict[tuple[str, str], KindRow]:
 def observe(server: Server, kinds: Iterable[KindRow], definitions: Definitions) -> Observations:
     """Send every sample and compare."""
     rows = by_kind(kinds)
-    found = Observations()
+    observations = Observations()
     for where, sample in samples():
         row = rows[sample["apiVersion"], sample["kind"]]
         try:
             got = _answer(server, collection(row), sample, stored=where.startswith(STORED))
         except Refused as refused:
             raise ValueError(f"{where}: {refused}") from refused
-        kind = definitions.type(row.type)
+        kind = definitions.schema(row.type)
         if "name" in sample["metadata"]:
-            found.answers.append(
+            observations.answers.append(
                 {"type": row.type, "sent": sample, "got": answer(kind, sample, got)}
             )
-        sent = tidy(kind, copy.deepcopy(sample))
+        sent = normalize(kind, copy.deepcopy(sample))
         for side in (sent, got):
             if row.type not in STATUS:
                 side.pop("status", None)
             for name in ("metadata", "apiVersion", "kind"):
                 side.pop(name, None)
-        found.compare(kind, sent, got, where)
-    _observe_ephemeral(server, definitions, found)
-    return found
+        observations.compare(kind, sent, got, where)
+    _observe_ephemeral(server, definitions, observations)
+    return observations
 
 
 def _answer(server: Server, path: str, sample: dict[str, Any], *, stored: bool) -> dict[str, Any]:
@@ -279,52 +283,58 @@ def _answer(server: Server, path: str, sample: dict[str, Any], *, stored: bool) 
     if not stored:
         got = server.send("POST", f"{path}?dryRun=All&fieldValidation=Strict", sample)
         return got
-    one = f"{path}/{sample['metadata']['name']}"
+    object_path = f"{path}/{sample['metadata']['name']}"
     server.send("POST", path, sample)
     try:
-        got = server.get(one)
+        got = server.get(object_path)
     finally:
-        server.send("DELETE", f"{one}?gracePeriodSeconds=0")
+        server.send("DELETE", f"{object_path}?gracePeriodSeconds=0")
     return got
 
 
-def answer(kind: Type, sent: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, Any]:
+def answer(schema: Schema, sent: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, Any]:
     """An answer without what the server sets: what our own code has to make of the sample."""
-    kept = copy.deepcopy(dict(got))
+    trimmed = copy.deepcopy(dict(got))
     given = sent.get("metadata", {})
-    kept["metadata"] = {
-        name: value for name, value in kept["metadata"].items() if name in given or name == "labels"
+    trimmed["metadata"] = {
+        name: value
+        for name, value in trimmed["metadata"].items()
+        if name in given or name == "labels"
     }
-    if kind.name not in STATUS:
-        kept.pop("status", None)
-    elif "lastPhaseTransitionTime" in kept["status"]:
-        del kept["status"]["lastPhaseTransitionTime"]
-    if kind.name == BATCH + "Job":
-        for meta in (kept["metadata"], kept["spec"]["template"]["metadata"]):
+    if schema.name not in STATUS:
+        trimmed.pop("status", None)
+    elif "lastPhaseTransitionTime" in trimmed["status"]:
+        del trimmed["status"]["lastPhaseTransitionTime"]
+    if schema.name == BATCH + "Job":
+        for meta in (trimmed["metadata"], trimmed["spec"]["template"]["metadata"]):
             labels = meta.pop("labels", {})
             own = {k: v for k, v in labels.items() if not k.endswith(("-uid", "job-name"))}
             meta.update({"labels": own} if own else {})
-        if not kept["spec"]["manualSelector"]:
-            del kept["spec"]["selector"]
-    stripped: dict[str, Any] = without_server_fields(kind, kept)
+        if not trimmed["spec"]["manualSelector"]:
+            del trimmed["spec"]["selector"]
+    stripped: dict[str, Any] = without_server_fields(schema, trimmed)
     return stripped
 
 
-def without_server_fields(kind: Type, value: Any) -> Any:
+def without_server_fields(schema: Schema, value: Any) -> Any:
     """A value without the fields that admission or the rules of its kind may set."""
-    if kind.shape == "object" and isinstance(value, dict):
-        skipped = () if kind.name in (LABEL_SELECTOR, OBJECT_META) else SERVER.get(kind.name, ())
+    if schema.shape == "object" and isinstance(value, dict):
+        skipped = (
+            () if schema.name in (LABEL_SELECTOR, OBJECT_META) else SERVER.get(schema.name, ())
+        )
         return {
-            name: without_server_fields(kind.fields[name], item)
+            name: without_server_fields(schema.fields[name], item)
             for name, item in value.items()
-            if name not in skipped or (kind.name == BATCH + "JobSpec")
+            if name not in skipped or (schema.name == BATCH + "JobSpec")
         }
-    if kind.shape == "list" and kind.items is not None and isinstance(value, list):
-        return [without_server_fields(kind.items, item) for item in value]
+    if schema.shape == "list" and schema.items is not None and isinstance(value, list):
+        return [without_server_fields(schema.items, item) for item in value]
     return value
 
 
-def _observe_ephemeral(server: Server, definitions: Definitions, found: Observations) -> None:
+def _observe_ephemeral(
+    server: Server, definitions: Definitions, observations: Observations
+) -> None:
     """Ephemeral containers can only be added to a pod that exists."""
     pods = "/api/v1/namespaces/default/pods"
     pod = {"metadata": {"name": "ephemeral"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
@@ -338,8 +348,10 @@ def _observe_ephemeral(server: Server, definitions: Definitions, found: Observat
             media="application/strategic-merge-patch+json",
         )
         by_name = {item["name"]: item for item in got["spec"]["ephemeralContainers"]}
-        kind = definitions.type(CORE + "EphemeralContainer")
+        kind = definitions.schema(CORE + "EphemeralContainer")
         for item in sent:
-            found.compare(kind, item, by_name[item["name"]], f"ephemeral container {item['name']}")
+            observations.compare(
+                kind, item, by_name[item["name"]], f"ephemeral container {item['name']}"
+            )
     finally:
         server.send("DELETE", f"{pods}/ephemeral?gracePeriodSeconds=0")

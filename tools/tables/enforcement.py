@@ -16,7 +16,7 @@ from tools.tables.defaults import STORED, by_kind, collection, samples
 from tools.tables.server import Refused, Server
 from zonewise.embedded.machinery.schema.definitions import Definitions
 from zonewise.embedded.machinery.schema.kinds import KindRow
-from zonewise.embedded.machinery.schema.types import Type
+from zonewise.embedded.machinery.schema.schema import Schema
 
 TRIES = 3
 BOGUS = "Bogus"
@@ -44,34 +44,34 @@ def enforced(
         row = rows[sample["apiVersion"], sample["kind"]]
         if where.startswith(STORED):
             continue
-        for probe in probes(definitions.type(row.type), sample, ()):
+        for probe in probes(definitions.schema(row.type), sample, ()):
             tried = seen.setdefault(probe[:3], [])
             if probe.path[0] != "metadata" and len(tried) < TRIES:
                 tried.append(_is_refused(server, collection(row), sample, probe))
-    found: dict[str, dict[str, list[str]]] = {what: {} for what in REASONS}
+    by_reason: dict[str, dict[str, list[str]]] = {what: {} for what in REASONS}
     for (what, definition, field), tried in sorted(seen.items()):
         if tried and all(tried):
-            found[what].setdefault(definition, []).append(field)
-    return found
+            by_reason[what].setdefault(definition, []).append(field)
+    return by_reason
 
 
-def probes(kind: Type, value: Any, path: Path) -> Iterator[Probe]:
+def probes(schema: Schema, value: Any, path: Path) -> Iterator[Probe]:
     """What could be taken out of a sample or set to something else."""
-    if kind.shape == "object" and isinstance(value, dict):
-        for name in kind.required:
+    if schema.shape == "object" and isinstance(value, dict):
+        for name in schema.required:
             if name in value:
-                yield Probe("required", kind.name, name, (*path, name))
+                yield Probe("required", schema.name, name, (*path, name))
         for name, item in value.items():
-            field = kind.fields[name]
+            field = schema.fields[name]
             if field.enum and isinstance(item, str):
-                yield Probe("enums", kind.name, name, (*path, name))
+                yield Probe("enums", schema.name, name, (*path, name))
             yield from probes(field, item, (*path, name))
-    elif isinstance(value, list) and kind.items is not None:
+    elif isinstance(value, list) and schema.items is not None:
         for index, item in enumerate(value):
-            yield from probes(kind.items, item, (*path, index))
-    elif isinstance(value, dict) and kind.values is not None:
+            yield from probes(schema.items, item, (*path, index))
+    elif isinstance(value, dict) and schema.values is not None:
         for name, item in value.items():
-            yield from probes(kind.values, item, (*path, name))
+            yield from probes(schema.values, item, (*path, name))
 
 
 def _is_refused(server: Server, path: str, sample: dict[str, Any], probe: Probe) -> bool:
@@ -86,11 +86,11 @@ def _is_refused(server: Server, path: str, sample: dict[str, Any], probe: Probe)
     try:
         server.send("POST", f"{path}?dryRun=All", changed)
     except Refused as refused:
-        return (REASONS[probe.what], _shown(probe.path)) in refused.causes
+        return (REASONS[probe.what], _format_path(probe.path)) in refused.causes
     return False
 
 
-def _shown(path: Path) -> str:
+def _format_path(path: Path) -> str:
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step

@@ -73,11 +73,11 @@ def tables(server: Server) -> dict[str, bytes]:
     }
 
 
-def outdated(found: Mapping[str, bytes]) -> list[str]:
+def outdated(generated: Mapping[str, bytes]) -> list[str]:
     """Files of the tree that differ from what a server says."""
     return [
         name
-        for name, content in found.items()
+        for name, content in generated.items()
         if not (ROOT / name).is_file() or (ROOT / name).read_bytes() != content
     ]
 

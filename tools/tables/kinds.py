@@ -16,10 +16,10 @@ def group_versions(server: Server) -> list[tuple[str, str]]:
     """All groups with their versions, in the order of the server's preference; the core group
     first.
     """
-    found = [("", version) for version in server.get("/api")["versions"]]
+    versions = [("", version) for version in server.get("/api")["versions"]]
     for group in server.get("/apis")["groups"]:
-        found += [(group["name"], version["version"]) for version in group["versions"]]
-    return found
+        versions += [(group["name"], version["version"]) for version in group["versions"]]
+    return versions
 
 
 def kinds(server: Server, definitions: Mapping[str, Definition]) -> list[KindRow]:

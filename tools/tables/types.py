@@ -18,8 +18,8 @@ import msgspec
 from tools.realkube import RealKubeError
 from tools.realkube.binaries import cache_folder
 from tools.realkube.toolchain import environment, find
-from zonewise.embedded.machinery.schema.definitions import SCALARS, Definition, Row, go_name
-from zonewise.embedded.machinery.schema.types import Shape
+from zonewise.embedded.machinery.schema.definitions import SCALARS, Definition, FieldRow, go_name
+from zonewise.embedded.machinery.schema.schema import Shape
 
 KUBERNETES = Path(__file__).parents[1] / "realkube" / "kubernetes"
 PROGRAM = Path(__file__).with_name("structs.go")
@@ -71,8 +71,8 @@ def go_structs() -> dict[str, GoStruct]:
 
 def wire_numbers(types: Mapping[str, Definition]) -> dict[str, dict[str, Any]]:
     """The numbers of fields in protobuf, of the definitions that are served."""
-    found = msgspec.json.decode(_run(WIRE_PROGRAM), type=dict[str, dict[str, Any]])
-    return {name: numbers for name, numbers in found.items() if name in types}
+    numbered = msgspec.json.decode(_run(WIRE_PROGRAM), type=dict[str, dict[str, Any]])
+    return {name: numbers for name, numbers in numbered.items() if name in types}
 
 
 def _run(program: Path) -> bytes:
@@ -128,7 +128,7 @@ def _definition(
     )
 
 
-def _row(schema: Mapping[str, Any], field: Field) -> Row:
+def _row(schema: Mapping[str, Any], field: Field) -> FieldRow:
     of, enum = _expression(schema)
     go = field.go.replace("interface {}", "any")
     strategies = set(filter(None, schema.get("x-kubernetes-patch-strategy", "").split(",")))
@@ -137,7 +137,7 @@ def _row(schema: Mapping[str, Any], field: Field) -> Row:
         raise ValueError(f"patch strategies {unknown} are new")
     map_type = schema.get("x-kubernetes-map-type")
     list_type = schema.get("x-kubernetes-list-type", "atomic")
-    return Row(
+    return FieldRow(
         of=of,
         enum=enum,
         list=list_type if of.startswith("[]") else "atomic",

@@ -5,7 +5,7 @@ twice the time and the memory. When that fails because of a null where the type 
 path decodes into dictionaries, takes every null member as absent, as the API server does, and
 converts. Real servers send null only where the types allow it: their lists stay on the fast path.
 
-A decoder per type is built once and kept: the kinds a process talks about are few.
+A decoder per type is built once and cached: a process handles few kinds.
 """
 
 from __future__ import annotations
@@ -35,23 +35,25 @@ class Page(Struct, Generic[T]):
 class Decoder(Generic[T]):
     """Decodes JSON into one type; raises ParseError for anything that is not of that type."""
 
-    __slots__ = ("_fast", "_name", "_type")
+    __slots__ = ("_json_decoder", "_type", "_type_name")
 
     def __init__(self, type_: type[T]) -> None:
         self._type = type_
-        self._name = _name(type_)
-        self._fast = msgspec.json.Decoder(type_, dec_hook=_hook)
+        self._type_name = _type_name(type_)
+        self._json_decoder = msgspec.json.Decoder(type_, dec_hook=_decode_unstructured)
 
     def decode(self, data: bytes | bytearray | memoryview | str) -> T:
-        """The object that ``data`` is."""
+        """Decode one object."""
         try:
-            return self._fast.decode(data)
+            return self._json_decoder.decode(data)
         except msgspec.ValidationError:
-            return _convert(self._type, _json(data, self._name), self._name)
+            return _convert_without_nulls(
+                self._type, _parse_json(data, self._type_name), self._type_name
+            )
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ParseError(f"{self._name}: not JSON: {error}") from error
+            raise ParseError(f"{self._type_name}: not JSON: {error}") from error
         except RecursionError as error:
-            raise ParseError(f"{self._name}: nested too deeply") from error
+            raise ParseError(f"{self._type_name}: nested too deeply") from error
 
 
 _decoders: dict[Any, Decoder[Any]] = {}
@@ -60,32 +62,32 @@ _page_decoders: dict[Any, Decoder[Any]] = {}
 
 def decoder(type_: type[T]) -> Decoder[T]:
     """The decoder of a type: an ``Object`` class, ``unstructured(resource)`` or any Struct."""
-    found = _decoders.get(type_)
-    if found is None:
-        found = _decoders[type_] = Decoder(type_)
-    return found
+    decoder = _decoders.get(type_)
+    if decoder is None:
+        decoder = _decoders[type_] = Decoder(type_)
+    return decoder
 
 
 def page_decoder(type_: type[T]) -> Decoder[Page[T]]:
     """The decoder of a list of a type, as the API sends it."""
-    found = _page_decoders.get(type_)
-    if found is None:
+    decoder = _page_decoders.get(type_)
+    if decoder is None:
         page: Any = Page
-        found = _page_decoders[type_] = Decoder(page[type_])
-    return found
+        decoder = _page_decoders[type_] = Decoder(page[type_])
+    return decoder
 
 
 def decode(type_: type[T], data: bytes | bytearray | memoryview | str) -> T:
-    """The object that ``data`` is."""
+    """Decode one object."""
     return decoder(type_).decode(data)
 
 
 def convert(type_: type[T], value: Mapping[str, Any]) -> T:
-    """The object that a plain value is, such as one document of a YAML dump."""
+    """Convert plain dictionaries and lists, such as one document of a YAML dump, to an object."""
     try:
-        return msgspec.convert(value, type_, dec_hook=_hook)
+        return msgspec.convert(value, type_, dec_hook=_decode_unstructured)
     except (msgspec.ValidationError, RecursionError):
-        return _convert(type_, value, _name(type_))
+        return _convert_without_nulls(type_, value, _type_name(type_))
 
 
 def encode(value: Object | Unstructured | Struct) -> bytes:
@@ -99,8 +101,8 @@ def encode(value: Object | Unstructured | Struct) -> bytes:
     return _header(type(value)) + comma + body[1:]
 
 
-def plain(value: Object | Unstructured | Struct) -> dict[str, Any]:
-    """The same as a dictionary of plain lists, dictionaries and texts, ready for a patch."""
+def to_builtins(value: Object | Unstructured | Struct) -> dict[str, Any]:
+    """The object as plain dictionaries, lists and texts, ready for a patch."""
     result: dict[str, Any] = msgspec.json.decode(encode(value))
     return result
 
@@ -111,13 +113,13 @@ def _header(type_: type[Object]) -> bytes:
     return msgspec.json.encode(names)[:-1]
 
 
-def _hook(type_: type[Any], value: Any) -> Any:
+def _decode_unstructured(type_: type[Any], value: Any) -> Any:
     if issubclass(type_, Unstructured) and isinstance(value, dict):
         return type_(value)
     raise ValueError("Expected `object`")
 
 
-def _json(data: bytes | bytearray | memoryview | str, name: str) -> Any:
+def _parse_json(data: bytes | bytearray | memoryview | str, name: str) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -126,11 +128,11 @@ def _json(data: bytes | bytearray | memoryview | str, name: str) -> Any:
         raise ParseError(f"{name}: nested too deeply") from error
 
 
-def _convert(type_: type[T], value: Any, name: str) -> T:
+def _convert_without_nulls(type_: type[T], value: Any, name: str) -> T:
     try:
-        # By way of JSON, as a type may keep parts of it as they are (``msgspec.Raw``).
+        # Through JSON, as a type may keep parts of it undecoded (``msgspec.Raw``).
         data = msgspec.json.encode(_without_nulls(value))
-        return msgspec.json.decode(data, type=type_, dec_hook=_hook)
+        return msgspec.json.decode(data, type=type_, dec_hook=_decode_unstructured)
     except (msgspec.ValidationError, TypeError) as error:
         raise ParseError(f"{name}: {error}") from error
     except RecursionError as error:
@@ -139,15 +141,15 @@ def _convert(type_: type[T], value: Any, name: str) -> T:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [_without_nulls(item) for item in value]
     return value
 
 
-def _name(type_: Any) -> str:
+def _type_name(type_: Any) -> str:
     inner = getattr(type_, "__args__", ())
     if inner:
-        return f"list of {_name(inner[0])}"
+        return f"list of {_type_name(inner[0])}"
     resource = getattr(type_, "resource", None)
     return resource.kind if resource is not None else str(type_.__name__)

@@ -5,11 +5,11 @@
     ZonewiseError
     ├── ConfigError            (Terminal)  flags, files or a kubeconfig that cannot work
     ├── ConnectionFailed                   no answer: refused, reset, timed out, bad certificate
-    ├── ProtocolError                      an answer that no Kubernetes API server gives
-    ├── ParseError             (Terminal)  a quantity, selector, time or patch that is not one
+    ├── ProtocolError                      an answer that is not of a Kubernetes API server
+    ├── ParseError             (Terminal)  an invalid quantity, selector, time or patch
     │   └── PatchFailed        (Terminal)  a good patch that does not fit this document
     ├── LeadershipLost         (Terminal)  a write stopped because another replica leads now
-    └── ApiError                           the API server refused, and said why in a Status
+    └── ApiError                           the API server refused; a Status says why
         ├── BadRequest          400  (Terminal)
         ├── Unauthorized        401
         ├── Forbidden           403
@@ -94,11 +94,11 @@ class ProtocolError(ZonewiseError):
 
 
 class ParseError(Terminal, ValueError):
-    """Text that is not what it should be: a quantity, a selector, a time, a patch."""
+    """Text that is not a valid quantity, selector, time or patch."""
 
 
 class PatchFailed(ParseError):
-    """A well-formed patch that does not fit the document at hand."""
+    """A well-formed patch that cannot be applied to this document."""
 
 
 class LeadershipLost(Terminal):
@@ -126,7 +126,7 @@ class ApiError(ZonewiseError):
             ApiError.by_code[code] = cls
 
     def __str__(self) -> str:
-        return _line(self.status.message) or f"the API server answered {self.status.code}"
+        return _single_line(self.status.message) or f"the API server answered {self.status.code}"
 
     @property
     def code(self) -> int:
@@ -135,12 +135,12 @@ class ApiError(ZonewiseError):
 
     @property
     def reason(self) -> str:
-        """The machine's word for it, ``NotFound`` or ``Expired``; may be empty."""
+        """The reason for programs, such as ``NotFound`` or ``Expired``; may be empty."""
         return self.status.reason
 
     @property
     def message(self) -> str:
-        """The server's sentence, bounded and on one line."""
+        """The server's message, bounded and on one line."""
         return str(self)
 
     @property
@@ -157,10 +157,10 @@ class ApiError(ZonewiseError):
         API servers answer in plain text in some places (429 under load, 404 on unknown paths);
         such a body becomes the message.
         """
-        status = body if isinstance(body, Status) else _status(body)
+        status = body if isinstance(body, Status) else _parse_status(body)
         if status.code != code:
             status = msgspec.structs.replace(status, code=code)
-        return _kind(status)(status, retry_after=retry_after)
+        return _error_class(status)(status, retry_after=retry_after)
 
 
 class BadRequest(ApiError, Terminal, code=400):
@@ -175,8 +175,8 @@ class Forbidden(ApiError, code=403):
     """The credentials are valid without permission for this, or admission refused it."""
 
     @property
-    def namespace_ends(self) -> bool:
-        """Whether it is because the namespace is being deleted, and all in it."""
+    def namespace_terminating(self) -> bool:
+        """Whether the reason is that the namespace is being deleted."""
         return any(cause.reason == "NamespaceTerminating" for cause in self.details.causes or ())
 
 
@@ -193,19 +193,19 @@ class Conflict(ApiError, code=409):
 
 
 class AlreadyExists(Conflict):
-    """An object of this name is there already."""
+    """An object of this name exists already."""
 
 
 class Gone(ApiError, code=410):
-    """The requested version is no longer kept: list again."""
+    """The requested version is no longer stored: list again."""
 
 
 class TooLarge(ApiError, Terminal, code=413):
-    """The body is larger than the server takes."""
+    """The body is larger than the server accepts."""
 
 
 class UnsupportedMediaType(ApiError, Terminal, code=415):
-    """The server does not take this kind of body."""
+    """The server does not accept this kind of body."""
 
 
 class Invalid(ApiError, Terminal, code=422):
@@ -217,21 +217,21 @@ class TooManyRequests(ApiError, code=429):
 
 
 class ServerError(ApiError):
-    """The server could not do its work; it may be able to soon."""
+    """The server failed; it may succeed later."""
 
 
-_STATUS = msgspec.json.Decoder(Status)
+_STATUS_DECODER = msgspec.json.Decoder(Status)
 
 
-def _status(body: bytes) -> Status:
+def _parse_status(body: bytes) -> Status:
     try:
-        return _STATUS.decode(body)
+        return _STATUS_DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = body[: 4 * MESSAGE_LIMIT].decode("utf-8", "replace").strip()
         return Status(status="Failure", message=text)
 
 
-def _kind(status: Status) -> type[ApiError]:
+def _error_class(status: Status) -> type[ApiError]:
     if status.code == 409 and status.reason == "AlreadyExists":
         return AlreadyExists
     if status.code >= 500:
@@ -239,7 +239,7 @@ def _kind(status: Status) -> type[ApiError]:
     return ApiError.by_code.get(status.code, ApiError)
 
 
-def _line(text: str) -> str:
+def _single_line(text: str) -> str:
     cut = text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"
     words = " ".join(cut.split())
     return words if words.isprintable() else "".join(c if c.isprintable() else "�" for c in words)

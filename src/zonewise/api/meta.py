@@ -1,8 +1,7 @@
 """What all objects have in common.
 
-Times stay text here: comparing and printing them needs no parsing, and decoding a hundred thousand
-of them would. ``zonewise.api.values.times`` turns them into datetimes where they are calculated
-with.
+Times stay text here: comparing and printing them needs no parsing, and parsing a hundred thousand
+of them takes time. ``zonewise.api.values.times`` converts them to datetimes for calculations.
 
 A type says ``| None`` where real API servers send an explicit null (Go's encoder does so for empty
 lists, pointers and times that have no ``omitempty``). Nulls anywhere else, as users write them in
@@ -110,14 +109,14 @@ class LabelSelectorRequirement(Struct):
 
 
 class LabelSelector(Struct):
-    """Which labels are meant; ``zonewise.api.values.selector`` makes it matchable."""
+    """A selector of labels; ``zonewise.api.values.selector`` compiles it."""
 
     match_labels: dict[str, str] = field(default_factory=dict)
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
 class ObjectReference(Struct):
-    """A pointer to another object."""
+    """A reference to another object."""
 
     api_version: str = ""
     kind: str = ""
@@ -128,12 +127,12 @@ class ObjectReference(Struct):
     field_path: str = ""
 
     @classmethod
-    def to(cls, item: Object) -> ObjectReference:
-        """A pointer to an object as it is now: its version is part of it."""
-        meta = item.metadata
+    def to(cls, obj: Object) -> ObjectReference:
+        """A reference to an object as it is now, with its version."""
+        meta = obj.metadata
         return cls(
-            api_version=item.resource.api_version,
-            kind=item.resource.kind,
+            api_version=obj.resource.api_version,
+            kind=obj.resource.kind,
             namespace=meta.namespace,
             name=meta.name,
             uid=meta.uid,

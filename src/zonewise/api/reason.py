@@ -1,6 +1,6 @@
 """Why something was decided, in one form for all outputs.
 
-A decision makes a ``Reason``; the Kubernetes event, the object's condition, ``zonewise explain``
+A decision returns a ``Reason``; the Kubernetes event, the object's condition, ``zonewise explain``
 and the dashboard print it. ``code`` is stable and CamelCase, because alerts and tests name it and
 because a condition's ``reason`` must match that form. ``message`` states facts with the numbers in
 it, ``fix`` says what would change the answer. Equal reasons are equal values: that is how a shell

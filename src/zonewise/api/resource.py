@@ -1,4 +1,4 @@
-"""What a kind is called in paths.
+"""How the API names a kind, and the paths of its objects.
 
 A ``Resource`` is all that a client needs of a kind: group, version, kind, plural and whether it is
 namespaced. Names come from users and from the cluster, so a path is never built from a segment that
@@ -15,7 +15,7 @@ from zonewise.api.errors import ParseError
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of one version, and where the API serves it; group "" is the core group."""
+    """One kind of one version, and the path where the API serves it; group "" is the core group."""
 
     group: str
     version: str
@@ -47,13 +47,13 @@ class Resource:
         """The path of the collection, of one object, or of its subresource.
 
         Without a namespace a namespaced kind gives the collection over all namespaces. For a kind
-        without namespaces the namespace is ignored, so that callers may pass ``key`` unseen.
+        without namespaces the namespace is ignored, so that callers may pass any ``key``.
         """
         parts = [self.root]
         if self.namespaced and namespace:
             parts += ["namespaces", _segment(namespace, "namespace")]
         elif self.namespaced and name is not None:
-            raise ParseError(f"{self.kind} {name!r} lives in a namespace, none is given")
+            raise ParseError(f"{self.kind} {name!r} is namespaced: a namespace is required")
         parts.append(self.plural)
         if name is not None:
             parts.append(_segment(name, "name"))
@@ -64,9 +64,9 @@ class Resource:
         return "/".join(parts)
 
 
-def _segment(text: str, what: str) -> str:
+def _segment(text: str, label: str) -> str:
     if text in {"", ".", ".."} or "/" in text or "%" in text:
         raise ParseError(
-            f"{what} {text!r} cannot be in a path: it is empty, '.', '..' or has '/' or '%'"
+            f"{label} {text!r} cannot be in a path: it is empty, '.', '..' or has '/' or '%'"
         )
     return quote(text, safe=":@!$&'()*+,;=")

@@ -4,7 +4,7 @@ All objects are msgspec Structs with one set of rules, given once here instead o
 
 * frozen: a store hands the same object to many readers, so none may change it. Build a changed copy
   with ``msgspec.structs.replace``.
-* ``gc=False``: a frozen tree has no cycles, so the cyclic collector has nothing to find in it.
+* ``gc=False``: a frozen tree has no cycles, so the cyclic collector need not visit it.
   Sequences are tuples for the same reason; the collector untracks what is in them. A hundred
   thousand endpoints then cost it nothing (see ``zonewise.api.objects.discovery`` for the
   measurement).
@@ -14,7 +14,7 @@ All objects are msgspec Structs with one set of rules, given once here instead o
 
 Unknown fields are skipped while decoding. These Structs are therefore lean views: never send a
 decoded one back as a whole (a PUT would delete unknown fields), only patches of fields that are
-ours. The exceptions are written in full and say so.
+ours. Types that have every field of the API say so.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Objects of kinds without a Struct: custom resources, Secrets, whatever a dump holds.
+"""Objects of kinds without a Struct: custom resources, Secrets, anything else in a dump.
 
 ``unstructured(resource)`` gives a class that has the same surface as a typed one (``resource``,
-``metadata``, ``key``), so client, store and reflector do not care. Nothing is dropped: ``raw`` is
-the whole object as decoded, and it may be sent back. It is shared by all readers and must not be
-changed; patches and ``copy.deepcopy`` make changed copies.
+``metadata``, ``key``), so client, store and reflector handle both alike. Nothing is dropped:
+``raw`` is the whole object as decoded, and it may be sent back. It is shared by all readers and
+must not be changed; patches and ``copy.deepcopy`` make changed copies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Unstructured:
         if self._metadata is None:
             raw = self.raw.get("metadata") or {}
             try:
-                present = {k: v for k, v in raw.items() if v is not None}
+                present = {name: value for name, value in raw.items() if value is not None}
                 self._metadata = msgspec.convert(present, ObjectMeta)
             except (AttributeError, msgspec.ValidationError) as error:
                 raise ParseError(f"{self.resource.kind}: bad metadata: {error}") from error
@@ -60,7 +60,7 @@ class Unstructured:
     def manifest(self) -> dict[str, Any]:
         """The object with apiVersion and kind, which items of a list do not carry."""
         names = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
-        return {**names, **{k: v for k, v in self.raw.items() if k not in names}}
+        return {**names, **self.raw, **names}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Unstructured):

@@ -8,10 +8,6 @@ as a leader survives. On shutdown it finishes what it is writing and releases th
 
 from __future__ import annotations
 
-import asyncio
-import random
-import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -22,11 +18,12 @@ from zonewise.cli.program.hint_options import Deciding, Rollout, decision_option
 from zonewise.cli.program.options import Options, parse_duration
 
 if TYPE_CHECKING:
-    from zonewise.controllers import HintsSettings, LocatorsSettings
     from zonewise.install.wanted import BudgetsMode
-    from zonewise.runtime.cache.cache import Cache
-    from zonewise.runtime.election.election import Election, LeaseTiming
-    from zonewise.runtime.process.process import Process
+    from zonewise.runtime.election.election import LeaseTiming
+    from zonewise.runtime.program.program import Program
+
+REPORTER = "zonewise-hints"
+"""Under this name the events of all controllers are reported."""
 
 
 def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
@@ -123,13 +120,19 @@ def command(
     Where PodLocators are defined (zonewise install prints the definition), there is one for each
     pod, for DNS servers whose answers depend on where the client is.
     """
-    from zonewise.controllers import HintsSettings, LocatorsSettings, SliceRole
-    from zonewise.runtime.process.logs import configure
-    from zonewise.runtime.process.process import run
+    from zonewise.api.objects.locator import PodLocator
+    from zonewise.cli.program.serving import run_command
+    from zonewise.controllers.budgets.controller import BudgetsController, BudgetsSettings
+    from zonewise.controllers.hints.controller import HintsController, HintsSettings, SliceRole
+    from zonewise.controllers.locators.controller import LocatorsController, LocatorsSettings
+    from zonewise.controllers.rollouts.controller import RolloutsController
+    from zonewise.install.wanted import LEASE
+    from zonewise.runtime.client.client import FIELD_MANAGER
+    from zonewise.runtime.program.serving import LeaseSettings, ProgramSettings
+    from zonewise.topology.locator_index import LabelInterner
+    from zonewise.topology.pod_locators import label_interning
 
-    options = options.serving()
-    configure(verbosity=options.verbose, format=options.log_format)
-    settings = HintsSettings(
+    hints = HintsSettings(
         role=SliceRole(rollout.role),
         limit=endpoints_per_slice,
         workers=workers,
@@ -141,32 +144,36 @@ def command(
         namespaces=rollout.namespaces,
     )
     locators = LocatorsSettings(labels=_label_keys(locator_labels))
-    timing = _timing(lease_duration)
+    settings = ProgramSettings(
+        name=REPORTER,
+        field_manager=FIELD_MANAGER,
+        metrics_listen=metrics_listen,
+        rate=(qps, burst),
+        lease=LeaseSettings(name=LEASE, namespace=lease_namespace, timing=_timing(lease_duration)),
+        transforms={PodLocator: label_interning(LabelInterner())},
+    )
 
-    async def main(process: Process) -> None:
-        await _serve(
-            process,
-            options,
-            settings,
-            locators,
-            budgets,
-            timing,
-            rate=(qps, burst),
-            metrics_listen=metrics_listen,
-            lease_namespace=lease_namespace,
-        )
+    def assemble(program: Program) -> None:
+        program.add("hints", HintsController, hints)
+        program.add("locators", LocatorsController, locators)
+        if budgets == "off":
+            return
+        enforced = budgets == "enforce"
+        keeper = program.add("budgets", BudgetsController, BudgetsSettings(steer=enforced))
+        if enforced:
+            program.add("rollouts", RolloutsController, budgets_cache=keeper.budgets_cache)
 
-    return run(main)
+    return run_command(options, settings, assemble)
 
 
 def _label_keys(text: str | None) -> tuple[str, ...] | None:
-    from zonewise.api.values.labels import key_fault
+    from zonewise.api.values.labels import label_key_error
 
     if text is None:
         return None
     keys = tuple(dict.fromkeys(key.strip() for key in text.split(",") if key.strip()))
     for key in keys:
-        if fault := key_fault(key):
+        if fault := label_key_error(key):
             raise click.UsageError(f"--locator-labels: {key[:100]!r} is not a label key: {fault}")
     return keys
 
@@ -184,148 +191,3 @@ def _timing(duration: float) -> LeaseTiming:
         renew=usual.renew * part,
         retry=usual.retry * part,
     )
-
-
-async def _serve(
-    process: Process,
-    options: Options,
-    settings: HintsSettings,
-    locator_settings: LocatorsSettings,
-    budgets: BudgetsMode,
-    timing: LeaseTiming,
-    *,
-    rate: tuple[float, int],
-    metrics_listen: str,
-    lease_namespace: str | None,
-) -> None:
-    from zonewise.api.objects.locator import PodLocator
-    from zonewise.cli.program.connection import connected
-    from zonewise.controllers import HintsController, LocatorsController
-    from zonewise.controllers.budgets import BudgetsController, BudgetsSettings
-    from zonewise.controllers.hints.metrics import HintsMetrics
-    from zonewise.controllers.locators import LocatorsMetrics
-    from zonewise.controllers.rollouts import RolloutsController
-    from zonewise.install.wanted import LEASE
-    from zonewise.runtime import Cache, Client, Deadman, Health, Limiter, Metrics, Monitor, Recorder
-    from zonewise.runtime.controller.components import ComponentContext
-    from zonewise.runtime.controller.controller import run_all
-    from zonewise.runtime.election import election as elections
-    from zonewise.runtime.monitoring.health import fresh_watches, synced_watches
-    from zonewise.topology.locators import LabelMaps
-    from zonewise.topology.podlocators import sharing
-
-    async with connected(options) as plain, process.parts():
-        metrics, health = Metrics(), Health()
-        election = elections.Election(
-            Client(plain.transport, retries=0),
-            name=LEASE,
-            namespace=elections.lease_namespace(lease_namespace),
-            timing=timing,
-            deadman=Deadman() if sys.platform == "linux" else None,
-            on_change=metrics.leading(LEASE),
-        )
-        client = Client(plain.transport, limiter=Limiter(*rate), fence=election.fence)
-        cache = Cache(client, transforms={PodLocator: sharing(LabelMaps())})
-        recorder = Recorder(client, controller="zonewise-hints", instance=election.identity)
-        context = ComponentContext(
-            client=client,
-            cache=cache,
-            recorder=recorder,
-            clock=client.clock.now,
-            rng=random.SystemRandom(),
-        )
-        hints = HintsController(
-            context,
-            settings=settings,
-            metrics=HintsMetrics(metrics.registry),
-            observe=metrics.controller("hints"),
-        )
-        locators = LocatorsController(
-            client=client,
-            cache=cache,
-            rng=context.rng,
-            settings=locator_settings,
-            metrics=LocatorsMetrics(metrics.registry),
-            observe=metrics.controller("locators"),
-            on_start=lambda controller: metrics.queue("locators", controller.queue),
-        )
-        parts: list[
-            HintsController | LocatorsController | BudgetsController | RolloutsController
-        ] = [hints, locators]
-        if budgets != "off":
-            keeping = BudgetsController(
-                context,
-                settings=BudgetsSettings(steer=budgets == "enforce"),
-                observe=metrics.controller("budgets"),
-            )
-            metrics.queue("budgets", keeping.controller.queue)
-            parts.append(keeping)
-            if budgets == "enforce":
-                rolling = RolloutsController(
-                    context,
-                    budgets_cache=keeping.budgets_cache,
-                    observe=metrics.controller("rollouts"),
-                )
-                metrics.queue("rollouts", rolling.controller.queue)
-                parts.append(rolling)
-        clock = asyncio.get_running_loop().time
-        metrics.watches(lambda: cache.stats)
-        metrics.queue("hints", hints.controller.queue)
-        metrics.counts(
-            "zonewise_events_dropped",
-            "Events that could not be written.",
-            "reason",
-            lambda: recorder.dropped,
-        )
-        health.add_alive("watches", fresh_watches(lambda: cache.stats, clock))
-        health.add_ready("stores", synced_watches(lambda: cache.stats))
-        health.add_ready("clock", client.clock.problem)
-        health.add_ready("program", process.problem)
-        async with Monitor(metrics, health, listen=metrics_listen):
-            process.spawn(cache.run(), name="cache")
-            process.spawn(_settle(cache), name="stores", endless=False)
-            process.ready = True
-
-            async def lead() -> None:
-                sending = asyncio.create_task(recorder.run())
-                try:
-                    await run_all(*(part.run() for part in parts))
-                finally:
-                    await recorder.close()
-                    sending.cancel()
-
-            def stop() -> None:
-                for part in parts:
-                    part.stop()
-
-            work = asyncio.create_task(election.run(lead))
-            await _until(process, work, election, stop=stop)
-
-
-async def _settle(cache: Cache) -> None:
-    """Once stores are complete the garbage collector need not look at them again."""
-    from zonewise.runtime.process.memory import settle
-
-    await cache.synced()
-    settle()
-
-
-async def _until(
-    process: Process, work: asyncio.Task[None], election: Election, *, stop: Callable[[], None]
-) -> None:
-    """Work until stopped; then finish what is being written, or just exit as a follower."""
-    stopping = asyncio.create_task(process.stopping.wait())
-    try:
-        await asyncio.wait([work, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            if election.leading:
-                stop()
-            else:
-                work.cancel()
-            await asyncio.wait([work])
-    finally:
-        stopping.cancel()
-        work.cancel()
-        await asyncio.wait([work])
-    if not work.cancelled():
-        work.result()

@@ -18,12 +18,11 @@ import click
 from zonewise.api.errors import ConfigError
 from zonewise.cli.program.command import Command
 from zonewise.cli.program.options import Options, output_option
-from zonewise.cli.program.takeover_leader import Leading, lead
+from zonewise.cli.program.takeover_leader import LeaderSettings, TakeoverLeader
 
 if TYPE_CHECKING:
     from zonewise.csi.config_file import ConfigFile
     from zonewise.csi.driver import DriverStorage
-    from zonewise.csi.services.plugin import NodeDomain
     from zonewise.runtime.process.process import Process
     from zonewise.storage.domains import DomainLabels
 
@@ -178,7 +177,7 @@ def command(
         orchestrator,
         domain,
         advertise=advertise_takeover,
-        leading=Leading(lease_namespace, metrics_listen) if takeover_controller else None,
+        leading=LeaderSettings(lease_namespace, metrics_listen) if takeover_controller else None,
     )
 
 
@@ -194,49 +193,63 @@ def _serve(
     domain: str,
     *,
     advertise: bool,
-    leading: Leading | None,
+    leading: LeaderSettings | None,
 ) -> int:
+    import random
+    import time
+
+    from zonewise.cli.program.connection import connected
     from zonewise.csi.driver import Threads, open_driver
-    from zonewise.csi.transport.server import SocketServer, socket_path
+    from zonewise.csi.node_domain import FixedDomain, WatchedDomain
+    from zonewise.csi.transport.server import SocketServer, parse_endpoint
     from zonewise.runtime.process.logs import configure, logger
     from zonewise.runtime.process.process import run
+    from zonewise.runtime.program.program import Program
     from zonewise.storage.domains import parse_domain
 
     options = options.serving()
     configure(verbosity=options.verbose, format=options.log_format)
-    path = socket_path(endpoint)
-    told = parse_domain(domain, labels) if orchestrator == "none" else {}
+    path = parse_endpoint(endpoint)
+    fixed = parse_domain(domain, labels) if orchestrator == "none" else {}
     data, file = _opened(backend, folder, config, labels, may_come=backend == "embedded")
 
     async def main(process: Process) -> None:
         async with AsyncExitStack() as stack:
             threads = Threads()
-            # What is used ends last: calls, parts, the connection of parts, threads.
             stack.callback(threads.close)
-            place = await _place(process, stack, options, labels, node_id, orchestrator, told)
-            await stack.enter_async_context(process.parts())
+            orchestrated = orchestrator == "kubernetes" and bool(labels.labels)
+            client = await stack.enter_async_context(connected(options)) if orchestrated else None
+            program = Program(
+                None if client is None else lambda _: client,
+                clock=time.time,
+                rng=random.SystemRandom(),
+            )
             driver = open_driver(
                 labels.driver,
                 data,
                 labels,
                 lambda: file.current,
                 node_id=node_id,
-                domain=place,
+                domain=WatchedDomain(program.cache, node_id, labels)
+                if orchestrated
+                else FixedDomain(fixed),
                 worker=threads,
                 advertise_takeover=advertise,
             )
-            file.on_change(data.prepare)
+            file.on_change(data.apply_configuration)
             server = SocketServer(driver.calls, path)
             await server.start()
-            stack.push_async_callback(server.stop)
-            process.spawn(file.run(), name="configuration")
+            stack.push_async_callback(server.close)
+            program.run_beside("configuration", file)
             if leading is not None:
-                process.spawn(lead(options, file, labels, data, threads, leading), name="takeover")
+                leader = TakeoverLeader(process, options, file, labels, data, threads, leading)
+                program.run_beside("takeover", leader)
+            program.run_beside("calls", server)
             process.ready = True
             logger("csi").info(
                 "serving", endpoint=endpoint, driver=labels.driver, pools=len(file.current.pools)
             )
-            await process.stopping.wait()
+            await process.until_stop(program.run(), stop=program.stop)
 
     try:
         return run(main)
@@ -244,57 +257,36 @@ def _serve(
         data.close()
 
 
-async def _place(
-    process: Process,
-    stack: AsyncExitStack,
-    options: Options,
-    labels: DomainLabels,
-    node_id: str,
-    orchestrator: str,
-    told: dict[str, str],
-) -> NodeDomain:
-    from zonewise.csi.node_domain import FixedDomain, LabelledDomain
-
-    if orchestrator == "none" or not labels.labels:
-        return FixedDomain(told)
-    from zonewise.cli.program.connection import connected
-
-    client = await stack.enter_async_context(connected(options))
-    found = LabelledDomain(client, node_id, labels)
-    process.spawn(found.run(), name="labels")
-    return found
-
-
 def _opened(
     backend: str, folder: Path, config: Path, labels: DomainLabels, *, may_come: bool = False
 ) -> tuple[DriverStorage, ConfigFile]:
     from zonewise.csi.config_file import ConfigFile, require_clusters, require_keys
-    from zonewise.csi.driver import open_data
+    from zonewise.csi.driver import open_data_folder
     from zonewise.runtime.process.logs import logger
 
     if backend == "embedded":
-        file = ConfigFile(config, labels, may_come=may_come)
-        data = open_data(folder)
+        file = ConfigFile(config, labels, may_be_missing=may_come)
+        data = open_data_folder(folder)
         if not data.pools.privileged:
             logger("csi").warning("without root volumes are folders; block, ext4 and xfs need root")
         return data, file
     file = ConfigFile(config, labels, check=partial(require_clusters, backend))
     require_keys(file.current)
     try:
-        from zonewise.csi.backends.ceph.clusters import open_ceph, open_ceph_files
+        from zonewise.csi.backends.ceph.clusters import open_cephfs, open_rbd
     except ImportError:
         raise ConfigError(
             f"--backend {backend} needs Ceph's Python modules; install python3-rados and"
             " python3-rbd, and use the Python they were built for"
         ) from None
-    opened = open_ceph_files if backend == "ceph-fs" else open_ceph
+    opened = open_cephfs if backend == "ceph-fs" else open_rbd
     return opened(folder, file.current), file
 
 
 def _check(backend: str, config: Path, folder: Path, output: str | None) -> int:
     from zonewise.cli.program.screen import rendered
     from zonewise.csi.check import check_all
-    from zonewise.csi.status import CsiError
+    from zonewise.csi.errors import CsiError
     from zonewise.storage.domains import DomainLabels
     from zonewise.storage.errors import StorageError
 

@@ -7,7 +7,6 @@ no client is sent to it any more, and exits.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import re
 from typing import TYPE_CHECKING
@@ -19,11 +18,9 @@ from zonewise.cli.program.command import Command
 from zonewise.cli.program.options import Options, duration_option
 
 if TYPE_CHECKING:
-    from zonewise.dns import DnsServer, DnsSettings
     from zonewise.dns.outside.upstream import Upstream
     from zonewise.dns.subnet import IPNetwork
-    from zonewise.runtime.client.client import Client
-    from zonewise.runtime.process.process import Process
+    from zonewise.runtime.program.program import Program
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?")
 METRICS_LISTEN = "127.0.0.1:9466"
@@ -100,14 +97,17 @@ def command(
     of their endpoints. Locations are read from PodLocators, or from pods and nodes if there are
     none. See docs/dns.md.
     """
-    from zonewise.dns import DnsSettings
+    from zonewise.api.objects.locator import PodLocator
+    from zonewise.cli.program.serving import run_command
     from zonewise.dns.outside.upstream import Upstream
-    from zonewise.runtime.process.logs import configure
-    from zonewise.runtime.process.process import run
+    from zonewise.dns.server import DnsSettings, NameServer
+    from zonewise.dns.sources import WATCHES
+    from zonewise.runtime.client.client import FIELD_MANAGER
+    from zonewise.runtime.program.serving import ProgramSettings
     from zonewise.runtime.serving.address import parse_listen
+    from zonewise.topology.locator_index import LabelInterner
+    from zonewise.topology.pod_locators import label_interning
 
-    options = options.serving()
-    configure(verbosity=options.verbose, format=options.log_format)
     host, port = parse_listen(listen, "--listen", "127.0.0.1:53")
     parse_listen(metrics_listen, "--metrics-listen", METRICS_LISTEN)
     settings = DnsSettings(
@@ -120,10 +120,21 @@ def command(
         stale=serve_stale,
     )
 
-    async def main(process: Process) -> None:
-        await _serve(process, options, settings, lameduck, metrics_listen)
+    maps = LabelInterner()
 
-    return run(main)
+    def assemble(program: Program) -> None:
+        program.add("names", NameServer, settings, maps=maps, lameduck=lameduck)
+
+    program_settings = ProgramSettings(
+        name="zonewise-dns",
+        field_manager=FIELD_MANAGER,
+        metrics_listen=metrics_listen,
+        watch_options=WATCHES,
+        transforms={PodLocator: label_interning(maps)},
+        # Without an API server the known names stay valid, and a new process would have none.
+        watches_are_vital=False,
+    )
+    return run_command(options, program_settings, assemble)
 
 
 def _address(host: str, listen: str) -> str:
@@ -182,54 +193,3 @@ def _stub_domains(texts: tuple[str, ...]) -> dict[bytes, tuple[Upstream, ...]]:
         listed = tuple(Upstream.parse(one, "--stub-domain") for one in servers.split(","))
         found[name] = (*found.get(name, ()), *listed)
     return found
-
-
-async def _serve(
-    process: Process,
-    options: Options,
-    settings: DnsSettings,
-    lameduck: float,
-    metrics_listen: str,
-) -> None:
-    from zonewise.api.objects.locator import PodLocator
-    from zonewise.cli.program.connection import connected
-    from zonewise.dns import WATCHES, DnsServer
-    from zonewise.runtime import Cache, Health, Metrics, Monitor
-    from zonewise.topology.locators import LabelMaps
-    from zonewise.topology.podlocators import sharing
-
-    maps = LabelMaps()
-    async with connected(options) as client, process.parts():
-        cache = Cache(client, options=WATCHES, transforms={PodLocator: sharing(maps)})
-        server = DnsServer(settings, cache, maps=maps)
-        # No watch is a reason to restart: without an API server the known names stay valid, and a
-        # new process would have none.
-        metrics, health = Metrics(), Health()
-        metrics.watches(lambda: cache.stats)
-        health.add_ready("names", server.problem)
-        health.add_ready("program", process.problem)
-        counted = await server.start()
-        metrics.registry.register(counted)
-        try:
-            async with Monitor(metrics, health, listen=metrics_listen):
-                process.spawn(cache.run(), name="cache")
-                process.spawn(_follow(server, client), name="names", endless=False)
-                process.ready = True
-                await process.stopping.wait()
-                if lameduck:
-                    await asyncio.sleep(lameduck)
-        finally:
-            await server.stop()
-
-
-async def _follow(server: DnsServer, client: Client) -> None:
-    from zonewise.dns import Sources
-    from zonewise.runtime.process.logs import logger
-    from zonewise.runtime.process.memory import settle
-
-    sources = await Sources.find(client)
-    logger("dns").info(
-        "locations are read", from_locators=sources.locators, with_nodes=sources.nodes
-    )
-    await server.follow(sources)
-    settle()

@@ -170,13 +170,13 @@ def command(
     """
     import yaml
 
-    from zonewise.api.values.names import label
+    from zonewise.api.values.names import label_errors
     from zonewise.api.values.selector import EVERYTHING
     from zonewise.install import Installation, manifests
     from zonewise.install.wanted import NAME, Alerts
 
     namespace = options.namespace or NAME
-    if label(namespace):
+    if label_errors(namespace):
         raise click.UsageError(
             f'"{namespace}" cannot be a namespace; use lower case letters, digits and dashes'
         )
@@ -251,11 +251,11 @@ def command(
 
 def _callers(flag: str, callers: tuple[str, ...]) -> tuple[str, ...]:
     """Networks and namespaces, or a sentence about the first that is neither."""
-    from zonewise.api.values.names import label
+    from zonewise.api.values.names import label_errors
     from zonewise.install.network import is_network
 
     for caller in callers:
-        if not is_network(caller) and ("/" in caller or label(caller)):
+        if not is_network(caller) and ("/" in caller or label_errors(caller)):
             raise click.UsageError(
                 f"{flag} {caller[:100]!r} is neither a network nor a namespace; write it like"
                 " 10.0.0.0/28 or monitoring"
@@ -267,14 +267,14 @@ def _client_authority(place: str | None) -> ClientAuthority | None:
     """The authority in a file, or the name of the ConfigMap that has it."""
     from cryptography.x509 import load_pem_x509_certificates
 
-    from zonewise.api.values.names import subdomain
+    from zonewise.api.values.names import subdomain_errors
     from zonewise.install.wanted import ClientAuthority
 
     if place is None:
         return None
     kind, _, name = place.partition("/")
     if kind == "configmap":
-        if subdomain(name):
+        if subdomain_errors(name):
             raise click.UsageError(
                 f"--webhook-client-ca {place[:100]!r} does not name a ConfigMap; write it like"
                 " configmap/api-servers"

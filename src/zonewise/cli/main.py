@@ -192,10 +192,10 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _say(sentence: str, *, code: int = 2) -> int:
-    from zonewise.api.values.printable import visible
+    from zonewise.api.values.printable import escape_unprintable
 
     with contextlib.suppress(OSError):
-        click.echo(f"error: {visible(' '.join(sentence.split()))}", err=True)
+        click.echo(f"error: {escape_unprintable(' '.join(sentence.split()))}", err=True)
     return code
 
 

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from zonewise.proxy.settings import ProxySettings
     from zonewise.runtime.cache.snapshot import Snapshot
     from zonewise.runtime.process.process import Process
-    from zonewise.traffic import NodeRoutes, RouteSettings
+    from zonewise.traffic.routes.service import RouteSettings
+    from zonewise.traffic.routes.table import NodeRoutes
 
 
 def _node_names(ctx: click.Context, _incomplete: str) -> list[str]:
@@ -109,7 +110,7 @@ def command(
     effect.
     """
     from zonewise.api.gates import FeatureGates
-    from zonewise.traffic import RouteSettings
+    from zonewise.traffic.routes.service import RouteSettings
 
     chosen = {"--dry-run": dry_run, "--cleanup": cleanup, "--init-only": init_only}
     given = [flag for flag, wanted in chosen.items() if wanted]
@@ -188,7 +189,7 @@ def _run(options: Options, settings: ProxySettings, *, init_only: bool) -> int:
         if init_only:
             await initialise(settings)
             return
-        async with connected(options) as client, process.parts():
+        async with connected(options) as client:
             await serve(process, client, settings)
 
     return run(main)
@@ -237,7 +238,8 @@ def _routes(
     routes of the others.
     """
     from zonewise.api import LeanEndpointSlice, Node, Service
-    from zonewise.traffic import ProxyLocation, node_addresses, node_routes
+    from zonewise.traffic.routes.choice import ClientLocation, node_addresses
+    from zonewise.traffic.routes.service import compute_node_routes
 
     found, without = False, []
     for source in sources:
@@ -259,8 +261,8 @@ def _routes(
         labels = {name: node.metadata.labels for name, node in nodes.items()}
         addresses = node_addresses(nodes.values())
         for name in sorted(nodes) if node_name is None else [node_name]:
-            place = ProxyLocation.of(nodes[name])
-            yield source, node_routes(services, slices, place, labels, settings, addresses)
+            place = ClientLocation.of(nodes[name])
+            yield source, compute_node_routes(services, slices, place, labels, settings, addresses)
     for sentence in without if found else without[:-1]:
         click.echo(f"note: {sentence}", err=True)
     if without and not found:
@@ -299,7 +301,7 @@ def _print_rules(
 
 
 def _print(made: Iterable[tuple[str, NodeRoutes]], output: str | None, *, alone: bool) -> None:
-    rows = ({"file": file, **part.plain()} if file else part.plain() for file, part in made)
+    rows = ({"file": file, **part.to_dict()} if file else part.to_dict() for file, part in made)
     if output == "jsonl":
         for row in rows:
             click.echo(rendered(row, output))

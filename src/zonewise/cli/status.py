@@ -74,13 +74,13 @@ async def _page(client: Client) -> Overview:
     from zonewise.api.errors import Forbidden, NotFound
     from zonewise.api.objects.discovery import EndpointSlice
     from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
-    from zonewise.embedded.simulated_traffic import NAME, read
+    from zonewise.embedded.simulated_traffic import CONFIG_MAP_NAME, read_traffic
     from zonewise.explain.status import overview
     from zonewise.runtime.cache.snapshot import Snapshot
 
     snapshot = await Snapshot.live(client, [Node, Pod, Service, EndpointSlice])
     try:
-        numbers = (await client.get(ConfigMap, NAME, NAMESPACE)).get("data", default={})
+        numbers = (await client.get(ConfigMap, CONFIG_MAP_NAME, NAMESPACE)).get("data", default={})
     except (Forbidden, NotFound):
         numbers = {}
     return overview(
@@ -88,7 +88,7 @@ async def _page(client: Client) -> Overview:
         pods=snapshot.all(Pod),
         services=snapshot.all(Service),
         slices=snapshot.all(EndpointSlice),
-        seen=read(numbers),
+        seen=read_traffic(numbers),
     )
 
 
@@ -115,7 +115,7 @@ async def _pages(client: Client) -> AsyncGenerator[Overview, None]:
     from zonewise.api import Node, Pod, Service
     from zonewise.api.objects.discovery import EndpointSlice
     from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
-    from zonewise.embedded.simulated_traffic import NAME, read
+    from zonewise.embedded.simulated_traffic import CONFIG_MAP_NAME, read_traffic
     from zonewise.explain.status import overview
     from zonewise.runtime.cache.cache import Cache
 
@@ -129,13 +129,13 @@ async def _pages(client: Client) -> AsyncGenerator[Overview, None]:
         await asyncio.wait([following, synced], return_when=asyncio.FIRST_COMPLETED)
         last = None
         while not following.done():
-            found = numbers.get((NAMESPACE, NAME))
+            found = numbers.get((NAMESPACE, CONFIG_MAP_NAME))
             page = overview(
                 nodes=nodes,
                 pods=pods,
                 services=services,
                 slices=slices,
-                seen=read(found.get("data", default={}) if found else {}),
+                seen=read_traffic(found.get("data", default={}) if found else {}),
             )
             if page != last:
                 yield page

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from zonewise.runtime.client.client import Client
     from zonewise.storage.configuration import StorageConfiguration
     from zonewise.storage.domains import DomainLabels, Segments
-    from zonewise.storage.takeover import TakeoverMap
-    from zonewise.storage.takeover.declaring import NodePlace
+    from zonewise.storage.takeover.stand_ins import TakeoverMap
+    from zonewise.storage.takeover.warnings import NodeReadiness
 
 DRIVER = "csi.zonewise.io"
 NAMESPACE = "zonewise-system"
@@ -65,32 +65,35 @@ def _domains_of_nodes(ctx: click.Context) -> list[str]:
         name
         for node in snapshot.all(Node)
         for name in accumulate(
-            labels.of_node(node.metadata.labels).values(), lambda outer, inner: f"{outer}/{inner}"
+            labels.segments_of_node(node.metadata.labels).values(),
+            lambda outer, inner: f"{outer}/{inner}",
         )
     ]
 
 
 def _domains_taken(ctx: click.Context) -> list[str]:
     from zonewise.csi.takeover.controller import ConfigMap
-    from zonewise.csi.takeover.status import CONFIG, KEY
+    from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP
     from zonewise.storage.configuration import parse_configuration
     from zonewise.storage.domains import DomainLabels
 
     namespace = ctx.params.get("namespace") or NAMESPACE
     snapshot = read(ctx, ConfigMap, namespace=namespace)
-    found = snapshot.get(ConfigMap, CONFIG, namespace) if snapshot is not None else None
+    found = snapshot.get(ConfigMap, CONFIG_MAP, namespace) if snapshot is not None else None
     if found is None:
         return []
     labels = DomainLabels(ctx.params.get("drivername") or DRIVER)
     try:
-        return list(parse_configuration(str(found.get("data", KEY)), labels).takeover.targets)
+        return list(
+            parse_configuration(str(found.get("data", CONFIG_KEY)), labels).takeover.targets
+        )
     except ConfigError:
         return []
 
 
 def _stand_ins(ctx: click.Context, incomplete: str) -> list[str]:
     """Lists of domains that go on with one more."""
-    from zonewise.storage.takeover.standing_in import ALL
+    from zonewise.storage.takeover.stand_ins import ALL
 
     begun = incomplete.rpartition(",")[0]
     if not begun:
@@ -181,15 +184,20 @@ async def _change(
 ) -> int:
     from zonewise.cli.program.connection import connected
     from zonewise.csi.takeover.controller import ConfigMap
-    from zonewise.csi.takeover.status import CONFIG, KEY, MARK, automatic_marks
-    from zonewise.storage.domains import DomainLabels
-    from zonewise.storage.takeover.declaring import (
-        force_needed,
-        still_down,
-        still_ready,
-        unknown_domain,
+    from zonewise.csi.takeover.status import (
+        AUTOMATIC_ANNOTATION,
+        CONFIG_KEY,
+        CONFIG_MAP,
+        parse_automatic_domains,
     )
-    from zonewise.storage.takeover.editing import valid_configuration, with_takeover_of
+    from zonewise.storage.configuration import edit_takeover, parse_before_edit
+    from zonewise.storage.domains import DomainLabels
+    from zonewise.storage.takeover.warnings import (
+        explain_force,
+        find_unknown_domain,
+        warn_of_down_nodes,
+        warn_of_ready_nodes,
+    )
 
     labels = DomainLabels(driver)
     namespace = options.namespace or NAMESPACE
@@ -199,39 +207,42 @@ async def _change(
         for left in reversed(range(TRIES)):
             text, metadata = await _configuration(client, options)
             try:
-                current = valid_configuration(text, labels)
+                current = parse_before_edit(text, labels)
                 seen = await _seen(client, driver, current)
                 if targets is not None and (
-                    unknown := unknown_domain((domain, *targets), seen.domains)
+                    unknown := find_unknown_domain((domain, *targets), seen.domains)
                 ):
                     raise NotFound(Status(message=unknown, code=404))
-                changed = with_takeover_of(text, {domain: targets}, labels)
+                changed = edit_takeover(text, {domain: targets}, labels)
             except ConfigError as error:
                 raise Forbidden(
                     Status(
-                        message=f"{error}; ConfigMap {namespace}/{CONFIG} is as it was", code=403
+                        message=f"{error}; ConfigMap {namespace}/{CONFIG_MAP} is as it was",
+                        code=403,
                     )
                 ) from None
             taken = current.takeover
             if targets is None:
                 _require_taken(domain, taken)
-            elif not force and seen.known and (alive := force_needed(domain, seen.nodes, taken)):
+            elif not force and seen.known and (alive := explain_force(domain, seen.nodes, taken)):
                 raise Forbidden(Status(message=alive, code=403))
             told: dict[str, Any] = {"resourceVersion": metadata.resource_version}
-            marks = automatic_marks(metadata.annotations)
+            marks = parse_automatic_domains(metadata.annotations)
             if targets is not None and domain in marks:
                 # An administrator has it now: it is not given back automatically.
-                told["annotations"] = {MARK: ",".join(sorted(marks - {domain})) or None}
-            body = {"metadata": told, "data": {KEY: changed}}
+                told["annotations"] = {
+                    AUTOMATIC_ANNOTATION: ",".join(sorted(marks - {domain})) or None
+                }
+            body = {"metadata": told, "data": {CONFIG_KEY: changed}}
             try:
-                await client.patch(ConfigMap, CONFIG, namespace, body)
+                await client.patch(ConfigMap, CONFIG_MAP, namespace, body)
             except Conflict:
                 if not left:
                     raise
                 continue
             break
         found = await _told(client, options, driver, changed, domain if targets is None else "")
-        odd = (still_down if targets is None else still_ready)(domain, seen.nodes)
+        odd = (warn_of_down_nodes if targets is None else warn_of_ready_nodes)(domain, seen.nodes)
         if odd is not None and seen.known:
             found = replace(found, warnings=(*found.warnings, odd))
         acted = await _acted(client, namespace, found.takeover)
@@ -259,20 +270,20 @@ async def _change(
 async def _configuration(client: Client, options: Options) -> tuple[str, ObjectMeta]:
     """The text of the configuration, and what else is known of its ConfigMap."""
     from zonewise.csi.takeover.controller import ConfigMap
-    from zonewise.csi.takeover.status import CONFIG, KEY
+    from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP
 
     namespace = options.namespace or NAMESPACE
     try:
-        found = await client.get(ConfigMap, CONFIG, namespace)
+        found = await client.get(ConfigMap, CONFIG_MAP, namespace)
     except NotFound:
         raise NotFound(
             Status(
-                message=f"there is no ConfigMap {namespace}/{CONFIG}; is the CSI driver installed?"
-                " -n names another namespace",
+                message=f"there is no ConfigMap {namespace}/{CONFIG_MAP}; is the CSI driver"
+                " installed? -n names another namespace",
                 code=404,
             )
         ) from None
-    text = found.get("data", KEY)
+    text = found.get("data", CONFIG_KEY)
     if not isinstance(text, str):
         text = EMPTY
     return text, found.metadata
@@ -301,17 +312,17 @@ async def _acted(
     None if it does not report that soon.
     """
     from zonewise.csi.takeover.controller import ConfigMap
-    from zonewise.csi.takeover.status import STATUS, STATUS_KEY, TakeoverStatus
+    from zonewise.csi.takeover.status import STATUS_KEY, STATUS_MAP, TakeoverStatus
 
     for left in reversed(range(LOOKS)):
         try:
-            kept = (await client.get(ConfigMap, STATUS, namespace)).get("data", STATUS_KEY)
+            kept = (await client.get(ConfigMap, STATUS_MAP, namespace)).get("data", STATUS_KEY)
         except NotFound:
             kept = None
         except Forbidden:
             return TakeoverStatus()
         if kept is not None:
-            said = TakeoverStatus.read(str(kept))
+            said = TakeoverStatus.parse(str(kept))
             if said.takeover == wanted and not said.error:
                 return said
         if left:
@@ -321,7 +332,7 @@ async def _acted(
 
 def _with_dead_pools(found: TakeoverStatus, told: TakeoverStatus | None) -> TakeoverStatus:
     """What holds, with what only the controller can know: it has access to the storage."""
-    from zonewise.storage.takeover import TAKEN_POOL_DEAD
+    from zonewise.storage.takeover.warnings import TAKEN_POOL_DEAD
 
     if told is None or told.takeover != found.takeover:
         return found
@@ -345,7 +356,7 @@ async def _told(
     from zonewise.csi.takeover.status import TakeoverStatus
     from zonewise.storage.configuration import StorageConfiguration, parse_configuration
     from zonewise.storage.domains import DomainLabels
-    from zonewise.storage.takeover import TakeoverMap
+    from zonewise.storage.takeover.stand_ins import TakeoverMap
 
     namespace = options.namespace or NAMESPACE
     try:
@@ -357,7 +368,9 @@ async def _told(
         kept = await _kept(client, namespace)
     except Forbidden:
         kept = TakeoverStatus()
-    configuration = configuration.after(StorageConfiguration(takeover=TakeoverMap(kept.takeover)))
+    configuration = configuration.inherit_takeover(
+        StorageConfiguration(takeover=TakeoverMap(kept.takeover))
+    )
     seen = await _seen(client, driver, configuration, given)
     found = TakeoverStatus(configuration.takeover.targets, "", seen.warnings, seen.away)
     return _with_dead_pools(found, kept)
@@ -366,13 +379,13 @@ async def _told(
 async def _kept(client: Client, namespace: str) -> TakeoverStatus:
     """What the controller reported last; empty if it never did."""
     from zonewise.csi.takeover.controller import ConfigMap
-    from zonewise.csi.takeover.status import STATUS, STATUS_KEY, TakeoverStatus
+    from zonewise.csi.takeover.status import STATUS_KEY, STATUS_MAP, TakeoverStatus
 
     try:
-        kept = (await client.get(ConfigMap, STATUS, namespace)).get("data", STATUS_KEY)
+        kept = (await client.get(ConfigMap, STATUS_MAP, namespace)).get("data", STATUS_KEY)
     except NotFound:
         kept = ""
-    return TakeoverStatus.read(str(kept))
+    return TakeoverStatus.parse(str(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +394,7 @@ class _Seen:
 
     warnings: tuple[Reason, ...] = ()
     away: tuple[Reason, ...] = ()
-    nodes: tuple[NodePlace, ...] = ()
+    nodes: tuple[NodeReadiness, ...] = ()
     domains: tuple[Segments, ...] = ()
     """Of nodes, pools and volumes: nodes of a lost domain may be deleted already."""
     known: bool = False
@@ -395,9 +408,13 @@ async def _seen(
     from zonewise.api import CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod
     from zonewise.csi.takeover.volumes import VolumeUses
     from zonewise.runtime.cache.snapshot import Snapshot
-    from zonewise.storage.pools import pools_of
-    from zonewise.storage.takeover import away_from_home, covers, home_of, takeover_warnings
-    from zonewise.storage.takeover.declaring import NodePlace
+    from zonewise.storage.pools import existing_pools
+    from zonewise.storage.takeover.stand_ins import covers, home_of
+    from zonewise.storage.takeover.warnings import (
+        NodeReadiness,
+        find_away_from_home,
+        find_takeover_warnings,
+    )
 
     kinds = (Pod, PersistentVolumeClaim, PersistentVolume, Node, CSINode)
     snapshot = await Snapshot.live(client, kinds)
@@ -411,17 +428,17 @@ async def _seen(
         return _Seen()
     uses = VolumeUses(pods, claims, volumes, nodes, labels)
     found = [one for one in uses.uses() if not given or covers(given, one.home)]
-    places = tuple(NodePlace(*uses.place(node.metadata.name)) for node in nodes)
-    pools = pools_of(configuration.pools, configuration.states)
+    places = tuple(NodeReadiness(*uses.locate_node(node.metadata.name)) for node in nodes)
+    pools = existing_pools(configuration.pools, configuration.pool_states)
     homes = (
         home_of(one, labels)
         for one in volumes
         if one.spec.csi is not None and one.spec.csi.driver == driver
     )
-    at = [one.at for one in places]
+    at = [one.domain for one in places]
     return _Seen(
-        takeover_warnings(configuration.takeover, pools, at),
-        away_from_home(found, configuration.takeover),
+        find_takeover_warnings(configuration.takeover, pools, at),
+        find_away_from_home(found, configuration.takeover),
         places,
         (*at, *(pool.segments for pool in pools), *homes) if labels.labels else (),
         bool(labels.labels),
@@ -430,7 +447,7 @@ async def _seen(
 
 def _labels(nodes: Iterable[CSINode], driver: str) -> DomainLabels:
     """The labels that name a driver's domains, as kubelets know them."""
-    from zonewise.storage.domains import DomainLabels, short
+    from zonewise.storage.domains import DomainLabels, short_name
 
     keys = {
         key
@@ -439,7 +456,7 @@ def _labels(nodes: Iterable[CSINode], driver: str) -> DomainLabels:
         if entry.name == driver
         for key in entry.topology_keys or ()
     }
-    return DomainLabels(driver, tuple(sorted(keys, key=short)))
+    return DomainLabels(driver, tuple(sorted(keys, key=short_name)))
 
 
 class _Listed:
@@ -459,7 +476,7 @@ def _print(found: TakeoverStatus, output: str | None) -> None:
     from zonewise.cli.program.screen import rendered
 
     if output in ("json", "yaml"):
-        click.echo(rendered(found.plain(), output))
+        click.echo(rendered(found.to_dict(), output))
         return
     if found.error:
         click.echo(f"the configuration is wrong, what it said before is in force: {found.error}")
@@ -475,9 +492,9 @@ def _print(found: TakeoverStatus, output: str | None) -> None:
 
 
 def _print_away(found: TakeoverStatus) -> None:
-    if found.away:
-        click.echo(f"away from home: {len(found.away) + found.further_away}")
-        for one in found.away:
+    if found.away_from_home:
+        click.echo(f"away from home: {len(found.away_from_home) + found.further_away_from_home}")
+        for one in found.away_from_home:
             click.echo(f"  {one.message}")
-        if found.further_away:
-            click.echo(f"  … and {found.further_away} more")
+        if found.further_away_from_home:
+            click.echo(f"  … and {found.further_away_from_home} more")

@@ -223,7 +223,7 @@ def _nothing() -> Content:
 def _demo(zones: str | None, per_zone: int | None, cpu: str | None) -> Content:
     from zonewise.cli.local.composition import CSI_CLASS
     from zonewise.cli.local.hosting import Content
-    from zonewise.embedded.seed.demo import shop
+    from zonewise.embedded.seed.demo import shop_objects
     from zonewise.embedded.seed.nodes import NodeLayout
 
     usual = NodeLayout()
@@ -234,12 +234,12 @@ def _demo(zones: str | None, per_zone: int | None, cpu: str | None) -> Content:
     )
     given = {"--zones": zones, "--nodes-per-zone": per_zone, "--cpu": cpu}
     chosen = next((name for name, value in given.items() if value is not None), "")
-    return Content(f"the demo, {layout}", [*layout.nodes(), *shop(CSI_CLASS)], chosen)
+    return Content(f"the demo, {layout}", [*layout.nodes(), *shop_objects(CSI_CLASS)], chosen)
 
 
 def _dumped(files: Sequence[str], *, keep_placement: bool) -> Content:
     from zonewise.cli.local.hosting import Content
-    from zonewise.embedded.seed.dump_import import read, shape
+    from zonewise.embedded.seed.dump_import import import_dump, read_dump
     from zonewise.runtime.cache import dump
 
     entries = []
@@ -247,7 +247,7 @@ def _dumped(files: Sequence[str], *, keep_placement: bool) -> Content:
         if Path(file).is_dir():
             raise ConfigError(f"-f {file} is a folder; give the file of one cluster's dump")
         entries += dump.read_file(file)
-    found = shape(read(entries), keep_placement=keep_placement)
+    found = import_dump(read_dump(entries), keep_placement=keep_placement)
     if not found.objects:
         raise ConfigError(f"-f {files[0]} has nothing that can run here; dump nodes and more")
     return Content(
@@ -297,14 +297,14 @@ def _folder(data: str | None) -> Iterator[Path]:
 
 
 def _place(listen: str | None) -> tuple[str, int]:
-    from zonewise.api.values.numbers import natural
+    from zonewise.api.values.numbers import parse_natural
     from zonewise.runtime.config.egress import is_loopback
 
     if listen is None:
         return _LOOPBACK, 0
     host, colon, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    number = natural(port)
+    number = parse_natural(port)
     if not colon or not host or number is None:
         raise ConfigError(
             f"--listen {listen} is not ADDRESS:PORT; write it for example as 127.0.0.1:6443"
@@ -322,10 +322,10 @@ def _place(listen: str | None) -> tuple[str, int]:
 
 def _kubelets(pod_start: str | None, stages: str | None) -> kubelet.KubeletSettings:
     from zonewise.embedded.components.kubelet import DUAL_STACK, default_stages, read_stages
-    from zonewise.embedded.components.kubelet.stages import timed
+    from zonewise.embedded.components.kubelet.stages import with_delays
 
     if stages is None:
-        chosen = timed(default_stages(), start=_POD_START if pod_start is None else pod_start)
+        chosen = with_delays(default_stages(), start=_POD_START if pod_start is None else pod_start)
         return replace(DUAL_STACK, stages=chosen)
     if pod_start is not None:
         raise ConfigError("--stages says when pods start; leave out --pod-start")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,20 +14,10 @@ from zonewise.cli.program.options import Options
 
 if TYPE_CHECKING:
     from zonewise.install.wanted import BudgetsMode
-    from zonewise.runtime.cache.cache import Cache
-    from zonewise.runtime.client.client import Client
-    from zonewise.runtime.process.process import Process
-    from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Handler
-    from zonewise.webhook import InjectionSettings
+    from zonewise.runtime.program.program import Program
 
 LISTEN = ":9443"
 METRICS_LISTEN = "127.0.0.1:9465"
-
-CLAMP_PATH = "/replicasets"
-DELETIONS_PATH = "/deletions"
-EVICTIONS_PATH = "/evictions"
-HINTS_PATH = "/hints"
-SERVICES_PATH = "/services"
 
 
 @click.command(
@@ -110,18 +99,18 @@ def command(
     does not allow are refused. Certificates are made, shared by replicas through a Secret, and
     rotated.
     """
-    from zonewise.cli.program.connection import cluster_config, connected
-    from zonewise.runtime.process.logs import configure
-    from zonewise.runtime.process.process import run
+    from zonewise.cli.program.connection import cluster_config
+    from zonewise.cli.program.serving import run_command
+    from zonewise.runtime.client.client import FIELD_MANAGER
+    from zonewise.runtime.program.serving import ProgramSettings
     from zonewise.runtime.serving.address import parse_listen
-    from zonewise.webhook import InjectionSettings
+    from zonewise.webhook.hints import InjectionSettings
+    from zonewise.webhook.program import AdmissionWebhooks, WebhookSettings
 
     parse_listen(listen, "--listen", LISTEN)
     parse_listen(metrics_listen, "--metrics-listen", METRICS_LISTEN)
-    options = options.serving()
-    configure(verbosity=options.verbose, format=options.log_format)
-    namespace = cluster_config(options).namespace
-    settings = InjectionSettings(
+    namespace = cluster_config(options.serving()).namespace
+    injection = InjectionSettings(
         writer=writer or f"system:serviceaccount:{namespace}:zonewise",
         gates=deciding.gates,
         missing_cpu=deciding.missing_cpu,
@@ -129,117 +118,22 @@ def command(
         services=rollout.services,
         namespaces=rollout.namespaces,
     )
-
-    async def main(process: Process) -> None:
-        async with connected(options) as client, process.parts():
-            await _serve(
-                process,
-                client,
-                settings if rollout.role == "adopt" else None,
-                budgets,
-                namespace=namespace,
-                hosts=hosts or (f"zonewise-webhook.{namespace}.svc",),
-                listen=listen,
-                metrics_listen=metrics_listen,
-                secret=secret,
-                configuration=configuration,
-                client_ca=client_ca,
-            )
-
-    return run(main)
-
-
-async def _serve(
-    process: Process,
-    client: Client,
-    settings: InjectionSettings | None,
-    budgets: BudgetsMode,
-    *,
-    namespace: str,
-    hosts: tuple[str, ...],
-    listen: str,
-    metrics_listen: str,
-    secret: str,
-    configuration: str,
-    client_ca: Path | None,
-) -> None:
-    from zonewise.api.objects.admissionregistration import (
-        MutatingWebhookConfiguration,
-        ValidatingWebhookConfiguration,
-    )
-    from zonewise.runtime import (
-        AdmissionDispatcher,
-        Cache,
-        Certificates,
-        Health,
-        Metrics,
-        Monitor,
-        ServerContext,
-        WebhookServer,
-    )
-    from zonewise.runtime.config.credentials import FileContent
-    from zonewise.runtime.monitoring.health import fresh_watches, synced_watches
-    from zonewise.runtime.process.logs import logger
-    from zonewise.webhook import Clamp, DisruptionGate, HintInjection, validate_service
-    from zonewise.webhook.gate_metrics import verdict_counter
-
-    cache, metrics, health = Cache(client), Metrics(), Health()
-    authorities = FileContent(client_ca, purpose="authority of clients") if client_ca else None
-    tls = ServerContext(authorities)
-    handlers: dict[str, Handler] = {SERVICES_PATH: validate_service}
-    kinds: list[type[MutatingWebhookConfiguration] | type[ValidatingWebhookConfiguration]]
-    kinds = [ValidatingWebhookConfiguration]
-    if settings is not None:
-        handlers[HINTS_PATH] = _patient(cache, HintInjection(cache, settings))
-        kinds.append(MutatingWebhookConfiguration)
-    instead: dict[str, AdmissionAnswer] = {}
-    if budgets != "off":
-        gate = DisruptionGate(
-            cache,
-            client,
-            client.clock.certain,
-            mode=budgets,
-            observe=verdict_counter(metrics.registry),
-        )
-        handlers |= {EVICTIONS_PATH: gate.eviction, DELETIONS_PATH: gate.deletion}
-        instead = dict.fromkeys((EVICTIONS_PATH, DELETIONS_PATH), gate.instead)
-        if budgets == "enforce":
-            handlers[CLAMP_PATH] = _patient(
-                cache, Clamp(gate.budgets_cache, client.clock.certain, gate.turns)
-            )
-            kinds.append(MutatingWebhookConfiguration)
-        kinds = list(dict.fromkeys(kinds))
-    certificates = Certificates(
-        client,
-        secret=secret,
+    settings = WebhookSettings(
+        listen=listen,
         namespace=namespace,
-        hosts=hosts,
-        configurations=[(kind, configuration) for kind in kinds],
-        serve=tls.use,
+        hosts=hosts or (f"zonewise-webhook.{namespace}.svc",),
+        secret=secret,
+        configuration=configuration,
+        client_ca=client_ca,
+        injection=injection if rollout.role == "adopt" else None,
+        budgets=budgets,
     )
-    metrics.watches(lambda: cache.stats)
-    clock = asyncio.get_running_loop().time
-    health.add_alive("watches", fresh_watches(lambda: cache.stats, clock))
-    health.add_ready("stores", synced_watches(lambda: cache.stats))
-    health.add_ready("clock", client.clock.problem)
-    health.add_ready("certificate", certificates.problem)
-    health.add_ready("program", process.problem)
-    dispatcher = AdmissionDispatcher(handlers, instead=instead, observe=metrics.admission)
-    async with Monitor(metrics, health, listen=metrics_listen):
-        process.spawn(cache.run(), name="cache")
-        async with WebhookServer(dispatcher, tls=tls, listen=listen) as server:
-            logger("webhook").info("webhooks are served", port=server.port, paths=sorted(handlers))
-            process.spawn(certificates.run(), name="certificates")
-            await process.until_stop(cache.synced())
-            process.ready = True
-            await process.stopping.wait()
 
+    def assemble(program: Program) -> None:
+        webhooks = program.add("webhook", AdmissionWebhooks, settings)
+        program.run_beside("certificate", webhooks.certificates)
 
-def _patient(cache: Cache, handler: Handler) -> Handler:
-    """A handler that waits for complete stores; without them a decision would drop hints."""
-
-    async def answered(request: AdmissionRequest) -> AdmissionAnswer:
-        await cache.synced()
-        return await handler(request)
-
-    return answered
+    program_settings = ProgramSettings(
+        name="zonewise-webhook", field_manager=FIELD_MANAGER, metrics_listen=metrics_listen
+    )
+    return run_command(options, program_settings, assemble)

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from zonewise.csi.status import CsiError
+from zonewise.csi.errors import CsiError
 
 T = TypeVar("T")
 
 
-def answered(
-    asked: Mapping[str, Callable[[], T]], away: dict[str, CsiError] | None = None
+def collect_answers(
+    calls: Mapping[str, Callable[[], T]], unanswered: dict[str, CsiError] | None = None
 ) -> dict[str, T]:
     """The answers by cluster; raises if none answers. ``away`` gets those that do not, and why."""
-    found: dict[str, T] = {}
+    answers: dict[str, T] = {}
     failed: dict[str, CsiError] = {}
-    for name, ask in asked.items():
+    for name, call in calls.items():
         try:
-            found[name] = ask()
+            answers[name] = call()
         except CsiError as error:
             failed[name] = error
-    if failed and not found:
+    if failed and not answers:
         raise next(iter(failed.values()))
-    if away is not None:
-        away |= failed
-    return found
+    if unanswered is not None:
+        unanswered |= failed
+    return answers

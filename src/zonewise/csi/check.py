@@ -10,14 +10,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from zonewise.csi.answering import answered
+from zonewise.csi.answering import collect_answers
 from zonewise.csi.backends.contract import ControllerBackend
 from zonewise.csi.driver import DriverStorage
-from zonewise.csi.services.plugin import finished
+from zonewise.csi.errors import CsiError
+from zonewise.csi.services.plugin import is_finished
 from zonewise.csi.services.requests import id_of
-from zonewise.csi.status import CsiError
 from zonewise.storage.configuration import StorageConfiguration
-from zonewise.storage.identifiers import Stored
+from zonewise.storage.identifiers import StoredKind
 from zonewise.storage.journal import Image, Journal, JournalEntry
 from zonewise.storage.next_step import JournalFindings, compare
 
@@ -30,67 +30,71 @@ def check_all(
     With several clusters each item that has no id names its cluster, and ``away`` are those that do
     not answer.
     """
-    away: dict[str, CsiError] = {}
+    unanswered: dict[str, CsiError] = {}
     names = [*storage.clusters()]
-    found = answered(
-        {name: partial(_checked, storage, configuration, name) for name in names}, away
+    reports = collect_answers(
+        {name: partial(_check_cluster, storage, configuration, name) for name in names}, unanswered
     )
     if len(names) == 1:
-        return found[names[0]]
+        return reports[names[0]]
     report: dict[str, Any] = {}
-    for name, (one, _) in sorted(found.items()):
-        for kind, items in one.items():
-            named = [item if "id" in item else {"cluster": name, **item} for item in items]
-            report[kind] = [*report.get(kind, []), *named]
-    report["away"] = [{"cluster": name, "why": str(error)} for name, error in sorted(away.items())]
-    return report, not away and all(agrees for _, agrees in found.values())
+    for name, (report_of_cluster, _) in sorted(reports.items()):
+        for kind, items in report_of_cluster.items():
+            items_of_cluster = [
+                item if "id" in item else {"cluster": name, **item} for item in items
+            ]
+            report[kind] = [*report.get(kind, []), *items_of_cluster]
+    report["away"] = [
+        {"cluster": name, "why": str(error)} for name, error in sorted(unanswered.items())
+    ]
+    return report, not unanswered and all(agrees for _, agrees in reports.values())
 
 
-def _checked(
+def _check_cluster(
     storage: DriverStorage, configuration: StorageConfiguration, cluster: str
 ) -> tuple[dict[str, Any], bool]:
-    one = storage.clusters()[cluster]
-    report, agrees = check(one.journal, one.backend)
-    more = storage.findings(configuration, cluster)
-    return report | more, agrees and not more.get("affinity") and not more.get("pools")
+    volume_storage = storage.clusters()[cluster]
+    report, agrees = check(volume_storage.journal, volume_storage.backend)
+    extra = storage.check_cluster(configuration, cluster)
+    return report | extra, agrees and not extra.get("affinity") and not extra.get("pools")
 
 
 def check(journal: Journal, backend: ControllerBackend) -> tuple[dict[str, Any], bool]:
     """What there is and what does not agree, and whether all does."""
-    entries, found = _compared(journal, backend)
-    if not found.agrees:
-        first = found
-        entries, found = _compared(journal, backend)
-        found = JournalFindings(
-            orphans=tuple(image for image in found.orphans if image in first.orphans),
-            missing=tuple(entry for entry in found.missing if entry in first.missing),
-            unfinished=found.unfinished,
+    entries, findings = _compare(journal, backend)
+    if not findings.agrees:
+        first = findings
+        entries, findings = _compare(journal, backend)
+        findings = JournalFindings(
+            orphans=tuple(image for image in findings.orphans if image in first.orphans),
+            missing=tuple(entry for entry in findings.missing if entry in first.missing),
+            unfinished=findings.unfinished,
         )
     report = {
         "volumes": [
-            _plain(entry.created() if finished(entry, backend) else entry)
+            _entry_fields(entry.as_created() if is_finished(entry, backend) else entry)
             for entry in entries
-            if entry.stored is Stored.VOLUME
+            if entry.kind is StoredKind.VOLUME
         ],
         "snapshots": [
-            {**_plain(entry), "source": entry.source}
+            {**_entry_fields(entry), "source": entry.source}
             for entry in entries
-            if entry.stored is Stored.SNAPSHOT
+            if entry.kind is StoredKind.SNAPSHOT
         ],
-        "orphans": [_plain_image(image) for image in found.orphans],
-        "missing": [_plain(entry) for entry in found.missing],
+        "orphans": [_image_fields(image) for image in findings.orphans],
+        "missing": [_entry_fields(entry) for entry in findings.missing],
     }
-    return report, found.agrees
+    return report, findings.agrees
 
 
-def _compared(
+def _compare(
     journal: Journal, backend: ControllerBackend
 ) -> tuple[list[JournalEntry], JournalFindings]:
-    entries = [entry for stored in Stored for entry in journal.page(stored).entries]
-    return entries, compare(entries, backend.images())
+    entries = [entry for kind in StoredKind for entry in journal.list_page(kind).entries]
+    return entries, compare(entries, backend.list_images())
 
 
-def _plain(entry: JournalEntry) -> dict[str, Any]:
+def _entry_fields(entry: JournalEntry) -> dict[str, Any]:
     return {
         "id": id_of(entry),
         "name": entry.name,
@@ -100,10 +104,10 @@ def _plain(entry: JournalEntry) -> dict[str, Any]:
     }
 
 
-def _plain_image(image: Image) -> dict[str, Any]:
+def _image_fields(image: Image) -> dict[str, Any]:
     return {
         "pool": image.pool,
-        "kind": image.stored.value,
+        "kind": image.kind.value,
         "uuid": image.uuid,
         "bytes": image.bytes,
         "complete": image.complete,

@@ -20,10 +20,10 @@ from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import StorageConfiguration, parse_configuration
 from zonewise.storage.domains import DomainLabels
 
-EVERY = 1.0
-MOUNTED = "..data"
+POLL_SECONDS = 1.0
+CONFIG_MAP_LINK = "..data"
 """What kubelets put beside the files of a ConfigMap, and of one without any: a link to them."""
-LARGEST = 4 << 20
+SIZE_LIMIT = 4 << 20
 
 _log = logger("csi")
 
@@ -36,19 +36,19 @@ class ConfigFile:
         path: Path,
         labels: DomainLabels,
         *,
-        may_come: bool = False,
+        may_be_missing: bool = False,
         check: Callable[[StorageConfiguration], None] | None = None,
     ) -> None:
         self._path = path
         self._labels = labels
         self._check = check
-        self._listeners: list[Callable[[StorageConfiguration], None]] = []
-        self._news: list[Callable[[], None]] = []
+        self._change_listeners: list[Callable[[StorageConfiguration], None]] = []
+        self._status_listeners: list[Callable[[], None]] = []
         self._text = ""
         self.current = StorageConfiguration()
         self.problem: str | None = None
-        self.known = not (may_come and self._absent())
-        if self.known:
+        self.loaded = not (may_be_missing and self._is_missing())
+        if self.loaded:
             self._text = self._read()
             self.current = self._parse(self._text)
         else:
@@ -56,60 +56,60 @@ class ConfigFile:
 
     def on_change(self, listener: Callable[[StorageConfiguration], None]) -> None:
         """Call it with every further state of the file that can be used."""
-        self._listeners.append(listener)
+        self._change_listeners.append(listener)
 
-    def on_news(self, listener: Callable[[], None]) -> Callable[[], None]:
+    def on_status_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call it after every change of what counts, or is wrong; until the answer is called."""
-        self._news.append(listener)
-        return lambda: self._news.remove(listener)
+        self._status_listeners.append(listener)
+        return lambda: self._status_listeners.remove(listener)
 
     async def run(self) -> None:
         """Look again, endlessly."""
         while True:
-            await asyncio.sleep(EVERY)
-            self.look()
+            await asyncio.sleep(POLL_SECONDS)
+            self.reload()
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Apply what the file says now, if it is valid."""
-        if not self.known and self._absent():
+        if not self.loaded and self._is_missing():
             return
         try:
             text = self._read()
             if text == self._text and self.problem is None:
                 return
-            found = self._parse(text).after(self.current)
+            configuration = self._parse(text).inherit_takeover(self.current)
         except ConfigError as error:
             if self.problem != str(error):
                 self.problem = str(error)
                 _log.error("the configuration stays as it was", why=self.problem)
-                self._tell()
+                self._notify()
             return
-        again = self.problem is not None or not self.known
-        self._text, self.problem, self.known = text, None, True
-        if found != self.current:
-            self.current = found
-            for listener in self._listeners:
-                listener(found)
-            _log.info("the configuration was read anew", pools=len(found.pools))
-            self._tell()
-        elif again:
+        recovered = self.problem is not None or not self.loaded
+        self._text, self.problem, self.loaded = text, None, True
+        if configuration != self.current:
+            self.current = configuration
+            for listener in self._change_listeners:
+                listener(configuration)
+            _log.info("the configuration was read anew", pools=len(configuration.pools))
+            self._notify()
+        elif recovered:
             _log.info("the configuration can be read, and has not changed")
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
-        for listener in tuple(self._news):
+    def _notify(self) -> None:
+        for listener in tuple(self._status_listeners):
             listener()
 
-    def _absent(self) -> bool:
+    def _is_missing(self) -> bool:
         """Whether a file is missing in a mounted ConfigMap: a wrong path is another fault."""
-        return self._path.parent.joinpath(MOUNTED).is_dir() and not self._path.exists()
+        return self._path.parent.joinpath(CONFIG_MAP_LINK).is_dir() and not self._path.exists()
 
     def _read(self) -> str:
         try:
             with self._path.open("rb") as file:
-                content = file.read(LARGEST + 1)
-            if len(content) > LARGEST:
-                raise ConfigError(f"--config {self._path} is larger than {LARGEST >> 20} MiB")
+                content = file.read(SIZE_LIMIT + 1)
+            if len(content) > SIZE_LIMIT:
+                raise ConfigError(f"--config {self._path} is larger than {SIZE_LIMIT >> 20} MiB")
             return content.decode()
         except OSError as error:
             raise ConfigError(f"--config {self._path} cannot be read: {error.strerror}") from None
@@ -118,28 +118,28 @@ class ConfigFile:
 
     def _parse(self, text: str) -> StorageConfiguration:
         try:
-            found = parse_configuration(text, self._labels)
+            configuration = parse_configuration(text, self._labels)
             if self._check is not None:
-                self._check(found)
+                self._check(configuration)
         except ConfigError as error:
             raise ConfigError(
                 f"--config {self._path}: {error}; docs/csi.md shows the format"
             ) from None
-        return found
+        return configuration
 
 
 def require_clusters(backend: str, configuration: StorageConfiguration) -> None:
     """Whether a driver on Ceph can use a configuration; raises ConfigError with one sentence."""
     if not configuration.clusters:
         raise ConfigError(f"--backend {backend} needs a Ceph cluster, and clusters names none")
-    for one in configuration.clusters:
+    for cluster in configuration.clusters:
         for key, value in (
-            ("monitors", one.monitors),
-            ("user", one.user),
-            ("keyFile", one.key_file),
+            ("monitors", cluster.monitors),
+            ("user", cluster.user),
+            ("keyFile", cluster.key_file),
         ):
             if not value:
-                raise ConfigError(f"cluster {one.cluster_id} of the configuration has no {key}")
+                raise ConfigError(f"cluster {cluster.cluster_id} of the configuration has no {key}")
 
 
 def require_keys(configuration: StorageConfiguration) -> None:
@@ -147,6 +147,6 @@ def require_keys(configuration: StorageConfiguration) -> None:
 
     Later a missing one affects its cluster only: takeovers are in the same file.
     """
-    for one in configuration.clusters:
-        if not Path(one.key_file).is_file():
-            raise ConfigError(f"keyFile {one.key_file} of {one.cluster_id} is not there")
+    for cluster in configuration.clusters:
+        if not Path(cluster.key_file).is_file():
+            raise ConfigError(f"keyFile {cluster.key_file} of {cluster.cluster_id} is not there")

@@ -26,8 +26,8 @@ from google.protobuf.message import Message
 from zonewise.api.errors import ConfigError
 from zonewise.csi.backends.contract import NodeBackend
 from zonewise.csi.backends.folders.node import FolderNode
-from zonewise.csi.backends.folders.pools import POOLS, FolderPools
-from zonewise.csi.journal import SqliteJournal
+from zonewise.csi.backends.folders.pools import POOLS_FOLDER, FolderPools
+from zonewise.csi.errors import CsiError
 from zonewise.csi.locks import Locks
 from zonewise.csi.private_folder import make_data_folder
 from zonewise.csi.protocol import csi_pb2 as csi
@@ -38,11 +38,11 @@ from zonewise.csi.services.plugin import (
     NodeDomain,
     Plugin,
     VolumeStorage,
-    unavailable_in,
+    add_cluster_name,
 )
 from zonewise.csi.services.snapshots import SnapshotService
 from zonewise.csi.services.volumes import VolumeService
-from zonewise.csi.status import CsiError
+from zonewise.csi.sqlite_journal import SqliteJournal
 from zonewise.csi.transport.calls import Calls, CallWorker
 from zonewise.csi.transport.methods import ServedMethod
 from zonewise.storage.configuration import StorageConfiguration
@@ -51,11 +51,20 @@ from zonewise.storage.identifiers import ID_LIMIT
 
 T = TypeVar("T")
 
-JOURNAL = "journal.db"
-LOCKS = "calls.lock"
-OURS = frozenset({JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", "journal.lock", LOCKS, POOLS})
+JOURNAL_FILE = "journal.db"
+LOCK_FILE = "calls.lock"
+DATA_FILES = frozenset(
+    {
+        JOURNAL_FILE,
+        f"{JOURNAL_FILE}-wal",
+        f"{JOURNAL_FILE}-shm",
+        "journal.lock",
+        LOCK_FILE,
+        POOLS_FOLDER,
+    }
+)
 """All that is in a data folder."""
-WORKERS = 16
+LANE_WORKERS = 16
 """What a lane does at once; more would only wait for the same disk."""
 IDENTITY_LANE = "/identity"
 COPIES_LANE = "/copies"
@@ -72,13 +81,13 @@ class Threads:
     Each lane has its own, so that work which waits in one keeps no other waiting.
     """
 
-    def __init__(self, most: int = WORKERS) -> None:
-        self._most = most
+    def __init__(self, limit: int = LANE_WORKERS) -> None:
+        self._limit = limit
         self._lanes: dict[str, ThreadPoolExecutor] = {}
 
     async def __call__(self, work: Callable[[], T], lane: str = "") -> T:
         if lane not in self._lanes:
-            self._lanes[lane] = ThreadPoolExecutor(self._most, thread_name_prefix="csi")
+            self._lanes[lane] = ThreadPoolExecutor(self._limit, thread_name_prefix="csi")
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(
             self._lanes[lane], context.run, work
@@ -86,8 +95,8 @@ class Threads:
 
     def close(self) -> None:
         """Wait for what runs, take no more."""
-        for pool in self._lanes.values():
-            pool.shutdown()
+        for lane in self._lanes.values():
+            lane.shutdown()
 
 
 class DriverStorage(Protocol):
@@ -102,16 +111,16 @@ class DriverStorage(Protocol):
     def start(self, configuration: StorageConfiguration) -> None:
         """Make ready what a driver needs before its first call."""
 
-    def prepare(self, configuration: StorageConfiguration) -> None:
+    def apply_configuration(self, configuration: StorageConfiguration) -> None:
         """Apply a changed configuration."""
 
     def in_call(self) -> AbstractContextManager[None]:
         """While a call lasts, nothing is closed that it may use."""
 
-    def node(self) -> NodeBackend:
+    def node_backend(self) -> NodeBackend:
         """The node half."""
 
-    def findings(
+    def check_cluster(
         self, configuration: StorageConfiguration, cluster: str
     ) -> dict[str, list[dict[str, str]]]:
         """What ``check`` reports of a cluster besides journal and images."""
@@ -140,10 +149,10 @@ class DataFolder:
     def start(self, configuration: StorageConfiguration) -> None:
         """Make the pools, release what a killed driver held, and protect marks of old volumes."""
         self.pools.prepare(configuration)
-        self.pools.thaw()
+        self.pools.thaw_all()
         self.pools.upgrade_marks()
 
-    def prepare(self, configuration: StorageConfiguration) -> None:
+    def apply_configuration(self, configuration: StorageConfiguration) -> None:
         """Make the pools that are new."""
         self.pools.prepare(configuration)
 
@@ -151,11 +160,11 @@ class DataFolder:
         """Nothing is ever removed."""
         return nullcontext()
 
-    def node(self) -> FolderNode:
+    def node_backend(self) -> FolderNode:
         """The node half."""
         return FolderNode(self.pools)
 
-    def findings(
+    def check_cluster(
         self, configuration: StorageConfiguration, cluster: str
     ) -> dict[str, list[dict[str, str]]]:
         """Journal and images are all there is."""
@@ -166,17 +175,17 @@ class DataFolder:
         self.journal.close()
 
 
-def open_data(folder: Path, *, privileged: bool | None = None) -> DataFolder:
+def open_data_folder(folder: Path, *, privileged: bool | None = None) -> DataFolder:
     """The data folder, made if it does not exist; raises ConfigError if it cannot be used.
 
     Without root, or with ``privileged`` False, volumes are folders.
     """
     try:
-        make_data_folder(folder, OURS)
-        locks = Locks(folder / LOCKS)
+        make_data_folder(folder, DATA_FILES)
+        locks = Locks(folder / LOCK_FILE)
     except OSError as error:
         raise ConfigError(f"--data {folder} cannot be used: {error.strerror}") from None
-    journal = SqliteJournal(folder / JOURNAL)
+    journal = SqliteJournal(folder / JOURNAL_FILE)
     root = os.geteuid() == 0 if privileged is None else privileged
     return DataFolder(journal, FolderPools(folder, journal, privileged=root), locks)
 
@@ -187,12 +196,12 @@ class Driver:
 
     plugin: Plugin
     calls: Calls
-    data: DriverStorage
+    storage: DriverStorage
 
 
 def open_driver(
     name: str,
-    data: DriverStorage,
+    storage: DriverStorage,
     labels: DomainLabels,
     configuration: Callable[[], StorageConfiguration],
     *,
@@ -204,17 +213,17 @@ def open_driver(
     """All three services of a driver on what it keeps its volumes in."""
     if len(node_id.encode()) > ID_LIMIT or not node_id:
         raise ConfigError(f"--node-id must have 1 to {ID_LIMIT} bytes")
-    data.start(configuration())
+    storage.start(configuration())
     plugin = Plugin(
         name=name,
         version=version("zonewise"),
         labels=labels,
         configuration=configuration,
-        clusters=data.clusters,
-        locks=data.locks,
+        clusters=storage.clusters,
+        locks=storage.locks,
     )
     node = NodeService(
-        plugin, data.node(), node_id=node_id, domain=domain, advertise=advertise_takeover
+        plugin, storage.node_backend(), node_id=node_id, domain=domain, advertise=advertise_takeover
     )
     bindings = [
         *IdentityService(plugin, domain.problem).bindings(),
@@ -222,12 +231,12 @@ def open_driver(
         *SnapshotService(plugin).bindings(),
         *node.bindings(),
     ]
-    served = [_in_cluster(one, plugin, data) for one in bindings]
-    lane = partial(_lane, plugin)
-    return Driver(plugin, Calls(served, worker=worker, lane=lane), data)
+    served = [_bind_to_cluster(binding, plugin, storage) for binding in bindings]
+    lane = partial(_lane_of, plugin)
+    return Driver(plugin, Calls(served, worker=worker, lane=lane), storage)
 
 
-def _lane(plugin: Plugin, request: Message) -> str:
+def _lane_of(plugin: Plugin, request: Message) -> str:
     """Quick calls never wait for copies, however many a tenant asks for; nor do probes for any."""
     if isinstance(request, IDENTITY_REQUESTS):
         return IDENTITY_LANE
@@ -237,7 +246,7 @@ def _lane(plugin: Plugin, request: Message) -> str:
     return plugin.cluster_of(request) + (COPIES_LANE if copies else "")
 
 
-def _in_cluster(binding: ServedMethod, plugin: Plugin, data: DriverStorage) -> ServedMethod:
+def _bind_to_cluster(binding: ServedMethod, plugin: Plugin, storage: DriverStorage) -> ServedMethod:
     """The same, with its cluster kept open meanwhile, and named if it does not answer.
 
     In this order: ``in_call`` must see the error as it was raised.
@@ -245,9 +254,9 @@ def _in_cluster(binding: ServedMethod, plugin: Plugin, data: DriverStorage) -> S
 
     def serve(request: Message) -> Message:
         try:
-            with data.in_call():
+            with storage.in_call():
                 return binding.serve(request)
         except CsiError as error:
-            raise unavailable_in(plugin.cluster_of(request), error) from error
+            raise add_cluster_name(plugin.cluster_of(request), error) from error
 
     return ServedMethod(binding.method, serve)

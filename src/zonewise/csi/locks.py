@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from zonewise.csi.status import aborted
+from zonewise.csi.errors import aborted
 
 
 class Locks:
@@ -30,16 +30,16 @@ class Locks:
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     @contextmanager
-    def held(self, key: str, *, shared: bool = False) -> Iterator[None]:
+    def hold(self, key: str, *, shared: bool = False) -> Iterator[None]:
         """Hold the lock of a key, or raise ABORTED at once."""
         digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
         offset = int.from_bytes(digest, "little") >> 2
         kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
-        wanted = struct.pack("hhqqi", kind, os.SEEK_SET, offset, 1, 0)
+        flock = struct.pack("hhqqi", kind, os.SEEK_SET, offset, 1, 0)
         descriptor = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
         try:
             try:
-                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, flock)
             except BlockingIOError:
                 raise aborted(f"another call is at work on {key}; try again") from None
             yield

@@ -8,12 +8,11 @@ crashes; when the label is added or changed, the next request is answered with i
 from __future__ import annotations
 
 from zonewise.api.objects.core import Node
-from zonewise.csi.status import Code, CsiError
+from zonewise.csi.errors import Code, CsiError
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.cache.store import Store
-from zonewise.runtime.client.client import Client
 from zonewise.runtime.process.logs import logger
-from zonewise.storage.domains import DomainLabels, value_fault
+from zonewise.storage.domains import DomainLabels, domain_value_error
 
 _log = logger("csi")
 
@@ -46,44 +45,39 @@ class StoredDomain:
         problem = self.problem()
         if problem is not None:
             raise CsiError(Code.UNAVAILABLE, problem)
-        return self._labels.of_node(self._found() or {})
+        return self._labels.segments_of_node(self._node_labels() or {})
 
     def problem(self) -> str | None:
         """What is missing; None if nothing is."""
-        found = self._found()
-        if found is None:
+        node_labels = self._node_labels()
+        if node_labels is None:
             return f"waiting for Node {self._node}: the API server has not shown it yet"
-        missing = self._labels.missing(found)
+        missing = self._labels.missing_labels(node_labels)
         if missing:
             return f"waiting for label {', '.join(missing)} on Node {self._node}"
-        for name, value in self._labels.of_node(found).items():
-            if fault := value_fault(value):
-                return f"label {name} of Node {self._node} {fault}"
+        for name, value in self._labels.segments_of_node(node_labels).items():
+            if error := domain_value_error(value):
+                return f"label {name} of Node {self._node} {error}"
         return None
 
-    def _found(self) -> dict[str, str] | None:
+    def _node_labels(self) -> dict[str, str] | None:
         node = self._nodes.get(("", self._node))
         return None if node is None else dict(node.metadata.labels or {})
 
 
-class LabelledDomain(StoredDomain):
-    """The same for one Node of a cluster, which ``run`` follows."""
+class WatchedDomain(StoredDomain):
+    """The same for one Node of a cluster, of whose changes the log tells."""
 
-    def __init__(self, client: Client, node: str, labels: DomainLabels) -> None:
-        self._cache = Cache(client)
-        self._told: str | None = ""
-        store = self._cache.store(Node, field_selector=f"metadata.name={node}")
+    def __init__(self, cache: Cache, node: str, labels: DomainLabels) -> None:
+        self._reported: str | None = ""
+        store = cache.store(Node, field_selector=f"metadata.name={node}")
         super().__init__(store, node, labels)
+        store.on_change(lambda *_: self._report())
 
-    async def run(self) -> None:
-        """Follow the Node, endlessly."""
-        self._nodes.on_change(lambda *_: self._tell())
-        await self._cache.run()
-
-    def _tell(self) -> None:
+    def _report(self) -> None:
         problem = self.problem()
-        if problem != self._told:
-            self._told = problem
+        if problem != self._reported:
+            self._reported = problem
             if problem is not None:
                 _log.warning(problem)
             else:

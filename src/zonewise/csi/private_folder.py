@@ -15,15 +15,15 @@ PRIVATE = 0o700
 PASSABLE = 0o711
 
 
-def make_folder(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
     """Make a folder of our own; as root let only root enter it, also one that exists."""
     folder.mkdir(mode=PASSABLE, parents=True, exist_ok=True)
     if os.geteuid() == 0:
         folder.chmod(PRIVATE)
 
 
-def make_data_folder(folder: Path, ours: Container[str]) -> None:
+def make_data_folder(folder: Path, own_names: Container[str]) -> None:
     """The same for a folder that a user names: one with files of others keeps its mode."""
     folder.mkdir(mode=PASSABLE, parents=True, exist_ok=True)
-    if all(path.name in ours for path in folder.iterdir()):
-        make_folder(folder)
+    if all(path.name in own_names for path in folder.iterdir()):
+        make_private_folder(folder)

@@ -2,8 +2,8 @@
 
 A ``TopologyDisruptionBudget``, a PodDisruptionBudget with a ``nodeSelectorTerm`` and a plain
 PodDisruptionBudget are read into the same ``Budget``. A plain one is counted by its own controller;
-here only its status is read. What cannot be parsed is kept with its fault and allows nothing: an
-admission that let it pass, or a dump, is no reason to disrupt a pod.
+here only its status is read. A budget that is not valid keeps the reason and allows nothing: that
+admission let it pass, or that it is from a dump, must not disrupt a pod.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from zonewise.api.objects.budgets import DomainStatus, TopologyDisruptionBudget
 from zonewise.api.objects.policy import PodDisruptionBudget
 from zonewise.api.reason import Reason
 from zonewise.api.values import selector
-from zonewise.api.values.int_or_percent import portion
+from zonewise.api.values.numbers import scale_int_or_percent
 from zonewise.api.values.selector import NOTHING, Selector
-from zonewise.disruption.grouping import EVERYWHERE, Grouping, grouping_of, old_keys
+from zonewise.disruption.grouping import NO_GROUPING, Grouping, find_old_keys, grouping_of
 
 TOPOLOGY_BUDGET = "TopologyDisruptionBudget"
 POD_BUDGET = "PodDisruptionBudget"
-INVALID = "InvalidBudget"
+INVALID_BUDGET = "InvalidBudget"
 
 _PERCENT = re.compile(r"[0-9]{1,3}%", re.ASCII)
 
@@ -41,21 +41,24 @@ class Limit:
     """``maxUnavailable`` or ``minAvailable``, a number or a percentage."""
 
     value: IntOrString
-    unavailable: bool
+    is_max_unavailable: bool
 
-    def desired(self, expected: int) -> int:
+    def desired_healthy(self, expected: int) -> int:
         """How many of the expected pods must be healthy; percentages round up."""
-        amount = portion(self.value, expected, up=True)
-        return max(expected - amount, 0) if self.unavailable else amount
+        amount = scale_int_or_percent(self.value, expected, round_up=True)
+        return max(expected - amount, 0) if self.is_max_unavailable else amount
 
-    def closes(self, expected: int) -> bool:
-        """Whether none of the expected pods may be unavailable, not even for an update."""
-        return self.unavailable and portion(self.value, expected, up=True) == 0
+    def closes_domain(self, expected: int) -> bool:
+        """Whether no expected pod may be unavailable, not even for an update."""
+        return (
+            self.is_max_unavailable
+            and scale_int_or_percent(self.value, expected, round_up=True) == 0
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """A budget; without a limit it has a fault, and a plain one has a status instead of both."""
+    """A budget; without a limit it is invalid or plain."""
 
     kind: str
     namespace: str
@@ -63,23 +66,23 @@ class Budget:
     created: str = ""
     version: str = ""
     generation: int = 0
-    observed: int = 0
+    observed_generation: int = 0
     """The generation that was counted last."""
     selector: Selector = NOTHING
     limit: Limit | None = None
-    grouping: Grouping = EVERYWHERE
+    grouping: Grouping = NO_GROUPING
     exclusive: bool = False
     always_allow: bool = False
     per_domain: bool = False
-    """Expected are the replicas divided by the domains, whatever is where."""
+    """Whether replicas divided by domains are expected, however pods are distributed."""
     updates_only: bool = False
-    """Evictions of pods that are of the newest revision are none of its business."""
+    """Whether it does not limit evictions of pods of the newest revision."""
     enforced: bool = True
     fingerprint: str = ""
     baseline: Mapping[str, int] | None = None
     plain: PodDisruptionBudget | None = None
     """The object itself, if its own controller counts it."""
-    fault: Reason | None = None
+    invalid_reason: Reason | None = None
     old_keys: tuple[str, ...] = ()
 
     @property
@@ -89,7 +92,7 @@ class Budget:
 
     @property
     def object(self) -> str:
-        """How reasons name it."""
+        """Its name in reasons."""
         return f"{self.kind}/{self.namespace}/{self.name}"
 
 
@@ -97,7 +100,7 @@ _ALLOWS_NOTHING = "Until it is corrected or deleted it allows no disruption."
 
 
 def budget_of(item: TopologyDisruptionBudget | PodDisruptionBudget) -> Budget:
-    """Read a budget of either kind."""
+    """The budget that an object of either kind declares."""
     spec, meta = item.spec, item.metadata
     keys: tuple[str, ...] = ()
     base = Budget(
@@ -107,7 +110,7 @@ def budget_of(item: TopologyDisruptionBudget | PodDisruptionBudget) -> Budget:
         created=meta.creation_timestamp or "",
         version=meta.resource_version,
         generation=meta.generation,
-        observed=item.status.observed_generation,
+        observed_generation=item.status.observed_generation,
         always_allow=spec.unhealthy_pod_eviction_policy == "AlwaysAllow",
     )
     if isinstance(item, TopologyDisruptionBudget):
@@ -123,64 +126,80 @@ def budget_of(item: TopologyDisruptionBudget | PodDisruptionBudget) -> Budget:
         base = replace(base, selector=selector.from_object(spec.selector))
     except ParseError as error:
         return replace(
-            base, fault=_fault(base, str(error), "Until it is corrected it holds no pod.")
+            base,
+            invalid_reason=_invalid_reason(
+                base, str(error), "Until it is corrected it selects no pod."
+            ),
         )
     try:
         if isinstance(item, PodDisruptionBudget) and spec.node_selector_term is None:
             return replace(base, plain=item)
         grouping = grouping_of(spec.node_selector_term, keys)
-        limit = _limit(spec.max_unavailable, spec.min_available)
+        limit = _parse_limit(spec.max_unavailable, spec.min_available)
     except ParseError as error:
-        return replace(base, fault=_fault(base, str(error), _ALLOWS_NOTHING))
-    made_of = fingerprint(spec.selector, grouping.keys)
+        return replace(base, invalid_reason=_invalid_reason(base, str(error), _ALLOWS_NOTHING))
+    current_fingerprint = compute_fingerprint(spec.selector, grouping.keys)
     return replace(
         base,
         limit=limit,
         grouping=grouping,
-        fingerprint=made_of,
-        baseline=_remembered(item.status.domains, item.status.fingerprint, made_of, grouping),
-        old_keys=old_keys(spec.node_selector_term, keys),
+        fingerprint=current_fingerprint,
+        baseline=_parse_baseline(
+            item.status.domains, item.status.fingerprint, current_fingerprint, grouping
+        ),
+        old_keys=find_old_keys(spec.node_selector_term, keys),
     )
 
 
-def fingerprint(wanted: LabelSelector | None, keys: tuple[str, ...]) -> str:
-    """What a baseline was counted of; another selector or other domains need another."""
-    said = msgspec.json.encode([wanted, keys], order="sorted")
-    return hashlib.sha256(said).hexdigest()[:16]
+def compute_fingerprint(label_selector: LabelSelector | None, keys: tuple[str, ...]) -> str:
+    """A hash of what a baseline depends on: the selector and the grouping keys."""
+    encoded = msgspec.json.encode([label_selector, keys], order="sorted")
+    return hashlib.sha256(encoded).hexdigest()[:16]
 
 
-def _limit(most: IntOrString | None, least: IntOrString | None) -> Limit:
-    if (most is None) == (least is None):
+def _parse_limit(max_unavailable: IntOrString | None, min_available: IntOrString | None) -> Limit:
+    if (max_unavailable is None) == (min_available is None):
         raise ParseError("a budget needs one of maxUnavailable and minAvailable")
-    name, value = ("maxUnavailable", most) if most is not None else ("minAvailable", least)
+    name, value = (
+        ("maxUnavailable", max_unavailable)
+        if max_unavailable is not None
+        else ("minAvailable", min_available)
+    )
     assert value is not None
     if isinstance(value, int):
-        fine = value >= 0
+        is_valid = value >= 0
     else:
-        fine = _PERCENT.fullmatch(value) is not None and int(value[:-1]) <= 100
-    if not fine:
+        is_valid = _PERCENT.fullmatch(value) is not None and int(value[:-1]) <= 100
+    if not is_valid:
         raise ParseError(f"{name} {value!r:.64} is neither a number of pods nor 0% to 100%")
-    return Limit(value, unavailable=most is not None)
+    return Limit(value, is_max_unavailable=max_unavailable is not None)
 
 
-def _remembered(
-    domains: tuple[DomainStatus, ...], counted_of: str, wanted: str, grouping: Grouping
+def _parse_baseline(
+    domains: tuple[DomainStatus, ...],
+    counted_fingerprint: str,
+    current_fingerprint: str,
+    grouping: Grouping,
 ) -> Mapping[str, int] | None:
-    """The baseline a status holds; None if it holds none, or one of another spec.
+    """The baseline in a status; None if it has none, or that of another spec.
 
-    Only the leader writes it, and always says of what; one that does not say is a dump made by
+    Only the leader writes it, always with a fingerprint; one without is from a dump written by
     hand.
     """
-    if not domains or counted_of not in ("", wanted):
+    if not domains or counted_fingerprint not in ("", current_fingerprint):
         return None
-    known = {one.domain: max(one.expected_pods, 0) for one in domains if grouping.names(one.domain)}
-    return known or None
+    baseline = {
+        row.domain: max(row.expected_pods, 0)
+        for row in domains
+        if grouping.is_domain_name(row.domain)
+    }
+    return baseline or None
 
 
-def _fault(budget: Budget, why: str, meanwhile: str) -> Reason:
+def _invalid_reason(budget: Budget, error: str, fix: str) -> Reason:
     return Reason(
-        code=INVALID,
-        message=f"the budget {budget.name} cannot be understood: {why}",
+        code=INVALID_BUDGET,
+        message=f"the budget {budget.name} is not valid: {error}",
         object=budget.object,
-        fix=meanwhile,
+        fix=fix,
     )

@@ -18,9 +18,9 @@ from zonewise.api.objects.policy import PodDisruptionBudget
 from zonewise.api.unstructured import Unstructured
 from zonewise.disruption.budget import budget_of
 from zonewise.disruption.domain_counts import identity
-from zonewise.disruption.ledger import ledger_of, order
-from zonewise.disruption.namespace_budgets import NamespaceBudgets, same_place
-from zonewise.disruption.owners import Place, ScaleOwner, owner_of
+from zonewise.disruption.ledger import ledger_of, version_number
+from zonewise.disruption.namespace_budgets import NamespaceBudgets, is_irrelevant_change
+from zonewise.disruption.owners import OwnerKey, ScaleOwner, owner_of
 
 ChangeListener: TypeAlias = Callable[[Any, Any], None]
 
@@ -31,8 +31,8 @@ class BudgetsCache:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.by_namespace: dict[str, NamespaceBudgets] = {}
-        self._ahead: dict[str, int] = {}
-        """Versions of pods that were read before their stores saw them."""
+        self._versions_ahead: dict[str, int] = {}
+        """Versions of pods that were read from the server before their store had them."""
         self._watched: frozenset[tuple[str, str]] = frozenset()
 
     def listeners(self, owners: Iterable[type[Object]]) -> dict[type[Any], ChangeListener]:
@@ -51,16 +51,16 @@ class BudgetsCache:
     def find(self, namespace: str) -> NamespaceBudgets | None:
         """The budgets of a namespace of which a store reported something.
 
-        For namespaces that a request names: it may name what does not exist.
+        For namespaces that a request names: it may name one that does not exist.
         """
         return self.by_namespace.get(namespace)
 
-    def of(self, namespace: str) -> NamespaceBudgets:
-        """The budgets of a namespace that exists, made when first requested."""
-        found = self.by_namespace.get(namespace)
-        if found is None:
-            found = self.by_namespace[namespace] = NamespaceBudgets(self.nodes)
-        return found
+    def get_or_create(self, namespace: str) -> NamespaceBudgets:
+        """The budgets of a namespace that exists, created at the first call."""
+        namespace_budgets = self.by_namespace.get(namespace)
+        if namespace_budgets is None:
+            namespace_budgets = self.by_namespace[namespace] = NamespaceBudgets(self.nodes)
+        return namespace_budgets
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         """A node was added, deleted, or changed."""
@@ -68,31 +68,31 @@ class BudgetsCache:
             self.nodes[new.metadata.name] = new
         elif old is not None:
             self.nodes.pop(old.metadata.name, None)
-        if not same_place(old, new):
+        if not is_irrelevant_change(old, new):
             for namespace_budgets in self.by_namespace.values():
                 namespace_budgets.nodes_changed()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """A pod was added, deleted, or changed; another uid under the same name is another pod."""
         if old is not None and (new is None or identity(old) != identity(new)):
-            self._ahead.pop(identity(old), None)
-            self.of(old.metadata.namespace).drop_pod(old)
+            self._versions_ahead.pop(identity(old), None)
+            self.get_or_create(old.metadata.namespace).drop_pod(old)
         if new is not None:
             key = identity(new)
-            if order(new.metadata.resource_version) >= self._ahead.get(key, 0):
-                self._ahead.pop(key, None)
-                self.of(new.metadata.namespace).put_pod(new)
+            if version_number(new.metadata.resource_version) >= self._versions_ahead.get(key, 0):
+                self._versions_ahead.pop(key, None)
+                self.get_or_create(new.metadata.namespace).put_pod(new)
 
-    def pod_read(self, pod: Pod) -> None:
-        """A pod was read from the server, perhaps newer than the store's.
+    def put_read_pod(self, pod: Pod) -> None:
+        """Take a pod that was read from the server, perhaps newer than the store's.
 
         A pod that is no longer Ready must not be counted as healthy in favour of another one.
         """
-        namespace_budgets, key = self.of(pod.metadata.namespace), identity(pod)
-        known = namespace_budgets.pods.get(key)
-        version = order(pod.metadata.resource_version)
-        if known is not None and version > order(known.metadata.resource_version):
-            self._ahead[key] = version
+        namespace_budgets, key = self.get_or_create(pod.metadata.namespace), identity(pod)
+        cached = namespace_budgets.pods.get(key)
+        version = version_number(pod.metadata.resource_version)
+        if cached is not None and version > version_number(cached.metadata.resource_version):
+            self._versions_ahead[key] = version
             namespace_budgets.put_pod(pod)
 
     def budget_changed(
@@ -103,15 +103,17 @@ class BudgetsCache:
         """A budget of either kind was added, deleted, or changed."""
         if new is not None:
             namespace_budgets, budget = (
-                self.of(new.metadata.namespace),
+                self.get_or_create(new.metadata.namespace),
                 budget_of(new),
             )
-            known = namespace_budgets.budgets.get(budget.key)
-            if known is None or order(known.version) <= order(budget.version):
+            cached = namespace_budgets.budgets.get(budget.key)
+            if cached is None or version_number(cached.version) <= version_number(budget.version):
                 namespace_budgets.put_budget(budget)
         elif old is not None:
             meta = old.metadata
-            self.of(meta.namespace).drop_budget((old.resource.kind, meta.namespace, meta.name))
+            self.get_or_create(meta.namespace).drop_budget(
+                (old.resource.kind, meta.namespace, meta.name)
+            )
 
     def owner_changed(
         self, old: Object | Unstructured | None, new: Object | Unstructured | None
@@ -120,30 +122,36 @@ class BudgetsCache:
         if new is not None:
             self.put_owner(owner_of(new))
         elif old is not None:
-            self.of(old.metadata.namespace).owners.drop(owner_of(old).place)
+            self.get_or_create(old.metadata.namespace).owners.drop(owner_of(old).key)
 
-    def requested(self, namespace: str) -> set[Place]:
+    def owners_to_request(self, namespace: str) -> set[OwnerKey]:
         """The owners of a namespace's pods that no store reports: a shell has to request them."""
         namespace_budgets = self.find(namespace)
-        return set() if namespace_budgets is None else namespace_budgets.requested(self._watched)
+        return (
+            set()
+            if namespace_budgets is None
+            else namespace_budgets.owners_to_request(self._watched)
+        )
 
-    def owners_read(self, found: Mapping[Place, Unstructured | None]) -> None:
-        """Owners were requested; None if there is no such object."""
-        for place, item in found.items():
+    def put_read_owners(self, owners: Mapping[OwnerKey, Unstructured | None]) -> None:
+        """Take owners that were requested; None if there is no such object."""
+        for key, item in owners.items():
             if item is not None:
                 self.put_owner(owner_of(item))
             else:
-                self.of(place[2]).owners.drop(place)
+                self.get_or_create(key[2]).owners.drop(key)
 
     def put_owner(self, owner: ScaleOwner) -> None:
-        """An owner is as it says."""
-        self.of(owner.place[2]).owners.put(owner)
+        """Add or change an owner."""
+        self.get_or_create(owner.key[2]).owners.put(owner)
 
     def ledger_changed(self, old: DisruptionLedger | None, new: DisruptionLedger | None) -> None:
         """A namespace's ledger was added, deleted, or changed; an older version is ignored."""
         item = new or old
         assert item is not None
-        namespace_budgets = self.of(item.metadata.namespace)
-        told = ledger_of(new)
-        if new is None or order(told.version) >= order(namespace_budgets.ledger.version):
-            namespace_budgets.ledger = told
+        namespace_budgets = self.get_or_create(item.metadata.namespace)
+        ledger = ledger_of(new)
+        if new is None or version_number(ledger.version) >= version_number(
+            namespace_budgets.ledger.version
+        ):
+            namespace_budgets.ledger = ledger

@@ -1,9 +1,9 @@
 """The pods of one budget, counted incrementally.
 
-Nothing here is decided: these are the sums that rules are applied to, by domain, so that a change
-of one pod costs the same whether the budget has five pods or fifty thousand. A pod is *present* if
-it is scheduled and neither finished nor terminating. Pods of DaemonSets are counted apart: they are
-expected on their nodes, and have no baseline.
+Nothing is decided here: rules are applied to these sums by domain, so that a change of one pod
+costs the same whether the budget has five pods or fifty thousand. A pod is *present* if
+it is scheduled and neither finished nor terminating. Pods of DaemonSets are counted separately:
+they are expected on their nodes, and have no baseline.
 
 The domain of a pod is that of its node, as it is labelled now; once the node is deleted, that of
 the pod's own labels. After ``nodes_changed`` every pod has to be put again.
@@ -18,31 +18,31 @@ from typing import NamedTuple, TypeVar
 
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import active, ready
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
 from zonewise.disruption.grouping import Grouping
-from zonewise.disruption.owners import DAEMON_SET, Reference, reference_of
-from zonewise.topology import EligibleNodes, PodPlacement, need_of
+from zonewise.disruption.owners import DAEMON_SET, ControllerReference, reference_of
+from zonewise.topology.eligible_nodes import EligibleNodes, NodeConstraints, node_constraints_of
 
 T = TypeVar("T")
 
-NEEDS_KEPT = 1000
-"""So many needs of pods are remembered with the domains they can run in."""
+NEEDS_LIMIT = 1000
+"""For how many different needs of pods the domains they can run in are cached."""
 
 
-class PodPlace(NamedTuple):
-    """What one pod adds to the counts."""
+class CountedPod(NamedTuple):
+    """How a pod is counted."""
 
     domain: str
     present: bool
     ready: bool
     active: bool
-    reference: Reference | None
-    need: PodPlacement | None
+    reference: ControllerReference | None
+    need: NodeConstraints | None
 
     @property
-    def daemon(self) -> bool:
-        """Whether a DaemonSet keeps it."""
-        return self.reference is not None and self.reference.place[1] == DAEMON_SET
+    def is_daemon(self) -> bool:
+        """Whether its controller is a DaemonSet."""
+        return self.reference is not None and self.reference.key[1] == DAEMON_SET
 
 
 @dataclass(slots=True)
@@ -55,44 +55,47 @@ class DomainCounts:
     moves: int = 0
     """Grows when a pod enters or leaves a domain: it is constant for a workload at rest."""
     present: Counter[str] = field(default_factory=Counter)
-    """By domain, without those of DaemonSets."""
+    """Present pods by domain, without those of DaemonSets."""
     daemons: Counter[str] = field(default_factory=Counter)
-    """The same, of DaemonSets."""
+    """Present pods of DaemonSets, by domain."""
     ready: Counter[str] = field(default_factory=Counter)
-    """Present and Ready, of all."""
-    revisions: Counter[tuple[str, Reference]] = field(default_factory=Counter)
+    """Present and Ready, by domain, with those of DaemonSets."""
+    ready_by_revision: Counter[tuple[str, ControllerReference]] = field(default_factory=Counter)
     """Present and Ready, by domain, controller and revision."""
     owners_version: int = 0
-    """Grows when a controller is the first or last time in ``owners``."""
-    owners: Counter[Reference | None] = field(default_factory=Counter)
-    """Pods that neither have finished nor are leaving, by controller."""
-    leaving: Counter[Reference | None] = field(default_factory=Counter)
-    """All others."""
-    needs: Counter[PodPlacement] = field(default_factory=Counter)
-    """What pods require of nodes; those of DaemonSets are tied to theirs and do not count."""
-    pods: dict[str, tuple[Pod, PodPlace]] = field(default_factory=dict)
+    """Grows when a controller enters or leaves ``active_by_owner``."""
+    active_by_owner: Counter[ControllerReference | None] = field(default_factory=Counter)
+    """Pods that neither have finished nor are terminating, by controller."""
+    inactive_by_owner: Counter[ControllerReference | None] = field(default_factory=Counter)
+    """All other pods, by controller."""
+    needs: Counter[NodeConstraints] = field(default_factory=Counter)
+    """What pods require of nodes, without those of DaemonSets, which are bound to theirs."""
+    pods: dict[str, tuple[Pod, CountedPod]] = field(default_factory=dict)
     """By uid, or by name where there is none."""
-    _domains: dict[PodPlacement | None, Counter[str]] = field(default_factory=dict)
+    _domains: dict[NodeConstraints | None, Counter[str]] = field(default_factory=dict)
 
     def put(self, pod: Pod) -> None:
-        """Add a pod, or see it changed."""
+        """Add or change a pod."""
         key = identity(pod)
-        place = self._place(pod)
+        counted_pod = self._classify(pod)
         known = self.pods.get(key)
-        if known is not None and known[1] == place:
-            self.pods[key] = (pod, place)
+        if known is not None and known[1] == counted_pod:
+            self.pods[key] = (pod, counted_pod)
             return
         self.version += 1
-        was = known[1] if known is not None else None
-        if (was is not None and was.present, was and was.domain) != (place.present, place.domain):
+        previous = known[1] if known is not None else None
+        if (previous is not None and previous.present, previous and previous.domain) != (
+            counted_pod.present,
+            counted_pod.domain,
+        ):
             self.moves += 1
-        if was is not None:
-            self._count(was, -1)
-        self.pods[key] = (pod, place)
-        self._count(place, 1)
+        if previous is not None:
+            self._count(previous, -1)
+        self.pods[key] = (pod, counted_pod)
+        self._count(counted_pod, 1)
 
     def drop(self, key: str) -> None:
-        """Remove a pod that was deleted, or is not selected any more."""
+        """Remove a pod that was deleted, or is no longer selected."""
         known = self.pods.pop(key, None)
         if known is not None:
             self.version += 1
@@ -100,10 +103,10 @@ class DomainCounts:
             self._count(known[1], -1)
 
     def nodes_changed(self) -> None:
-        """Forget what was derived from nodes."""
+        """Clear what was derived from nodes."""
         self._domains.clear()
 
-    def reachable(self, need: PodPlacement | None) -> Counter[str]:
+    def count_eligible_nodes(self, need: NodeConstraints | None) -> Counter[str]:
         """How many nodes of each domain a pod with this need could run on; None is any node.
 
         Cached until nodes change, because every count needs it.
@@ -111,62 +114,62 @@ class DomainCounts:
         known = self._domains.get(need)
         if known is None:
             needs = frozenset(() if need is None else (need,))
-            nodes = EligibleNodes(needs).within(self.nodes.values())
-            if len(self._domains) >= NEEDS_KEPT:
+            nodes = EligibleNodes(needs).select(self.nodes.values())
+            if len(self._domains) >= NEEDS_LIMIT:
                 self._domains.clear()
             known = self._domains[need] = Counter(
-                self.grouping.domain(node.metadata.labels, node.metadata.name) for node in nodes
+                self.grouping.domain_of(node.metadata.labels, node.metadata.name) for node in nodes
             )
         return known
 
-    def place(self, pod: Pod) -> PodPlace:
-        """Where a pod counts, and as what."""
+    def counted_pod(self, pod: Pod) -> CountedPod:
+        """How a pod is counted, or would be."""
         known = self.pods.get(identity(pod))
         if known is not None and known[0] is pod:
             return known[1]
-        return self._place(pod)
+        return self._classify(pod)
 
-    def _place(self, pod: Pod) -> PodPlace:
+    def _classify(self, pod: Pod) -> CountedPod:
         node = self.nodes.get(pod.spec.node_name)
         labels = node.metadata.labels if node is not None else pod.metadata.labels
-        alive = active(pod)
-        there = alive and bool(pod.spec.node_name)
+        active = is_pod_active(pod)
+        present = active and bool(pod.spec.node_name)
         reference = reference_of(pod)
-        daemon = reference is not None and reference.place[1] == DAEMON_SET
-        return PodPlace(
-            domain=self.grouping.domain(labels, pod.spec.node_name),
-            present=there,
-            ready=there and ready(pod),
-            active=alive,
+        daemon = reference is not None and reference.key[1] == DAEMON_SET
+        return CountedPod(
+            domain=self.grouping.domain_of(labels, pod.spec.node_name),
+            present=present,
+            ready=present and is_pod_ready(pod),
+            active=active,
             reference=reference,
-            need=need_of(pod.spec) if alive and not daemon else None,
+            need=node_constraints_of(pod.spec) if active and not daemon else None,
         )
 
-    def _count(self, place: PodPlace, by: int) -> None:
-        if not place.active:
-            _add(self.leaving, place.reference, by)
-        elif _add(self.owners, place.reference, by):
+    def _count(self, counted_pod: CountedPod, by: int) -> None:
+        if not counted_pod.active:
+            _add(self.inactive_by_owner, counted_pod.reference, by)
+        elif _add(self.active_by_owner, counted_pod.reference, by):
             self.owners_version += 1
-        if place.need is not None:
-            _add(self.needs, place.need, by)
-        if place.present:
-            _add(self.daemons if place.daemon else self.present, place.domain, by)
-        if place.ready:
-            _add(self.ready, place.domain, by)
-            if place.reference is not None:
-                _add(self.revisions, (place.domain, place.reference), by)
+        if counted_pod.need is not None:
+            _add(self.needs, counted_pod.need, by)
+        if counted_pod.present:
+            _add(self.daemons if counted_pod.is_daemon else self.present, counted_pod.domain, by)
+        if counted_pod.ready:
+            _add(self.ready, counted_pod.domain, by)
+            if counted_pod.reference is not None:
+                _add(self.ready_by_revision, (counted_pod.domain, counted_pod.reference), by)
 
 
 def identity(pod: Pod) -> str:
-    """What distinguishes a pod from another one of its name."""
+    """The key of a pod, different from that of another pod with its name."""
     return pod.metadata.uid or pod.metadata.name
 
 
 def _add(counter: Counter[T], key: T, by: int) -> bool:
-    """Count, and keep no zeros: what is in a counter exists. Whether it begins or ceases to."""
-    before = counter[key]
+    """Count without keeping zeros; returns whether the key was added or removed."""
+    existed = counter[key]
     counter[key] += by
     if not counter[key]:
         del counter[key]
         return True
-    return not before
+    return not existed

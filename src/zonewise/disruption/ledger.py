@@ -4,21 +4,21 @@ One object per namespace, because all budgets of a pod are in its namespace: one
 covers them all, and either every budget is charged or none. A grant is keyed by uid, so that a
 StatefulSet's next pod of the same name is another one.
 
-A grant counts while its pod exists and is not terminating. It is kept longer, ``GRANT_SECONDS``
-after it was made: a reader whose cache is older still sees the pod as healthy, and must find the
+A grant counts while its pod exists and is not terminating. It stays in the ledger for
+``GRANT_SECONDS``: a reader whose cache is older still sees the pod as healthy, and must find the
 grant. No request to the API server lasts that long, so a pod that exists afterwards was not
-deleted, and counts as healthy again. A grant from the future is of a clock that differs from ours:
-up to ``GRANT_SECONDS`` it counts like others, which is more than replicas that are ready differ;
-beyond that its time means nothing, and it would hold its budget until then, so it is over.
+deleted, and counts as healthy again. A grant with a future time comes from a clock that differs
+from ours: up to ``GRANT_SECONDS`` it counts like others, which is more than the clocks of replicas
+that are ready differ; beyond that it would block its budget until then, so it counts as expired.
 
 A grant whose pod is not deleted was not used: another webhook or a plain budget refused the
-request, or no API server sent it. After ``USED_SECONDS``, the time after which API servers give up
-a request unless they are told otherwise, such a grant is taken back, but only by one who has read
-the pod from the server: others may be behind.
+request, or no API server sent it. After ``USED_SECONDS``, the default request timeout of API
+servers, such a grant is taken back, but only by a process that has read the pod from the server:
+the cache of another may be out of date.
 
 ``judged`` has, for each budget, the version of the object that the last grant was judged by. A
 replica with an older one must not grant: its baseline may be out of date. A budget that was deleted
-is left out of the next write.
+is left out of the next write. Field names are a format of the API: they do not change.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from zonewise.disruption.budget import Budget
 GRANT_SECONDS = 120.0
 USED_SECONDS = 60.0
 GRANTS_LIMIT = 2000
-EMPTY: Set[str] = frozenset()
-_DIGITS = 4000  # Python reads no number of many more
+NO_BUDGETS: Set[str] = frozenset()
+_VERSION_DIGITS = 4000  # int() refuses texts of more than 4300 digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class Ledger:
     judged: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
 
-    def live(self, pod: Pod, now: float) -> bool:
-        """Whether a pod was granted and may still be deleted."""
+    def has_live_grant(self, pod: Pod, now: float) -> bool:
+        """Whether a pod has a grant that has not expired."""
         grant = self.grants.get(pod.metadata.uid or pod.metadata.name)
-        return grant is not None and counts(grant, now)
+        return grant is not None and is_live(grant, now)
 
     def with_grants(
         self,
@@ -60,86 +60,87 @@ class Ledger:
         budgets: Iterable[Budget],
         now: float,
         *,
-        deleted: Set[str] = EMPTY,
+        deleted: Set[str] = NO_BUDGETS,
     ) -> Ledger:
-        """The ledger with more grants, less those that are over, and less ``deleted`` budgets."""
+        """The ledger with more grants, without expired ones and without ``deleted`` budgets."""
         text = times.format_time(times.from_epoch(now))
-        kept = {key: grant for key, grant in self.grants.items() if counts(grant, now)}
+        grants = {key: grant for key, grant in self.grants.items() if is_live(grant, now)}
         for pod in pods:
-            kept[pod.metadata.uid] = Grant(uid=pod.metadata.uid, pod=pod.metadata.name, time=text)
-        seen = {f"{budget.kind}/{budget.name}": budget.version for budget in budgets}
+            grants[pod.metadata.uid] = Grant(uid=pod.metadata.uid, pod=pod.metadata.name, time=text)
+        versions = {f"{budget.kind}/{budget.name}": budget.version for budget in budgets}
         newer = {
             name: version
-            for name, version in seen.items()
-            if order(version) > order(self.judged.get(name, ""))
+            for name, version in versions.items()
+            if version_number(version) > version_number(self.judged.get(name, ""))
         }
         judged = {name: self.judged[name] for name in self.judged.keys() - deleted}
-        return Ledger(kept, {**judged, **newer}, self.version)
+        return Ledger(grants, {**judged, **newer}, self.version)
 
-    def unused(self, pods: Mapping[str, Pod], now: float) -> list[Grant]:
-        """Grants whose pods should have been deleted by now, as far as these pods show.
+    def find_unused(self, pods: Mapping[str, Pod], now: float) -> list[Grant]:
+        """Grants whose pods should have been deleted by now, by these cached pods.
 
-        Only a look at the server is certain: a pod may be leaving already.
+        Only a read from the server is certain: a pod may be terminating already.
         """
         return [
             grant
             for uid, grant in self.grants.items()
-            if USED_SECONDS < now - made(grant) <= GRANT_SECONDS
+            if USED_SECONDS < now - granted_at(grant) <= GRANT_SECONDS
             and uid in pods
             and pods[uid].metadata.deletion_timestamp is None
         ]
 
     def without(self, uids: Set[str]) -> Ledger:
         """The ledger without some grants."""
-        kept = {uid: grant for uid, grant in self.grants.items() if uid not in uids}
-        return Ledger(kept, self.judged, self.version)
+        grants = {uid: grant for uid, grant in self.grants.items() if uid not in uids}
+        return Ledger(grants, self.judged, self.version)
 
-    def behind(self, budget: Budget) -> bool:
+    def is_ahead_of(self, budget: Budget) -> bool:
         """Whether a grant was judged by a newer version of a budget than this one."""
-        known = self.judged.get(f"{budget.kind}/{budget.name}", "")
-        return order(known) > order(budget.version)
+        judged_version = self.judged.get(f"{budget.kind}/{budget.name}", "")
+        return version_number(judged_version) > version_number(budget.version)
 
-    def object(self) -> DisruptionLedgerSpec:
-        """What is created."""
+    def to_spec(self) -> DisruptionLedgerSpec:
+        """The spec of an object that is created."""
         return DisruptionLedgerSpec(
-            grants=tuple(one for _, one in sorted(self.grants.items())), judged=dict(self.judged)
+            grants=tuple(grant for _, grant in sorted(self.grants.items())),
+            judged=dict(self.judged),
         )
 
-    def spec(self) -> dict[str, Any]:
-        """What is written, in an order that depends on nothing."""
+    def to_patch(self) -> dict[str, Any]:
+        """The spec as a patch, sorted, so that equal ledgers are equal bytes."""
         return {
             "grants": [
-                {"uid": one.uid, "pod": one.pod, "time": one.time}
-                for _, one in sorted(self.grants.items())
+                {"uid": grant.uid, "pod": grant.pod, "time": grant.time}
+                for _, grant in sorted(self.grants.items())
             ],
             "judged": dict(sorted(self.judged.items())),
         }
 
 
 def ledger_of(item: DisruptionLedger | None) -> Ledger:
-    """Read a ledger; none has no grants."""
+    """The ledger of an object; without one there are no grants."""
     if item is None:
         return Ledger()
     grants: dict[str, Grant] = {}
     for grant in item.spec.grants:
         known = grants.setdefault(grant.uid or grant.pod, grant)
-        if made(grant) > made(known):
+        if granted_at(grant) > granted_at(known):
             grants[grant.uid or grant.pod] = grant
     return Ledger(grants, dict(item.spec.judged), item.metadata.resource_version)
 
 
-def counts(grant: Grant, now: float) -> bool:
-    """Whether a grant is not over."""
-    return abs(now - made(grant)) <= GRANT_SECONDS
+def is_live(grant: Grant, now: float) -> bool:
+    """Whether a grant has not expired."""
+    return abs(now - granted_at(grant)) <= GRANT_SECONDS
 
 
-def made(grant: Grant) -> float:
-    """When a grant was made; one that does not say so is over."""
-    return _moment(grant.time)
+def granted_at(grant: Grant) -> float:
+    """The time of a grant; one without a valid time has expired."""
+    return _parse_time(grant.time)
 
 
 @lru_cache(maxsize=1024)
-def _moment(text: str) -> float:
+def _parse_time(text: str) -> float:
     """Cached: grants of one second share it, and every verdict reads all of them."""
     try:
         return times.parse(text).timestamp()
@@ -147,9 +148,9 @@ def _moment(text: str) -> float:
         return float("-inf")
 
 
-def order(version: str) -> int:
-    """A resource version as the number it is.
+def version_number(version: str) -> int:
+    """A resource version as a number.
 
-    One that no server gives is still ahead of all others: what it judged is not judged again.
+    One that is longer than any server's is ahead of all others: what it judged is not judged again.
     """
-    return int(version[:_DIGITS]) if version.isascii() and version.isdigit() else 0
+    return int(version[:_VERSION_DIGITS]) if version.isascii() and version.isdigit() else 0

@@ -1,17 +1,17 @@
 """The budgets of one namespace and everything they are counted from, kept as it changes.
 
-Shells feed it from their stores; it makes no requests. A change is only noted, whatever it is: a
-namespace whose budgets nobody asks for costs nothing. It is counted at the next read, and then
-costs constant work in each count whose selector matches the pod before or after. Budgets with the
-same selector and the same domains share one count. ``settling`` does the same in slices, so that
-the reader of a namespace with much to count can let others work in between.
+Shells feed it from their stores; it makes no requests. A change is only recorded: a namespace whose
+budgets are never read costs nothing. It is counted at the next read, and then costs constant work
+in each count whose selector matches the pod before or after. Budgets with the same selector and the
+same domains share one count. ``count_changes`` does the same in slices, so that the reader of a
+namespace with much to count can let other tasks run in between.
 
 ``BUDGETS_LIMIT`` budgets per domain are counted in a namespace, the oldest first, so that new ones
-never displace those in force. The others allow nothing where they guard: a budget that is not
-counted is no reason to disrupt a pod.
+never displace those in force. The others allow nothing where they guard: that a budget is not
+counted must not disrupt a pod.
 
 Nodes are one mapping for all namespaces. ``nodes_changed`` is called when one is added, deleted, or
-gets other labels or taints; heartbeats do not matter (``same_place``).
+gets other labels or taints; heartbeats do not matter (``is_irrelevant_change``).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from zonewise.api.objects.pod import Pod
 from zonewise.api.values.selector import Selector
 from zonewise.api.values.selector_index import SelectorIndex
 from zonewise.disruption.budget import Budget, BudgetKey
+from zonewise.disruption.budget_state import BudgetState, SharedCount, count_budget, uncounted_state
 from zonewise.disruption.domain_counts import DomainCounts, identity
 from zonewise.disruption.grouping import Grouping
 from zonewise.disruption.ledger import Ledger
-from zonewise.disruption.owners import Owners, Place, ScaleOwner
-from zonewise.disruption.standing import BudgetStanding, SharedCount, standing, uncounted
-from zonewise.disruption.verdict import DisruptionVerdict, Round
+from zonewise.disruption.owners import OwnerKey, Owners, ScaleOwner
+from zonewise.disruption.verdict import DisruptionVerdict, VerdictRound
 
 BUDGETS_LIMIT = 100
-"""So many budgets per domain are counted in a namespace."""
-SLICE = 200
-"""So many pods are counted before ``settling`` pauses, a few milliseconds."""
+"""How many budgets per domain are counted in a namespace."""
+PODS_PER_SLICE = 200
+"""How many pods are counted before ``count_changes`` pauses: a few milliseconds."""
 
-_Enlisted: TypeAlias = tuple[Any, Any]
+_IndexEntry: TypeAlias = tuple[Any, Any]
 
-Rank: TypeAlias = tuple[str, str, BudgetKey]
+BudgetRank: TypeAlias = tuple[str, str, BudgetKey]
 """When a budget was created, its name and its key."""
 
 
@@ -59,41 +59,41 @@ class NamespaceBudgets:
         self.ledger = ledger or Ledger()
         self.budgets: dict[BudgetKey, Budget] = {}
         self.pods: dict[str, Pod] = {}
-        self._names: dict[str, str] = {}
-        self._owned: dict[str, dict[str, None]] = {}
+        self._keys_by_name: dict[str, str] = {}
+        self._keys_by_owner: dict[str, dict[str, None]] = {}
         self._nodes = nodes
         self._nodes_version = 0
-        self._ranked: list[Rank] = []
+        self._ranked: list[BudgetRank] = []
         """Budgets per domain, the oldest first."""
         self._plain: SelectorIndex[BudgetKey] = SelectorIndex()
-        self._beyond: SelectorIndex[BudgetKey] = SelectorIndex()
-        self._enlisted: dict[BudgetKey, _Enlisted] = {}
-        """Where each budget is found."""
+        self._beyond_limit: SelectorIndex[BudgetKey] = SelectorIndex()
+        self._index_entries: dict[BudgetKey, _IndexEntry] = {}
+        """The index that has each budget, and its key there."""
         self._counts: dict[tuple[Selector, Grouping], SharedCount] = {}
-        self._counting: SelectorIndex[SharedCount] = SelectorIndex()
+        self._counts_by_selector: SelectorIndex[SharedCount] = SelectorIndex()
         self._changed: dict[str, Pod | None] = {}
-        """Pods with changes that are not counted yet, as they were counted last."""
+        """Pods with changes that are not counted yet, as they were last counted."""
         self._uncounted: dict[SharedCount, None] = {}
-        """Counts for which all pods have to be looked at."""
-        self._standings: dict[BudgetKey, tuple[tuple[object, ...], BudgetStanding]] = {}
+        """Counts for which all pods have to be counted."""
+        self._states: dict[BudgetKey, tuple[tuple[object, ...], BudgetState]] = {}
         for pod in pods:
             self.put_pod(pod)
         for budget in budgets:
             self.put_budget(budget)
 
-    # What changes.
+    # Changes.
 
     def put_pod(self, pod: Pod) -> None:
-        """Add a pod, or see it changed."""
+        """Add or change a pod."""
         key = identity(pod)
         old = self.pods.get(key)
         self._changed.setdefault(key, old)
         self.pods[key] = pod
-        self._names[pod.metadata.name] = key
+        self._keys_by_name[pod.metadata.name] = key
         if old is None or old.metadata.controller != pod.metadata.controller:
-            self._disown(key, old)
+            self._remove_from_owner(key, old)
             if (owner := pod.metadata.controller) is not None:
-                self._owned.setdefault(owner.uid, {})[key] = None
+                self._keys_by_owner.setdefault(owner.uid, {})[key] = None
 
     def drop_pod(self, pod: Pod) -> None:
         """Remove a deleted pod."""
@@ -101,19 +101,19 @@ class NamespaceBudgets:
         known = self.pods.pop(key, None)
         if known is not None:
             self._changed.setdefault(key, known)
-            self._disown(key, known)
-        if self._names.get(pod.metadata.name) == key:
-            del self._names[pod.metadata.name]
+            self._remove_from_owner(key, known)
+        if self._keys_by_name.get(pod.metadata.name) == key:
+            del self._keys_by_name[pod.metadata.name]
 
-    def _disown(self, key: str, pod: Pod | None) -> None:
+    def _remove_from_owner(self, key: str, pod: Pod | None) -> None:
         owner = None if pod is None else pod.metadata.controller
-        if owner is not None and (siblings := self._owned.get(owner.uid)) is not None:
+        if owner is not None and (siblings := self._keys_by_owner.get(owner.uid)) is not None:
             siblings.pop(key, None)
             if not siblings:
-                del self._owned[owner.uid]
+                del self._keys_by_owner[owner.uid]
 
     def put_budget(self, budget: Budget) -> None:
-        """Add a budget, or see it changed; only another selector or other domains cost a count."""
+        """Add or change a budget; only another selector or other domains cost a new count."""
         key = budget.key
         old = self.budgets.get(key)
         if old is not None and _rank(old) != _rank(budget):
@@ -123,109 +123,113 @@ class NamespaceBudgets:
         rank = _rank(budget)
         if old is None and rank is not None:
             insort(self._ranked, rank)
-        self._enlist(budget)
+        self._index_budget(budget)
         if old is None:
-            self._enlist_at_limit()
+            self._index_at_limit()
 
     def drop_budget(self, key: BudgetKey) -> None:
         """Remove a budget."""
         budget = self.budgets.pop(key, None)
         if budget is None:
             return
-        self._withdraw(key)
+        self._unindex_budget(key)
         if (rank := _rank(budget)) is not None:
             del self._ranked[bisect_left(self._ranked, rank)]
-            self._enlist_at_limit()
+            self._index_at_limit()
 
-    def _enlist_at_limit(self) -> None:
-        """After a budget came or went: the one at the limit is counted now, or not any more."""
-        for key in self.at_limit():
-            self._enlist(self.budgets[key])
+    def _index_at_limit(self) -> None:
+        """After a budget was added or removed: index those at the limit again."""
+        for key in self.budgets_at_limit():
+            self._index_budget(self.budgets[key])
 
-    def _enlist(self, budget: Budget) -> None:
-        """Let a budget be found by its selector, as what it is now."""
+    def _index_budget(self, budget: Budget) -> None:
+        """Put a budget into the index that it belongs to now."""
         key, selector = budget.key, budget.selector
-        where: _Enlisted = (self._plain, selector)
+        entry: _IndexEntry = (self._plain, selector)
         if budget.plain is None:
-            where = (self._beyond, selector)
+            entry = (self._beyond_limit, selector)
             if not self.is_beyond_limit(key):
-                where = (self._counting, _count_key(budget))
-        if self._enlisted.get(key) == where:
+                entry = (self._counts_by_selector, _count_key(budget))
+        if self._index_entries.get(key) == entry:
             return
-        self._withdraw(key)
-        self._enlisted[key] = where
-        index, place = where
-        if index is not self._counting:
+        self._unindex_budget(key)
+        self._index_entries[key] = entry
+        index, index_key = entry
+        if index is not self._counts_by_selector:
             index.add(selector, key)
             return
-        count = self._counts.get(place)
+        count = self._counts.get(index_key)
         if count is None:
-            domain_counts = DomainCounts(budget.grouping.unguarded, self._nodes)
-            count = self._counts[place] = SharedCount(selector, domain_counts)
-            self._counting.add(selector, count)
+            domain_counts = DomainCounts(budget.grouping.without_guard, self._nodes)
+            count = self._counts[index_key] = SharedCount(selector, domain_counts)
+            self._counts_by_selector.add(selector, count)
             self._uncounted[count] = None
         count.budgets.add(key)
 
-    def _withdraw(self, key: BudgetKey) -> None:
-        if (where := self._enlisted.pop(key, None)) is None:
+    def _unindex_budget(self, key: BudgetKey) -> None:
+        if (entry := self._index_entries.pop(key, None)) is None:
             return
-        self._standings.pop(key, None)
-        index, place = where
-        if index is not self._counting:
-            index.discard(place, key)
+        self._states.pop(key, None)
+        index, index_key = entry
+        if index is not self._counts_by_selector:
+            index.discard(index_key, key)
             return
-        count = self._counts[place]
+        count = self._counts[index_key]
         count.budgets.discard(key)
         if not count.budgets:
-            del self._counts[place]
-            self._counting.discard(count.selector, count)
+            del self._counts[index_key]
+            self._counts_by_selector.discard(count.selector, count)
             self._uncounted.pop(count, None)
 
     def nodes_changed(self) -> None:
-        """Look at every pod's place again."""
+        """Count every pod again: its domain may have changed."""
         self._nodes_version += 1
         for count in self._counts.values():
-            count.look_again()
+            count.recount_all()
             self._uncounted[count] = None
 
     # Counting.
 
-    def settling(self) -> Generator[None, None, None]:
-        """Count what has changed, with a pause after each slice."""
-        worked = 0
+    def count_changes(self) -> Generator[None, None, None]:
+        """Count all changes, with a pause after each slice."""
+        work_done = 0
         while self._changed or self._uncounted:
-            worked += self._count_change() if self._changed else self._count_anew()
-            if worked >= SLICE:
-                worked = 0
+            work_done += self._count_changed_pod() if self._changed else self._count_slice()
+            if work_done >= PODS_PER_SLICE:
+                work_done = 0
                 yield
 
-    def _settle(self) -> None:
-        for _ in self.settling():
+    def _count_all_changes(self) -> None:
+        for _ in self.count_changes():
             pass
 
-    def _count_change(self) -> int:
-        """Count one pod again; gives in how many counts."""
+    def _count_changed_pod(self) -> int:
+        """Count a changed pod; returns the work done."""
         key, old = self._changed.popitem()
         new = self.pods.get(key)
-        before = () if old is None else tuple(self._counting.matching(old.metadata.labels))
+        counts_before = (
+            () if old is None else tuple(self._counts_by_selector.matching(old.metadata.labels))
+        )
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
-            after = before
+            counts_after = counts_before
         else:
-            after = () if new is None else tuple(self._counting.matching(new.metadata.labels))
-        kept = set(after)
-        for count in before:
-            if count not in kept:
+            counts_after = (
+                () if new is None else tuple(self._counts_by_selector.matching(new.metadata.labels))
+            )
+        still_counting = set(counts_after)
+        for count in counts_before:
+            if count not in still_counting:
                 count.domain_counts.drop(key)
         if new is not None:
-            for count in after:
-                if not count.all_unseen:
+            for count in counts_after:
+                if not count.will_recount_all:
                     count.domain_counts.put(new)
-        return 1 + len(before) + len(after)
+        return 1 + len(counts_before) + len(counts_after)
 
-    def _count_anew(self) -> int:
-        """Look at some of the pods that a count has yet to look at."""
+    def _count_slice(self) -> int:
+        """Count some of the pods that a count has not counted yet; returns how many."""
         count = next(iter(self._uncounted))
-        keys = count.unseen(self.pods, SLICE)
+        keys = count.take_uncounted(self.pods, PODS_PER_SLICE)
         if not keys:
             del self._uncounted[count]
         for key in keys:
@@ -234,93 +238,98 @@ class NamespaceBudgets:
                 count.domain_counts.put(pod)
         return len(keys)
 
-    def counted(self, key: BudgetKey) -> tuple[BudgetStanding, DomainCounts]:
-        """The state of a budget, without grants; counted again only if something changed."""
-        self._settle()
+    def state_and_counts(self, key: BudgetKey) -> tuple[BudgetState, DomainCounts]:
+        """The state of a budget without grants, cached until something changes, and its counts."""
+        self._count_all_changes()
         budget = self.budgets[key]
         if self.is_beyond_limit(key):
-            return uncounted(budget, BUDGETS_LIMIT), DomainCounts(budget.grouping, self._nodes)
+            return uncounted_state(budget, BUDGETS_LIMIT), DomainCounts(
+                budget.grouping, self._nodes
+            )
         count = self._counts[_count_key(budget)]
         domain_counts = count.domain_counts
-        seen = (budget, domain_counts.version, self.owners.version, self._nodes_version)
-        known = self._standings.get(key)
-        if known is None or known[0] != seen:
-            known = (seen, standing(budget, domain_counts, count.demand(self.owners)))
-            self._standings[key] = known
-        return known[1], domain_counts
+        versions = (budget, domain_counts.version, self.owners.version, self._nodes_version)
+        cached = self._states.get(key)
+        if cached is None or cached[0] != versions:
+            cached = (versions, count_budget(budget, domain_counts, count.demand(self.owners)))
+            self._states[key] = cached
+        return cached[1], domain_counts
 
-    # What is read.
+    # Reads.
 
-    def named(self, name: str) -> Pod | None:
-        """The pod of a name, if it is known."""
-        key = self._names.get(name)
+    def find_pod(self, name: str) -> Pod | None:
+        """The pod with a name, if it is known."""
+        key = self._keys_by_name.get(name)
         return None if key is None else self.pods.get(key)
 
-    def owned(self, uid: str) -> list[Pod]:
+    def pods_owned_by(self, uid: str) -> list[Pod]:
         """The pods of a controller."""
-        return [self.pods[key] for key in self._owned.get(uid, ())]
+        return [self.pods[key] for key in self._keys_by_owner.get(uid, ())]
 
-    def covering(self, pod: Pod) -> Sequence[Budget]:
+    def budgets_covering(self, pod: Pod) -> Sequence[Budget]:
         """The budgets that select a pod, by name, without those beyond the limit."""
         labels = pod.metadata.labels
-        keys = [*self._plain.matching(labels), *self.counting(labels)]
+        keys = [*self._plain.matching(labels), *self.budgets_counting(labels)]
         return sorted(
             (self.budgets[key] for key in keys), key=lambda budget: (budget.name, budget.kind)
         )
 
-    def beyond_limit(self, pod: Pod) -> Iterator[Budget]:
-        """The budgets that select a pod and are not counted, because older ones are many enough."""
-        for key in self._beyond.matching(pod.metadata.labels):
+    def budgets_beyond_limit(self, pod: Pod) -> Iterator[Budget]:
+        """The budgets that select a pod and are not counted, because the limit is reached."""
+        for key in self._beyond_limit.matching(pod.metadata.labels):
             yield self.budgets[key]
 
-    def counting(self, labels: Mapping[str, str]) -> Iterator[BudgetKey]:
+    def budgets_counting(self, labels: Mapping[str, str]) -> Iterator[BudgetKey]:
         """The budgets that count pods with these labels."""
-        for count in self._counting.matching(labels):
+        for count in self._counts_by_selector.matching(labels):
             yield from count.budgets
 
-    def within_limit(self) -> list[BudgetKey]:
+    def budgets_within_limit(self) -> list[BudgetKey]:
         """The budgets that are counted."""
         return [rank[2] for rank in self._ranked[:BUDGETS_LIMIT]]
 
     @property
-    def counted_number(self) -> int:
+    def counted_budgets(self) -> int:
         """How many budgets are counted."""
         return min(len(self._ranked), BUDGETS_LIMIT)
 
     def is_beyond_limit(self, key: BudgetKey) -> bool:
-        """Whether a budget is not counted, because older ones are many enough."""
+        """Whether a budget is not counted, because the limit is reached by older ones."""
         if len(self._ranked) <= BUDGETS_LIMIT:
             return False
         rank = _rank(self.budgets[key])
         return rank is not None and rank >= self._ranked[BUDGETS_LIMIT]
 
-    def at_limit(self) -> list[BudgetKey]:
-        """The last budget that is counted and the first that is not, if there are that many."""
+    def budgets_at_limit(self) -> list[BudgetKey]:
+        """The last budget that is counted and the first that is not, if there are so many."""
         return [rank[2] for rank in self._ranked[BUDGETS_LIMIT - 1 : BUDGETS_LIMIT + 1]]
 
-    def requested(self, watched: frozenset[tuple[str, str]]) -> set[Place]:
-        """Owners of covered pods whose group and kind are not watched: they have to be requested,
-        and again while there are such pods.
+    def owners_to_request(self, watched: frozenset[tuple[str, str]]) -> set[OwnerKey]:
+        """Owners of covered pods whose group and kind are not watched.
+
+        They have to be requested, and again as long as there are such pods.
         """
-        self._settle()
+        self._count_all_changes()
         counts = self._counts.values()
-        return set().union(*(count.requested(self.owners, watched) for count in counts))
+        return set().union(*(count.owners_to_request(self.owners, watched) for count in counts))
 
-    def unknown(self) -> list[Place]:
-        """Owners of covered pods that were not found."""
-        self._settle()
-        return sorted(set().union(*(count.missing(self.owners) for count in self._counts.values())))
+    def missing_owners(self) -> list[OwnerKey]:
+        """Owners of covered pods that are not known."""
+        self._count_all_changes()
+        return sorted(
+            set().union(*(count.missing_owners(self.owners) for count in self._counts.values()))
+        )
 
-    def standing(self, key: BudgetKey, now: float) -> BudgetStanding:
+    def state(self, key: BudgetKey, now: float) -> BudgetState:
         """The state of a budget, with the grants of the ledger."""
-        return Round(self, now).standing(key)
+        return VerdictRound(self, now).state(key)
 
-    def may_disrupt(self, pod: Pod, now: float, *, evicting: bool = True) -> DisruptionVerdict:
+    def judge(self, pod: Pod, now: float, *, evicting: bool = True) -> DisruptionVerdict:
         """Whether a pod may be disrupted."""
-        return Round(self, now).judge(pod, evicting=evicting)
+        return VerdictRound(self, now).judge(pod, evicting=evicting)
 
 
-def _rank(budget: Budget) -> Rank | None:
+def _rank(budget: Budget) -> BudgetRank | None:
     """The order in which budgets are counted; a plain one is counted by its own controller."""
     if budget.plain is not None:
         return None
@@ -328,11 +337,11 @@ def _rank(budget: Budget) -> Rank | None:
 
 
 def _count_key(budget: Budget) -> tuple[Selector, Grouping]:
-    return budget.selector, budget.grouping.unguarded
+    return budget.selector, budget.grouping.without_guard
 
 
-def same_place(old: Node | None, new: Node | None) -> bool:
-    """Whether a change of a node means nothing to budgets."""
+def is_irrelevant_change(old: Node | None, new: Node | None) -> bool:
+    """Whether a change of a node does not matter to budgets."""
     if old is None or new is None:
         return old is new
     return old.metadata.labels == new.metadata.labels and old.spec.taints == new.spec.taints

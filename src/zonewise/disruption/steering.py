@@ -1,18 +1,18 @@
-"""Which pods are deleted, if some of a workload have to be and budgets forbid others.
+"""Which pods of a workload are deleted, if some have to be and budgets forbid others.
 
-Unready pods go first, as everywhere. Among the others those of the fullest domain go first, so that
-a scale-down leaves the workload spread as evenly as it can; within a domain the order is the
-caller's. Pods that budgets do not allow are left out: their deletion would only be refused.
+Unready pods are deleted first, as everywhere. Of the others those of the fullest domain come first,
+so that a scale-down leaves the workload spread as evenly as possible; within a domain the order is
+the caller's. Pods that budgets protect are left out: their deletion would only be refused.
 Evictions are refused by plain PodDisruptionBudgets, too (``evicting``); their status says how many
 they allow.
 
 A controller that is not ours is steered by marks. A ReplicaSet deletes the pods with the lowest
 deletion cost first, among those that are Ready. There are no permanent costs: a pod is marked only
 when it is about to be deleted, and the mark is removed if it stays after all. A cost that another
-client set is left unchanged. What a ReplicaSet is to be reduced to is in an annotation.
+client set is left unchanged. The desired size of a ReplicaSet is in an annotation.
 
-A Deployment whose ReplicaSet is kept from shrinking is *held*; the words for it are here, because
-our own workload controllers and the one that steers Kubernetes' report the same.
+A Deployment whose ReplicaSet may not shrink is *held*; the message is here, because the embedded
+workload controllers and the controller that steers Kubernetes' own report the same.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import active, ready
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
 from zonewise.disruption.budget import BudgetKey
-from zonewise.disruption.grouping import ELSEWHERE
+from zonewise.disruption.grouping import NO_DOMAIN
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.owners import REPLICA_SET, reference_of
 from zonewise.disruption.verdict import (
     DisruptionVerdict,
-    Round,
-    blocked,
+    VerdictRound,
+    blocked_verdict,
+    find_plain_blockers,
     plain_blocker,
-    plain_blockers,
 )
 
 REDUCE_TO = "zonewise.io/reduce-to"
-COST = "controller.kubernetes.io/pod-deletion-cost"
-MARK = "-1000000"
-SEEN_SECONDS = 1.2
-"""After this long a mark is in every cache."""
-HELD = "HeldByBudget"
-"""Pods should go, and a disruption budget does not let them."""
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+MARK_COST = "-1000000"
+MARK_SEEN_SECONDS = 1.2
+"""After this time a mark is in every cache."""
+HELD_BY_BUDGET = "HeldByBudget"
+"""The reason code: pods should be deleted, and a disruption budget does not allow it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The pods to delete, in order; and the first verdict against one that must stay."""
+class PodChoice:
+    """The pods to delete, in order, and the first pod that must stay with its verdict."""
 
     pods: tuple[Pod, ...]
-    against: tuple[Pod, DisruptionVerdict] | None
+    first_refusal: tuple[Pod, DisruptionVerdict] | None
 
 
-def chosen(
+def choose_pods(
     namespace_budgets: NamespaceBudgets,
     pods: Sequence[Pod],
     count: int,
@@ -60,18 +60,20 @@ def chosen(
     *,
     spread: bool = True,
     evicting: bool = False,
-) -> Choice:
-    """Choose up to ``count`` of the pods, the most dispensable first."""
-    work = choosing(namespace_budgets, pods, count, now, spread=spread, evicting=evicting)
+) -> PodChoice:
+    """Choose up to ``count`` of the pods, in the order of deletion."""
+    work = choose_pods_in_slices(
+        namespace_budgets, pods, count, now, spread=spread, evicting=evicting
+    )
     while True:
         try:
             next(work)
         except StopIteration as done:
-            choice: Choice = done.value
+            choice: PodChoice = done.value
             return choice
 
 
-def choosing(
+def choose_pods_in_slices(
     namespace_budgets: NamespaceBudgets,
     pods: Sequence[Pod],
     count: int,
@@ -79,108 +81,114 @@ def choosing(
     *,
     spread: bool = True,
     evicting: bool = False,
-) -> Generator[None, None, Choice]:
-    """The same with a pause after each pod."""
-    asked = Round(namespace_budgets, now, strict=True, plain=False)
-    left: dict[BudgetKey, int] = {}
-    taken: list[Pod] = []
-    against: tuple[Pod, DisruptionVerdict] | None = None
-    waiting: dict[str, list[Pod]] = {}
-    for pod in sorted(pods, key=ready):
-        waiting.setdefault(
-            _domain(namespace_budgets, pod) if spread and ready(pod) else "", []
+) -> Generator[None, None, PodChoice]:
+    """``choose_pods`` with a pause after each pod."""
+    verdict_round = VerdictRound(namespace_budgets, now, strict=True, plain=False)
+    remaining: dict[BudgetKey, int] = {}
+    chosen_pods: list[Pod] = []
+    first_refusal: tuple[Pod, DisruptionVerdict] | None = None
+    pods_by_domain: dict[str, list[Pod]] = {}
+    for pod in sorted(pods, key=is_pod_ready):
+        pods_by_domain.setdefault(
+            _spread_domain(namespace_budgets, pod) if spread and is_pod_ready(pod) else "", []
         ).append(pod)
         yield
-    full = _fullness(namespace_budgets, pods) if spread else Counter()
-    for several in waiting.values():
-        several.reverse()
-    while len(taken) < count and waiting:
-        name = min(waiting, key=lambda one: (one != "", -full[one], one))
-        several = waiting[name]
-        pod = several.pop()
-        if not several:
-            del waiting[name]
-        yield from asked.preparing(pod)
-        verdict = asked.judge(pod, evicting=False)
-        if verdict.allowed and evicting and ready(pod):
-            verdict = _by_plain(namespace_budgets, pod, left) or verdict
+    pod_counts = _count_by_domain(namespace_budgets, pods) if spread else Counter()
+    for domain_pods in pods_by_domain.values():
+        domain_pods.reverse()
+    while len(chosen_pods) < count and pods_by_domain:
+        name = min(pods_by_domain, key=lambda domain: (domain != "", -pod_counts[domain], domain))
+        domain_pods = pods_by_domain[name]
+        pod = domain_pods.pop()
+        if not domain_pods:
+            del pods_by_domain[name]
+        yield from verdict_round.prepare(pod)
+        verdict = verdict_round.judge(pod, evicting=False)
+        if verdict.allowed and evicting and is_pod_ready(pod):
+            verdict = _judge_by_plain_budgets(namespace_budgets, pod, remaining) or verdict
         if not verdict.allowed:
-            against = against or (pod, verdict)
+            first_refusal = first_refusal or (pod, verdict)
             yield
             continue
         if verdict.charged:
-            asked.charge(pod)
-        taken.append(pod)
-        full[name] -= 1
+            verdict_round.charge(pod)
+        chosen_pods.append(pod)
+        pod_counts[name] -= 1
         yield
-    return Choice(tuple(taken), against)
+    return PodChoice(tuple(chosen_pods), first_refusal)
 
 
-def _by_plain(
-    namespace_budgets: NamespaceBudgets, pod: Pod, left: dict[BudgetKey, int]
+def _judge_by_plain_budgets(
+    namespace_budgets: NamespaceBudgets, pod: Pod, remaining: dict[BudgetKey, int]
 ) -> DisruptionVerdict | None:
-    """What plain budgets have against an eviction, if anything; else it is spent in ``left``."""
-    covering = namespace_budgets.covering(pod)
-    blockers = plain_blockers(pod, covering)
+    """The refusal of plain budgets; None if they allow the eviction, which ``remaining`` counts."""
+    covering = namespace_budgets.budgets_covering(pod)
+    blockers = find_plain_blockers(pod, covering)
     plain = [budget for budget in covering if budget.plain is not None]
     for budget in plain:
         assert budget.plain is not None
-        if not left.setdefault(budget.key, budget.plain.status.disruptions_allowed):
-            blockers.append(plain_blocker(budget, f"{budget.name}: others go first"))
+        if not remaining.setdefault(budget.key, budget.plain.status.disruptions_allowed):
+            blockers.append(plain_blocker(budget, f"{budget.name}: other pods are evicted first"))
     if blockers:
-        return blocked(pod, list(dict.fromkeys(blockers)))
+        return blocked_verdict(pod, list(dict.fromkeys(blockers)))
     for budget in plain:
-        left[budget.key] -= 1
+        remaining[budget.key] -= 1
     return None
 
 
-def _domain(namespace_budgets: NamespaceBudgets, pod: Pod) -> str:
-    """The domain a pod counts in, of the first budget that groups; "" without one."""
-    for budget in namespace_budgets.covering(pod):
+def _spread_domain(namespace_budgets: NamespaceBudgets, pod: Pod) -> str:
+    """The domain of a pod by the first budget that groups; "" without one."""
+    for budget in namespace_budgets.budgets_covering(pod):
         if budget.plain is None and budget.grouping.keys:
-            return namespace_budgets.counted(budget.key)[1].place(pod).domain or ELSEWHERE
+            return (
+                namespace_budgets.state_and_counts(budget.key)[1].counted_pod(pod).domain
+                or NO_DOMAIN
+            )
     return ""
 
 
-def _fullness(namespace_budgets: NamespaceBudgets, pods: Sequence[Pod]) -> Counter[str]:
-    """How many pods each domain has, of all that share the budget."""
+def _count_by_domain(namespace_budgets: NamespaceBudgets, pods: Sequence[Pod]) -> Counter[str]:
+    """How many of all pods of the budget each domain has."""
     for pod in pods:
-        for budget in namespace_budgets.covering(pod):
+        for budget in namespace_budgets.budgets_covering(pod):
             if budget.plain is None and budget.grouping.keys:
-                domain_counts = namespace_budgets.counted(budget.key)[1]
+                domain_counts = namespace_budgets.state_and_counts(budget.key)[1]
                 return domain_counts.present + domain_counts.daemons
     return Counter()
 
 
 def is_marked(pod: Pod) -> bool:
-    """Whether a pod was chosen to go first."""
-    return pod.metadata.annotations.get(COST) == MARK
+    """Whether a pod was marked to be deleted first."""
+    return pod.metadata.annotations.get(DELETION_COST) == MARK_COST
 
 
 def is_foreign(pod: Pod) -> bool:
     """Whether another client set the pod's deletion cost."""
-    return pod.metadata.annotations.get(COST, MARK) != MARK
+    return pod.metadata.annotations.get(DELETION_COST, MARK_COST) != MARK_COST
 
 
-def marked_before(namespace_budgets: NamespaceBudgets, pod: Pod) -> int:
-    """How many marked pods of a pod's ReplicaSet are to go before it.
+def count_marked_before(namespace_budgets: NamespaceBudgets, pod: Pod) -> int:
+    """How many marked pods of a pod's ReplicaSet are deleted before it.
 
-    None before one that is marked itself, that is not Ready, or whose cost another client set.
+    0 for a pod that is marked itself, that is not Ready, or whose cost another client set.
     """
     owner = reference_of(pod)
-    if owner is None or owner.place[1] != REPLICA_SET:
+    if owner is None or owner.key[1] != REPLICA_SET:
         return 0
-    if not ready(pod) or is_marked(pod) or is_foreign(pod):
+    if not is_pod_ready(pod) or is_marked(pod) or is_foreign(pod):
         return 0
-    return sum(is_marked(one) and active(one) for one in namespace_budgets.owned(owner.uid))
+    return sum(
+        is_marked(other) and is_pod_active(other)
+        for other in namespace_budgets.pods_owned_by(owner.uid)
+    )
 
 
-def held_message(replica_set: str, pods: int, size: int, why: str) -> str:
-    """What a Deployment is told of a ReplicaSet that a budget keeps from shrinking."""
-    return f'ReplicaSet "{replica_set}" has {pods} pods and should have {size}: {why}'
+def format_held_message(replica_set: str, pods: int, size: int, reason: str) -> str:
+    """The message of a Deployment whose ReplicaSet may not shrink because of a budget."""
+    return f'ReplicaSet "{replica_set}" has {pods} pods and should have {size}: {reason}'
 
 
-def reduce_to(annotations: dict[str, str]) -> int | None:
-    """How many replicas are requested; None without a valid number."""
+def parse_reduce_to(annotations: dict[str, str]) -> int | None:
+    """The size that an annotation requests; None without a valid number."""
     text = annotations.get(REDUCE_TO, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -22,17 +22,17 @@ from typing import TypeAlias
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
-from zonewise.traffic.named import (
+from zonewise.traffic.dns_answers import (
     NamedEndpoint,
+    NamedPort,
     NamedService,
-    Port,
-    canonical_texts,
-    read_endpoints,
-    read_service,
+    canonical_addresses,
+    depends_on_location,
+    read_named_endpoints,
+    read_named_service,
     slice_addresses,
 )
-from zonewise.traffic.near import by_place
-from zonewise.traffic.slices import services_of
+from zonewise.traffic.slices.identity import service_keys_of
 
 ChangeToken: TypeAlias = tuple[str, ...]
 """Something answers are made from: a Service, a namespace, an address or a node."""
@@ -68,7 +68,7 @@ class EndpointIndex:
         self.every = every
         self._by_port: dict[tuple[str, str], EndpointIndex] = {}
         self._sorted: dict[int, list[bytes]] = {}
-        self._placed: dict[tuple[bool, bool], bool] = {}
+        self._located: dict[tuple[bool, bool], bool] = {}
 
     def __bool__(self) -> bool:
         return bool(self.every)
@@ -93,13 +93,15 @@ class EndpointIndex:
         matching = {
             key
             for key, ports in self._port_lists.items()
-            if any(one.matches(port, protocol) for one in ports)
+            if any(named.matches(port, protocol) for named in ports)
         }
         if not matching:
             return NO_ENDPOINTS
         known = self
         if len(matching) < len(self._port_lists):
-            known = EndpointIndex([one for one in self.every if id(one.ports) in matching])
+            known = EndpointIndex(
+                [endpoint for endpoint in self.every if id(endpoint.ports) in matching]
+            )
         self._by_port[port, protocol] = known
         return known
 
@@ -107,41 +109,42 @@ class EndpointIndex:
         """The addresses of so many bytes, each once, sorted."""
         known = self._sorted.get(size)
         if known is None:
-            found = {one.packed for one in self.every if len(one.packed) == size}
-            known = self._sorted[size] = sorted(found)
+            packed = {endpoint.packed for endpoint in self.every if len(endpoint.packed) == size}
+            known = self._sorted[size] = sorted(packed)
         return known
 
-    def by_place(self, keys: Sequence[str], *, peers: bool) -> bool:
-        """Whether clients in different places may get different endpoints."""
-        known = self._placed.get((bool(keys), peers))
+    def by_location(self, keys: Sequence[str], *, peers: bool) -> bool:
+        """Whether clients in different locations may get different endpoints."""
+        known = self._located.get((bool(keys), peers))
         if known is None:
-            known = by_place(self.every, keys, peers=peers)
-            self._placed[bool(keys), peers] = known
+            known = depends_on_location(self.every, keys, peer_discovery=peers)
+            self._located[bool(keys), peers] = known
         return known
 
     @cached_property
     def _by_host(self) -> dict[str, list[NamedEndpoint]]:
-        return self._index(lambda one: one.host)
+        return self._index(lambda endpoint: endpoint.host)
 
     @cached_property
     def _by_zone(self) -> dict[str, EndpointIndex]:
         return {
-            zone: EndpointIndex(every) for zone, every in self._index(lambda one: one.zone).items()
+            zone: EndpointIndex(every)
+            for zone, every in self._index(lambda endpoint: endpoint.zone).items()
         }
 
     @cached_property
     def _by_address(self) -> dict[str, list[NamedEndpoint]]:
-        return self._index(lambda one: one.address)
+        return self._index(lambda endpoint: endpoint.address)
 
     @cached_property
-    def _port_lists(self) -> dict[int, tuple[Port, ...]]:
-        return {id(one.ports): one.ports for one in self.every}
+    def _port_lists(self) -> dict[int, tuple[NamedPort, ...]]:
+        return {id(endpoint.ports): endpoint.ports for endpoint in self.every}
 
     def _index(self, key: Callable[[NamedEndpoint], str]) -> dict[str, list[NamedEndpoint]]:
-        found: defaultdict[str, list[NamedEndpoint]] = defaultdict(list)
-        for one in self.every:
-            found[key(one)].append(one)
-        return found
+        indexed: defaultdict[str, list[NamedEndpoint]] = defaultdict(list)
+        for endpoint in self.every:
+            indexed[key(endpoint)].append(endpoint)
+        return indexed
 
 
 NO_ENDPOINTS = EndpointIndex(())
@@ -167,30 +170,32 @@ class Directory:
 
     def entry(self, key: Key) -> NamedService | None:
         """What is behind the name of a Service."""
-        found = self._entries.get(key)
-        if found is None:
+        entry = self._entries.get(key)
+        if entry is None:
             service = self._services.get(key)
             if service is None:
                 return None
-            found = self._entries[key] = read_service(service)
-        return found
+            entry = self._entries[key] = read_named_service(service)
+        return entry
 
     def endpoints(self, key: Key) -> EndpointIndex:
         """The ready endpoints of a Service, every address of each."""
-        found = self._endpoints.get(key)
-        if found is None:
+        index = self._endpoints.get(key)
+        if index is None:
             slices = self._slices.get(key)
             if not slices:
                 return NO_ENDPOINTS
-            every = [one for piece in sorted(slices) for one in self._of_slice(slices[piece])]
-            found = self._endpoints[key] = EndpointIndex(every)
-        return found
+            every = [
+                endpoint for piece in sorted(slices) for endpoint in self._of_slice(slices[piece])
+            ]
+            index = self._endpoints[key] = EndpointIndex(every)
+        return index
 
     def _of_slice(self, piece: LeanEndpointSlice) -> tuple[NamedEndpoint, ...]:
-        found = self._read.get(piece.key)
-        if found is None:
-            found = self._read[piece.key] = read_endpoints([piece])
-        return found
+        endpoints = self._read.get(piece.key)
+        if endpoints is None:
+            endpoints = self._read[piece.key] = read_named_endpoints([piece])
+        return endpoints
 
     def service_at(self, address: str) -> Key | None:
         """The Service whose cluster IP an address is."""
@@ -205,7 +210,7 @@ class Directory:
         before = _cluster_ips(old) if old else ()
         after = _cluster_ips(new) if new else ()
         key = _key(new or old)
-        if old and new and before == after and read_service(old) == read_service(new):
+        if old and new and before == after and read_named_service(old) == read_named_service(new):
             self._services[key] = new
             return
         for address in before:
@@ -261,9 +266,9 @@ class Directory:
         if present:
             self._slices.setdefault(service, {})[piece.key] = piece
             return
-        held = self._slices.get(service, {})
-        held.pop(piece.key, None)
-        if not held:
+        slices = self._slices.get(service, {})
+        slices.pop(piece.key, None)
+        if not slices:
             self._slices.pop(service, None)
 
     def _forget_addresses(
@@ -271,9 +276,9 @@ class Directory:
     ) -> None:
         for service in services:
             for address in addresses:
-                held = self._by_endpoint[address]
-                held.pop((service, piece), None)
-                if not held:
+                owners = self._by_endpoint[address]
+                owners.pop((service, piece), None)
+                if not owners:
                     del self._by_endpoint[address]
 
     def _note_addresses(
@@ -290,11 +295,11 @@ def _key(item: Service | None) -> Key:
 
 
 def _cluster_ips(service: Service) -> tuple[str, ...]:
-    return tuple(canonical_texts(service.spec.cluster_ips or (service.spec.cluster_ip,)))
+    return tuple(canonical_addresses(service.spec.cluster_ips or (service.spec.cluster_ip,)))
 
 
 def _owners(piece: LeanEndpointSlice | None) -> tuple[Key, ...]:
-    return () if piece is None else tuple(services_of(piece))
+    return () if piece is None else tuple(service_keys_of(piece))
 
 
 def _parts(piece: LeanEndpointSlice) -> tuple[object, ...]:

@@ -21,7 +21,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from zonewise.dns.kept import SIZES, AnswerKind
+from zonewise.dns.cluster_cache import SIZES, AnswerKind
 from zonewise.dns.outside.forward import Forwarder
 from zonewise.dns.responder import Responder
 from zonewise.dns.tcp import StreamServer
@@ -71,12 +71,12 @@ class DnsMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All series."""
-        counts = self._responder.kept.counts()
+        counts = self._responder.cache.counts()
         counts.update(self._responder.counts)
         yield from self._requests(counts)
         yield from self._sizes(counts)
         yield self._times()
-        yield from self._kept()
+        yield from self._own_series()
         if self._forwarder is not None:
             yield from self._forwarded(self._forwarder)
 
@@ -85,18 +85,18 @@ class DnsMetrics(Collector):
         responses: Counter[tuple[str, ...]] = Counter()
         secure: Counter[tuple[str, ...]] = Counter()
         for kind, count in counts.items():
-            place = (self._server, kind.zone, "")
+            base = (self._server, kind.zone, "")
             proto = "tcp" if kind.stream else "udp"
-            requests[(*place, proto, self._family, kind.type)] += count
+            requests[(*base, proto, self._family, kind.type)] += count
             plugin = "forward" if kind.zone == "." else "kubernetes"
-            responses[(*place, _RCODES.get(kind.rcode, str(kind.rcode)), plugin)] += count
+            responses[(*base, _RCODES.get(kind.rcode, str(kind.rcode)), plugin)] += count
             if kind.do:
-                secure[place] += count
-        place_labels = ("server", "zone", "view")
+                secure[base] += count
+        base_labels = ("server", "zone", "view")
         for name, help, labels, values in (
-            ("requests", "DNS requests.", (*place_labels, "proto", "family", "type"), requests),
-            ("responses", "DNS responses by code.", (*place_labels, "rcode", "plugin"), responses),
-            ("do_requests", "DNS requests with the DO bit.", place_labels, secure),
+            ("requests", "DNS requests.", (*base_labels, "proto", "family", "type"), requests),
+            ("responses", "DNS responses by code.", (*base_labels, "rcode", "plugin"), responses),
+            ("do_requests", "DNS requests with the DO bit.", base_labels, secure),
         ):
             family = CounterMetricFamily(f"coredns_dns_{name}", help, labels=labels)
             for label_values, value in values.items():
@@ -110,11 +110,11 @@ class DnsMetrics(Collector):
             series: dict[tuple[str, ...], Counter[float]] = {}
             for kind, count in counts.items():
                 proto = "tcp" if kind.stream else "udp"
-                size = kind.asked if name == "request" else kind.told
+                size = kind.question_size if name == "request" else kind.answer_size
                 key = (self._server, kind.zone, "", proto)
                 series.setdefault(key, Counter())[size] += count
-            for label_values, found in series.items():
-                numbers = [found[bound] for bound in SIZES]
+            for label_values, sizes in series.items():
+                numbers = [sizes[bound] for bound in SIZES]
                 family.add_metric(label_values, _buckets(SIZES, numbers), None)
             yield family
 
@@ -130,19 +130,19 @@ class DnsMetrics(Collector):
         family.add_metric((self._server, ".", ""), buckets, durations.total)
         return family
 
-    def _kept(self) -> Iterator[Metric]:
-        kept, cluster = self._responder.kept, self._responder.cluster
+    def _own_series(self) -> Iterator[Metric]:
+        cache, cluster = self._responder.cache, self._responder.cluster
         for name, help, value in (
-            ("kept_answers", "Prepared answers.", len(kept.table) + len(kept.sections)),
-            ("kept_bytes", "Approximate memory of prepared answers.", kept.size),
+            ("kept_answers", "Prepared answers.", len(cache.table) + len(cache.sections)),
+            ("kept_bytes", "Approximate memory of prepared answers.", cache.size),
             ("locators", "Pods whose location is known.", len(cluster.locators)),
-            ("label_maps", "Distinct sets of node labels.", len(cluster.locators.maps)),
+            ("label_maps", "Distinct sets of node labels.", len(cluster.locators.interner)),
             ("connections", "Open TCP connections.", self._streams.connections),
         ):
             yield GaugeMetricFamily(f"zonewise_dns_{name}", help, value=value)
         for name, help, value in (
-            ("kept_dropped", "Prepared answers invalidated by a change.", kept.dropped),
-            ("kept_evicted", "Prepared answers evicted to make room.", kept.evicted),
+            ("kept_dropped", "Prepared answers invalidated by a change.", cache.dropped),
+            ("kept_evicted", "Prepared answers evicted to make room.", cache.evicted),
             ("unsent", "Answers that had to wait for the socket.", self._packets.unsent),
             (
                 "connections_refused",
@@ -180,7 +180,7 @@ class DnsMetrics(Collector):
             value=forwarder.rejected,
         )
         yield CounterMetricFamily(
-            "zonewise_dns_forwarded", "Questions forwarded.", value=forwarder.asked
+            "zonewise_dns_forwarded", "Questions forwarded.", value=forwarder.forwarded
         )
         yield CounterMetricFamily(
             "zonewise_dns_forward_failures",
@@ -195,8 +195,8 @@ class DnsMetrics(Collector):
 
 
 def _buckets(bounds: Sequence[float], numbers: Sequence[int]) -> list[tuple[str, float]]:
-    found, total = [], 0
+    buckets, total = [], 0
     for bound, number in zip(bounds, numbers, strict=True):
         total += number
-        found.append((str(float(bound)), float(total)))
-    return [*found, ("+Inf", float(total))]
+        buckets.append((str(float(bound)), float(total)))
+    return [*buckets, ("+Inf", float(total))]

@@ -20,13 +20,13 @@ NAME_LIMIT = 255
 
 def labels_of(name: bytes) -> tuple[str, ...]:
     """The labels of a name, as text."""
-    found = []
+    labels = []
     at = 0
     while length := name[at]:
         label = name[at + 1 : at + 1 + length].decode("latin-1")
-        found.append(label.replace(".", "\\.") if "." in label else label)
+        labels.append(label.replace(".", "\\.") if "." in label else label)
         at += 1 + length
-    return tuple(found)
+    return tuple(labels)
 
 
 def name_of(labels: Sequence[str]) -> bytes:

@@ -3,7 +3,7 @@
 Everything that can be answered from memory is answered at once, in the caller's turn. The rest (a
 name outside of the cluster, an alias that leads there) is a coroutine, which the caller runs beside
 its loop. Answers from memory are kept for the next such question, however that is spelled and
-whatever options it has (``zonewise.dns.kept``).
+whatever options it has (``zonewise.dns.cluster_cache``).
 
 *No answer* is sent to what is no question: answers (two servers must not answer each other forever)
 and packets shorter than a header. *FORMERR* is for what cannot be parsed, with the question and an
@@ -25,8 +25,15 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from typing import Protocol
 
-from zonewise.dns.kept import AnswerKind, KeptAnswers, KeptSections, SectionsKey, Turns, kind_of
-from zonewise.dns.outside.cache import OutsideAnswer
+from zonewise.dns.cluster_cache import (
+    AnswerKind,
+    CachedSections,
+    ClusterCache,
+    SectionsKey,
+    Turns,
+    kind_of,
+)
+from zonewise.dns.outside.upstream_cache import OutsideAnswer
 from zonewise.dns.sections import ANSWER, Placed, Sections, packing
 from zonewise.dns.slices import LongWork, Steps, finished
 from zonewise.dns.subnet import Asker, IPNetwork, asker
@@ -48,10 +55,10 @@ from zonewise.dns.wire import (
     write_refusal,
 )
 from zonewise.dns.zone import ALIASES, DnsCluster, Resolved, domain_name
-from zonewise.topology.locators import PodLocation
+from zonewise.topology.locator_index import NodeLocation
 
-KEPT_QUESTION = 512
-"""Packets for longer questions are not kept: such questions are not repeated."""
+CACHED_QUESTION = 512
+"""Packets for longer questions are not cached: such questions are not repeated."""
 
 TURNS = 10
 TURNS_SIZE = TURNS * PACKET_LIMIT
@@ -81,13 +88,13 @@ class Responder:
     forwards: Forwards | None
     synced: Callable[[], bool]
     trusted: Sequence[IPNetwork] = ()
-    kept: KeptAnswers = field(default_factory=KeptAnswers)
+    cache: ClusterCache = field(default_factory=ClusterCache)
     counts: Counter[AnswerKind] = field(default_factory=Counter)
     _long: LongWork = field(default_factory=LongWork)
 
-    def spot(self, source: str) -> PodLocation:
+    def locate(self, source: str) -> NodeLocation:
         """Where a client is."""
-        return self.cluster.locators.spot(source)
+        return self.cluster.locators.locate(source)
 
     def respond(self, data: bytes, source: str, *, stream: bool) -> bytes | Awaitable[bytes] | None:
         """The answer to a packet from an address, None for silence.
@@ -120,50 +127,50 @@ class Responder:
         zone = domain_name(domain)
         if not self.synced():
             return call.fail(Rcode.SERVFAIL, zone)
-        return self._ask_cluster(call, question, self.spot(client.address), zone)
+        return self._ask_cluster(call, question, self.locate(client.address), zone)
 
     def _ask_cluster(
-        self, call: _Call, question: Question, spot: PodLocation, zone: str
+        self, call: _Call, question: Question, location: NodeLocation, zone: str
     ) -> bytes | Awaitable[bytes]:
-        known = self.kept.get(call.key, spot.number)
+        known = self.cache.get(call.key, location.number)
         if known is not None:
-            return call.tell(known, spot, zone)
+            return call.answer(known, location, zone)
         # The answer is for all spellings. In capitals the question's name is none of our names, so
         # that what is spelled as in the question can be told from what is spelled as in an object.
         general = replace(question, name=question.lower.upper())
-        resolved = self.cluster.resolve(general, spot)
+        resolved = self.cluster.resolve(general, location)
         if resolved is None:
             return self._ask_outside(call, question)
         if resolved.outside is not None:
-            return self._follow(call, general, resolved, spot, zone)
+            return self._follow(call, general, resolved, location, zone)
         if call.stream and resolved.orders > LONG:
-            begun = self.kept.begin(resolved.basis)
-            return self._tell_long(call, general, resolved, spot, zone, begun)
+            begun = self.cache.begin(resolved.basis)
+            return self._answer_long(call, general, resolved, location, zone, begun)
         sections = finished(_packing(general, resolved, call.most))
-        return call.keep(sections, general, resolved, spot, zone)
+        return call.keep(sections, general, resolved, location, zone)
 
-    async def _tell_long(
+    async def _answer_long(
         self,
         call: _Call,
         general: Question,
         resolved: Resolved,
-        spot: PodLocation,
+        location: NodeLocation,
         zone: str,
         begun: SectionsKey,
     ) -> bytes:
         def work() -> Steps[bytes]:
-            known = self.kept.get(call.key, spot.number)
+            known = self.cache.get(call.key, location.number)
             if known is not None:
-                return call.tell(known, spot, zone)
+                return call.answer(known, location, zone)
             sections = yield from _packing(general, resolved, call.most)
-            if self.kept.end(begun):
-                return call.keep(sections, general, resolved, spot, zone)
+            if self.cache.end(begun):
+                return call.keep(sections, general, resolved, location, zone)
             return call.finish(sections, zone)
 
         try:
             return await self._long.run(work())
         finally:
-            self.kept.end(begun)
+            self.cache.end(begun)
 
     def _ask_outside(self, call: _Call, question: Question) -> bytes | Awaitable[bytes]:
         if self.forwards is None:
@@ -173,14 +180,14 @@ class Responder:
         return self._forward(call, question, self.forwards)
 
     async def _forward(self, call: _Call, question: Question, forwards: Forwards) -> bytes:
-        found = await forwards.look_up(question, call.payer)
-        if call.stream and len(found.sections.ends) > LONG:
+        answer = await forwards.look_up(question, call.payer)
+        if call.stream and len(answer.sections.ends) > LONG:
             await self._long.turn()
-        told = found.answer(question, call.limit, call.client.option)
-        return call.count(told, found.sections.rcode, OUTSIDE)
+        packet = answer.answer(question, call.limit, call.client.option)
+        return call.count(packet, answer.sections.rcode, OUTSIDE)
 
     async def _follow(
-        self, call: _Call, question: Question, resolved: Resolved, spot: PodLocation, zone: str
+        self, call: _Call, question: Question, resolved: Resolved, location: NodeLocation, zone: str
     ) -> bytes:
         """Go on where an alias leads out of its domain: into another of ours, or to others."""
         records: Iterable[Placed] = resolved.records()
@@ -189,28 +196,28 @@ class Responder:
             if target is None:
                 break
             step = replace(question, name=target, lower=target.lower())
-            further = self.cluster.resolve(step, spot)
+            further = self.cluster.resolve(step, location)
             if further is not None:
-                more = (one for one in further.records() if one[0] == ANSWER)
+                more = (placed for placed in further.records() if placed[0] == ANSWER)
                 records = chain(records, more)
                 target = further.outside
                 continue
             if self.forwards is None:
                 break
-            found = await self.forwards.look_up(step, call.payer)
-            records = chain(records, zip(repeat(ANSWER), found.records(target)))
-            flags |= found.sections.flags & TC
+            answer = await self.forwards.look_up(step, call.payer)
+            records = chain(records, zip(repeat(ANSWER), answer.records(target)))
+            flags |= answer.sections.flags & TC
             break
         work = packing(question.name, records, call.most, flags=flags)
         sections = await self._long.run(work) if call.stream else finished(work)
         return call.finish(sections, zone)
 
     def _refusal(self, data: bytes, rcode: Rcode, *, stream: bool) -> bytes:
-        told = write_refusal(data, rcode)
-        sizes = {"asked": len(data), "told": len(told)}
+        packet = write_refusal(data, rcode)
+        sizes = {"question_size": len(data), "answer_size": len(packet)}
         kind = kind_of(OUTSIDE, 0, rcode, stream=stream, do=False, **sizes)
         self.counts[kind] += 1
-        return told
+        return packet
 
 
 @dataclass(slots=True)
@@ -252,17 +259,17 @@ class _Call:
         """The answer as bytes, counted."""
         return self.count(self._packet(sections), sections.rcode, zone)
 
-    def count(self, told: bytes, rcode: int, zone: str) -> bytes:
+    def count(self, packet: bytes, rcode: int, zone: str) -> bytes:
         """An answer, counted."""
-        self.responder.counts[self._kind(rcode, zone, told)] += 1
-        return told
+        self.responder.counts[self._kind(rcode, zone, packet)] += 1
+        return packet
 
     def keep(
         self,
         sections: Sections,
         general: Question,
         resolved: Resolved,
-        spot: PodLocation,
+        location: NodeLocation,
         zone: str,
     ) -> bytes:
         """The answer as bytes, in one of its orders, and kept for the next such question."""
@@ -275,22 +282,22 @@ class _Call:
             return finished(_packing(general, resolved, most, by=turn * total // many))
 
         turns = Turns(sections, sections.size, many, turned)
-        known = KeptSections(turns, resolved.basis, resolved.near)
-        kept = self.responder.kept
+        known = CachedSections(turns, resolved.basis, resolved.near)
+        cache = self.responder.cache
         if resolved.near:
-            kept.keep_near(self.key, resolved.basis, turns, place=spot.number, same=resolved.same)
+            cache.keep_near(self.key, resolved.basis, turns, at=location.number, same=resolved.same)
         elif resolved.answered:
-            kept.keep(self.key, resolved.basis, turns)
-        return self.tell(known, spot, zone)
+            cache.keep(self.key, resolved.basis, turns)
+        return self.answer(known, location, zone)
 
-    def tell(self, known: KeptSections, spot: PodLocation, zone: str) -> bytes:
+    def answer(self, known: CachedSections, location: NodeLocation, zone: str) -> bytes:
         """An answer out of kept sections; a question that may come again gets packets."""
         question, turns = self.question, known.turns
         if (
             self.stream
             or question.name != question.lower
             or (question.edns is not None and question.edns.options)
-            or len(self.data) > KEPT_QUESTION
+            or len(self.data) > CACHED_QUESTION
         ):
             return self.finish(turns.next(), zone)
 
@@ -300,18 +307,19 @@ class _Call:
         packet = self._packet(turns.order(0))
         packets = Turns(packet[2:], len(packet), turns.many, turned)
         kind = self._kind(turns.order(0).rcode, zone, packet)
-        kept = self.responder.kept
+        cache = self.responder.cache
         if known.near:
-            kept.keep_near(self.data[2:], known.basis, packets, kind, place=spot.number, same=turns)
+            key, at = self.data[2:], location.number
+            cache.keep_near(key, known.basis, packets, kind, at=at, same=turns)
         else:
-            kept.keep(self.data[2:], known.basis, packets, kind)
+            cache.keep(self.data[2:], known.basis, packets, kind)
         self.responder.counts[kind] += 1
         return self.data[:2] + packets.next()
 
     def _packet(self, sections: Sections) -> bytes:
         return sections.answer(self.question, self.limit, option=self.client.option)
 
-    def _kind(self, rcode: int, zone: str, told: bytes) -> AnswerKind:
+    def _kind(self, rcode: int, zone: str, packet: bytes) -> AnswerKind:
         question = self.question
         return kind_of(
             zone,
@@ -319,8 +327,8 @@ class _Call:
             rcode,
             stream=self.stream,
             do=question.edns is not None and question.edns.do,
-            asked=len(self.data),
-            told=len(told),
+            question_size=len(self.data),
+            answer_size=len(packet),
         )
 
 

@@ -129,19 +129,19 @@ class Sections:
         authority = min(count - answers, self.counts[1])
         additional = count - answers - authority + bool(edns)
         head = HEADER_LAYOUT.pack(question.id, flags, 1, answers, authority, additional)
-        asked = QUESTION_LAYOUT.pack(question.type, question.cls)
-        return b"".join((head, question.name, asked, data, edns))
+        type_and_class = QUESTION_LAYOUT.pack(question.type, question.cls)
+        return b"".join((head, question.name, type_and_class, data, edns))
 
     def _spell(self, data: bytearray, name: bytes) -> None:
         domain = name[len(name) - self.domain :]
         end = bisect_left(self.spelled, self.start + len(data))
-        for place in self.spelled[:end]:
-            at = place - self.start
+        for offset in self.spelled[:end]:
+            at = offset - self.start
             data[at : at + self.domain] = domain
 
     def _count_down(self, data: bytearray, count: int, age: int, longest: int | None) -> None:
-        for place in self.ttls[:count]:
-            at = place - self.start
+        for offset in self.ttls[:count]:
+            at = offset - self.start
             ttl = _TTL.unpack_from(data, at)[0]
             if longest is not None:
                 ttl = min(ttl, longest) or longest
@@ -181,8 +181,8 @@ def packing(
         if not number % SLICE:
             yield
     data = bytes(out[start:])
-    kept = (counts[ANSWER], counts[AUTHORITY])
-    return Sections(start, data, ends, ttls, kept, rcode, flags, spelled, len(domain))
+    totals = (counts[ANSWER], counts[AUTHORITY])
+    return Sections(start, data, ends, ttls, totals, rcode, flags, spelled, len(domain))
 
 
 def placed(message: Message) -> Iterator[Placed]:
@@ -247,14 +247,14 @@ def _write_name(out: bytearray, name: bytes, known: dict[bytes, int]) -> None:
             out += name[: len(name) - len(suffix)]
             out += (0xC000 | pointer).to_bytes(2, "big")
             return
-        place = at + len(name) - len(suffix)
-        if place < 0x4000:
-            known[suffix] = place
+        offset = at + len(name) - len(suffix)
+        if offset < 0x4000:
+            known[suffix] = offset
     out += name
 
 
 def _remember(known: dict[bytes, int], name: bytes, at: int) -> None:
     for suffix in suffixes(name):
-        place = at + len(name) - len(suffix)
-        if suffix not in known and place < 0x4000:
-            known[suffix] = place
+        offset = at + len(name) - len(suffix)
+        if suffix not in known and offset < 0x4000:
+            known[suffix] = offset

@@ -4,10 +4,15 @@
 started; names of the cluster are SERVFAIL until the first lists are complete (``synced``), and from
 then on are answered whatever happens to the API server. A relist, a change of ``resolv.conf`` or a
 lost connection never reverts that.
+
+``NameServer`` is the same as part of a program: it finds out what it may read and follows that, and
+when it is stopped it keeps answering for ``lameduck`` seconds, until no client is sent to it any
+more.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 import time
@@ -17,13 +22,13 @@ from pathlib import Path
 
 from zonewise.api.errors import ConfigError
 from zonewise.api.objects.discovery import LeanEndpointSlice
+from zonewise.dns.cluster_cache import ClusterCache
 from zonewise.dns.directory import ChangeToken, Directory
-from zonewise.dns.kept import KeptAnswers
 from zonewise.dns.metrics import DnsMetrics, Durations
 from zonewise.dns.names import parse_domain
-from zonewise.dns.outside.cache import AnswerCache
 from zonewise.dns.outside.forward import RESOLV_CONF, Forwarder, ResolvConf
 from zonewise.dns.outside.upstream import Upstream
+from zonewise.dns.outside.upstream_cache import UpstreamCache
 from zonewise.dns.responder import Responder
 from zonewise.dns.sources import Feed, Sources
 from zonewise.dns.subnet import IPNetwork, plain
@@ -32,9 +37,14 @@ from zonewise.dns.udp import BUFFER, PacketServer
 from zonewise.dns.zone import DnsCluster, Domains
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.process.files import raise_file_limit
-from zonewise.topology.locators import LabelMaps, Locators
+from zonewise.runtime.process.logs import logger
+from zonewise.runtime.process.memory import settle
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.topology.locator_index import LabelInterner, LocatorIndex
 
 TRIES = 20
+
+_log = logger("dns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +69,18 @@ class DnsServer:
         settings: DnsSettings,
         cache: Cache,
         *,
-        maps: LabelMaps | None = None,
+        maps: LabelInterner | None = None,
         slices: type[LeanEndpointSlice] = LeanEndpointSlice,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._cache = cache
         self._slices = slices
-        self._maps = LabelMaps() if maps is None else maps
+        self._maps = LabelInterner() if maps is None else maps
         self._clock = clock
         self._serial = int(clock())
         self._synced = False
-        self._kept = KeptAnswers()
+        self._answers = ClusterCache()
         self._packets: PacketServer | None = None
         self._streams: StreamServer | None = None
         self.port = 0
@@ -79,15 +89,15 @@ class DnsServer:
             (lambda: settings.upstreams) if settings.upstreams else ResolvConf(settings.resolv_conf)
         )
         self._forwarder = Forwarder(
-            servers, stubs=settings.stubs, cache=AnswerCache(stale=settings.stale)
+            servers, stubs=settings.stubs, cache=UpstreamCache(stale=settings.stale)
         )
         self._directory = Directory(self._changed)
         self.responder = Responder(
-            cluster=self._cluster(Locators(maps=self._maps)),
+            cluster=self._cluster(LocatorIndex(interner=self._maps)),
             forwards=self._forwarder,
             synced=lambda: self._synced,
             trusted=settings.trusted,
-            kept=self._kept,
+            cache=self._answers,
         )
 
     @property
@@ -100,15 +110,15 @@ class DnsServer:
         return None if self._synced else "the first lists are not complete yet"
 
     async def start(self) -> DnsMetrics:
-        """Begin to listen; gives what can be counted."""
+        """Begin to listen; gives what can be counted. ``close`` also ends a start that failed."""
         settings = self._settings
-        packets, streams = bind(settings.host, settings.port)
-        self.port = packets.getsockname()[1]
-        durations = Durations()
-        self._packets = PacketServer(packets, self.responder, observe=durations)
         # Half of the files are for upstreams and the API server, whatever clients do.
         most = min(CONNECTIONS, raise_file_limit() // 2)
+        durations = Durations()
+        packets, streams = bind(settings.host, settings.port)
         self._streams = StreamServer(streams, self.responder, connections=most)
+        self._packets = PacketServer(packets, self.responder, observe=durations)
+        self.port = packets.getsockname()[1]
         self._packets.start()
         await self._streams.start()
         return DnsMetrics(
@@ -122,8 +132,10 @@ class DnsServer:
         )
 
     async def follow(self, sources: Sources) -> None:
-        """Read places from these sources; returns when the first lists are complete."""
-        locators = Locators(nodes=sources.nodes or not sources.locators, maps=self._maps)
+        """Read locations from these sources; returns when the first lists are complete."""
+        locators = LocatorIndex(
+            follow_nodes=sources.nodes or not sources.locators, interner=self._maps
+        )
         self.responder.cluster = self._cluster(locators)
         Feed(
             self._cache,
@@ -134,10 +146,10 @@ class DnsServer:
             slices=self._slices,
         )
         await self._cache.synced()
-        self._kept.clear()
+        self._answers.clear()
         self._synced = True
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Stop listening; pending forwarded questions are dropped."""
         if self._packets is not None:
             self._packets.stop()
@@ -145,7 +157,7 @@ class DnsServer:
             await self._streams.stop()
         await self._forwarder.close()
 
-    def _cluster(self, locators: Locators) -> DnsCluster:
+    def _cluster(self, locators: LocatorIndex) -> DnsCluster:
         settings = self._settings
         return DnsCluster(
             Domains(settings.domains),
@@ -156,8 +168,66 @@ class DnsServer:
         )
 
     def _changed(self, tokens: Iterable[ChangeToken]) -> None:
-        self._kept.drop(tokens)
+        self._answers.drop(tokens)
         self._serial = int(self._clock())
+
+
+class NameServer:
+    """Answers questions about the cluster.
+
+    ``sources`` says where locations are read from; without, that is found out. ``slices`` is the
+    class under which the cache holds EndpointSlices.
+    """
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        settings: DnsSettings,
+        *,
+        maps: LabelInterner | None = None,
+        slices: type[LeanEndpointSlice] = LeanEndpointSlice,
+        sources: Sources | None = None,
+        lameduck: float = 0.0,
+    ) -> None:
+        self._context = context
+        self._sources = sources
+        self._lameduck = lameduck
+        self._stopping = asyncio.Event()
+        self.listening = asyncio.Event()
+        self.server = DnsServer(settings, context.cache, maps=maps, slices=slices)
+
+    async def run(self) -> None:
+        """Answer until stopped."""
+        try:
+            counts = await self.server.start()
+            if self._context.metrics is not None:
+                self._context.metrics.registry.register(counts)
+            self.listening.set()
+            async with asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(self._follow())
+                await self._stopping.wait()
+                await asyncio.sleep(self._lameduck)
+                following.cancel()
+        finally:
+            await self.server.close()
+
+    def stop(self) -> None:
+        """End after ``lameduck`` seconds."""
+        self._stopping.set()
+
+    def problem(self) -> str | None:
+        """Why names of the cluster are not answered yet; a readiness check."""
+        return self.server.problem()
+
+    async def _follow(self) -> None:
+        sources = self._sources
+        if sources is None:
+            sources = await Sources.find(self._context.client)
+            _log.info(
+                "locations are read", from_locators=sources.locators, with_nodes=sources.nodes
+            )
+        await self.server.follow(sources)
+        settle()
 
 
 def own_addresses(host: str) -> tuple[str, ...]:
@@ -165,15 +235,15 @@ def own_addresses(host: str) -> tuple[str, ...]:
 
     A loopback address is not reachable from elsewhere, so it is left out.
     """
-    found: Iterable[str] = [host]
+    hosts: Iterable[str] = [host]
     if not host or ipaddress.ip_address(host).is_unspecified:
         try:
             entries = socket.getaddrinfo(socket.gethostname(), None)
         except OSError:
             return ()
-        found = (str(entry[4][0]) for entry in entries)
-    known = dict.fromkeys(map(plain, found))
-    return tuple(one for one in known if not ipaddress.ip_address(one).is_loopback)
+        hosts = (str(entry[4][0]) for entry in entries)
+    known = dict.fromkeys(map(plain, hosts))
+    return tuple(address for address in known if not ipaddress.ip_address(address).is_loopback)
 
 
 def bind(host: str, port: int) -> tuple[socket.socket, socket.socket]:

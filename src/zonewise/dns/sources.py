@@ -27,7 +27,7 @@ from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.scope import Scope
 from zonewise.runtime.client.watch import WatchOptions
 from zonewise.runtime.process.logs import logger
-from zonewise.topology.locators import Locator, Locators, Moved
+from zonewise.topology.locator_index import LocationChange, Locator, LocatorIndex
 
 RETRY = 2.0
 WATCHES = WatchOptions(turn=0.002)
@@ -69,7 +69,7 @@ class Feed:
         sources: Sources,
         *,
         directory: Directory,
-        locators: Locators,
+        locators: LocatorIndex,
         changed: Callable[[Iterable[ChangeToken]], None],
         slices: type[LeanEndpointSlice] = LeanEndpointSlice,
     ) -> None:
@@ -89,7 +89,7 @@ class Feed:
 
     def _locator(self, old: PodLocator | None, new: PodLocator | None) -> None:
         if new is not None:
-            self._moved(self._locators.put(Locator.of(new)))
+            self._moved(self._locators.put(Locator.from_object(new)))
         elif old is not None:
             self._moved(self._locators.remove(old.key))
 
@@ -98,7 +98,7 @@ class Feed:
             if old is not None:
                 self._moved(self._locators.remove(old.key))
         elif old is None or _located(old) != _located(new):
-            self._moved(self._locators.put(Locator.of_pod(new)))
+            self._moved(self._locators.put(Locator.from_pod(new)))
 
     def _node(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
@@ -106,7 +106,7 @@ class Feed:
         elif old is not None:
             self._moved(self._locators.remove_node(old.metadata.name))
 
-    def _moved(self, moved: Moved) -> None:
+    def _moved(self, moved: LocationChange) -> None:
         if moved.addresses or moved.nodes:
             self._changed([*map(address_token, moved.addresses), *map(node_token, moved.nodes)])
 

@@ -70,13 +70,17 @@ class StreamServer:
     async def start(self) -> None:
         """Begin to answer."""
         loop = asyncio.get_running_loop()
+        # Serving starts once the server is stored: a cancelled start can then be stopped.
         self._server = await loop.create_server(
-            lambda: _Connection(self), sock=self._socket, backlog=BACKLOG
+            lambda: _Connection(self), sock=self._socket, backlog=BACKLOG, start_serving=False
         )
+        await self._server.start_serving()
 
     async def stop(self) -> None:
-        """End every connection."""
-        if self._server is not None:
+        """End every connection and close the socket, whether started or not."""
+        if self._server is None:
+            self._socket.close()
+        else:
             self._server.close()
             for connection in tuple(self._open):
                 connection.end()
@@ -144,7 +148,7 @@ class _Connection(asyncio.Protocol):
             stream.abort()
             return
         self._transport = stream
-        self._rest()
+        self._restart_timer()
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -181,11 +185,11 @@ class _Connection(asyncio.Protocol):
         if end:
             question = bytes(self._buffer[2:end])
             del self._buffer[:end]
-            self._rest()
+            self._restart_timer()
             self._ask(question)
         self._queued = bool(self._question_end())
         self._pace()
-        self._leave()
+        self._close_if_done()
         return self._queued
 
     def _work(self) -> None:
@@ -193,7 +197,7 @@ class _Connection(asyncio.Protocol):
             self._queued = True
             self._server.enqueue(self)
         self._pace()
-        self._leave()
+        self._close_if_done()
 
     def _question_end(self) -> int:
         """Where the next question ends; 0 if there is none, or it has to wait."""
@@ -203,7 +207,7 @@ class _Connection(asyncio.Protocol):
         end = 2 + int.from_bytes(buffer[:2], "big")
         return end if len(buffer) >= end else 0
 
-    def _leave(self) -> None:
+    def _close_if_done(self) -> None:
         """Close a half-closed connection when it has its answers."""
         if self._ended and not self._owes() and self._transport is not None:
             self._transport.close()
@@ -225,17 +229,17 @@ class _Connection(asyncio.Protocol):
 
     def _ask(self, question: bytes) -> None:
         try:
-            told = self._server.responder.respond(question, self.source, stream=True)
+            answer = self._server.responder.respond(question, self.source, stream=True)
         except Exception:
             _log.exception("a question could not be answered", question=question.hex())
             self.end()
             return
-        if told is None:
+        if answer is None:
             return  # no question, no answer; what comes next may be one
-        if isinstance(told, bytes):
-            self._tell(told)
+        if isinstance(answer, bytes):
+            self._write(answer)
         else:
-            task = asyncio.ensure_future(told)
+            task = asyncio.ensure_future(answer)
             self._tasks.add(task)
             task.add_done_callback(self._answered)
 
@@ -245,32 +249,32 @@ class _Connection(asyncio.Protocol):
             return
         error = task.exception()
         if error is None:
-            self._tell(task.result())
+            self._write(task.result())
         else:
             _log.error("a question could not be forwarded", error=str(error))
             self.end()
         self._work()
 
-    def _tell(self, told: bytes) -> None:
+    def _write(self, answer: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > UNTAKEN:
             self.end()
         else:
-            self._transport.write(len(told).to_bytes(2, "big") + told)
+            self._transport.write(len(answer).to_bytes(2, "big") + answer)
 
-    def _rest(self) -> None:
+    def _restart_timer(self) -> None:
         """From now on so many seconds may pass without a question."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(self._server.idle, self._tired)
+        self._timer = asyncio.get_running_loop().call_later(self._server.idle, self._expire)
 
-    def _tired(self) -> None:
+    def _expire(self) -> None:
         if self._transport is None:
             return
         if self._transport.get_write_buffer_size():
             self.end()
         elif self._tasks or self._queued:
-            self._rest()
+            self._restart_timer()
         else:
             self._transport.close()

@@ -53,7 +53,7 @@ class PacketServer:
     ) -> None:
         self.unsent = 0
         self._socket = sock
-        self._wide = _tell_addresses(sock)
+        self._wide = 0
         self._responder = responder
         self._observe = observe
         self._tasks: set[asyncio.Task[None]] = set()
@@ -61,11 +61,12 @@ class PacketServer:
 
     def start(self) -> None:
         """Begin to answer."""
+        self._wide = _request_addresses(self._socket)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self._drain)
 
     def stop(self) -> None:
-        """Answer nothing any more."""
+        """Answer nothing any more, and close the socket, whether started or not."""
         if self._loop is not None:
             self._loop.remove_reader(self._socket.fileno())
             self._loop = None
@@ -78,8 +79,8 @@ class PacketServer:
         wide = self._wide
         receive, send = self._socket.recvfrom, self._socket.sendto
         receive_wide, send_wide = self._socket.recvmsg, self._socket.sendmsg
-        table = self._responder.kept.table
-        spot = self._responder.spot
+        table = self._responder.cache.table
+        locate = self._responder.locate
         way: PacketInfo = []
         count = 0
         while count < BATCH:
@@ -101,7 +102,7 @@ class PacketServer:
                     host = source[0]
                     if ":" in host:
                         host = plain(host)
-                    turns = entry.places.get(spot(host).number)
+                    turns = entry.by_location.get(locate(host).number)
                 if turns is not None:
                     entry.tally.hits += 1
                     try:
@@ -118,40 +119,40 @@ class PacketServer:
 
     def _answer(self, data: bytes, source: tuple[str, int], way: PacketInfo) -> None:
         try:
-            told = self._responder.respond(data, plain(source[0]), stream=False)
+            answer = self._responder.respond(data, plain(source[0]), stream=False)
         except Exception:
             _log.exception("a question could not be answered", question=data.hex())
             return
-        if told is None:
+        if answer is None:
             return
-        if isinstance(told, bytes):
-            self._send(told, source, way)
+        if isinstance(answer, bytes):
+            self._send(answer, source, way)
             return
-        task = asyncio.ensure_future(self._later(told, source, way))
+        task = asyncio.ensure_future(self._later(answer, source, way))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _later(
-        self, told: Awaitable[bytes], source: tuple[str, int], way: PacketInfo
+        self, pending: Awaitable[bytes], source: tuple[str, int], way: PacketInfo
     ) -> None:
         try:
-            answer = await told
+            answer = await pending
         except Exception:
             _log.exception("a question could not be forwarded")
             return
         self._send(answer, source, way)
 
-    def _send(self, told: bytes, source: tuple[str, int], way: PacketInfo) -> None:
+    def _send(self, answer: bytes, source: tuple[str, int], way: PacketInfo) -> None:
         try:
-            self._socket.sendmsg((told,), way, 0, source)
+            self._socket.sendmsg((answer,), way, 0, source)
         except OSError:
             self.unsent += 1
 
 
-def _tell_addresses(sock: socket.socket) -> int:
-    """Have the kernel tell to which address packets were sent, if the socket takes those to any.
+def _request_addresses(sock: socket.socket) -> int:
+    """Have the kernel report to which address packets were sent, if the socket takes those to any.
 
-    Gives how many bytes it tells that in; 0 for a socket that has one address.
+    Gives the size of that report; 0 for a socket that has one address.
     """
     if not ipaddress.ip_address(sock.getsockname()[0]).is_unspecified:
         return 0

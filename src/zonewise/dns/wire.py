@@ -208,16 +208,16 @@ def _skip_record(data: bytes, at: int) -> tuple[int, int, int, int, int]:
 
 
 def _read_options(data: bytes) -> tuple[tuple[int, bytes], ...]:
-    found = []
+    options = []
     at = 0
     while at < len(data):
         code, length = _OPTION.unpack_from(data, at)
         at += _OPTION.size
         if at + length > len(data):
             raise Malformed("an option that is longer than its record")
-        found.append((code, data[at : at + length]))
+        options.append((code, data[at : at + length]))
         at += length
-    return tuple(found)
+    return tuple(options)
 
 
 def address_record(name: bytes, ttl: int, address: bytes) -> ResourceRecord:

@@ -1,4 +1,4 @@
-"""What the cluster answers to a question: records as a function of the directory and a place.
+"""What the cluster answers to a question: records as a function of directory and location.
 
 Answers are those of CoreDNS 1.15 with ``pods verified``, ``zonal`` and ``ttl 5``; where they differ
 ``docs/dns.md`` says why. In short: a name that does not exist is NXDOMAIN, one that exists without
@@ -12,8 +12,8 @@ cluster's domains, and addresses in the reverse domains that nothing in the clus
 Records that may be many are made one by one as they are written (``Spread``), so of 20,000
 endpoints only those cost something that fit into the answer.
 
-While it looks things up, ``_Asking`` records every token it depends on, whether found or not, and
-whether the client's place mattered. No other code has to know what an answer was made from.
+``_Resolution`` records every token that it looks up, whether found or not, and whether the client's
+location mattered. No other code has to know what an answer was made from.
 """
 
 from __future__ import annotations
@@ -49,12 +49,19 @@ from zonewise.dns.names import (
 )
 from zonewise.dns.sections import ADDITIONAL, ANSWER, AUTHORITY, Placed
 from zonewise.dns.wire import Question, Rcode, RecordType, ResourceRecord, address_record
-from zonewise.topology.locators import NOWHERE, Locators, PodLocation
+from zonewise.topology.locator_index import UNKNOWN_LOCATION, LocatorIndex, NodeLocation
+from zonewise.traffic.dns_answers import (
+    NO_PORT,
+    NamedEndpoint,
+    NamedPort,
+    NamedService,
+    choose_for_client,
+    pack_address,
+)
+from zonewise.traffic.dns_names import POD, SVC, NameQuestion, label_to_address, parse_name
 from zonewise.traffic.endpoint import NO_HINT
-from zonewise.traffic.named import NO_PORT, NamedEndpoint, NamedService, Port, packed
-from zonewise.traffic.names import POD, SVC, NameQuestion, label_address, parse_name
-from zonewise.traffic.near import near
-from zonewise.traffic.routes import ProxyLocation, parse_address
+from zonewise.traffic.routes.addresses import parse_address
+from zonewise.traffic.routes.choice import ClientLocation
 
 T = TypeVar("T")
 
@@ -73,7 +80,7 @@ _UNKNOWN_OF_NS = (RecordType.TXT, RecordType.PTR)
 _SIZES: Mapping[int, int] = {RecordType.A: 4, RecordType.AAAA: 16}
 _HEX = frozenset("0123456789abcdef")
 _SRV_HEAD = Layout("!HHH")
-_POD_PORTS = (Port("", "", 0),)
+_POD_PORTS = (NamedPort("", "", 0),)
 _HEAVY = 100
 """So many SRV records weigh 1 each, as do more."""
 
@@ -124,10 +131,10 @@ class Resolved:
 
     basis: frozenset[ChangeToken] = frozenset()
     near: bool = False
-    """Whether another place might get another answer."""
+    """Whether another location might get another answer."""
 
     same: bytes = b""
-    """Equal for two places that get the same answer, if they have the same basis."""
+    """Equal for two locations that get the same answer, if they have the same basis."""
 
     fixed: tuple[Placed, ...] = ()
     """The records whose order is fixed; answers come before those of ``spread``."""
@@ -158,34 +165,34 @@ class DnsCluster:
 
     domains: Domains
     directory: Directory
-    locators: Locators
+    locators: LocatorIndex
     serial: Callable[[], int]
     addresses: tuple[str, ...] = ()
 
-    def resolve(self, question: Question, spot: PodLocation = NOWHERE) -> Resolved | None:
-        """The answer for a client in a place, or None if the question is not ours."""
+    def resolve(self, question: Question, at: NodeLocation = UNKNOWN_LOCATION) -> Resolved | None:
+        """The answer for a client at a location, or None if the question is not ours."""
         domain = self.domains.of(question.lower)
         if domain is None:
             return None
-        return _Asking(self, spot).resolve(question, domain)
+        return _Resolution(self, at).resolve(question, domain)
 
 
 @dataclass(slots=True)
-class _Found:
+class _Backend:
     """What is behind a name: endpoints, or an alias. None of both is NODATA."""
 
     endpoints: EndpointIndex = NO_ENDPOINTS
-    asked: NameQuestion = field(default_factory=NameQuestion)
+    parsed: NameQuestion = field(default_factory=NameQuestion)
     name: tuple[str, ...] = ()
     """The name that each endpoint's label is put before."""
 
     alias: str | None = None
     chooser: NamedService | None = None
-    """The Service by which the endpoints for a place are chosen."""
+    """The Service by which the endpoints for a location are chosen."""
 
 
 @dataclass(slots=True)
-class _Made:
+class _Records:
     """Records of an answer; see ``Resolved``."""
 
     answers: list[ResourceRecord] = field(default_factory=list)
@@ -195,11 +202,11 @@ class _Made:
 
 
 @dataclass(slots=True)
-class _Asking:
+class _Resolution:
     """One question being answered; collects what the answer depends on."""
 
     cluster: DnsCluster
-    spot: PodLocation
+    location: NodeLocation
     basis: set[ChangeToken] = field(default_factory=set)
     near: bool = False
     same: bytes = b""
@@ -208,21 +215,21 @@ class _Asking:
         """The answer, or None if nothing in the cluster has the requested address."""
         zone = question.name[len(question.name) - len(domain) :]
         labels = labels_of(question.lower[: len(question.lower) - len(domain)] + b"\0")
-        made = self._special(question, zone, labels)
-        if made is None and domain in REVERSE:
-            made = self._reverse(question, domain, labels)
-            if made is None:
+        records = self._special(question, zone, labels)
+        if records is None and domain in REVERSE:
+            records = self._reverse(question, domain, labels)
+            if records is None:
                 return None
-        elif made is None:
-            made = self._named(question, zone, domain, parse_name(labels))
-        return self._resolved(made, zone)
+        elif records is None:
+            records = self._named(question, zone, domain, parse_name(labels))
+        return self._resolved(records, zone)
 
-    def _resolved(self, made: _Made | None, zone: bytes) -> Resolved:
+    def _resolved(self, records: _Records | None, zone: bytes) -> Resolved:
         basis = frozenset(self.basis)
-        if made is not None and (made.answers or made.spread):
+        if records is not None and (records.answers or records.spread):
             fixed = (
-                *zip(repeat(ANSWER), made.answers),
-                *zip(repeat(ADDITIONAL), made.extra),
+                *zip(repeat(ANSWER), records.answers),
+                *zip(repeat(ADDITIONAL), records.extra),
             )
             return Resolved(
                 Rcode.NOERROR,
@@ -231,33 +238,33 @@ class _Asking:
                 self.near,
                 self.same,
                 fixed,
-                made.spread,
-                made.outside,
+                records.spread,
+                records.outside,
             )
-        rcode = Rcode.NXDOMAIN if made is None else Rcode.NOERROR
+        rcode = Rcode.NXDOMAIN if records is None else Rcode.NOERROR
         soa = (AUTHORITY, _soa(zone, self.cluster.serial()))
         return Resolved(rcode, zone, basis, self.near, self.same, (soa,))
 
     def _named(
-        self, question: Question, zone: bytes, domain: bytes, asked: NameQuestion | None
-    ) -> _Made | None:
+        self, question: Question, zone: bytes, domain: bytes, parsed: NameQuestion | None
+    ) -> _Records | None:
         """The records of a name of the cluster; None if it does not exist."""
-        found = None if asked is None else self._find(asked)
-        if found is None:
+        backend = None if parsed is None else self._find(parsed)
+        if backend is None:
             # As CoreDNS: below the apex a question for SOA only finds out the domain.
-            return _Made() if question.type == RecordType.SOA else None
+            return _Records() if question.type == RecordType.SOA else None
         if question.type == RecordType.SRV:
-            return self._services(question, found, zone)
+            return self._services(question, backend, zone)
         if question.type in (RecordType.A, RecordType.AAAA):
-            return self._addresses(question, found, domain)
-        if question.type == RecordType.CNAME and found.alias is not None:
-            return _Made([_alias(question.name, found.alias)])
-        return _Made()
+            return self._addresses(question, backend, domain)
+        if question.type == RecordType.CNAME and backend.alias is not None:
+            return _Records([_alias(question.name, backend.alias)])
+        return _Records()
 
-    def _reverse(self, question: Question, domain: bytes, labels: Sequence[str]) -> _Made | None:
+    def _reverse(self, question: Question, domain: bytes, labels: Sequence[str]) -> _Records | None:
         """The names of an address; None if nothing here has it, or it is not about an address."""
         if question.type == RecordType.SOA or (not labels and question.type != RecordType.TXT):
-            return _Made()  # the domain, and that it exists
+            return _Records()  # the domain, and that it exists
         address = _reverse_address(labels, domain) if question.type == RecordType.PTR else None
         if address is None:
             return None
@@ -271,36 +278,34 @@ class _Asking:
             for namespace, name in directory.services_behind(address):
                 self.basis.add(service_token(namespace, name))
                 names += (
-                    (one.host, name, namespace, SVC)
-                    for one in directory.endpoints((namespace, name)).at(address).every
+                    (endpoint.host, name, namespace, SVC)
+                    for endpoint in directory.endpoints((namespace, name)).at(address).every
                 )
         primary = labels_of(self.cluster.domains.cluster[0])
         targets = (_joined(*name, *primary) for name in dict.fromkeys(names))
         records = [
-            ResourceRecord(question.name, RecordType.PTR, TTL, targets=(one,))
-            for one in targets
-            if one
+            ResourceRecord(question.name, RecordType.PTR, TTL, targets=(target,))
+            for target in targets
+            if target
         ]
-        return _Made(records) if records else None
+        return _Records(records) if records else None
 
-    def _special(self, question: Question, zone: bytes, labels: Sequence[str]) -> _Made | None:
+    def _special(self, question: Question, zone: bytes, labels: Sequence[str]) -> _Records | None:
         """The few names that are not of Services or pods."""
         if not labels and question.type == RecordType.SOA:
-            return _Made([_soa(zone, self.cluster.serial())])
+            return _Records([_soa(zone, self.cluster.serial())])
         if not labels and question.type == RecordType.NS:
             return self._name_servers(question, zone)
         if tuple(labels) == ("ns", "dns") and question.type not in _UNKNOWN_OF_NS:
             size = _SIZES.get(question.type)
-            own = dict.fromkeys(address for _, address in self._own())
-            return _Made(
-                [address_record(question.name, TTL, one) for one in own if len(one) == size]
-            )
+            own = dict.fromkeys(address for _, address in self._own() if len(address) == size)
+            return _Records([address_record(question.name, TTL, address) for address in own])
         if tuple(labels) == ("dns-version",) and question.type == RecordType.TXT:
             text = bytes([len(SCHEMA_VERSION)]) + SCHEMA_VERSION
-            return _Made([ResourceRecord(question.name, RecordType.TXT, VERSION_TTL, text)])
+            return _Records([ResourceRecord(question.name, RecordType.TXT, VERSION_TTL, text)])
         return None
 
-    def _name_servers(self, question: Question, zone: bytes) -> _Made:
+    def _name_servers(self, question: Question, zone: bytes) -> _Records:
         records, extra = [], []
         for name, address in self._own():
             target = _joined(*name, *labels_of(zone))
@@ -308,12 +313,12 @@ class _Asking:
                 continue
             records.append(ResourceRecord(question.name, RecordType.NS, TTL, targets=(target,)))
             extra.append(address_record(target, TTL, address))
-        return _Made(list(dict.fromkeys(records)), list(dict.fromkeys(extra)))
+        return _Records(list(dict.fromkeys(records)), list(dict.fromkeys(extra)))
 
     def _own(self) -> list[tuple[tuple[str, ...], bytes]]:
         """The names and addresses this server has: of its Services, else of itself."""
         directory = self.cluster.directory
-        found: list[tuple[tuple[str, ...], bytes]] = []
+        names: list[tuple[tuple[str, ...], bytes]] = []
         served = False
         for address in self.cluster.addresses:
             self.basis.add(address_token(address))
@@ -328,107 +333,114 @@ class _Asking:
                     continue
                 name = (entry.name, entry.namespace, SVC)
                 if entry.headless:
-                    found += (((one.host, *name), one.packed) for one in endpoints.every)
+                    names += (((each.host, *name), each.packed) for each in endpoints.every)
                 else:
-                    found += ((name, one) for one in entry.addresses)
+                    names += ((name, packed) for packed in entry.addresses)
         if served:
-            return found
-        return [(("ns", "dns"), packed(address)) for address in self.cluster.addresses]
+            return names
+        return [(("ns", "dns"), pack_address(address)) for address in self.cluster.addresses]
 
-    def _find(self, asked: NameQuestion) -> _Found | None:
+    def _find(self, parsed: NameQuestion) -> _Backend | None:
         """What is behind a name; None if the name does not exist."""
-        if not asked.kind:
-            return _Found()
-        self.basis.add(namespace_token(asked.namespace))
-        if not self.cluster.directory.exists(asked.namespace):
+        if not parsed.kind:
+            return _Backend()
+        self.basis.add(namespace_token(parsed.namespace))
+        if not self.cluster.directory.exists(parsed.namespace):
             return None
-        if not asked.service:
-            return _Found()
-        return self._pod(asked) if asked.kind == POD else self._service(asked)
+        if not parsed.service:
+            return _Backend()
+        return self._pod(parsed) if parsed.kind == POD else self._service(parsed)
 
-    def _pod(self, asked: NameQuestion) -> _Found | None:
-        text = label_address(asked.service)
+    def _pod(self, parsed: NameQuestion) -> _Backend | None:
+        text = label_to_address(parsed.service)
         address = parse_address(text)
         if address is None or address.text != text:
             return None
         self.basis.add(address_token(text))
-        pods = self.cluster.locators.named(text)
-        if not any(namespace == asked.namespace for namespace, _ in pods):
+        pods = self.cluster.locators.resolvable_pods_at(text)
+        if not any(namespace == parsed.namespace for namespace, _ in pods):
             return None
-        pod = NamedEndpoint(text, packed(text), asked.service, _POD_PORTS, "", "", NO_HINT)
-        return _Found(EndpointIndex([pod]), asked, (asked.namespace, POD))
+        pod = NamedEndpoint(text, pack_address(text), parsed.service, _POD_PORTS, "", "", NO_HINT)
+        return _Backend(EndpointIndex([pod]), parsed, (parsed.namespace, POD))
 
-    def _service(self, asked: NameQuestion) -> _Found | None:
-        key = (asked.namespace, asked.service)
+    def _service(self, parsed: NameQuestion) -> _Backend | None:
+        key = (parsed.namespace, parsed.service)
         self.basis.add(service_token(*key))
         entry = self.cluster.directory.entry(key)
-        if entry is None or (asked.zone and not entry.headless):
+        if entry is None or (parsed.zone and not entry.headless):
             return None
-        if entry.external is not None:
-            bare = not (asked.endpoint or asked.port or asked.protocol)
-            return _Found(alias=entry.external) if bare and _is_name(entry.external) else None
+        if entry.external_name is not None:
+            bare = not (parsed.endpoint or parsed.port or parsed.protocol)
+            return (
+                _Backend(alias=entry.external_name)
+                if bare and _is_name(entry.external_name)
+                else None
+            )
         name = (entry.name, entry.namespace, SVC)
-        if not entry.headless and not asked.endpoint:
-            if not any(port.matches(asked.port, asked.protocol) for port in entry.ports):
+        if not entry.headless and not parsed.endpoint:
+            if not any(port.matches(parsed.port, parsed.protocol) for port in entry.ports):
                 return None
             own = [
                 NamedEndpoint("", address, "", entry.ports, "", "", NO_HINT)
                 for address in entry.addresses
             ]
-            return _Found(EndpointIndex(own), asked, name)
-        return self._of_endpoints(asked, entry, name)
+            return _Backend(EndpointIndex(own), parsed, name)
+        return self._of_endpoints(parsed, entry, name)
 
     def _of_endpoints(
-        self, asked: NameQuestion, entry: NamedService, name: tuple[str, ...]
-    ) -> _Found | None:
+        self, parsed: NameQuestion, entry: NamedService, name: tuple[str, ...]
+    ) -> _Backend | None:
         """The requested endpoints; None if there are none at all."""
         known = self.cluster.directory.endpoints((entry.namespace, entry.name))
-        if asked.endpoint:
-            known = known.of_host(asked.endpoint)
-        known = known.with_port(asked.port, asked.protocol)
-        if asked.zone:
-            there = known.of_zone(asked.zone)
-            return _Found(there or (known if asked.prefer else NO_ENDPOINTS), asked, name)
+        if parsed.endpoint:
+            known = known.of_host(parsed.endpoint)
+        known = known.with_port(parsed.port, parsed.protocol)
+        if parsed.zone:
+            there = known.of_zone(parsed.zone)
+            return _Backend(there or (known if parsed.prefer else NO_ENDPOINTS), parsed, name)
         if not known:
             return None
-        return _Found(known, asked, name, chooser=entry if asked.whole_service else None)
+        return _Backend(known, parsed, name, chooser=entry if parsed.names_all_endpoints else None)
 
-    def _chosen(self, found: _Found) -> EndpointIndex:
+    def _chosen(self, backend: _Backend) -> EndpointIndex:
         """The endpoints that are for the client, each family decided by itself."""
-        entry, endpoints = found.chooser, found.endpoints
-        if entry is None or not endpoints.by_place(entry.keys, peers=entry.peers):
+        entry, endpoints = backend.chooser, backend.endpoints
+        if entry is None:
+            return endpoints
+        keys, peers = entry.topology_keys, entry.peer_discovery
+        if not endpoints.by_location(keys, peers=peers):
             return endpoints
         self.near = True
-        each = {one.address: one for one in reversed(endpoints.every)}
-        locators = self.cluster.locators
+        each = {endpoint.address: endpoint for endpoint in reversed(endpoints.every)}
         nodes = {}
-        if entry.keys:
-            nodes = {one.node: locators.labels(one.node) for one in each.values() if one.node}
+        if keys:
+            names = {endpoint.node for endpoint in each.values() if endpoint.node}
+            nodes = {name: self.cluster.locators.labels_of(name) for name in names}
             self.basis.update(map(node_token, nodes))
-        place = ProxyLocation.labelled(self.spot.node, self.spot.labels)
+        client = ClientLocation.of_labels(self.location.node, self.location.labels)
         chosen: set[str] = set()
         for size in (4, 16):
-            family = [one for one in each.values() if len(one.packed) == size]
-            selection = near(family, place, entry.keys, nodes, peers=entry.peers)
-            chosen.update(one.address for one in selection.targets)
-        every = [one for one in endpoints.every if one.address in chosen]
-        self.same = blake2b(" ".join(one.address for one in every).encode()).digest()
+            family = [endpoint for endpoint in each.values() if len(endpoint.packed) == size]
+            selection = choose_for_client(family, client, keys, nodes, peer_discovery=peers)
+            chosen.update(endpoint.address for endpoint in selection.endpoints)
+        every = [endpoint for endpoint in endpoints.every if endpoint.address in chosen]
+        self.same = blake2b(" ".join(endpoint.address for endpoint in every).encode()).digest()
         return EndpointIndex(every)
 
-    def _services(self, question: Question, found: _Found, zone: bytes) -> _Made:
+    def _services(self, question: Question, backend: _Backend, zone: bytes) -> _Records:
         """SRV records and the addresses of their targets; all weigh the same, at least 1."""
-        asked, every = found.asked, self._chosen(found).every
+        parsed, every = backend.parsed, self._chosen(backend).every
         weight = 1
         if len(every) < _HEAVY:
-            count = sum(len(_matching(one, asked)) for one in every)
+            count = sum(len(_matching(endpoint, parsed)) for endpoint in every)
             weight = max(1, 100 // count) if count else 0
-        name = name_of(found.name)[:-1] + zone
+        name = name_of(backend.name)[:-1] + zone
 
         def answers(items: Iterable[NamedEndpoint]) -> Iterator[ResourceRecord]:
             sent: set[tuple[bytes, int]] = set()
-            for one in items:
-                target = _below(one.host, name)
-                for port in _matching(one, asked):
+            for endpoint in items:
+                target = _below(endpoint.host, name)
+                for port in _matching(endpoint, parsed):
                     if target is None or port.number == NO_PORT or (target, port.number) in sent:
                         continue
                     sent.add((target, port.number))
@@ -437,39 +449,39 @@ class _Asking:
 
         def glue(items: Iterable[NamedEndpoint]) -> Iterator[ResourceRecord]:
             sent: set[tuple[bytes, bytes]] = set()
-            for one in items:
-                target = _below(one.host, name)
-                ports = any(port.number != NO_PORT for port in _matching(one, asked))
-                if target is None or not ports or (target, one.packed) in sent:
+            for endpoint in items:
+                target = _below(endpoint.host, name)
+                ports = any(port.number != NO_PORT for port in _matching(endpoint, parsed))
+                if target is None or not ports or (target, endpoint.packed) in sent:
                     continue
-                sent.add((target, one.packed))
-                yield address_record(target, TTL, one.packed)
+                sent.add((target, endpoint.packed))
+                yield address_record(target, TTL, endpoint.packed)
 
         some = next(answers(every), None) is not None
-        return _Made(spread=Spread(every, answers, glue) if some else None)
+        return _Records(spread=Spread(every, answers, glue) if some else None)
 
-    def _addresses(self, question: Question, found: _Found, domain: bytes) -> _Made:
+    def _addresses(self, question: Question, backend: _Backend, domain: bytes) -> _Records:
         """Address records, behind the aliases that lead to them; nothing if they lead nowhere."""
         aliases: list[ResourceRecord] = []
         name, lower = question.name, question.lower
-        while found.alias is not None:
-            target = _target(found.alias)
+        while backend.alias is not None:
+            target = _target(backend.alias)
             if target is None or is_within(target.lower(), lower):
-                return _Made()
+                return _Records()
             step = ResourceRecord(name, RecordType.CNAME, TTL, targets=(target,))
             if len(aliases) >= ALIASES or step in aliases:
-                return _Made()
+                return _Records()
             aliases.append(step)
             name, lower = target, target.lower()
             if not is_within(lower, domain):
-                return _Made(aliases, outside=target)
-            asked = parse_name(labels_of(lower[: len(lower) - len(domain)] + b"\0"))
-            further = None if asked is None else self._find(asked)
+                return _Records(aliases, outside=target)
+            parsed = parse_name(labels_of(lower[: len(lower) - len(domain)] + b"\0"))
+            further = None if parsed is None else self._find(parsed)
             if further is None:
-                return _Made()
-            found = further
-        addresses = self._chosen(found).addresses(_SIZES[question.type])
-        return _Made(aliases, spread=_spread(name, addresses)) if addresses else _Made()
+                return _Records()
+            backend = further
+        addresses = self._chosen(backend).addresses(_SIZES[question.type])
+        return _Records(aliases, spread=_spread(name, addresses)) if addresses else _Records()
 
 
 def _spread(name: bytes, addresses: Sequence[bytes]) -> Spread[bytes]:
@@ -479,8 +491,8 @@ def _spread(name: bytes, addresses: Sequence[bytes]) -> Spread[bytes]:
     return Spread(addresses, answers)
 
 
-def _matching(one: NamedEndpoint, asked: NameQuestion) -> list[Port]:
-    return [port for port in one.ports if port.matches(asked.port, asked.protocol)]
+def _matching(endpoint: NamedEndpoint, parsed: NameQuestion) -> list[NamedPort]:
+    return [port for port in endpoint.ports if port.matches(parsed.port, parsed.protocol)]
 
 
 def _below(host: str, name: bytes) -> bytes | None:

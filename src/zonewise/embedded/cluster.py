@@ -2,8 +2,8 @@
 
 ``start`` serves (or, without a port, only callers in this process), ``run`` runs the components,
 ``close`` ends both. A cluster needs no order between its parts: each waits for its own stores and
-finds its work in objects. Options are in ``ClusterSettings``; what the layers above add
-(controllers of their own, a dashboard) is passed as further parts.
+finds its work in objects. Options are in ``ClusterSettings``; what the layers above add (a name
+server, a network) they add to ``program``.
 
 Time and randomness are arguments: with a virtual clock, and ``inline`` so that no thread is waited
 for, a cluster runs an hour in seconds.
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zonewise.api.objects.apps import (
     DaemonSet,
@@ -25,42 +26,58 @@ from zonewise.api.objects.apps import (
     StatefulSet,
 )
 from zonewise.api.objects.budgets import DisruptionLedger, DomainRollout, TopologyDisruptionBudget
-from zonewise.controllers.budgets import BudgetsController, BudgetsSettings
-from zonewise.controllers.rollouts import RolloutsController, RolloutsSettings
-from zonewise.disruption import BudgetsCache
-from zonewise.disruption.definitions import definitions
+from zonewise.api.objects.locator import PodLocator
+from zonewise.controllers.budgets.controller import BudgetsController, BudgetsSettings
+from zonewise.controllers.hints.controller import HintsController, HintsSettings
+from zonewise.controllers.locators.controller import LocatorsController, LocatorsSettings
+from zonewise.controllers.locators.definition import definition
+from zonewise.controllers.rollouts.controller import RolloutsController, RolloutsSettings
+from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.definitions.schemas import resource_definitions
 from zonewise.embedded import built_in
 from zonewise.embedded.apiserver import server
 from zonewise.embedded.components import kubelet
-from zonewise.embedded.components.disruption.budgets import Budgets
-from zonewise.embedded.components.endpointslices.mirroring import Mirroring
-from zonewise.embedded.components.nodelifecycle import NodeLifecycle, PodCollector, TaintEviction
-from zonewise.embedded.components.scheduler.scheduler import Scheduler
-from zonewise.embedded.components.serviceaccount.tokens import AccountTokens
-from zonewise.embedded.components.volumes import (
-    AttachDetach,
-    Binder,
-    Ephemeral,
-    Protection,
-    Provisioner,
+from zonewise.embedded.components.disruption.budgets import DisruptionController
+from zonewise.embedded.components.endpointslices.mirroring import EndpointSliceMirroringController
+from zonewise.embedded.components.nodelifecycle import (
+    NodeLifecycleController,
+    PodGCController,
+    TaintEvictionController,
 )
-from zonewise.embedded.components.workloads.cronjobs.controller import CronJobs
-from zonewise.embedded.components.workloads.daemonsets.controller import DaemonSets
-from zonewise.embedded.components.workloads.deployments.controller import Deployments
-from zonewise.embedded.components.workloads.jobs.controller import Jobs
+from zonewise.embedded.components.scheduler.scheduler import Scheduler
+from zonewise.embedded.components.serviceaccount.tokens import TokensController
+from zonewise.embedded.components.volumes import (
+    AttachDetachController,
+    EphemeralVolumeController,
+    PersistentVolumeController,
+    SimulatedProvisioner,
+    VolumeProtectionController,
+)
+from zonewise.embedded.components.workloads.cronjobs.controller import CronJobController
+from zonewise.embedded.components.workloads.daemonsets.controller import DaemonSetController
+from zonewise.embedded.components.workloads.deployments.controller import DeploymentController
+from zonewise.embedded.components.workloads.jobs.controller import JobController
 from zonewise.embedded.components.workloads.removal import RemovalMode
-from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSets
-from zonewise.embedded.components.workloads.statefulsets.controller import StatefulSets
-from zonewise.embedded.domain_guard import DomainGuard
+from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSetController
+from zonewise.embedded.components.workloads.statefulsets.controller import StatefulSetController
 from zonewise.embedded.seed.seeder import Obj, Seeder
 from zonewise.embedded.simulated_traffic import SimulatedTraffic
-from zonewise.runtime.controller.components import Component, ComponentContext, ComponentGroup
-from zonewise.webhook import Granting
+from zonewise.embedded.stored_budgets import StoredBudgets
+from zonewise.runtime.controller.recorder import RecorderLimits
+from zonewise.runtime.program.program import Program
+from zonewise.webhook.gate import DisruptionGate
+
+if TYPE_CHECKING:
+    from zonewise.embedded.csi_driver import EmbeddedDriver
+
+EVENTS = RecorderLimits(queue=20_000)
+"""A cluster that comes up has many events at once."""
 
 OWNERS = (Deployment, ReplicaSet, ReplicationController, StatefulSet, DaemonSet)
 """Owners of pods, of the types that all parts share."""
 
-Parts = Mapping[str, Callable[[ComponentContext], Component]]
+BATCH = 0.1
+"""Many pods become ready at once on one machine: seconds that their slices and locators wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +108,7 @@ class EmbeddedCluster:
         rng: random.Random,
         identities: random.Random | None = None,
         inline: bool = False,
-        parts: Parts | None = None,
+        driver: EmbeddedDriver | None = None,
     ) -> None:
         settings = settings or ClusterSettings()
         self.server = server.ApiServer(
@@ -104,28 +121,91 @@ class EmbeddedCluster:
         )
         self.server.admission.add(built_in.admit)
         self.server.webhooks.skip = built_in.is_built_in
-        self.components = ComponentGroup(self.server.connect, clock=clock, rng=rng)
+        self.program = Program(self.server.connect, clock=clock, rng=rng, events=EVENTS)
         self.client = self.server.connect("zonewise")
         self.seeder = Seeder(self.client, self.server.registry)
-        budgets_cache = self._guarded(clock)
-        self.clients = SimulatedTraffic(
-            self.components.context("clients"), gates=settings.api.gates
-        )
-        for name, make in {**_parts(settings, budgets_cache), **(parts or {})}.items():
-            self.components.add(name, make)
-        self.components.add("resourcequota-controller", lambda _: self.server.quota_status)
-        self.components.add("simulated clients", lambda _: self.clients)
+        budgets_cache = self._gate_evictions(clock)
+        self.clients = SimulatedTraffic(self.program.context("clients"), gates=settings.api.gates)
+        self._add_kubernetes(settings, budgets_cache, driver)
+        self._add_zonewise(settings, budgets_cache)
+        if driver is not None:
+            driver.add_controllers(self.program)
+        self.program.run_beside("simulated clients", self.clients)
 
-    def _guarded(self, clock: Callable[[], float]) -> BudgetsCache:
-        """Have evictions check the budgets per domain."""
+    def _add_kubernetes(
+        self, settings: ClusterSettings, budgets_cache: BudgetsCache, driver: EmbeddedDriver | None
+    ) -> None:
+        """Kubernetes' own controllers, under its names for them."""
+        add, removal = self.program.add, settings.removal
+        add("default-scheduler", Scheduler)
+        volumes = driver.pod_volumes if driver is not None else None
+        add("kubelet", kubelet.Kubelets, settings.kubelets, volumes)
+        add("node-controller", NodeLifecycleController)
+        add("taint-eviction-controller", TaintEvictionController)
+        add("pod-garbage-collector", PodGCController)
+        add("deployment-controller", DeploymentController, removal=removal)
+        add(
+            "replicaset-controller",
+            ReplicaSetController,
+            removal=removal,
+            budgets_cache=budgets_cache,
+        )
+        add(
+            "replication-controller",
+            ReplicaSetController,
+            kind=ReplicationController,
+            removal=removal,
+            budgets_cache=budgets_cache,
+        )
+        add(
+            "statefulset-controller",
+            StatefulSetController,
+            removal=removal,
+            budgets_cache=budgets_cache,
+        )
+        add(
+            "daemonset-controller",
+            DaemonSetController,
+            removal=removal,
+            budgets_cache=budgets_cache,
+        )
+        add("job-controller", JobController)
+        add("cronjob-controller", CronJobController)
+        add("disruption-controller", DisruptionController)
+        add("tokens-controller", TokensController)
+        add("endpointslicemirroring-controller", EndpointSliceMirroringController)
+        add("persistentvolume-binder", PersistentVolumeController)
+        add("attachdetach-controller", AttachDetachController)
+        add("volume-protection-controller", VolumeProtectionController)
+        add("ephemeral-volume-controller", EphemeralVolumeController)
+        add("volume-provisioner", SimulatedProvisioner)
+        self.program.run_beside("resourcequota-controller", self.server.quota_status)
+
+    def _add_zonewise(self, settings: ClusterSettings, budgets_cache: BudgetsCache) -> None:
+        """Our own controllers: what ``zonewise controller`` runs on a real cluster."""
+        add = self.program.add
+        hints = HintsSettings(gates=settings.api.gates, batch=BATCH)
+        add("endpointslice-controller", HintsController, hints)
+        add("podlocator-controller", LocatorsController, LocatorsSettings(batch=BATCH))
+        budgets = BudgetsSettings(labelled=False, steer=False, owners=OWNERS)
+        add("zonewise-budgets", BudgetsController, budgets, budgets_cache=budgets_cache)
+        rollouts = RolloutsSettings(owners=OWNERS)
+        add("zonewise-rollouts", RolloutsController, rollouts, budgets_cache=budgets_cache)
+
+    def _gate_evictions(self, clock: Callable[[], float]) -> BudgetsCache:
+        """Have evictions ask the same gate that is a webhook on a real cluster."""
         budgets_cache = BudgetsCache()
-        cache = self.components.cache
+        cache = self.program.cache
         for cls, listener in budgets_cache.listeners(OWNERS).items():
             cache.store(cls).on_change(listener)
-        granting = Granting(
-            self.server.connect("disruption-guard"), budgets_cache, clock, plain=False
+        self.server.evictions.gate = DisruptionGate(
+            cache,
+            self.server.connect("disruption-guard"),
+            clock,
+            budgets_cache=budgets_cache,
+            plain=False,
+            refresh=StoredBudgets(self.server.state, budgets_cache).refresh,
         )
-        self.server.evictions.guard = DomainGuard(self.server.state, cache, budgets_cache, granting)
         return budgets_cache
 
     async def plant_classes(self, objects: Iterable[Obj]) -> None:
@@ -133,89 +213,32 @@ class EmbeddedCluster:
 
         Before ``run``: the provisioner then finds them, and makes no other default beside theirs.
         """
-        await self.seeder.plant(one for one in objects if one["kind"] == "StorageClass")
+        await self.seeder.create(one for one in objects if one["kind"] == "StorageClass")
 
     async def run(self) -> None:
         """Let the components work until cancelled; raises what ended it."""
-        await self.seeder.plant(definitions())
-        await self._serves_budgets()
+        await self.seeder.create([*resource_definitions(), definition()])
+        await self._serves_definitions()
         self.server.running = True
         try:
-            await self.components.run()
-        except ExceptionGroup as group:
-            first: Exception = group
-            while isinstance(first, ExceptionGroup):
-                first = first.exceptions[0]
-            raise first from first.__cause__
+            await self.program.run()
         finally:
             self.server.running = False
 
-    async def _serves_budgets(self) -> None:
-        """Wait for the kinds of budgets per domain, served a moment after they were written."""
+    async def _serves_definitions(self) -> None:
+        """Wait for the kinds of our own, served a moment after their definitions were written."""
         registry, served = self.server.registry, asyncio.Event()
-        kinds = [
-            one.resource for one in (TopologyDisruptionBudget, DisruptionLedger, DomainRollout)
-        ]
+        kinds = (TopologyDisruptionBudget, DisruptionLedger, DomainRollout, PodLocator)
+        resources = [kind.resource for kind in kinds]
 
-        def look() -> None:
-            if all(registry.of(one.api_version, one.kind) for one in kinds):
+        def check() -> None:
+            if all(registry.by_kind(resource.api_version, resource.kind) for resource in resources):
                 served.set()
 
-        registry.on_change(look)
-        look()
+        registry.on_change(check)
+        check()
         await served.wait()
 
     async def close(self) -> None:
         """Stop serving."""
         await self.server.close()
-
-
-def _budgets(context: ComponentContext, budgets_cache: BudgetsCache) -> BudgetsController:
-    return BudgetsController(
-        context,
-        settings=BudgetsSettings(labelled=False, steer=False, owners=OWNERS),
-        budgets_cache=budgets_cache,
-    )
-
-
-def _rollouts(context: ComponentContext, budgets_cache: BudgetsCache) -> RolloutsController:
-    return RolloutsController(
-        context, budgets_cache=budgets_cache, settings=RolloutsSettings(owners=OWNERS)
-    )
-
-
-def _parts(settings: ClusterSettings, budgets_cache: BudgetsCache) -> Parts:
-    """All components of an embedded cluster, under their Kubernetes names."""
-    removal = settings.removal
-    return {
-        "default-scheduler": Scheduler,
-        "kubelet": lambda context: kubelet.Kubelets(context, settings.kubelets),
-        "node-controller": NodeLifecycle,
-        "taint-eviction-controller": TaintEviction,
-        "pod-garbage-collector": PodCollector,
-        "deployment-controller": lambda context: Deployments(context, removal=removal),
-        "replicaset-controller": lambda context: ReplicaSets(
-            context, removal=removal, budgets_cache=budgets_cache
-        ),
-        "replication-controller": lambda context: ReplicaSets(
-            context, removal=removal, kind=ReplicationController, budgets_cache=budgets_cache
-        ),
-        "statefulset-controller": lambda context: StatefulSets(
-            context, removal=removal, budgets_cache=budgets_cache
-        ),
-        "daemonset-controller": lambda context: DaemonSets(
-            context, removal=removal, budgets_cache=budgets_cache
-        ),
-        "job-controller": Jobs,
-        "cronjob-controller": CronJobs,
-        "disruption-controller": Budgets,
-        "zonewise-budgets": lambda context: _budgets(context, budgets_cache),
-        "zonewise-rollouts": lambda context: _rollouts(context, budgets_cache),
-        "tokens-controller": AccountTokens,
-        "endpointslicemirroring-controller": Mirroring,
-        "persistentvolume-binder": Binder,
-        "attachdetach-controller": AttachDetach,
-        "volume-protection-controller": Protection,
-        "ephemeral-volume-controller": Ephemeral,
-        "volume-provisioner": Provisioner,
-    }

@@ -6,7 +6,7 @@ impossible (no root, a container without permission, no mkfs) volumes are folder
 links.
 
 The pools are in the ConfigMap ``zonewise-system/csi``, key ``config.json``, in the form that
-``zonewise csi --config`` reads; a change counts at once, a faulty one changes nothing and is
+``zonewise csi --config`` reads; a change applies at once, an invalid one changes nothing and is
 reported. As long as the annotation ``csi.zonewise.io/pools: by-zone`` exists, each zone that a node
 is in gets a pool of its own; remove it to manage the pools yourself.
 """
@@ -17,66 +17,75 @@ import asyncio
 import json
 import os
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zonewise.api.errors import AlreadyExists, ApiError, ConfigError
 from zonewise.api.meta import Key, ObjectMeta
+from zonewise.api.objects.apiextensions import CustomResourceDefinition
 from zonewise.api.objects.core import Node
-from zonewise.api.objects.extensions import CustomResourceDefinition
 from zonewise.api.objects.snapshots import VolumeSnapshot, VolumeSnapshotClass
 from zonewise.api.objects.storage import CSIDriver, CSIDriverSpec, StorageClass
 from zonewise.csi.backends.folders import filesystems, mounts
 from zonewise.csi.backends.folders.node import FolderNode
-from zonewise.csi.driver import DataFolder, open_data, open_driver
+from zonewise.csi.driver import DataFolder, open_data_folder, open_driver
+from zonewise.csi.errors import CsiError
 from zonewise.csi.node_domain import FixedDomain, StoredDomain
 from zonewise.csi.services.node import NodeService
 from zonewise.csi.services.plugin import NO_CLUSTER
-from zonewise.csi.status import CsiError
-from zonewise.csi.takeover import CONFIG, KEY, FollowedConfiguration, TakeoverController
+from zonewise.csi.takeover import (
+    CONFIG_KEY,
+    CONFIG_MAP,
+    FollowedConfiguration,
+    TakeoverController,
+    TakeoverSettings,
+)
 from zonewise.csi.takeover.controller import StatesByCluster
 from zonewise.csi.transport.calls import Calls, CallWorker
 from zonewise.csi.transport.client import CsiClient, InProcessClient
 from zonewise.embedded.components import kubelet
 from zonewise.embedded.csi_sidecars.pod_mounts import PodMounts
-from zonewise.embedded.csi_sidecars.provisioner import DriverLoops
-from zonewise.embedded.csi_sidecars.registration import Registration
+from zonewise.embedded.csi_sidecars.registration import DriverRegistrar
+from zonewise.embedded.csi_sidecars.sidecars import DriverSidecars
 from zonewise.embedded.csi_sidecars.snapshot_definitions import definitions
 from zonewise.embedded.leftovers.volumes import VolumeRecord
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap, ensure_namespace
 from zonewise.runtime.cache.store import Store
-from zonewise.runtime.controller.components import Component, ComponentContext
 from zonewise.runtime.controller.controller import Controller
 from zonewise.runtime.process.logs import logger
-from zonewise.storage.configuration import StorageConfiguration, parse_configuration
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.runtime.program.program import Program
+from zonewise.storage.configuration import (
+    TAKEOVER_MEMBER,
+    StorageConfiguration,
+    parse_configuration,
+)
 from zonewise.storage.domains import DomainLabels, parse_domain_labels
-from zonewise.storage.takeover.editing import MAP
-from zonewise.topology import ZONE_LABEL, zone_of
+from zonewise.topology.nodes import ZONE_LABEL, zone_of
 
 DRIVER = "csi.zonewise.io"
-CLASS = "zonal"
-NAME = CONFIG
-BY_ZONE = "csi.zonewise.io/pools"
+CLASS_NAME = "zonal"
+POOLS_ANNOTATION = "csi.zonewise.io/pools"
 POOL_SIZE = "10Gi"
-POLL = 0.1
+POLL_SECONDS = 0.1
 
-_KEY: Key = (NAMESPACE, NAME)
+_KEY: Key = (NAMESPACE, CONFIG_MAP)
 _log = logger("csi")
 
 
 def can_mount(folder: Path) -> bool:
-    """Whether images can be made and mounted below a folder; tried, as root alone proves little."""
+    """Whether images can be created and mounted below a folder; tried, as root may not suffice."""
     if os.geteuid() != 0 or not os.access("/dev/loop-control", os.R_OK | os.W_OK):
         return False
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        filesystems.require(filesystems.EXT4)
+        filesystems.require_mkfs(filesystems.EXT4)
         with tempfile.TemporaryDirectory(dir=folder) as name:
-            place = Path(name)
-            mounts.bind(place, place, readonly=False)
-            mounts.unmount(place)
+            path = Path(name)
+            mounts.bind(path, path, readonly=False)
+            mounts.unmount(path)
     except (CsiError, OSError):
         return False
     return True
@@ -92,7 +101,7 @@ class EmbeddedDriver:
         data = self._folder / "csi"
         mountable = can_mount(data) if privileged is None else privileged
         self._record = VolumeRecord.claim(self._folder) if mountable else None
-        self._data: DataFolder = open_data(data, privileged=mountable)
+        self._data: DataFolder = open_data_folder(data, privileged=mountable)
         self.followed = FollowedConfiguration()
         driver = open_driver(
             DRIVER,
@@ -113,29 +122,27 @@ class EmbeddedDriver:
         """Whether volumes are mounted; else they are folders with links to them."""
         return self._data.pools.privileged
 
-    def parts(
-        self, settings: kubelet.KubeletSettings
-    ) -> dict[str, Callable[[ComponentContext], Component]]:
-        """The components of the driver, the kubelets included."""
-        return {
-            "kubelet": lambda context: kubelet.Kubelets(context, settings, self._volumes),
-            "csi-configuration": lambda context: PoolConfiguration(context, self),
-            "csi-registration": lambda context: Registration(
-                context, DRIVER, lambda node: self._client(context.cache.store(Node), node)
-            ),
-            "csi-provisioner": lambda context: _Program(context, self._controller, self.followed),
-            "csi-takeover": lambda context: TakeoverController(
-                context, self.followed, self._labels, namespace=NAMESPACE, states=self._states
-            ),
-        }
+    def add_controllers(self, program: Program) -> None:
+        """Register the driver on nodes, serve claims and snapshots, keep takeovers."""
+        nodes = program.cache.store(Node)
+        program.add("csi-configuration", PoolConfiguration, self)
+        program.add("csi-registration", DriverRegistrar, DRIVER, partial(self._client, nodes))
+        program.add("csi-provisioner", _DriverSetup, self._controller, self.followed)
+        takeover = TakeoverSettings(
+            source=self.followed,
+            labels=self._labels,
+            namespace=NAMESPACE,
+            read_states=self._get_states,
+        )
+        program.add("csi-takeover", TakeoverController, takeover)
 
     def use(self, configuration: StorageConfiguration) -> None:
-        """From now on these are the pools."""
+        """Use the pools of a configuration from now on."""
         self._data.pools.prepare(configuration)
         self.followed.use(configuration)
 
-    async def _states(self, configuration: StorageConfiguration) -> StatesByCluster:
-        return {NO_CLUSTER: await self._worker(lambda: self._data.pools.states(configuration))}
+    async def _get_states(self, configuration: StorageConfiguration) -> StatesByCluster:
+        return {NO_CLUSTER: await self._worker(lambda: self._data.pools.pool_states(configuration))}
 
     @property
     def labels(self) -> DomainLabels:
@@ -143,7 +150,7 @@ class EmbeddedDriver:
         return self._labels
 
     async def unmount(self) -> None:
-        """Take every volume off its pod's path."""
+        """Unmount every volume of every pod."""
         if self._mounts is not None:
             await self._mounts.close()
 
@@ -153,26 +160,27 @@ class EmbeddedDriver:
         if self._record is not None:
             self._record.close()
 
-    def _volumes(self, context: ComponentContext) -> PodMounts:
+    def pod_volumes(self, context: ControllerContext) -> PodMounts:
+        """What mounts volumes for the kubelets."""
         nodes = context.cache.store(Node)
 
-        def alive(node: str) -> bool:
-            found = nodes.get(("", node))
-            return found is None or kubelet.FAILED not in found.metadata.annotations
+        def is_alive(name: str) -> bool:
+            node = nodes.get(("", name))
+            return node is None or kubelet.FAILED_ANNOTATION not in node.metadata.annotations
 
         self._mounts = PodMounts(
             context,
             self._folder / "nodes",
             DRIVER,
             lambda node: self._client(nodes, node),
-            alive,
+            is_alive,
         )
         return self._mounts
 
     def _client(self, nodes: Store[Node], name: str) -> CsiClient:
-        """The driver as it is on a node."""
-        found = self._nodes.get(name)
-        if found is None:
+        """The client of the driver on a node."""
+        client = self._nodes.get(name)
+        if client is None:
             service = NodeService(
                 self._plugin,
                 FolderNode(self._data.pools),
@@ -180,25 +188,23 @@ class EmbeddedDriver:
                 domain=StoredDomain(nodes, name, self._labels),
             )
             calls = Calls(service.bindings(), worker=self._worker)
-            found = self._nodes[name] = InProcessClient(calls)
-        return found
+            client = self._nodes[name] = InProcessClient(calls)
+        return client
 
 
 class PoolConfiguration:
-    """Follows the ConfigMap with the pools, and adds one for each new zone if it may."""
+    """Follows the ConfigMap with the pools, and adds one for each new zone if that is allowed."""
 
-    def __init__(self, context: ComponentContext, driver: EmbeddedDriver) -> None:
+    def __init__(self, context: ControllerContext, driver: EmbeddedDriver) -> None:
         self._context = context
         self._driver = driver
         self._text = ""
-        self._controller: Controller[Key] = Controller(
-            "csi configuration", self._sync, cache=context.cache, rng=context.rng
-        )
+        self._controller: Controller[Key] = context.controller("csi configuration", self._sync)
         self._maps = self._controller.watches(
             ConfigMap,
             lambda _: (_KEY,),
             namespace=NAMESPACE,
-            field_selector=f"metadata.name={NAME}",
+            field_selector=f"metadata.name={CONFIG_MAP}",
         )
         self._nodes = self._controller.watches(Node, lambda _: (_KEY,), when=_zone_changed)
 
@@ -209,107 +215,109 @@ class PoolConfiguration:
 
     async def _sync(self, _: Key) -> float | None:
         zones = sorted({zone for node in self._nodes if (zone := zone_of(node))})
-        found = self._maps.get(_KEY)
-        if found is None:
+        config_map = self._maps.get(_KEY)
+        if config_map is None:
             if zones:
                 await self._create(zones)
             return None
-        text = str(found.get("data", KEY, default=""))
+        text = str(config_map.get("data", CONFIG_KEY, default=""))
         if text != self._text:
-            self._take_over(found, text)
-        by_zone = found.metadata.annotations.get(BY_ZONE) == "by-zone"
+            self._apply(config_map, text)
+        by_zone = config_map.metadata.annotations.get(POOLS_ANNOTATION) == "by-zone"
         # An invalid configuration is left to its author: a pool added there would not count, and be
         # added again and again.
         if by_zone and self._driver.followed.problem is None:
-            await self._add_zones(text, zones, found.metadata.resource_version)
+            await self._add_zones(text, zones, config_map.metadata.resource_version)
         return None
 
     async def _create(self, zones: list[str]) -> None:
         value: dict[str, Any] = {"version": 2, "pools": [_pool(zone) for zone in zones]}
-        if taken := self._driver.followed.current.takeover.targets:
+        if takeovers := self._driver.followed.current.takeover.targets:
             # Deleting the ConfigMap does not mean that a failed zone is back.
-            value[MAP] = {source: list(by) for source, by in taken.items()}
+            value[TAKEOVER_MEMBER] = {
+                source: list(targets) for source, targets in takeovers.items()
+            }
         body = {
             "metadata": {
-                "name": NAME,
+                "name": CONFIG_MAP,
                 "namespace": NAMESPACE,
-                "annotations": {BY_ZONE: "by-zone"},
+                "annotations": {POOLS_ANNOTATION: "by-zone"},
             },
-            "data": {KEY: _written(value)},
+            "data": {CONFIG_KEY: _format(value)},
         }
         with suppress(AlreadyExists):
             await self._context.client.create(ConfigMap(body))
 
-    def _take_over(self, item: Any, text: str) -> None:
+    def _apply(self, config_map: Any, text: str) -> None:
         try:
-            found = parse_configuration(text, self._driver.labels)
+            configuration = parse_configuration(text, self._driver.labels)
         except ConfigError as error:
-            note = f"{KEY} changes nothing, pools and takeover stay as they were: {error}"
+            note = f"{CONFIG_KEY} changes nothing, pools and takeover stay as they were: {error}"
             _log.error(note)
             self._context.recorder.event(
-                item, type="Warning", reason="InvalidConfiguration", action="Read", note=note
+                config_map, type="Warning", reason="InvalidConfiguration", action="Read", note=note
             )
             self._driver.followed.refuse(str(error))
         else:
-            self._driver.use(found.after(self._driver.followed.current))
+            self._driver.use(configuration.inherit_takeover(self._driver.followed.current))
         self._text = text
 
     async def _add_zones(self, text: str, zones: list[str], version: str) -> None:
-        known = {
+        pooled_zones = {
             value
             for pool in self._driver.followed.current.pools
             for value in pool.segments.values()
         }
-        new = [zone for zone in zones if zone not in known]
+        new_zones = [zone for zone in zones if zone not in pooled_zones]
         value = json.loads(text)
-        if new and isinstance(value, dict):
-            value["pools"] = [*value.get("pools", []), *map(_pool, new)]
-            body = {"metadata": {"resourceVersion": version}, "data": {KEY: _written(value)}}
-            await self._context.client.patch(ConfigMap, NAME, NAMESPACE, body)
+        if new_zones and isinstance(value, dict):
+            value["pools"] = [*value.get("pools", []), *map(_pool, new_zones)]
+            body = {"metadata": {"resourceVersion": version}, "data": {CONFIG_KEY: _format(value)}}
+            await self._context.client.patch(ConfigMap, CONFIG_MAP, NAMESPACE, body)
 
 
-class _Program:
+class _DriverSetup:
     """Registers the driver in the cluster, then serves claims and snapshots."""
 
     def __init__(
-        self, context: ComponentContext, client: CsiClient, followed: FollowedConfiguration
+        self, context: ControllerContext, client: CsiClient, followed: FollowedConfiguration
     ) -> None:
         self._client = context.client
         self._followed = followed
-        self._loops = DriverLoops(context, client, namespace=NAMESPACE, snapshots=True)
+        self._sidecars = DriverSidecars(context, client, namespace=NAMESPACE, snapshots=True)
 
     async def run(self) -> None:
         """Work until cancelled."""
-        forget = self._followed.on_news(self._loops.capacity_changed)
+        unsubscribe = self._followed.on_status_change(self._sidecars.capacity_changed)
         try:
             await self._run()
         finally:
-            forget()
+            unsubscribe()
 
     async def _run(self) -> None:
         await ensure_namespace(self._client)
-        for one in definitions():
-            name = one["metadata"]["name"]
-            await self._client.apply(CustomResourceDefinition, name, None, one, force=True)
-        await self._served()
-        for item in _objects():
+        for definition in definitions():
+            name = definition["metadata"]["name"]
+            await self._client.apply(CustomResourceDefinition, name, None, definition, force=True)
+        await self._wait_until_served()
+        for obj in _default_objects():
             with suppress(AlreadyExists):
-                await self._client.create(item)
-        await self._loops.run()
+                await self._client.create(obj)
+        await self._sidecars.run()
 
-    async def _served(self) -> None:
+    async def _wait_until_served(self) -> None:
         """Wait for the kinds of snapshots, served a moment after they were written."""
         while True:
             try:
                 await self._client.list(VolumeSnapshotClass)
                 await self._client.list(VolumeSnapshot)
             except ApiError:
-                await asyncio.sleep(POLL)
+                await asyncio.sleep(POLL_SECONDS)
             else:
                 return
 
 
-def _objects() -> tuple[CSIDriver | StorageClass | VolumeSnapshotClass, ...]:
+def _default_objects() -> tuple[CSIDriver | StorageClass | VolumeSnapshotClass, ...]:
     return (
         CSIDriver(
             metadata=ObjectMeta(name=DRIVER),
@@ -322,14 +330,14 @@ def _objects() -> tuple[CSIDriver | StorageClass | VolumeSnapshotClass, ...]:
             ),
         ),
         StorageClass(
-            metadata=ObjectMeta(name=CLASS),
+            metadata=ObjectMeta(name=CLASS_NAME),
             provisioner=DRIVER,
             reclaim_policy="Delete",
             volume_binding_mode="WaitForFirstConsumer",
             allow_volume_expansion=True,
         ),
         VolumeSnapshotClass(
-            metadata=ObjectMeta(name=CLASS), driver=DRIVER, deletion_policy="Delete"
+            metadata=ObjectMeta(name=CLASS_NAME), driver=DRIVER, deletion_policy="Delete"
         ),
     )
 
@@ -342,7 +350,7 @@ def _pool(zone: str) -> dict[str, Any]:
     }
 
 
-def _written(value: dict[str, Any]) -> str:
+def _format(value: dict[str, Any]) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 

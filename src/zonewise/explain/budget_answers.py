@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from zonewise.api.objects.pod import Pod
 from zonewise.disruption.budget import Budget, BudgetKey
-from zonewise.disruption.grouping import WHOLE
+from zonewise.disruption.grouping import ALL_DOMAINS
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.verdict import FREE, GRANTED, Blocker, DisruptionVerdict
 
@@ -43,10 +43,10 @@ def answers_of(
     namespace_budgets: NamespaceBudgets, pod: Pod, verdict: DisruptionVerdict
 ) -> tuple[BudgetAnswer, ...]:
     """The answers of all budgets that cover a pod, by name, kind and domain."""
-    agreeing = {budget.key for budget in verdict.judged}
+    agreeing = {budget.key for budget in verdict.agreeing}
     refusing = {(one.budget, one.kind) for one in verdict.blockers}
     answers = [_refusal(one) for one in verdict.blockers]
-    for budget in namespace_budgets.covering(pod):
+    for budget in namespace_budgets.budgets_covering(pod):
         if (budget.name, budget.kind) not in refusing:
             domain = _domain(namespace_budgets, budget, pod)
             answer, why = _answer(budget, domain, verdict, agreeing)
@@ -55,7 +55,7 @@ def answers_of(
 
 
 def _refusal(blocker: Blocker) -> BudgetAnswer:
-    why = blocker.why.removeprefix(f"{blocker.budget}: ")
+    why = blocker.message.removeprefix(f"{blocker.budget}: ")
     return BudgetAnswer(blocker.budget, blocker.kind, blocker.domain, AnswerCode.REFUSES, why)
 
 
@@ -63,7 +63,7 @@ def _answer(
     budget: Budget, domain: str, verdict: DisruptionVerdict, agreeing: set[BudgetKey]
 ) -> tuple[AnswerCode, str]:
     if verdict.reason.code == FREE:
-        return AnswerCode.DOES_NOT_APPLY, "the pod is not running on a node, or leaves"
+        return AnswerCode.DOES_NOT_APPLY, "the pod is not running on a node, or is terminating"
     if not budget.enforced:
         return AnswerCode.DOES_NOT_APPLY, "its mode is Observe"
     if verdict.reason.code == GRANTED:
@@ -80,5 +80,5 @@ def _answer(
 
 def _domain(namespace_budgets: NamespaceBudgets, budget: Budget, pod: Pod) -> str:
     if budget.plain is not None:
-        return WHOLE
-    return namespace_budgets.counted(budget.key)[1].place(pod).domain
+        return ALL_DOMAINS
+    return namespace_budgets.state_and_counts(budget.key)[1].counted_pod(pod).domain

@@ -17,24 +17,19 @@ from zonewise.api.meta import Object
 from zonewise.api.objects.budgets import DisruptionLedger, TopologyDisruptionBudget
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import active
+from zonewise.api.objects.pod_state import is_pod_active
 from zonewise.api.objects.policy import PodDisruptionBudget
 from zonewise.api.reason import Reason
 from zonewise.api.unstructured import Unstructured
 from zonewise.api.values import times
-from zonewise.disruption import (
-    WHOLE,
-    Budget,
-    BudgetsCache,
-    DisruptionVerdict,
-    NamespaceBudgets,
-    Place,
-    ScaleOwner,
-    owner_of,
-)
-from zonewise.disruption.budget import BudgetKey
-from zonewise.disruption.never import budget_advice, plain_advice
-from zonewise.disruption.standing import BudgetStanding
+from zonewise.disruption.advice import advise_on_budget, advise_on_plain_budget
+from zonewise.disruption.budget import Budget, BudgetKey
+from zonewise.disruption.budget_state import BudgetState
+from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.grouping import ALL_DOMAINS
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
+from zonewise.disruption.owners import OwnerKey, ScaleOwner, owner_of
+from zonewise.disruption.verdict import DisruptionVerdict
 from zonewise.explain.budget_answers import BudgetAnswer, answers_of
 from zonewise.explain.cluster import DEFAULT_NAMESPACE
 
@@ -157,9 +152,9 @@ class Disruption:
             self.budgets_cache.node_changed(None, node)
         for owner in owners:
             made = owner_of(owner)
-            if not made.place[2] and isinstance(owner, Unstructured):
+            if not made.key[2] and isinstance(owner, Unstructured):
                 everywhere.append(made)
-            self.budgets_cache.put_owner(_moved(made, made.place[2] or DEFAULT_NAMESPACE))
+            self.budgets_cache.put_owner(_moved(made, made.key[2] or DEFAULT_NAMESPACE))
         for pod in pods:
             self.budgets_cache.pod_changed(None, _placed(pod))
         self._makers: dict[BudgetKey, str] = {}
@@ -169,13 +164,13 @@ class Disruption:
             self._makers[budget.resource.kind, meta.namespace, meta.name] = _maker(budget)
         for ledger in ledgers:
             self.budgets_cache.ledger_changed(None, _placed(ledger))
-        self._own_everywhere({made.place: made for made in everywhere})
+        self._own_everywhere({made.key: made for made in everywhere})
         self.now = _moment(nodes, pods, ledgers, clock) if now is None else now
 
-    def _own_everywhere(self, owners: Mapping[Place, ScaleOwner]) -> None:
+    def _own_everywhere(self, owners: Mapping[OwnerKey, ScaleOwner]) -> None:
         """Find pods' owners among those without a namespace: nodes, and custom kinds."""
         for namespace_budgets in self.budgets_cache.by_namespace.values():
-            for group, kind, namespace, name in namespace_budgets.unknown():
+            for group, kind, namespace, name in namespace_budgets.missing_owners():
                 if (found := owners.get((group, kind, "", name))) is not None:
                     namespace_budgets.owners.put(_moved(found, namespace))
 
@@ -203,20 +198,20 @@ class Disruption:
         """One pod."""
         namespace_budgets = self.budgets_cache.by_namespace[pod.metadata.namespace]
         meta = pod.metadata
-        verdict = namespace_budgets.may_disrupt(pod, self.now)
+        verdict = namespace_budgets.judge(pod, self.now)
         answers = answers_of(namespace_budgets, pod, verdict)
         return PodReport(meta.name, meta.namespace, verdict, answers)
 
     def _budget(self, namespace_budgets: NamespaceBudgets, budget: Budget) -> BudgetReport:
         if budget.plain is not None:
             return _plain_budget(namespace_budgets, budget)
-        standing = namespace_budgets.standing(budget.key, self.now)
+        standing = namespace_budgets.state(budget.key, self.now)
         return BudgetReport(
             budget=budget.name,
             namespace=budget.namespace,
             kind=budget.kind,
             replicas=standing.replicas,
-            uncovered=standing.uncovered,
+            uncovered=standing.uncovered_pods,
             reason=_told(standing, self._makers.get(budget.key, "")),
             domains=tuple(
                 DomainRow(
@@ -228,14 +223,14 @@ class Disruption:
                     healthy=standing.healthy(domain.name),
                     allowed=standing.allowed(domain.name),
                 )
-                for domain in standing.named
+                for domain in standing.named_domains
             ),
             notes=_notes(budget),
             updates_only=budget.updates_only,
         )
 
 
-def _told(standing: BudgetStanding, maker: str) -> Reason:
+def _told(standing: BudgetState, maker: str) -> Reason:
     """The state of a budget, with what it refuses at all, and what to do if waiting is no help."""
     budget, reason = standing.budget, standing.reason()
     message = reason.message
@@ -247,7 +242,7 @@ def _told(standing: BudgetStanding, maker: str) -> Reason:
         )
     if not budget.enforced:
         message = f"it observes only, and nothing is refused (mode: Observe); enforced, {message}"
-    fix = reason.fix or budget_advice(standing)
+    fix = reason.fix or advise_on_budget(standing)
     return msgspec.structs.replace(reason, message=message, fix=fix if budget.enforced else "")
 
 
@@ -269,14 +264,14 @@ def _plain_budget(namespace_budgets: NamespaceBudgets, budget: Budget) -> Budget
     assert item is not None
     status = item.status
     present = sum(
-        active(pod) and bool(pod.spec.node_name)
+        is_pod_active(pod) and bool(pod.spec.node_name)
         for pod in namespace_budgets.pods.values()
         if budget.selector.matches(pod.metadata.labels)
     )
     current = status.observed_generation >= item.metadata.generation
     allowed = max(status.disruptions_allowed, 0) if current else 0
     row = DomainRow(
-        domain=WHOLE,
+        domain=ALL_DOMAINS,
         guarded=True,
         present=present,
         expected=status.expected_pods,
@@ -290,8 +285,8 @@ def _plain_budget(namespace_budgets: NamespaceBudgets, budget: Budget) -> Budget
         if current
         else "its controller has not counted its latest change yet",
         object=budget.object,
-        numbers={WHOLE: allowed},
-        fix=plain_advice(budget),
+        numbers={ALL_DOMAINS: allowed},
+        fix=advise_on_plain_budget(budget),
     )
     return BudgetReport(
         budget.name, budget.namespace, budget.kind, status.expected_pods, 0, reason, (row,)
@@ -312,8 +307,8 @@ def _placed(item: T) -> T:
 
 
 def _moved(owner: ScaleOwner, namespace: str) -> ScaleOwner:
-    group, kind, _, name = owner.place
-    return replace(owner, place=(group, kind, namespace, name))
+    group, kind, _, name = owner.key
+    return replace(owner, key=(group, kind, namespace, name))
 
 
 def _moment(

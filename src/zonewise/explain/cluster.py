@@ -14,20 +14,12 @@ from functools import cached_property
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key, Object
 from zonewise.api.objects.core import Node, Service
-from zonewise.api.objects.discovery import LeanEndpointSlice
+from zonewise.api.objects.discovery import LeanEndpointSlice, service_name_of
 from zonewise.api.objects.pod import Pod
-from zonewise.topology import (
-    EligibleNodes,
-    MissingCpu,
-    MissingZone,
-    Shares,
-    counts,
-    cpu_milli,
-    shares_of,
-    zone_of,
-)
-from zonewise.traffic.routes import ProxyLocation
-from zonewise.traffic.slices import service_of
+from zonewise.topology.eligible_nodes import EligibleNodes
+from zonewise.topology.nodes import cpu_milli, sends_traffic, zone_of
+from zonewise.topology.shares import MissingCpu, MissingZone, Shares, shares_of
+from zonewise.traffic.routes.choice import ClientLocation
 
 DEFAULT_NAMESPACE = "default"
 
@@ -68,7 +60,7 @@ class ReportedCluster:
         known = self._shares.get(reach)
         if known is None:
             known = self._shares[reach] = shares_of(
-                reach.within(self.nodes.values()),
+                reach.select(self.nodes.values()),
                 missing_cpu=self.settings.missing_cpu,
                 missing_zone=self.settings.missing_zone,
             )
@@ -80,14 +72,16 @@ class ReportedCluster:
         return {name: node.metadata.labels for name, node in self.nodes.items()}
 
     @cached_property
-    def senders(self) -> tuple[tuple[ProxyLocation, int], ...]:
+    def senders(self) -> tuple[tuple[ClientLocation, int], ...]:
         """Where traffic starts, and how much of it: on every node that counts, by its CPU.
 
         As for shares, all count alike if the CPU of one is missing and the settings say so.
         """
-        counting = [node for _, node in sorted(self.nodes.items()) if counts(node)]
+        counting = [node for _, node in sorted(self.nodes.items()) if sends_traffic(node)]
         alike = self.settings.missing_cpu is MissingCpu.EQUAL and not all(map(cpu_milli, counting))
-        return tuple((ProxyLocation.of(node), 1 if alike else cpu_milli(node)) for node in counting)
+        return tuple(
+            (ClientLocation.of(node), 1 if alike else cpu_milli(node)) for node in counting
+        )
 
     def pods(self, service: Service) -> list[Pod] | None:
         """The pods a Service selects, by name; None if there is no pod to decide by."""
@@ -101,7 +95,7 @@ class ReportedCluster:
     def _by_service(self) -> dict[Key, list[LeanEndpointSlice]]:
         found: dict[Key, list[LeanEndpointSlice]] = {}
         for part in sorted(self._slices, key=key_of):
-            if name := service_of(part):
+            if name := service_name_of(part):
                 found.setdefault((key_of(part)[0], name), []).append(part)
         return found
 

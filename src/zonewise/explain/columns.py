@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zonewise.api.values.printable import visible
+from zonewise.api.values.printable import escape_unprintable
 
 GAP = "  "
 
@@ -14,7 +14,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "
 
     Cells hold words of others: they are measured as they are shown.
     """
-    rows = [[visible(cell) for cell in row] for row in rows]
+    rows = [[escape_unprintable(cell) for cell in row] for row in rows]
     sides = right.ljust(len(heads))
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     return [

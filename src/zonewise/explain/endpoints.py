@@ -20,8 +20,11 @@ from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.api.objects.pod import Pod
 from zonewise.explain.cluster import ReportedCluster
-from zonewise.traffic import Previous, TrafficEndpoint, as_obeyed
-from zonewise.traffic.slices import MANAGED_BY_LABEL, MANAGER, Members, common_weights
+from zonewise.traffic.endpoint import TrafficEndpoint, read_as_proxy
+from zonewise.traffic.hints import PreviousHints
+from zonewise.traffic.slices.endpoint_pods import EndpointPods
+from zonewise.traffic.slices.identity import MANAGED_BY_LABEL, MANAGER
+from zonewise.traffic.slices.reading import common_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class ServiceEndpoints:
     ours: tuple[TrafficEndpoint, ...]
     written: tuple[TrafficEndpoint, ...]
     foreign: tuple[TrafficEndpoint, ...]
-    previous: Previous
+    previous: PreviousHints
 
 
 def ours_and_foreign(
@@ -63,26 +66,29 @@ def endpoints_of(
     if pods is not None:
         made = _from_pods(cluster, service, pods, family)
         return ServiceEndpoints(
-            made, written, strangers, replace(Previous.read(written), weights=weights)
+            made,
+            written,
+            strangers,
+            replace(PreviousHints.from_endpoints(written), weights=weights),
         )
     hints = {target.name: target.hint for target in written if target.ready}
-    were = Previous(hints, any(hint.zones for hint in hints.values()), weights)
+    were = PreviousHints(hints, any(hint.zones for hint in hints.values()), weights)
     return ServiceEndpoints(written, written, strangers, were)
 
 
 def _from_pods(
     cluster: ReportedCluster, service: Service, pods: Sequence[Pod], family: str
 ) -> tuple[TrafficEndpoint, ...]:
-    members, _ = Members().update(service, pods, cluster.zones)
+    members, _ = EndpointPods().update(service, pods, cluster.zones)
     known = (member.families.get(family) for member in members)
-    return _each_once(candidate.target for candidate in known if candidate is not None)
+    return _each_once(candidate.traffic_endpoint for candidate in known if candidate is not None)
 
 
 def _in_slices(
     cluster: ReportedCluster, slices: Iterable[LeanEndpointSlice], family: str
 ) -> tuple[TrafficEndpoint, ...]:
     endpoints = (
-        as_obeyed(endpoint)
+        read_as_proxy(endpoint)
         for part in slices
         if part.address_type == family
         for endpoint in part.endpoints or ()

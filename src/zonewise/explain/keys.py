@@ -19,16 +19,17 @@ from zonewise.api.objects.core import Service
 from zonewise.api.reason import Reason
 from zonewise.explain.cluster import ReportedCluster
 from zonewise.explain.columns import table
-from zonewise.traffic import (
-    ProxyLocation,
+from zonewise.traffic.dns_answers import read_named_endpoints
+from zonewise.traffic.endpoint import TrafficEndpoint
+from zonewise.traffic.routes.choice import (
+    ClientLocation,
+    PlacedEndpoint,
     RouteRule,
     Selection,
     ServicePolicy,
-    TrafficEndpoint,
-    named,
 )
-from zonewise.traffic.routes import port_endpoints, read_endpoints
-from zonewise.traffic.routes.choice import PlacedEndpoint
+from zonewise.traffic.routes.endpoints import read_route_endpoints
+from zonewise.traffic.routes.service import read_port_endpoints
 
 _Endpoints: TypeAlias = tuple[TrafficEndpoint, ...]
 
@@ -152,24 +153,26 @@ def keys_report(
     for name in sorted(labels):
         values = (name,) if local else tuple(labels[name].get(key) for key in keys)
         if values not in made:
-            place = ProxyLocation.labelled(name, labels[name])
-            made[values] = [policy.internal(known, place, labels, None) for known in alike]
+            place = ClientLocation.of_labels(name, labels[name])
+            made[values] = [
+                policy.choose_for_cluster_ip(known, place, labels, None) for known in alike
+            ]
         zone = cluster.zones[name]
         weight = weights.get(name, 0)
         total += weight
         for ports, chosen in zip(alike.values(), made[values], strict=True):
-            addresses = tuple(dict.fromkeys(target.name for target in chosen.targets))
+            addresses = tuple(dict.fromkeys(target.name for target in chosen.endpoints))
             verdicts.append(
                 KeyVerdict(name, zone, tuple(ports), chosen.rule, chosen.key, addresses)
             )
             part = Fraction(weight * len(ports), every)
-            if chosen.targets:
-                near = sum(target.zone == zone != "" for target in chosen.targets)
-                stays += part * near / len(chosen.targets)
+            if chosen.endpoints:
+                near = sum(target.zone == zone != "" for target in chosen.endpoints)
+                stays += part * near / len(chosen.endpoints)
             else:
                 lost += part
     whole = Fraction(total or 1)
-    ignored = () if _headless(service) else read_endpoints(cluster.slices(service)).notes
+    ignored = () if _headless(service) else read_route_endpoints(cluster.slices(service)).notes
     return KeysReport(keys, tuple(verdicts), stays / whole, lost / whole, ignored, local)
 
 
@@ -177,11 +180,11 @@ def _by_port(cluster: ReportedCluster, service: Service, family: str) -> Mapping
     """The endpoints of each port by its name, as the program that obeys the keys reads them."""
     slices = cluster.slices(service)
     if _headless(service):
-        each = {one.address: one for one in reversed(named.read_endpoints(slices))}
+        each = {one.address: one for one in reversed(read_named_endpoints(slices))}
         size = 4 if family == "IPv4" else 16
         here = (one for _, one in sorted(each.items()) if len(one.packed) == size)
         return {"": tuple(_placed(cluster, one.address, one) for one in here)}
-    found = port_endpoints(service, slices, family)
+    found = read_port_endpoints(service, slices, family)
     return {
         name: tuple(_placed(cluster, one.backend.address, one) for one in known)
         for (name, _), known in found.items()

@@ -15,13 +15,19 @@ from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.api.reason import Reason
 from zonewise.explain.columns import table
-from zonewise.topology import ZONE_LABEL
-from zonewise.topology.locators import NOWHERE, Locators, PodLocation
-from zonewise.traffic.keys import ANY
-from zonewise.traffic.named import NamedEndpoint, NamedService, read_endpoints, read_service
-from zonewise.traffic.names import SVC, NameQuestion, parse_name
-from zonewise.traffic.near import by_place, near
-from zonewise.traffic.routes import ProxyLocation, RouteRule, Selection
+from zonewise.topology.locator_index import UNKNOWN_LOCATION, LocatorIndex, NodeLocation
+from zonewise.topology.nodes import ZONE_LABEL
+from zonewise.traffic.dns_answers import (
+    NamedEndpoint,
+    NamedService,
+    choose_for_client,
+    depends_on_location,
+    read_named_endpoints,
+    read_named_service,
+)
+from zonewise.traffic.dns_names import SVC, NameQuestion, parse_name
+from zonewise.traffic.routes.choice import ClientLocation, RouteRule, Selection
+from zonewise.traffic.topology_keys import ANY_ENDPOINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class NameClient:
 
     address: str = ""
     pod: str = ""
-    spot: PodLocation = NOWHERE
+    spot: NodeLocation = UNKNOWN_LOCATION
 
     @property
     def text(self) -> str:
@@ -119,7 +125,7 @@ def explain_name(
     *,
     services: Iterable[Service],
     slices: Iterable[LeanEndpointSlice],
-    locators: Locators,
+    locators: LocatorIndex,
 ) -> NameReport:
     """The report on a name, given by its labels left of the cluster's domain."""
     asked = parse_name(labels)
@@ -129,21 +135,21 @@ def explain_name(
         service = next((one for one in services if one.key == key), None)
     if asked is None or service is None:
         return NameReport(name, client, "NXDOMAIN", _unknown(asked))
-    entry = read_service(service)
+    entry = read_named_service(service)
     about = f"Service/{entry.namespace}/{entry.name}"
-    if entry.external is not None:
-        text = f"an alias for {entry.external}, the same for every client"
+    if entry.external_name is not None:
+        text = f"an alias for {entry.external_name}, the same for every client"
         return NameReport(
             name, client, "NOERROR", Reason(code="ExternalName", message=text, object=about)
         )
-    endpoints = read_endpoints(slices)
+    endpoints = read_named_endpoints(slices)
     if not entry.headless and not asked.endpoint:
         text = "the Service has an address of its own, the same for every client"
         fix = "Proxies choose its endpoints: zonewise explain service tells how."
         return NameReport(
             name, client, "NOERROR", Reason(code="ClusterIP", message=text, object=about, fix=fix)
         )
-    if not asked.whole_service:
+    if not asked.names_all_endpoints:
         text = "a name that is the same for every client"
         return NameReport(
             name, client, "NOERROR", Reason(code="OneName", message=text, object=about)
@@ -186,21 +192,25 @@ def _families(
     endpoints: tuple[NamedEndpoint, ...],
     entry: NamedService,
     client: NameClient,
-    locators: Locators,
+    locators: LocatorIndex,
     about: str,
 ) -> Iterable[FamilyAnswer]:
     each = {one.address: one for one in reversed(endpoints)}
-    place = ProxyLocation.labelled(client.spot.node, client.spot.labels)
-    nodes = {one.node: locators.labels(one.node) for one in each.values() if one.node}
-    placed = by_place(each.values(), entry.keys, peers=entry.peers)
+    place = ClientLocation.of_labels(client.spot.node, client.spot.labels)
+    nodes = {one.node: locators.labels_of(one.node) for one in each.values() if one.node}
+    placed = depends_on_location(
+        each.values(), entry.topology_keys, peer_discovery=entry.peer_discovery
+    )
     for family, size in (("IPv4", 4), ("IPv6", 16)):
         here = sorted(
             (one for one in each.values() if len(one.packed) == size), key=lambda one: one.packed
         )
         if not here:
             continue
-        chosen = near(here, place, entry.keys, nodes, peers=entry.peers)
-        told = {one.address for one in chosen.targets}
+        chosen = choose_for_client(
+            here, place, entry.topology_keys, nodes, peer_discovery=entry.peer_discovery
+        )
+        told = {one.address for one in chosen.endpoints}
         reason = _reason(chosen, entry, client, about, placed=placed, count=len(here))
         yield FamilyAnswer(
             family,
@@ -208,7 +218,7 @@ def _families(
             chosen.key,
             tuple(_told(one, nodes) for one in here if one.address in told),
             tuple(
-                _told(one, nodes, _why_not(one, chosen, place, entry.keys, nodes))
+                _told(one, nodes, _why_not(one, chosen, place, entry.topology_keys, nodes))
                 for one in here
                 if one.address not in told
             ),
@@ -225,18 +235,18 @@ def _reason(
     count: int,
 ) -> Reason:
     """Why these are returned."""
-    told, zone = len(chosen.targets), client.spot.labels.get(ZONE_LABEL, "")
+    told, zone = len(chosen.endpoints), client.spot.labels.get(ZONE_LABEL, "")
     some = f"{told} of {count} endpoints are returned"
-    hinted = "zone" if any(one.hint.zones for one in chosen.targets) else "node"
+    hinted = "zone" if any(one.hint.zones for one in chosen.endpoints) else "node"
     fix = ""
     match chosen.rule:
-        case RouteRule.TOPOLOGY_KEY if chosen.key == ANY:
+        case RouteRule.TOPOLOGY_KEY if chosen.key == ANY_ENDPOINT:
             text = f"all {count} endpoints are returned, because no key before * matches"
         case RouteRule.TOPOLOGY_KEY:
             value = client.spot.labels.get(chosen.key or "", "")
             text = f"{some}, those whose node has {chosen.key}={value}"
         case RouteRule.NO_KEY_MATCHES:
-            text = f"none is returned: no endpoint matches {', '.join(entry.keys)}"
+            text = f"none is returned: no endpoint matches {', '.join(entry.topology_keys)}"
             fix = "End the topology keys with * to return the others then."
         case RouteRule.SAME_NODE:
             text = f"{some}, those hinted for node {client.spot.node}"
@@ -244,10 +254,10 @@ def _reason(
             text = f"{some}, those hinted for zone {zone}"
         case RouteRule.PARTLY_HINTED:
             text = f"all {count} endpoints are returned: not all of them carry hints"
-        case RouteRule.NOT_FOR_HERE:
+        case RouteRule.NO_HINT_FOR_LOCATION:
             here = f"zone {zone}" if hinted == "zone" else f"node {client.spot.node}"
             text = f"all {count} endpoints are returned: none is hinted for {here}"
-        case RouteRule.PLACE_UNKNOWN:
+        case RouteRule.LOCATION_UNKNOWN:
             text = f"all {count} endpoints are returned: the client's {hinted} is not known"
         case RouteRule.IGNORED:
             text = f"all {count} endpoints are returned: peers look for each other by this name"
@@ -264,7 +274,7 @@ def _reason(
 def _why_not(
     one: NamedEndpoint,
     chosen: Selection[NamedEndpoint],
-    place: ProxyLocation,
+    place: ClientLocation,
     keys: Sequence[str],
     nodes: dict[str, Any],
 ) -> str:

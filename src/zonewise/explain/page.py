@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from zonewise.api.values.printable import visible
+from zonewise.api.values.printable import escape_unprintable
 from zonewise.explain.columns import table
 from zonewise.explain.report import FamilyReport, ServiceReport
-from zonewise.traffic import TrafficEndpoint, ZoneRow
-from zonewise.traffic.routes.choice import usable
+from zonewise.traffic.endpoint import TrafficEndpoint
+from zonewise.traffic.hints import ZoneRow
+from zonewise.traffic.routes.choice import is_usable
 
 ROWS = 50
 """How many endpoints are shown; a page is to be read."""
@@ -24,7 +25,7 @@ def service_page(report: ServiceReport) -> str:
             blocks.append([f"{part.family} {got}: {part.reason.message}."])
         blocks += _family(report, part)
     blocks.append(list(report.notes))
-    return "\n\n".join("\n".join(map(visible, block)) for block in blocks if block)
+    return "\n\n".join("\n".join(map(escape_unprintable, block)) for block in blocks if block)
 
 
 def services_page(reports: Sequence[tuple[str, ServiceReport]]) -> str:
@@ -115,7 +116,7 @@ def _endpoint(target: TrafficEndpoint) -> list[str]:
 def _traffic(report: ServiceReport, part: FamilyReport) -> list[str]:
     if not part.zones:
         return []
-    if not any(map(usable, part.endpoints)):
+    if not any(map(is_usable, part.endpoints)):
         return ["No traffic gets an answer: the Service has no ready endpoint."]
     rows = [
         ["expected now" if part.up_to_date else "as decided", _percent(part.decided.in_zone)],

@@ -10,7 +10,10 @@ import msgspec
 
 from zonewise.api.reason import Reason
 from zonewise.explain.keys import KeysReport
-from zonewise.traffic import Mode, OverloadLimits, TrafficEndpoint, ZoneRow
+from zonewise.traffic.endpoint import TrafficEndpoint
+from zonewise.traffic.hints import ZoneRow
+from zonewise.traffic.limits import OverloadLimits
+from zonewise.traffic.modes import Mode
 
 DECIMALS = 6
 

@@ -23,32 +23,30 @@ from zonewise.explain.endpoints import (
 )
 from zonewise.explain.keys import KeysReport, keys_report
 from zonewise.explain.report import Effect, FamilyReport, ServiceReport
-from zonewise.topology import EligibleNodes, Shares, reach_of
-from zonewise.traffic import (
-    LIMITED,
-    NO_HINT,
-    SHARE_NODES_ANNOTATION,
-    Flow,
-    Hint,
+from zonewise.topology.eligible_nodes import EligibleNodes, eligible_nodes_of
+from zonewise.topology.shares import Shares
+from zonewise.traffic.endpoint import NO_HINT, Hint, TrafficEndpoint
+from zonewise.traffic.hints import (
     HintDecision,
-    HintRequest,
-    Mode,
-    OverloadLimits,
-    Previous,
-    ServicePolicy,
+    PreviousHints,
     ServiceSnapshot,
-    ShareNodes,
-    TrafficEndpoint,
-    decide,
-    flow,
-    flow_from,
-    hint_request_of,
+    decide_hints,
     in_zone_limit,
-    invalid_keys,
     zone_rows,
 )
-from zonewise.traffic.routes.choice import usable
-from zonewise.traffic.slices import MANAGED_BY_LABEL, MANAGER, families_of
+from zonewise.traffic.limits import OverloadLimits
+from zonewise.traffic.modes import (
+    LIMITED_MODES,
+    SHARE_NODES_ANNOTATION,
+    HintRequest,
+    Mode,
+    ShareNodes,
+    hint_request_of,
+)
+from zonewise.traffic.routes.choice import ServicePolicy, is_usable
+from zonewise.traffic.routes.flow import Flow, compute_flow, compute_flow_from
+from zonewise.traffic.slices.identity import MANAGED_BY_LABEL, MANAGER, families_of
+from zonewise.traffic.topology_keys import invalid_keys_reason
 from zonewise.traffic.weights import parse_weights
 
 API_SERVERS = ("default", "kubernetes")
@@ -81,13 +79,13 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
             None,
         )
     tolerated = hint_request.share_nodes is ShareNodes.TOLERATED
-    shares = cluster.shares(reach_of(pods or ()) if tolerated else EligibleNodes())
+    shares = cluster.shares(eligible_nodes_of(pods or ()) if tolerated else EligibleNodes())
     if service.spec.type == "ExternalName":
         shares = Shares()  # A name sends nobody to endpoints: no zone has traffic of it.
     policy = _policy(cluster, service)
     mode = hint_request.mode
     free = mode is Mode.OFF and not (policy.keys or refusal)
-    limited = (mode in LIMITED or free) and not policy.internal_local
+    limited = (mode in LIMITED_MODES or free) and not policy.internal_local
     families = []
     for family in families_of(service, slices):
         known = endpoints_of(cluster, service, ours, foreign, pods, family)
@@ -96,7 +94,7 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
         families.append(_family(family, hint_request, flows, known, limited=limited))
     namespace, name = key_of(service)
     notes = [_ALL_NODES] if tolerated and pods is None else []
-    if ignored := invalid_keys(service):
+    if ignored := invalid_keys_reason(service):
         notes.append(_sentence(str(ignored)))
     ignored_slices = families[0].keys.ignored if families[0].keys is not None else ()
     notes += [_sentence(f"{one.object}: {one}") for one in ignored_slices]
@@ -135,12 +133,14 @@ class _Flows:
         """
         policy, rows = self.policy, parse_weights(weights)
         if not (policy.keys or policy.internal_local or _for_nodes(targets)):
-            return flow(_as_obeyed(policy, targets), self.shares, rows if policy.hints else None)
+            return compute_flow(
+                _as_obeyed(policy, targets), self.shares, rows if policy.hints else None
+            )
         labels = self.cluster.labels
-        found = flow_from(
+        found = compute_flow_from(
             targets,
             self.cluster.senders,
-            lambda known, place: policy.internal(known, place, labels, rows),
+            lambda known, place: policy.choose_for_cluster_ip(known, place, labels, rows),
         )
         if self.keys is None:
             return found
@@ -149,7 +149,7 @@ class _Flows:
             found,
             in_zone=self.keys.in_zone_of_answered,
             unanswered=self.keys.rejected,
-            silent=self.keys.silent,
+            unanswered_senders=self.keys.silent,
         )
 
     def effect(self, targets: tuple[TrafficEndpoint, ...], weights: str, *, hinted: bool) -> Effect:
@@ -160,7 +160,7 @@ class _Flows:
             _in_zone(targets, result),
             max(result.overload, Fraction(0)),
             result.unanswered,
-            result.silent,
+            result.unanswered_senders,
         )
 
 
@@ -172,7 +172,7 @@ def _in_zone(targets: tuple[TrafficEndpoint, ...], result: Flow) -> Fraction | N
 
 def _located(targets: Iterable[TrafficEndpoint]) -> bool:
     """Whether some endpoint that proxies use is in a zone."""
-    return any(target.zone and usable(target) for target in targets)
+    return any(target.zone and is_usable(target) for target in targets)
 
 
 def _as_obeyed(
@@ -236,8 +236,8 @@ def _family(
     limited: bool,
 ) -> FamilyReport:
     snapshot = ServiceSnapshot(hint_request, flows.shares, endpoints.ours, endpoints.foreign)
-    decision = decide(snapshot, endpoints.previous)
-    decided = decision.applied(endpoints.ours)
+    decision = decide_hints(snapshot, endpoints.previous)
+    decided = decision.apply(endpoints.ours)
     everyone = (*decided, *endpoints.foreign)
     there = (*endpoints.written, *endpoints.foreign)
     # A slice of another controller carries no weights, and then proxies obey none.
@@ -254,7 +254,7 @@ def _family(
         decided=flows.effect(everyone, decided_weights, hinted=decision.hinted),
         applied=flows.effect(there, written_weights, hinted=_obeyed(there)),
         in_zone_without_hints=_in_zone(bare, flows.of(bare)),
-        in_zone_limit=in_zone_limit(replace(snapshot, targets=everyone)) if limited else None,
+        in_zone_limit=in_zone_limit(replace(snapshot, endpoints=everyone)) if limited else None,
         up_to_date=_hints(decided) == _hints(endpoints.written)
         and decision.weights == endpoints.previous.weights,
         weights=decision.weights,
@@ -266,7 +266,9 @@ def _family(
         keys=flows.keys,
         kept=_kept(snapshot, decision, endpoints.previous),
         in_zone_limit_to_keep=(
-            in_zone_limit(replace(snapshot, targets=everyone, hint_request=_at_most(hint_request)))
+            in_zone_limit(
+                replace(snapshot, endpoints=everyone, hint_request=_at_most(hint_request))
+            )
             if limited
             else None
         ),
@@ -280,11 +282,11 @@ def _at_most(hint_request: HintRequest) -> HintRequest:
     return replace(hint_request, limits=OverloadLimits(highest, highest))
 
 
-def _kept(snapshot: ServiceSnapshot, decision: HintDecision, previous: Previous) -> bool:
+def _kept(snapshot: ServiceSnapshot, decision: HintDecision, previous: PreviousHints) -> bool:
     """Whether there are hints only because there were some."""
     if not (decision.hinted and previous.hinted and decision.mode is Mode.AUTO):
         return False
-    return not decide(snapshot, Previous()).hinted
+    return not decide_hints(snapshot, PreviousHints()).hinted
 
 
 def _hints(targets: Iterable[TrafficEndpoint]) -> dict[str, Hint]:

@@ -15,10 +15,11 @@ from zonewise.api import Node, Pod, Service
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
 from zonewise.api.objects.discovery import EndpointSlice
-from zonewise.api.objects.pod_state import finished, ready
-from zonewise.topology import cpu_milli, is_ready, zone_of
-from zonewise.traffic import as_obeyed, hint_request_of
-from zonewise.traffic.slices import services_of
+from zonewise.api.objects.pod_state import is_pod_finished, is_pod_ready
+from zonewise.topology.nodes import cpu_milli, is_node_ready, zone_of
+from zonewise.traffic.endpoint import read_as_proxy
+from zonewise.traffic.modes import hint_request_of
+from zonewise.traffic.slices.identity import service_keys_of
 
 
 class ServiceTraffic(msgspec.Struct, frozen=True, rename="camel"):
@@ -79,11 +80,11 @@ def overview(
     seen: Mapping[Key, ServiceTraffic],
 ) -> Overview:
     """The page of a cluster."""
-    living = [pod for pod in pods if not finished(pod)]
+    living = [pod for pod in pods if not is_pod_finished(pod)]
     on, ready_on = Counter[str](), Counter[str]()
     for pod in living:
         on[pod.spec.node_name] += 1
-        ready_on[pod.spec.node_name] += ready(pod)
+        ready_on[pod.spec.node_name] += is_pod_ready(pod)
     by_zone: dict[str, list[Node]] = {}
     for node in nodes:
         by_zone.setdefault(zone_of(node), []).append(node)
@@ -92,7 +93,7 @@ def overview(
             ZoneOverview(
                 name=zone,
                 nodes=len(members),
-                nodes_ready=sum(map(is_ready, members)),
+                nodes_ready=sum(map(is_node_ready, members)),
                 cpu_milli=sum(map(cpu_milli, members)),
                 pods=sum(on[node.metadata.name] for node in members),
                 pods_ready=sum(ready_on[node.metadata.name] for node in members),
@@ -112,8 +113,8 @@ def _routes(
     gates = FeatureGates()
     answering: dict[Key, set[str]] = {}
     for piece in slices:
-        names = (one.name for one in map(as_obeyed, piece.endpoints or ()) if one.ready)
-        for key in services_of(piece):
+        names = (one.name for one in map(read_as_proxy, piece.endpoints or ()) if one.ready)
+        for key in service_keys_of(piece):
             answering.setdefault(key, set()).update(names)
     for service in sorted(services, key=lambda service: service.key):
         if not service.spec.selector:

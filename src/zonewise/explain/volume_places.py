@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.storage import PersistentVolume
-from zonewise.storage.domains import TAKEOVER, short
+from zonewise.storage.domains import TAKEOVER_PREFIX, short_name
 
 AffinityTerm = Mapping[str, str]
 
@@ -53,7 +53,9 @@ def volume_places(volume: PersistentVolume | None, nodes: Iterable[Node]) -> Vol
         for term in affinity.required.node_selector_terms or ()
     ]
     others = tuple(
-        term for term in terms if term and all(short(key).startswith(TAKEOVER) for key in term)
+        term
+        for term in terms
+        if term and all(short_name(key).startswith(TAKEOVER_PREFIX) for key in term)
     )
     homes = tuple(term for term in terms if term not in others)
     known = [node.metadata.labels for node in nodes]
@@ -74,5 +76,7 @@ def _now(
 
 def where(domains: Iterable[AffinityTerm]) -> str:
     """Domains as text."""
-    found = [" and ".join(f"{short(key)} {value}" for key, value in one.items()) for one in domains]
+    found = [
+        " and ".join(f"{short_name(key)} {value}" for key, value in one.items()) for one in domains
+    ]
     return " or ".join(found) or "everywhere"

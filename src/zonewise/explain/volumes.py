@@ -32,17 +32,17 @@ from zonewise.api.values import quantity
 from zonewise.explain.columns import table
 from zonewise.explain.volume_places import VolumePlaces, volume_places, where
 from zonewise.storage.configuration import StorageConfiguration
-from zonewise.storage.domains import DomainLabels, short
+from zonewise.storage.domains import DomainLabels, short_name
 from zonewise.storage.errors import StorageError
-from zonewise.storage.parameters import parse_parameters
+from zonewise.storage.parameters import parse_placeable_class
 from zonewise.storage.placement import (
     Placement,
     PlacementRequest,
     PlacementSource,
-    Tried,
-    place,
+    TriedPool,
+    place_volume,
 )
-from zonewise.storage.pools import Pool, pools_of
+from zonewise.storage.pools import Pool, existing_pools
 from zonewise.storage.provisioning import accessibility_requirement
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -68,7 +68,7 @@ class VolumeReport:
     node: str
     """The node that was chosen for the first pod, if the class waits for one."""
     reason: Reason
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[TriedPool, ...] = ()
     said: tuple[str, ...] = ()
     """The last messages of the provisioner and the scheduler."""
 
@@ -93,8 +93,8 @@ class VolumeReport:
                 {
                     "pool": one.pool or None,
                     "domain": dict(one.term),
-                    "code": one.outcome.code,
-                    "message": one.outcome.message,
+                    "code": one.reason.code,
+                    "message": one.reason.message,
                 }
                 for one in self.tried
             ],
@@ -310,20 +310,22 @@ def _decided(
             made_by.provisioner,
             {name: node.metadata.labels for name, node in cluster.nodes.items()},
             cluster.csi_nodes,
-            selected=claim.metadata.annotations.get(SELECTED_NODE, ""),
+            selected_node=claim.metadata.annotations.get(SELECTED_NODE, ""),
             allowed=made_by.allowed_topologies,
         )
         own = {key: one for key, one in made_by.parameters.items() if not key.startswith(PREFIX)}
-        parameters = parse_parameters(own, labels, configuration)
+        parameters = parse_placeable_class(own, labels, configuration)
     except StorageError as error:
         text = f"class {made_by.metadata.name} cannot be used: {error.reason.message}"
         return Reason(code=error.reason.code, message=text, fix=error.reason.fix)
     except ZonewiseError as error:
         return Reason(code="BadClass", message=str(error))
-    pools = pools_of(parameters.pools, configuration.states)
-    default = pools_of([parameters.default] if parameters.default else [], configuration.states)
+    pools = existing_pools(parameters.pools, configuration.pool_states)
+    default = existing_pools(
+        [parameters.default_pool] if parameters.default_pool else [], configuration.pool_states
+    )
     request = PlacementRequest(
-        bytes=_bytes(claim.spec.resources.requests),
+        required_bytes=_bytes(claim.spec.resources.requests),
         requirement=told,
         policy=parameters.placement,
         default_pool=default[0] if default else None,
@@ -332,7 +334,7 @@ def _decided(
         seed=f"pvc-{claim.metadata.uid}",
     )
     promised = _promised(cluster, without)
-    return place(request, [_used(pool, promised) for pool in pools], labels)
+    return place_volume(request, [_used(pool, promised) for pool in pools], labels)
 
 
 def _source(claim: PersistentVolumeClaim) -> TypedReference | None:
@@ -352,7 +354,11 @@ def _source_place(
         return None
     volume = cluster.volumes.get(claim.spec.volume_name)
     made = volume.spec.csi if volume is not None else None
-    pool = configuration.pool(made.volume_attributes.get("pool", "")) if made is not None else None
+    pool = (
+        configuration.find_pool(made.volume_attributes.get("pool", ""))
+        if made is not None
+        else None
+    )
     return PlacementSource(pool.name, pool.segments) if pool is not None else None
 
 
@@ -374,7 +380,7 @@ def _used(pool: Pool, promised: Mapping[str, int]) -> Pool:
 def _labels(cluster: VolumeCluster, driver: str) -> DomainLabels:
     """The domain labels of a driver, as its nodes report them."""
     names = {
-        short(key): key
+        short_name(key): key
         for node in cluster.csi_nodes
         for one in node.spec.drivers or ()
         if one.name == driver
@@ -420,7 +426,7 @@ def volume_page(report: VolumeReport) -> str:
     blocks.append(table(["WHAT", ""], [list(row) for row in about])[1:])
     if report.tried:
         rows = [
-            [one.pool or "–", where([one.term]) if one.term else "any", one.outcome.message]
+            [one.pool or "–", where([one.term]) if one.term else "any", one.reason.message]
             for one in report.tried
         ]
         blocks.append(table(["POOL", "ASKED FOR", "OUTCOME"], rows))

@@ -8,7 +8,7 @@ is that in which they can be applied.
 from __future__ import annotations
 
 from zonewise.controllers.locators import definition
-from zonewise.disruption.definitions import definitions
+from zonewise.disruption.definitions.schemas import resource_definitions
 from zonewise.install.alerts import alerts
 from zonewise.install.dashboard import dashboard
 from zonewise.install.hooks import configurations
@@ -25,7 +25,7 @@ def manifests(wanted: Installation) -> list[Obj]:
     """All objects."""
     return [
         namespace(wanted),
-        *(definitions() if wanted.budgets != "off" else ()),
+        *(resource_definitions() if wanted.budgets != "off" else ()),
         definition(),
         *policies(wanted),
         *rights(wanted),

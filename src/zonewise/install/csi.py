@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from zonewise.install.csi_policies import csi_limits
 from zonewise.install.policies import policy
 from zonewise.install.wanted import NAME, Obj
-from zonewise.topology import ZONE_LABEL
+from zonewise.topology.nodes import ZONE_LABEL
 
 CSI = f"{NAME}-csi"
 NODE = f"{CSI}-node"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from zonewise.install.expressions import SERVER_KEYS, literal, unchanged
 from zonewise.install.policies import FieldLimit
-from zonewise.storage.domains import KEY_PREFIX, TAKEOVER
+from zonewise.storage.domains import KEY_PREFIX, TAKEOVER_PREFIX
 
 
 def csi_limits(prefix: str, user: str, driver: str) -> list[FieldLimit]:
     """The limits of a user, named by a prefix."""
-    begin = f"{KEY_PREFIX}{driver}/{TAKEOVER}"
+    begin = f"{KEY_PREFIX}{driver}/{TAKEOVER_PREFIX}"
     after, before = (f"{item}.metadata.?labels.orValue({{}})" for item in ("object", "oldObject"))
     free = f"k.startsWith({literal(begin)}) || "
     return [

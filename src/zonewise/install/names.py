@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from zonewise.api.objects.locator import PodLocator
 from zonewise.install.wanted import DNS, DNS_METRICS, DNS_PORT, NAME, Installation, Obj
-from zonewise.topology import HOSTNAME_LABEL, ZONE_LABEL
+from zonewise.topology.nodes import HOSTNAME_LABEL, ZONE_LABEL
 
 LAMEDUCK = 5
 _GRACE = 30

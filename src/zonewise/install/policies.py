@@ -23,7 +23,7 @@ from zonewise.api.objects.budgets import DomainRollout, TopologyDisruptionBudget
 from zonewise.api.objects.discovery import SERVICE_LABEL
 from zonewise.controllers.budgets.waking import WOKEN
 from zonewise.controllers.hints.conditions import CONDITION
-from zonewise.disruption.steering import COST, REDUCE_TO
+from zonewise.disruption.steering import DELETION_COST, REDUCE_TO
 from zonewise.install.expressions import (
     account,
     literal,
@@ -221,9 +221,12 @@ def _enforcing(users: tuple[str, ...]) -> list[FieldLimit]:
             users=users,
             group="",
             resources=("pods",),
-            expressions=("object.spec == oldObject.spec", *metadata_unchanged(COST, WOKEN)),
-            message=f"Zonewise's controller may change only the annotations {COST} and {WOKEN} of"
-            " pods.",
+            expressions=(
+                "object.spec == oldObject.spec",
+                *metadata_unchanged(DELETION_COST, WOKEN),
+            ),
+            message=f"Zonewise's controller may change only the annotations {DELETION_COST} and"
+            f" {WOKEN} of pods.",
         ),
         FieldLimit(
             name=f"{NAME}-replicasets",

@@ -23,7 +23,7 @@ from zonewise.install.wanted import (
     Obj,
     selector,
 )
-from zonewise.topology import HOSTNAME_LABEL, ZONE_LABEL
+from zonewise.topology.nodes import HOSTNAME_LABEL, ZONE_LABEL
 
 CONTROLLER_MEMORY = ("256Mi", "1Gi")
 WEBHOOK_MEMORY = ("128Mi", "384Mi")

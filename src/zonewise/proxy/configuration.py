@@ -18,7 +18,7 @@ from zonewise.api.struct import Struct, field
 from zonewise.api.text import yamltext
 from zonewise.proxy.settings import PRIMARY, Conntrack, LocalMode, ProxySettings
 from zonewise.runtime.serving.address import is_address, parse_listen
-from zonewise.traffic.routes import RouteSettings
+from zonewise.traffic.routes.service import RouteSettings
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 KIND = "KubeProxyConfiguration"
@@ -102,8 +102,8 @@ class Configuration(Struct):
     def settings(self, routing: RouteSettings) -> ProxySettings:
         """All of it, checked."""
         if not self.hostname_override:
-            raise ConfigError("whose packets? give --node-name the name of this machine's Node")
-        modes: dict[str, LocalMode] = {one: one for one in get_args(LocalMode)}
+            raise ConfigError("--node-name is missing; give it the name of this machine's Node")
+        modes: dict[str, LocalMode] = {mode_name: mode_name for mode_name in get_args(LocalMode)}
         mode = modes.get(self.detect_local_mode or "ClusterCIDR")
         if mode is None:
             raise ConfigError(
@@ -156,19 +156,19 @@ class Configuration(Struct):
 def read_configuration(file: str) -> Configuration:
     """The configuration in a file."""
     try:
-        found = yamltext.read(Path(file).read_bytes()).value
+        document = yamltext.read(Path(file).read_bytes()).value
     except OSError as error:
         why = error.strerror or error
         raise ConfigError(f"cannot read {file}: {why}; give --config another file") from error
     except ParseError as error:
         why = str(error).removeprefix("yaml: ")
         raise ConfigError(f"{file} is not YAML: {why}; give --config a {KIND}") from error
-    if not isinstance(found, dict) or found.get("kind") != KIND:
+    if not isinstance(document, dict) or document.get("kind") != KIND:
         raise ConfigError(f"{file} is not a {KIND}; its kind must say so")
-    if found.get("apiVersion") != API_VERSION:
-        raise ConfigError(f"{file} has apiVersion {found.get('apiVersion')}, not {API_VERSION}")
+    if document.get("apiVersion") != API_VERSION:
+        raise ConfigError(f"{file} has apiVersion {document.get('apiVersion')}, not {API_VERSION}")
     try:
-        return msgspec.convert(_present(found), Configuration)
+        return msgspec.convert(_present(document), Configuration)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{file}: {error}") from error
 
@@ -176,21 +176,21 @@ def read_configuration(file: str) -> Configuration:
 def _present(value: Any) -> Any:
     """Without nulls: a null field counts as absent."""
     if isinstance(value, dict):
-        return {key: _present(one) for key, one in value.items() if one is not None}
+        return {key: _present(entry) for key, entry in value.items() if entry is not None}
     return value
 
 
 def cidrs(flag: str, texts: list[str]) -> tuple[str, ...]:
     """The networks that a flag names, each checked."""
-    found = tuple(text.strip() for text in texts if text.strip())
-    for text in found:
+    networks = tuple(text.strip() for text in texts if text.strip())
+    for text in networks:
         try:
             ip_network(text, strict=False)
         except ValueError:
             raise ConfigError(
                 f"{flag}: {text!r} is not a network; write it like 10.244.0.0/16"
             ) from None
-    return found
+    return networks
 
 
 def _nodeport_addresses(given: tuple[str, ...] | None) -> tuple[str, ...]:

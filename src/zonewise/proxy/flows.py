@@ -36,7 +36,7 @@ from zonewise.proxy.netlink.nftables import IPV4, IPV6, NetlinkFamily
 from zonewise.proxy.observer import Observer, Sync
 from zonewise.proxy.tables.ruleset import FamilyName
 from zonewise.runtime.process.logs import logger
-from zonewise.traffic.routes import ServiceRoutes
+from zonewise.traffic.routes.table import ServiceRoutes
 
 Way = tuple[str, str | None, int]
 """Family, address (None: any of the node's) and port."""
@@ -47,7 +47,7 @@ _ONE_BY_ONE = 16
 
 _FAMILIES: Mapping[FamilyName, NetlinkFamily] = {"IPv4": IPV4, "IPv6": IPV6}
 
-_NOBODYS: tuple[Key | None, ServingEndpoints] = (None, frozenset())
+_UNOWNED: tuple[Key | None, ServingEndpoints] = (None, frozenset())
 
 _log = logger("flows")
 
@@ -71,22 +71,22 @@ def is_stale(
     family: str,
     changed: Mapping[Way, ServingEndpoints],
     *,
-    held: Container[Way] = (),
+    owned: Container[Way] = (),
     node: Iterable[str],
 ) -> bool:
     """Whether a flow uses a way that changed and is answered by no serving endpoint.
 
-    ``held`` are the ways that Services have, changed or not, ``node`` the addresses of this node
+    ``owned`` are the ways that Services have, changed or not, ``node`` the addresses of this node
     that take node ports.
     """
     way: Way = (family, flow.target, flow.target_port)
-    if way not in changed and way not in held and (flow.rewritten or flow.target in node):
+    if way not in changed and way not in owned and (flow.rewritten or flow.target in node):
         way = (family, None, flow.target_port)
     serving = changed.get(way)
     return serving is not None and (flow.answered_by, flow.answered_from) not in serving
 
 
-def _nobody(_family: str, _removed: int, _seconds: float) -> None:
+def _count_nothing(_family: str, _removed: int, _seconds: float) -> None:
     """Counts nothing."""
 
 
@@ -99,29 +99,29 @@ class StaleFlows(Observer):
 
     networks: Callable[[], Mapping[FamilyName, Collection[str]]]
     namespace: NetworkNamespace = HOME
-    tell: Callable[[str, int, float], None] = _nobody
+    count: Callable[[str, int, float], None] = _count_nothing
     """Called with the family, the number of flows removed, and the seconds that took."""
     _ways: dict[Key, Collection[Way]] = field(default_factory=dict)
-    _held: dict[Way, tuple[Key, ServingEndpoints]] = field(default_factory=dict)
+    _owned: dict[Way, tuple[Key, ServingEndpoints]] = field(default_factory=dict)
     """Which Service has a way, and the endpoints that serve there."""
     _changed: dict[Way, None] = field(default_factory=dict)
 
     def routed(self, key: Key, routes: ServiceRoutes | None) -> None:
         after = ways_of(routes)
         for way in self._ways.pop(key, ()):
-            owner, _ = self._held.get(way, _NOBODYS)
+            owner, _ = self._owned.get(way, _UNOWNED)
             if way not in after and owner == key:
-                del self._held[way]
+                del self._owned[way]
                 self._changed[way] = None
         for way, serving in after.items():
-            if way not in self._held or self._held[way][1] != serving:
+            if way not in self._owned or self._owned[way][1] != serving:
                 self._changed[way] = None
-            self._held[way] = (key, serving)
+            self._owned[way] = (key, serving)
         if after:
             self._ways[key] = tuple(after)
 
     def synced(self, sync: Sync) -> None:
-        changed = {way: self._held.get(way, _NOBODYS)[1] for way in self._changed}
+        changed = {way: self._owned.get(way, _UNOWNED)[1] for way in self._changed}
         self._changed.clear()
         if sync.first or not changed:
             return
@@ -129,7 +129,7 @@ class StaleFlows(Observer):
             for family in _FAMILIES:
                 began = time.monotonic()
                 removed = self._clean(family, changed)
-                self.tell(family, removed, time.monotonic() - began)
+                self.count(family, removed, time.monotonic() - began)
         except (ZonewiseError, OSError) as error:
             _log.warning("stale UDP flows could not be removed", error=str(error))
 
@@ -144,8 +144,8 @@ class StaleFlows(Observer):
         with link:
             stale = [
                 flow
-                for flow in _asked(link, number, ways)
-                if is_stale(flow, family, changed, held=self._held, node=node)
+                for flow in _read_flows(link, number, ways)
+                if is_stale(flow, family, changed, owned=self._owned, node=node)
             ]
             return sum(conntrack.remove(link, number, flow) for flow in stale)
 
@@ -155,13 +155,13 @@ class StaleFlows(Observer):
             return set()
         inside = [ip_network(text) for text in self.networks()[family]]
         return {
-            str(one).partition("%")[0]
-            for one in interface_addresses()
-            if not one.is_loopback and any(one in network for network in inside)
+            str(address).partition("%")[0]
+            for address in interface_addresses()
+            if not address.is_loopback and any(address in network for network in inside)
         }
 
 
-def _asked(link: NetlinkSocket, family: NetlinkFamily, ways: list[Way]) -> Iterator[UdpFlow]:
+def _read_flows(link: NetlinkSocket, family: NetlinkFamily, ways: list[Way]) -> Iterator[UdpFlow]:
     if len(ways) > _ONE_BY_ONE:
         yield from conntrack.flows(link, family)
         return

@@ -30,7 +30,7 @@ from zonewise.runtime.process.logs import logger
 from zonewise.runtime.serving.address import why_not
 from zonewise.runtime.serving.connection import HttpRequest
 from zonewise.runtime.serving.pages import page_server
-from zonewise.traffic.routes import Family
+from zonewise.traffic.routes.table import Family
 
 HEADER = "X-Load-Balancing-Endpoint-Weight"
 
@@ -51,7 +51,7 @@ def listening(
     inside = [ip_network(text) for text in networks]
     if any(not network.prefixlen for network in inside):
         return {_EVERYWHERE[family]}
-    return {str(one) for one in present if any(one in network for network in inside)}
+    return {str(address) for address in present if any(address in network for network in inside)}
 
 
 class HealthChecks:
@@ -76,13 +76,13 @@ class HealthChecks:
         self._healthy = healthy
         self._refused = refused
         self._servers: dict[_Server, web.ServerRunner] = {}
-        self._told: dict[_Server, str] = {}
-        """Those that cannot be had, and why."""
+        self._failures: dict[_Server, str] = {}
+        """Servers that could not be started, and why."""
         self._nowhere: dict[Family, tuple[str, ...]] = {}
         """Families without a single address, and the networks where none was found."""
 
     async def run(self) -> None:
-        """Keep a server for each wanted port, until cancelled."""
+        """Keep a server for each health check port, until cancelled."""
         changed = self._summary.checks_changed
         try:
             while True:
@@ -96,38 +96,40 @@ class HealthChecks:
                 await runner.cleanup()
 
     async def _arrange(self) -> None:
-        checks = [(key, *one) for key, several in self._summary.checks.items() for one in several]
+        checks = [
+            (key, *check) for key, several in self._summary.checks.items() for check in several
+        ]
         try:
             addresses = self._addresses({family for _, family, _ in checks})
         except (ZonewiseError, OSError) as error:
             _log.warning("the addresses of this node cannot be read", error=str(error))
             return
-        wanted = {(*check, address) for check in checks for address in addresses[check[1]]}
-        for gone in self._servers.keys() - wanted:
+        desired = {(*check, address) for check in checks for address in addresses[check[1]]}
+        for gone in self._servers.keys() - desired:
             await self._servers.pop(gone).cleanup()
-        for gone in self._told.keys() - wanted:
-            del self._told[gone]
-        for server in sorted(wanted - self._servers.keys()):
+        for gone in self._failures.keys() - desired:
+            del self._failures[gone]
+        for server in sorted(desired - self._servers.keys()):
             await self._start(*server)
 
     def _addresses(self, families: Collection[Family]) -> dict[Family, set[str]]:
-        """Where to listen in these families; one without an address is told, when that is new."""
+        """Where to listen in these families; a family that has none is logged once."""
         if not families:
             return {}
         networks = self._networks()
         with self._namespace.entered():
             present = interface_addresses()
-        found = {family: listening(family, networks[family], present) for family in families}
-        nowhere = {family: tuple(networks[family]) for family in families if not found[family]}
+        addresses = {family: listening(family, networks[family], present) for family in families}
+        nowhere = {family: tuple(networks[family]) for family in families if not addresses[family]}
         for family in sorted(nowhere):
             if self._nowhere.get(family) != nowhere[family]:
                 _log.warning(
-                    "no health check can be asked for: no interface has an address of node ports",
+                    "no health check is served: no interface has an address for node ports",
                     family=family,
                     networks=",".join(nowhere[family]),
                 )
         self._nowhere = nowhere
-        return found
+        return addresses
 
     async def _start(self, key: Key, family: Family, port: int, address: str) -> None:
         async def answer(_request: HttpRequest) -> web.Response:
@@ -138,15 +140,15 @@ class HealthChecks:
             await listen(runner, address, port, self._namespace)
         except OSError as error:
             await runner.cleanup()
-            self._tell((key, family, port, address), why_not(error))
+            self._report((key, family, port, address), why_not(error))
             return
         self._servers[key, family, port, address] = runner
-        self._told.pop((key, family, port, address), None)
+        self._failures.pop((key, family, port, address), None)
 
-    def _tell(self, server: _Server, why: str) -> None:
-        if self._told.get(server) == why:
+    def _report(self, server: _Server, why: str) -> None:
+        if self._failures.get(server) == why:
             return
-        self._told[server] = why
+        self._failures[server] = why
         key, _, port, address = server
         _log.warning("a health check cannot listen", service="/".join(key), at=address, port=port)
         self._refused(key, port, why)

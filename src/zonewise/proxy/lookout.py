@@ -54,10 +54,10 @@ async def look_out(
         counts.synced(summary.first)
         vitals.synced(summary.first)
     proxier.observers += (counts, vitals)
-    flows.tell = counts.flows_removed
+    flows.count = counts.flows_removed
     checks = HealthChecks(
         summary,
-        networks=lambda: settings.nodeport_networks(proxier.place.addresses),
+        networks=lambda: settings.nodeport_networks(proxier.location.addresses),
         healthy=lambda: vitals.healthy,
         refused=notes.no_health_check,
         namespace=namespace,

@@ -72,7 +72,7 @@ class ProxyMetrics(Observer):
         self._reconciled = self._histogram(
             "conntrack_reconciler_sync", "How long the search for stale UDP flows took."
         )
-        self._asked = {
+        self._requests = {
             path: Counter(
                 f"kubeproxy_proxy_{path}", f"Answers of /{path}.", ["code"], registry=registry
             )
@@ -114,7 +114,7 @@ class ProxyMetrics(Observer):
                 gauge.labels(family).set(0)
             for text in sync.triggers:
                 with suppress(ParseError):
-                    passed = max(0.0, self._clock() - times.seconds(text))
+                    passed = max(0.0, self._clock() - times.parse_duration(text))
                     self._programming.labels(family).observe(passed)
 
     def failed(self, error: Exception) -> None:
@@ -130,9 +130,9 @@ class ProxyMetrics(Observer):
         self._reconciled.labels(family).observe(seconds)
         self._deleted.labels(family).inc(count)
 
-    def asked(self, path: str, code: int) -> None:
+    def count_request(self, path: str, code: int) -> None:
         """A health check was requested."""
-        self._asked[path].labels(str(code)).inc()
+        self._requests[path].labels(str(code)).inc()
 
 
 class _Routes(Collector):

@@ -41,10 +41,10 @@ async def listen(
         return
     family = socket.AF_INET6 if host is None or ":" in host else socket.AF_INET
     with namespace.entered():
-        made = socket.create_server(
+        listener = socket.create_server(
             (host or "::", port), family=family, dualstack_ipv6=host is None
         )
-    await web.SockSite(runner, made).start()
+    await web.SockSite(runner, listener).start()
 
 
 class Vitals(Observer):
@@ -155,7 +155,7 @@ class ProxyMonitor:
             if node:
                 body["nodeEligible"] = vitals.eligible
             status = 200 if good else 503
-            self._counts.asked(name, status)
+            self._counts.count_request(name, status)
             headers = {"X-Content-Type-Options": "nosniff"}
             return web.json_response(body, status=status, headers=headers)
 

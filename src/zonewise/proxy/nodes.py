@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from zonewise.proxy.objects import NodeMetadata, NodeWithAddresses
 from zonewise.runtime.cache.cache import Cache
-from zonewise.traffic.routes import parse_address
+from zonewise.traffic.routes.addresses import parse_address
 
 
 class OtherNodes:
@@ -93,9 +93,9 @@ class OtherNodes:
         self._tasks.append(asyncio.create_task(wait()))
 
     def _labels_changed(self, old: NodeMetadata | None, new: NodeMetadata | None) -> None:
-        held = new or old
-        assert held is not None
-        name = held.metadata.name
+        node = new or old
+        assert node is not None
+        name = node.metadata.name
         labels = new.metadata.labels if new is not None else None
         if self.labels.get(name) == labels:
             return
@@ -108,9 +108,9 @@ class OtherNodes:
     def _addresses_changed(
         self, old: NodeWithAddresses | None, new: NodeWithAddresses | None
     ) -> None:
-        held = new or old
-        assert held is not None
-        name = held.metadata.name
+        node = new or old
+        assert node is not None
+        name = node.metadata.name
         before, after = _addresses(old), _addresses(new)
         for address in before - after:
             names = self._names[address]

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from zonewise.api.errors import AlreadyExists, ZonewiseError
 from zonewise.api.meta import Key, ObjectMeta, ObjectReference
 from zonewise.api.objects.core import Service
-from zonewise.api.objects.events import Event, shared_suffix
+from zonewise.api.objects.events import Event, event_name_suffix
 from zonewise.api.reason import Reason
 from zonewise.api.values.times import format_micro
 from zonewise.proxy.observer import Observer
 from zonewise.runtime.process.logs import logger
-from zonewise.traffic.routes import ServiceRoutes
+from zonewise.traffic.routes.table import ServiceRoutes
 
 if TYPE_CHECKING:
     from zonewise.runtime.client.client import Client
@@ -48,19 +48,19 @@ class Notes(Observer):
         self._client = client
         self._node = node
         self._service = service
-        self._told: dict[Key, tuple[Reason, ...]] = {}
+        self._reported: dict[Key, tuple[Reason, ...]] = {}
         self._queue: deque[tuple[Service, str, str, str]] = deque(maxlen=_QUEUE)
         self._wake = asyncio.Event()
 
     def routed(self, key: Key, routes: ServiceRoutes | None) -> None:
         notes = routes.notes if routes is not None else ()
-        before = self._told.get(key, ())
+        before = self._reported.get(key, ())
         if notes == before:
             return
         if notes:
-            self._told[key] = notes
+            self._reported[key] = notes
         else:
-            del self._told[key]
+            del self._reported[key]
         for note in notes:
             if note not in before:
                 self._add(key, note.code, str(note), "")
@@ -78,7 +78,7 @@ class Notes(Observer):
         """Send events until cancelled."""
         while True:
             while self._queue:
-                await self._tell(*self._queue.popleft())
+                await self._send(*self._queue.popleft())
             self._wake.clear()
             await self._wake.wait()
 
@@ -89,9 +89,9 @@ class Notes(Observer):
             self._queue.append((service, reason, note, only))
             self._wake.set()
 
-    async def _tell(self, service: Service, reason: str, note: str, only: str) -> None:
+    async def _send(self, service: Service, reason: str, note: str, only: str) -> None:
         meta = service.metadata
-        suffix = shared_suffix(meta.uid, reason, note, only=only)
+        suffix = event_name_suffix(meta.uid, reason, note, only=only)
         event = Event(
             metadata=ObjectMeta(name=f"{meta.name}.{suffix}", namespace=meta.namespace),
             event_time=format_micro(datetime.now(UTC)),

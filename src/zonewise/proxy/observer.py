@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from zonewise.api.meta import Key
-from zonewise.traffic.routes import ServiceRoutes
+from zonewise.traffic.routes.table import ServiceRoutes
 
 Change = Literal["service", "endpoint"]
 

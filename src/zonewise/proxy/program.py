@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -25,7 +26,10 @@ from zonewise.proxy.settings import ProxySettings
 from zonewise.proxy.summary import RoutesSummary
 from zonewise.proxy.tables.kernel import Kernel
 from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.controller.controller import run_all
 from zonewise.runtime.process.logs import logger
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.runtime.program.program import Program
 
 if TYPE_CHECKING:
     from zonewise.runtime.cache.store import Store
@@ -49,17 +53,17 @@ async def initialise(settings: ProxySettings) -> None:
 
 
 class NodeProxy:
-    """One node's proxy with all its observers: three endless tasks for the caller to run."""
+    """One node's proxy with all its observers."""
 
     def __init__(
         self,
-        client: Client,
-        cache: Cache,
-        kernel: Kernel,
+        context: ControllerContext,
         settings: ProxySettings,
         *,
+        kernel: Kernel,
         service_cidrs: Store[ServiceCIDR] | None,
     ) -> None:
+        client, cache = context.client, context.cache
         self._cache = cache
         self._settings = settings
         self._namespace = kernel.namespace
@@ -68,11 +72,15 @@ class NodeProxy:
         self._summary = RoutesSummary()
         self.written = self._summary.written
         self._flows = StaleFlows(
-            lambda: settings.nodeport_networks(self.proxier.place.addresses), kernel.namespace
+            lambda: settings.nodeport_networks(self.proxier.location.addresses), kernel.namespace
         )
         self.proxier.observers = (self._summary, self.notes, self._flows)
 
-    async def look_out(self) -> None:
+    async def run(self) -> None:
+        """Keep the rules right, send events, and serve health and metrics until cancelled."""
+        await run_all(self.notes.run(), self._look_out(), self.proxier.run())
+
+    async def _look_out(self) -> None:
         """Serve health and metrics, from the first write on or once that takes too long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
@@ -95,13 +103,10 @@ async def serve(process: Process, client: Client, settings: ProxySettings) -> No
     sysctls.apply(settings.conntrack)
     kernel = Kernel(settings.frames())
     try:
-        cache = Cache(client)
-        cidrs = await service_cidrs(client, cache)
-        node = NodeProxy(client, cache, kernel, settings, service_cidrs=cidrs)
-        process.spawn(cache.run(), name="cache")
-        process.spawn(node.notes.run(), name="events")
-        process.spawn(node.look_out(), name="health and metrics")
-        await process.until_stop(node.proxier.run())
+        program = Program(lambda _: client, clock=client.clock.now, rng=random.SystemRandom())
+        cidrs = await service_cidrs(client, program.cache)
+        program.add("proxy", NodeProxy, settings, kernel=kernel, service_cidrs=cidrs)
+        await process.until_stop(program.run(), stop=program.stop)
     finally:
         kernel.close()
 

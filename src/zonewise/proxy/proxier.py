@@ -29,7 +29,7 @@ from zonewise.api.objects.discovery import (
     HEADLESS_LABEL,
     TRIGGER_ANNOTATION,
     LeanEndpointSlice,
-    service_of,
+    service_name_of,
 )
 from zonewise.proxy.netlink import Touched
 from zonewise.proxy.nodes import OtherNodes
@@ -45,18 +45,16 @@ from zonewise.runtime.cache.store import Store
 from zonewise.runtime.client.pace import Pace
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.process.memory import paused, settle
-from zonewise.traffic.keys import topology_keys
-from zonewise.traffic.routes import (
+from zonewise.traffic.routes.addresses import parse_address
+from zonewise.traffic.routes.choice import ClientLocation
+from zonewise.traffic.routes.claims import Claim, Frontend, FrontendClaims
+from zonewise.traffic.routes.service import (
     PROXY_NAME_LABEL,
-    Claim,
-    ProxyLocation,
-    ServiceRoutes,
-    Way,
-    WayClaims,
-    parse_address,
-    service_routes,
-    ways_wanted,
+    compute_service_routes,
+    frontend_claims,
 )
+from zonewise.traffic.routes.table import ServiceRoutes
+from zonewise.traffic.topology_keys import topology_keys_of
 
 RESYNC = 3600.0
 LARGE = 1000
@@ -69,7 +67,7 @@ _log = logger("proxy")
 
 def _owners(piece: LeanEndpointSlice) -> tuple[Key, ...]:
     """The Service of a slice, as an index has it."""
-    name = service_of(piece)
+    name = service_name_of(piece)
     return ((piece.metadata.namespace, name),) if name else ()
 
 
@@ -101,8 +99,8 @@ class Proxier:
         self.nodes = cache.store(Node, field_selector=f"metadata.name={settings.node_name}")
         self._cidrs = service_cidrs
         self._node = Node()
-        self.place = ProxyLocation(node=settings.node_name)
-        self._claims = WayClaims()
+        self.location = ClientLocation(node=settings.node_name)
+        self._claims = FrontendClaims()
         self._writer = TableWriter(kernel, not_removed=self._not_removed)
         self._dirty: dict[Key, None] = {}
         """What is marked, the longest first."""
@@ -181,20 +179,22 @@ class Proxier:
                 observer.came(change)
 
     def _service_changed(self, old: Service | None, new: Service | None) -> None:
-        held = new or old
-        assert held is not None
-        if new is not None and topology_keys(new):
-            self._keyed.add(held.key)
+        service = new or old
+        assert service is not None
+        if new is not None and topology_keys_of(new):
+            self._keyed.add(service.key)
             self._others.need_labels()
         else:
-            self._keyed.discard(held.key)
+            self._keyed.discard(service.key)
         if new is not None and new.spec.external_ips:
             parsed = map(parse_address, new.spec.external_ips)
-            self._external[held.key] = frozenset(one.text for one in parsed if one is not None)
+            self._external[service.key] = frozenset(
+                address.text for address in parsed if address is not None
+            )
             self._others.need_addresses()
         else:
-            self._external.pop(held.key, None)
-        self.mark((held.key,))
+            self._external.pop(service.key, None)
+        self.mark((service.key,))
         self._came("service")
 
     def _slice_changed(self, old: LeanEndpointSlice | None, new: LeanEndpointSlice | None) -> None:
@@ -202,9 +202,9 @@ class Proxier:
             if piece is not None:
                 self.mark(_owners(piece))
         self._came("endpoint")
-        made = new.metadata.annotations.get(TRIGGER_ANNOTATION) if new is not None else None
-        if made and (old is None or old.metadata.annotations.get(TRIGGER_ANNOTATION) != made):
-            self._triggers.append(made)
+        trigger = new.metadata.annotations.get(TRIGGER_ANNOTATION) if new is not None else None
+        if trigger and (old is None or old.metadata.annotations.get(TRIGGER_ANNOTATION) != trigger):
+            self._triggers.append(trigger)
 
     def _node_changed(self, _old: Node | None, new: Node | None) -> None:
         """The place of this node; a Node that is deleted leaves the proxy where it was.
@@ -213,17 +213,19 @@ class Proxier:
         """
         if new is None:
             return
-        place = ProxyLocation.of(new)
-        if new.spec != self._node.spec or place.addresses != self.place.addresses:
+        location = ClientLocation.of(new)
+        if new.spec != self._node.spec or location.addresses != self.location.addresses:
             self._surroundings_changed = True
             self._wake.set()
-        if (place.zone, place.addresses) != (self.place.zone, self.place.addresses):
-            if self._wrote_at and place.zone != self.place.zone:
-                _log.info("this node is in another zone", zone=place.zone, before=self.place.zone)
+        if (location.zone, location.addresses) != (self.location.zone, self.location.addresses):
+            if self._wrote_at and location.zone != self.location.zone:
+                _log.info(
+                    "this node is in another zone", zone=location.zone, before=self.location.zone
+                )
             self.mark(service.key for service in self.services)
-        elif place.labels != self.place.labels:
+        elif location.labels != self.location.labels:
             self.mark(self._keyed)
-        self._node, self.place = new, place
+        self._node, self.location = new, location
 
     def _cidrs_changed(self, _old: ServiceCIDR | None, new: ServiceCIDR | None) -> None:
         if new is not None and (ignored := list(filter(loops_back, new.spec.cidrs))):
@@ -334,7 +336,7 @@ class Proxier:
 
     def _due(self) -> Iterator[float]:
         """When something that was refused is to be tried again."""
-        yield from (one.due for key, one in self._refused.items() if key in self._dirty)
+        yield from (retry.due for key, retry in self._refused.items() if key in self._dirty)
         if self._surroundings_changed and self._networks_refused.due:
             yield self._networks_refused.due
 
@@ -401,12 +403,12 @@ class Proxier:
     def routes(self) -> Iterator[tuple[Key, ServiceRoutes]]:
         """The routes of every Service as they are now."""
         for key in sorted(self.services.keys()):
-            found = self._routes(key)
-            if found is not None:
-                yield key, found
+            routes = self._routes(key)
+            if routes is not None:
+                yield key, routes
 
     async def _lay_out(
-        self, dirty: Collection[Key], held: Mapping[bytes, bytes]
+        self, dirty: Collection[Key], present: Mapping[bytes, bytes]
     ) -> dict[Key, Layout]:
         """New layouts of these Services, and of those that gain or lose a way by that.
 
@@ -415,14 +417,16 @@ class Proxier:
         woken = set(dirty)
         for key in dirty:
             service = self.services.get(key)
-            wanted = {} if service is None else self._ways(service)
-            woken |= self._claims.claim(key, wanted)
+            claims = {} if service is None else self._ways(service)
+            woken |= self._claims.claim(key, claims)
         layouts: dict[Key, Layout] = {}
         for at, key in enumerate(sorted(woken), start=1):
             routes = self._routes(key)
             for observer in self.observers:
                 observer.routed(key, routes)
-            layouts[key] = NOTHING if routes is None else lay_out(routes, self.place.node, held)
+            layouts[key] = (
+                NOTHING if routes is None else lay_out(routes, self.location.node, present)
+            )
             if at % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return layouts
@@ -431,20 +435,20 @@ class Proxier:
         service = self.services.get(key)
         if service is None:
             return None
-        return service_routes(
+        return compute_service_routes(
             service,
             self.slices.by("service", key),
-            self.place,
+            self.location,
             self._others.labels,
             self._settings.routing,
             self._claims,
             self._others.addresses,
         )
 
-    def _ways(self, service: Service) -> Mapping[Way, Claim]:
-        return ways_wanted(service, self._settings.routing, self._others.addresses)
+    def _ways(self, service: Service) -> Mapping[Frontend, Claim]:
+        return frontend_claims(service, self._settings.routing, self._others.addresses)
 
     def _networks(self) -> Networks:
         cidrs = () if self._cidrs is None else tuple(self._cidrs)
-        texts = tuple(text for one in cidrs for text in one.spec.cidrs)
-        return self._settings.networks(self._node, self.place.addresses, texts)
+        texts = tuple(text for service_cidr in cidrs for text in service_cidr.spec.cidrs)
+        return self._settings.networks(self._node, self.location.addresses, texts)

@@ -9,7 +9,7 @@ from typing import Literal
 from zonewise.api.objects.core import Node
 from zonewise.proxy.tables.cidrs import loops_back, merged
 from zonewise.proxy.tables.ruleset import FAMILIES, FamilyName, FrameSettings
-from zonewise.traffic.routes import RouteSettings
+from zonewise.traffic.routes.service import RouteSettings
 
 LocalMode = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from zonewise.api.meta import Key
 from zonewise.proxy.observer import Observer, Sync
-from zonewise.traffic.routes import Family, ServiceRoutes
+from zonewise.traffic.routes.table import Family, ServiceRoutes
 
 
 class RoutesSummary(Observer):
@@ -40,7 +40,7 @@ class RoutesSummary(Observer):
         for port in routes.ports:
             policies: dict[str, None] = {}
             for route in port.routes:
-                rules[port.name, port.family, route.why.value] = None
+                rules[port.name, port.family, route.rule.value] = None
                 if route.action == "drop":
                     policies["internal" if route.path == "ClusterIP" else "external"] = None
             dropped += ((port.family, policy) for policy in policies)
@@ -56,10 +56,12 @@ class RoutesSummary(Observer):
             self.written.set()
 
     def _check(self, key: Key, routes: ServiceRoutes | None) -> None:
-        found = routes.health_checks if routes is not None else ()
+        checks = routes.health_checks if routes is not None else ()
         before = self.checks.get(key)
-        if found:
-            self.checks[key] = {(one.family, one.port): one.local_endpoints for one in found}
+        if checks:
+            self.checks[key] = {
+                (check.family, check.port): check.local_endpoints for check in checks
+            }
         elif before is not None:
             del self.checks[key]
         if self.checks.get(key) != before:

@@ -21,9 +21,9 @@ _UNITS = {"h": 3600, "m": 60, "s": 1}
 _log = logger("sysctls")
 
 
-def apply(wanted: Conntrack, *, folder: Path = _FOLDER, cores: int | None = None) -> None:
+def apply(conntrack: Conntrack, *, folder: Path = _FOLDER, cores: int | None = None) -> None:
     """Apply the configured values to the kernel."""
-    for name, value in _values(wanted, cores or os.cpu_count() or 1):
+    for name, value in _values(conntrack, cores or os.cpu_count() or 1):
         file = folder / name
         try:
             now = int(file.read_text())
@@ -34,17 +34,17 @@ def apply(wanted: Conntrack, *, folder: Path = _FOLDER, cores: int | None = None
             _log.warning("a kernel setting was left alone", setting=name, error=str(error))
 
 
-def _values(wanted: Conntrack, cores: int) -> Iterator[tuple[str, int]]:
-    most = max((wanted.max_per_core or 0) * cores, wanted.min or 0)
-    if wanted.max_per_core and most:
+def _values(conntrack: Conntrack, cores: int) -> Iterator[tuple[str, int]]:
+    most = max((conntrack.max_per_core or 0) * cores, conntrack.min or 0)
+    if conntrack.max_per_core and most:
         yield "nf_conntrack_max", most
-    if wanted.tcp_be_liberal:
+    if conntrack.tcp_be_liberal:
         yield "nf_conntrack_tcp_be_liberal", 1
     for name, text in (
-        ("nf_conntrack_tcp_timeout_established", wanted.tcp_established_timeout),
-        ("nf_conntrack_tcp_timeout_close_wait", wanted.tcp_close_wait_timeout),
-        ("nf_conntrack_udp_timeout", wanted.udp_timeout),
-        ("nf_conntrack_udp_timeout_stream", wanted.udp_stream_timeout),
+        ("nf_conntrack_tcp_timeout_established", conntrack.tcp_established_timeout),
+        ("nf_conntrack_tcp_timeout_close_wait", conntrack.tcp_close_wait_timeout),
+        ("nf_conntrack_udp_timeout", conntrack.udp_timeout),
+        ("nf_conntrack_udp_timeout_stream", conntrack.udp_stream_timeout),
     ):
         seconds = _seconds(text) if text else 0
         if seconds:

@@ -1,16 +1,13 @@
-"""What controllers run on: client, watch, store, queue, controller, election, recorder, metrics.
+"""What controllers run on: client, watch, store, queue, controller, program, election, metrics.
 
-``docs/runtime.md`` is the guide. The names imported below are the public ones. A type checker reads
-the import statements; at run time each is executed when its name is first used, because a program
-that only reads a kubeconfig should not wait for an HTTP library.
+``docs/runtime.md`` is the guide. The names below are the public ones. Each module is imported when
+its first name is used, because a program that only reads a kubeconfig should not wait for an HTTP
+library; type checkers read the import statements.
 """
 
 from __future__ import annotations
 
-import ast
-from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,6 +45,12 @@ if TYPE_CHECKING:
     from zonewise.runtime.process.memory import settle as settle
     from zonewise.runtime.process.process import Process as Process
     from zonewise.runtime.process.process import run as run
+    from zonewise.runtime.program.context import ControllerContext as ControllerContext
+    from zonewise.runtime.program.program import Program as Program
+    from zonewise.runtime.program.serving import LeaseSettings as LeaseSettings
+    from zonewise.runtime.program.serving import ProgramSettings as ProgramSettings
+    from zonewise.runtime.program.serving import run_program as run_program
+    from zonewise.runtime.program.serving import serve as serve
     from zonewise.runtime.webhook.admission import AdmissionRequest as AdmissionRequest
     from zonewise.runtime.webhook.admission import Allowed as Allowed
     from zonewise.runtime.webhook.admission import Denied as Denied
@@ -56,23 +59,47 @@ if TYPE_CHECKING:
     from zonewise.runtime.webhook.server import WebhookServer as WebhookServer
     from zonewise.runtime.webhook.server_context import ServerContext as ServerContext
 
+_NAMES = {
+    "cache.cache": "Cache",
+    "cache.reflector": "Reflector",
+    "cache.snapshot": "Snapshot",
+    "cache.store": "Store",
+    "client.client": "Client Listing Version",
+    "client.exchange": "RequestResult",
+    "client.limiter": "Limiter",
+    "client.transport": "HttpsTransport Request Response Transport",
+    "client.watch": "WatchEvent WatchOptions WatchStats",
+    "config.cluster": "ClusterConfig in_cluster_config load_config",
+    "controller.controller": "Controller own_key",
+    "controller.queue": "Queue",
+    "controller.recorder": "Recorder",
+    "election.deadman": "Deadman",
+    "election.election": "Election LeaseTiming",
+    "monitoring.health": "Health",
+    "monitoring.metrics": "Metrics",
+    "monitoring.monitor": "Monitor",
+    "process.logs": "configure logger",
+    "process.memory": "settle",
+    "process.process": "Process run",
+    "program.context": "ControllerContext",
+    "program.program": "Program",
+    "program.serving": "LeaseSettings ProgramSettings run_program serve",
+    "webhook.admission": "AdmissionRequest Allowed Denied",
+    "webhook.certificates": "Certificates",
+    "webhook.server": "AdmissionDispatcher WebhookServer",
+    "webhook.server_context": "ServerContext",
+}
+"""The public names by their module."""
 
-@cache
-def _homes() -> dict[str, str]:
-    """The module of each public name, from the statements above."""
-    return {
-        alias.name: str(node.module)
-        for node in ast.walk(ast.parse(Path(__file__).read_bytes()))
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(f"{__name__}.")
-        for alias in node.names
-    }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
-    if name.startswith("_") or name not in _homes():
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_homes()[name]), name)
+    return getattr(import_module(f"{__name__}.{module}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(_homes())
+    return sorted(_MODULES)

@@ -1,10 +1,10 @@
-"""The verdict of one node on requirements: a refusal or a score.
+"""Whether a node meets requirements: a refusal or a score.
 
 Conditions are checked in the order of Kubernetes' scheduler, and the first that fails is reported.
 What depends on the node itself is computed once per ``shape``; ports and resources change with
-every pod. Scores are whole numbers up to 100, as there: free room (half cpu, half memory), and how
-much more even the use of the two becomes. Taints and preferences are left raw, because they are
-scaled by the best node that is possible. Pods with the same needs share the verdicts.
+every pod. Scores are whole numbers up to 100, as there: free resources (half cpu, half memory), and
+how much more balanced the use of the two becomes. Taints and preferences are not scaled here,
+because they are scaled by the best feasible node. Pods with the same requirements share verdicts.
 """
 
 from __future__ import annotations
@@ -12,31 +12,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from zonewise.api.objects.taints import kept_off, tolerated
+from zonewise.api.objects.core import Taint
+from zonewise.api.objects.pod import Toleration
+from zonewise.api.objects.taints import has_untolerated_taint, is_tolerated
 from zonewise.scheduling import decision
 from zonewise.scheduling.decision import ClusterEvent, NodeRefusal
 from zonewise.scheduling.node_info import NodeInfo
 from zonewise.scheduling.requirements import NodeRequirements
-from zonewise.scheduling.taints import UNSCHEDULABLE, disliked
 from zonewise.scheduling.volumes import VolumeCache
 
-TOP = 100
+MAX_SCORE = 100
 
 
 class NodeFit(NamedTuple):
-    """Whether a node meets requirements, as far as the node itself decides."""
+    """The part of a verdict that depends on the node itself, not on its pods."""
 
     shape: int
     refusal: NodeRefusal | None
-    selected: bool
+    matches_selector: bool
     untainted: bool
-    disliked: int
-    preferred: int
-    volumes: NodeRefusal | None
+    intolerable_taints: int
+    preference: int
+    volume_refusal: NodeRefusal | None
 
 
 FitEntry = tuple[int, int, int, str]
-"""How good a node is, the smaller the better: score, pods, tie, name."""
+"""The rank of a node, smaller is better: negative score, pods, tie, name."""
 
 
 class NodeVerdict(NamedTuple):
@@ -45,27 +46,32 @@ class NodeVerdict(NamedTuple):
     version: int
     refusal: NodeRefusal | None
     entry: FitEntry
-    standing: NodeFit
+    fit: NodeFit
 
 
 class NodeFits:
-    """Verdicts on one set of requirements, kept while nodes change.
+    """Verdicts of all nodes on one set of requirements, updated incrementally.
 
-    ``scope`` are the only nodes of interest.
+    With a ``scope``, only these nodes are judged.
     """
 
-    __slots__ = ("_needs", "_scope", "_volume_cache", "dirty", "key", "position", "verdicts")
+    __slots__ = ("_requirements", "_scope", "_volume_cache", "dirty", "key", "position", "verdicts")
 
     def __init__(
-        self, needs: NodeRequirements, scope: frozenset[str] | None, volume_cache: VolumeCache
+        self,
+        requirements: NodeRequirements,
+        scope: frozenset[str] | None,
+        volume_cache: VolumeCache,
     ) -> None:
         self._volume_cache = volume_cache
-        self.key = (needs, scope)
-        self._needs, self._scope = self.key
+        self.key = (requirements, scope)
+        self._requirements, self._scope = self.key
         self.verdicts: dict[str, NodeVerdict] = {}
         self.position = -1
         self.dirty: dict[int, set[str]] = {}
-        """Where to mark nodes that were added, deleted, became possible, impossible or better."""
+        """Sets that get the names of nodes that were added, deleted, became feasible, infeasible or
+        better, by the id of their ranking.
+        """
 
     def refresh(self, names: Iterable[str], node_infos: Mapping[str, NodeInfo]) -> None:
         """Judge these nodes again; they may have changed, been added or deleted."""
@@ -73,18 +79,18 @@ class NodeFits:
         for name in names:
             if scope is not None and name not in scope:
                 continue
-            node_info, known = node_infos.get(name), verdicts.get(name)
+            node_info, previous = node_infos.get(name), verdicts.get(name)
             if node_info is None:
-                if known is None:
+                if previous is None:
                     continue
                 del verdicts[name]
-            elif known is None or known.version != node_info.version:
-                verdict = verdicts[name] = self._judged(node_info, known)
+            elif previous is None or previous.version != node_info.version:
+                verdict = verdicts[name] = self._judge_node(node_info, previous)
                 if (
-                    known is not None
-                    and known.standing is verdict.standing
-                    and (known.refusal is None) == (verdict.refusal is None)
-                    and known.entry <= verdict.entry
+                    previous is not None
+                    and previous.fit is verdict.fit
+                    and (previous.refusal is None) == (verdict.refusal is None)
+                    and previous.entry <= verdict.entry
                 ):
                     continue
             else:
@@ -92,119 +98,143 @@ class NodeFits:
             for dirty in self.dirty.values():
                 dirty.add(name)
 
-    def _judged(self, node_info: NodeInfo, known: NodeVerdict | None) -> NodeVerdict:
-        if known is not None and known.standing.shape == node_info.shape:
-            standing = known.standing
+    def _judge_node(self, node_info: NodeInfo, previous: NodeVerdict | None) -> NodeVerdict:
+        if previous is not None and previous.fit.shape == node_info.shape:
+            fit = previous.fit
         else:
-            standing = self._standing(node_info)
-        refusal = standing.refusal or self._room(node_info)
+            fit = self._fit_node(node_info)
+        refusal = fit.refusal or self._find_resource_refusal(node_info)
         if refusal is None:
-            refusal = self._too_many(node_info) or standing.volumes
-        score = 0 if refusal is not None else self._score(node_info)
+            refusal = self._find_limit_refusal(node_info) or fit.volume_refusal
+        score = 0 if refusal is not None else self._score_node(node_info)
         entry = (-score, len(node_info.pod_infos), node_info.tie, node_info.name)
-        return NodeVerdict(node_info.version, refusal, entry, standing)
+        return NodeVerdict(node_info.version, refusal, entry, fit)
 
-    def _standing(self, node_info: NodeInfo) -> NodeFit:
-        needs = self._needs
-        tolerations = needs.tolerations
-        selected = needs.selects(node_info.labels, node_info.name)
-        tainted = kept_off(node_info.taints, tolerations)
-        cordoned = node_info.node.spec.unschedulable and not tolerated(UNSCHEDULABLE, tolerations)
+    def _fit_node(self, node_info: NodeInfo) -> NodeFit:
+        requirements = self._requirements
+        tolerations = requirements.tolerations
+        matches_selector = requirements.matches_node(node_info.labels, node_info.name)
+        tainted = has_untolerated_taint(node_info.taints, tolerations)
+        cordoned = node_info.node.spec.unschedulable and not is_tolerated(
+            UNSCHEDULABLE_TAINT, tolerations
+        )
         refusal = None
-        if needs.names is not None and node_info.name not in needs.names:
+        if requirements.names is not None and node_info.name not in requirements.names:
             refusal = decision.NOT_NAMED
         elif cordoned:
             refusal = decision.CORDONED
         elif tainted:
             refusal = decision.TAINTED
-        elif not selected:
-            refusal = decision.NOT_SELECTED
+        elif not matches_selector:
+            refusal = decision.NODE_AFFINITY_UNMET
         return NodeFit(
             shape=node_info.shape,
             refusal=refusal,
-            selected=selected,
+            matches_selector=matches_selector,
             untainted=not tainted,
-            disliked=disliked(node_info.taints, tolerations),
-            preferred=sum(
+            intolerable_taints=count_intolerable_taints(node_info.taints, tolerations),
+            preference=sum(
                 weight
-                for weight, term in needs.preferred
+                for weight, term in requirements.preferred
                 if term.matches(node_info.labels, node_info.name)
             ),
-            volumes=needs.volumes.refused_by(node_info.labels, node_info.name),
+            volume_refusal=requirements.volumes.find_refusal(node_info.labels, node_info.name),
         )
 
-    def _room(self, node_info: NodeInfo) -> NodeRefusal | None:
-        needs = self._needs
-        demand = needs.demand
-        if needs.ports and not node_info.ports_free(needs.ports):
+    def _find_resource_refusal(self, node_info: NodeInfo) -> NodeRefusal | None:
+        requirements = self._requirements
+        request = requirements.request
+        if requirements.ports and not node_info.has_free_ports(requirements.ports):
             return decision.PORTS_TAKEN
         if (
-            len(node_info.pod_infos) < node_info.allowed
-            and demand.cpu <= node_info.cpu - node_info.used_cpu
-            and demand.memory <= node_info.memory - node_info.used_memory
-            and demand.storage <= node_info.storage - node_info.used_storage
-            and not demand.others
+            len(node_info.pod_infos) < node_info.max_pods
+            and request.cpu <= node_info.cpu - node_info.used_cpu
+            and request.memory <= node_info.memory - node_info.used_memory
+            and request.storage <= node_info.storage - node_info.used_storage
+            and not request.scalars
         ):
             return None
-        return self._short(node_info)
+        return self._find_insufficient(node_info)
 
-    def _too_many(self, node_info: NodeInfo) -> NodeRefusal | None:
-        """Whether the node cannot hold the volumes, beside those that its pods use."""
-        volumes = self._needs.volumes
-        if volumes.attached and not volumes.in_use:
+    def _find_limit_refusal(self, node_info: NodeInfo) -> NodeRefusal | None:
+        """The refusal if the volumes and those of the node's pods exceed a limit."""
+        volumes = self._requirements.volumes
+        if volumes.limited and not volumes.in_use:
             pods = (pod_info.pod for pod_info in node_info.pod_infos.values())
-            if self._volume_cache.exceeded(volumes.attached, node_info.name, pods):
+            if self._volume_cache.exceeds_limits(volumes.limited, node_info.name, pods):
                 return decision.TOO_MANY_VOLUMES
         return None
 
-    def _short(self, node_info: NodeInfo) -> NodeRefusal | None:
-        """What there is too little of; hopeless if even the empty node has too little."""
-        demand = self._needs.demand
-        reasons = [] if len(node_info.pod_infos) < node_info.allowed else ["Too many pods"]
-        hopeless = False
-        for name, wanted, size, used in (
-            ("cpu", demand.cpu, node_info.cpu, node_info.used_cpu),
-            ("memory", demand.memory, node_info.memory, node_info.used_memory),
-            ("ephemeral-storage", demand.storage, node_info.storage, node_info.used_storage),
+    def _find_insufficient(self, node_info: NodeInfo) -> NodeRefusal | None:
+        """The refusal for insufficient resources; not resolvable if an empty node has too few."""
+        request = self._requirements.request
+        reasons = [] if len(node_info.pod_infos) < node_info.max_pods else ["Too many pods"]
+        unresolvable = False
+        for name, requested, size, used in (
+            ("cpu", request.cpu, node_info.cpu, node_info.used_cpu),
+            ("memory", request.memory, node_info.memory, node_info.used_memory),
+            ("ephemeral-storage", request.storage, node_info.storage, node_info.used_storage),
             *(
-                (name, wanted, node_info.others.get(name, 0), node_info.used_others.get(name, 0))
-                for name, wanted in demand.others
+                (
+                    name,
+                    requested,
+                    node_info.scalars.get(name, 0),
+                    node_info.used_scalars.get(name, 0),
+                )
+                for name, requested in request.scalars
             ),
         ):
-            if wanted > 0 and wanted > size - used:
+            if requested > 0 and requested > size - used:
                 reasons.append(f"Insufficient {name}")
-                hopeless = hopeless or wanted > size
+                unresolvable = unresolvable or requested > size
         if not reasons:
             return None
-        helped = ClusterEvent.NODE if hopeless else ClusterEvent.NODE | ClusterEvent.POD_WENT
-        return NodeRefusal(tuple(reasons), not hopeless, helped)
+        events = ClusterEvent.NODE if unresolvable else ClusterEvent.NODE | ClusterEvent.POD_DELETED
+        return NodeRefusal(tuple(reasons), not unresolvable, events)
 
-    def _score(self, node_info: NodeInfo) -> int:
-        demand = self._needs.demand
+    def _score_node(self, node_info: NodeInfo) -> int:
+        request = self._requirements.request
         cpu, memory = node_info.cpu, node_info.memory
-        free = kinds = 0
+        free = resources = 0
         if cpu:
-            left = cpu - node_info.assumed_cpu - demand.assumed_cpu
-            free += left * TOP // cpu if left > 0 else 0
-            kinds += 1
+            remaining = cpu - node_info.nonzero_cpu - request.nonzero_cpu
+            free += remaining * MAX_SCORE // cpu if remaining > 0 else 0
+            resources += 1
         if memory:
-            left = memory - node_info.assumed_memory - demand.assumed_memory
-            free += left * TOP // memory if left > 0 else 0
-            kinds += 1
-        score = free // kinds if kinds else 0
-        if demand.cpu or demand.memory:
-            before = _evenness(node_info.used_cpu, cpu, node_info.used_memory, memory)
-            after = _evenness(
-                node_info.used_cpu + demand.cpu, cpu, node_info.used_memory + demand.memory, memory
+            remaining = memory - node_info.nonzero_memory - request.nonzero_memory
+            free += remaining * MAX_SCORE // memory if remaining > 0 else 0
+            resources += 1
+        score = free // resources if resources else 0
+        if request.cpu or request.memory:
+            balance_before = _balance(node_info.used_cpu, cpu, node_info.used_memory, memory)
+            balance_after = _balance(
+                node_info.used_cpu + request.cpu,
+                cpu,
+                node_info.used_memory + request.memory,
+                memory,
             )
-            # The quotient is cut towards zero; it is never negative, as both are 50 to 100.
-            score += TOP // 2 + (TOP // 2 + after - before) // 2
+            # Truncation is towards zero: the quotient is never negative, as both are 50 to 100.
+            score += MAX_SCORE // 2 + (MAX_SCORE // 2 + balance_after - balance_before) // 2
         return score
 
 
-def _evenness(used_cpu: int, cpu: int, used_memory: int, memory: int) -> int:
-    """How alike the used parts of the two are; alone, either is alike to itself."""
+def _balance(used_cpu: int, cpu: int, used_memory: int, memory: int) -> int:
+    """How similar the used parts of the two resources are; 100 if a node has only one."""
     if not cpu or not memory:
-        return TOP
+        return MAX_SCORE
     part_cpu, part_memory = used_cpu / cpu, used_memory / memory
-    return int((1 - abs((min(part_cpu, 1.0) - min(part_memory, 1.0)) / 2)) * TOP)
+    return int((1 - abs((min(part_cpu, 1.0) - min(part_memory, 1.0)) / 2)) * MAX_SCORE)
+
+
+UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+"""The taint that a cordoned node counts as having."""
+
+
+def count_intolerable_taints(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> int:
+    """How many PreferNoSchedule taints a pod does not tolerate."""
+    relevant = [
+        toleration for toleration in tolerations if toleration.effect in ("", "PreferNoSchedule")
+    ]
+    return sum(
+        taint.effect == "PreferNoSchedule" and not is_tolerated(taint, relevant) for taint in taints
+    )

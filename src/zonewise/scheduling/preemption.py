@@ -1,14 +1,15 @@
 """Which pods of lower priority are preempted, on which node.
 
-A node is considered if removing pods from it could help. All pods of lower priority than the one
-that waits are removed; if it still does not fit, the node is out. Else they are put back one by one
-as long as it fits: first those whose budget would be violated, then the others, the most important
-first. A pod that cannot be put back is a victim.
+A node is a candidate if removing pods from it could help. All pods of lower priority than the
+waiting one are removed; if it still does not fit, the node is not a candidate. Else they are added
+back one by one as long as it fits: first those whose budget would be violated, then the others, the
+most important first. A pod that cannot be added back is a victim.
 
-Of several nodes the one is taken that violates the fewest budgets; then, in this order, whose most
-important victim is least important, whose victims together are, which has fewer of them, whose most
-important victims started last. Remaining ties are broken by the node's ``tie``. As many nodes are
-tried as Kubernetes' scheduler tries: a tenth, or a hundred if that is more.
+Of several candidates the one is taken that violates the fewest budgets; then, in this order, the
+one whose most important victim has the lowest priority, whose victims have the lowest sum of
+priorities, which has the fewest victims, whose most important victims started last. Remaining ties
+are broken by the node's ``tie``. As many nodes are tried as Kubernetes' scheduler tries: a tenth,
+or a hundred if that is more.
 """
 
 from __future__ import annotations
@@ -29,47 +30,49 @@ from zonewise.scheduling.ranking import Ranking
 if TYPE_CHECKING:
     from zonewise.scheduling.cluster import SchedulerCluster
 
-LEAST_TRIED = 100
-LOWEST = -(2**31)
+MIN_CANDIDATES = 100
+LOWEST_PRIORITY = -(2**31)
 REASON = "PreemptionByScheduler"
 
 
 def preempt(
     cluster: SchedulerCluster, pod: Pod, ranking: Ranking, refusals: Mapping[str, NodeRefusal]
 ) -> tuple[Preemption | None, str, bool]:
-    """The victims, or the message; and whether an earlier nomination stays."""
-    unfit = _ineligible(cluster, pod, refusals)
-    if unfit:
-        return None, unfit, True
+    """The victims or a message, and whether an earlier nomination stays."""
+    ineligible = _explain_ineligible(cluster, pod, refusals)
+    if ineligible:
+        return None, ineligible, True
     node_infos = [
         cluster.node_infos[name] for name, refusal in refusals.items() if refusal.resolvable
     ]
     node_infos.sort(key=lambda node_info: node_info.tie)
-    limit = max(len(node_infos) // 10, LEAST_TRIED)
-    found: list[tuple[tuple[object, ...], Preemption]] = []
+    limit = max(len(node_infos) // 10, MIN_CANDIDATES)
+    candidates: list[tuple[tuple[object, ...], Preemption]] = []
     tried: dict[str, NodeRefusal] = {}
-    harmless = False
+    has_harmless = False
     for node_info in node_infos:
-        outcome = _victims(cluster, pod, ranking, node_info)
-        if isinstance(outcome, NodeRefusal):
-            tried[node_info.name] = outcome
+        result = _select_victims(cluster, pod, ranking, node_info)
+        if isinstance(result, NodeRefusal):
+            tried[node_info.name] = result
             continue
-        victims, violations = outcome
-        found.append(
+        victims, violations = result
+        candidates.append(
             (
-                (violations, *_weight(victims), node_info.tie, node_info.name),
-                Preemption(node_info.name, tuple(one.key for one in victims)),
+                (violations, *_victims_cost(victims), node_info.tie, node_info.name),
+                Preemption(node_info.name, tuple(candidate.key for candidate in victims)),
             )
         )
-        harmless = harmless or not violations
-        if harmless and len(found) >= limit:
+        has_harmless = has_harmless or not violations
+        if has_harmless and len(candidates) >= limit:
             break
-    if not found:
-        return None, decision.not_helpful(len(cluster.node_infos), tried), False
-    return min(found, key=lambda one: one[0])[1], "", False
+    if not candidates:
+        return None, decision.format_not_helpful(len(cluster.node_infos), tried), False
+    return min(candidates, key=lambda candidate: candidate[0])[1], "", False
 
 
-def _ineligible(cluster: SchedulerCluster, pod: Pod, refusals: Mapping[str, NodeRefusal]) -> str:
+def _explain_ineligible(
+    cluster: SchedulerCluster, pod: Pod, refusals: Mapping[str, NodeRefusal]
+) -> str:
     if pod.spec.preemption_policy == "Never":
         return "not eligible due to preemptionPolicy=Never."
     nominated = pod.status.nominated_node_name
@@ -77,92 +80,96 @@ def _ineligible(cluster: SchedulerCluster, pod: Pod, refusals: Mapping[str, Node
     refusal = refusals.get(nominated)
     if node_info is None or (refusal is not None and not refusal.resolvable):
         return ""
-    if any(_making_room(pod_info) for pod_info in _lesser(node_info, pod)):
+    if any(_is_preempted(pod_info) for pod_info in _lower_priority_pods(node_info, pod)):
         return "not eligible due to a terminating pod on the nominated node."
     return ""
 
 
-def _making_room(pod_info: PodInfo) -> bool:
-    return pod_info.ending and any(
-        one.type == DISRUPTION_TARGET and one.status == "True" and one.reason == REASON
-        for one in pod_info.pod.status.conditions
+def _is_preempted(pod_info: PodInfo) -> bool:
+    return pod_info.terminating and any(
+        condition.type == DISRUPTION_TARGET
+        and condition.status == "True"
+        and condition.reason == REASON
+        for condition in pod_info.pod.status.conditions
     )
 
 
-def _lesser(node_info: NodeInfo, pod: Pod) -> list[PodInfo]:
-    """Pods that may be taken off for another, the most important first."""
+def _lower_priority_pods(node_info: NodeInfo, pod: Pod) -> list[PodInfo]:
+    """Pods of a node with lower priority than another, the most important first."""
     priority = pod.spec.priority or 0
-    lesser = [pod_info for pod_info in node_info.pod_infos.values() if pod_info.priority < priority]
-    return sorted(lesser, key=_importance)
+    lower = [pod_info for pod_info in node_info.pod_infos.values() if pod_info.priority < priority]
+    return sorted(lower, key=_importance_rank)
 
 
-def _importance(pod_info: PodInfo) -> tuple[int, str, Key]:
-    return -pod_info.priority, _since(pod_info), pod_info.key
+def _importance_rank(pod_info: PodInfo) -> tuple[int, str, Key]:
+    return -pod_info.priority, _start_time(pod_info), pod_info.key
 
 
-def _since(pod_info: PodInfo) -> str:
-    """When a pod started; one that has not yet did so last. Times of equal form sort as text."""
+def _start_time(pod_info: PodInfo) -> str:
+    """When a pod started; one that has not comes last. Times of one format sort as text."""
     return pod_info.pod.status.start_time or "9999"
 
 
-def _victims(
+def _select_victims(
     cluster: SchedulerCluster, pod: Pod, ranking: Ranking, node_info: NodeInfo
 ) -> tuple[list[PodInfo], int] | NodeRefusal:
-    lesser = _lesser(node_info, pod)
-    if not lesser:
+    lower = _lower_priority_pods(node_info, pod)
+    if not lower:
         return decision.NO_VICTIMS
-    off = list(lesser)
-    for pod_info in lesser:
+    removed = list(lower)
+    for pod_info in lower:
         cluster.simulate_remove(pod_info)
     try:
-        refusal = cluster.refusal(pod, ranking, node_info.name)
+        refusal = cluster.find_refusal(pod, ranking, node_info.name)
         if refusal is not None:
             return refusal
-        breaking, others = _by_budget(lesser, cluster.budgets)
+        violating, others = _split_by_budget(lower, cluster.budgets)
         violations = 0
-        for pod_info in (*breaking, *others):
+        for pod_info in (*violating, *others):
             cluster.simulate_add(pod_info)
-            if cluster.refusal(pod, ranking, node_info.name) is None:
-                off.remove(pod_info)
+            if cluster.find_refusal(pod, ranking, node_info.name) is None:
+                removed.remove(pod_info)
             else:
                 cluster.simulate_remove(pod_info)
-                violations += pod_info in breaking
-        return list(off), violations
+                violations += pod_info in violating
+        return list(removed), violations
     finally:
-        for pod_info in off:
+        for pod_info in removed:
             cluster.simulate_add(pod_info)
 
 
-def _by_budget(
+def _split_by_budget(
     pod_infos: Iterable[PodInfo], budgets: Mapping[Key, tuple[PodDisruptionBudget, Selector]]
 ) -> tuple[list[PodInfo], list[PodInfo]]:
-    """Pods whose budget would be violated if all before them were removed; and the others."""
+    """Split into pods whose budget is violated if all before them are removed, and the others."""
     allowed = {key: budget.status.disruptions_allowed for key, (budget, _) in budgets.items()}
-    breaking: list[PodInfo] = []
+    violating: list[PodInfo] = []
     others: list[PodInfo] = []
     for pod_info in pod_infos:
         meta = pod_info.pod.metadata
-        broken = False
-        for key, (budget, selects) in budgets.items():
+        is_violating = False
+        for key, (budget, budget_selector) in budgets.items():
             if (
                 key[0] == meta.namespace
-                and selects.requirements
-                and selects.matches(meta.labels)
+                and budget_selector.requirements
+                and budget_selector.matches(meta.labels)
                 and meta.name not in budget.status.disrupted_pods
             ):
                 allowed[key] -= 1
-                broken = broken or allowed[key] < 0
-        (breaking if broken else others).append(pod_info)
-    return breaking, others
+                is_violating = is_violating or allowed[key] < 0
+        (violating if is_violating else others).append(pod_info)
+    return violating, others
 
 
-def _weight(victims: Sequence[PodInfo]) -> tuple[int, int, int, tuple[int, ...]]:
-    """How much is lost; less is better."""
-    highest = max((one.priority for one in victims), default=LOWEST)
-    earliest = min((_since(one) for one in victims if one.priority == highest), default="")
+def _victims_cost(victims: Sequence[PodInfo]) -> tuple[int, int, int, tuple[int, ...]]:
+    """The cost of victims, in the order of comparison; less is better."""
+    highest = max((victim.priority for victim in victims), default=LOWEST_PRIORITY)
+    earliest = min(
+        (_start_time(victim) for victim in victims if victim.priority == highest), default=""
+    )
     return (
         highest,
-        sum(one.priority - LOWEST for one in victims),
+        sum(victim.priority - LOWEST_PRIORITY for victim in victims),
         len(victims),
         tuple(-ord(letter) for letter in earliest),
     )

@@ -1,19 +1,19 @@
-"""All nodes by how well they suit one set of requirements, updated incrementally.
+"""All nodes ranked by one set of requirements, updated incrementally.
 
-A node whose own verdict is no refusal is in a drawer with all nodes that other pods treat alike:
-same wide domains, same narrow counts, same taints and preferences. In a drawer the best is on top
-of a heap. So choosing compares drawers, a few dozen, and not nodes, a thousand; and a new pod moves
-one node. The answer is the same as if every node were compared: within a drawer all that differs is
-the node's own score.
+A node whose own verdict is not a refusal is in a bucket with all nodes for which other pods count
+the same: same wide domains, same narrow counts, same taints and preferences. The best of a bucket
+is on top of a heap. So a decision compares buckets, a few dozen, and not nodes, a thousand; and a
+new pod moves one node. The answer is the same as if every node were compared: nodes of a bucket
+differ only in their own scores.
 
 Ties go to the node with fewer pods, then to the smaller ``tie``, a hash of seed and name: never to
-the one that happened to be added first.
+the one that was added first.
 
 Not every change is processed at once. The counts and verdicts mark the nodes that a ranking must
 update (``dirty``): counts that changed, nodes that were added, deleted, or became better. A node
-that only became worse, as one does that just got a pod with other requirements, stays where it is;
-its entry is corrected when it comes up. So pods with one set of requirements cost those with others
-nothing. Entries of a heap that are not the newest of their node are skipped.
+that only became worse, for example because it got a pod with other requirements, stays where it is;
+its entry is corrected when it is on top. So pods with one set of requirements cost those with
+others nothing. Entries of a heap that are not the current ones of their node are skipped.
 """
 
 from __future__ import annotations
@@ -26,38 +26,46 @@ from zonewise.scheduling.decision import NodeRefusal
 from zonewise.scheduling.node_fit import FitEntry, NodeFits
 from zonewise.scheduling.node_info import NodeInfo
 from zonewise.scheduling.requirements import Requirements
-from zonewise.scheduling.scores import NodeGroup, Seen, extras
+from zonewise.scheduling.scores import DomainTotals, NodeGroup, score_groups
 from zonewise.scheduling.topology_count import CountRole, TopologyCount
 
-_DrawerKey = tuple[tuple[str | None, ...], tuple[int | None, ...], int, int]
-_NOBODY: frozenset[str] = frozenset()
+_BucketKey = tuple[tuple[str | None, ...], tuple[int | None, ...], int, int]
+_NO_NAMES: frozenset[str] = frozenset()
 
 
-class _Drawer:
-    __slots__ = ("disliked", "heap", "key", "preferred", "size", "states", "wide")
+class _Bucket:
+    __slots__ = (
+        "heap",
+        "intolerable_taints",
+        "key",
+        "preference",
+        "size",
+        "states",
+        "wide_domains",
+    )
 
-    def __init__(self, key: _DrawerKey) -> None:
+    def __init__(self, key: _BucketKey) -> None:
         self.key = key
-        self.wide, self.states, self.disliked, self.preferred = key
+        self.wide_domains, self.states, self.intolerable_taints, self.preference = key
         self.heap: list[FitEntry] = []
         self.size = 0
 
 
 class _Row:
-    __slots__ = ("counts", "domains", "drawer", "entry", "labels", "shape", "wide")
+    __slots__ = ("bucket", "counts", "domains", "entry", "labels", "shape", "wide_domains")
 
     def __init__(self, shape: int, labels: tuple[str | None, ...]) -> None:
         self.shape = shape
         self.labels = labels
         self.counts = [0] * len(labels)
         self.domains: list[str | None] = []
-        self.wide: tuple[str | None, ...] = ()
-        self.drawer: _Drawer | None = None
+        self.wide_domains: tuple[str | None, ...] = ()
+        self.bucket: _Bucket | None = None
         self.entry: FitEntry | None = None
 
 
 class Ranking:
-    """The nodes as requirements rank them; ``itself`` if the pod matches its own affinity."""
+    """The nodes ranked; ``self_match``: the pod matches its own affinity terms."""
 
     def __init__(
         self,
@@ -66,10 +74,10 @@ class Ranking:
         topology_counts: Sequence[TopologyCount],
         node_infos: Mapping[str, NodeInfo],
         *,
-        itself: bool,
+        self_match: bool,
     ) -> None:
         self.requirements = requirements
-        self._itself = itself
+        self._self_match = self_match
         self.node_fits = node_fits
         self._node_infos = node_infos
         self._topology_counts = sorted(
@@ -78,263 +86,291 @@ class Ranking:
         self._narrow = [
             topology_count for topology_count in self._topology_counts if topology_count.narrow
         ]
-        self._of: dict[CountRole, list[tuple[int, TopologyCount]]] = {
+        self._counts_by_role: dict[CountRole, list[tuple[int, TopologyCount]]] = {
             role: [] for role in CountRole
         }
-        wide: dict[str, int] = {}
-        each = self._each = tuple(enumerate(self._topology_counts))
-        for number, topology_count in each:
-            self._of[topology_count.role].append((number, topology_count))
+        wide_slots: dict[str, int] = {}
+        numbered = self._numbered = tuple(enumerate(self._topology_counts))
+        for number, topology_count in numbered:
+            self._counts_by_role[topology_count.role].append((number, topology_count))
             if not topology_count.narrow:
-                topology_count.slot = wide.setdefault(topology_count.key, len(wide))
+                topology_count.slot = wide_slots.setdefault(topology_count.key, len(wide_slots))
         for slot, topology_count in enumerate(self._narrow):
             topology_count.slot = slot
-        self._wide_keys = tuple(wide)
+        self._wide_keys = tuple(wide_slots)
         self._spread_keys = tuple(
-            topology_count.key for _, topology_count in self._of[CountRole.SPREAD]
+            topology_count.key for _, topology_count in self._counts_by_role[CountRole.SPREAD]
         )
         self._even_keys = tuple(
-            topology_count.key for _, topology_count in self._of[CountRole.EVEN]
+            topology_count.key for _, topology_count in self._counts_by_role[CountRole.SOFT_SPREAD]
         )
         self._rows: dict[str, _Row] = {}
-        self._drawers: dict[_DrawerKey, _Drawer] = {}
+        self._buckets: dict[_BucketKey, _Bucket] = {}
         self.dirty: set[str] = set(node_fits.verdicts)
-        """Nodes that must be looked at before the next answer."""
+        """Names of nodes that must be updated before the next answer."""
 
     def refresh(self) -> None:
-        """Look at the nodes that are marked; the fitness must be up to date."""
+        """Update the dirty nodes; ``node_fits`` must be up to date."""
         if not self.dirty:
             return
-        again = dict[str, None]()
+        changed = dict[str, None]()
         for name in self.dirty:
             node_info = self._node_infos.get(name)
             if node_info is not None:
-                self._count(node_info, again)
-                again[name] = None
+                self._count(node_info, changed)
+                changed[name] = None
             elif name in self._rows:
-                self._leave(name, self._rows.pop(name), again)
+                self._remove_row(name, self._rows.pop(name), changed)
         self.dirty.clear()
-        for name in again:
+        for name in changed:
             row = self._rows.get(name)
             if row is not None:
-                self._file(name, row)
+                self._put_into_bucket(name, row)
 
     def refusal(self, name: str) -> NodeRefusal | None:
-        """Why a node cannot take the pod, or None."""
+        """Why a node cannot take the pod; None if it can."""
         row = self._rows.get(name)
         if row is None:
             return decision.NOT_NAMED
-        if row.drawer is None:
+        if row.bucket is None:
             return self.node_fits.verdicts[name].refusal
-        return self._against(self._seen(row.drawer), self._least(), self._first())
+        return self._find_refusal(
+            self._domain_totals(row.bucket), self._min_totals(), self._is_first_of_affinity()
+        )
 
     def refusals(self) -> dict[str, NodeRefusal]:
-        """Why each node that cannot take the pod cannot."""
-        least, first = self._least(), self._first()
-        said = {
-            drawer.key: self._against(self._seen(drawer), least, first)
-            for drawer in self._drawers.values()
+        """The refusals of all nodes that cannot take the pod."""
+        min_totals, is_first = self._min_totals(), self._is_first_of_affinity()
+        by_bucket = {
+            bucket.key: self._find_refusal(self._domain_totals(bucket), min_totals, is_first)
+            for bucket in self._buckets.values()
         }
-        found: dict[str, NodeRefusal] = {}
+        refusals: dict[str, NodeRefusal] = {}
         for name in self._node_infos:
             row = self._rows.get(name)
             if row is None:
                 refusal: NodeRefusal | None = decision.NOT_NAMED
-            elif row.drawer is None:
+            elif row.bucket is None:
                 refusal = self.node_fits.verdicts[name].refusal
             else:
-                refusal = said[row.drawer.key]
+                refusal = by_bucket[row.bucket.key]
             if refusal is not None:
-                found[name] = refusal
-        return found
+                refusals[name] = refusal
+        return refusals
 
-    def best(self, excluded: Collection[str] = _NOBODY) -> str | None:
-        """The pod's node; None if no node can take it."""
-        least, first = self._least(), self._first()
-        possible: list[NodeGroup] = []
-        for drawer in tuple(self._drawers.values()):
-            seen = self._seen(drawer)
-            if self._against(seen, least, first) is None:
-                top, size = self._top(drawer, excluded)
-                if top is not None:
-                    possible.append(
-                        NodeGroup(seen, drawer.wide, drawer.disliked, drawer.preferred, size, top)
+    def find_best(self, excluded: Collection[str] = _NO_NAMES) -> str | None:
+        """The best node; None if no node can take the pod."""
+        min_totals, is_first = self._min_totals(), self._is_first_of_affinity()
+        groups: list[NodeGroup] = []
+        for bucket in tuple(self._buckets.values()):
+            totals = self._domain_totals(bucket)
+            if self._find_refusal(totals, min_totals, is_first) is None:
+                best, size = self._find_best_of(bucket, excluded)
+                if best is not None:
+                    groups.append(
+                        NodeGroup(
+                            totals,
+                            bucket.wide_domains,
+                            bucket.intolerable_taints,
+                            bucket.preference,
+                            size,
+                            best,
+                        )
                     )
-        if not possible:
+        if not groups:
             return None
-        winner: FitEntry | None = None
-        scores = extras(
-            possible, self._of[CountRole.EVEN], self._of[CountRole.LIKE], self.requirements.strict
+        best_candidate: FitEntry | None = None
+        scores = score_groups(
+            groups,
+            self._counts_by_role[CountRole.SOFT_SPREAD],
+            self._counts_by_role[CountRole.PREFERENCE],
+            self.requirements.require_all_keys,
         )
-        for group, extra in zip(possible, scores, strict=True):
-            score, count, tie, name = group.top
+        for group, extra in zip(groups, scores, strict=True):
+            score, count, tie, name = group.best
             candidate = (score - extra, count, tie, name)
-            if winner is None or candidate < winner:
-                winner = candidate
-        assert winner is not None
-        return winner[3]
+            if best_candidate is None or candidate < best_candidate:
+                best_candidate = candidate
+        assert best_candidate is not None
+        return best_candidate[3]
 
-    def _count(self, node_info: NodeInfo, again: dict[str, None]) -> None:
+    def _count(self, node_info: NodeInfo, changed: dict[str, None]) -> None:
         """Bring the counts of a node's domains up to date."""
         name = node_info.name
         row = self._rows.get(name)
         if row is None or row.shape != node_info.shape:
             if row is not None:
-                self._leave(name, row, again)
-            row = self._rows[name] = self._join(node_info)
+                self._remove_row(name, row, changed)
+            row = self._rows[name] = self._add_row(node_info)
         counts = row.counts
-        for number, topology_count in self._each:
-            count = topology_count.counts.get(name, 0)
+        for number, topology_count in self._numbered:
+            count = topology_count.counts_by_node.get(name, 0)
             change = count - counts[number]
             if change:
                 counts[number] = count
                 domain = row.domains[number]
                 if domain is not None:
-                    topology_count.sums[domain] += change
+                    topology_count.totals[domain] += change
                     if topology_count.narrow:
-                        again.update(dict.fromkeys(topology_count.nodes[domain]))
+                        changed.update(dict.fromkeys(topology_count.nodes_by_domain[domain]))
 
-    def _join(self, node_info: NodeInfo) -> _Row:
-        labels, standing = node_info.labels, self.node_fits.verdicts[node_info.name].standing
-        row = _Row(node_info.shape, tuple(labels.get(one.key) for one in self._topology_counts))
-        row.wide = tuple(labels.get(key) for key in self._wide_keys)
-        whole = {
+    def _add_row(self, node_info: NodeInfo) -> _Row:
+        labels, fit = node_info.labels, self.node_fits.verdicts[node_info.name].fit
+        row = _Row(
+            node_info.shape,
+            tuple(labels.get(topology_count.key) for topology_count in self._topology_counts),
+        )
+        row.wide_domains = tuple(labels.get(key) for key in self._wide_keys)
+        has_all_keys = {
             CountRole.SPREAD: all(key in labels for key in self._spread_keys),
-            CountRole.EVEN: not self.requirements.strict
+            CountRole.SOFT_SPREAD: not self.requirements.require_all_keys
             or all(key in labels for key in self._even_keys),
         }
         for topology_count, label in zip(self._topology_counts, row.labels, strict=True):
-            counted = whole.get(topology_count.role, True) and topology_count.counted(standing)
-            domain = label if counted else None
+            is_counted = has_all_keys.get(topology_count.role, True) and topology_count.includes(
+                fit
+            )
+            domain = label if is_counted else None
             row.domains.append(domain)
-            topology_count.join(node_info.name, label, domain)
+            topology_count.add_node(node_info.name, label, domain)
         return row
 
-    def _leave(self, name: str, row: _Row, again: dict[str, None]) -> None:
+    def _remove_row(self, name: str, row: _Row, changed: dict[str, None]) -> None:
         for number, topology_count in enumerate(self._topology_counts):
             label = row.labels[number]
-            topology_count.leave(name, label, row.domains[number], row.counts[number])
+            topology_count.remove_node(name, label, row.domains[number], row.counts[number])
             if topology_count.narrow and label is not None:
-                again.update(dict.fromkeys(topology_count.nodes.get(label, ())))
-        if row.drawer is not None:
-            self._take_out(row)
+                changed.update(dict.fromkeys(topology_count.nodes_by_domain.get(label, ())))
+        if row.bucket is not None:
+            self._remove_from_bucket(row)
 
-    def _file(self, name: str, row: _Row) -> None:
-        """Lay a node into its drawer."""
+    def _put_into_bucket(self, name: str, row: _Row) -> None:
+        """Put a node into its bucket."""
         verdict = self.node_fits.verdicts[name]
         if verdict.refusal is not None:
-            if row.drawer is not None:
-                self._take_out(row)
+            if row.bucket is not None:
+                self._remove_from_bucket(row)
             return
         states = tuple(
             [
-                topology_count.state(row.labels[number], row.counts[number])
+                topology_count.narrow_state(row.labels[number], row.counts[number])
                 for number, topology_count in enumerate(self._topology_counts)
                 if topology_count.narrow
             ]
         )
-        standing = verdict.standing
-        key = (row.wide, states, standing.disliked, standing.preferred)
+        fit = verdict.fit
+        key = (row.wide_domains, states, fit.intolerable_taints, fit.preference)
         entry = verdict.entry
-        drawer = row.drawer
-        if drawer is not None and drawer.key == key:
+        bucket = row.bucket
+        if bucket is not None and bucket.key == key:
             if row.entry == entry:
                 return
         else:
-            if drawer is not None:
-                self._take_out(row)
-            drawer = self._drawers.get(key)
-            if drawer is None:
-                drawer = self._drawers[key] = _Drawer(key)
-            row.drawer = drawer
-            drawer.size += 1
+            if bucket is not None:
+                self._remove_from_bucket(row)
+            bucket = self._buckets.get(key)
+            if bucket is None:
+                bucket = self._buckets[key] = _Bucket(key)
+            row.bucket = bucket
+            bucket.size += 1
         row.entry = entry
-        heap = drawer.heap
+        heap = bucket.heap
         heappush(heap, entry)
-        if len(heap) > 4 * drawer.size + 64:
-            drawer.heap = sorted({one for one in heap if self._newest(drawer, one)})
+        if len(heap) > 4 * bucket.size + 64:
+            bucket.heap = sorted(
+                {candidate for candidate in heap if self._is_current(bucket, candidate)}
+            )
 
-    def _take_out(self, row: _Row) -> None:
-        drawer = row.drawer
-        assert drawer is not None
-        drawer.size -= 1
-        if not drawer.size:
-            del self._drawers[drawer.key]
-        row.drawer = row.entry = None
+    def _remove_from_bucket(self, row: _Row) -> None:
+        bucket = row.bucket
+        assert bucket is not None
+        bucket.size -= 1
+        if not bucket.size:
+            del self._buckets[bucket.key]
+        row.bucket = row.entry = None
 
-    def _newest(self, drawer: _Drawer, entry: FitEntry) -> bool:
+    def _is_current(self, bucket: _Bucket, entry: FitEntry) -> bool:
         row = self._rows.get(entry[3])
-        return row is not None and row.drawer is drawer and row.entry == entry
+        return row is not None and row.bucket is bucket and row.entry == entry
 
-    def _top(self, drawer: _Drawer, excluded: Collection[str]) -> tuple[FitEntry | None, int]:
-        """The best of a drawer, and how many there are."""
-        heap, size, aside = drawer.heap, drawer.size, list[FitEntry]()
-        top = None
+    def _find_best_of(
+        self, bucket: _Bucket, excluded: Collection[str]
+    ) -> tuple[FitEntry | None, int]:
+        """The best node of a bucket, and the number of its nodes."""
+        heap, size, excluded_entries = bucket.heap, bucket.size, list[FitEntry]()
+        best = None
         while heap:
             entry = heap[0]
             row = self._rows.get(entry[3])
-            if row is None or row.drawer is not drawer or row.entry != entry:
+            if row is None or row.bucket is not bucket or row.entry != entry:
                 heappop(heap)
-            elif (now := self.node_fits.verdicts[entry[3]].entry) != entry:
-                row.entry = now
-                heapreplace(heap, now)
+            elif (current := self.node_fits.verdicts[entry[3]].entry) != entry:
+                row.entry = current
+                heapreplace(heap, current)
             elif entry[3] in excluded:
-                aside.append(heappop(heap))
+                excluded_entries.append(heappop(heap))
             else:
-                top = entry
+                best = entry
                 break
-        for entry in aside:
+        for entry in excluded_entries:
             heappush(heap, entry)
         if excluded:
             size -= sum(
                 1
                 for name in excluded
-                if (row := self._rows.get(name)) is not None and row.drawer is drawer
+                if (row := self._rows.get(name)) is not None and row.bucket is bucket
             )
-        return top, size
+        return best, size
 
-    def _seen(self, drawer: _Drawer) -> Seen:
-        """The count of each factor where the nodes of a drawer are; None without the label."""
-        wide, states = drawer.wide, drawer.states
-        seen: Seen = []
+    def _domain_totals(self, bucket: _Bucket) -> DomainTotals:
+        """The total of each topology count in the domains of a bucket; None without the label."""
+        wide, states = bucket.wide_domains, bucket.states
+        totals: DomainTotals = []
         for topology_count in self._topology_counts:
             if topology_count.narrow:
-                seen.append(states[topology_count.slot])
+                totals.append(states[topology_count.slot])
             else:
                 label = wide[topology_count.slot]
-                seen.append(None if label is None else topology_count.sums.get(label, 0))
-        return seen
+                totals.append(None if label is None else topology_count.totals.get(label, 0))
+        return totals
 
-    def _least(self) -> list[int]:
-        return [topology_count.least() for _, topology_count in self._of[CountRole.SPREAD]]
+    def _min_totals(self) -> list[int]:
+        return [
+            topology_count.min_total()
+            for _, topology_count in self._counts_by_role[CountRole.SPREAD]
+        ]
 
-    def _first(self) -> bool:
-        """Whether the pod is the first that its own affinity matches: then any node will do."""
-        near = self._of[CountRole.NEAR]
-        return self._itself and not any(
-            any(topology_count.sums.values()) for _, topology_count in near
+    def _is_first_of_affinity(self) -> bool:
+        """Whether the pod is the first that its own affinity matches; then any node is allowed."""
+        affinity_counts = self._counts_by_role[CountRole.AFFINITY]
+        return self._self_match and not any(
+            any(topology_count.totals.values()) for _, topology_count in affinity_counts
         )
 
-    def _against(self, seen: Seen, least: Sequence[int], first: bool) -> NodeRefusal | None:
-        """What other pods have against the nodes of a drawer."""
+    def _find_refusal(
+        self, totals: DomainTotals, min_totals: Sequence[int], is_first: bool
+    ) -> NodeRefusal | None:
+        """Why other pods prevent the nodes of a bucket; None if they do not."""
         if not self._topology_counts:
             return None
         for smallest, (number, topology_count) in zip(
-            least, self._of[CountRole.SPREAD], strict=True
+            min_totals, self._counts_by_role[CountRole.SPREAD], strict=True
         ):
-            count, constraint = seen[number], topology_count.constraint
+            count, constraint = totals[number], topology_count.constraint
             assert constraint is not None
             if count is None:
-                return decision.NO_DOMAIN
-            if count + constraint.itself - smallest > constraint.max_skew:
-                return decision.UNEVEN
-        near = self._of[CountRole.NEAR]
-        if near:
-            counts = [seen[number] for number, _ in near]
-            if None in counts or (not first and not all(counts)):
-                return decision.NOT_NEAR
-        if any(seen[number] for number, _ in self._of[CountRole.AWAY]):
-            return decision.TOO_NEAR
-        if any(seen[number] for number, _ in self._of[CountRole.UNWELCOME]):
-            return decision.UNWELCOME
+                return decision.SPREAD_LABEL_MISSING
+            if count + constraint.self_match - smallest > constraint.max_skew:
+                return decision.SPREAD_VIOLATED
+        affinity_counts = self._counts_by_role[CountRole.AFFINITY]
+        if affinity_counts:
+            counts = [totals[number] for number, _ in affinity_counts]
+            if None in counts or (not is_first and not all(counts)):
+                return decision.AFFINITY_UNMET
+        if any(totals[number] for number, _ in self._counts_by_role[CountRole.ANTI_AFFINITY]):
+            return decision.ANTI_AFFINITY_VIOLATED
+        if any(
+            totals[number] for number, _ in self._counts_by_role[CountRole.EXISTING_ANTI_AFFINITY]
+        ):
+            return decision.EXISTING_ANTI_AFFINITY_VIOLATED
         return None

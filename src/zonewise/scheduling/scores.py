@@ -1,7 +1,8 @@
-"""What a group of nodes gets beside the nodes' own scores: taints, preferences, spreading, company.
+"""Scores of groups of nodes: taints, node affinity, topology spread, pod affinity.
 
-Each is scaled over all groups that are possible, to 0 to 100, and then counts two- or threefold.
-The arithmetic is that of Kubernetes' scheduler, down to where it cuts and where it rounds.
+Each score is scaled over all feasible groups to 0 to 100, and then multiplied by its weight; the
+nodes' own scores are added elsewhere. The arithmetic is that of Kubernetes' scheduler, with the
+same truncation and rounding.
 """
 
 from __future__ import annotations
@@ -10,88 +11,105 @@ from collections.abc import Sequence
 from math import log
 from typing import NamedTuple
 
-from zonewise.scheduling.node_fit import TOP, FitEntry
+from zonewise.scheduling.node_fit import MAX_SCORE, FitEntry
 from zonewise.scheduling.topology_count import TopologyCount
-from zonewise.topology import HOSTNAME_LABEL
+from zonewise.topology.nodes import HOSTNAME_LABEL
 
-TAINTS, PREFERENCES, SPREADING, NEIGHBOURS = 3, 2, 2, 2
-"""How much each scaled score counts beside the node's own."""
+TAINT_WEIGHT, NODE_AFFINITY_WEIGHT, SPREAD_WEIGHT, POD_AFFINITY_WEIGHT = 3, 2, 2, 2
+"""Weights of the scaled scores, as in Kubernetes' default profile."""
 
-Seen = list[int | None]
-"""The count of each factor; None where the nodes have no such label."""
+DomainTotals = list[int | None]
+"""The total of each topology count in the nodes' domains; None where they lack the label."""
 
-Numbered = Sequence[tuple[int, TopologyCount]]
+NumberedCounts = Sequence[tuple[int, TopologyCount]]
 
 
 class NodeGroup(NamedTuple):
-    """Nodes that differ in their own scores only, and the best of them."""
+    """Nodes that differ only in their own scores, and the best of them."""
 
-    seen: Seen
-    wide: tuple[str | None, ...]
-    disliked: int
-    preferred: int
+    totals: DomainTotals
+    wide_domains: tuple[str | None, ...]
+    intolerable_taints: int
+    preference: int
     size: int
-    top: FitEntry
+    best: FitEntry
 
 
-def extras(groups: Sequence[NodeGroup], even: Numbered, likes: Numbered, strict: bool) -> list[int]:
-    """What each group gets, the same whether or not equal nodes are one group."""
-    dislike = max(group.disliked for group in groups)
-    prefer = max(group.preferred for group in groups)
-    found: list[int] = []
-    for group, spread, like in zip(
-        groups, _evenness(groups, even, strict), _liking(groups, likes), strict=True
+def score_groups(
+    groups: Sequence[NodeGroup],
+    spread_counts: NumberedCounts,
+    affinity_counts: NumberedCounts,
+    require_all_keys: bool,
+) -> list[int]:
+    """The score of each group; it does not depend on how nodes are grouped."""
+    most_taints = max(group.intolerable_taints for group in groups)
+    best_preference = max(group.preference for group in groups)
+    scores: list[int] = []
+    for group, spread, affinity in zip(
+        groups,
+        _score_spread(groups, spread_counts, require_all_keys),
+        _score_pod_affinity(groups, affinity_counts),
+        strict=True,
     ):
-        extra = SPREADING * spread + NEIGHBOURS * like
-        if dislike:
-            extra += TAINTS * (TOP - TOP * group.disliked // dislike)
-        if prefer:
-            extra += PREFERENCES * (TOP * group.preferred // prefer)
-        found.append(extra)
-    return found
+        score = SPREAD_WEIGHT * spread + POD_AFFINITY_WEIGHT * affinity
+        if most_taints:
+            score += TAINT_WEIGHT * (
+                MAX_SCORE - MAX_SCORE * group.intolerable_taints // most_taints
+            )
+        if best_preference:
+            score += NODE_AFFINITY_WEIGHT * (MAX_SCORE * group.preference // best_preference)
+        scores.append(score)
+    return scores
 
 
-def _evenness(groups: Sequence[NodeGroup], topology_counts: Numbered, strict: bool) -> list[int]:
-    """Fewer pods in the domain are better, and more so in keys with many domains."""
+def _score_spread(
+    groups: Sequence[NodeGroup], topology_counts: NumberedCounts, require_all_keys: bool
+) -> list[int]:
+    """Fewer pods in the domain score higher, and more so for keys with many domains."""
     if not topology_counts:
         return [0] * len(groups)
-    judged = [
-        not strict or all(group.seen[number] is not None for number, _ in topology_counts)
+    is_scored = [
+        not require_all_keys
+        or all(group.totals[number] is not None for number, _ in topology_counts)
         for group in groups
     ]
-    there = [group for group, use in zip(groups, judged, strict=True) if use]
+    scored_groups = [group for group, included in zip(groups, is_scored, strict=True) if included]
     weights: list[tuple[int, float, int]] = []
     for number, topology_count in topology_counts:
         if topology_count.key == HOSTNAME_LABEL:
-            domains = sum(group.size for group in there)
+            domains = sum(group.size for group in scored_groups)
         else:
-            domains = len({group.wide[topology_count.slot] or "" for group in there})
+            domains = len(
+                {group.wide_domains[topology_count.slot] or "" for group in scored_groups}
+            )
         assert topology_count.constraint is not None
         weights.append((number, log(domains + 2), topology_count.constraint.max_skew - 1))
     raw = [
-        _crowding(group, weights) if use else -1 for group, use in zip(groups, judged, strict=True)
+        _raw_spread_score(group, weights) if included else -1
+        for group, included in zip(groups, is_scored, strict=True)
     ]
-    known = [score for score in raw if score >= 0]
-    low, high = min(known, default=0), max(known, default=0)
+    valid_scores = [score for score in raw if score >= 0]
+    low, high = min(valid_scores, default=0), max(valid_scores, default=0)
     return [
-        0 if score < 0 else TOP * (high + low - score) // high if high else TOP for score in raw
+        0 if score < 0 else MAX_SCORE * (high + low - score) // high if high else MAX_SCORE
+        for score in raw
     ]
 
 
-def _crowding(group: NodeGroup, weights: Sequence[tuple[int, float, int]]) -> int:
+def _raw_spread_score(group: NodeGroup, weights: Sequence[tuple[int, float, int]]) -> int:
     score = 0.0
     for number, weight, slack in weights:
-        count = group.seen[number]
+        count = group.totals[number]
         if count is not None:
             score += count * weight + slack
     return int(score + 0.5)
 
 
-def _liking(groups: Sequence[NodeGroup], topology_counts: Numbered) -> list[int]:
-    """Preferred pods there, less those to be avoided."""
+def _score_pod_affinity(groups: Sequence[NodeGroup], topology_counts: NumberedCounts) -> list[int]:
+    """Preferred pods in the domain score higher, pods to avoid lower."""
     raw = [
         sum(
-            topology_count.weight * (group.seen[number] or 0)
+            topology_count.weight * (group.totals[number] or 0)
             for number, topology_count in topology_counts
         )
         for group in groups
@@ -99,4 +117,4 @@ def _liking(groups: Sequence[NodeGroup], topology_counts: Numbered) -> list[int]
     low, high = min(raw), max(raw)
     if low == high:
         return [0] * len(groups)
-    return [int(TOP * ((score - low) / (high - low))) for score in raw]
+    return [int(MAX_SCORE * ((score - low) / (high - low))) for score in raw]

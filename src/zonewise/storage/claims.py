@@ -1,7 +1,7 @@
-"""Which of the existing volumes suits a claim. Pure.
+"""Which of the existing volumes matches a claim. Pure.
 
-A volume suits if class, mode and selector agree, if it supports every requested access mode and is
-large enough. Of those the one with the fewest other access modes is taken, then the smallest, so
+A volume matches if class, mode and selector agree, if it supports every requested access mode and
+is large enough. Of these the one with the fewest other access modes is taken, then the smallest, so
 that no claim gets more than necessary. A volume whose claimRef names a claim is for that claim
 only.
 
@@ -18,8 +18,8 @@ from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim
 from zonewise.api.values import nodeselector, quantity, selector
 
 
-def belongs(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Whether a volume names the claim: by name, and by uid if it has one."""
+def is_bound_to(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    """Whether a volume's claimRef names the claim: by name, and by uid if it has one."""
     ref = volume.spec.claim_ref
     return (
         ref is not None
@@ -28,52 +28,58 @@ def belongs(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     )
 
 
-def mismatch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
-    """Why a volume that is requested by name does not suit; empty if it does."""
-    wanted, spec = claim.spec, volume.spec
-    if _size(volume.spec.capacity) < _size(wanted.resources.requests):
+def find_mismatch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
+    """Why a volume does not match a claim; empty if it does."""
+    requested, spec = claim.spec, volume.spec
+    if _size(volume.spec.capacity) < _size(requested.resources.requests):
         return "requested PV is too small"
     if spec.storage_class_name != (claim.storage_class or ""):
         return "storageClassName does not match"
-    if (wanted.volume_attributes_class_name or "") != (spec.volume_attributes_class_name or ""):
+    if (requested.volume_attributes_class_name or "") != (spec.volume_attributes_class_name or ""):
         return "volumeAttributesClassName does not match"
-    if (wanted.volume_mode or "Filesystem") != (spec.volume_mode or "Filesystem"):
+    if (requested.volume_mode or "Filesystem") != (spec.volume_mode or "Filesystem"):
         return "incompatible volumeMode"
-    if not set(wanted.access_modes) <= set(spec.access_modes):
+    if not set(requested.access_modes) <= set(spec.access_modes):
         return "incompatible accessMode"
     return ""
 
 
-def best(
+def find_matching_volume(
     claim: PersistentVolumeClaim,
     volumes: Iterable[PersistentVolume],
     *,
-    waits: bool,
+    delay_binding: bool,
     node: Node | None,
 ) -> PersistentVolume | None:
-    """The volume for a claim; ``waits`` says whether its class waits for a consumer's node."""
-    chosen = selector.from_object(claim.spec.selector) if claim.spec.selector else None
-    fitting: list[PersistentVolume] = []
+    """The volume for a claim; ``delay_binding``: its class waits for the first consumer's node."""
+    claim_selector = selector.from_object(claim.spec.selector) if claim.spec.selector else None
+    candidates: list[PersistentVolume] = []
     for volume in volumes:
-        if mismatch(volume, claim) or volume.metadata.deletion_timestamp is not None:
+        if find_mismatch(volume, claim) or volume.metadata.deletion_timestamp is not None:
             continue
-        if belongs(volume, claim):
+        if is_bound_to(volume, claim):
             return volume
         if volume.spec.claim_ref is not None or volume.status.phase != "Available":
             continue
-        if chosen is not None and not chosen.matches(volume.metadata.labels):
+        if claim_selector is not None and not claim_selector.matches(volume.metadata.labels):
             continue
-        if (node is None and waits) or (node is not None and not reachable(volume, node)):
+        if (node is None and delay_binding) or (
+            node is not None and not is_reachable(volume, node)
+        ):
             continue
-        fitting.append(volume)
+        candidates.append(volume)
     return min(
-        fitting,
-        key=lambda one: (len(one.spec.access_modes), _size(one.spec.capacity), one.metadata.name),
+        candidates,
+        key=lambda volume: (
+            len(volume.spec.access_modes),
+            _size(volume.spec.capacity),
+            volume.metadata.name,
+        ),
         default=None,
     )
 
 
-def reachable(volume: PersistentVolume, node: Node) -> bool:
+def is_reachable(volume: PersistentVolume, node: Node) -> bool:
     """Whether a volume can be used from a node."""
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:

@@ -1,4 +1,4 @@
-"""The driver's configuration file, as text.
+"""The driver's configuration file: parsing it, and editing the takeover map in it.
 
 Version 2 is an object::
 
@@ -11,14 +11,18 @@ Version 2 is an object::
      "clusters": [{"clusterID": …, "monitors": […], "user": …, "keyFile": …,
                    "readAffinity": true}]}
 
-and is read strictly: a fault is one sentence that names the place. Version 1 is a bare list of
+and is parsed strictly: an error is one sentence that names the path. Version 1 is a bare list of
 clusters, as older drivers have it, with members for other programs, which are ignored here. It
 cannot express a takeover: reading one after a version 2 file keeps the takeover that is in force,
 because a failed domain that is given back by accident takes its volumes along.
+
+The map of takeovers is edited as text: the rest keeps its meaning and its order, and neither a text
+that is not valid nor one that would become invalid is changed.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -26,16 +30,23 @@ from typing import Any
 
 from zonewise.api.errors import ConfigError, ParseError
 from zonewise.api.values import quantity
-from zonewise.storage import declared_pools, strict_json, takeover
+from zonewise.storage import strict_json
 from zonewise.storage.domains import DomainLabels
-from zonewise.storage.pools import PoolSpec, PoolState
-from zonewise.storage.strict_json import ShapeFault, at
-from zonewise.storage.takeover import NO_TAKEOVER, TakeoverMap
+from zonewise.storage.pools import (
+    PoolSpec,
+    PoolState,
+    check_unique_names,
+    parse_pool,
+    parse_pool_name,
+    parse_segments,
+)
+from zonewise.storage.strict_json import ShapeError, child
 from zonewise.storage.takeover.automatic import AutomaticTakeover, parse_automatic
+from zonewise.storage.takeover.stand_ins import NO_TAKEOVER, TakeoverMap, parse_takeover_map
 
 CAPACITY_LIMIT = 2**63 - 1
 CLUSTER_ID_LIMIT = 64
-"""How much of an id's length is left for it."""
+"""Characters: what the other parts leave of the length of a volume's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,166 +63,219 @@ class CephCluster:
 
 @dataclass(frozen=True, slots=True)
 class StorageConfiguration:
-    """What the file says."""
+    """The content of the file."""
 
     version: int = 2
     pools: tuple[PoolSpec, ...] = ()
-    states: Mapping[str, PoolState] = field(default_factory=dict)
-    """What is declared about the embedded backend's pools: capacity and health."""
+    pool_states: Mapping[str, PoolState] = field(default_factory=dict)
+    """Capacity and health of the pools of the backend that keeps volumes in folders."""
     pool_sets: Mapping[str, tuple[PoolSpec, ...]] = field(default_factory=dict)
     clusters: tuple[CephCluster, ...] = ()
     takeover: TakeoverMap = NO_TAKEOVER
-    automatic: AutomaticTakeover | None = None
-    """Whether failed domains are taken over without a person; off if None."""
+    automatic_takeover: AutomaticTakeover | None = None
+    """How failed domains are taken over without an administrator; None: they are not."""
 
-    def after(self, previous: StorageConfiguration) -> StorageConfiguration:
-        """What holds when this file replaces another."""
+    def inherit_takeover(self, previous: StorageConfiguration) -> StorageConfiguration:
+        """This configuration where it replaces another: version 1 keeps the takeover in force."""
         if self.version > 1:
             return self
-        return replace(self, takeover=previous.takeover, automatic=previous.automatic)
+        return replace(
+            self, takeover=previous.takeover, automatic_takeover=previous.automatic_takeover
+        )
 
-    def pool(self, name: str) -> PoolSpec | None:
+    def find_pool(self, name: str) -> PoolSpec | None:
         """A pool by its name."""
         return next((pool for pool in self.pools if pool.name == name), None)
 
-    def cluster(self, cluster_id: str) -> CephCluster | None:
+    def find_cluster(self, cluster_id: str) -> CephCluster | None:
         """A cluster by its id."""
-        return next((one for one in self.clusters if one.cluster_id == cluster_id), None)
+        return next(
+            (cluster for cluster in self.clusters if cluster.cluster_id == cluster_id), None
+        )
 
 
 def parse_configuration(text: str, labels: DomainLabels) -> StorageConfiguration:
-    """What a file says; raises ConfigError with one sentence."""
+    """Parse the file; raises ConfigError with one sentence."""
     try:
-        value = strict_json.read(text, "")
+        value = strict_json.parse(text, "")
         if strict_json.is_array(value):
-            return StorageConfiguration(version=1, clusters=_clusters(value, "", strict=False))
-        return _version_2(value, labels)
-    except ShapeFault as fault:
-        raise ConfigError(str(fault)) from None
+            return StorageConfiguration(
+                version=1, clusters=_parse_clusters(value, "", strict=False)
+            )
+        return _parse_version_2(value, labels)
+    except ShapeError as error:
+        raise ConfigError(str(error)) from None
 
 
-def _version_2(value: Any, labels: DomainLabels) -> StorageConfiguration:
-    found = strict_json.members(
+def _parse_version_2(value: Any, labels: DomainLabels) -> StorageConfiguration:
+    members = strict_json.expect_object(
         value,
         "",
         required=("version",),
         optional=("topology-takeover", "automatic-takeover", "pools", "poolSets", "clusters"),
     )
-    if found["version"] != 2 or isinstance(found["version"], bool):
-        raise ShapeFault("version", "must be 2; version 1 is a list of clusters without a version")
+    if members["version"] != 2 or isinstance(members["version"], bool):
+        raise ShapeError("version", "must be 2; version 1 is a list of clusters without a version")
     pools: list[PoolSpec] = []
     states: dict[str, PoolState] = {}
-    for place, item in strict_json.items(found.get("pools", []), "pools"):
-        pool, state = _pool(item, place, labels)
+    for item_path, item in strict_json.expect_list(members.get("pools", []), "pools"):
+        pool, state = _parse_pool_with_state(item, item_path, labels)
         pools.append(pool)
         states[pool.name] = state
-    declared_pools.check_names(tuple(pools), "pools")
+    check_unique_names(tuple(pools), "pools")
     return StorageConfiguration(
         pools=tuple(pools),
-        states=states,
-        pool_sets=_pool_sets(found["poolSets"], {one.name: one for one in pools}, labels)
-        if "poolSets" in found
+        pool_states=states,
+        pool_sets=_parse_pool_sets(members["poolSets"], {pool.name: pool for pool in pools}, labels)
+        if "poolSets" in members
         else {},
-        clusters=_clusters(found.get("clusters", []), "clusters", strict=True),
-        takeover=takeover.parse_map(found["topology-takeover"], "topology-takeover")
-        if "topology-takeover" in found
+        clusters=_parse_clusters(members.get("clusters", []), "clusters", strict=True),
+        takeover=parse_takeover_map(members["topology-takeover"], "topology-takeover")
+        if "topology-takeover" in members
         else NO_TAKEOVER,
-        automatic=parse_automatic(found["automatic-takeover"], "automatic-takeover")
-        if "automatic-takeover" in found
+        automatic_takeover=parse_automatic(members["automatic-takeover"], "automatic-takeover")
+        if "automatic-takeover" in members
         else None,
     )
 
 
-def _pool(value: Any, where: str, labels: DomainLabels) -> tuple[PoolSpec, PoolState]:
-    found = strict_json.members(
-        value, where, required=("poolName", "capacity"), optional=("health", "domainSegments")
+def _parse_pool_with_state(
+    value: Any, path: str, labels: DomainLabels
+) -> tuple[PoolSpec, PoolState]:
+    members = strict_json.expect_object(
+        value, path, required=("poolName", "capacity"), optional=("health", "domainSegments")
     )
     spec = PoolSpec(
-        declared_pools.pool_name(found["poolName"], at(where, "poolName")),
-        segments=declared_pools.segments(
-            found["domainSegments"], at(where, "domainSegments"), labels
-        )
-        if "domainSegments" in found
+        parse_pool_name(members["poolName"], child(path, "poolName")),
+        segments=parse_segments(members["domainSegments"], child(path, "domainSegments"), labels)
+        if "domainSegments" in members
         else {},
     )
-    health = found.get("health", 1)
+    health = members.get("health", 1)
     if isinstance(health, bool) or not isinstance(health, int | Fraction) or not 0 <= health <= 1:
-        raise ShapeFault(at(where, "health"), "must be a number from 0 to 1")
-    return spec, PoolState(_capacity(found["capacity"], at(where, "capacity")), 0, Fraction(health))
+        raise ShapeError(child(path, "health"), "must be a number from 0 to 1")
+    return spec, PoolState(
+        _parse_capacity(members["capacity"], child(path, "capacity")), 0, Fraction(health)
+    )
 
 
-def _capacity(value: Any, where: str) -> int:
+def _parse_capacity(value: Any, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ShapeFault(where, f"must be a quantity such as '8Gi', not {strict_json.sort(value)}")
+        raise ShapeError(
+            path, f"must be a quantity such as '8Gi', not {strict_json.describe_type(value)}"
+        )
     try:
         amount = quantity.value(value)
     except ParseError as error:
-        raise ShapeFault(where, str(error)) from None
+        raise ShapeError(path, str(error)) from None
     if amount.denominator != 1 or not 0 < amount <= CAPACITY_LIMIT:
-        raise ShapeFault(where, f"{value!r} is not a number of bytes above 0")
+        raise ShapeError(path, f"{value!r} is not a number of bytes above 0")
     return int(amount)
 
 
-def _pool_sets(
+def _parse_pool_sets(
     value: Any, pools: Mapping[str, PoolSpec], labels: DomainLabels
 ) -> dict[str, tuple[PoolSpec, ...]]:
     sets: dict[str, tuple[PoolSpec, ...]] = {}
-    for name, listed in strict_json.members(value, "poolSets", optional=None).items():
-        where = at("poolSets", name)
+    for name, pool_list in strict_json.expect_object(value, "poolSets", optional=None).items():
+        path = child("poolSets", name)
         specs: list[PoolSpec] = []
-        for place, item in strict_json.items(listed, where):
+        for item_path, item in strict_json.expect_list(pool_list, path):
             if isinstance(item, str):
                 if item not in pools:
-                    raise ShapeFault(place, f"{item!r} is not one of the pools")
+                    raise ShapeError(item_path, f"{item!r} is not one of the pools")
                 specs.append(pools[item])
             else:
-                specs.append(declared_pools.pool(item, place, labels))
+                specs.append(parse_pool(item, item_path, labels))
         if not specs:
-            raise ShapeFault(where, "has no pool")
-        declared_pools.check_names(tuple(specs), where)
+            raise ShapeError(path, "has no pool")
+        check_unique_names(tuple(specs), path)
         sets[name] = tuple(specs)
     return sets
 
 
-def _clusters(value: Any, where: str, *, strict: bool) -> tuple[CephCluster, ...]:
-    found: list[CephCluster] = []
-    for place, item in strict_json.items(value, where):
-        known = strict_json.members(
+def _parse_clusters(value: Any, path: str, *, strict: bool) -> tuple[CephCluster, ...]:
+    clusters: list[CephCluster] = []
+    for item_path, item in strict_json.expect_list(value, path):
+        members = strict_json.expect_object(
             item,
-            place,
+            item_path,
             required=("clusterID",),
             optional=("monitors", "user", "keyFile", "readAffinity") if strict else None,
         )
         cluster = CephCluster(
-            strict_json.text(known["clusterID"], at(place, "clusterID")),
+            strict_json.expect_text(members["clusterID"], child(item_path, "clusterID")),
             tuple(
-                strict_json.text(one, spot)
-                for spot, one in strict_json.items(known.get("monitors", []), at(place, "monitors"))
+                strict_json.expect_text(monitor, monitor_path)
+                for monitor_path, monitor in strict_json.expect_list(
+                    members.get("monitors", []), child(item_path, "monitors")
+                )
             ),
-            _text(known, "user", place),
-            _text(known, "keyFile", place),
-            strict and _flag(known, "readAffinity", place),
+            _parse_text(members, "user", item_path),
+            _parse_text(members, "keyFile", item_path),
+            strict and _parse_flag(members, "readAffinity", item_path),
         )
         name = cluster.cluster_id
         if len(name) > CLUSTER_ID_LIMIT or not name.isascii() or " " in name:
-            raise ShapeFault(
-                at(place, "clusterID"),
+            raise ShapeError(
+                child(item_path, "clusterID"),
                 f"must have at most {CLUSTER_ID_LIMIT} letters, digits and signs without a space",
             )
-        if any(one.cluster_id == cluster.cluster_id for one in found):
-            raise ShapeFault(
-                at(place, "clusterID"), f"cluster {cluster.cluster_id!r} is given twice"
+        if any(other.cluster_id == cluster.cluster_id for other in clusters):
+            raise ShapeError(
+                child(item_path, "clusterID"), f"cluster {cluster.cluster_id!r} is given twice"
             )
-        found.append(cluster)
-    return tuple(found)
+        clusters.append(cluster)
+    return tuple(clusters)
 
 
-def _text(found: Mapping[str, Any], name: str, where: str) -> str:
-    return strict_json.text(found[name], at(where, name)) if name in found else ""
+def _parse_text(members: Mapping[str, Any], name: str, path: str) -> str:
+    return strict_json.expect_text(members[name], child(path, name)) if name in members else ""
 
 
-def _flag(found: Mapping[str, Any], name: str, where: str) -> bool:
-    value = found.get(name, False)
+def _parse_flag(members: Mapping[str, Any], name: str, path: str) -> bool:
+    value = members.get(name, False)
     if not isinstance(value, bool):
-        raise ShapeFault(at(where, name), f"must be true or false, not {strict_json.sort(value)}")
+        raise ShapeError(
+            child(path, name), f"must be true or false, not {strict_json.describe_type(value)}"
+        )
     return value
+
+
+TAKEOVER_MEMBER = "topology-takeover"
+
+
+def parse_before_edit(text: str, labels: DomainLabels) -> StorageConfiguration:
+    """Parse a configuration that is to be edited; ConfigError says to correct it first."""
+    try:
+        return parse_configuration(text, labels)
+    except ConfigError as error:
+        raise ConfigError(f"the configuration is not valid, correct it first: {error}") from None
+
+
+def edit_takeover(
+    text: str, changes: Mapping[str, tuple[str, ...] | None], labels: DomainLabels
+) -> str:
+    """The text of a configuration with domains taken over, or (None) given back.
+
+    Raises ConfigError with one sentence.
+    """
+    parse_before_edit(text, labels)
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ConfigError(
+            "the configuration is of version 1, which cannot express a takeover; make it version 2"
+        )
+    entries = dict(value.get(TAKEOVER_MEMBER, {}))
+    for source, targets in changes.items():
+        if targets is None:
+            entries.pop(source, None)
+        else:
+            entries[source] = list(targets)
+    if entries:
+        value[TAKEOVER_MEMBER] = entries
+    else:
+        value.pop(TAKEOVER_MEMBER, None)
+    changed = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    parse_configuration(changed, labels)
+    return changed

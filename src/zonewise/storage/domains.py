@@ -1,4 +1,4 @@
-"""Domain labels: which node labels name domains, and what they are called on the wire.
+"""Domain labels: which node labels name domains, and their keys on the wire.
 
 ``--domain-labels "a.io/region;b.io/zone"`` is an ordered list of node labels, the largest domain
 first. A driver reports a node's domain with keys of its own, ``topology.<driver>/<name>``, where
@@ -26,12 +26,12 @@ KEY_PREFIX = "topology."
 PREFIX_LIMIT = 63
 """The protocol's limit for the prefix of a key; Kubernetes would take more."""
 WELL_KNOWN_PREFIX = "topology.kubernetes.io"
-WELL_KNOWN = (f"{WELL_KNOWN_PREFIX}/region", f"{WELL_KNOWN_PREFIX}/zone")
-TAKEOVER = "takeover."
+WELL_KNOWN_LABELS = (f"{WELL_KNOWN_PREFIX}/region", f"{WELL_KNOWN_PREFIX}/zone")
+TAKEOVER_PREFIX = "takeover."
 """Prefix of the names of the labels that say which domain stands in for which."""
 
-_DRIVER = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9.]*)?[A-Za-z]")
-_PREFIX = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_DRIVER_NAME = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9.]*)?[A-Za-z]")
+_DNS_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 
 Segments = Mapping[str, str]
 """A domain: short label names to values."""
@@ -39,7 +39,7 @@ Segments = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class DomainLabels:
-    """The labels of a driver in their order; none at all means no topology."""
+    """The domain labels of a driver in their order; without any, it has no topology."""
 
     driver: str
     labels: tuple[str, ...] = ()
@@ -47,8 +47,8 @@ class DomainLabels:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The short names, the largest domain first."""
-        return tuple(short(label) for label in self.labels)
+        """The labels' short names, the largest domain first."""
+        return tuple(short_name(label) for label in self.labels)
 
     @property
     def prefix(self) -> str:
@@ -59,92 +59,94 @@ class DomainLabels:
         """The key of a short name on the wire."""
         return f"{self.prefix}/{name}"
 
-    def keyed(self, segments: Segments) -> dict[str, str]:
+    def to_wire(self, segments: Segments) -> dict[str, str]:
         """A domain as it is reported on the wire, in the order of the labels."""
         return {self.key(name): value for name, value in self.ordered(segments).items()}
 
     def ordered(self, segments: Segments) -> dict[str, str]:
-        """A domain in the order of the labels; what has no label comes last, by name."""
-        rank = {name: place for place, name in enumerate(self.names)}
+        """A domain in the order of the labels; names without a label come last, sorted."""
+        rank = {name: index for index, name in enumerate(self.names)}
         keys = sorted(segments, key=lambda name: (rank.get(name, len(rank)), name))
         return {name: segments[name] for name in keys}
 
-    def understood(self, term: Mapping[str, str]) -> dict[str, str]:
-        """What a term of a requirement says about domains; empty if nothing."""
-        found: dict[str, str] = {}
+    def segments_of(self, term: Mapping[str, str]) -> dict[str, str]:
+        """The domain in a term of a requirement; empty if the term names none."""
+        segments: dict[str, str] = {}
         for label in self.labels:
-            name = short(label)
+            name = short_name(label)
             for key in (self.key(name), f"{KEY_PREFIX}{self.driver}/{name}", label):
                 if key in term:
-                    found[name] = term[key]
+                    segments[name] = term[key]
                     break
-        return found
+        return segments
 
-    def of_node(self, labels: Mapping[str, str]) -> dict[str, str]:
-        """The domain that a node's labels give, as far as they give one."""
-        return {short(label): labels[label] for label in self.labels if labels.get(label)}
+    def segments_of_node(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """The domain of a node by its labels, without the labels that the node lacks."""
+        return {short_name(label): labels[label] for label in self.labels if labels.get(label)}
 
-    def missing(self, labels: Mapping[str, str]) -> tuple[str, ...]:
-        """The labels a node lacks."""
+    def missing_labels(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """The domain labels that a node lacks."""
         return tuple(label for label in self.labels if not labels.get(label))
 
     def name_of(self, label: str) -> str | None:
-        """The short name of a label that is given with or without prefix; None if it is none."""
-        for known in self.labels:
-            name = short(known)
-            if label in (name, known, self.key(name), f"{KEY_PREFIX}{self.driver}/{name}"):
+        """The short name of a domain label, given with or without prefix; None if it is not one."""
+        for own_label in self.labels:
+            name = short_name(own_label)
+            if label in (name, own_label, self.key(name), f"{KEY_PREFIX}{self.driver}/{name}"):
                 return name
         return None
 
 
-def short(label: str) -> str:
+def short_name(label: str) -> str:
     """A label's name without its prefix."""
     return label.rpartition("/")[2]
 
 
 def parse_domain_labels(text: str, driver: str, *, well_known: bool = False) -> DomainLabels:
-    """The labels of ``--domain-labels``, separated by ``;``; raises ConfigError."""
+    """Parse ``--domain-labels``, separated by ``;``; raises ConfigError."""
     labels = [part.strip() for part in text.split(";")] if text.strip() else []
-    return domain_labels(labels, driver, well_known=well_known)
+    return build_domain_labels(labels, driver, well_known=well_known)
 
 
-def domain_labels(labels: Iterable[str], driver: str, *, well_known: bool = False) -> DomainLabels:
-    """The labels of a driver, checked; raises ConfigError with one sentence."""
-    found = DomainLabels(driver, tuple(labels), well_known)
-    if len(driver) > label_rules.NAME_LIMIT or not _DRIVER.fullmatch(driver):
+def build_domain_labels(
+    labels: Iterable[str], driver: str, *, well_known: bool = False
+) -> DomainLabels:
+    """Check the domain labels of a driver; raises ConfigError with one sentence."""
+    result = DomainLabels(driver, tuple(labels), well_known)
+    if len(driver) > label_rules.NAME_LIMIT or not _DRIVER_NAME.fullmatch(driver):
         raise ConfigError(
             f"--drivername {driver!r} is not a driver name: it has at most"
             f" {label_rules.NAME_LIMIT} letters, digits, '-' and '.', begins with a letter or digit"
             " and ends with a letter"
         )
-    if found.labels:
+    if result.labels:
         _check_prefix(KEY_PREFIX + driver, driver)
     by_name: dict[str, str] = {}
-    for label in found.labels:
-        if fault := label_rules.key_fault(label):
-            raise ConfigError(f"--domain-labels: label {label!r} {fault}")
+    for label in result.labels:
+        if error := label_rules.label_key_error(label):
+            raise ConfigError(f"--domain-labels: label {label!r} {error}")
         if label in by_name.values():
             raise ConfigError(f"--domain-labels: label {label!r} is given twice")
-        name = short(label)
-        if name.lower().startswith(TAKEOVER):
+        name = short_name(label)
+        if name.lower().startswith(TAKEOVER_PREFIX):
             raise ConfigError(
-                f"--domain-labels: label {label!r} begins with {TAKEOVER!r}, which is kept for"
-                " domains that are taken over"
+                f"--domain-labels: label {label!r} begins with {TAKEOVER_PREFIX!r}, which is"
+                " reserved for domains that are taken over"
             )
-        if well_known and label not in WELL_KNOWN:
+        if well_known and label not in WELL_KNOWN_LABELS:
             raise ConfigError(
                 f"--domain-labels: label {label!r} cannot be used together with the well-known"
                 " keys, because all keys of a driver have one prefix: use only"
-                f" {' and '.join(WELL_KNOWN)}, or the driver's own keys"
+                f" {' and '.join(WELL_KNOWN_LABELS)}, or the driver's own keys"
             )
         # Kubernetes compares keys exactly, the protocol without regard to case.
         if (other := by_name.get(name.lower())) is not None:
             raise ConfigError(
                 f"--domain-labels: labels {other!r} and {label!r} would both be"
-                f" {found.key(name)!r}: use labels whose names after the '/' differ"
+                f" {result.key(name)!r}: use labels whose names after the '/' differ"
             )
         by_name[name.lower()] = label
-    return found
+    return result
 
 
 def _check_prefix(prefix: str, driver: str) -> None:
@@ -153,7 +155,7 @@ def _check_prefix(prefix: str, driver: str) -> None:
             f"--drivername {driver!r} is too long for topology: {prefix!r} has {len(prefix)}"
             f" characters, allowed are {PREFIX_LIMIT}"
         )
-    if not _PREFIX.fullmatch(prefix):
+    if not _DNS_NAME.fullmatch(prefix):
         raise ConfigError(
             f"--drivername {driver!r} cannot be used with --domain-labels: {prefix!r} is not a DNS"
             " name of lower case letters, digits, '-' and '.'"
@@ -161,7 +163,7 @@ def _check_prefix(prefix: str, driver: str) -> None:
 
 
 def parse_domain(text: str, labels: DomainLabels) -> dict[str, str]:
-    """The domain of ``--domain "region=r1;zone=a"``: a value for every label; raises ConfigError.
+    """Parse ``--domain "region=r1;zone=a"``, a value for every label; raises ConfigError.
 
     Names are given as labels, or without their prefix.
     """
@@ -169,7 +171,7 @@ def parse_domain(text: str, labels: DomainLabels) -> dict[str, str]:
         if text.strip():
             raise ConfigError("--domain needs --domain-labels, which name the domains")
         return {}
-    found: dict[str, str] = {}
+    segments: dict[str, str] = {}
     for part in text.split(";") if text.strip() else ():
         label, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
@@ -179,19 +181,19 @@ def parse_domain(text: str, labels: DomainLabels) -> dict[str, str]:
             raise ConfigError(
                 f"--domain: {label!r} is not one of --domain-labels: {', '.join(labels.labels)}"
             )
-        if name in found:
+        if name in segments:
             raise ConfigError(f"--domain: {name!r} is given twice")
-        if fault := value_fault(value):
-            raise ConfigError(f"--domain: the value of {name!r}, {value!r}, {fault}")
-        found[name] = value
-    if missing := [name for name in labels.names if name not in found]:
+        if error := domain_value_error(value):
+            raise ConfigError(f"--domain: the value of {name!r}, {value!r}, {error}")
+        segments[name] = value
+    if missing := [name for name in labels.names if name not in segments]:
         raise ConfigError(
             f"--domain has no value for {' and '.join(map(repr, missing))}: give one for each of"
             " --domain-labels, as in 'region=r1;zone=a'"
         )
-    return labels.ordered(found)
+    return labels.ordered(segments)
 
 
-def value_fault(value: str) -> str | None:
-    """What is wrong with the name of a domain."""
-    return label_rules.value_fault(value) if value else "is empty"
+def domain_value_error(value: str) -> str | None:
+    """What is wrong with the value of a domain label; None if it is valid."""
+    return label_rules.label_value_error(value) if value else "is empty"

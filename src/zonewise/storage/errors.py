@@ -1,4 +1,4 @@
-"""What a CSI call is refused with: a code, and why.
+"""Refusals of CSI calls: a code of the protocol and a reason.
 
 The codes are the protocol's, by name, so that no decision depends on gRPC. What each means to the
 caller is decided here once:
@@ -9,7 +9,7 @@ caller is decided here once:
 ``ALREADY_EXISTS``            the name is taken by something that is not compatible
 ``RESOURCE_EXHAUSTED``        no pool there has room; *nothing is left behind*, choose a new node
 ``FAILED_PRECONDITION``       in use, published elsewhere, has dependents
-``OUT_OF_RANGE``              a size that cannot be
+``OUT_OF_RANGE``              a size that is not possible
 ``ABORTED``                   an operation is pending, or an unknown page token: retry
 ``UNAVAILABLE``               the backend does not answer: retry, it may have happened
 ``PERMISSION_DENIED``         the key is valid, but has no permission for this
@@ -74,11 +74,11 @@ class StorageError(ZonewiseError):
 
     @property
     def reason(self) -> Reason:
-        """Why."""
+        """The reason of the refusal."""
         return self.refusal.reason
 
 
-def invalid(code: str, message: str, *, where: str = "", fix: str = "") -> StorageError:
-    """A field or parameter that cannot be used; ``where`` is its path."""
-    text = f"{where}: {message}" if where else message
+def invalid(code: str, message: str, *, path: str = "", fix: str = "") -> StorageError:
+    """The error for a field or parameter that cannot be used; ``path`` says which."""
+    text = f"{path}: {message}" if path else message
     return StorageError(Refusal(CsiCode.INVALID_ARGUMENT, Reason(code=code, message=text, fix=fix)))

@@ -1,13 +1,13 @@
 """The journal: which volumes and snapshots exist, and the state of each.
 
-One journal has the volumes of all pools. A request is looked up by its name first; an entry pins
-the pool, whatever the request prefers by now. Entries change by compare-and-set (``revision``), so
+A journal has the volumes of all pools. A request is looked up by its name first; an entry pins the
+pool, whatever the repeated request prefers. Entries change by compare-and-set (``revision``), so
 two controllers need no lock: one of them wins, the other reads again.
 
 ::
 
-    (none) --reserve--> RESERVED --created()--> CREATED --deleting()--> DELETING --forget--> (none)
-                            └---------------------------------------------^
+    none --reserve--> RESERVED --as_created--> CREATED --as_deleting--> DELETING --forget--> none
+                          └-----------------------------------------------^
 
 An entry whose image alone proves that it is finished (``evident``) is a volume as soon as its image
 is complete, whatever its state: CREATED is written after the answer, and before the volume is used.
@@ -28,7 +28,7 @@ from msgspec import structs
 
 from zonewise.api.errors import ZonewiseError
 from zonewise.api.struct import Struct, field
-from zonewise.storage.identifiers import Stored
+from zonewise.storage.identifiers import StoredKind
 
 
 class EntryState(Enum):
@@ -40,9 +40,9 @@ class EntryState(Enum):
 
 
 class JournalEntry(Struct):
-    """One volume or snapshot."""
+    """A volume or snapshot, as it is written to disk."""
 
-    stored: Stored
+    kind: StoredKind = field(name="stored")
     uuid: str
     name: str
     """The name in the request, by which a repeated one is recognised."""
@@ -54,43 +54,43 @@ class JournalEntry(Struct):
     pinned: bool = False
     """Whether it can be used from its pool's domain only; else from everywhere."""
     bytes: int
-    """What is promised in the pool."""
+    """Bytes that are promised in the pool."""
     access: str = ""
     """``block``, or the file system."""
     parameters: str = ""
-    """The class's digest."""
+    """The digest of the class's parameters."""
     source: str = ""
     """The id of the volume or snapshot it was made from."""
     evident: bool = False
-    """Whether its complete image alone says that it is finished: CREATED may be written later."""
+    """Whether its complete image alone proves that it is finished: CREATED may be written later."""
     created_at: int = 0
     """Nanoseconds since 1970, when it was reserved."""
     holder: str = ""
-    """The process that works on it, by the name of its journal."""
+    """The process that works on it: the name of its journal."""
     revision: int = 0
-    """Grows with every change; given by the journal."""
+    """Grows with every change; assigned by the journal."""
     attributes: dict[str, str] = field(default_factory=dict)
-    """What only the backend understands."""
+    """What only the backend reads."""
 
     @property
     def pinned_to(self) -> Mapping[str, str]:
         """The domain it can be used from; empty is everywhere."""
         return self.segments if self.pinned else {}
 
-    def created(self) -> JournalEntry:
-        """The same, finished: no process works on it."""
+    def as_created(self) -> JournalEntry:
+        """A copy in state CREATED: no process works on it."""
         return structs.replace(self, state=EntryState.CREATED, holder="")
 
-    def deleting(self, holder: str) -> JournalEntry:
-        """The same, while its image is removed."""
+    def as_deleting(self, holder: str) -> JournalEntry:
+        """A copy in state DELETING: its image is being removed."""
         return structs.replace(self, state=EntryState.DELETING, holder=holder)
 
-    def held_by(self, holder: str) -> JournalEntry:
-        """The same, taken over by another process."""
+    def with_holder(self, holder: str) -> JournalEntry:
+        """A copy that another process works on."""
         return structs.replace(self, holder=holder)
 
-    def resized(self, size: int) -> JournalEntry:
-        """The same with more bytes."""
+    def with_bytes(self, size: int) -> JournalEntry:
+        """A copy with another size."""
         return structs.replace(self, bytes=size)
 
 
@@ -107,29 +107,29 @@ class Reservation:
     """The result of a reservation: an entry, or what prevents it."""
 
     entry: JournalEntry | None
-    taken: JournalEntry | None = None
+    existing: JournalEntry | None = None
     """The entry that has the name, or the uuid, already."""
-    free: int | None = None
-    """What is free in the pool, if that is too little."""
+    free_bytes: int | None = None
+    """Bytes that are free in the pool, if that is too little."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryPage:
-    """Some entries, and where to go on; an empty token is the end."""
+    """Some entries, and the token of the next page; an empty token is the end."""
 
     entries: tuple[JournalEntry, ...]
     token: str = ""
 
 
-def merged(pages: Sequence[EntryPage], limit: int) -> EntryPage:
-    """One page of several journals' pages, each of so many at most: the smallest uuids of all.
+def merge_pages(pages: Sequence[EntryPage], limit: int) -> EntryPage:
+    """Merge pages of several journals, each with at most ``limit`` entries, sorted by uuid.
 
-    What is in two of them is one: a cluster may have two names.
+    An entry in two of them is listed once: a cluster may have two names.
     """
     if len(pages) == 1:
         return pages[0]
-    known = {one.uuid: one for page in pages for one in page.entries}
-    entries = [known[uuid] for uuid in sorted(known)]
+    entries_by_uuid = {entry.uuid: entry for page in pages for entry in page.entries}
+    entries = [entries_by_uuid[uuid] for uuid in sorted(entries_by_uuid)]
     if not limit or (len(entries) <= limit and not any(page.token for page in pages)):
         return EntryPage(tuple(entries))
     return EntryPage(tuple(entries[:limit]), entries[:limit][-1].uuid)
@@ -137,20 +137,20 @@ def merged(pages: Sequence[EntryPage], limit: int) -> EntryPage:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What is in a pool under an entry's name."""
+    """The image in a pool that has the name of an entry."""
 
     pool: str
     uuid: str
     bytes: int
-    stored: Stored = Stored.VOLUME
+    kind: StoredKind = StoredKind.VOLUME
     ours: bool = True
-    """Whether it carries the mark of its entry; else something else made it."""
+    """Whether it has the mark of its entry; else another program created it."""
     complete: bool = True
     """Whether it was finished: a copy may have been interrupted."""
 
 
 JOURNAL_FULL = "JournalFull"
-"""The reason of a refusal where the journal's disk is full: nothing was written."""
+"""The reason code of a refusal where the journal's disk is full: nothing was written."""
 
 
 class JournalConflict(ZonewiseError):
@@ -158,7 +158,7 @@ class JournalConflict(ZonewiseError):
 
 
 class Journal(Protocol):
-    """The contract every backend's journal keeps (``tests/csi/journal_contract.py``).
+    """The contract of every backend's journal (``tests/csi/journal_contract.py``).
 
     Calls may block for one small durable write; what returned is on the disk. They may be made
     from several threads and processes.
@@ -166,16 +166,16 @@ class Journal(Protocol):
 
     @property
     def name(self) -> str:
-        """The writer's name: the ``holder`` of the entries that are worked on from here."""
+        """The ``holder`` of the entries that this process works on."""
 
-    def find(self, stored: Stored, name: str) -> JournalEntry | None:
+    def find(self, kind: StoredKind, name: str) -> JournalEntry | None:
         """The entry with a request's name: a point read."""
 
-    def get(self, stored: Stored, uuid: str) -> JournalEntry | None:
+    def get(self, kind: StoredKind, uuid: str) -> JournalEntry | None:
         """The entry of an id: a point read."""
 
-    def draw(self, stored: Stored, name: str) -> str:
-        """A new uuid for an entry of that name: one that is quick to write here."""
+    def new_uuid(self, kind: StoredKind, name: str) -> str:
+        """Draw a uuid for an entry of that name: one that is quick to write here."""
 
     def reserve(self, entry: JournalEntry, capacity: int | None) -> Reservation:
         """Write a new entry if neither name nor uuid are taken and its pool has room.
@@ -191,26 +191,26 @@ class Journal(Protocol):
         More bytes are promised if they fit ``capacity``; raises StorageError else.
         """
 
-    def settle(self, entry: JournalEntry) -> JournalEntry:
-        """The entry, created: its image is complete. Raises JournalConflict.
+    def mark_created(self, entry: JournalEntry) -> JournalEntry:
+        """Mark an entry created: its image is complete. Raises JournalConflict.
 
         Where the image proves it (``evident``) and no process can have taken the entry over since
-        it was reserved here, CREATED may be written later; a read from here before that finds it
+        it was reserved here, CREATED may be written later; this process already reads it as
         written.
         """
 
     def forget(self, entry: JournalEntry) -> None:
-        """Remove an entry that still is as it was read; not found is fine."""
+        """Remove an entry that still is as it was read; an entry that is gone is not an error."""
 
-    def holder(self, entry: JournalEntry) -> Holder:
+    def holder_of(self, entry: JournalEntry) -> Holder:
         """Which process works on an entry."""
 
-    def promised(self) -> Mapping[str, int]:
-        """Bytes promised, by pool: a stored value, not a sum over all entries."""
+    def promised_bytes(self) -> Mapping[str, int]:
+        """Promised bytes by pool: a stored value, not a sum over all entries."""
 
-    def page(
+    def list_page(
         self,
-        stored: Stored,
+        kind: StoredKind,
         *,
         token: str = "",
         limit: int = 0,
@@ -224,4 +224,4 @@ class Journal(Protocol):
         """
 
     def close(self) -> None:
-        """Nothing is worked on in this journal's name any more."""
+        """End: this process works on no entry any more."""

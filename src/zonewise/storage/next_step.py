@@ -1,21 +1,21 @@
-"""What a request does next, given what the journal and the pool have. Pure, for every backend.
+"""What a request does next, by what the journal and the pool have. Pure, for every backend.
 
 A create writes in this order: entry (RESERVED), image, entry (CREATED), answer. Where a complete
 image alone proves that its entry is finished (``evident``), the answer comes before CREATED. A
 delete: entry (DELETING), remove the image, remove the entry, answer. So whichever process was
-killed when, one of these is found:
+killed when, the state is one of these:
 
 =================  ==================  ====================================================
 entry              image               a create with the same name
 =================  ==================  ====================================================
-none               cannot be known     RESERVE: nothing has begun
-RESERVED           none                MAKE it where the entry says; UNDO if that no longer fits
-RESERVED           half, ours          REMAKE it
+none               unknown             RESERVE: nothing has begun
+RESERVED           none                MAKE it in the entry's pool; UNDO if that no longer fits
+RESERVED           incomplete, ours    REMAKE it
 RESERVED           complete, ours      FINISH: it was killed before the second write; ALREADY_EXISTS
                                        if it is evident and the request is another one
 RESERVED           not ours            RENAME: never adopted, never touched
 CREATED            complete            ANSWER, or ALREADY_EXISTS if the request is another one
-CREATED            none                INTERNAL: data is lost, and that is not hidden
+CREATED            none                INTERNAL: data is lost, and the caller is told
 DELETING           any                 UNDO: finish the deletion, then start again
 =================  ==================  ====================================================
 
@@ -35,7 +35,7 @@ from enum import Enum
 from zonewise.api.reason import Reason
 from zonewise.storage.errors import CsiCode, Refusal
 from zonewise.storage.journal import EntryState, Holder, Image, JournalEntry
-from zonewise.storage.placement_reasons import domain, size
+from zonewise.storage.placement_reasons import describe_domain, format_size
 
 
 class Step(Enum):
@@ -44,49 +44,49 @@ class Step(Enum):
     RESERVE = "reserve"
     """Choose a pool and reserve."""
     MAKE = "make"
-    """Take the entry over if it is not ours, and make the image where the entry says."""
+    """Take the entry over if it is not ours, and create the image in the entry's pool."""
     REMAKE = "remake"
-    """The same, after removing what an interrupted attempt left."""
+    """As MAKE, after removing what an interrupted attempt left."""
     FINISH = "finish"
     """The image exists: mark the entry created."""
     ANSWER = "answer"
-    """Done: answer with the entry, or that it is deleted."""
+    """Done: answer with the entry, or that nothing is left to delete."""
     UNDO = "undo"
-    """Mark the entry deleting, remove its image, forget the entry; look again.
+    """Mark the entry deleting, remove its image, forget the entry; read again.
 
-    Only an image that is ours is removed: a delete may run before that is found out.
+    Only an image that is ours is removed: a delete may run before that was checked.
     """
     RENAME = "rename"
-    """An image that is not ours has this uuid: forget the entry, leave the image; look again."""
+    """An image that is not ours has this uuid: forget the entry, leave the image; read again."""
     REMOVE = "remove"
-    """As UNDO, and then it is done."""
+    """As UNDO, and that is the end."""
     REFUSE = "refuse"
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What to do next; a refusal if nothing."""
+    """The next step; with a refusal if it is REFUSE."""
 
     step: Step
     refusal: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRequest:
-    """A create request, as far as a repeated one must agree with what exists."""
+class CreateRequest:
+    """The part of a create request in which a repeated one must agree with what exists."""
 
     name: str
-    required: int = 0
-    """Bytes; 0 is any."""
-    limit: int = 0
-    """Bytes; 0 is none."""
+    required_bytes: int = 0
+    """0: any size."""
+    limit_bytes: int = 0
+    """0: no limit."""
     access: str = ""
     parameters: str = ""
     source: str = ""
 
 
-def next_for_create(
-    request: StoredRequest,
+def next_create_step(
+    request: CreateRequest,
     entry: JournalEntry | None,
     image: Image | None,
     *,
@@ -95,62 +95,62 @@ def next_for_create(
 ) -> NextStep:
     """What a create request does next.
 
-    ``fits`` says whether something where the entry says is what the request could have got
-    (``placement.still_fits``).
+    ``fits`` says whether the entry's placement is one that the request could have got
+    (``placement.fits_requirement``).
     """
     if entry is None:
         return NextStep(Step.RESERVE)
-    differs = _difference(request, entry, fits=fits)
-    if proven(entry, image):
-        if differs:
-            return _refuse(CsiCode.ALREADY_EXISTS, _taken(entry, differs))
+    difference = _find_difference(request, entry, fits=fits)
+    if is_proven(entry, image):
+        if difference:
+            return _refuse(CsiCode.ALREADY_EXISTS, _name_taken(entry, difference))
         return NextStep(Step.FINISH)
     if entry.state is not EntryState.CREATED and holder is Holder.OTHER:
-        return _busy(entry)
+        return _refuse_busy(entry)
     match entry.state:
         case EntryState.DELETING:
             return NextStep(Step.UNDO)
         case EntryState.RESERVED:
             if image is not None and not image.ours:
                 return NextStep(Step.RENAME)
-            if differs:
+            if difference:
                 return NextStep(Step.UNDO)
             if image is None:
                 return NextStep(Step.MAKE)
-            return NextStep(Step.FINISH if _whole(entry, image) else Step.REMAKE)
+            return NextStep(Step.FINISH if _is_complete(entry, image) else Step.REMAKE)
         case EntryState.CREATED:
-            if differs:
-                return _refuse(CsiCode.ALREADY_EXISTS, _taken(entry, differs))
+            if difference:
+                return _refuse(CsiCode.ALREADY_EXISTS, _name_taken(entry, difference))
             if image is None or not image.ours:
-                return _refuse(CsiCode.INTERNAL, _lost(entry))
+                return _refuse(CsiCode.INTERNAL, _image_missing(entry))
             return NextStep(Step.ANSWER)
 
 
-def proven(entry: JournalEntry, image: Image | None) -> bool:
-    """Whether a reserved entry is finished, because its image says so."""
+def is_proven(entry: JournalEntry, image: Image | None) -> bool:
+    """Whether the image of a reserved entry proves that it is finished."""
     reserved = entry.state is EntryState.RESERVED and entry.evident
-    return reserved and image is not None and image.ours and _whole(entry, image)
+    return reserved and image is not None and image.ours and _is_complete(entry, image)
 
 
-def next_for_delete(entry: JournalEntry | None, *, holder: Holder) -> NextStep:
+def next_delete_step(entry: JournalEntry | None, *, holder: Holder) -> NextStep:
     """What a delete request does next; ANSWER if there is nothing to delete."""
     if entry is None:
         return NextStep(Step.ANSWER)
     if entry.state is not EntryState.CREATED and holder is Holder.OTHER:
-        return _busy(entry)
+        return _refuse_busy(entry)
     return NextStep(Step.REMOVE)
 
 
 @dataclass(frozen=True, slots=True)
 class JournalFindings:
-    """What does not agree; ``agrees`` if nothing."""
+    """Where journal and pools disagree."""
 
     orphans: tuple[Image, ...] = ()
     """Images without an entry. They are reported, and never deleted without a request."""
     missing: tuple[JournalEntry, ...] = ()
     """Entries that are created and have no image."""
     unfinished: tuple[JournalEntry, ...] = ()
-    """Entries that are worked on, or were left half done; a repeated request finishes them."""
+    """Entries that are worked on, or were interrupted; a repeated request finishes them."""
 
     @property
     def agrees(self) -> bool:
@@ -159,75 +159,82 @@ class JournalFindings:
 
 
 def compare(entries: Iterable[JournalEntry], images: Iterable[Image]) -> JournalFindings:
-    """What journal and pools disagree about, in the order of uuids."""
-    known = {(entry.stored, entry.pool, entry.uuid): entry for entry in entries}
-    there = {(image.stored, image.pool, image.uuid): image for image in images}
-    listed = sorted(known.values(), key=lambda entry: (entry.stored.value, entry.uuid))
-    orphans = [image for key, image in there.items() if key not in known or not image.ours]
+    """Compare journal and pools; findings are sorted by uuid."""
+    entries_by_key = {(entry.kind, entry.pool, entry.uuid): entry for entry in entries}
+    images_by_key = {(image.kind, image.pool, image.uuid): image for image in images}
+    sorted_entries = sorted(
+        entries_by_key.values(), key=lambda entry: (entry.kind.value, entry.uuid)
+    )
+    orphans = [
+        image for key, image in images_by_key.items() if key not in entries_by_key or not image.ours
+    ]
     return JournalFindings(
-        tuple(sorted(orphans, key=lambda image: (image.stored.value, image.pool, image.uuid))),
+        tuple(sorted(orphans, key=lambda image: (image.kind.value, image.pool, image.uuid))),
         tuple(
             entry
-            for entry in listed
+            for entry in sorted_entries
             if entry.state is EntryState.CREATED
-            and (entry.stored, entry.pool, entry.uuid) not in there
+            and (entry.kind, entry.pool, entry.uuid) not in images_by_key
         ),
-        tuple(entry for entry in listed if entry.state is not EntryState.CREATED),
+        tuple(entry for entry in sorted_entries if entry.state is not EntryState.CREATED),
     )
 
 
-def _whole(entry: JournalEntry, image: Image) -> bool:
+def _is_complete(entry: JournalEntry, image: Image) -> bool:
     return image.complete and image.bytes >= entry.bytes
 
 
-def _difference(request: StoredRequest, entry: JournalEntry, *, fits: bool) -> str:
+def _find_difference(request: CreateRequest, entry: JournalEntry, *, fits: bool) -> str:
     """What a request specifies differently from the entry; empty if they agree."""
-    if request.required > entry.bytes:
-        return f"it has {size(entry.bytes)}, at least {size(request.required)} are asked for"
-    if request.limit and request.limit < entry.bytes:
-        return f"it has {size(entry.bytes)}, at most {size(request.limit)} are asked for"
+    size = format_size(entry.bytes)
+    if request.required_bytes > entry.bytes:
+        return f"it has {size}, at least {format_size(request.required_bytes)} are requested"
+    if request.limit_bytes and request.limit_bytes < entry.bytes:
+        return f"it has {size}, at most {format_size(request.limit_bytes)} are requested"
     if request.source != entry.source:
-        made = f"was made from {entry.source}" if entry.source else "was made empty"
-        return f"it {made}, {request.source or 'an empty one'} is asked for"
+        origin = f"was made from {entry.source}" if entry.source else "was made empty"
+        return f"it {origin}, {request.source or 'an empty one'} is requested"
     if request.access != entry.access:
-        return f"it is for {entry.access}, {request.access} is asked for"
+        return f"it is for {entry.access}, {request.access} is requested"
     if request.parameters != entry.parameters:
         return "it was made with other parameters"
     if not fits:
-        return f"it can be used from {domain(entry.segments)} only, which is not asked for"
+        return (
+            f"it can be used from {describe_domain(entry.segments)} only, which was not requested"
+        )
     return ""
 
 
-def _taken(entry: JournalEntry, differs: str) -> Reason:
+def _name_taken(entry: JournalEntry, difference: str) -> Reason:
     return Reason(
         code="NameTaken",
-        message=f"{entry.stored.value} {entry.name} is there already: {differs}",
-        object=f"{entry.stored.value.capitalize()}/{entry.name}",
+        message=f"{entry.kind.value} {entry.name} already exists: {difference}",
+        object=f"{entry.kind.value.capitalize()}/{entry.name}",
         numbers={"bytes": entry.bytes},
-        fix="Use another name, or delete the one that is there.",
+        fix="Use another name, or delete the existing one.",
     )
 
 
-def _lost(entry: JournalEntry) -> Reason:
+def _image_missing(entry: JournalEntry) -> Reason:
     return Reason(
         code="ImageMissing",
-        message=f"{entry.stored.value} {entry.name} is recorded, and its image {entry.uuid} is not"
-        f" in pool {entry.pool}",
+        message=f"{entry.kind.value} {entry.name} is in the journal, and its image {entry.uuid} is"
+        f" not in pool {entry.pool}",
         object=f"Pool/{entry.pool}",
-        fix=f"Bring the image back, or delete the {entry.stored.value}.",
+        fix=f"Restore the image, or delete the {entry.kind.value}.",
     )
 
 
-def _busy(entry: JournalEntry) -> NextStep:
-    doing = "being deleted" if entry.state is EntryState.DELETING else "being made"
-    why = Reason(
+def _refuse_busy(entry: JournalEntry) -> NextStep:
+    operation = "being deleted" if entry.state is EntryState.DELETING else "being made"
+    reason = Reason(
         code="InProgress",
-        message=f"{entry.stored.value} {entry.name} is {doing} by {entry.holder}",
-        object=f"{entry.stored.value.capitalize()}/{entry.name}",
+        message=f"{entry.kind.value} {entry.name} is {operation} by {entry.holder}",
+        object=f"{entry.kind.value.capitalize()}/{entry.name}",
         fix="Try again.",
     )
-    return _refuse(CsiCode.ABORTED, why)
+    return _refuse(CsiCode.ABORTED, reason)
 
 
-def _refuse(code: CsiCode, why: Reason) -> NextStep:
-    return NextStep(Step.REFUSE, Refusal(code, why))
+def _refuse(code: CsiCode, reason: Reason) -> NextStep:
+    return NextStep(Step.REFUSE, Refusal(code, reason))

@@ -1,8 +1,8 @@
-"""What a StorageClass says, strictly.
+"""Strict parsing of the parameters of a StorageClass.
 
 An unknown key, a pool list of the wrong shape, a segment that is missing or duplicated is refused
-and the place is named (``topologyConstrainedPools[1].domainSegments[0].value``): a class that is
-silently half understood puts volumes into the wrong zone for years.
+with its path (``topologyConstrainedPools[1].domainSegments[0].value``): a class of which a part is
+silently ignored puts volumes into the wrong zone for years.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import TypeVar
 
 import msgspec
 
-from zonewise.storage import declared_pools, strict_json
+from zonewise.storage import strict_json
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels
 from zonewise.storage.errors import Refusal, StorageError, invalid
-from zonewise.storage.pools import PoolSpec
-from zonewise.storage.strict_json import ShapeFault
+from zonewise.storage.pools import PoolSpec, parse_pool_name, parse_pools
+from zonewise.storage.strict_json import ShapeError
 
 PARAMETERS_LIMIT = 4096
 """Bytes of all keys and values: the protocol's limit for a map."""
-FOREIGN = "csi.storage.k8s.io/"
+FOREIGN_PREFIX = "csi.storage.k8s.io/"
 """Keys for other components: secrets, file system, names of the claim."""
-KNOWN = (
+PARAMETER_KEYS = (
     "pool",
     "dataPool",
     "topologyConstrainedPools",
@@ -58,100 +58,111 @@ class CrossDomain(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClassParameters:
-    """A class, understood."""
+    """The parsed parameters of a class."""
 
     pool: str = ""
-    """Where the journal is, and the default pool."""
+    """The pool of the journal, and the default pool."""
     data_pool: str = ""
     pools: tuple[PoolSpec, ...] = ()
-    """What volumes may be cut from, in the order they were named."""
-    default: PoolSpec | None = None
+    """The pools that volumes may be cut from, in the order of the class."""
+    default_pool: PoolSpec | None = None
     """The default pool, if the class names one; it need not be among the others."""
     placement: PlacementPolicy = PlacementPolicy.REQUEST
     cross_domain: CrossDomain = CrossDomain.SAME_DOMAIN
     cluster_id: str = ""
     fs_name: str = ""
-    further: Mapping[str, str] = field(default_factory=dict)
-    """What only the backend understands."""
+    backend_parameters: Mapping[str, str] = field(default_factory=dict)
+    """Parameters that only the backend reads."""
     digest: str = ""
-    """The same for requests with the same parameters: how a repeated request is recognised."""
-    absent: Refusal | None = None
+    """Equal for requests with equal parameters: this recognises a repeated request."""
+    placement_refusal: Refusal | None = None
     """Why no volume can be placed: a pool or set of the class is not in the configuration."""
 
 
-def parse_parameters(
+def parse_placeable_class(
     parameters: Mapping[str, str],
     labels: DomainLabels,
     configuration: StorageConfiguration,
     *,
-    further: frozenset[str] = frozenset(),
+    backend_keys: frozenset[str] = frozenset(),
 ) -> ClassParameters:
-    """A class whose volumes can be placed; raises StorageError with INVALID_ARGUMENT.
+    """Parse a class whose volumes can be placed; raises StorageError with INVALID_ARGUMENT.
 
-    ``further`` are the keys the backend accepts besides ours. Where the configuration names pools,
-    volumes of a class can be in no other.
+    ``backend_keys`` are accepted besides ours. Where the configuration names pools, volumes of a
+    class can be in no other.
     """
-    found = read_parameters(parameters, labels, configuration, further=further)
-    if found.absent is not None:
-        raise StorageError(found.absent)
-    return found
+    result = parse_class(parameters, labels, configuration, backend_keys=backend_keys)
+    if result.placement_refusal is not None:
+        raise StorageError(result.placement_refusal)
+    return result
 
 
-def read_parameters(
+def parse_class(
     parameters: Mapping[str, str],
     labels: DomainLabels,
     configuration: StorageConfiguration,
     *,
-    further: frozenset[str] = frozenset(),
+    backend_keys: frozenset[str] = frozenset(),
 ) -> ClassParameters:
-    """A class; raises StorageError with INVALID_ARGUMENT and the place of the fault.
+    """Parse a class; raises StorageError with INVALID_ARGUMENT and the path of the error.
 
-    Pools that the configuration lacks are ``absent`` and no fault: volumes that were placed before
-    are still found by a repeated request.
+    Pools that the configuration lacks are a ``placement_refusal`` and no error: volumes that were
+    placed before are still found by a repeated request.
     """
-    own = {key: value for key, value in parameters.items() if not key.startswith(FOREIGN)}
-    _check_keys(own, further)
+    own_parameters = {
+        key: value for key, value in parameters.items() if not key.startswith(FOREIGN_PREFIX)
+    }
+    _check_keys(own_parameters, backend_keys)
     try:
-        pool, data_pool = _name(own, "pool"), _name(own, "dataPool")
-        cluster_id, fs_name = _text(own, "clusterID"), _text(own, "fsName")
-        default = _default(pool, data_pool, configuration)
-        pools = _pools(own, default, labels, configuration)
-    except ShapeFault as fault:
-        raise invalid("BadParameter", str(fault), fix="Correct the StorageClass.") from None
-    placement = _choice(own, "placement", PlacementPolicy, PlacementPolicy.REQUEST)
-    if placement is PlacementPolicy.DEFAULT_POOL and default is None:
+        pool, data_pool = (
+            _parse_pool_name(own_parameters, "pool"),
+            _parse_pool_name(own_parameters, "dataPool"),
+        )
+        cluster_id, fs_name = (
+            _parse_text(own_parameters, "clusterID"),
+            _parse_text(own_parameters, "fsName"),
+        )
+        default_pool = _find_default_pool(pool, data_pool, configuration)
+        pools = _find_pools(own_parameters, default_pool, labels, configuration)
+    except ShapeError as error:
+        raise invalid("BadParameter", str(error), fix="Correct the StorageClass.") from None
+    placement = _parse_choice(own_parameters, "placement", PlacementPolicy, PlacementPolicy.REQUEST)
+    if placement is PlacementPolicy.DEFAULT_POOL and default_pool is None:
         raise invalid(
             "NoDefaultPool",
             f"{PlacementPolicy.DEFAULT_POOL.value!r} needs the parameter pool",
-            where="placement",
+            path="placement",
             fix="Name the default pool with the parameter pool.",
         )
-    used = (default,) if default and placement is PlacementPolicy.DEFAULT_POOL else ()
+    used_by_policy = (
+        (default_pool,) if default_pool and placement is PlacementPolicy.DEFAULT_POOL else ()
+    )
     return ClassParameters(
         pool,
         data_pool,
         pools,
-        default,
+        default_pool,
         placement,
-        _choice(own, "crossDomain", CrossDomain, CrossDomain.SAME_DOMAIN),
+        _parse_choice(own_parameters, "crossDomain", CrossDomain, CrossDomain.SAME_DOMAIN),
         cluster_id,
         fs_name,
-        {key: own[key] for key in sorted(own) if key in further},
-        hashlib.sha256(msgspec.json.encode(own, order="sorted")).hexdigest()[:32],
-        _absent(own.get("poolSet"), (*pools, *used), configuration),
+        {key: own_parameters[key] for key in sorted(own_parameters) if key in backend_keys},
+        hashlib.sha256(msgspec.json.encode(own_parameters, order="sorted")).hexdigest()[:32],
+        _find_absent_pool(own_parameters.get("poolSet"), (*pools, *used_by_policy), configuration),
     )
 
 
-def _check_keys(own: Mapping[str, str], further: frozenset[str]) -> None:
-    for key in sorted(own):
-        if key not in KNOWN and key not in further:
+def _check_keys(own_parameters: Mapping[str, str], backend_keys: frozenset[str]) -> None:
+    known = sorted({*PARAMETER_KEYS, *backend_keys})
+    for key in sorted(own_parameters):
+        if key not in known:
             raise invalid(
                 "UnknownParameter",
-                f"unknown parameter; known are {', '.join(sorted({*KNOWN, *further}))}",
-                where=key,
+                f"unknown parameter; known are {', '.join(known)}",
+                path=key,
                 fix="Correct the StorageClass.",
             )
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in own.items())
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in own_parameters.items())
     if size > PARAMETERS_LIMIT:
         raise invalid(
             "ParametersTooLong",
@@ -161,24 +172,26 @@ def _check_keys(own: Mapping[str, str], further: frozenset[str]) -> None:
         )
 
 
-def _text(own: Mapping[str, str], key: str) -> str:
-    return strict_json.text(own[key], key) if key in own else ""
+def _parse_text(parameters: Mapping[str, str], key: str) -> str:
+    return strict_json.expect_text(parameters[key], key) if key in parameters else ""
 
 
-def _name(own: Mapping[str, str], key: str) -> str:
-    return declared_pools.pool_name(own[key], key) if key in own else ""
+def _parse_pool_name(parameters: Mapping[str, str], key: str) -> str:
+    return parse_pool_name(parameters[key], key) if key in parameters else ""
 
 
-def _default(pool: str, data_pool: str, configuration: StorageConfiguration) -> PoolSpec | None:
+def _find_default_pool(
+    pool: str, data_pool: str, configuration: StorageConfiguration
+) -> PoolSpec | None:
     if not pool:
         return None
-    known = configuration.pool(pool)
-    return PoolSpec(pool, data_pool, known.segments if known is not None else {})
+    declared = configuration.find_pool(pool)
+    return PoolSpec(pool, data_pool, declared.segments if declared is not None else {})
 
 
-def _pools(
-    own: Mapping[str, str],
-    default: PoolSpec | None,
+def _find_pools(
+    parameters: Mapping[str, str],
+    default_pool: PoolSpec | None,
     labels: DomainLabels,
     configuration: StorageConfiguration,
 ) -> tuple[PoolSpec, ...]:
@@ -186,31 +199,31 @@ def _pools(
 
     A set that is not in the configuration has none.
     """
-    listed, named = own.get("topologyConstrainedPools"), own.get("poolSet")
-    if listed is not None and named is not None:
-        raise ShapeFault("poolSet", "cannot be used together with topologyConstrainedPools")
-    if listed is not None:
-        where = "topologyConstrainedPools"
-        return declared_pools.pool_list(strict_json.read(listed, where), where, labels)
-    if named is not None:
-        return configuration.pool_sets.get(named, ())
-    return configuration.pools if default is None else (default,)
+    pool_list, pool_set = parameters.get("topologyConstrainedPools"), parameters.get("poolSet")
+    if pool_list is not None and pool_set is not None:
+        raise ShapeError("poolSet", "cannot be used together with topologyConstrainedPools")
+    if pool_list is not None:
+        path = "topologyConstrainedPools"
+        return parse_pools(strict_json.parse(pool_list, path), path, labels)
+    if pool_set is not None:
+        return configuration.pool_sets.get(pool_set, ())
+    return configuration.pools if default_pool is None else (default_pool,)
 
 
-def _absent(
-    named: str | None, pools: tuple[PoolSpec, ...], configuration: StorageConfiguration
+def _find_absent_pool(
+    pool_set: str | None, pools: tuple[PoolSpec, ...], configuration: StorageConfiguration
 ) -> Refusal | None:
-    if named is not None and named not in configuration.pool_sets:
+    if pool_set is not None and pool_set not in configuration.pool_sets:
         known = ", ".join(sorted(configuration.pool_sets)) or "none"
         return invalid(
             "BadParameter",
-            f"{named!r} is not in poolSets of the configuration; known are {known}",
-            where="poolSet",
+            f"{pool_set!r} is not in poolSets of the configuration; known are {known}",
+            path="poolSet",
             fix="Correct the StorageClass.",
         ).refusal
     for pool in pools if configuration.pools else ():
-        if configuration.pool(pool.name) is None:
-            known = ", ".join(sorted(one.name for one in configuration.pools))
+        if configuration.find_pool(pool.name) is None:
+            known = ", ".join(sorted(pool_spec.name for pool_spec in configuration.pools))
             return invalid(
                 "UnknownPool",
                 f"there is no pool {pool.name!r}; the configuration has {known}",
@@ -222,17 +235,17 @@ def _absent(
 EnumChoice = TypeVar("EnumChoice", bound=Enum)
 
 
-def _choice(
-    own: Mapping[str, str], key: str, choices: type[EnumChoice], usual: EnumChoice
+def _parse_choice(
+    parameters: Mapping[str, str], key: str, choices: type[EnumChoice], default: EnumChoice
 ) -> EnumChoice:
-    if key not in own:
-        return usual
-    known = {str(one.value): one for one in choices if one.value}
-    if own[key] not in known:
+    if key not in parameters:
+        return default
+    choices_by_value = {str(choice.value): choice for choice in choices if choice.value}
+    if parameters[key] not in choices_by_value:
         raise invalid(
             "BadParameter",
-            f"{own[key]!r} is not one of {', '.join(known)}",
-            where=key,
+            f"{parameters[key]!r} is not one of {', '.join(choices_by_value)}",
+            path=key,
             fix="Correct the StorageClass.",
         )
-    return known[own[key]]
+    return choices_by_value[parameters[key]]

@@ -2,7 +2,7 @@
 
 ::
 
-    request + pools -> placement{pool, accessible topology, why, what was tried} or a refusal
+    request + pools -> placement{pool, accessible topology, reason, pools tried} or a refusal
 
 A requirement is a list of terms. A pool matches a term if all of its segments are in it. The terms
 are walked, the preferred ones first, then the requisite ones; a preferred term outside of the
@@ -63,11 +63,11 @@ class PlacementSource:
 class PlacementRequest:
     """A requested volume."""
 
-    bytes: int
+    required_bytes: int
     requirement: AccessibilityRequirement | None = None
     policy: PlacementPolicy = PlacementPolicy.REQUEST
     default_pool: Pool | None = None
-    """The class's, which need not be among the pools."""
+    """The default pool of the class; it need not be among the pools."""
     source: PlacementSource | None = None
     cross_domain: CrossDomain = CrossDomain.SAME_DOMAIN
     seed: str = ""
@@ -75,13 +75,13 @@ class PlacementRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """A pool that was considered for a term, and the result."""
+class TriedPool:
+    """A pool that was considered for a term, and why it was taken or not."""
 
     term: Mapping[str, str]
     """Short names to values; empty where no term counted."""
     pool: str
-    outcome: Reason
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,14 @@ class Placement:
     """The answer: a pool or a refusal, exactly one of them."""
 
     pool: Pool | None
-    accessible: tuple[Mapping[str, str], ...]
-    """The topology of the answer in keys on the wire; empty is everywhere. Never an empty term."""
+    accessible_topology: tuple[Mapping[str, str], ...]
+    """Terms with the keys of the wire, none of them empty; no term at all is everywhere."""
     reason: Reason
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[TriedPool, ...] = ()
     refusal: Refusal | None = None
-    copied: bool = False
-    """Whether the source is in another pool, so that the copy must stand on its own."""
-    crosses: bool = False
+    is_full_copy: bool = False
+    """Whether the source is in another pool, so that the copy cannot share data with it."""
+    crosses_domains: bool = False
     """Whether the source is in another domain."""
 
 
@@ -109,29 +109,39 @@ class FreeSpace:
     """The largest single volume that could be made."""
 
 
-def place(request: PlacementRequest, pools: Iterable[Pool], labels: DomainLabels) -> Placement:
-    """Where a volume is put; the order of ``pools`` does not matter."""
-    offered = sorted(pools, key=lambda pool: pool.name)
+def place_volume(
+    request: PlacementRequest, pools: Iterable[Pool], labels: DomainLabels
+) -> Placement:
+    """Choose the pool of a volume; the order of ``pools`` does not matter."""
+    candidates = sorted(pools, key=lambda pool: pool.name)
     if request.policy is PlacementPolicy.DEFAULT_POOL:
         default = [] if request.default_pool is None else [request.default_pool]
-        return _kept_near(request, _Search(request, default, None, reasons.default_pool), labels)
-    terms = _terms(request.requirement, labels)
+        return _find_pool_near_source(
+            request, _Search(request, default, None, reasons.default_pool), labels
+        )
+    terms = _ordered_terms(request.requirement, labels)
     if request.policy is PlacementPolicy.BALANCED or terms is None:
-        return _kept_near(request, _Search(request, offered, None, reasons.balanced), labels)
-    if any(_within(pool.segments, term) for term in terms for pool in offered):
-        return _kept_near(request, _Search(request, offered, terms, reasons.balanced), labels)
-    unmatched = tuple(Tried(term, "", reasons.no_pool(term, offered)) for term in terms)
+        return _find_pool_near_source(
+            request, _Search(request, candidates, None, reasons.balanced), labels
+        )
+    if any(_is_within(pool.segments, term) for term in terms for pool in candidates):
+        return _find_pool_near_source(
+            request, _Search(request, candidates, terms, reasons.balanced), labels
+        )
+    unmatched = tuple(TriedPool(term, "", reasons.no_pool(term, candidates)) for term in terms)
     if request.policy is PlacementPolicy.PREFERRED:
-        return _refused(reasons.unknown_domain(terms, offered), unmatched)
-    found = _kept_near(
+        return _refuse(reasons.unknown_domain(terms, candidates), unmatched)
+    placement = _find_pool_near_source(
         request,
-        _Search(request, offered, None, lambda pool: reasons.new_domain(pool, terms, offered)),
+        _Search(
+            request, candidates, None, lambda pool: reasons.new_domain(pool, terms, candidates)
+        ),
         labels,
     )
-    return replace(found, tried=unmatched + found.tried)
+    return replace(placement, tried=unmatched + placement.tried)
 
 
-def still_fits(
+def fits_requirement(
     requirement: AccessibilityRequirement | None, pinned_to: Segments, labels: DomainLabels
 ) -> bool:
     """Whether a volume that can be used from one domain is one that a request could have got.
@@ -140,9 +150,9 @@ def still_fits(
     does not count: it changes from one attempt to the next. A preferred term inside of a requisite
     one counts like that, because it may be what the volume was placed by.
     """
-    if requirement is None or not pinned_to or not _understood(requirement.requisite, labels):
+    if requirement is None or not pinned_to or not _domain_terms(requirement.requisite, labels):
         return True
-    return any(_within(pinned_to, term) for term in _terms(requirement, labels) or ())
+    return any(_is_within(pinned_to, term) for term in _ordered_terms(requirement, labels) or ())
 
 
 def free_space(
@@ -151,130 +161,144 @@ def free_space(
     labels: DomainLabels,
     policy: PlacementPolicy = PlacementPolicy.REQUEST,
 ) -> FreeSpace:
-    """How much is free for volumes that can be used from a term; for all of them without one.
+    """How much is free for volumes that can be used from a term; without a term, in total.
 
-    What is usable from everywhere by its class counts in every term, or a scheduler that checks
-    capacity would not choose a node there; with ``default-pool`` that pool must be given. A domain
-    that the class has no pool in has no room: with others to choose from, its volumes go there.
+    Volumes that can be used from everywhere by their class count in every term, or a scheduler that
+    checks capacity would not choose a node there; with ``default-pool`` that pool must be given. A
+    domain without a pool of the class has no free space: a scheduler then chooses another domain.
     """
-    said = labels.understood(term) if term else {}
-    anywhere = policy in (PlacementPolicy.BALANCED, PlacementPolicy.DEFAULT_POOL) or not said
-    free = [one.free for one in pools if one.living and (anywhere or _within(one.segments, said))]
+    segments = labels.segments_of(term) if term else {}
+    anywhere = policy in (PlacementPolicy.BALANCED, PlacementPolicy.DEFAULT_POOL) or not segments
+    free = [
+        pool.free
+        for pool in pools
+        if pool.alive and (anywhere or _is_within(pool.segments, segments))
+    ]
     return FreeSpace(sum(free), max(free, default=0))
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Some pools, and the terms that are walked; None where every pool will do."""
+    """Pools to choose from, and the terms to walk; None if nothing is required."""
 
     request: PlacementRequest
     pools: Sequence[Pool]
     terms: Sequence[Segments] | None
-    why: Callable[[Pool], Reason]
-    """The reason for a pool that was taken without a term."""
+    reason_for: Callable[[Pool], Reason]
+    """Gives the reason for a pool that is taken without a term."""
 
-    def found(self, labels: DomainLabels) -> Placement:
-        """The pool that is taken, or why none."""
+    def find_pool(self, labels: DomainLabels) -> Placement:
+        """Choose a pool, or say why there is none."""
         if self.terms is None:
-            return self._everywhere()
-        tried: list[Tried] = []
+            return self._find_pool_anywhere()
+        tried: list[TriedPool] = []
         for term in self.terms:
-            matching = [pool for pool in self.pools if _within(pool.segments, term)]
-            if not matching:
-                tried.append(Tried(term, "", reasons.no_pool(term, self.pools)))
-            tried += self._unusable(term, matching)
-            if best := self._best(matching, lambda pool: (len(pool.segments), pool.free)):
-                why = reasons.matched(best, term)
-                tried.append(Tried(term, best.name, why))
-                topology = labels.keyed(best.segments)
-                return Placement(best, (topology,) if topology else (), why, tuple(tried))
-        return _refused(reasons.exhausted(self.request.bytes, self.pools, self.terms), tried)
+            matches = [pool for pool in self.pools if _is_within(pool.segments, term)]
+            if not matches:
+                tried.append(TriedPool(term, "", reasons.no_pool(term, self.pools)))
+            tried += self._list_unusable(term, matches)
+            if best := self._choose_best(matches, lambda pool: (len(pool.segments), pool.free)):
+                reason = reasons.matched(best, term)
+                tried.append(TriedPool(term, best.name, reason))
+                topology = labels.to_wire(best.segments)
+                return Placement(best, (topology,) if topology else (), reason, tuple(tried))
+        return _refuse(
+            reasons.exhausted(self.request.required_bytes, self.pools, self.terms), tried
+        )
 
-    def _everywhere(self) -> Placement:
-        tried = self._unusable({}, self.pools)
-        if best := self._best(self.pools, lambda pool: (pool.worth,)):
-            why = self.why(best)
-            return Placement(best, (), why, (*tried, Tried({}, best.name, why)))
-        return _refused(reasons.exhausted(self.request.bytes, self.pools, ()), tried)
+    def _find_pool_anywhere(self) -> Placement:
+        tried = self._list_unusable({}, self.pools)
+        if best := self._choose_best(self.pools, lambda pool: (pool.effective_free,)):
+            reason = self.reason_for(best)
+            return Placement(best, (), reason, (*tried, TriedPool({}, best.name, reason)))
+        return _refuse(reasons.exhausted(self.request.required_bytes, self.pools, ()), tried)
 
-    def _unusable(self, term: Segments, pools: Iterable[Pool]) -> list[Tried]:
-        wanted = self.request.bytes
+    def _list_unusable(self, term: Segments, pools: Iterable[Pool]) -> list[TriedPool]:
+        required = self.request.required_bytes
         return [
-            Tried(term, pool.name, reasons.unusable(pool, wanted))
+            TriedPool(term, pool.name, reasons.unusable(pool, required))
             for pool in pools
-            if not pool.can_take(wanted)
+            if not pool.can_take(required)
         ]
 
-    def _best(
+    def _choose_best(
         self, pools: Iterable[Pool], rank: Callable[[Pool], tuple[int | Fraction, ...]]
     ) -> Pool | None:
-        """The best that is alive and has room; a source's own pool before its neighbours."""
+        """The best pool that is alive and has room; the source's own pool comes first."""
         home = "" if self.request.source is None else self.request.source.pool
         return max(
-            (pool for pool in pools if pool.can_take(self.request.bytes)),
-            key=lambda pool: (pool.name == home, rank(pool), _draw(self.request.seed, pool.name)),
+            (pool for pool in pools if pool.can_take(self.request.required_bytes)),
+            key=lambda pool: (
+                pool.name == home,
+                rank(pool),
+                _break_tie(self.request.seed, pool.name),
+            ),
             default=None,
         )
 
 
-def _kept_near(request: PlacementRequest, search: _Search, labels: DomainLabels) -> Placement:
-    """What a search finds in the domain of the source, and elsewhere only if the class agrees."""
+def _find_pool_near_source(
+    request: PlacementRequest, search: _Search, labels: DomainLabels
+) -> Placement:
+    """Search in the domain of the source first, and elsewhere only if the class allows that."""
     source = request.source
     if source is None:
-        return search.found(labels)
-    near = [
+        return search.find_pool(labels)
+    near_pools = [
         pool
         for pool in search.pools
         if pool.name == source.pool or pool.segments == source.segments
     ]
-    found = replace(search, pools=near).found(labels)
-    if found.pool is not None:
-        return replace(found, copied=found.pool.name != source.pool)
+    placement = replace(search, pools=near_pools).find_pool(labels)
+    if placement.pool is not None:
+        return replace(placement, is_full_copy=placement.pool.name != source.pool)
     if request.cross_domain is CrossDomain.SAME_DOMAIN:
-        why = reasons.away_from_source(source.pool, source.segments, found.reason)
-        return _refused(why, found.tried)
-    far = [pool for pool in search.pools if pool not in near]
-    elsewhere = replace(search, pools=far).found(labels)
-    tried = found.tried + elsewhere.tried
+        reason = reasons.away_from_source(source.pool, source.segments, placement.reason)
+        return _refuse(reason, placement.tried)
+    far_pools = [pool for pool in search.pools if pool not in near_pools]
+    elsewhere = replace(search, pools=far_pools).find_pool(labels)
+    tried = placement.tried + elsewhere.tried
     if elsewhere.pool is None:
-        return _refused(elsewhere.reason, tried)
-    return replace(elsewhere, tried=tried, copied=True, crosses=True)
+        return _refuse(elsewhere.reason, tried)
+    return replace(elsewhere, tried=tried, is_full_copy=True, crosses_domains=True)
 
 
-def _refused(why: Reason, tried: Iterable[Tried]) -> Placement:
-    return Placement(None, (), why, tuple(tried), Refusal(CsiCode.RESOURCE_EXHAUSTED, why))
+def _refuse(reason: Reason, tried: Iterable[TriedPool]) -> Placement:
+    return Placement(None, (), reason, tuple(tried), Refusal(CsiCode.RESOURCE_EXHAUSTED, reason))
 
 
-def _terms(
+def _ordered_terms(
     requirement: AccessibilityRequirement | None, labels: DomainLabels
 ) -> list[Segments] | None:
     """The terms in the order they are tried, each once; None if nothing is required.
 
-    A term that says nothing about domains is no term. If that leaves none at all, the requirement
-    names an unknown domain, which is not the same as no requirement.
+    A term that names no domain does not count. If no term is left, the requirement names an unknown
+    domain, which is not the same as no requirement.
     """
     if requirement is None or not labels.labels:
         return None
     if not (requirement.requisite or requirement.preferred):
         return None
-    requisite = _understood(requirement.requisite, labels)
-    found: list[Segments] = []
-    for term in _understood(requirement.preferred, labels):
-        inside = not requisite or any(_within(one, term) for one in requisite)
-        if inside and term not in found:
-            found.append(term)
-    found += [term for term in requisite if term not in found]
-    return found
+    requisite = _domain_terms(requirement.requisite, labels)
+    terms: list[Segments] = []
+    for term in _domain_terms(requirement.preferred, labels):
+        inside = not requisite or any(
+            _is_within(requisite_term, term) for requisite_term in requisite
+        )
+        if inside and term not in terms:
+            terms.append(term)
+    terms += [term for term in requisite if term not in terms]
+    return terms
 
 
-def _understood(terms: Iterable[Mapping[str, str]], labels: DomainLabels) -> list[Segments]:
-    return [said for term in terms if (said := labels.understood(term))]
+def _domain_terms(terms: Iterable[Mapping[str, str]], labels: DomainLabels) -> list[Segments]:
+    return [segments for term in terms if (segments := labels.segments_of(term))]
 
 
-def _within(segments: Segments, term: Segments) -> bool:
-    """Whether all of these segments are in a term."""
+def _is_within(segments: Segments, term: Segments) -> bool:
+    """Whether a term has all of these segments."""
     return segments.items() <= term.items()
 
 
-def _draw(seed: str, pool: str) -> bytes:
+def _break_tie(seed: str, pool: str) -> bytes:
     return hashlib.sha256(f"{seed}\0{pool}".encode()).digest()

@@ -1,4 +1,4 @@
-"""JSON that people write, read strictly: every fault is named with its place.
+"""Strict parsing of JSON that people write: every error names the path of the value.
 
 Duplicate members, unknown and missing ones, values of another type: each is one sentence that
 begins with the path (``pools[1].domainSegments[0].value``). Numbers stay exact.
@@ -14,89 +14,92 @@ from typing import Any
 
 from zonewise.api.errors import ParseError
 
-LONGEST = 500
-"""What a fault says of a text that may be as long as the file."""
+MESSAGE_LIMIT = 500
+"""Characters of a message: a value in it may be as long as the file."""
 _NUMBER = re.compile(r"-?\d{1,40}(?:\.\d{1,40})?(?:[eE][-+]?\d{1,2})?")
 
 
-class ShapeFault(ParseError):
-    """A value that is not what it should be; the text begins with where it is."""
+class ShapeError(ParseError):
+    """A value of a wrong shape; the message begins with its path."""
 
-    def __init__(self, where: str, what: str) -> None:
-        said = f"{where}: {what}" if where else what
-        super().__init__(said if len(said) <= LONGEST else f"{said[:LONGEST]}…")
+    def __init__(self, path: str, message: str) -> None:
+        text = f"{path}: {message}" if path else message
+        super().__init__(text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}…")
 
 
 class _Members(list[tuple[str, Any]]):
-    """An object as it was written, with duplicate members."""
+    """The members of an object as they were written, duplicates included."""
 
 
-def read(text: str, where: str) -> Any:
-    """The value that a text is; look into it with the functions below only."""
+def parse(text: str, path: str) -> Any:
+    """Parse a text; the value is to be examined with the functions below only."""
     try:
         return json.loads(
-            text, object_pairs_hook=_Members, parse_float=_exact, parse_constant=_no_constant
+            text,
+            object_pairs_hook=_Members,
+            parse_float=_parse_number,
+            parse_constant=_refuse_constant,
         )
     except json.JSONDecodeError as error:
-        raise ShapeFault(
-            where, f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise ShapeError(
+            path, f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         ) from None
     except ValueError as error:
-        raise ShapeFault(where, f"not JSON: {error}") from None
+        raise ShapeError(path, f"not JSON: {error}") from None
     except RecursionError:
-        raise ShapeFault(where, "nested too deeply") from None
+        raise ShapeError(path, "nested too deeply") from None
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is written in brackets."""
+    """Whether a parsed value is a JSON array."""
     return isinstance(value, list) and not isinstance(value, _Members)
 
 
-def members(
-    value: Any, where: str, *, required: Collection[str] = (), optional: Collection[str] | None = ()
+def expect_object(
+    value: Any, path: str, *, required: Collection[str] = (), optional: Collection[str] | None = ()
 ) -> dict[str, Any]:
-    """The members of an object: all that are required, and no other than optional ones.
+    """The members of an object: all of ``required``, and others only if they are ``optional``.
 
-    ``optional`` None allows any.
+    With ``optional`` None any member is allowed.
     """
     if not isinstance(value, _Members):
-        raise ShapeFault(where, f"must be an object, not {sort(value)}")
-    found: dict[str, Any] = {}
+        raise ShapeError(path, f"must be an object, not {describe_type(value)}")
+    members: dict[str, Any] = {}
     for name, member in value:
         if not name.isprintable():
-            raise ShapeFault(where, f"a key has characters that cannot be printed: {name!r}")
-        if name in found:
-            raise ShapeFault(at(where, name), "is given twice")
+            raise ShapeError(path, f"a key has characters that cannot be printed: {name!r}")
+        if name in members:
+            raise ShapeError(child(path, name), "is given twice")
         if optional is not None and name not in required and name not in optional:
             known = ", ".join(sorted({*required, *optional}))
-            raise ShapeFault(at(where, name), f"unknown key; known are {known}")
-        found[name] = member
+            raise ShapeError(child(path, name), f"unknown key; known are {known}")
+        members[name] = member
     for name in required:
-        if name not in found:
-            raise ShapeFault(at(where, name), "is missing")
-    return found
+        if name not in members:
+            raise ShapeError(child(path, name), "is missing")
+    return members
 
 
-def items(value: Any, where: str) -> list[tuple[str, Any]]:
-    """The items of an array, each with its place."""
+def expect_list(value: Any, path: str) -> list[tuple[str, Any]]:
+    """The items of an array, each with its path."""
     if not is_array(value):
-        raise ShapeFault(where, f"must be a list, not {sort(value)}")
-    return [(f"{where}[{place}]", item) for place, item in enumerate(value)]
+        raise ShapeError(path, f"must be a list, not {describe_type(value)}")
+    return [(f"{path}[{index}]", item) for index, item in enumerate(value)]
 
 
-def text(value: Any, where: str) -> str:
-    """A text that is not empty."""
+def expect_text(value: Any, path: str) -> str:
+    """A text that is not empty and can be printed."""
     if not isinstance(value, str):
-        raise ShapeFault(where, f"must be a text, not {sort(value)}")
+        raise ShapeError(path, f"must be a text, not {describe_type(value)}")
     if not value:
-        raise ShapeFault(where, "is empty")
+        raise ShapeError(path, "is empty")
     if not value.isprintable():
-        raise ShapeFault(where, f"has characters that cannot be printed: {value!r}")
+        raise ShapeError(path, f"has characters that cannot be printed: {value!r}")
     return value
 
 
-def sort(value: Any) -> str:
-    """What kind of value it is, in words."""
+def describe_type(value: Any) -> str:
+    """The type of a parsed value in words."""
     match value:
         case None:
             return "null"
@@ -112,16 +115,16 @@ def sort(value: Any) -> str:
             return "a number"
 
 
-def at(where: str, name: str) -> str:
-    """The place of a member."""
-    return f"{where}.{name}" if where else name
+def child(path: str, name: str) -> str:
+    """The path of a member."""
+    return f"{path}.{name}" if path else name
 
 
-def _exact(number: str) -> Fraction:
+def _parse_number(number: str) -> Fraction:
     if not _NUMBER.fullmatch(number):
         raise ValueError(f"number {number[:40]} has too many digits")
     return Fraction(number)
 
 
-def _no_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number")

@@ -1,14 +1,14 @@
 """On which nodes the pods of a Service could run.
 
 A dedicated pool of nodes may be half of a cluster's CPU and send nothing to a Service whose pods
-and their neighbours never run there. Such a Service can request shares of only the nodes its own
-pods could run on: taints tolerated, node selector and required affinity fulfilled.
+and their neighbours never run there. Such a Service can request that only nodes count on which its
+own pods could run: taints tolerated, node selector and required affinity fulfilled.
 
 Taints under ``node.kubernetes.io/`` do not count. They are a temporary state (cordoned, not ready,
 short of memory), not what the node is for; pods there keep sending traffic.
 
-A reach is a value that depends only on the templates of the pods, so that shells keep one set of
-shares per reach, not per Service.
+``EligibleNodes`` is a value that depends only on the templates of the pods, so that shells keep one
+set of shares for all Services with the same constraints.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 from zonewise.api.objects.core import Node, NodeSelector
 from zonewise.api.objects.pod import Pod, PodSpec, Toleration
-from zonewise.api.objects.taints import kept_off
+from zonewise.api.objects.taints import has_untolerated_taint
 from zonewise.api.values import nodeselector
 
-PASSING = "node.kubernetes.io/"
+TEMPORARY_TAINT_PREFIX = "node.kubernetes.io/"
 
 
-class PodPlacement(NamedTuple):
+class NodeConstraints(NamedTuple):
     """What one kind of pod requires of a node."""
 
     tolerations: tuple[Toleration, ...] = ()
@@ -35,47 +35,49 @@ class PodPlacement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EligibleNodes:
-    """What the pods of a Service require of a node, each kind once; no pods, no limits."""
+    """What the pods of a Service require of a node, each kind once; without pods, any node."""
 
-    needs: frozenset[PodPlacement] = frozenset()
+    constraints: frozenset[NodeConstraints] = frozenset()
 
-    def within(self, nodes: Iterable[Node]) -> list[Node]:
+    def select(self, nodes: Iterable[Node]) -> list[Node]:
         """The nodes on which at least one of the pods could run."""
-        if not self.needs:
+        if not self.constraints:
             return list(nodes)
-        judges = [_Judge(need) for need in self.needs]
-        return [node for node in nodes if any(judge.allows(node) for judge in judges)]
+        matchers = [_NodeMatcher(constraints) for constraints in self.constraints]
+        return [node for node in nodes if any(matcher.matches(node) for matcher in matchers)]
 
 
-def reach_of(pods: Iterable[Pod]) -> EligibleNodes:
-    """The reach of the pods of one Service."""
-    return EligibleNodes(frozenset(need_of(pod.spec) for pod in pods))
+def eligible_nodes_of(pods: Iterable[Pod]) -> EligibleNodes:
+    """The nodes on which the pods of one Service could run."""
+    return EligibleNodes(frozenset(node_constraints_of(pod.spec) for pod in pods))
 
 
-def need_of(spec: PodSpec) -> PodPlacement:
+def node_constraints_of(spec: PodSpec) -> NodeConstraints:
     """What a pod, or a template of one, requires of a node."""
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-    return PodPlacement(
+    return NodeConstraints(
         spec.tolerations,
         tuple(sorted(spec.node_selector.items())),
         affinity.required if affinity is not None else None,
     )
 
 
-class _Judge:
-    """A need, compiled; a selector that cannot be understood selects nothing."""
+class _NodeMatcher:
+    """Constraints, compiled; a selector that cannot be understood selects nothing."""
 
-    def __init__(self, need: PodPlacement) -> None:
-        self._need = need
+    def __init__(self, constraints: NodeConstraints) -> None:
+        self._constraints = constraints
         self._terms: nodeselector.NodeTerms | None = None
-        if need.required is not None:
-            self._terms = nodeselector.from_object(need.required)
+        if constraints.required is not None:
+            self._terms = nodeselector.from_object(constraints.required)
 
-    def allows(self, node: Node) -> bool:
+    def matches(self, node: Node) -> bool:
         labels = node.metadata.labels
-        if any(labels.get(key) != value for key, value in self._need.labels):
+        if any(labels.get(key) != value for key, value in self._constraints.labels):
             return False
         if self._terms is not None and not self._terms.matches(labels, node.metadata.name):
             return False
-        lasting = (taint for taint in node.spec.taints if not taint.key.startswith(PASSING))
-        return not kept_off(lasting, self._need.tolerations)
+        lasting_taints = (
+            taint for taint in node.spec.taints if not taint.key.startswith(TEMPORARY_TAINT_PREFIX)
+        )
+        return not has_untolerated_taint(lasting_taints, self._constraints.tolerations)

@@ -1,4 +1,4 @@
-"""What a node says about its topology: whether it counts, its zone, its CPU.
+"""What a node states about its topology: whether it counts, its zone, its CPU.
 
 A node counts towards the shares when it is Ready and not part of the control plane. Cordoned and
 tainted nodes count: the pods on them keep sending traffic.
@@ -17,7 +17,7 @@ CONTROL_PLANE_LABELS = (
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",
 )
-MOST = 2**63 - 1
+CPU_LIMIT = 2**63 - 1
 
 
 def zone_of(node: Node) -> str:
@@ -25,7 +25,7 @@ def zone_of(node: Node) -> str:
     return node.metadata.labels.get(ZONE_LABEL, "")
 
 
-def is_ready(node: Node) -> bool:
+def is_node_ready(node: Node) -> bool:
     """Whether the node reports Ready."""
     return any(
         condition.type == "Ready" and condition.status == "True"
@@ -38,20 +38,20 @@ def is_control_plane(node: Node) -> bool:
     return any(label in node.metadata.labels for label in CONTROL_PLANE_LABELS)
 
 
-def counts(node: Node) -> bool:
+def sends_traffic(node: Node) -> bool:
     """Whether the node is expected to send traffic."""
-    return is_ready(node) and not is_control_plane(node)
+    return is_node_ready(node) and not is_control_plane(node)
 
 
 def cpu_milli(node: Node) -> int:
     """Allocatable CPU in thousandths of a core; 0 if it is missing, negative or not a quantity.
 
-    More than fits 64 bits is not real: a quantity may have any number of digits, a float not.
+    It is cut at 64 bits: a quantity may have any number of digits, which no float could hold.
     """
     text = node.status.allocatable.get("cpu")
     if text is None:
         return 0
     try:
-        return min(max(0, milli(text)), MOST)
+        return min(max(0, milli(text)), CPU_LIMIT)
     except ParseError:
         return 0

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from zonewise.api.objects.core import Node
 from zonewise.api.reason import Reason
-from zonewise.topology.nodes import ZONE_LABEL, counts, cpu_milli, zone_of
+from zonewise.topology.nodes import ZONE_LABEL, cpu_milli, sends_traffic, zone_of
 
 CORE_MILLI = 1000
 
@@ -62,12 +62,12 @@ class ZoneShare:
 class Shares:
     """The zones that send traffic, by name; with a reason, nothing may be decided with them.
 
-    ``silent`` are zones that have nodes and none that counts now; they may come back.
+    ``silent_zones`` have nodes, but none that counts now; they may come back.
     """
 
     zones: tuple[ZoneShare, ...] = ()
     reason: Reason | None = None
-    silent: frozenset[str] = field(default=frozenset(), compare=False)
+    silent_zones: frozenset[str] = field(default=frozenset(), compare=False)
     weights: Mapping[str, int] = field(init=False, repr=False, compare=False)
     total: int = field(init=False, repr=False, compare=False)
 
@@ -91,9 +91,11 @@ class CountedNode(NamedTuple):
     cpu_milli: int
 
 
-def placed(node: Node) -> CountedNode | None:
+def counted_node(node: Node) -> CountedNode | None:
     """What a node adds to the shares, None if it does not count."""
-    return CountedNode(node.metadata.name, zone_of(node), cpu_milli(node)) if counts(node) else None
+    if not sends_traffic(node):
+        return None
+    return CountedNode(node.metadata.name, zone_of(node), cpu_milli(node))
 
 
 def shares_of(
@@ -103,51 +105,51 @@ def shares_of(
     missing_zone: MissingZone = MissingZone.DISABLE,
 ) -> Shares:
     """The shares of a cluster, or of the part of it that the caller selected."""
-    known = list(nodes)
-    counting = (place for place in map(placed, known) if place is not None)
-    return shares_from(
-        counting, map(zone_of, known), missing_cpu=missing_cpu, missing_zone=missing_zone
+    all_nodes = list(nodes)
+    counting = (node for node in map(counted_node, all_nodes) if node is not None)
+    return shares_of_counted(
+        counting, map(zone_of, all_nodes), missing_cpu=missing_cpu, missing_zone=missing_zone
     )
 
 
-def shares_from(
-    places: Iterable[CountedNode],
-    labelled: Iterable[str] = (),
+def shares_of_counted(
+    counted_nodes: Iterable[CountedNode],
+    zones: Iterable[str] = (),
     *,
     missing_cpu: MissingCpu = MissingCpu.DISABLE,
     missing_zone: MissingZone = MissingZone.DISABLE,
 ) -> Shares:
     """The shares of a cluster whose counting nodes are known already.
 
-    ``labelled`` are the zones of all nodes, whether they count or not.
+    ``zones`` are those of all nodes, whether they count or not.
     """
-    zoneless: list[str] = []
-    unknown: list[str] = []
+    without_zone: list[str] = []
+    without_cpu: list[str] = []
     nodes: dict[str, int] = {}
     cpus: dict[str, int] = {}
-    for name, zone, cpu in places:
+    for name, zone, cpu in counted_nodes:
         if not zone:
-            zoneless.append(name)
+            without_zone.append(name)
             continue
         if not cpu:
-            unknown.append(name)
+            without_cpu.append(name)
         nodes[zone] = nodes.get(zone, 0) + 1
         cpus[zone] = cpus.get(zone, 0) + cpu
-    zoneless.sort()
-    unknown.sort()
-    equal = bool(unknown) and missing_cpu is MissingCpu.EQUAL
-    found = {
+    without_zone.sort()
+    without_cpu.sort()
+    equal = bool(without_cpu) and missing_cpu is MissingCpu.EQUAL
+    zone_shares = {
         zone: ZoneShare(zone, count, cpus[zone], count * CORE_MILLI if equal else cpus[zone])
         for zone, count in sorted(nodes.items())
     }
     reason = None
-    if zoneless and missing_zone is MissingZone.DISABLE:
-        reason = _node_without_zone(zoneless)
-    elif unknown and not equal:
-        reason = _node_without_cpu(unknown)
-    elif len(found) < 2:
-        reason = _too_few_zones(tuple(found))
-    return Shares(tuple(found.values()), reason, frozenset(labelled) - found.keys() - {""})
+    if without_zone and missing_zone is MissingZone.DISABLE:
+        reason = _node_without_zone(without_zone)
+    elif without_cpu and not equal:
+        reason = _node_without_cpu(without_cpu)
+    elif len(zone_shares) < 2:
+        reason = _too_few_zones(tuple(zone_shares))
+    return Shares(tuple(zone_shares.values()), reason, frozenset(zones) - zone_shares.keys() - {""})
 
 
 def _node_without_zone(names: list[str]) -> Reason:

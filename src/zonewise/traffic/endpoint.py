@@ -1,4 +1,4 @@
-"""One endpoint as traffic sees it, and which zones and nodes it is for.
+"""An endpoint of a Service, and which zones and nodes it is for.
 
 The writer of hints and a proxy read the same slice differently: a missing ``ready`` is *not ready*
 for the writer, because nothing confirms it, and *ready* for a proxy, because the API says so. Both
@@ -15,7 +15,7 @@ from zonewise.api.objects.discovery import EndpointHints, ForNode, ForZone, Lean
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """The zones and nodes an endpoint is for; none is no hint."""
+    """The zones and nodes an endpoint is for; without any it is no hint."""
 
     zones: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Hint:
         return bool(self.zones or self.nodes)
 
     @classmethod
-    def read(cls, hints: EndpointHints | None) -> Hint:
+    def from_object(cls, hints: EndpointHints | None) -> Hint:
         """The hint in a slice."""
         if hints is None:
             return NO_HINT
@@ -33,8 +33,8 @@ class Hint:
             tuple(node.name for node in hints.for_nodes),
         )
 
-    def written(self) -> EndpointHints | None:
-        """The hint as a slice carries it."""
+    def to_object(self) -> EndpointHints | None:
+        """The hint as it is written into a slice."""
         if not self:
             return None
         return EndpointHints(
@@ -59,17 +59,17 @@ class TrafficEndpoint:
     hint: Hint = NO_HINT
 
 
-def as_written(endpoint: LeanEndpoint) -> TrafficEndpoint:
-    """An endpoint as its writer means it: ready only if it says so."""
-    return _target(endpoint, unknown=False)
+def read_as_writer(endpoint: LeanEndpoint) -> TrafficEndpoint:
+    """An endpoint as its writer reads it: ready only if the slice says so."""
+    return _read(endpoint, unknown=False)
 
 
-def as_obeyed(endpoint: LeanEndpoint) -> TrafficEndpoint:
-    """An endpoint as a proxy takes it: ready and serving unless it says no."""
-    return _target(endpoint, unknown=True)
+def read_as_proxy(endpoint: LeanEndpoint) -> TrafficEndpoint:
+    """An endpoint as a proxy reads it: ready and serving unless the slice says otherwise."""
+    return _read(endpoint, unknown=True)
 
 
-def _target(endpoint: LeanEndpoint, *, unknown: bool) -> TrafficEndpoint:
+def _read(endpoint: LeanEndpoint, *, unknown: bool) -> TrafficEndpoint:
     conditions = endpoint.conditions
     addresses = endpoint.addresses or ("",)
     return TrafficEndpoint(
@@ -79,10 +79,11 @@ def _target(endpoint: LeanEndpoint, *, unknown: bool) -> TrafficEndpoint:
         ready=unknown if conditions.ready is None else conditions.ready,
         serving=unknown if conditions.serving is None else conditions.serving,
         terminating=bool(conditions.terminating),
-        hint=Hint.read(endpoint.hints),
+        hint=Hint.from_object(endpoint.hints),
     )
 
 
-def ready(targets: Iterable[TrafficEndpoint]) -> list[TrafficEndpoint]:
+def ready_endpoints(endpoints: Iterable[TrafficEndpoint]) -> list[TrafficEndpoint]:
     """Those that take traffic, by name."""
-    return sorted((target for target in targets if target.ready), key=lambda target: target.name)
+    ready = (endpoint for endpoint in endpoints if endpoint.ready)
+    return sorted(ready, key=lambda endpoint: endpoint.name)

@@ -1,17 +1,18 @@
 """Which zones and nodes each endpoint of a Service is for, and why: the decision.
 
-``decide(snapshot, previous)`` is pure. A snapshot is the present state: what the Service requests,
-the shares of the zones, the endpoints of one address family (a dual-stack Service is two
-independent snapshots). ``Previous`` is the state before: the hints on the slices. Hints count as
-present only if *every* endpoint that was ready had one, since only then proxies obeyed them. So a
-controller that died between two slices starts over, and reaches the same hints again.
+``decide_hints(snapshot, previous)`` is pure. A snapshot is the present state: what the Service
+requests, the shares of the zones, the endpoints of one address family (a dual-stack Service is two
+independent snapshots). ``PreviousHints`` are those on the slices. They count as present only if
+*every* endpoint that was ready had one, since only then proxies obeyed them. So a controller that
+died between two slices starts over, and reaches the same hints again.
 
 Mode Auto, in this order:
 
-1. no decision without sound facts: shares, a zone for every ready endpoint, enough endpoints;
-2. hints exist: they stay, move or are dropped as ``zonewise.traffic.allocation.retain`` says, and
-   endpoints that serve each other's zone swap (``zonewise.traffic.exchange``);
-3. no hints: they are added, by ``spread``, if every zone's overload can be below the limit to add.
+1. without shares, a zone for every ready endpoint and enough endpoints there are no hints;
+2. hints exist: they stay, move or are dropped (``zonewise.traffic.allocation.retain_hints``), and
+   endpoints that serve each other's zone swap (``zonewise.traffic.swaps``);
+3. no hints: they are added (``spread_endpoints``) if every zone's overload can be below the limit
+   to add.
 
 Mode shared requires the same facts; an endpoint may be for several zones, so it also serves
 Services that are too small for Auto (``zonewise.traffic.sharing``). Mode weighted adds weights
@@ -32,17 +33,17 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from zonewise.api.reason import Reason
-from zonewise.topology import Shares
+from zonewise.topology.shares import Shares
 from zonewise.traffic import refusals
-from zonewise.traffic.allocation import ZonedEndpoint, retain, spread
-from zonewise.traffic.endpoint import NO_HINT, Hint, TrafficEndpoint, ready
-from zonewise.traffic.exchange import Hinted, Zones, exchange, swaps
-from zonewise.traffic.limits import WORTH, HintCounts, OverloadLimits
+from zonewise.traffic.allocation import ZonedEndpoint, retain_hints, spread_endpoints
+from zonewise.traffic.endpoint import NO_HINT, Hint, TrafficEndpoint, ready_endpoints
+from zonewise.traffic.limits import MIN_SWAP_GAIN, HintCounts, OverloadLimits
 from zonewise.traffic.modes import HintRequest, Mode
-from zonewise.traffic.routes import Flow, flow
-from zonewise.traffic.sharing import share
+from zonewise.traffic.routes.flow import Flow, compute_flow
+from zonewise.traffic.sharing import share_endpoints
+from zonewise.traffic.swaps import HintedEndpoint, Zones, find_swaps, swap_hints
 from zonewise.traffic.weights import (
-    LONGEST,
+    MAX_TEXT_LENGTH,
     decide_weights,
     in_zone_limit_of,
     parse_weights,
@@ -55,19 +56,19 @@ HINTED = "Hinted"
 class ServiceSnapshot:
     """The present state of one Service in one address family.
 
-    ``foreign`` are endpoints in slices of the same Service that another controller writes, as a
+    ``foreign_endpoints`` are in slices of the same Service that another controller writes, as a
     proxy reads them; we cannot hint them, but they can cancel our hints.
     """
 
     hint_request: HintRequest
     shares: Shares
-    targets: tuple[TrafficEndpoint, ...] = ()
-    foreign: tuple[TrafficEndpoint, ...] = ()
+    endpoints: tuple[TrafficEndpoint, ...] = ()
+    foreign_endpoints: tuple[TrafficEndpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Previous:
-    """What was: the hints of endpoints that were ready, by name, and whether proxies obeyed."""
+class PreviousHints:
+    """The hints that endpoints had while they were ready, by name, and whether proxies obeyed."""
 
     hints: Mapping[str, Hint] = field(default_factory=dict)
     hinted: bool = False
@@ -75,9 +76,9 @@ class Previous:
     """The text of the weights, if all slices carry the same."""
 
     @classmethod
-    def read(cls, targets: Iterable[TrafficEndpoint]) -> Previous:
-        """What the slices say, as their writer meant them."""
-        hints = {target.name: target.hint for target in targets if target.ready}
+    def from_endpoints(cls, endpoints: Iterable[TrafficEndpoint]) -> PreviousHints:
+        """The hints of endpoints as their writer reads them."""
+        hints = {endpoint.name: endpoint.hint for endpoint in endpoints if endpoint.ready}
         return cls(hints, bool(hints) and all(hint.zones for hint in hints.values()))
 
 
@@ -91,211 +92,232 @@ class HintDecision:
     hints: Mapping[str, Hint] = field(default_factory=dict)
     warnings: tuple[Reason, ...] = ()
     weights: str = ""
-    """What the slices say about weights, "" if nothing."""
+    """The text of the weights on the slices, "" if there are none."""
 
     def hint(self, name: str) -> Hint:
         """The hint of an endpoint."""
         return self.hints.get(name, NO_HINT)
 
-    def applied(self, targets: Iterable[TrafficEndpoint]) -> tuple[TrafficEndpoint, ...]:
+    def apply(self, endpoints: Iterable[TrafficEndpoint]) -> tuple[TrafficEndpoint, ...]:
         """Endpoints with the hints of this decision."""
-        return tuple(replace(target, hint=self.hint(target.name)) for target in targets)
+        return tuple(replace(endpoint, hint=self.hint(endpoint.name)) for endpoint in endpoints)
 
-    def after(self, snapshot: ServiceSnapshot) -> Previous:
-        """What the next decision finds, once this one is written."""
-        return replace(Previous.read(self.applied(snapshot.targets)), weights=self.weights)
+    def as_previous(self, snapshot: ServiceSnapshot) -> PreviousHints:
+        """The hints that the next decision starts from, once this one is written."""
+        return replace(
+            PreviousHints.from_endpoints(self.apply(snapshot.endpoints)), weights=self.weights
+        )
 
-    def counts(self, targets: Iterable[TrafficEndpoint]) -> HintCounts:
+    def counts(self, endpoints: Iterable[TrafficEndpoint]) -> HintCounts:
         """The counts of these endpoints under this decision, for ``limits``."""
         hints = self.hints
         return HintCounts.of(
-            (target.zone, hints.get(target.name, NO_HINT).zones)
-            for target in targets
-            if target.ready
+            (endpoint.zone, hints.get(endpoint.name, NO_HINT).zones)
+            for endpoint in endpoints
+            if endpoint.ready
         )
 
     def flow(self, snapshot: ServiceSnapshot) -> Flow:
         """Where the traffic goes under this decision, through proxies that support weights."""
-        return flow_under(self.weights, self.applied(snapshot.targets), snapshot.shares)
+        return weighted_flow(self.weights, self.apply(snapshot.endpoints), snapshot.shares)
 
 
-def flow_under(weights: str, targets: Iterable[TrafficEndpoint], shares: Shares) -> Flow:
+def weighted_flow(weights: str, endpoints: Iterable[TrafficEndpoint], shares: Shares) -> Flow:
     """Where the traffic goes through proxies that support weights, if there are any."""
-    return flow(targets, shares, parse_weights(weights))
+    return compute_flow(endpoints, shares, parse_weights(weights))
 
 
-def decide(snapshot: ServiceSnapshot, previous: Previous) -> HintDecision:
+def decide_hints(snapshot: ServiceSnapshot, previous: PreviousHints) -> HintDecision:
     """The hints of one Service in one address family."""
     hint_request = snapshot.hint_request
     if hint_request.mode is Mode.OFF:
-        return HintDecision(hint_request.mode, False, hint_request.reason or refusals.not_asked())
-    targets = ready(snapshot.targets)
-    if not targets:
+        return HintDecision(
+            hint_request.mode, False, hint_request.reason or refusals.not_requested()
+        )
+    endpoints = ready_endpoints(snapshot.endpoints)
+    if not endpoints:
         return HintDecision(hint_request.mode, False, refusals.no_endpoints())
     if hint_request.mode is Mode.AUTO:
-        decision = _auto(snapshot, previous, targets)
+        decision = _auto(snapshot, previous, endpoints)
     elif hint_request.mode is Mode.SHARED:
-        decision = _shared(snapshot, previous, targets)
+        decision = _shared(snapshot, previous, endpoints)
     elif hint_request.mode is Mode.WEIGHTED:
-        decision = _weighted(snapshot, previous, targets)
+        decision = _weighted(snapshot, previous, endpoints)
     else:
-        decision = _own_place(hint_request.mode, targets)
-    strangers = ready(snapshot.foreign)
-    stray = [target for target in strangers if not target.hint.zones]
-    if decision.hinted and stray:
-        return replace(decision, warnings=(refusals.foreign_endpoint(stray),))
-    if decision.weights and strangers:
-        return replace(decision, warnings=(refusals.foreign_slice(strangers),))
+        decision = _hint_own_location(hint_request.mode, endpoints)
+    foreign_endpoints = ready_endpoints(snapshot.foreign_endpoints)
+    unhinted = [endpoint for endpoint in foreign_endpoints if not endpoint.hint.zones]
+    if decision.hinted and unhinted:
+        return replace(decision, warnings=(refusals.foreign_endpoint(unhinted),))
+    if decision.weights and foreign_endpoints:
+        return replace(decision, warnings=(refusals.foreign_slice(foreign_endpoints),))
     return decision
 
 
-def _own_place(mode: Mode, targets: list[TrafficEndpoint]) -> HintDecision:
+def _hint_own_location(mode: Mode, endpoints: list[TrafficEndpoint]) -> HintDecision:
     same_node = mode is Mode.SAME_NODE
-    zoneless = [target for target in targets if not target.zone]
+    zoneless = [endpoint for endpoint in endpoints if not endpoint.zone]
     hints = {
-        target.name: Hint(
-            (target.zone,) if target.zone else (),
-            (target.node,) if target.node and same_node else (),
+        endpoint.name: Hint(
+            (endpoint.zone,) if endpoint.zone else (),
+            (endpoint.node,) if endpoint.node and same_node else (),
         )
-        for target in targets
+        for endpoint in endpoints
     }
     hints = {name: hint for name, hint in hints.items() if hint}
-    hinted = len(hints) == len(targets)
+    hinted = len(hints) == len(endpoints)
     if zoneless:
         return HintDecision(mode, hinted, refusals.endpoint_without_zone(zoneless), hints)
-    where = "node, else its zone" if same_node else "zone"
-    reason = Reason(code=HINTED, message=f"every endpoint is for its own {where}")
+    own = "node, else its zone" if same_node else "zone"
+    reason = Reason(code=HINTED, message=f"every endpoint is for its own {own}")
     return HintDecision(mode, hinted, reason, hints)
 
 
 def _auto(
-    snapshot: ServiceSnapshot, previous: Previous, targets: list[TrafficEndpoint]
+    snapshot: ServiceSnapshot, previous: PreviousHints, endpoints: list[TrafficEndpoint]
 ) -> HintDecision:
     shares, limits = snapshot.shares, snapshot.hint_request.limits
-    refusal = _refusal(shares, targets)
+    refusal = _refusal(shares, endpoints)
     if refusal is not None:
         return HintDecision(Mode.AUTO, False, refusal)
-    zones = _zones(shares, limits, previous, targets)
+    zones = _assign_zones(shares, limits, previous, endpoints)
     if zones is None:
-        several = share([Hinted(t.name, t.zone) for t in targets], shares, limits, hinted=False)
-        kept = several.in_zone if several.zones else None
-        return HintDecision(Mode.AUTO, False, refusals.too_few(shares, limits, len(targets), kept))
-    shared = {zone: Hint((zone,)) for zone in set(zones.values())}
-    hints = {name: shared[zone] for name, zone in zones.items()}
-    return HintDecision(Mode.AUTO, True, _hinted(limits), hints)
+        unhinted = [HintedEndpoint(endpoint.name, endpoint.zone) for endpoint in endpoints]
+        shared = share_endpoints(unhinted, shares, limits, hinted=False)
+        in_zone = shared.in_zone if shared.zones else None
+        refusal = refusals.too_few(shares, limits, len(endpoints), in_zone)
+        return HintDecision(Mode.AUTO, False, refusal)
+    hint_by_zone = {zone: Hint((zone,)) for zone in set(zones.values())}
+    hints = {name: hint_by_zone[zone] for name, zone in zones.items()}
+    return HintDecision(Mode.AUTO, True, _hinted_reason(limits), hints)
 
 
 def _shared(
-    snapshot: ServiceSnapshot, previous: Previous, targets: list[TrafficEndpoint]
+    snapshot: ServiceSnapshot, previous: PreviousHints, endpoints: list[TrafficEndpoint]
 ) -> HintDecision:
     mode, shares, limits = snapshot.hint_request.mode, snapshot.shares, snapshot.hint_request.limits
-    refusal = _refusal(shares, targets)
+    refusal = _refusal(shares, endpoints)
     if refusal is not None:
         return HintDecision(mode, False, refusal)
-    endpoints = [Hinted(t.name, t.zone, _before(previous, t, shares)) for t in targets]
-    found = share(endpoints, shares, limits, hinted=previous.hinted)
-    if not found.zones:
-        return HintDecision(mode, False, refusals.nothing_to_gain(found.in_zone, found.without))
-    homes = {target.name: target.zone for target in targets}
+    hinted = [
+        HintedEndpoint(endpoint.name, endpoint.zone, _previous_zones(previous, endpoint, shares))
+        for endpoint in endpoints
+    ]
+    shared = share_endpoints(hinted, shares, limits, hinted=previous.hinted)
+    if not shared.zones:
+        return HintDecision(mode, False, refusals.nothing_to_gain(shared.in_zone, shared.without))
+    homes = {endpoint.name: endpoint.zone for endpoint in endpoints}
     hints = {
-        name: Hint(_home_first(_there(zones, homes[name], shares), homes[name]))
-        for name, zones in found.zones.items()
+        name: Hint(_home_first(_existing_zones(zones, homes[name], shares), homes[name]))
+        for name, zones in shared.zones.items()
     }
-    return HintDecision(mode, True, _hinted(limits), hints)
+    return HintDecision(mode, True, _hinted_reason(limits), hints)
 
 
 def _home_first(zones: Zones, home: str) -> Zones:
-    """A proxy that reads only the first zone should find the endpoint's own there."""
+    """The same zones, home first: that is what a proxy obeys that reads only the first one."""
     return (home, *(zone for zone in zones if zone != home)) if home in zones else zones
 
 
 def _weighted(
-    snapshot: ServiceSnapshot, previous: Previous, targets: list[TrafficEndpoint]
+    snapshot: ServiceSnapshot, previous: PreviousHints, endpoints: list[TrafficEndpoint]
 ) -> HintDecision:
     """Shared hints for every proxy, and weights for those that support them."""
-    plain = _shared(snapshot, previous, targets)
-    if _refusal(snapshot.shares, targets) is not None:
-        return plain
-    own = Counter(target.zone for target in targets)
+    shared = _shared(snapshot, previous, endpoints)
+    if _refusal(snapshot.shares, endpoints) is not None:
+        return shared
+    own = Counter(endpoint.zone for endpoint in endpoints)
     limits = snapshot.hint_request.limits
     text = decide_weights(own, snapshot.shares, limits, previous.weights)
-    if len(text) > LONGEST:
-        warning = refusals.weights_too_long(len(text), LONGEST)
-        return replace(plain, warnings=(warning,))
+    if len(text) > MAX_TEXT_LENGTH:
+        warning = refusals.weights_too_long(len(text), MAX_TEXT_LENGTH)
+        return replace(shared, warnings=(warning,))
     reason = Reason(
         code=HINTED,
         message="every zone's traffic is divided among zones by weights",
         numbers={"addBelowPercent": limits.add, "dropAbovePercent": limits.drop},
     )
-    return HintDecision(Mode.WEIGHTED, True, reason, plain.hints, weights=text)
+    return HintDecision(Mode.WEIGHTED, True, reason, shared.hints, weights=text)
 
 
-def _refusal(shares: Shares, targets: list[TrafficEndpoint]) -> Reason | None:
+def _refusal(shares: Shares, endpoints: list[TrafficEndpoint]) -> Reason | None:
     if shares.reason is not None:
         return shares.reason
-    zoneless = [target for target in targets if not target.zone]
+    zoneless = [endpoint for endpoint in endpoints if not endpoint.zone]
     return refusals.endpoint_without_zone(zoneless) if zoneless else None
 
 
-def _zones(
-    shares: Shares, limits: OverloadLimits, previous: Previous, targets: list[TrafficEndpoint]
+def _assign_zones(
+    shares: Shares,
+    limits: OverloadLimits,
+    previous: PreviousHints,
+    endpoints: list[TrafficEndpoint],
 ) -> dict[str, str] | None:
-    count = len(targets)
-    endpoints = [ZonedEndpoint(t.name, t.zone, _single(previous, t, shares)) for t in targets]
-    aim = limits.to_add(shares, count)
-    if previous.hinted and any(endpoint.before for endpoint in endpoints):
-        keep = limits.to_keep(shares, count)
-        kept = retain(endpoints, shares.weights, keep=keep, aim=aim)
-        return None if kept is None else _swapped(endpoints, kept, shares)
-    if sum(aim.values()) > count:
+    count = len(endpoints)
+    zoned = [
+        ZonedEndpoint(endpoint.name, endpoint.zone, _previous_zone(previous, endpoint, shares))
+        for endpoint in endpoints
+    ]
+    minimum_to_add = limits.minimum_to_add(shares, count)
+    if previous.hinted and any(endpoint.previous_zone for endpoint in zoned):
+        zones = retain_hints(
+            zoned,
+            shares.weights,
+            minimum_to_keep=limits.minimum_to_keep(shares, count),
+            minimum_to_add=minimum_to_add,
+        )
+        return None if zones is None else _swap(zoned, zones, shares)
+    if sum(minimum_to_add.values()) > count:
         return None
-    return spread(endpoints, shares.weights, aim)
+    return spread_endpoints(zoned, shares.weights, minimum_to_add)
 
 
-def _swapped(
+def _swap(
     endpoints: list[ZonedEndpoint], zones: Mapping[str, str], shares: Shares
 ) -> dict[str, str]:
-    """The zone of every endpoint after all swaps that are worth while."""
+    """The zone of every endpoint after all worthwhile swaps."""
     classes = {(home, zones[name]) for name, home, _ in endpoints}
-    if not swaps((home, (zone,)) for home, zone in classes):
+    if not find_swaps((home, (zone,)) for home, zone in classes):
         return dict(zones)
-    hinted = (Hinted(name, home, (before,)) for name, home, before in endpoints)
-    single = {name: (zone,) for name, zone in zones.items()}
-    swapped = exchange(hinted, single, shares.weights, worth=WORTH)
+    hinted = (
+        HintedEndpoint(name, home, (previous_zone,)) for name, home, previous_zone in endpoints
+    )
+    zone_tuples = {name: (zone,) for name, zone in zones.items()}
+    swapped = swap_hints(hinted, zone_tuples, shares.weights, min_gain=MIN_SWAP_GAIN)
     return {name: zone for name, (zone,) in swapped.items()}
 
 
-def _single(previous: Previous, target: TrafficEndpoint, shares: Shares) -> str:
+def _previous_zone(previous: PreviousHints, endpoint: TrafficEndpoint, shares: Shares) -> str:
     """The one zone an endpoint was for; hints for several are not of mode Auto."""
-    zones = previous.hints.get(target.name, NO_HINT).zones
+    zones = previous.hints.get(endpoint.name, NO_HINT).zones
     if not zones:
         return ""
     if len(zones) == 1 and zones[0] in shares.weights:
         return zones[0]
-    zones = _before(previous, target, shares)
+    zones = _previous_zones(previous, endpoint, shares)
     return zones[0] if len(zones) == 1 else ""
 
 
-def _before(previous: Previous, target: TrafficEndpoint, shares: Shares) -> Zones:
-    """The zones an endpoint was for, sorted, as far as they are there."""
-    zones = previous.hints.get(target.name, NO_HINT).zones
+def _previous_zones(previous: PreviousHints, endpoint: TrafficEndpoint, shares: Shares) -> Zones:
+    """The zones an endpoint was for, sorted, without those that no node has any more."""
+    zones = previous.hints.get(endpoint.name, NO_HINT).zones
     if len(zones) > 1:
         zones = tuple(sorted(zones))
-    return _there(zones, target.zone, shares)
+    return _existing_zones(zones, endpoint.zone, shares)
 
 
-def _there(zones: Zones, home: str, shares: Shares) -> Zones:
-    """The zones that an endpoint in this zone may be for.
+def _existing_zones(zones: Zones, home: str, shares: Shares) -> Zones:
+    """Those of the zones that an endpoint in this home may be for.
 
     A zone that no node has any more was renamed or removed. An endpoint that was for it and is in a
     zone that sends traffic counts as new, or no client would ever reach it.
     """
     if home not in shares.weights or (len(zones) == 1 and zones[0] in shares.weights):
         return zones
-    return tuple(zone for zone in zones if zone in shares.weights or zone in shares.silent)
+    return tuple(zone for zone in zones if zone in shares.weights or zone in shares.silent_zones)
 
 
-def _hinted(limits: OverloadLimits) -> Reason:
+def _hinted_reason(limits: OverloadLimits) -> Reason:
     return Reason(
         code=HINTED,
         message="every zone has endpoints for its share of the traffic",
@@ -324,46 +346,46 @@ def zone_rows(
 
     ``loads`` are how far endpoints are above the average, of the flow that the report is about.
     """
-    shares, targets = snapshot.shares, ready(snapshot.targets)
-    there = Counter(target.zone for target in targets)
+    shares, endpoints = snapshot.shares, ready_endpoints(snapshot.endpoints)
+    own = Counter(endpoint.zone for endpoint in endpoints)
     assigned = Counter(zone for hint in decision.hints.values() for zone in hint.zones)
-    usable = shares.total > 0
-    highest = _highest(decision, targets, loads)
-    minimum = snapshot.hint_request.limits.to_add(shares, len(targets)) if usable else {}
+    overloads = _highest_overloads(decision, endpoints, loads)
+    limits = snapshot.hint_request.limits
+    minimum = limits.minimum_to_add(shares, len(endpoints)) if shares.total > 0 else {}
     return tuple(
         ZoneRow(
             zone=zone.name,
             nodes=zone.nodes,
             cpu_milli=zone.cpu_milli,
             share=shares.share(zone.name),
-            endpoints=there[zone.name],
+            endpoints=own[zone.name],
             minimum=minimum.get(zone.name, 0),
             assigned=assigned[zone.name],
-            overload=highest.get(zone.name),
+            overload=overloads.get(zone.name),
         )
         for zone in shares.zones
     )
 
 
-def _highest(
-    decision: HintDecision, targets: Iterable[TrafficEndpoint], loads: Mapping[str, Fraction]
+def _highest_overloads(
+    decision: HintDecision, endpoints: Iterable[TrafficEndpoint], loads: Mapping[str, Fraction]
 ) -> dict[str, Fraction]:
     """The overload of the busiest endpoint that is for each zone, with all that it gets.
 
     Weights divide traffic among the zones that endpoints are in, hints among those they name. A
     zone that no endpoint is for uses all of them, and they carry that as well.
     """
-    found: dict[str, Fraction] = {}
-    for target in targets:
-        load = loads.get(target.name, Fraction(-1))
-        for zone in (target.zone,) if decision.weights else decision.hint(target.name).zones:
-            found[zone] = max(found.get(zone, load), load)
-    return found
+    overloads: dict[str, Fraction] = {}
+    for endpoint in endpoints:
+        load = loads.get(endpoint.name, Fraction(-1))
+        for zone in (endpoint.zone,) if decision.weights else decision.hint(endpoint.name).zones:
+            overloads[zone] = max(overloads.get(zone, load), load)
+    return overloads
 
 
 def in_zone_limit(snapshot: ServiceSnapshot) -> Fraction:
     """The most that could stay in zone at the limit to add, if endpoints were divisible."""
-    own = Counter(target.zone for target in ready(snapshot.targets))
-    return (
-        in_zone_limit_of(own, snapshot.shares, snapshot.hint_request.limits) if own else Fraction(0)
-    )
+    own = Counter(endpoint.zone for endpoint in ready_endpoints(snapshot.endpoints))
+    if not own:
+        return Fraction(0)
+    return in_zone_limit_of(own, snapshot.shares, snapshot.hint_request.limits)

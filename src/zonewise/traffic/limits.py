@@ -2,11 +2,11 @@
 
 Two limits, so that hints do not flap: they are added while every zone's overload is *below*
 ``add``, and dropped when a zone's is *above* ``drop``. A zone with weight w of W and a of n
-endpoints has the overload w·n / (W·a) - 1. Both questions ("is this allowed?", "how many are
-needed?") are answered with whole numbers only.
+endpoints has the overload w·n / (W·a) - 1. Whether that is allowed, and how many endpoints are
+needed, is calculated with whole numbers only.
 
-``crosses`` is what a shell calls for every Service when nodes change. It reads nothing but
-``HintCounts``, which are made when hints are decided, so that ten thousand Services are judged in
+``needs_decision`` is what a shell calls for every Service when nodes change. It reads nothing but
+``HintCounts``, which are made when hints are decided, so that ten thousand Services are checked in
 some hundredths of a second. Only those that cross a limit in either direction, or of which two
 endpoints should swap their hints now, are decided again; for all others a decision would change
 nothing.
@@ -23,12 +23,12 @@ from math import lcm
 from typing import NamedTuple
 
 from zonewise.api.errors import ParseError
-from zonewise.topology import Shares
-from zonewise.traffic.exchange import HintClass, Swap, Zones, swaps, worthwhile
+from zonewise.topology.shares import Shares
+from zonewise.traffic.swaps import HintClass, Swap, Zones, find_swaps, is_any_worthwhile
 
-WORTH = Fraction(9, 10)
+MIN_SWAP_GAIN = Fraction(9, 10)
 """The least part of a fair load that two endpoints must bring home to swap hints in mode Auto."""
-WORTH_SHARED = Fraction(6, 10)
+MIN_SWAP_GAIN_SHARED = Fraction(6, 10)
 """The same in mode shared, where an endpoint's zone is often one of several."""
 
 OVERLOAD_ANNOTATION = "zonewise.io/overload"
@@ -52,65 +52,67 @@ class HintCounts:
     ready: int
     own: Mapping[str, int]
     """How many are in each zone."""
-    per_set: Mapping[Zones, int]
+    per_zone_set: Mapping[Zones, int]
     """How many are for each set of zones."""
-    named: Mapping[str, int]
+    per_zone: Mapping[str, int]
     """How many are for each zone."""
     common: int
     """A multiple of all these numbers: with it parts of a zone's traffic are whole."""
     served: Mapping[str, ServedZone]
     """What becomes of the traffic of each zone that endpoints are for."""
-    abroad: frozenset[tuple[str, str]]
-    """Where endpoints are that are for another zone, and this zone."""
+    cross_zone: frozenset[tuple[str, str]]
+    """The zones of endpoints that are for another zone, each with that other zone."""
     swaps: tuple[Swap, ...]
     """The pairs of which one would return to its own zone."""
 
     @classmethod
     def of(cls, endpoints: Iterable[HintClass]) -> HintCounts:
-        """Those of ready endpoints, each with its zone and the zones it is for."""
+        """The counts of ready endpoints, each given as its zone and the zones it is for."""
         classes = Counter(endpoints)
         own: dict[str, int] = {}
-        per_set: dict[Zones, int] = {}
-        named: dict[str, int] = {}
+        per_zone_set: dict[Zones, int] = {}
+        per_zone: dict[str, int] = {}
         at_home: dict[str, int] = {}
-        abroad = set()
+        cross_zone = set()
         for (home, zones), count in classes.items():
             own[home] = own.get(home, 0) + count
             if zones:
-                per_set[zones] = per_set.get(zones, 0) + count
+                per_zone_set[zones] = per_zone_set.get(zones, 0) + count
             for zone in zones:
-                named[zone] = named.get(zone, 0) + count
+                per_zone[zone] = per_zone.get(zone, 0) + count
                 if zone == home:
                     at_home[zone] = at_home.get(zone, 0) + count
                 else:
-                    abroad.add((home, zone))
-        common = lcm(*named.values())
+                    cross_zone.add((home, zone))
+        common = lcm(*per_zone.values())
         served = {
             zone: ServedZone(common // count, at_home.get(zone, 0) * (common // count))
-            for zone, count in named.items()
+            for zone, count in per_zone.items()
         }
         return cls(
             ready=classes.total(),
             own=own,
-            per_set=per_set,
-            named=named,
+            per_zone_set=per_zone_set,
+            per_zone=per_zone,
             common=common,
             served=served,
-            abroad=frozenset(abroad),
-            swaps=swaps(classes),
+            cross_zone=frozenset(cross_zone),
+            swaps=find_swaps(classes),
         )
 
-    def stray(self, shares: Shares) -> bool:
-        """Whether an endpoint in a zone that sends traffic is for one that no node bears."""
+    def has_stray(self, shares: Shares) -> bool:
+        """Whether an endpoint in a zone that sends traffic is for a zone that no node has."""
         weights = shares.weights
-        for home, zone in self.abroad:
-            if zone not in weights and home in weights and zone not in shares.silent:
+        for home, zone in self.cross_zone:
+            if zone not in weights and home in weights and zone not in shares.silent_zones:
                 return True
         return False
 
-    def swap_brings(self, shares: Shares, worth: Fraction) -> bool:
-        """Whether two endpoints would bring home so much of a fair load if they swapped hints."""
-        return bool(self.swaps) and worthwhile(self.swaps, self.per_set, shares.weights, worth)
+    def has_worthwhile_swap(self, shares: Shares, min_gain: Fraction) -> bool:
+        """Whether two endpoints that swap hints would bring this part of a fair load home."""
+        return bool(self.swaps) and is_any_worthwhile(
+            self.swaps, self.per_zone_set, shares.weights, min_gain
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,25 +140,25 @@ class OverloadLimits:
     def __str__(self) -> str:
         return f"{self.add}%/{self.drop}%"
 
-    def to_add(self, shares: Shares, endpoints: int) -> dict[str, int]:
+    def minimum_to_add(self, shares: Shares, endpoints: int) -> dict[str, int]:
         """The fewest endpoints with which each zone's overload is below ``add``."""
         scale, load = shares.total * (100 + self.add), endpoints * 100
         return {zone: weight * load // scale + 1 for zone, weight in shares.weights.items()}
 
-    def to_keep(self, shares: Shares, endpoints: int) -> dict[str, int]:
+    def minimum_to_keep(self, shares: Shares, endpoints: int) -> dict[str, int]:
         """The fewest endpoints, at least one, with which each zone's is at most ``drop``."""
         scale, load = shares.total * (100 + self.drop), endpoints * 100
         return {zone: max(1, -(-weight * load // scale)) for zone, weight in shares.weights.items()}
 
-    def within(self, shares: Shares, endpoints: int, per_zone: Mapping[str, int]) -> bool:
-        """Whether no zone's overload is above ``drop``; a zone without endpoints is."""
+    def is_within_drop(self, shares: Shares, endpoints: int, per_zone: Mapping[str, int]) -> bool:
+        """Whether every zone has endpoints, and no zone's overload is above ``drop``."""
         scale, load = shares.total * (100 + self.drop), endpoints * 100
         for zone, weight in shares.weights.items():
             if not 0 < weight * load <= per_zone.get(zone, 0) * scale:
                 return False
         return True
 
-    def reachable(self, shares: Shares, endpoints: int) -> bool:
+    def can_add(self, shares: Shares, endpoints: int) -> bool:
         """Whether some distribution keeps every zone's overload below ``add``."""
         scale, load = shares.total * (100 + self.add), endpoints * 100
         needed = len(shares.weights)
@@ -164,66 +166,69 @@ class OverloadLimits:
             needed += weight * load // scale
         return needed <= endpoints
 
-    def shared_within(self, shares: Shares, counts: HintCounts) -> bool:
+    def is_shared_within_drop(self, shares: Shares, counts: HintCounts) -> bool:
         """Whether every zone is named and no set of zones sends more than ``drop`` allows."""
         served, weights = counts.served, shares.weights
         if not weights.keys() <= served.keys():
             return False
-        most = shares.total * (100 + self.drop) * counts.common // (counts.ready * 100)
-        for zones in counts.per_set:
+        limit = shares.total * (100 + self.drop) * counts.common // (counts.ready * 100)
+        for zones in counts.per_zone_set:
             load = 0
             for zone in zones:
                 if zone in weights:
                     load += weights[zone] * served[zone].each
-            if load > most:
+            if load > limit:
                 return False
         return True
 
-    def crosses(self, shares: Shares, counts: HintCounts, *, hinted: bool) -> bool:
+    def needs_decision(self, shares: Shares, counts: HintCounts, *, hinted: bool) -> bool:
         """Whether new shares require another decision about a Service in mode Auto."""
         if shares.reason is not None:
             return hinted
         if not hinted:
-            return self.reachable(shares, counts.ready)
-        if not self.within(shares, counts.ready, counts.named):
+            return self.can_add(shares, counts.ready)
+        if not self.is_within_drop(shares, counts.ready, counts.per_zone):
             return True
-        return bool(counts.abroad) and (counts.stray(shares) or counts.swap_brings(shares, WORTH))
+        return bool(counts.cross_zone) and (
+            counts.has_stray(shares) or counts.has_worthwhile_swap(shares, MIN_SWAP_GAIN)
+        )
 
-    def shared_crosses(self, shares: Shares, counts: HintCounts, *, hinted: bool) -> bool:
+    def shared_needs_decision(self, shares: Shares, counts: HintCounts, *, hinted: bool) -> bool:
         """The same for mode shared: without hints, every change of shares may bring some."""
         if shares.reason is not None:
             return hinted
         return (
             not hinted
-            or not self.shared_within(shares, counts)
-            or counts.stray(shares)
-            or counts.swap_brings(shares, WORTH_SHARED)
+            or not self.is_shared_within_drop(shares, counts)
+            or counts.has_stray(shares)
+            or counts.has_worthwhile_swap(shares, MIN_SWAP_GAIN_SHARED)
             or self.gains_little(shares, counts)
         )
 
     def gains_little(self, shares: Shares, counts: HintCounts) -> bool:
         """Whether hints add less to what stays in zone than half of what any hints could.
 
-        Every zone must be named. That is at most what the endpoints of each zone may carry.
+        Every zone must be named. What hints could add is limited by what the endpoints of each zone
+        may carry.
         """
         own, served, common = counts.own, counts.served, counts.common
-        sent, carried = counts.ready * 100, shares.total * (100 + self.add)
-        kept = without = most = 0
+        load, scale = counts.ready * 100, shares.total * (100 + self.add)
+        stays = without = best = 0
         for zone, weight in shares.weights.items():
-            here = own.get(zone, 0)
-            kept += weight * served[zone].stays
-            without += weight * here
-            most += min(weight * sent, here * carried)
-        gained = 100 * (kept * counts.ready - without * common)
-        return 2 * gained < (most - 100 * without) * common
+            own_count = own.get(zone, 0)
+            stays += weight * served[zone].stays
+            without += weight * own_count
+            best += min(weight * load, own_count * scale)
+        gained = 100 * (stays * counts.ready - without * common)
+        return 2 * gained < (best - 100 * without) * common
 
-    def enough(self, shares: Shares, endpoints: int) -> int:
+    def next_sufficient_count(self, shares: Shares, endpoints: int) -> int:
         """The next number of endpoints, from this one up, for which hints can be added.
 
         It exists: each zone's minimum is at most one more than its part of n / (1 + add), so n
         suffices once n - n / (1 + add) is the number of zones.
         """
-        while not self.reachable(shares, endpoints):
+        while not self.can_add(shares, endpoints):
             endpoints += 1
         return endpoints
 

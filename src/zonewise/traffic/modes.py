@@ -1,6 +1,6 @@
 """What a Service requests: the mode of its hints, its limits, and why it gets none.
 
-Many spellings, one mode. In order, the first that says something decides:
+A mode can be requested in several ways. The first of these that is set decides:
 
 1. annotation ``service.kubernetes.io/topology-aware-hints`` or, if that is absent,
    ``service.kubernetes.io/topology-mode``: ``Auto`` or ``auto``, ``zonewise.io/shared``,
@@ -8,8 +8,8 @@ Many spellings, one mode. In order, the first that says something decides:
 2. ``spec.trafficPolicy: PreferZone``, which the gate TopologyAwareHints guards;
 3. ``spec.trafficDistribution``: ``PreferClose``, ``PreferSameZone`` or ``PreferSameNode``.
 
-An annotation that is empty or ``Disabled`` says nothing; an unknown one says nothing either but is
-reported, unless a field decides. Nothing is guessed: ``AUTO`` is not ``Auto``.
+An annotation that is empty or ``Disabled`` counts as not set; so does an unknown value, which is
+reported unless a field decides. Nothing is guessed: ``AUTO`` is not ``Auto``.
 
 Topology keys are another way to choose endpoints, so a Service with keys gets no hints. Neither
 does a Service all of whose paths are Local; with one path that is not, the proxy decides per path.
@@ -25,17 +25,18 @@ from zonewise.api.errors import ParseError
 from zonewise.api.gates import TOPOLOGY_AWARE_HINTS
 from zonewise.api.objects.core import Service
 from zonewise.api.reason import Reason
-from zonewise.traffic.keys import TOPOLOGY_KEYS_ANNOTATION
 from zonewise.traffic.limits import DEFAULT_LIMITS, OVERLOAD_ANNOTATION, OverloadLimits
+from zonewise.traffic.topology_keys import TOPOLOGY_KEYS_ANNOTATION
 
 HINTS_ANNOTATION = "service.kubernetes.io/topology-aware-hints"
 MODE_ANNOTATION = "service.kubernetes.io/topology-mode"
 SHARE_NODES_ANNOTATION = "zonewise.io/share-nodes"
 
-AUTO = ("Auto", "auto")
-SILENT = ("", "Disabled", "disabled")
+AUTO_VALUES = ("Auto", "auto")
+DISABLED_VALUES = ("", "Disabled", "disabled")
 
-_NOT_ASKED = "NotAsked"
+NOT_REQUESTED = "NotAsked"
+"""The code of the reason of a Service that does not request hints."""
 
 
 class Mode(Enum):
@@ -49,10 +50,12 @@ class Mode(Enum):
     SAME_NODE = "PreferSameNode"
 
 
-MODES = dict.fromkeys(AUTO, Mode.AUTO) | {mode.value: mode for mode in (Mode.SHARED, Mode.WEIGHTED)}
-"""What the annotations may say, and what it means."""
+ANNOTATION_MODES = dict.fromkeys(AUTO_VALUES, Mode.AUTO) | {
+    mode.value: mode for mode in (Mode.SHARED, Mode.WEIGHTED)
+}
+"""The modes by the values of the annotations that request them."""
 
-LIMITED = frozenset(MODES.values())
+LIMITED_MODES = frozenset(ANNOTATION_MODES.values())
 """The modes that use shares and limits."""
 
 
@@ -82,14 +85,14 @@ class HintRequest:
 
 def hint_request_of(service: Service, gates: Mapping[str, bool]) -> HintRequest:
     """What a Service requests."""
-    asked = _asked(service, gates)
+    requested = _read_mode(service, gates)
     refusal = _refusal(service)
-    if asked.reason is not None:
-        return HintRequest(reason=_as_far_as_possible(asked.reason, refusal))
+    if requested.reason is not None:
+        return HintRequest(reason=_add_refusal(requested.reason, refusal))
     if refusal is not None:
         return HintRequest(reason=refusal)
     annotations = service.metadata.annotations
-    limits, nodes = asked.limits, asked.share_nodes
+    limits, nodes = requested.limits, requested.share_nodes
     if OVERLOAD_ANNOTATION in annotations:
         try:
             limits = OverloadLimits.parse(annotations[OVERLOAD_ANNOTATION])
@@ -98,7 +101,7 @@ def hint_request_of(service: Service, gates: Mapping[str, bool]) -> HintRequest:
                 reason=Reason(
                     code="InvalidOverload",
                     message=f"annotation {OVERLOAD_ANNOTATION}: {error}",
-                    object=_named(service),
+                    object=_object_text(service),
                     fix='Write for example "20%/30%", or remove the annotation.',
                 )
             )
@@ -112,50 +115,50 @@ def hint_request_of(service: Service, gates: Mapping[str, bool]) -> HintRequest:
                     code="InvalidShareNodes",
                     message=f"annotation {SHARE_NODES_ANNOTATION} has a value that is not known"
                     f" here: {value[:64]!r}",
-                    object=_named(service),
+                    object=_object_text(service),
                     fix="Write all or tolerated, or remove the annotation.",
                 )
             )
-    return HintRequest(asked.mode, limits, share_nodes=nodes)
+    return HintRequest(requested.mode, limits, share_nodes=nodes)
 
 
-def _as_far_as_possible(reason: Reason, refusal: Reason | None) -> Reason:
-    """Why hints are not asked for; that they should be is no advice where they would be refused."""
-    if reason.code != _NOT_ASKED or refusal is None:
+def _add_refusal(reason: Reason, refusal: Reason | None) -> Reason:
+    """The reason without its advice to request hints, if these would be refused."""
+    if reason.code != NOT_REQUESTED or refusal is None:
         return reason
     text = f"{reason.message}, and could not have any: {refusal.message}"
     return Reason(code=reason.code, message=text, object=reason.object)
 
 
-def _asked(service: Service, gates: Mapping[str, bool]) -> HintRequest:
+def _read_mode(service: Service, gates: Mapping[str, bool]) -> HintRequest:
     spec, annotations = service.spec, service.metadata.annotations
     key = HINTS_ANNOTATION if HINTS_ANNOTATION in annotations else MODE_ANNOTATION
     value = annotations.get(key, "")
-    if value in MODES:
-        return HintRequest(MODES[value])
+    if value in ANNOTATION_MODES:
+        return HintRequest(ANNOTATION_MODES[value])
     if spec.traffic_policy == "PreferZone" and gates[TOPOLOGY_AWARE_HINTS]:
         return HintRequest(Mode.AUTO)
     distribution = spec.traffic_distribution or ""
     if distribution in _DISTRIBUTIONS:
         return HintRequest(_DISTRIBUTIONS[distribution])
-    if value not in SILENT:
-        return HintRequest(reason=_unknown(service, f"annotation {key}", value))
+    if value not in DISABLED_VALUES:
+        return HintRequest(reason=_unknown_mode(service, f"annotation {key}", value))
     if distribution:
-        return HintRequest(reason=_unknown(service, "spec.trafficDistribution", distribution))
+        return HintRequest(reason=_unknown_mode(service, "spec.trafficDistribution", distribution))
     if spec.traffic_policy == "PreferZone":
         return HintRequest(
             reason=Reason(
                 code="GateOff",
                 message=f"trafficPolicy PreferZone needs the feature gate {TOPOLOGY_AWARE_HINTS}",
-                object=_named(service),
+                object=_object_text(service),
                 fix=f"Start with --feature-gates {TOPOLOGY_AWARE_HINTS}=true.",
             )
         )
     return HintRequest(
         reason=Reason(
-            code=_NOT_ASKED,
+            code=NOT_REQUESTED,
             message="the Service does not ask for hints",
-            object=_named(service),
+            object=_object_text(service),
             fix=f"Set annotation {MODE_ANNOTATION} to Auto, or spec.trafficDistribution.",
         )
     )
@@ -167,42 +170,43 @@ def _refusal(service: Service) -> Reason | None:
         return Reason(
             code="TopologyKeys",
             message="the Service has topology keys, which exclude hints",
-            object=_named(service),
+            object=_object_text(service),
             fix="Choose one of the two.",
         )
-    if all_local(service):
+    if is_all_local(service):
         return Reason(
             code="LocalPolicy",
             message="every path to the Service stays on the client's node",
-            object=_named(service),
+            object=_object_text(service),
             fix="Set a traffic policy other than Local on one path.",
         )
     return None
 
 
-def all_local(service: Service) -> bool:
+def is_all_local(service: Service) -> bool:
     """Whether no path to the Service leaves the node that a packet is on."""
     spec = service.spec
     if spec.traffic_policy == "Local":
         return True
-    outside = not reachable_from_outside(service) or spec.external_traffic_policy == "Local"
-    return spec.internal_traffic_policy == "Local" and outside
+    if spec.internal_traffic_policy != "Local":
+        return False
+    return spec.external_traffic_policy == "Local" or not is_reachable_from_outside(service)
 
 
-def reachable_from_outside(service: Service) -> bool:
+def is_reachable_from_outside(service: Service) -> bool:
     """Whether packets may come from outside of the cluster."""
     return service.spec.type in ("NodePort", "LoadBalancer") or bool(service.spec.external_ips)
 
 
-def _unknown(service: Service, where: str, value: str) -> Reason:
+def _unknown_mode(service: Service, setting: str, value: str) -> Reason:
     return Reason(
         code="UnknownMode",
-        message=f"{where} has a value that is not known here: {value[:64]!r}",
-        object=_named(service),
+        message=f"{setting} has a value that is not known here: {value[:64]!r}",
+        object=_object_text(service),
         fix=f"Known are Auto, {Mode.SHARED.value} and {Mode.WEIGHTED.value} in the annotation;"
         " PreferClose, PreferSameZone and PreferSameNode in spec.trafficDistribution.",
     )
 
 
-def _named(service: Service) -> str:
+def _object_text(service: Service) -> str:
     return f"Service/{service.metadata.namespace}/{service.metadata.name}"

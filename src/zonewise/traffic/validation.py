@@ -1,4 +1,4 @@
-"""What a Service may not be written with, as far as hints and topology keys go.
+"""Validation of the hints and topology keys of a Service when it is written.
 
 An unknown mode would silently be off, so it is refused at the write, where the error is seen:
 values without a domain, and values of our own domain. Modes of other domains are for other programs
@@ -13,53 +13,59 @@ from __future__ import annotations
 from zonewise.api import field_errors
 from zonewise.api.errors import ParseError, StatusCause
 from zonewise.api.objects.core import Service
-from zonewise.traffic.keys import keys_faults
 from zonewise.traffic.limits import OVERLOAD_ANNOTATION, OverloadLimits
 from zonewise.traffic.modes import (
+    ANNOTATION_MODES,
+    DISABLED_VALUES,
     HINTS_ANNOTATION,
     MODE_ANNOTATION,
-    MODES,
     SHARE_NODES_ANNOTATION,
-    SILENT,
     Mode,
     ShareNodes,
 )
+from zonewise.traffic.topology_keys import topology_key_errors
 
 OWN_DOMAIN = "zonewise.io"
 KNOWN_MODES = (Mode.AUTO.value, "Disabled", Mode.SHARED.value, Mode.WEIGHTED.value)
 
 
-def service_faults(service: Service, before: Service | None = None) -> list[StatusCause]:
-    """What is wrong with a Service that was not wrong before."""
-    known = _faults(before) if before is not None else []
-    return [fault for fault in _faults(service) if fault not in known]
+def validate_service_traffic(service: Service, old: Service | None = None) -> list[StatusCause]:
+    """The errors of a Service that its old version did not have."""
+    previous_errors = _service_errors(old) if old is not None else []
+    return [error for error in _service_errors(service) if error not in previous_errors]
 
 
-def _faults(service: Service) -> list[StatusCause]:
+def _service_errors(service: Service) -> list[StatusCause]:
     annotations = service.metadata.annotations
-    found: list[StatusCause] = []
+    errors: list[StatusCause] = []
     for key in (HINTS_ANNOTATION, MODE_ANNOTATION):
         value = annotations.get(key, "")
         domain, slash, _ = value.partition("/")
-        if value not in (*MODES, *SILENT) and (not slash or domain == OWN_DOMAIN):
-            found.append(field_errors.unsupported(_path(key), value, KNOWN_MODES))
+        if value not in (*ANNOTATION_MODES, *DISABLED_VALUES) and (
+            not slash or domain == OWN_DOMAIN
+        ):
+            errors.append(field_errors.unsupported(_annotation_path(key), value, KNOWN_MODES))
     old, new = annotations.get(HINTS_ANNOTATION), annotations.get(MODE_ANNOTATION)
     if old is not None and new is not None and old != new:
         text = f"must match annotations[{HINTS_ANNOTATION}] when both are specified"
-        found.append(field_errors.invalid(_path(MODE_ANNOTATION), new, text))
-    found += keys_faults(service)
+        errors.append(field_errors.invalid(_annotation_path(MODE_ANNOTATION), new, text))
+    errors += topology_key_errors(service)
     if OVERLOAD_ANNOTATION in annotations:
         try:
             OverloadLimits.parse(annotations[OVERLOAD_ANNOTATION])
         except ParseError as error:
             value = annotations[OVERLOAD_ANNOTATION]
-            found.append(field_errors.invalid(_path(OVERLOAD_ANNOTATION), value, str(error)))
+            errors.append(
+                field_errors.invalid(_annotation_path(OVERLOAD_ANNOTATION), value, str(error))
+            )
     values = [choice.value for choice in ShareNodes]
     if annotations.get(SHARE_NODES_ANNOTATION, values[0]) not in values:
         value = annotations[SHARE_NODES_ANNOTATION]
-        found.append(field_errors.unsupported(_path(SHARE_NODES_ANNOTATION), value, values))
-    return found
+        errors.append(
+            field_errors.unsupported(_annotation_path(SHARE_NODES_ANNOTATION), value, values)
+        )
+    return errors
 
 
-def _path(key: str) -> str:
+def _annotation_path(key: str) -> str:
     return f"metadata.annotations[{key}]"

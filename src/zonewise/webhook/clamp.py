@@ -20,15 +20,16 @@ from collections.abc import Callable
 from typing import Any
 
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import active, ready
-from zonewise.disruption import BudgetsCache, Round
-from zonewise.disruption.owners import Owners, owner_of, place_of
-from zonewise.disruption.steering import REDUCE_TO, SEEN_SECONDS, is_marked
-from zonewise.disruption.views import ReplicaSetScale
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
+from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.owner_views import ReplicaSetScale
+from zonewise.disruption.owners import Owners, owner_key, owner_of
+from zonewise.disruption.steering import MARK_SEEN_SECONDS, REDUCE_TO, is_marked
+from zonewise.disruption.verdict import VerdictRound
 from zonewise.runtime.client.server_clock import ClockOff
 from zonewise.runtime.process.turns import FairTurns
 from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed
-from zonewise.webhook.gate import clock_off
+from zonewise.webhook.disruption_reviews import clock_off
 
 REMEMBERED = 5000
 """More marks than this are dropped, which delays and does no harm."""
@@ -51,48 +52,50 @@ class Clamp:
         new, old = request.new(ReplicaSetScale), request.old(ReplicaSetScale)
         if new is None or old is None:
             return Allowed()
-        wanted, had = new.spec.replicas or 0, old.spec.replicas or 0
-        if wanted >= had:
+        target, had = new.spec.replicas or 0, old.spec.replicas or 0
+        if target >= had:
             return Allowed()
         try:
-            size = await self.size(new, had, wanted)
+            size = await self.size(new, had, target)
         except ClockOff as error:
             return clock_off(error)
-        return Allowed(patch=_patch(new, size, wanted))
+        return Allowed(patch=_patch(new, size, target))
 
-    async def size(self, item: ReplicaSetScale, had: int, wanted: int) -> int:
+    async def size(self, item: ReplicaSetScale, had: int, target: int) -> int:
         """How small a ReplicaSet may become now."""
         namespace = item.metadata.namespace
         namespace_budgets = self._budgets_cache.find(namespace)
         if namespace_budgets is None:
-            return wanted
-        await self._turns.slices(namespace, namespace_budgets.settling())
+            return target
+        await self._turns.slices(namespace, namespace_budgets.count_changes())
         if _recreated(namespace_budgets.owners, item):
-            return wanted
-        pods = [pod for pod in namespace_budgets.owned(item.metadata.uid) if active(pod)]
-        held = any(
+            return target
+        pods = [
+            pod for pod in namespace_budgets.pods_owned_by(item.metadata.uid) if is_pod_active(pod)
+        ]
+        guarded = any(
             budget.plain is None and budget.enforced
             for pod in pods
             for budget in (
-                *namespace_budgets.covering(pod),
-                *namespace_budgets.beyond_limit(pod),
+                *namespace_budgets.budgets_covering(pod),
+                *namespace_budgets.budgets_beyond_limit(pod),
             )
         )
-        if not held:
-            return wanted
+        if not guarded:
+            return target
         now = self._clock()
-        asked = Round(namespace_budgets, now, strict=True, plain=False)
+        verdicts = VerdictRound(namespace_budgets, now, strict=True, plain=False)
         go = 0
-        for pod in sorted(pods, key=lambda one: (ready(one), one.metadata.name)):
+        for pod in sorted(pods, key=lambda pod: (is_pod_ready(pod), pod.metadata.name)):
             seen = self._is_seen(pod, now)
-            if ready(pod) and not seen:
+            if is_pod_ready(pod) and not seen:
                 continue
-            await self._turns.slices(namespace, asked.preparing(pod))
-            verdict = asked.judge(pod, evicting=False)
+            await self._turns.slices(namespace, verdicts.prepare(pod))
+            verdict = verdicts.judge(pod, evicting=False)
             if verdict.charged:
-                asked.charge(pod)
+                verdicts.charge(pod)
             go += verdict.allowed
-        return max(wanted, min(had, len(pods) - go))
+        return max(target, min(had, len(pods) - go))
 
     def _is_seen(self, pod: Pod, now: float) -> bool:
         """Whether a pod is marked, and has been for a while."""
@@ -101,26 +104,26 @@ class Clamp:
             return False
         if len(self._marked) > REMEMBERED:
             self._marked.clear()
-        return now - self._marked.setdefault(pod.metadata.uid, now) >= SEEN_SECONDS
+        return now - self._marked.setdefault(pod.metadata.uid, now) >= MARK_SEEN_SECONDS
 
 
 def _recreated(owners: Owners, item: ReplicaSetScale) -> bool:
     above = owner_of(item).controller
     if above is None:
         return False
-    found = owners.get(place_of(above, item.metadata.namespace), above.uid)
-    return found is not None and found.recreates
+    owner = owners.get(owner_key(above, item.metadata.namespace), above.uid)
+    return owner is not None and owner.recreates
 
 
-def _patch(item: ReplicaSetScale, size: int, wanted: int) -> list[dict[str, Any]]:
+def _patch(item: ReplicaSetScale, size: int, target: int) -> list[dict[str, Any]]:
     annotations = item.metadata.annotations
     operations: list[dict[str, Any]] = []
     path = "/metadata/annotations"
     name = f"{path}/{REDUCE_TO.replace('~', '~0').replace('/', '~1')}"
-    if size == wanted:
+    if size == target:
         return [{"op": "remove", "path": name}] if REDUCE_TO in annotations else []
     if not annotations:
         operations.append({"op": "add", "path": path, "value": {}})
-    operations.append({"op": "add", "path": name, "value": str(wanted)})
+    operations.append({"op": "add", "path": name, "value": str(target)})
     operations.append({"op": "replace", "path": "/spec/replicas", "value": size})
     return operations

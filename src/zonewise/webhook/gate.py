@@ -1,130 +1,41 @@
-"""The gate: deletions and evictions of pods are allowed only as their budgets permit.
+"""The gate: whether a pod may be disrupted now, asked in one place.
 
-It sees evictions by any user, and deletions by workload controllers; *which* users those are is in
-the webhook configuration's ``matchConditions``, so that kubelets, garbage collection and node
-controllers never depend on the gate being up. A refusal is 429 with a cause for each blocker and
-without ``retryAfter``: clients of evictions have pauses of their own, and client-go inside of
-kube-controller-manager would sleep on it and block a worker.
+Whoever disrupts pods asks here: the admission webhook on a real cluster, and the eviction handler
+of the embedded one. Pods, owners, nodes and budgets come from the program's stores; what is granted
+is written to the namespace's ledger before the answer is given (``zonewise.webhook.grants``), on
+the version it was judged by. So a store that lags can refuse too much for a moment, and never grant
+too much. Until the stores are complete nothing is allowed.
 
-A request is believed only to name a pod; nothing else in it is proven, because API servers show no
-certificate unless they are told to. The state of the pod is the watch's, or is read from the server
-(``zonewise.webhook.pod_reader``), so a forged request can neither change what is counted nor be
-charged for a pod that does not exist, and is told no budgets and counts but those of a pod that it
-can name: for one that does not exist the answer is that of a namespace without budgets. A deletion
-names a pod by its uid and version: if the watch is behind that version, the pod is read. An
-eviction names it by name, which may be another pod's by now; so before an eviction is allowed the
-pod is read, and it is judged as it is then. Not so if its name was generated (ReplicaSets,
-DaemonSets) and a grant is charged: that name is unique, and if the pod is deleted already the grant
-does not count. A refusal of what the watch knows costs no request at all. A repeated request for
-one pod is the same grant.
-
-A ReplicaSet whose pods were marked (``steering``) may not have seen the marks yet when it chooses.
-So while a marked pod of it exists, the deletion of an unmarked one that is Ready is refused: the
-ReplicaSet retries in a moment, with the right one. A pod with a deletion cost of another client is
-exempt, because the ReplicaSet may put it before the marked ones forever.
-
-While the clock is off (``ClockOff``), nobody knows which grants are over: what would be judged is
-refused, whatever the budgets say.
-
-In ``observe`` nothing is refused and nothing written: what would have been is counted and added to
-the audit log.
+Owners of a kind that is not watched are read by their ``scale``, and again from time to time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from zonewise.api.errors import StatusCause
-from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.pod import Pod
-from zonewise.api.struct import Struct
-from zonewise.disruption import OWNERS, BudgetsCache, DisruptionVerdict, NamespaceBudgets
-from zonewise.disruption.domain_counts import identity
-from zonewise.disruption.ledger import order
-from zonewise.disruption.owners import reference_of
-from zonewise.disruption.steering import marked_before
-from zonewise.disruption.verdict import UNCOVERED
+from zonewise.api.reason import Reason
+from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.owner_views import OWNER_KINDS
+from zonewise.disruption.verdict import BLOCKED, DisruptionVerdict
 from zonewise.runtime.client.scales import Scales
-from zonewise.runtime.client.server_clock import ClockOff
 from zonewise.runtime.process.turns import FairTurns
-from zonewise.runtime.webhook.admission import (
-    AdmissionAnswer,
-    AdmissionRequest,
-    Allowed,
-    Denied,
-    valid_name,
-)
-from zonewise.webhook.granting import Granting
-from zonewise.webhook.pod_reader import PodReader, TooManyReads
+from zonewise.webhook.grants import Grants
 
 if TYPE_CHECKING:
     from zonewise.runtime.cache.cache import Cache
     from zonewise.runtime.client.client import Client
 
-GateMode = Literal["observe", "enforce"]
-Observe = Callable[[str, bool], None]
-"""Called with each verdict, and whether it was charged."""
-
-AUDIT = "budgets.zonewise.io/verdict"
-ALL_IN_ONE = "system:kube-controller-manager"
-"""The user of a controller manager that gives its controllers no users of their own."""
-
-_DRAWS_NAMES = {
-    ("apps/v1", "ReplicaSet"),
-    ("apps/v1", "DaemonSet"),
-    ("v1", "ReplicationController"),
-}
-
-REFUSAL = "Cannot disrupt pod as it would violate its disruption budgets."
-BUSY = Denied(
-    "The gate of disruption budgets could not answer in time; try again.",
-    code=429,
-    status="TooManyRequests",
-)
-NOT_READY = Denied(
-    "The gate of disruption budgets has just started and does not know the cluster yet; try again.",
-    code=429,
-    status="TooManyRequests",
-)
-UNJUDGED = Allowed(audit={AUDIT: "not judged: the gate could not answer in time"})
-"""The answer in ``observe`` when there is no verdict."""
-
-
-ELSEWHERE = Denied(
-    "the namespace of the provided object does not match the namespace sent on the request",
-    code=400,
-    status="BadRequest",
-)
-
-
-NAMELESS = Denied(
-    "the name of the provided object is no valid name of a pod", code=400, status="BadRequest"
-)
-
-
-class _Preconditions(Struct):
-    uid: str | None = None
-
-
-class _DeleteOptions(Struct):
-    dry_run: tuple[str, ...] = ()
-    preconditions: _Preconditions | None = None
-
-
-class _Eviction(Struct):
-    metadata: ObjectMeta = ObjectMeta()
-    delete_options: _DeleteOptions | None = None
-
-
-class _NamedPod(Struct):
-    """All that is read of a pod in a review."""
-
-    metadata: ObjectMeta = ObjectMeta()
-
 
 class DisruptionGate:
-    """Answers deletions and evictions of pods."""
+    """Decides about disruptions of pods, and records those it allows.
+
+    ``clock`` may raise ``ClockOff``. A ``budgets_cache`` that is given is filled by its owner.
+    ``plain`` if plain PodDisruptionBudgets are checked, too, as far as their status is known here.
+    ``refresh`` is called with the namespace before each decision, where budgets can be had that are
+    newer than the stores'.
+    """
 
     def __init__(
         self,
@@ -132,190 +43,45 @@ class DisruptionGate:
         client: Client,
         clock: Callable[[], float],
         *,
-        mode: GateMode = "enforce",
-        observe: Observe | None = None,
+        budgets_cache: BudgetsCache | None = None,
+        plain: bool = True,
+        refresh: Callable[[str], None] | None = None,
     ) -> None:
-        self.budgets_cache = BudgetsCache()
-        self.mode: GateMode = mode
-        self._client = client
-        self._observe = observe
         self.turns = FairTurns()
-        self._granting = Granting(client, self.budgets_cache, clock, turns=self.turns)
-        self._reader = PodReader(client, self.budgets_cache)
-        self._scales = Scales(client, clock)
         self._cache = cache
-        for cls, listener in self.budgets_cache.listeners(OWNERS).items():
-            cache.store(cls).on_change(listener)
-
-    async def eviction(self, request: AdmissionRequest) -> AdmissionAnswer:
-        """CREATE of ``pods/eviction``."""
-        return await self._timely(self._eviction(request))
-
-    async def deletion(self, request: AdmissionRequest) -> AdmissionAnswer:
-        """DELETE of a pod by a workload controller."""
-        return await self._timely(self._deletion(request))
-
-    async def _timely(self, answer: Awaitable[AdmissionAnswer]) -> AdmissionAnswer:
-        """An answer, or that the clock allows none."""
-        try:
-            return await answer
-        except ClockOff as error:
-            return clock_off(error) if self.mode == "enforce" else UNJUDGED
-
-    async def _eviction(self, request: AdmissionRequest) -> AdmissionAnswer:
-        if not self._cache.complete:
-            return self._blind()
-        eviction = request.new(_Eviction) or _Eviction()
-        if eviction.metadata.namespace not in ("", request.namespace):
-            return ELSEWHERE
-        name = request.name or eviction.metadata.name
-        if not valid_name(name):
-            return NAMELESS
-        namespace_budgets = self.budgets_cache.find(request.namespace)
-        if namespace_budgets is None or not namespace_budgets.budgets:
-            return self._uncovered()
-        options = eviction.delete_options or _DeleteOptions()
-        dry_run = _dry(request, options)
-        uid = options.preconditions and options.preconditions.uid
-        pod = namespace_budgets.named(name)
-        if pod is not None and not (uid and uid != pod.metadata.uid):
-            # Only what is certain whatever the pod is by now: a refusal, or a grant for a unique
-            # name.
-            sure = _name_drawn(pod)
-            verdict = await self._judge(pod, evicting=True, dry_run=dry_run or not sure)
-            if (sure and verdict.charged) or not verdict.allowed:
-                return self._answer(verdict)
-        try:
-            pod = await self._reader.read(request.namespace, name)
-        except TooManyReads:
-            return self.instead
-        if pod is None or (uid and uid != pod.metadata.uid):
-            return self._uncovered()  # The server refuses it, whatever we say.
-        return self._answer(await self._judge(pod, evicting=True, dry_run=dry_run))
-
-    async def _deletion(self, request: AdmissionRequest) -> AdmissionAnswer:
-        if not self._cache.complete:
-            return self._blind()
-        named = request.old(_NamedPod)
-        if named is None:
-            return Allowed()
-        if named.metadata.namespace != request.namespace:
-            return ELSEWHERE
-        if not valid_name(named.metadata.name):
-            return NAMELESS
-        namespace_budgets = self.budgets_cache.find(request.namespace)
-        if namespace_budgets is None or not namespace_budgets.budgets:
-            return self._uncovered()
-        try:
-            pod = await self._current(namespace_budgets, named.metadata)
-        except TooManyReads:
-            return self.instead
-        if pod is None:
-            return self._uncovered()  # The server asks again if the name is another pod's by now.
-        if request.user_info.username == ALL_IN_ONE and not _kept(namespace_budgets, pod):
-            return Allowed()
-        if (marked := marked_before(namespace_budgets, pod)) and self.mode == "enforce":
-            return Denied(
-                f"{marked} other pods of the ReplicaSet of pod {pod.metadata.name} were chosen to"
-                " go first, so that the others stay spread over their domains; try again.",
-                code=429,
-                status="TooManyRequests",
-            )
-        options = request.typed_options(_DeleteOptions) or _DeleteOptions()
-        dry_run = _dry(request, options)
-        return self._answer(await self._judge(pod, evicting=False, dry_run=dry_run))
-
-    async def _current(self, namespace_budgets: NamespaceBudgets, named: ObjectMeta) -> Pod | None:
-        """The pod of a name and uid, no older than the version that was named."""
-        pod = namespace_budgets.named(named.name)
-        if pod is None or identity(pod) != named.uid or _behind(pod, named):
-            pod = await self._reader.read(named.namespace, named.name)
-        return pod if pod is not None and pod.metadata.uid == named.uid else None
-
-    def _uncovered(self) -> AdmissionAnswer:
-        """A namespace without budgets holds nobody, and nobody is held who does not exist."""
-        if self._observe is not None:
-            self._observe(UNCOVERED, False)
-        return Allowed(audit={AUDIT: UNCOVERED})
+        self._refresh = refresh
+        if budgets_cache is None:
+            budgets_cache = BudgetsCache()
+            for cls, listener in budgets_cache.listeners(OWNER_KINDS).items():
+                cache.store(cls).on_change(listener)
+        self.budgets_cache = budgets_cache
+        self._grants = Grants(client, budgets_cache, clock, plain=plain, turns=self.turns)
+        self._scales = Scales(client, clock)
 
     @property
-    def instead(self) -> AdmissionAnswer:
-        """What is answered if there is no time, or no room, for a verdict."""
-        return BUSY if self.mode == "enforce" else UNJUDGED
+    def ready(self) -> bool:
+        """Whether the stores are complete."""
+        return self._cache.complete
 
-    def _blind(self) -> AdmissionAnswer:
-        return NOT_READY if self.mode == "enforce" else UNJUDGED
-
-    async def _judge(self, pod: Pod, *, evicting: bool, dry_run: bool) -> DisruptionVerdict:
+    async def ask(self, pod: Pod, *, evicting: bool, dry_run: bool = False) -> DisruptionVerdict:
+        """Whether a pod may be disrupted; what is charged has been written when this returns."""
+        if not self.ready:
+            return _not_ready(pod)
         namespace = pod.metadata.namespace
-        await self._granting.settle(namespace)
-        requested = self.budgets_cache.requested(namespace)
-        self.budgets_cache.owners_read(await self._scales.refresh(namespace, requested))
-        return await self._granting.ask(
-            pod, evicting=evicting, dry_run=dry_run or self.mode == "observe"
-        )
-
-    def _answer(self, verdict: DisruptionVerdict) -> AdmissionAnswer:
-        code = verdict.reason.code
-        if self._observe is not None:
-            self._observe(code, verdict.charged)
-        if verdict.allowed:
-            return Allowed(audit={AUDIT: code})
-        if self.mode == "observe":
-            return Allowed(audit={AUDIT: f"would be refused: {verdict.reason.message}"})
-        return denied(verdict)
+        if self._refresh is not None:
+            self._refresh(namespace)
+        await self._grants.settle(namespace)
+        requested = self.budgets_cache.owners_to_request(namespace)
+        self.budgets_cache.put_read_owners(await self._scales.refresh(namespace, requested))
+        return await self._grants.ask(pod, evicting=evicting, dry_run=dry_run)
 
 
-def clock_off(error: ClockOff) -> Denied:
-    """The refusal of a gate that cannot tell which grants are over."""
-    return Denied(
-        f"The gate of disruption budgets cannot decide now: {error}; set the clocks, for example"
-        " with NTP, and try again.",
-        code=429,
-        status="TooManyRequests",
+def _not_ready(pod: Pod) -> DisruptionVerdict:
+    meta = pod.metadata
+    reason = Reason(
+        code=BLOCKED,
+        message="budgets cannot be counted yet: the gate has just started",
+        object=f"Pod/{meta.namespace}/{meta.name}",
+        fix="Try again.",
     )
-
-
-def denied(verdict: DisruptionVerdict) -> Denied:
-    """A refusal with a cause for each blocker."""
-    why = [one.why for one in verdict.blockers] or [verdict.reason.message]
-    causes = [
-        StatusCause(reason="DisruptionBudget", message=f"The disruption budget {text}")
-        for text in why
-    ]
-    return Denied(
-        f"{REFUSAL} {verdict.reason.message}",
-        code=429,
-        status="TooManyRequests",
-        causes=causes,
-        audit={AUDIT: verdict.reason.code},
-    )
-
-
-def _dry(request: AdmissionRequest, options: _DeleteOptions) -> bool:
-    """Whether nothing will be deleted: a server refuses other values than ``All``."""
-    return bool(request.dry_run) or bool(options.dry_run)
-
-
-def _behind(pod: Pod, named: ObjectMeta) -> bool:
-    return order(pod.metadata.resource_version) < order(named.resource_version)
-
-
-def _name_drawn(pod: Pod) -> bool:
-    """Whether no other pod ever has the same name: StatefulSets give theirs again and again."""
-    owner, drawn = pod.metadata.controller, pod.metadata.generate_name
-    if owner is None or not drawn:
-        return False
-    return (owner.api_version, owner.kind) in _DRAWS_NAMES and pod.metadata.name.startswith(drawn)
-
-
-def _kept(namespace_budgets: NamespaceBudgets, pod: Pod) -> bool:
-    """Whether a pod has an owner that stays.
-
-    Then it is deleted by its controller, not by garbage collection.
-    """
-    reference = reference_of(pod)
-    owner = (
-        None if reference is None else namespace_budgets.owners.get(reference.place, reference.uid)
-    )
-    return owner is not None and not owner.leaving
+    return DisruptionVerdict(False, False, reason)

@@ -27,14 +27,16 @@ import msgspec
 
 from zonewise.api.gates import FeatureGates
 from zonewise.api.objects.core import Namespace, Node, Service
-from zonewise.api.objects.discovery import Endpoint, EndpointSlice
+from zonewise.api.objects.discovery import Endpoint, EndpointSlice, service_name_of
 from zonewise.api.values.selector import EVERYTHING, Selector
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed
-from zonewise.topology import MissingCpu, MissingZone, Shares
-from zonewise.topology.shares import placed, shares_of
-from zonewise.traffic import WEIGHTS_ANNOTATION, Hint, ShareNodes, as_written, hint_request_of
-from zonewise.traffic.slices import asks, is_managed, rehint_one, service_of, services_of
+from zonewise.topology.shares import MissingCpu, MissingZone, Shares, counted_node, shares_of
+from zonewise.traffic.endpoint import Hint, read_as_writer
+from zonewise.traffic.modes import ShareNodes, hint_request_of
+from zonewise.traffic.slices.identity import is_managed, service_keys_of
+from zonewise.traffic.slices.rehinting import rehint_slice, requests_hints
+from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
 _SERVICE = "webhook:service"
 
@@ -57,7 +59,7 @@ class HintInjection:
     def __init__(self, cache: Cache, settings: InjectionSettings | None = None) -> None:
         self.settings = settings or InjectionSettings()
         self._services = cache.store(Service)
-        self._slices = cache.store(EndpointSlice, indexes={_SERVICE: services_of})
+        self._slices = cache.store(EndpointSlice, indexes={_SERVICE: service_keys_of})
         self._nodes = cache.store(Node)
         self._namespaces = (
             None if self.settings.namespaces == EVERYTHING else cache.store(Namespace)
@@ -66,7 +68,7 @@ class HintInjection:
         self._nodes.on_change(self._node_changed)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        if (old and placed(old)) != (new and placed(new)):
+        if (old and counted_node(old)) != (new and counted_node(new)):
             self._shares = None
 
     def shares(self) -> Shares:
@@ -86,19 +88,19 @@ class HintInjection:
             return Allowed()
         if request.user_info.username == self.settings.writer:
             return Allowed()
-        service = self._services.get((request.namespace, service_of(piece)))
+        service = self._services.get((request.namespace, service_name_of(piece)))
         if service is None or not self._selected(service):
             return Allowed()
         hint_request = hint_request_of(service, self.settings.gates)
-        if not asks(hint_request):
+        if not requests_hints(hint_request):
             return Allowed()
         before = request.old(EndpointSlice)
         if hint_request.share_nodes is ShareNodes.TOLERATED:
             hinted = carried(piece, before)
         else:
-            hinted = rehint_one(
+            hinted = rehint_slice(
                 piece,
-                before=before,
+                previous=before,
                 others=self._slices.by(_SERVICE, service.key),
                 hint_request=hint_request,
                 shares=self.shares(),
@@ -117,37 +119,37 @@ class HintInjection:
 
 def carried(piece: EndpointSlice, before: EndpointSlice | None) -> EndpointSlice:
     """A slice with the hints it had; new endpoints get their own zone if all others have one."""
-    targets = [as_written(endpoint) for endpoint in (before and before.endpoints) or ()]
+    targets = [read_as_writer(endpoint) for endpoint in (before and before.endpoints) or ()]
     known = {target.name: target.hint for target in targets if target.ready}
     if not known or not all(hint.zones for hint in known.values()):
         return piece
     endpoints = []
     for endpoint in piece.endpoints or ():
-        target = as_written(endpoint)
+        target = read_as_writer(endpoint)
         own = Hint((target.zone,)) if target.zone else Hint()
         hint = known.get(target.name, own) if target.ready else Hint()
-        endpoints.append(msgspec.structs.replace(endpoint, hints=hint.written()))
+        endpoints.append(msgspec.structs.replace(endpoint, hints=hint.to_object()))
     return msgspec.structs.replace(piece, endpoints=tuple(endpoints))
 
 
-def patch(asked: EndpointSlice, hinted: EndpointSlice) -> list[dict[str, Any]]:
+def patch(submitted: EndpointSlice, hinted: EndpointSlice) -> list[dict[str, Any]]:
     """The operations that give one slice the hints of the other."""
-    pairs = zip(asked.endpoints or (), hinted.endpoints or (), strict=True)
+    pairs = zip(submitted.endpoints or (), hinted.endpoints or (), strict=True)
     return [
         _operation(index, new)
         for index, (old, new) in enumerate(pairs)
-        if Hint.read(old.hints) != Hint.read(new.hints)
-    ] + _weights_patch(asked.metadata.annotations, hinted.metadata.annotations)
+        if Hint.from_object(old.hints) != Hint.from_object(new.hints)
+    ] + _weights_patch(submitted.metadata.annotations, hinted.metadata.annotations)
 
 
-def _weights_patch(asked: Mapping[str, str], hinted: Mapping[str, str]) -> list[dict[str, Any]]:
-    old, new = asked.get(WEIGHTS_ANNOTATION), hinted.get(WEIGHTS_ANNOTATION)
+def _weights_patch(submitted: Mapping[str, str], hinted: Mapping[str, str]) -> list[dict[str, Any]]:
+    old, new = submitted.get(WEIGHTS_ANNOTATION), hinted.get(WEIGHTS_ANNOTATION)
     path = "/metadata/annotations/" + WEIGHTS_ANNOTATION.replace("/", "~1")
     if old == new:
         return []
     if new is None:
         return [{"op": "remove", "path": path}]
-    if not asked:
+    if not submitted:
         value = {WEIGHTS_ANNOTATION: new}
         return [{"op": "add", "path": "/metadata/annotations", "value": value}]
     return [{"op": "add", "path": path, "value": new}]

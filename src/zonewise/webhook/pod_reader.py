@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from zonewise.api.errors import NotFound
 from zonewise.api.objects.pod import Pod
-from zonewise.disruption import BudgetsCache
+from zonewise.disruption.budgets_cache import BudgetsCache
 
 if TYPE_CHECKING:
     from zonewise.runtime.client.client import Client
@@ -45,7 +45,7 @@ class PodReader:
         reading = self._next.get(key)
         if reading is None:
             namespace_budgets = self._budgets_cache.find(namespace)
-            if namespace_budgets is None or namespace_budgets.named(name) is None:
+            if namespace_budgets is None or namespace_budgets.find_pod(name) is None:
                 if len(self._strangers | {key}) > STRANGERS:
                     raise TooManyReads
                 self._strangers.add(key)
@@ -62,7 +62,7 @@ class PodReader:
         except NotFound:
             return None
         else:
-            self._budgets_cache.pod_read(pod)
+            self._budgets_cache.put_read_pod(pod)
             return pod
         finally:
             del self._begun[key]

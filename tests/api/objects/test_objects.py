@@ -8,7 +8,17 @@ import msgspec.inspect as shapes
 import pytest
 
 from zonewise import api
-from zonewise.embedded.machinery.schema.definitions import Definition, Row, types_table
+from zonewise.api.objects.coordination import LeaseSpec
+from zonewise.api.objects.discovery import (
+    Endpoint,
+    EndpointConditions,
+    EndpointHints,
+    EndpointPort,
+    ForNode,
+    ForZone,
+)
+from zonewise.api.objects.events import EventSeries
+from zonewise.embedded.machinery.schema.definitions import Definition, FieldRow, types_table
 
 TYPES = types_table().types
 
@@ -39,17 +49,17 @@ NEVER_NULL = {
 
 FULL = {
     api.EndpointSlice,
-    api.Endpoint,
-    api.EndpointConditions,
-    api.EndpointHints,
-    api.EndpointPort,
-    api.ForNode,
-    api.ForZone,
+    Endpoint,
+    EndpointConditions,
+    EndpointHints,
+    EndpointPort,
+    ForNode,
+    ForZone,
     api.ObjectReference,
     api.Event,
-    api.EventSeries,
+    EventSeries,
     api.Lease,
-    api.LeaseSpec,
+    LeaseSpec,
 }
 
 
@@ -59,10 +69,10 @@ CUSTOM = {"zonewise.io", "snapshot.storage.k8s.io"}
 
 def kinds() -> list[type[api.Object]]:
     """All typed kinds of a real server."""
-    found = (getattr(api, name) for name in api.__all__)
+    exported = (getattr(api, name) for name in api.__all__)
     return [
         kind
-        for kind in found
+        for kind in exported
         if isinstance(kind, type)
         and issubclass(kind, api.Object)
         and kind is not api.Object
@@ -72,8 +82,8 @@ def kinds() -> list[type[api.Object]]:
 
 def definition(kind: type[api.Object]) -> str:
     """The name a kind has in OpenAPI."""
-    wanted = (kind.resource.group, kind.resource.version, kind.resource.kind)
-    return next(name for name, known in TYPES.items() if wanted in known.gvk)
+    gvk = (kind.resource.group, kind.resource.version, kind.resource.kind)
+    return next(name for name, known in TYPES.items() if gvk in known.gvk)
 
 
 @cache
@@ -113,7 +123,7 @@ def item(shape: shapes.Type) -> shapes.Type:
     raise AssertionError(shape)
 
 
-def fits(shape: shapes.Type, row: Row) -> bool:
+def fits(shape: shapes.Type, row: FieldRow) -> bool:
     """Whether a field's Python type can hold what the server sends."""
     names = {type(option) for option in options(shape)}
     if shapes.RawType in names:

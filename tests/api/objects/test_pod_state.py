@@ -6,7 +6,7 @@ import pytest
 
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.pod import Pod, PodCondition, PodStatus
-from zonewise.api.objects.pod_state import active, finished, ready, ready_since
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_finished, is_pod_ready, ready_since
 
 THEN = "2026-01-01T00:00:00Z"
 
@@ -33,8 +33,8 @@ def test_a_pod_is_active_until_it_ends_or_is_told_to_go(
     phase: str, leaving: bool, ended: bool, counts: bool
 ) -> None:
     """Both ends are looked at; only one of them is final."""
-    one = pod(phase, leaving=leaving)
-    assert (finished(one), active(one)) == (ended, counts)
+    observed = pod(phase, leaving=leaving)
+    assert (is_pod_finished(observed), is_pod_active(observed)) == (ended, counts)
 
 
 def test_ready_is_what_the_condition_says() -> None:
@@ -42,9 +42,9 @@ def test_ready_is_what_the_condition_says() -> None:
     other = PodCondition(type="Initialized", status="True", last_transition_time=THEN)
     no = PodCondition(type="Ready", status="False", last_transition_time=THEN)
     yes = PodCondition(type="Ready", status="True", last_transition_time=THEN)
-    for one in (pod(), pod("Running", other), pod("Running", other, no)):
-        assert not ready(one)
-        assert ready_since(one) is None
-    assert ready(pod("Running", other, yes))
+    for unready in (pod(), pod("Running", other), pod("Running", other, no)):
+        assert not is_pod_ready(unready)
+        assert ready_since(unready) is None
+    assert is_pod_ready(pod("Running", other, yes))
     assert ready_since(pod("Running", other, yes)) == THEN
     assert ready_since(pod("Running", PodCondition(type="Ready", status="True"))) == ""

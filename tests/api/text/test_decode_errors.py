@@ -27,7 +27,7 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("hello", "the file must be a mapping, not text"),
         (None, "the file must be a mapping, not empty"),
@@ -45,11 +45,11 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ],
 )
-def test_words(value: Any, said: str) -> None:
+def test_words(value: Any, message: str) -> None:
     """Where it is, what it must be and what it is, without a library's names of types."""
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert(value, Plan)
-    assert decode_error_text(caught.value) == said
+    assert decode_error_text(caught.value) == message
 
 
 def test_a_list() -> None:

@@ -43,9 +43,9 @@ from zonewise.api.text.yamltext import NotYAML, read
 )
 def test_a_word_is_what_go_takes_it_for(text: str, value: Any) -> None:
     """Plain words become booleans, numbers or null by YAML 1.1's rules as Go has them."""
-    found = read(f"a: {text}\n".encode()).value["a"]
-    assert found == value
-    assert type(found) is type(value)
+    parsed = read(f"a: {text}\n".encode()).value["a"]
+    assert parsed == value
+    assert type(parsed) is type(value)
 
 
 def test_the_first_document_counts() -> None:

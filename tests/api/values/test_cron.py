@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.api.values.cron import InvalidSchedule, parse_schedule, schedule_fault
+from zonewise.api.values.cron import InvalidSchedule, parse_schedule, schedule_error
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -40,7 +40,7 @@ def test_intervals(text: str, seconds: int) -> None:
 )
 def test_what_is_no_schedule_says_why(text: str, why: str) -> None:
     """A text that does not parse is refused with the reason that validation shows."""
-    assert why in schedule_fault(text)
+    assert why in schedule_error(text)
     with pytest.raises(InvalidSchedule):
         parse_schedule(text)
 
@@ -48,6 +48,6 @@ def test_what_is_no_schedule_says_why(text: str, why: str) -> None:
 @given(st.text(alphabet="0123456789*/-,?@ joTZ=every", max_size=30))
 def test_every_text_parses_or_is_refused(text: str) -> None:
     """Whatever is written, the answer is a schedule or a reason, never another error."""
-    if not schedule_fault(text):
+    if not schedule_error(text):
         due = parse_schedule(text).next(NOON)
         assert due is None or due > NOON

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.api import FieldSelector, FieldTerm, ParseError
+from zonewise.api import FieldSelector, ParseError
 from zonewise.api.values import fieldselector
+from zonewise.api.values.fieldselector import FieldTerm
 
 
 @pytest.mark.parametrize(
@@ -73,15 +74,15 @@ TERMS = st.builds(
 @given(st.lists(TERMS, max_size=4))
 def test_printing_and_parsing_give_the_same_selector(terms: list[FieldTerm]) -> None:
     """The text of any selector is that selector, whatever its values are."""
-    made = FieldSelector(tuple(sorted(terms, key=str)))
-    assert fieldselector.parse(str(made)) == made
+    printed = FieldSelector(tuple(sorted(terms, key=str)))
+    assert fieldselector.parse(str(printed)) == printed
 
 
 @given(st.text(alphabet="ab,=\\! é", max_size=12))
 def test_no_text_does_more_than_be_refused(text: str) -> None:
     """Any text is a selector that prints and parses again, or a ParseError."""
     try:
-        made = fieldselector.parse(text)
+        parsed = fieldselector.parse(text)
     except ParseError:
         return
-    assert fieldselector.parse(str(made)) == made
+    assert fieldselector.parse(str(parsed)) == parsed

@@ -16,7 +16,7 @@ PREFIX = ".".join(["p" * 63] * 3 + ["q" * 61])
 )
 def test_good_keys(key: str) -> None:
     """Names of up to 63 characters, with or without a DNS prefix of up to 253, are keys."""
-    assert labels.key_fault(key) is None
+    assert labels.label_key_error(key) is None
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,16 @@ def test_good_keys(key: str) -> None:
 )
 def test_bad_keys_say_what_is_wrong(key: str, fault: str) -> None:
     """Each rule that a key breaks has its own words."""
-    assert fault in (labels.key_fault(key) or "")
+    assert fault in (labels.label_key_error(key) or "")
 
 
 @pytest.mark.parametrize("value", ["", "a", "A.b-c_d", "1", LONG])
 def test_good_values(value: str) -> None:
     """Values are empty or look like names."""
-    assert labels.value_fault(value) is None
+    assert labels.label_value_error(value) is None
 
 
 @pytest.mark.parametrize("value", ["-", "a.", "a b", "a/b", LONG + "x", "é", "a\n"])
 def test_bad_values_say_what_is_wrong(value: str) -> None:
     """A value of another form is refused."""
-    assert labels.value_fault(value) is not None
+    assert labels.label_value_error(value) is not None

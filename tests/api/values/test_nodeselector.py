@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from zonewise.api import NodeSelector, NodeSelectorTerm, ParseError, convert
+from zonewise.api import ParseError, convert
+from zonewise.api.objects.core import NodeSelector, NodeSelectorTerm
 from zonewise.api.values import nodeselector
 
 LABELS = {"zone": "a", "cpus": "8", "name": "x"}
@@ -45,8 +46,8 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
 )
 def test_conditions_on_labels(condition: dict[str, Any], expected: bool) -> None:
     """Each operator decides as the scheduler of a real cluster does."""
-    made = nodeselector.from_term(term(matchExpressions=[condition]))
-    assert made.matches(LABELS, "n1") is expected
+    terms = nodeselector.from_term(term(matchExpressions=[condition]))
+    assert terms.matches(LABELS, "n1") is expected
 
 
 @pytest.mark.parametrize(
@@ -55,8 +56,8 @@ def test_conditions_on_labels(condition: dict[str, Any], expected: bool) -> None
 )
 def test_conditions_on_the_name(operator: str, name: str, expected: bool) -> None:
     """A node can be named, which is how DaemonSets bind their pods."""
-    made = nodeselector.from_term(term(matchFields=[expression("metadata.name", operator, name)]))
-    assert made.matches({}, "n1") is expected
+    terms = nodeselector.from_term(term(matchFields=[expression("metadata.name", operator, name)]))
+    assert terms.matches({}, "n1") is expected
 
 
 def test_all_conditions_of_a_term_must_hold() -> None:
@@ -65,15 +66,15 @@ def test_all_conditions_of_a_term_must_hold() -> None:
         matchExpressions=[expression("zone", "In", "a"), expression("cpus", "Gt", "4")],
         matchFields=[expression("metadata.name", "In", "n1")],
     )
-    made = nodeselector.from_term(both)
-    assert made.matches(LABELS, "n1")
-    assert not made.matches(LABELS, "n2")
-    assert not made.matches({**LABELS, "cpus": "4"}, "n1")
+    terms = nodeselector.from_term(both)
+    assert terms.matches(LABELS, "n1")
+    assert not terms.matches(LABELS, "n2")
+    assert not terms.matches({**LABELS, "cpus": "4"}, "n1")
 
 
 def test_one_term_of_a_selector_is_enough() -> None:
     """Terms are joined by "or"."""
-    made = nodeselector.from_object(
+    terms = nodeselector.from_object(
         convert(
             NodeSelector,
             {
@@ -84,12 +85,12 @@ def test_one_term_of_a_selector_is_enough() -> None:
             },
         )
     )
-    assert made.matches(LABELS, "n1")
-    assert not made.matches({"zone": "c"}, "n1")
+    assert terms.matches(LABELS, "n1")
+    assert not terms.matches({"zone": "c"}, "n1")
 
 
 @pytest.mark.parametrize(
-    "made",
+    "terms",
     [
         nodeselector.from_object(NodeSelector()),
         nodeselector.from_object(NodeSelector(node_selector_terms=None)),
@@ -97,15 +98,18 @@ def test_one_term_of_a_selector_is_enough() -> None:
         nodeselector.from_object(convert(NodeSelector, {"nodeSelectorTerms": None})),
     ],
 )
-def test_nothing_asked_for_selects_nothing(made: nodeselector.NodeTerms) -> None:
+def test_nothing_asked_for_selects_nothing(terms: nodeselector.NodeTerms) -> None:
     """A selector without terms, or with an empty term, fits no node."""
-    assert not made.matches(LABELS, "n1")
+    assert not terms.matches(LABELS, "n1")
 
 
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"matchExpressions": [expression("zone", "Equals", "a")]}, "'Equals' on zone is none of"),
+        (
+            {"matchExpressions": [expression("zone", "Equals", "a")]},
+            "'Equals' on zone is not one of",
+        ),
         ({"matchExpressions": [expression("zone", "In")]}, "in on zone needs a value"),
         ({"matchExpressions": [expression("zone", "Exists", "a")]}, "takes no values"),
         ({"matchExpressions": [expression("cpus", "Gt", "x")]}, "needs a whole number"),
@@ -127,7 +131,7 @@ def test_a_term_that_nobody_understands_selects_nothing_and_spoils_no_other() ->
     """A server lets such terms pass; the rest of the selector means what it says."""
     bad = term(matchExpressions=[expression("cpus", "Gt", "many")])
     good = term(matchFields=[expression("metadata.name", "In", "n1")])
-    assert nodeselector.understood(bad) == nodeselector.NodeTerm()
+    assert nodeselector.from_term_leniently(bad) == nodeselector.NodeTerm()
     assert not nodeselector.from_object(NodeSelector(node_selector_terms=(bad,))).matches({}, "n1")
     both = nodeselector.from_object(NodeSelector(node_selector_terms=(bad, good)))
     assert both.matches(LABELS, "n1")

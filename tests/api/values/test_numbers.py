@@ -1,14 +1,16 @@
-"""Whole numbers in text: what an API takes for one, and nothing else that Python would."""
+"""Whole numbers in text, as an API reads them and nothing else that Python would; percentages."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from zonewise.api.objects.pod_state import parse_deletion_cost
-from zonewise.api.values.numbers import integer, natural
+from zonewise.api.values.numbers import parse_integer, parse_natural, scale_int_or_percent
 
 LONG = "9" * 5000
-NONE = ("", "-", "+", " 1", "1\n", "1_0", "²", "١", "0x1", "1.0", LONG)
+INVALID = ("", "-", "+", " 1", "1\n", "1_0", "²", "١", "0x1", "1.0", LONG)
 
 
 @pytest.mark.parametrize(
@@ -20,12 +22,12 @@ NONE = ("", "-", "+", " 1", "1\n", "1_0", "²", "١", "0x1", "1.0", LONG)
         (str(2**64 - 1), 2**64 - 1),
         (str(2**64), None),
         ("+1", None),
-        *((one, None) for one in NONE),
+        *((text, None) for text in INVALID),
     ],
 )
 def test_a_natural_number_is_digits_of_64_bits(text: str, number: int | None) -> None:
-    """However long the text is; digits of other scripts and underscores are none."""
-    assert natural(text) == number
+    """However long the text is; digits of other scripts and underscores are refused."""
+    assert parse_natural(text) == number
 
 
 @pytest.mark.parametrize(
@@ -37,12 +39,12 @@ def test_a_natural_number_is_digits_of_64_bits(text: str, number: int | None) ->
         ("2147483647", 2**31 - 1),
         ("2147483648", None),
         ("--1", None),
-        *((one, None) for one in NONE),
+        *((text, None) for text in INVALID),
     ],
 )
 def test_an_integer_has_a_sign_and_so_many_bits(text: str, number: int | None) -> None:
-    """What does not fit is none, as for ``strconv.ParseInt``."""
-    assert integer(text, 32) == number
+    """What does not fit is None, as for ``strconv.ParseInt``."""
+    assert parse_integer(text, 32) == number
 
 
 @pytest.mark.parametrize(
@@ -52,3 +54,18 @@ def test_an_integer_has_a_sign_and_so_many_bits(text: str, number: int | None) -
 def test_a_deletion_cost_has_no_plus_and_no_zeros_in_front(text: str, cost: int | None) -> None:
     """A minus sign may be followed by zeros, as in Kubernetes."""
     assert parse_deletion_cost(text) == cost
+
+
+@given(st.integers(0, 200), st.integers(0, 2000))
+def test_a_percentage_is_rounded_to_the_requested_side(percent: int, total: int) -> None:
+    """Up is the smallest whole number that is not below it, down the largest not above."""
+    up = scale_int_or_percent(f"{percent}%", total, round_up=True)
+    down = scale_int_or_percent(f"{percent}%", total, round_up=False)
+    assert 100 * (up - 1) < percent * total <= 100 * up
+    assert 100 * down <= percent * total < 100 * (down + 1)
+
+
+@given(st.integers(), st.integers(0, 2000), st.booleans())
+def test_a_number_is_itself(number: int, total: int, round_up: bool) -> None:
+    """What is not a percentage does not depend on the total."""
+    assert scale_int_or_percent(number, total, round_up=round_up) == number

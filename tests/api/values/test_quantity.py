@@ -13,8 +13,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from zonewise.api import Family, ParseError, Quantity
+from zonewise.api import ParseError, Quantity
 from zonewise.api.values import quantity
+from zonewise.api.values.quantity import Family
 
 F = Fraction
 NANO = Fraction(1, 10**9)

@@ -26,8 +26,8 @@ def test_the_index_finds_what_a_search_finds() -> None:
             there[turn] = selector.parse(rng.choice(TEXTS))
             index.add(there[turn], turn)
         labels = {key: rng.choice("123") for key in "abc" if rng.random() < 0.6}
-        matching = sorted(item for item, one in there.items() if one.matches(labels))
+        matching = sorted(item for item, known in there.items() if known.matches(labels))
         assert sorted(index.matching(labels)) == matching
-    for item, one in there.items():
-        index.discard(one, item)
-    assert not index._filed
+    for item, known in there.items():
+        index.discard(known, item)
+    assert not index._by_label

@@ -91,6 +91,6 @@ def test_times_lose_only_their_fraction(moment: datetime) -> None:
 
 
 @given(MOMENTS, MOMENTS)
-def test_written_times_sort_like_moments(one: datetime, two: datetime) -> None:
+def test_written_times_sort_like_moments(first: datetime, second: datetime) -> None:
     """Text in this form can be compared without parsing it."""
-    assert (times.format_micro(one) < times.format_micro(two)) == (one < two)
+    assert (times.format_micro(first) < times.format_micro(second)) == (first < second)

@@ -15,7 +15,7 @@ from tests.runtime.loopback import web, write_kubeconfig
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.embedded.apiserver.server import ApiServer
-from zonewise.embedded.components.kubelet import FAILED
+from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
 
 NODES = {"a-1": ("a", "r1"), "a-2": ("a", "r2"), "b-1": ("b", "r2")}
 
@@ -36,9 +36,9 @@ class Ours:
         """The nodes that were told to fail, and because of what."""
         nodes = await self.client.list(Node)
         return {
-            node.metadata.name: node.metadata.annotations[FAILED]
+            node.metadata.name: node.metadata.annotations[FAILED_ANNOTATION]
             for node in nodes
-            if FAILED in node.metadata.annotations
+            if FAILED_ANNOTATION in node.metadata.annotations
         }
 
 

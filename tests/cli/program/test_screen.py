@@ -17,7 +17,7 @@ import yaml
 from tests.cli.run_program import Result, environment, here
 from tests.runtime.loopback import Reply, Seen, web, write_kubeconfig
 
-from zonewise.api.values.printable import visible, visible_json
+from zonewise.api.values.printable import escape_unprintable, escape_unprintable_json
 from zonewise.cli.main import ENTRIES
 from zonewise.cli.program.screen import Screen, console, rendered
 from zonewise.runtime.process import logs
@@ -338,15 +338,17 @@ def test_a_name_is_the_same_in_sentences_and_tables(
     assert "a\\x1b[31m" in table.out
 
 
+@pytest.mark.system
 def test_what_a_dump_says_of_itself_is_shown_safely(tmp_path: Path, dump: Path) -> None:
     """``up -f`` tells in a table what it leaves out, kinds and reasons as they are written."""
     done = _up(tmp_path, "-f", dump)
     harmless(done.out)
     harmless(done.err)
     assert "DIFFERENT HERE" in done.out
-    assert visible(EVIL)[:12] in done.out
+    assert escape_unprintable(EVIL)[:12] in done.out
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("command", ["controller", "webhook"])
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_what_a_server_says_is_logged_safely(
@@ -427,7 +429,7 @@ def test_values_survive_their_escapes() -> None:
     harmless(text)
     assert yaml.safe_load(text) == value
     assert "façade" in rendered(["façade"], "yaml") and "façade" in rendered(["façade"], "json")
-    assert json.loads(visible_json(json.dumps(value, ensure_ascii=False))) == value
+    assert json.loads(escape_unprintable_json(json.dumps(value, ensure_ascii=False))) == value
 
 
 def test_the_screen_lets_text_through_and_nothing_else() -> None:
@@ -440,7 +442,7 @@ def test_the_screen_lets_text_through_and_nothing_else() -> None:
     harmless(raw.getvalue().decode("ascii"))
     assert raw.getvalue().startswith(b"\\xe9 x\\x1b]0;title")
     assert raw.getvalue().endswith(b"\nnext\n")
-    assert visible("a\nb") == "a\\nb"
+    assert escape_unprintable("a\nb") == "a\\nb"
     click.echo(EVIL.encode(), file=cast("TextIO", screen))
     beneath.flush()
     harmless(raw.getvalue().decode("ascii"))

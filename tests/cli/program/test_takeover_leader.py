@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from tests.cli.run_program import apart, environment
-from tests.cli.test_up import _ask, running
-from tests.cli.test_up_volumes import until
+from tests.cli.up_program import ask_api, running, until
+
+pytestmark = pytest.mark.system
 
 ZONE = "topology.kubernetes.io/zone"
 LABEL = "topology.csi.zonewise.io/takeover.a"
@@ -53,7 +54,7 @@ def labelled(folder: Path) -> set[str]:
     """The nodes that stand in for a."""
     return {
         one["metadata"]["name"]
-        for one in _ask(folder, "GET", "/api/v1/nodes")["items"]
+        for one in ask_api(folder, "GET", "/api/v1/nodes")["items"]
         if LABEL in one["metadata"]["labels"]
     }
 
@@ -66,18 +67,20 @@ def test_labels_follow_the_file_and_a_killed_leader_is_replaced(tmp_path: Path) 
     with running(folder, "--api-only"):
         for zone in "abc":
             body: Any = {"metadata": {"name": f"{zone}-1", "labels": {ZONE: zone}}}
-            _ask(folder, "POST", "/api/v1/nodes", json.dumps(body).encode())
+            ask_api(folder, "POST", "/api/v1/nodes", json.dumps(body).encode())
         drivers = [driver(folder, tmp_path, name) for name in ("one", "two")]
         lease = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
         try:
-            until(lambda: bool(_ask(folder, "GET", lease)["items"]))
+            until(lambda: bool(ask_api(folder, "GET", lease)["items"]))
             swap(tmp_path, 1, text(a=["b"]))
             until(lambda: labelled(folder) == {"b-1"})
             swap(tmp_path, 2, text(a=["a"]))
 
             def told() -> bool:
                 path = "/api/v1/namespaces/default/configmaps"
-                found = {one["metadata"]["name"]: one for one in _ask(folder, "GET", path)["items"]}
+                found = {
+                    one["metadata"]["name"]: one for one in ask_api(folder, "GET", path)["items"]
+                }
                 said = json.loads(found["csi-takeover"]["data"]["status.json"])
                 return bool(said["error"] and said["takeover"] == {"a": ["b"]})
 

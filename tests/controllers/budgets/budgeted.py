@@ -13,10 +13,10 @@ from zonewise.api import Namespace, Node, Object, ObjectMeta, Pod, ReplicaSet, c
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.unstructured import Unstructured
 from zonewise.controllers.budgets import BudgetsController, BudgetsSettings
-from zonewise.disruption.definitions import definitions
+from zonewise.disruption.definitions.schemas import resource_definitions
 from zonewise.embedded.seed.seeder import Seeder
-from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.controller import run_all
+from zonewise.runtime.program.context import ControllerContext
 
 NS = "shop"
 ZONE = "topology.kubernetes.io/zone"
@@ -39,7 +39,7 @@ class Field:
 
     async def build(self, replicas: int, *, enforce: bool = True) -> None:
         """A namespace, a node in each zone, and a ReplicaSet that asks for so many pods."""
-        await Seeder(self.client, self.cluster.server.registry).plant(definitions())
+        await Seeder(self.client, self.cluster.server.registry).create(resource_definitions())
         labels = {"zonewise.io/budgets": "enforce"} if enforce else {}
         await self.client.create(Namespace(metadata=ObjectMeta(name=NS, labels=labels)))
         for zone in "abc":
@@ -110,7 +110,7 @@ class Field:
             "metadata": {"name": name, "namespace": NS},
             "spec": {"selector": {"matchLabels": LABELS}, "nodeSelectorTerm": EXISTS, **spec},
         }
-        await Seeder(self.client, self.cluster.server.registry).plant([body])
+        await Seeder(self.client, self.cluster.server.registry).create([body])
 
     async def edit(self, **spec: Any) -> None:
         """Change the budget."""
@@ -135,12 +135,12 @@ class Field:
         """A leader takes over; the one before it ends, and nothing of what it knew is left."""
         if self.leading is not None:
             self.leading.cancel()
-        context = self.cluster.components.context("zonewise-budgets")
+        context = self.cluster.program.context("zonewise-budgets")
         leader = keeper(context, **settings)
         self.leading = asyncio.create_task(run_all(leader.run(), context.recorder.run()))
 
 
-def keeper(context: ComponentContext, **settings: Any) -> BudgetsController:
+def keeper(context: ControllerContext, **settings: Any) -> BudgetsController:
     """The controller, as on a real cluster."""
     return BudgetsController(context, settings=BudgetsSettings(**settings))
 

@@ -53,7 +53,7 @@ async def test_many_moves_are_few_writes() -> None:
     async with field(3, *"abc") as town:
         await town.budget(maxUnavailable=1)
         await asyncio.sleep(5)
-        store = town.cluster.components.cache.store(type(await town.told()))
+        store = town.cluster.program.cache.store(type(await town.told()))
         writes: list[str] = []
         store.on_change(lambda _, new: writes.append("" if new is None else new.metadata.name))
         writes.clear()

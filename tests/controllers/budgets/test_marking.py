@@ -12,7 +12,7 @@ from tests.controllers.budgets.budgeted import NS, Field, field
 
 from zonewise.api import Deployment, Pod, ReplicaSet, convert
 from zonewise.api.objects.events import Event
-from zonewise.disruption.steering import COST, MARK, REDUCE_TO
+from zonewise.disruption.steering import DELETION_COST, MARK_COST, REDUCE_TO
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -29,9 +29,9 @@ async def costs(town: Field) -> dict[str, str]:
     """Deletion costs of pods."""
     pods = await town.client.list(Pod, NS)
     return {
-        pod.metadata.name: pod.metadata.annotations[COST]
+        pod.metadata.name: pod.metadata.annotations[DELETION_COST]
         for pod in pods
-        if COST in pod.metadata.annotations
+        if DELETION_COST in pod.metadata.annotations
     }
 
 
@@ -51,7 +51,7 @@ async def test_the_fullest_zone_gives_first() -> None:
         marked = {
             (await town.client.get(Pod, name, NS)).spec.node_name for name in await costs(town)
         }
-        assert set((await costs(town)).values()) == {MARK}
+        assert set((await costs(town)).values()) == {MARK_COST}
         assert marked <= {"n-a", "n-b"}
         assert "n-a" in marked
         assert await size(town) == 4
@@ -79,7 +79,7 @@ async def test_nothing_is_marked_that_may_not_go() -> None:
 async def test_a_cost_of_somebody_else_is_left_alone() -> None:
     """A pod whose cost was given by others keeps it, and an event says that it is not steered."""
     async with field(2, "a") as town:
-        theirs = {"metadata": {"annotations": {COST: "7"}}}
+        theirs = {"metadata": {"annotations": {DELETION_COST: "7"}}}
         (pod,) = await town.client.list(Pod, NS)
         await town.client.patch(Pod, pod.metadata.name, NS, theirs)
         await town.budget(maxUnavailable=2)

@@ -52,8 +52,8 @@ async def ring(town: Field, size: int, *, scope: str, scaled: bool) -> Unstructu
         },
     }
     registry = town.cluster.server.registry
-    await Seeder(town.client, registry).plant([definition])
-    await until(lambda: registry.of("db.example/v1", "Ring") is not None)
+    await Seeder(town.client, registry).create([definition])
+    await until(lambda: registry.by_kind("db.example/v1", "Ring") is not None)
     namespaced = scope == "Namespaced"
     kind = unstructured(Resource("db.example", "v1", "Ring", "rings", namespaced=namespaced))
     meta: Obj = {"name": "r", **({"namespace": NS} if namespaced else {})}
@@ -154,4 +154,4 @@ async def test_an_owner_that_is_deleted_and_made_again_is_read_as_it_is() -> Non
             await asyncio.sleep(100)
             assert not await client.list(Pod, "default")
             assert await reads(client, "daemonsets") == before
-            await cluster.seeder.plant([daemons])
+            await cluster.seeder.create([daemons])

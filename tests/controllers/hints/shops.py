@@ -12,17 +12,17 @@ from zonewise.api import EndpointSlice, Node, Pod, Service
 from zonewise.api.codec import convert
 from zonewise.api.meta import Key
 from zonewise.api.objects.discovery import Endpoint
-from zonewise.controllers import HintsController, HintsSettings
-from zonewise.runtime.controller.components import ComponentContext
-from zonewise.traffic import MODE_ANNOTATION
+from zonewise.controllers.hints.controller import HintsController, HintsSettings
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.traffic.modes import MODE_ANNOTATION
 
 SPACE = "default"
 
 
-def hints(settings: HintsSettings | None = None) -> Callable[[ComponentContext], HintsController]:
+def hints(settings: HintsSettings | None = None) -> Callable[[ControllerContext], HintsController]:
     """The controller as a component."""
 
-    def make(context: ComponentContext) -> HintsController:
+    def make(context: ControllerContext) -> HintsController:
         return HintsController(
             context,
             settings=settings,
@@ -37,8 +37,8 @@ class Shop:
     def __init__(self, living: VirtualCluster) -> None:
         self.living = living
         self.client = living.client
-        self.slices = living.components.cache.store(EndpointSlice)
-        self.services = living.components.cache.store(Service)
+        self.slices = living.program.cache.store(EndpointSlice)
+        self.services = living.program.cache.store(Service)
 
     async def node(
         self, name: str, zone: str | None, cpu: str = "4", *, ready: bool = True

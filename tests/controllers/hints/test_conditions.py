@@ -14,8 +14,10 @@ from zonewise.api.reason import Reason
 from zonewise.controllers.hints.conditions import HintConditions
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.controller.recorder import Recorder
-from zonewise.traffic import MODE_ANNOTATION, HintCounts, HintDecision, Mode
-from zonewise.traffic.slices import FamilyPlan
+from zonewise.traffic.hints import HintDecision
+from zonewise.traffic.limits import HintCounts
+from zonewise.traffic.modes import MODE_ANNOTATION, Mode
+from zonewise.traffic.slices.planning import FamilyPlan
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -88,7 +90,7 @@ async def test_two_families_are_told_of_once() -> None:
     async with virtual_cluster({}) as cluster:
         shop = Shop(cluster)
         await shop.service("web")
-        context = cluster.components.context("hints")
+        context = cluster.program.context("hints")
         conditions = HintConditions(context.client, context.recorder, context.clock)
         sending = asyncio.create_task(context.recorder.run())
         families = {"IPv4": family("Hinted", hinted=True), "IPv6": family("Overload", hinted=False)}
@@ -111,7 +113,7 @@ async def test_the_condition_remembers_over_restarts() -> None:
         await shop.service("web")
         await shop.pods(a0=2, b0=2)
         for _ in range(3):
-            part = hints()(cluster.components.context("hints"))
+            part = hints()(cluster.program.context("hints"))
             work = asyncio.create_task(part.run())
             await until(lambda: shop.condition() == ("True", "Hinted"))
             await asyncio.sleep(30)

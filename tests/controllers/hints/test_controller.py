@@ -11,7 +11,7 @@ from tests.embedded.virtual_cluster import until, virtual_cluster
 from zonewise.api import EndpointSlice, Node, Pod, Service
 from zonewise.api.codec import convert
 from zonewise.api.values.selector import parse
-from zonewise.controllers import HintsSettings, SliceRole
+from zonewise.controllers.hints.controller import HintsSettings, SliceRole
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -71,7 +71,7 @@ async def test_own_writes_wake_nobody_up() -> None:
     """A change costs one turn, and its echo none; a settled cluster is not written to."""
     made = hints()
     async with virtual_cluster({}) as cluster:
-        part = made(cluster.components.context("hints"))
+        part = made(cluster.program.context("hints"))
         work = asyncio.create_task(part.run())
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)

@@ -14,7 +14,7 @@ from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluste
 
 from zonewise.api import EndpointSlice
 from zonewise.api.meta import ObjectMeta
-from zonewise.controllers import HintsController, HintsSettings
+from zonewise.controllers.hints.controller import HintsController, HintsSettings
 from zonewise.controllers.hints.own_writes import OwnWrites
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.cache.store import Store
@@ -51,7 +51,7 @@ class Lagging:
 
 def lagging(cluster: VirtualCluster) -> tuple[HintsController, list[asyncio.Task[None]]]:
     """A controller that sees slices three seconds late."""
-    context = cluster.components.context("hints")
+    context = cluster.program.context("hints")
     client = Client(Lagging(context.client.transport), field_manager="hints")
     cache = Cache(client)
     part = HintsController(

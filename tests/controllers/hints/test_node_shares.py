@@ -11,12 +11,14 @@ from tests.traffic.clusters import shares
 
 from zonewise.api import Node
 from zonewise.api.reason import Reason
-from zonewise.controllers import HintsSettings
+from zonewise.controllers.hints.controller import HintsSettings
 from zonewise.controllers.hints.decided import DecidedService, concerned
-from zonewise.topology import EligibleNodes, MissingCpu, Shares
-from zonewise.traffic import HintCounts, HintDecision, HintRequest, Mode
-from zonewise.traffic.hints import HINTED
-from zonewise.traffic.slices import FamilyPlan
+from zonewise.topology.eligible_nodes import EligibleNodes
+from zonewise.topology.shares import MissingCpu, Shares
+from zonewise.traffic.hints import HINTED, HintDecision
+from zonewise.traffic.limits import HintCounts
+from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.traffic.slices.planning import FamilyPlan
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

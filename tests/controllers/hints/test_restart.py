@@ -13,11 +13,11 @@ from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluste
 from tests.traffic.clusters import shares
 
 from zonewise.api import EndpointSlice, Pod
-from zonewise.controllers import HintsController
+from zonewise.controllers.hints.controller import HintsController
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request, Response, Transport
-from zonewise.traffic import OverloadLimits
+from zonewise.traffic.limits import OverloadLimits
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -46,7 +46,7 @@ class Killed:
     """A controller with a cache of its own, as in a process of its own, that can be killed."""
 
     def __init__(self, cluster: VirtualCluster, *, nodes_after: float = 0.0) -> None:
-        context = cluster.components.context("hints")
+        context = cluster.program.context("hints")
         client = Client(SlowNodes(context.client.transport, nodes_after), field_manager="hints")
         self.cache = Cache(client)
         self.part = HintsController(dataclasses.replace(context, client=client, cache=self.cache))
@@ -98,6 +98,7 @@ def duplicates(shop: Shop) -> list[str]:
     return sorted({name for name in names if names.count(name) > 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_killed_at_random_moments_of_500_events(seed: int) -> None:
     """Scenario 30: it converges, with no duplicate, and no start takes hints away."""
@@ -113,7 +114,7 @@ async def test_killed_at_random_moments_of_500_events(seed: int) -> None:
             had = any(one.hints is not None for one in old.endpoints or ())
             has = any(one.hints is not None for one in new.endpoints or ())
             if had and ready and not has:
-                needed = sum(OverloadLimits().to_keep(shares(1, 1, 1), ready).values())
+                needed = sum(OverloadLimits().minimum_to_keep(shares(1, 1, 1), ready).values())
                 if needed <= ready:
                     wrong.append(f"{new.metadata.name} with {ready}")
 

@@ -8,18 +8,17 @@ import json
 from collections.abc import Callable
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 from tests.controllers.hints.shops import SPACE, Shop
 from tests.embedded.virtual_cluster import until, virtual_cluster
 
 from zonewise.api import Service
 from zonewise.api.errors import ServerError, Status
-from zonewise.controllers import HintsController
-from zonewise.controllers.hints.metrics import HintsMetrics
+from zonewise.controllers.hints.controller import HintsController
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request, Response, Transport
-from zonewise.runtime.controller.components import ComponentContext
-from zonewise.traffic import MODE_ANNOTATION
+from zonewise.runtime.monitoring.metrics import Metrics
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.traffic.modes import MODE_ANNOTATION
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -41,17 +40,17 @@ class Between:
 
 
 def between(
-    change: Callable[[Request], Request], metrics: HintsMetrics | None = None
-) -> Callable[[ComponentContext], HintsController]:
+    change: Callable[[Request], Request], metrics: Metrics | None = None
+) -> Callable[[ControllerContext], HintsController]:
     """The controller, with somebody between it and the server."""
 
-    def make(context: ComponentContext) -> HintsController:
+    def make(context: ControllerContext) -> HintsController:
         return HintsController(
             dataclasses.replace(
                 context,
                 client=Client(Between(context.client.transport, change), field_manager="hints"),
+                metrics=metrics,
             ),
-            metrics=metrics,
         )
 
     return make
@@ -140,8 +139,7 @@ async def test_a_service_that_cannot_be_written_rests() -> None:
 
 async def test_metrics() -> None:
     """Upstream's names and labels, the source's approach, and Services by mode and reason."""
-    registry = CollectorRegistry()
-    metrics = HintsMetrics(registry)
+    metrics = Metrics()
     async with virtual_cluster({"hints": between(lambda request: request, metrics)}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)
@@ -151,7 +149,7 @@ async def test_metrics() -> None:
             await shop.service(mode, annotations={MODE_ANNOTATION: f"zonewise.io/{mode}"})
         await shop.pods(a0=2, b0=2)
         await until(lambda: shop.per_zone() == {"a": 2, "b": 2})
-        shown = generate_latest(registry).decode()
+        shown = metrics.render().decode()
     for line in (
         'endpoint_slice_controller_syncs_total{result="success"}',
         'endpoint_slice_controller_changes_total{operation="create"} 4.0',

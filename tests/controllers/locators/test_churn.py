@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.controllers.hints.shops import SPACE, Shop
-from tests.controllers.locators.test_controller import ZONE, Watched, defined, stamp, working
+from tests.controllers.locators.locators_at_work import ZONE, Watched, defined, stamp, working
 from tests.embedded.virtual_cluster import virtual_cluster
 
 from zonewise.api import Node, Pod

@@ -11,7 +11,7 @@ from tests.embedded.whole_cluster import settled
 
 from zonewise.api import DaemonSet, Deployment, Pod, StatefulSet
 from zonewise.api.objects.budgets import DomainRollout
-from zonewise.api.objects.pod_state import active, ready
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
 from zonewise.embedded.cluster import EmbeddedCluster
 
 Obj = dict[str, Any]
@@ -65,7 +65,7 @@ class Zones:
     """Follows the pods at every change: which zones lack a Ready pod, and who was updated when."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
-        self._pods = cluster.components.cache.store(Pod)
+        self._pods = cluster.program.cache.store(Pod)
         self.full = self.ready()
         self.together: set[frozenset[str]] = set()
         """Sets of zones that lacked a pod at the same time."""
@@ -78,7 +78,7 @@ class Zones:
         return Counter(
             pod.spec.node_name[0]
             for pod in self._pods
-            if pod.spec.node_name and active(pod) and ready(pod)
+            if pod.spec.node_name and is_pod_active(pod) and is_pod_ready(pod)
         )
 
     def lacking(self) -> frozenset[str]:
@@ -91,7 +91,7 @@ class Zones:
         return Counter(
             (pod.spec.node_name[:1], (pod.spec.containers or ())[0].image)
             for pod in self._pods
-            if active(pod)
+            if is_pod_active(pod)
         )
 
     def end(self) -> None:
@@ -99,11 +99,11 @@ class Zones:
         self._end()
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
-        self.most = max(self.most, sum(active(pod) for pod in self._pods))
+        self.most = max(self.most, sum(is_pod_active(pod) for pod in self._pods))
         lacking = self.lacking()
         if len(lacking) > 1:
             self.together.add(lacking)
-        if old is not None and (new is None or not active(new)) and active(old):
+        if old is not None and (new is None or not is_pod_active(new)) and is_pod_active(old):
             zone = old.spec.node_name[:1]
             if self.order[-1:] != [zone]:
                 self.order.append(zone)
@@ -148,7 +148,7 @@ def state(item: DomainRollout, domain: str) -> str:
 async def begun(cluster: EmbeddedCluster, kind: str, **spec: Any) -> Zones:
     """The workload is there, its rollout is ready for an update."""
     await settled(cluster)
-    assert not await cluster.seeder.plant([rollout(kind, **spec)])
+    assert not await cluster.seeder.create([rollout(kind, **spec)])
     await until(cluster, complete)
     return Zones(cluster)
 
@@ -157,6 +157,6 @@ async def finished(cluster: EmbeddedCluster, image: str = "c:2") -> DomainRollou
     """Wait for the end of an update that has just begun."""
     await until(cluster, lambda item: not complete(item), within=30)
     item = await until(cluster, complete)
-    pods = [pod for pod in await cluster.client.list(Pod, "default") if active(pod)]
+    pods = [pod for pod in await cluster.client.list(Pod, "default") if is_pod_active(pod)]
     assert {(pod.spec.containers or ())[0].image for pod in pods} == {image}
     return item

@@ -30,7 +30,7 @@ from zonewise.api.objects.budgets import DomainRollout
 from zonewise.api.objects.events import Event
 from zonewise.api.unstructured import unstructured
 from zonewise.embedded.cluster import EmbeddedCluster
-from zonewise.embedded.components.kubelet import FAILED
+from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
 from zonewise.embedded.seed.nodes import NodeLayout
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -117,6 +117,7 @@ async def test_the_budget_goes_with_the_rollout() -> None:
         assert not await cluster.client.list(TopologyDisruptionBudget, "default")
 
 
+@pytest.mark.slow
 async def test_an_unready_pod_of_another_zone_pauses_it() -> None:
     """Nothing is replaced while a zone that is not worked on lacks a Ready pod, and it says so."""
     async with whole(
@@ -198,7 +199,7 @@ async def test_a_zone_that_fails_in_the_middle(monkeypatch: pytest.MonkeyPatch) 
         await update(cluster, "StatefulSet")
         await until(cluster, lambda item: state(item, "c") == "Doing")
         for number in range(1, 4):
-            body: Obj = {"metadata": {"annotations": {FAILED: "yes"}}}
+            body: Obj = {"metadata": {"annotations": {FAILED_ANNOTATION: "yes"}}}
             await cluster.client.patch(Node, f"c-{number}", None, body)
         await asyncio.sleep(200)
         during = zones.images()
@@ -207,7 +208,7 @@ async def test_a_zone_that_fails_in_the_middle(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.sleep(200)
         assert zones.images()["a", "c:1"] == 3
         for number in range(1, 4):
-            body = {"metadata": {"annotations": {FAILED: None}}}
+            body = {"metadata": {"annotations": {FAILED_ANNOTATION: None}}}
             await cluster.client.patch(Node, f"c-{number}", None, body)
         await until(cluster, complete)
         await settled(cluster)
@@ -229,6 +230,7 @@ async def test_paused_by_its_owner() -> None:
         assert {image for _, image in Zones(cluster).images()} == {"c:2"}
 
 
+@pytest.mark.slow
 async def test_another_budget_holds_it_and_says_so() -> None:
     """A budget that allows nothing costs no eviction, and its words are in the reason."""
     tight = {
@@ -241,7 +243,7 @@ async def test_another_budget_holds_it_and_says_so() -> None:
         [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE)]
     ) as cluster:
         await begun(cluster, "StatefulSet")
-        await cluster.seeder.plant([tight])
+        await cluster.seeder.create([tight])
         await asyncio.sleep(5)
         await update(cluster, "StatefulSet")
         item = await until(cluster, lambda item: item.status.reason == "EvictionsBlocked")
@@ -262,11 +264,11 @@ async def test_what_cannot_be_rolled_out_says_why() -> None:
         await settled(cluster)
         lost = rollout("DaemonSet")
         lost["metadata"]["name"] = "lost"
-        await cluster.seeder.plant([rollout("Deployment"), lost])
+        await cluster.seeder.create([rollout("Deployment"), lost])
         await until(cluster, lambda item: item.status.reason == "RecreatedAtOnce")
         second = rollout("Deployment")
         second["metadata"]["name"] = "other"
-        await cluster.seeder.plant([second])
+        await cluster.seeder.create([second])
         await asyncio.sleep(5)
         reasons = {
             item.metadata.name: item.status.reason
@@ -308,9 +310,9 @@ async def test_a_rollout_keeps_its_workload() -> None:
     """The workload of a rollout cannot be changed afterwards."""
     async with whole() as cluster:
         await served(cluster)
-        await cluster.seeder.plant([rollout("Deployment")])
+        await cluster.seeder.create([rollout("Deployment")])
         body: dict[str, Any] = {"spec": {"workloadRef": {"name": "other"}}}
-        with pytest.raises(Invalid, match="cannot be changed; make another rollout"):
+        with pytest.raises(Invalid, match="cannot be changed; create another rollout"):
             await cluster.client.patch(DomainRollout, "foo", "default", body)
 
 
@@ -345,4 +347,4 @@ async def test_a_pod_that_only_the_update_mends() -> None:
 async def served(cluster: EmbeddedCluster) -> None:
     """Wait for the kind."""
     kind, registry = DomainRollout.resource, cluster.server.registry
-    await true(lambda: registry.of(kind.api_version, kind.kind) is not None)
+    await true(lambda: registry.by_kind(kind.api_version, kind.kind) is not None)

@@ -6,15 +6,16 @@ import asyncio
 import json
 
 import pytest
+from tests.csi.takeover.written_takeover import written
 from tests.embedded.virtual_cluster import VirtualCluster, virtual_cluster
 
 from zonewise.api.errors import ConnectionFailed
-from zonewise.csi.status import Code, CsiError
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.takeover.automatic import AutomaticLoop
-from zonewise.csi.takeover.controller import ConfigMap
+from zonewise.csi.takeover.controller import ConfigMap, TakeoverSettings
 from zonewise.csi.takeover.source import FollowedConfiguration
-from zonewise.csi.takeover.status import CONFIG, KEY, MARK
-from zonewise.csi.transport.calls import inline
+from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP
+from zonewise.csi.transport.calls import run_inline
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import DomainLabels, parse_domain_labels
 
@@ -31,7 +32,7 @@ class Zones:
         self.failed: frozenset[str] | None = frozenset()
         self.broken = False
 
-    def domains(self, labels: DomainLabels) -> tuple[frozenset[str], frozenset[str]]:
+    def read_domain_health(self, labels: DomainLabels) -> tuple[frozenset[str], frozenset[str]]:
         """All zones, and those that failed."""
         if self.broken:
             raise ConnectionFailed("the API server is away")
@@ -40,24 +41,23 @@ class Zones:
         return frozenset("abc"), self.failed
 
 
-async def written(cluster: VirtualCluster) -> tuple[dict[str, list[str]], str]:
-    """The map, and which entries are automatic."""
-    found = await cluster.client.get(ConfigMap, CONFIG, "default")
-    value = json.loads(str(found.get("data", KEY)))
-    return value.get("topology-takeover", {}), found.metadata.annotations.get(MARK, "")
-
-
 async def test_a_zone_that_stays_down_is_taken_over_and_given_back() -> None:
     """After the pause, and never what a person wrote; who does not answer has not failed."""
     zones, source = Zones(), FollowedConfiguration()
     parts = {
         "automatic": lambda context: AutomaticLoop(
-            context, source, LABELS, zones, inline, namespace="default"
+            context,
+            TakeoverSettings(source=source, labels=LABELS, namespace="default"),
+            storage=zones,
+            worker=run_inline,
         )
     }
     async with virtual_cluster(parts) as cluster:
         text = json.dumps({**AUTOMATIC, "topology-takeover": {"c": ["b"]}})
-        body = {"metadata": {"name": CONFIG, "namespace": "default"}, "data": {KEY: text}}
+        body = {
+            "metadata": {"name": CONFIG_MAP, "namespace": "default"},
+            "data": {CONFIG_KEY: text},
+        }
         await cluster.client.create(ConfigMap(body))
         source.use(parse_configuration(text, LABELS))
         zones.failed = frozenset("a")
@@ -82,12 +82,18 @@ async def test_it_is_off_by_default() -> None:
     zones.failed = frozenset("a")
     parts = {
         "automatic": lambda context: AutomaticLoop(
-            context, source, LABELS, zones, inline, namespace="default"
+            context,
+            TakeoverSettings(source=source, labels=LABELS, namespace="default"),
+            storage=zones,
+            worker=run_inline,
         )
     }
     async with virtual_cluster(parts) as cluster:
         text = '{"version": 2}'
-        body = {"metadata": {"name": CONFIG, "namespace": "default"}, "data": {KEY: text}}
+        body = {
+            "metadata": {"name": CONFIG_MAP, "namespace": "default"},
+            "data": {CONFIG_KEY: text},
+        }
         await cluster.client.create(ConfigMap(body))
         source.use(parse_configuration(text, LABELS))
         await asyncio.sleep(3600)
@@ -100,17 +106,23 @@ async def test_what_a_person_decides_stays() -> None:
     zones.failed = frozenset("a")
     parts = {
         "automatic": lambda context: AutomaticLoop(
-            context, source, LABELS, zones, inline, namespace="default"
+            context,
+            TakeoverSettings(source=source, labels=LABELS, namespace="default"),
+            storage=zones,
+            worker=run_inline,
         )
     }
 
     async def edit(cluster: VirtualCluster, **takeover: list[str]) -> None:
         text = json.dumps({**AUTOMATIC, "topology-takeover": takeover})
-        await cluster.client.patch(ConfigMap, CONFIG, "default", {"data": {KEY: text}})
+        await cluster.client.patch(ConfigMap, CONFIG_MAP, "default", {"data": {CONFIG_KEY: text}})
 
     async with virtual_cluster(parts) as cluster:
         text = json.dumps(AUTOMATIC)
-        body = {"metadata": {"name": CONFIG, "namespace": "default"}, "data": {KEY: text}}
+        body = {
+            "metadata": {"name": CONFIG_MAP, "namespace": "default"},
+            "data": {CONFIG_KEY: text},
+        }
         await cluster.client.create(ConfigMap(body))
         source.use(parse_configuration(text, LABELS))
         await asyncio.sleep(90)
@@ -134,12 +146,18 @@ async def test_an_api_server_that_is_away_ends_nothing() -> None:
     zones.failed, zones.broken = frozenset("a"), True
     parts = {
         "automatic": lambda context: AutomaticLoop(
-            context, source, LABELS, zones, inline, namespace="default"
+            context,
+            TakeoverSettings(source=source, labels=LABELS, namespace="default"),
+            storage=zones,
+            worker=run_inline,
         )
     }
     async with virtual_cluster(parts) as cluster:
         text = json.dumps(AUTOMATIC)
-        body = {"metadata": {"name": CONFIG, "namespace": "default"}, "data": {KEY: text}}
+        body = {
+            "metadata": {"name": CONFIG_MAP, "namespace": "default"},
+            "data": {CONFIG_KEY: text},
+        }
         await cluster.client.create(ConfigMap(body))
         source.use(parse_configuration(text, LABELS))
         await asyncio.sleep(300)

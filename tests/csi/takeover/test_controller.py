@@ -11,9 +11,14 @@ from tests.embedded.virtual_cluster import virtual_cluster
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.storage import StorageClass
-from zonewise.csi.takeover.controller import ConfigMap, StatesByCluster, TakeoverController
+from zonewise.csi.takeover.controller import (
+    ConfigMap,
+    StatesByCluster,
+    TakeoverController,
+    TakeoverSettings,
+)
 from zonewise.csi.takeover.source import FollowedConfiguration
-from zonewise.csi.takeover.status import STATUS, STATUS_KEY
+from zonewise.csi.takeover.status import STATUS_KEY, STATUS_MAP
 from zonewise.storage.configuration import StorageConfiguration, parse_configuration
 from zonewise.storage.domains import parse_domain_labels
 from zonewise.storage.pools import PoolState
@@ -51,7 +56,8 @@ async def test_dead_pools_of_classes_are_told() -> None:
     source = FollowedConfiguration()
     parts = {
         "takeover": lambda context: TakeoverController(
-            context, source, LABELS, namespace="default", states=states
+            context,
+            TakeoverSettings(source=source, labels=LABELS, namespace="default", read_states=states),
         )
     }
     async with virtual_cluster(parts) as cluster:
@@ -68,7 +74,7 @@ async def test_dead_pools_of_classes_are_told() -> None:
         text = json.dumps({"version": 2, "topology-takeover": {"a": ["b"]}})
         source.use(parse_configuration(text, LABELS))
         await asyncio.sleep(40)
-        found = await client.get(ConfigMap, STATUS, "default")
+        found = await client.get(ConfigMap, STATUS_MAP, "default")
         told = json.loads(str(found.get("data", STATUS_KEY)))["warnings"]
         assert [(one["reason"], one["object"]) for one in told] == [("TakenPoolDead", "Pool/one")]
 
@@ -83,7 +89,8 @@ async def test_dead_pools_are_told_by_cluster() -> None:
     source = FollowedConfiguration()
     parts = {
         "takeover": lambda context: TakeoverController(
-            context, source, LABELS, namespace="default", states=states
+            context,
+            TakeoverSettings(source=source, labels=LABELS, namespace="default", read_states=states),
         )
     }
     async with virtual_cluster(parts) as cluster:
@@ -95,6 +102,6 @@ async def test_dead_pools_are_told_by_cluster() -> None:
         text = {"version": 2, "topology-takeover": {"a": ["b"]}, "clusters": clusters}
         source.use(parse_configuration(json.dumps(text), LABELS))
         await asyncio.sleep(40)
-        found = await client.get(ConfigMap, STATUS, "default")
+        found = await client.get(ConfigMap, STATUS_MAP, "default")
         told = json.loads(str(found.get("data", STATUS_KEY)))["warnings"]
         assert [one["object"] for one in told] == ["Pool/west/one"]

@@ -14,7 +14,7 @@ def test_gauges_follow_the_status() -> None:
     registry = CollectorRegistry()
     metrics = TakeoverMetrics(registry)
     one = Reason(code="UnknownDomain", message="nobody is in x")
-    metrics.tell(TakeoverStatus({"a": ("b",), "c": ("b",)}, "wrong", (one, one), (one,)))
+    metrics.update(TakeoverStatus({"a": ("b",), "c": ("b",)}, "wrong", (one, one), (one,)))
 
     def read(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"zonewise_takeover_{name}", labels)
@@ -23,6 +23,6 @@ def test_gauges_follow_the_status() -> None:
     assert read("configuration_invalid") == 1
     assert read("warnings", reason="UnknownDomain") == 2
     assert read("away_from_home") == 1
-    metrics.tell(TakeoverStatus({"a": ("b",)}))
+    metrics.update(TakeoverStatus({"a": ("b",)}))
     assert (read("domains"), read("configuration_invalid"), read("away_from_home")) == (1, 0, 0)
     assert read("warnings", reason="UnknownDomain") is None

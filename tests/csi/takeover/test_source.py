@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.embedded.virtual_cluster import until, virtual_cluster
 
-from zonewise.csi.takeover.controller import TakeoverController
+from zonewise.csi.takeover.controller import TakeoverController, TakeoverSettings
 from zonewise.csi.takeover.source import FollowedConfiguration
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import parse_domain_labels
@@ -20,9 +20,9 @@ class Counted(FollowedConfiguration):
 
     listening = 0
 
-    def on_news(self, listener: Callable[[], None]) -> Callable[[], None]:
+    def on_status_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """One more, and one less."""
-        end = super().on_news(listener)
+        end = super().on_status_change(listener)
         self.listening += 1
 
         def silent() -> None:
@@ -40,7 +40,7 @@ async def test_a_controller_listens_while_it_leads() -> None:
     for _ in range(3):
         parts = {
             "takeover": lambda context: TakeoverController(
-                context, source, LABELS, namespace="default"
+                context, TakeoverSettings(source=source, labels=LABELS, namespace="default")
             )
         }
         async with virtual_cluster(parts):
@@ -57,8 +57,8 @@ def test_who_listens_no_more_is_told_nothing() -> None:
         told.append("first")
         leave()
 
-    leave = source.on_news(once)
-    source.on_news(lambda: told.append("second"))
+    leave = source.on_status_change(once)
+    source.on_status_change(lambda: told.append("second"))
     source.use(StorageConfiguration())
     source.refuse("wrong")
     assert told == ["first", "second", "second"]

@@ -6,7 +6,7 @@ import pytest
 
 from zonewise.api.reason import Reason
 from zonewise.csi.takeover import TakeoverStatus
-from zonewise.storage.takeover import VolumeUse, away_from_home
+from zonewise.storage.takeover.warnings import VolumeUse, find_away_from_home
 
 MIB = 1 << 20
 
@@ -15,7 +15,7 @@ def test_what_was_kept_comes_back() -> None:
     """Every field of it."""
     reason = Reason(code="AwayFromHome", message="pod x is away", object="Pod/n/x", fix="Wait.")
     status = TakeoverStatus({"a": ("b", "c")}, "wrong", (reason,), (reason,))
-    assert TakeoverStatus.read(status.text()) == status
+    assert TakeoverStatus.parse(status.to_text()) == status
 
 
 def test_a_status_is_never_larger_than_a_config_map() -> None:
@@ -25,13 +25,16 @@ def test_a_status_is_never_larger_than_a_config_map() -> None:
         VolumeUse("v" * 253, f"{'n' * 63}/{place:0253}", "n" * 253, domain, {"zone": "y" * 63})
         for place in range(3000)
     ]
-    away = away_from_home(uses)
-    text = TakeoverStatus({"a": ("b",)}, "", away, away).text()
+    away = find_away_from_home(uses)
+    text = TakeoverStatus({"a": ("b",)}, "", away, away).to_text()
     assert len(text) < MIB
-    kept = TakeoverStatus.read(text)
-    assert kept.away == away[: len(kept.away)] and len(kept.away) + kept.further_away == 3000
+    kept = TakeoverStatus.parse(text)
+    assert (
+        kept.away_from_home == away[: len(kept.away_from_home)]
+        and len(kept.away_from_home) + kept.further_away_from_home == 3000
+    )
     assert len(kept.warnings) + kept.further_warnings == 3000
-    assert TakeoverStatus.read(kept.text()) == kept
+    assert TakeoverStatus.parse(kept.to_text()) == kept
 
 
 @pytest.mark.parametrize(
@@ -49,4 +52,4 @@ def test_a_status_is_never_larger_than_a_config_map() -> None:
 )
 def test_what_cannot_be_read_is_nothing(text: str) -> None:
     """Whoever wrote into the ConfigMap, the status is empty, and nobody fails over it."""
-    assert TakeoverStatus.read(text) == TakeoverStatus()
+    assert TakeoverStatus.parse(text) == TakeoverStatus()

@@ -20,21 +20,19 @@ from zonewise.api.objects.budgets import (
     TopologyDisruptionBudget,
 )
 from zonewise.api.values import times
-from zonewise.disruption import Budget, NamespaceBudgets, budget_of, owner_of
-from zonewise.disruption.rollouts import (
-    DomainPlan,
-    RolloutView,
-    Victims,
-    budget_name,
-    budget_spec,
-    opened_of,
-    planned,
-    pods_of,
-    rollout_status,
-    victims,
-    workload_of,
+from zonewise.disruption.budget import Budget, budget_of
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
+from zonewise.disruption.owner_views import StatefulSetScale
+from zonewise.disruption.owners import owner_of
+from zonewise.disruption.rollouts.derived_budget import (
+    derived_budget_name,
+    derived_budget_spec,
+    open_domain_of,
 )
-from zonewise.disruption.views import StatefulSetScale
+from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView, plan_rollout
+from zonewise.disruption.rollouts.status import rollout_status
+from zonewise.disruption.rollouts.victims import Victims, choose_victims
+from zonewise.disruption.rollouts.workload import workload_of, workload_pods
 
 KEY = ("TopologyDisruptionBudget", NS, "db-rollout")
 
@@ -70,7 +68,7 @@ class Rolling:
 
     pods: list[Ordinal]
     item: DomainRollout = field(default_factory=rollout)
-    wanted: str = "1"
+    update_revision: str = "1"
     opened: str | None = None
     budget: bool = False
     down: set[str] = field(default_factory=set)
@@ -80,14 +78,14 @@ class Rolling:
     time: int = 0
     evicted: list[str] = field(default_factory=list)
 
-    def name(self, one: Ordinal) -> str:
+    def name(self, ordinal: Ordinal) -> str:
         """What an ordinal's pod is called."""
-        return f"db-{self.pods.index(one)}"
+        return f"db-{self.pods.index(ordinal)}"
 
     def nodes(self) -> dict[str, Node]:
         """A node for each zone."""
-        made = zones(*sorted({one.zone for one in self.pods}))
-        for name, node in made.items():
+        created = zones(*sorted({ordinal.zone for ordinal in self.pods}))
+        for name, node in created.items():
             zone = name.removeprefix("n-")
             taints = [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]
             body = {
@@ -97,23 +95,25 @@ class Rolling:
                 },
                 "spec": {"taints": taints if zone in self.down else []},
             }
-            made[name] = convert(Node, body)
-        return made
+            created[name] = convert(Node, body)
+        return created
 
-    def _pod(self, one: Ordinal) -> Pod:
-        made = pod(
-            self.name(one),
-            f"n-{one.zone}",
-            ready=one.ready and one.zone not in self.down,
+    def _pod(self, ordinal: Ordinal) -> Pod:
+        created = pod(
+            self.name(ordinal),
+            f"n-{ordinal.zone}",
+            ready=ordinal.ready and ordinal.zone not in self.down,
             owner="db",
             kind="StatefulSet",
-            labels={"controller-revision-hash": one.revision},
+            labels={"controller-revision-hash": ordinal.revision},
         )
-        stamp = times.format_time(times.from_epoch(NOW + one.created))
+        stamp = times.format_time(times.from_epoch(NOW + ordinal.created))
         meta = msgspec.structs.replace(
-            made.metadata, creation_timestamp=stamp, uid=f"{self.name(one)}-{one.created}"
+            created.metadata,
+            creation_timestamp=stamp,
+            uid=f"{self.name(ordinal)}-{ordinal.created}",
         )
-        return msgspec.structs.replace(made, metadata=meta)
+        return msgspec.structs.replace(created, metadata=meta)
 
     def workload(self) -> StatefulSetScale:
         """The StatefulSet."""
@@ -129,45 +129,45 @@ class Rolling:
                     "selector": {"matchLabels": {"app": "web"}},
                     "updateStrategy": strategy,
                 },
-                "status": {"observedGeneration": 1, "updateRevision": self.wanted},
+                "status": {"observedGeneration": 1, "updateRevision": self.update_revision},
             },
         )
 
     def namespace_budgets(self) -> NamespaceBudgets:
         """What budgets are counted from; the baseline is where the pods belong."""
         workload = self.workload()
-        spec = budget_spec(self.item, workload_of(workload), self.opened)
-        home = Counter(one.zone for one in self.pods)
+        spec = derived_budget_spec(self.item, workload_of(workload), self.opened)
+        home = Counter(ordinal.zone for ordinal in self.pods)
         body = {
-            "metadata": {"name": budget_name(self.item), "namespace": NS},
+            "metadata": {"name": derived_budget_name(self.item), "namespace": NS},
             "spec": msgspec.to_builtins(spec),
             "status": {
                 "domains": [{"domain": zone, "expectedPods": n} for zone, n in home.items()]
             },
         }
         derived = convert(TopologyDisruptionBudget, body)
-        assert opened_of(derived) == self.opened
+        assert open_domain_of(derived) == self.opened
         return NamespaceBudgets(
             self.nodes(),
             budgets=[budget_of(derived), *self.others],
-            pods=[self._pod(one) for one in self.pods if one.there],
+            pods=[self._pod(ordinal) for ordinal in self.pods if ordinal.there],
             owners=[owner_of(workload)],
         )
 
     def view(self, namespace_budgets: NamespaceBudgets) -> RolloutView:
         """What is decided from."""
         workload = workload_of(self.workload())
-        standing, domain_counts = namespace_budgets.counted(KEY)
+        standing, domain_counts = namespace_budgets.state_and_counts(KEY)
         nodes = self.nodes()
         label = self.item.spec.order.node_label
         return RolloutView(
-            item=self.item,
+            rollout=self.item,
             workload=workload,
-            pods=pods_of(workload, domain_counts, namespace_budgets.owners, nodes),
-            needs={name: domain.baseline for name, domain in standing.domains.items()},
-            labels={zone: said.get(label, "") for zone, said in self.node_labels.items()},
-            opened=self.opened,
-            counted=self.budget,
+            pods=workload_pods(workload, domain_counts, namespace_budgets.owners, nodes),
+            desired_ready={name: domain.baseline for name, domain in standing.domains.items()},
+            order_labels={zone: labels.get(label, "") for zone, labels in self.node_labels.items()},
+            open_domain=self.opened,
+            budget_counted=self.budget,
             now=NOW + self.time,
         )
 
@@ -175,24 +175,24 @@ class Rolling:
         """The decision and who would be evicted."""
         namespace_budgets = self.namespace_budgets()
         view = self.view(namespace_budgets)
-        plan = planned(view)
-        stands = self.budget and plan.opened == self.opened
-        return plan, victims(view, plan, namespace_budgets) if stands else Victims()
+        plan = plan_rollout(view)
+        stands = self.budget and plan.open_domain == self.opened
+        return plan, choose_victims(view, plan, namespace_budgets) if stands else Victims()
 
     def turn(self, *, crash_after: int = 3) -> DomainPlan:
         """One pass: budget, status, evictions; a crash may come after any of them."""
         namespace_budgets = self.namespace_budgets()
         view = self.view(namespace_budgets)
-        plan = planned(view)
+        plan = plan_rollout(view)
         chosen = self.decide()[1]
         status = rollout_status(view, plan)
         if crash_after >= 1:
-            self.opened, self.budget = plan.opened, True
+            self.opened, self.budget = plan.open_domain, True
         if crash_after >= 2:
             self.tell(status)
         if crash_after >= 3:
-            for one in chosen.pods:
-                self.evict(one.metadata.name)
+            for evicted in chosen.pods:
+                self.evict(evicted.metadata.name)
         return plan
 
     def tell(self, status: DomainRolloutStatus) -> None:
@@ -201,38 +201,47 @@ class Rolling:
 
     def evict(self, name: str) -> None:
         """Take a pod down."""
-        one = self.pods[int(name.removeprefix("db-"))]
-        assert one.there
-        one.there = one.ready = False
+        ordinal = self.pods[int(name.removeprefix("db-"))]
+        assert ordinal.there
+        ordinal.there = ordinal.ready = False
         self.evicted.append(name)
 
-    def recreate(self, one: Ordinal) -> None:
+    def recreate(self, ordinal: Ordinal) -> None:
         """The StatefulSet makes a pod anew, of the revision it is at."""
-        assert not one.there
+        assert not ordinal.there
         self.time += 1
-        one.there, one.ready, one.revision, one.created = True, False, self.wanted, self.time
-        one.stuck = False
+        ordinal.there, ordinal.ready, ordinal.revision, ordinal.created = (
+            True,
+            False,
+            self.update_revision,
+            self.time,
+        )
+        ordinal.stuck = False
 
     def live(self, *, broken: str = "") -> None:
         """Time passes: what is missing comes back and gets Ready, unless its revision is broken."""
         self.time += 1
-        for one in self.pods:
-            if one.zone in self.down:
+        for ordinal in self.pods:
+            if ordinal.zone in self.down:
                 continue
-            if not one.there:
-                self.recreate(one)
-            elif one.revision != broken and not one.stuck:
-                one.ready = True
+            if not ordinal.there:
+                self.recreate(ordinal)
+            elif ordinal.revision != broken and not ordinal.stuck:
+                ordinal.ready = True
 
     def lacking(self) -> set[str]:
         """Zones that lack a Ready pod."""
         return {
-            one.zone for one in self.pods if not (one.there and one.ready) or one.zone in self.down
+            ordinal.zone
+            for ordinal in self.pods
+            if not (ordinal.there and ordinal.ready) or ordinal.zone in self.down
         }
 
     def done(self) -> bool:
         """Whether all pods are as wanted, and Ready."""
-        return not self.lacking() and all(one.revision == self.wanted for one in self.pods)
+        return not self.lacking() and all(
+            ordinal.revision == self.update_revision for ordinal in self.pods
+        )
 
 
 def spread(*counts: int, **spec: Any) -> Rolling:
@@ -240,8 +249,8 @@ def spread(*counts: int, **spec: Any) -> Rolling:
     left = list(counts)
     pods = []
     while any(left):
-        for place, zone in enumerate("abcdefgh"[: len(left)]):
-            if left[place]:
-                left[place] -= 1
+        for index, zone in enumerate("abcdefgh"[: len(left)]):
+            if left[index]:
+                left[index] -= 1
                 pods.append(Ordinal(zone))
     return Rolling(pods, item=rollout(**spec))

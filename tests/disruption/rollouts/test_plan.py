@@ -11,7 +11,7 @@ from tests.disruption.clusters import tdb
 from tests.disruption.rollouts.rolling import Rolling, rollout, spread
 
 from zonewise.api.reason import Reason
-from zonewise.disruption.rollouts import RolloutView, planned
+from zonewise.disruption.rollouts.plan import RolloutView, plan_rollout
 
 
 def played(town: Rolling, *, most: int = 200, broken: str = "") -> list[str]:
@@ -19,9 +19,9 @@ def played(town: Rolling, *, most: int = 200, broken: str = "") -> list[str]:
     order: list[str] = []
     for _ in range(most):
         plan = town.turn()
-        if plan.opened is not None and order[-1:] != [plan.opened]:
-            order.append(plan.opened)
-        if plan.complete and town.done():
+        if plan.open_domain is not None and order[-1:] != [plan.open_domain]:
+            order.append(plan.open_domain)
+        if plan.is_complete and town.done():
             return order
         town.live(broken=broken)
     raise AssertionError(f"not done: {plan.reason}")
@@ -29,15 +29,15 @@ def played(town: Rolling, *, most: int = 200, broken: str = "") -> list[str]:
 
 def update(town: Rolling, revision: str = "2") -> Rolling:
     """Another template."""
-    town.wanted = revision
+    town.update_revision = revision
     return town
 
 
 def test_nothing_to_do_is_complete() -> None:
     """A workload of one revision is up to date, and no domain is open."""
     plan = spread(3, 3, 3).turn()
-    assert plan.complete
-    assert plan.opened is None
+    assert plan.is_complete
+    assert plan.open_domain is None
     assert plan.reason.code == "UpToDate"
 
 
@@ -70,7 +70,7 @@ def test_ordinals_go_from_the_highest() -> None:
     fast = update(spread(4, maxUnavailable="50%"))
     fast.turn()
     fast.turn()
-    assert [one.metadata.name for one in fast.decide()[1].pods] == ["db-3", "db-2"]
+    assert [evicted.metadata.name for evicted in fast.decide()[1].pods] == ["db-3", "db-2"]
 
 
 def test_a_partition_keeps_its_pods() -> None:
@@ -80,7 +80,7 @@ def test_a_partition_keeps_its_pods() -> None:
     for _ in range(30):
         plan = town.turn()
         town.live()
-    assert plan.complete
+    assert plan.is_complete
     assert sorted(town.evicted) == ["db-2", "db-3"]
 
 
@@ -98,12 +98,12 @@ def test_each_domain_says_where_it_is() -> None:
         "d": "Later",
     }
     assert (status.progress, status.reason) == ("1/4", "Updating")
-    assert {one.type: one.status for one in status.conditions} == {
+    assert {condition.type: condition.status for condition in status.conditions} == {
         "Complete": "False",
         "Progressing": "True",
     }
     played(town)
-    assert {one.type: one.status for one in town.item.status.conditions} == {
+    assert {condition.type: condition.status for condition in town.item.status.conditions} == {
         "Complete": "True",
         "Progressing": "False",
     }
@@ -117,18 +117,18 @@ def test_between_domains_is_a_pause() -> None:
         town.live()
     plan = town.turn()
     assert plan.reason.code == "PausedBetweenDomains"
-    assert (plan.opened, plan.following) == (None, "b")
-    assert plan.again is not None
-    assert 0 < plan.again <= 300
+    assert (plan.open_domain, plan.next_domain) == (None, "b")
+    assert plan.retry_after is not None
+    assert 0 < plan.retry_after <= 300
     town.time += 300
-    assert town.turn().opened == "b"
+    assert town.turn().open_domain == "b"
 
 
 def test_the_first_domain_does_not_wait() -> None:
     """A pause is between domains: what was never worked on does not make anybody wait."""
     town = update(spread(1, 1, pauseSeconds=300))
     town.turn()
-    assert town.turn().opened == "a"
+    assert town.turn().open_domain == "a"
 
 
 def test_an_unready_pod_elsewhere_stops_it() -> None:
@@ -138,18 +138,18 @@ def test_an_unready_pod_elsewhere_stops_it() -> None:
         town.turn()
         town.live()
     assert town.opened == "a"
-    hurt = next(one for one in town.pods if one.zone == "c")
+    hurt = next(ordinal for ordinal in town.pods if ordinal.zone == "c")
     hurt.ready = False
     hurt.revision = "2"
     plan = town.turn()
-    assert (plan.opened, plan.current) == (None, "a")
+    assert (plan.open_domain, plan.current_domain) == (None, "a")
     assert plan.reason.code == "PodsNotReady"
     assert "domain c has 2 Ready pods of 3" in plan.reason.message
     before = list(town.evicted)
     town.turn()
     assert town.evicted == before
     hurt.ready = True
-    assert town.turn().opened == "a"
+    assert town.turn().open_domain == "a"
 
 
 def test_a_domain_that_is_out_stops_it_and_is_left_alone() -> None:
@@ -164,7 +164,7 @@ def test_a_domain_that_is_out_stops_it_and_is_left_alone() -> None:
         plan = town.turn()
         town.live()
     assert town.evicted == before
-    assert plan.current == "b"
+    assert plan.current_domain == "b"
     town.down = set()
     played(town)
     assert len(town.evicted) == len(set(town.evicted)) == 9
@@ -173,9 +173,9 @@ def test_a_domain_that_is_out_stops_it_and_is_left_alone() -> None:
 def test_broken_pods_are_repaired_by_the_update() -> None:
     """A revision that never gets Ready, in two domains, does not stop the one that mends it."""
     town = spread(2, 2, 2)
-    for one in town.pods:
-        if one.zone in "bc":
-            one.ready = False
+    for ordinal in town.pods:
+        if ordinal.zone in "bc":
+            ordinal.ready = False
     update(town)
     order = played(town, broken="1")
     assert order[0] == "b"
@@ -190,14 +190,14 @@ def test_a_pod_that_breaks_elsewhere_is_mended_first() -> None:
     for _ in range(4):
         town.turn()
         town.live()
-    hurt = next(one for one in town.pods if one.zone == "b")
+    hurt = next(ordinal for ordinal in town.pods if ordinal.zone == "b")
     hurt.ready, hurt.stuck = False, True
     town.time += 60
     while town.lacking() != {"b"}:
-        assert town.turn().opened != "b"
+        assert town.turn().open_domain != "b"
         town.live()
     before = len(town.evicted)
-    assert town.turn().opened == "b"
+    assert town.turn().open_domain == "b"
     town.turn()
     assert town.evicted[before:] == [town.name(hurt)]
     assert played(town)
@@ -209,10 +209,10 @@ def test_a_pod_that_is_starting_is_not_broken() -> None:
     town.pods[1].ready = False
     town.turn()
     plan = town.turn()
-    assert (plan.opened, plan.reason.code, plan.following) == (None, "PodsNotReady", "a")
-    assert plan.again == 60.0
+    assert (plan.open_domain, plan.reason.code, plan.next_domain) == (None, "PodsNotReady", "a")
+    assert plan.retry_after == 60.0
     town.time += 60
-    assert town.turn().opened == "b"
+    assert town.turn().open_domain == "b"
 
 
 def test_a_broken_update_stays_in_its_domain() -> None:
@@ -222,7 +222,7 @@ def test_a_broken_update_stays_in_its_domain() -> None:
         plan = town.turn()
         town.live(broken="2")
     assert town.evicted == ["db-6"]
-    assert (plan.current, plan.reason.code) == ("a", "Updating")
+    assert (plan.current_domain, plan.reason.code) == ("a", "Updating")
     assert "2 of 3 Ready" in plan.reason.message
 
 
@@ -233,7 +233,7 @@ def test_a_rollback_takes_the_newest_first() -> None:
         town.turn()
         town.live()
     assert town.evicted == ["db-4", "db-1", "db-3", "db-0"]
-    town.wanted = "1"
+    town.update_revision = "1"
     order = played(town)
     assert order == ["a", "b"]
     assert town.evicted[4:] == ["db-0", "db-3", "db-1", "db-4"]
@@ -246,7 +246,7 @@ def test_a_rollback_is_told() -> None:
     while town.opened != "b":
         town.turn()
         town.live()
-    town.wanted = "1"
+    town.update_revision = "1"
     town.turn()
     assert town.turn().reason.code == "RollingBack"
 
@@ -260,10 +260,10 @@ def test_paused_is_closed() -> None:
     paused = rollout(paused=True)
     town.item = type(paused)(metadata=paused.metadata, spec=paused.spec, status=town.item.status)
     plan = town.turn()
-    assert (plan.opened, plan.current, plan.reason.code) == (None, "a", "Paused")
+    assert (plan.open_domain, plan.current_domain, plan.reason.code) == (None, "a", "Paused")
     running = rollout()
     town.item = type(paused)(metadata=paused.metadata, spec=running.spec, status=town.item.status)
-    assert town.turn().opened == "a"
+    assert town.turn().open_domain == "a"
 
 
 def test_another_budget_is_asked_before_anybody_is_evicted() -> None:
@@ -275,15 +275,15 @@ def test_another_budget_is_asked_before_anybody_is_evicted() -> None:
     assert town.opened == "a"
     _, chosen = town.decide()
     assert not chosen.pods
-    assert chosen.against is not None
-    assert "the budget all" in chosen.against.reason.message
+    assert chosen.refusal is not None
+    assert "the budget all" in chosen.refusal.reason.message
 
 
 def test_trouble_closes_everything() -> None:
     """Whatever is wrong with the workload, nothing is open and the reason is told."""
     why = Reason(code="WorkloadNotFound", message="there is no StatefulSet db")
-    plan = planned(RolloutView(item=rollout(), trouble=why))
-    assert (plan.opened, plan.reason, plan.moving) == (None, why, False)
+    plan = plan_rollout(RolloutView(rollout=rollout(), blocking_reason=why))
+    assert (plan.open_domain, plan.reason, plan.is_progressing) == (None, why, False)
 
 
 def test_any_order_of_pods_gives_the_same_plan() -> None:
@@ -295,20 +295,21 @@ def test_any_order_of_pods_gives_the_same_plan() -> None:
     plans = set()
     for seed in range(20):
         random.Random(seed).shuffle(pods)
-        made = planned(
+        plan = plan_rollout(
             RolloutView(
-                item=view.item,
+                rollout=view.rollout,
                 workload=view.workload,
                 pods=tuple(pods),
-                needs=view.needs,
-                opened=view.opened,
+                desired_ready=view.desired_ready,
+                open_domain=view.open_domain,
                 now=view.now,
             )
         )
-        plans.add((made.opened, made.current, made.following, made.reason))
+        plans.add((plan.open_domain, plan.current_domain, plan.next_domain, plan.reason))
     assert len(plans) == 1
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(
     counts=st.lists(st.integers(0, 4), min_size=2, max_size=4).filter(any),
@@ -328,25 +329,27 @@ def test_one_domain_at_a_time_whatever_happens(
         quiet = step > 60
         before = town.lacking()
         taken = len(town.evicted)
-        ready = {town.name(one) for one in town.pods if one.there and one.ready}
+        ready = {town.name(ordinal) for ordinal in town.pods if ordinal.there and ordinal.ready}
         town.turn(crash_after=3 if quiet else rng.randrange(4))
         for name in town.evicted[taken:]:
-            one = town.pods[int(name.removeprefix("db-"))]
+            ordinal = town.pods[int(name.removeprefix("db-"))]
             if name in ready:
-                assert before <= {one.zone}
+                assert before <= {ordinal.zone}
         if town.done() and quiet and town.item.status.reason == "UpToDate":
             break
         if rng.random() < 0.7 or quiet:
             town.live()
         if not quiet:
             if rng.random() < 0.1:
-                town.wanted = rng.choice("12345")
-                for one in town.pods:
-                    one.stuck = one.stuck and one.revision != town.wanted
+                town.update_revision = rng.choice("12345")
+                for ordinal in town.pods:
+                    ordinal.stuck = ordinal.stuck and ordinal.revision != town.update_revision
             if rng.random() < 0.1:
                 hurt = rng.choice(town.pods)
                 hurt.ready = False
-                hurt.stuck = hurt.there and hurt.revision != town.wanted and rng.random() < 0.5
+                hurt.stuck = (
+                    hurt.there and hurt.revision != town.update_revision and rng.random() < 0.5
+                )
             if rng.random() < 0.1:
                 town.down = {rng.choice("abcd")} if rng.random() < 0.5 else set()
         else:

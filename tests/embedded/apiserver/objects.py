@@ -59,13 +59,13 @@ def contents(state: State, kind: str = KIND) -> dict[str, bytes]:
 
 def frames(*chunks: bytes | None) -> list[tuple[str, str, int]]:
     """The events in chunks of a stream: type, key, version."""
-    found = []
+    events = []
     for line in b"".join(chunk or b"" for chunk in chunks).splitlines():
         event = msgspec.json.decode(line)
         meta = event["object"]["metadata"]
         key = "/".join(filter(None, (meta.get("namespace"), meta["name"])))
-        found.append((event["type"], key, int(meta["resourceVersion"])))
-    return found
+        events.append((event["type"], key, int(meta["resourceVersion"])))
+    return events
 
 
 def keys(entries: Iterable[Entry]) -> list[str]:

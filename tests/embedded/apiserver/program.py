@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import resource
 import socket
 import ssl
 import subprocess
@@ -132,12 +133,12 @@ def running(folder: Path) -> Iterator[Program]:
             time.sleep(0.01)
         config = json.loads(kubeconfig.read_text())
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        place = urlsplit(cluster["server"])
+        server = urlsplit(cluster["server"])
         yield Program(
             pid=process.pid,
             folder=folder,
-            host=place.hostname or "",
-            port=place.port or 0,
+            host=server.hostname or "",
+            port=server.port or 0,
             authority=base64.b64decode(cluster["certificate-authority-data"]).decode(),
             token=user["token"],
         )
@@ -147,3 +148,14 @@ def running(folder: Path) -> Iterator[Program]:
         process.wait(30)
     assert process.returncode == 0, log.read_text()
     assert b"Traceback" not in log.read_bytes(), log.read_text()
+
+
+@contextmanager
+def descriptors(soft: int) -> Iterator[None]:
+    """How many files this process and those it starts may open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, before[1]), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -15,8 +15,8 @@ from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim
 from zonewise.embedded.cluster import EmbeddedCluster
-from zonewise.embedded.components.workloads.jobs.plan import finished
-from zonewise.embedded.components.workloads.jobs.views import Job
+from zonewise.embedded.components.workloads.jobs.objects import Job
+from zonewise.embedded.components.workloads.jobs.plan import finished_condition
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -28,11 +28,11 @@ ZONE = "topology.kubernetes.io/zone"
 
 def chart(name: str) -> list[Obj]:
     """The objects of a chart, in the namespace ``default`` as a client would send them."""
-    found = [obj for obj in yaml.safe_load_all((CHARTS / f"{name}.yaml").read_text()) if obj]
-    for obj in found:
+    objects = [obj for obj in yaml.safe_load_all((CHARTS / f"{name}.yaml").read_text()) if obj]
+    for obj in objects:
         if not obj["kind"].startswith("Cluster") and obj["kind"] != "IngressClass":
             obj["metadata"].setdefault("namespace", "default")
-    return found
+    return objects
 
 
 def nodes() -> list[Obj]:
@@ -62,13 +62,15 @@ async def backed(cluster: EmbeddedCluster, service: str) -> int:
     """How many ready endpoints a Service has."""
     label = f"kubernetes.io/service-name={service}"
     slices = await cluster.client.list(EndpointSlice, "default", label_selector=label)
-    return sum(one.conditions.ready is True for piece in slices for one in piece.endpoints or ())
+    return sum(
+        endpoint.conditions.ready is True for piece in slices for endpoint in piece.endpoints or ()
+    )
 
 
 async def budget(cluster: EmbeddedCluster, name: str) -> tuple[int, int, int]:
     """Expected, healthy and allowed pods of a budget."""
-    found = await cluster.client.get(PodDisruptionBudget, name, "default")
-    status = found.status
+    pdb = await cluster.client.get(PodDisruptionBudget, name, "default")
+    status = pdb.status
     return status.expected_pods, status.current_healthy, status.disruptions_allowed
 
 
@@ -77,8 +79,11 @@ async def test_a_web_application_comes_up() -> None:
     async with whole([*nodes(), *chart("web-application")]) as cluster:
         await settled(cluster)
         await asyncio.sleep(10)
-        found = await cluster.client.get(Deployment, "storefront", "default")
-        conditions = {one.type: (one.status, one.reason) for one in found.status.conditions}
+        deployment = await cluster.client.get(Deployment, "storefront", "default")
+        conditions = {
+            condition.type: (condition.status, condition.reason)
+            for condition in deployment.status.conditions
+        }
         assert conditions == {
             "Available": ("True", "MinimumReplicasAvailable"),
             "Progressing": ("True", "NewReplicaSetAvailable"),
@@ -92,18 +97,23 @@ async def test_a_web_application_comes_up() -> None:
         assert claim.status.phase == "Bound"
 
 
+@pytest.mark.slow
 async def test_a_replicated_database_comes_up() -> None:
     """One pod and one volume per zone, in order; its Jobs run, its backup makes the next ones."""
     async with whole([*nodes(), *chart("postgresql")]) as cluster:
         await settled(cluster)
         await asyncio.sleep(10)
-        found = await cluster.client.get(StatefulSet, "orders-postgresql", "default")
-        assert found.status.available_replicas == 3
+        stateful_set = await cluster.client.get(StatefulSet, "orders-postgresql", "default")
+        assert stateful_set.status.available_replicas == 3
         assert await zones(cluster, **{"app.kubernetes.io/name": "postgresql"}) == ["a", "b", "c"]
         claims = await cluster.client.list(PersistentVolumeClaim, "default")
-        data = {one.metadata.name: one for one in claims if one.metadata.name.startswith("data-")}
+        data = {
+            claim.metadata.name: claim
+            for claim in claims
+            if claim.metadata.name.startswith("data-")
+        }
         assert sorted(data) == [f"data-orders-postgresql-{number}" for number in range(3)]
-        assert {one.status.phase for one in data.values()} == {"Bound"}
+        assert {claim.status.phase for claim in data.values()} == {"Bound"}
         for number in range(3):
             pod = await cluster.client.get(Pod, f"orders-postgresql-{number}", "default")
             claim = data[f"data-orders-postgresql-{number}"]
@@ -113,16 +123,16 @@ async def test_a_replicated_database_comes_up() -> None:
         assert await backed(cluster, "orders-postgresql-hl") == 3
         assert await budget(cluster, "orders-postgresql") == (3, 3, 1)
         schema = await cluster.client.get(Job, "orders-postgresql-schema", "default")
-        end = finished(schema)
+        end = finished_condition(schema)
         assert end is not None and end.type == "Complete"
         await asyncio.sleep(900)
         jobs = [
-            one
-            for one in await cluster.client.list(Job, "default")
-            if one.metadata.name.startswith("orders-postgresql-backup-")
+            job
+            for job in await cluster.client.list(Job, "default")
+            if job.metadata.name.startswith("orders-postgresql-backup-")
         ]
         assert len(jobs) == 2
-        assert all(finished(one) is not None for one in jobs)
+        assert all(finished_condition(job) is not None for job in jobs)
 
 
 async def test_a_pod_that_comes_again_finds_its_volume() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from tests.contract.embedded import embedded
-from tests.contract.replay import Replay, Said, disagreements, watch_disagreements
+from tests.contract.replay import Answer, Replay, disagreements, watch_disagreements
+from tests.system_guard import starts_programs
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "contract.jsonl.gz"
 STEPS: list[dict[str, Any]] = [
@@ -20,6 +21,7 @@ SCENARIOS = list(dict.fromkeys(step["scenario"] for step in STEPS))
 
 
 @pytest.fixture(scope="module")
+@starts_programs
 def kubeconfig() -> Iterator[Path]:
     with embedded() as path:
         yield path
@@ -29,14 +31,16 @@ def kubeconfig() -> Iterator[Path]:
 async def test_every_step_is_answered_as_by_a_real_server(scenario: str, kubeconfig: Path) -> None:
     """What a real server answered, the embedded one answers."""
     replay = Replay(kubeconfig)
-    found: list[str] = []
+    disagreed: list[str] = []
     try:
         for step in STEPS:
             if step["scenario"] == scenario:
-                found += [f"{step['step']}: {one}" for one in await replay.run(step)]
+                disagreed += [
+                    f"{step['step']}: {difference}" for difference in await replay.run(step)
+                ]
     finally:
         await replay.close()
-    assert not found
+    assert not disagreed
 
 
 def test_the_vectors_are_all_there() -> None:
@@ -58,48 +62,48 @@ REFUSAL = {
 @pytest.mark.parametrize(
     ("judge", "agreed", "other", "said"),
     [
-        ({}, {"status": 200}, {"status": 201}, Said(200, {}, OBJECT)),
+        ({}, {"status": 200}, {"status": 201}, Answer(200, {}, OBJECT)),
         (
             {},
             {"status": 404, "error": {"causes": [["R", "f"]], "name": "p"}},
             {"status": 404, "error": {"causes": [["R", "g"]], "name": "p"}},
-            Said(404, {}, REFUSAL),
+            Answer(404, {}, REFUSAL),
         ),
         (
             {},
             {"status": 404, "phrases": {"not found": True}},
             {"status": 404, "phrases": {"not here": True}},
-            Said(404, {}, REFUSAL),
+            Answer(404, {}, REFUSAL),
         ),
         (
             {},
             {"status": 200, "fields": {"/spec/a": 1, "/spec/b": None}},
             {"status": 200, "fields": {"/spec/a": 2, "/spec/b": None}},
-            Said(200, {}, OBJECT),
+            Answer(200, {}, OBJECT),
         ),
         (
             {"whole": ["/spec"]},
             {"status": 200, "whole": {"kind": "Pod", "metadata": {"name": "p"}}},
             {"status": 200, "whole": {"kind": "Pod", "metadata": {"name": "q"}}},
-            Said(200, {}, OBJECT),
+            Answer(200, {}, OBJECT),
         ),
         (
             {"items": "ordered"},
             {"status": 200, "items": ["p"]},
             {"status": 200, "items": ["p", "q"]},
-            Said(200, {}, {"items": [OBJECT]}),
+            Answer(200, {}, {"items": [OBJECT]}),
         ),
         (
             {"relations": [["newer", "/metadata/resourceVersion", "rv"]]},
             {"status": 200, "relations": {"newer /metadata/resourceVersion rv": True}},
             {"status": 200, "relations": {"newer /metadata/resourceVersion rv": False}},
-            Said(200, {}, OBJECT),
+            Answer(200, {}, OBJECT),
         ),
     ],
     ids=["status", "error", "phrases", "fields", "whole", "items", "relations"],
 )
 def test_an_answer_that_differs_is_noticed(
-    judge: dict[str, Any], agreed: dict[str, Any], other: dict[str, Any], said: Said
+    judge: dict[str, Any], agreed: dict[str, Any], other: dict[str, Any], said: Answer
 ) -> None:
     """A judge that cannot say no is none."""
     known = {"rv": "6"}

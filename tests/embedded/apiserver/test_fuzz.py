@@ -22,6 +22,7 @@ import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.embedded.apiserver.program import Answered, Program, running, say
+from tests.system_guard import starts_programs
 
 MIB = 1024 * 1024
 GROWTH = 96 * 1024  # KiB that all these attacks together may leave behind
@@ -43,15 +44,16 @@ quickly = settings(
 
 
 @pytest.fixture(scope="module")
+@starts_programs
 def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """The server that all attacks go to; it must survive them and stop in order."""
-    with running(tmp_path_factory.mktemp("fuzz") / "data") as found:
+    with running(tmp_path_factory.mktemp("fuzz") / "data") as started:
         for path, content in SEEDS:
-            found.ask("POST", path, content)
-        before = found.memory()
-        yield found
+            started.ask("POST", path, content)
+        before = started.memory()
+        yield started
         hang_up()
-        assert found.memory() - before < GROWTH
+        assert started.memory() - before < GROWTH
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +61,9 @@ def stranger(program: Program) -> str:
     """The token of a service account that may do nothing."""
     path = f"{SPACE}/serviceaccounts"
     program.ask("POST", path, {"metadata": {"name": "stranger"}})
-    asked: Any = program.ask("POST", f"{path}/stranger/token", {"spec": {}})
-    found: str = asked["status"]["token"]
-    return found
+    request: Any = program.ask("POST", f"{path}/stranger/token", {"spec": {}})
+    token: str = request["status"]["token"]
+    return token
 
 
 POD = {
@@ -164,24 +166,24 @@ values = st.recursive(
 def judged(answer: Answered) -> Answered:
     """An answer that is no failure of the server's own."""
     if answer.status >= 500 and answer.body:
-        said = answer.json()
-        assert said["kind"] == "Status", answer
-        assert answer.status in (500, 501) and KNOWN.search(said["message"]), answer
+        status = answer.json()
+        assert status["kind"] == "Status", answer
+        assert answer.status in (500, 501) and KNOWN.search(status["message"]), answer
     return answer
 
 
-KEPT: list[ssl.SSLSocket] = []
+REUSED: list[ssl.SSLSocket] = []
 
 
 def attack(program: Program, request: bytes) -> Answered:
     """Send a request, on the connection of the last one if that is still good."""
     answer = Answered(0, b"", b"")
-    if KEPT:
-        answer = say(KEPT[0], request)
+    if REUSED:
+        answer = say(REUSED[0], request)
     if answer.status == 0:
         hang_up()
-        KEPT.append(program.connect())
-        answer = say(KEPT[0], request)
+        REUSED.append(program.connect())
+        answer = say(REUSED[0], request)
     if answer.ends:
         hang_up()
     return judged(answer)
@@ -189,31 +191,31 @@ def attack(program: Program, request: bytes) -> Answered:
 
 def hang_up() -> None:
     """Forget the kept connection."""
-    while KEPT:
-        KEPT.pop().close()
+    while REUSED:
+        REUSED.pop().close()
 
 
 def state(program: Program) -> dict[str, Any]:
     """Versions of all there is, for those who must not have changed anything."""
-    found = {}
+    versions = {}
     for kind in ("configmaps", "secrets", "services", "pods", "namespaces", "serviceaccounts"):
         for item in program.ask("GET", f"/api/v1/{kind}")["items"]:
             meta = item["metadata"]
-            found[f"{kind} {meta.get('namespace')}/{meta['name']}"] = meta["resourceVersion"]
+            versions[f"{kind} {meta.get('namespace')}/{meta['name']}"] = meta["resourceVersion"]
     for kind in ("clusterroles", "clusterrolebindings", "roles", "rolebindings"):
         for item in program.ask("GET", f"/apis/rbac.authorization.k8s.io/v1/{kind}")["items"]:
             meta = item["metadata"]
-            found[f"{kind} {meta.get('namespace')}/{meta['name']}"] = meta["resourceVersion"]
-    return found
+            versions[f"{kind} {meta.get('namespace')}/{meta['name']}"] = meta["resourceVersion"]
+    return versions
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where in a value something could be replaced."""
-    found = [path] if path else []
+    paths = [path] if path else []
     if isinstance(value, dict | list):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            found += places(item, (*path, key))
-    return found
+            paths += places(item, (*path, key))
+    return paths
 
 
 def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
@@ -259,9 +261,9 @@ def test_odd_bytes(program: Program, data: st.DataObject) -> None:
         text[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
     kind = data.draw(st.sampled_from(TYPES))
     method = data.draw(st.sampled_from(["POST", "PUT", "PATCH", "DELETE"]))
-    place = path if method == "POST" else f"{SPACE}/configmaps/spare?fieldManager=f"
+    target = path if method == "POST" else f"{SPACE}/configmaps/spare?fieldManager=f"
     headers = (("Content-Type", kind),)
-    attack(program, program.render(method, place, bytes(text), headers=headers))
+    attack(program, program.render(method, target, bytes(text), headers=headers))
 
 
 @quickly
@@ -492,8 +494,8 @@ def test_deep_nesting(program: Program, name: str) -> None:
     """What nests without end, or multiplies, is refused and costs little."""
     kind, body = nested()[name]
     headers, before = (("Content-Type", kind),), program.memory()
-    one = f"{SPACE}/configmaps/victim?fieldManager=f"
-    for method, path in (("POST", f"{SPACE}/configmaps"), ("PATCH", one), ("PUT", one)):
+    victim = f"{SPACE}/configmaps/victim?fieldManager=f"
+    for method, path in (("POST", f"{SPACE}/configmaps"), ("PATCH", victim), ("PUT", victim)):
         answer = attack(program, program.render(method, path, body, headers=headers))
         assert 400 <= answer.status < 500 or (answer.status, name) == (500, "strategic"), answer
     assert program.memory() - before < 64 * 1024
@@ -534,11 +536,11 @@ def test_stranger_changes_and_sees_nothing(program: Program, stranger: str) -> N
     body = b'{"metadata":{"name":"victim","namespace":"default"}}'
     with program.connect() as link:
         for root in groups:
-            for one in program.ask("GET", root)["resources"]:
-                name, _, below = one["name"].partition("/")
+            for resource in program.ask("GET", root)["resources"]:
+                name, _, below = resource["name"].partition("/")
                 if name.startswith("selfsubject"):
                     continue
-                space = "/namespaces/default" if one["namespaced"] else ""
+                space = "/namespaces/default" if resource["namespaced"] else ""
                 item = f"{root}{space}/{name}/victim{'/' + below if below else ''}"
                 whole = item if below else f"{root}{space}/{name}"
                 for method, path in (
@@ -571,8 +573,8 @@ def test_stranger_cannot_become_another(
 def test_still_there(program: Program) -> None:
     """After all that the server takes and shows objects as before."""
     path = f"{SPACE}/configmaps"
-    made = program.ask("POST", path, {"metadata": {"name": "after"}, "data": {"a": "b"}})
-    assert program.ask("GET", f"{path}/after") == made
+    created = program.ask("POST", path, {"metadata": {"name": "after"}, "data": {"a": "b"}})
+    assert program.ask("GET", f"{path}/after") == created
     assert program.ask("GET", f"{path}/victim")["data"]["a"] == "b"
     assert program.ask("GET", f"{SPACE}/secrets/victim")["data"] == {"a": "aGlkZGVuLXdvcmQ="}
 

@@ -98,7 +98,7 @@ async def test_formats_and_rules_of_custom_resources_refuse_them() -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     async with virtual_cluster({}) as cluster:
         assert await code(cluster, path, definition) == 201
-        await until(lambda: cluster.server.registry.of("db.example/v1", "Ring") is not None)
+        await until(lambda: cluster.server.registry.by_kind("db.example/v1", "Ring") is not None)
         for name, (_, value) in FIELDS.items():
             head = {"apiVersion": "db.example/v1", "kind": "Ring", "metadata": {"name": name}}
             assert (name, await code(cluster, RINGS, head | {"spec": {name: value}})) == (name, 422)

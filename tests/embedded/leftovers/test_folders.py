@@ -14,7 +14,7 @@ import pytest
 from zonewise.embedded.leftovers.folders import (
     MARKER,
     keep_folder,
-    remove_left_folders,
+    remove_stale_folders,
     temporary_folder,
 )
 
@@ -33,7 +33,7 @@ with temporary_folder() as folder:
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where temporary folders are made."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("zonewise.embedded.leftovers.volumes.FOLDER", tmp_path / "records")
+    monkeypatch.setattr("zonewise.embedded.leftovers.volumes.RECORDS", tmp_path / "records")
     return tmp_path
 
 
@@ -54,6 +54,7 @@ def other_program(temporary: Path) -> Iterator[tuple[subprocess.Popen[str], Path
         process.communicate()
 
 
+@pytest.mark.system
 def test_the_folder_of_a_killed_program_is_removed_by_the_next(temporary: Path) -> None:
     """And that of a living one is left alone."""
     with other_program(temporary) as (killed, left), other_program(temporary) as (_, used):
@@ -64,18 +65,19 @@ def test_the_folder_of_a_killed_program_is_removed_by_the_next(temporary: Path) 
             assert not left.exists()
             assert (used / "kubeconfig").exists()
             assert (own / MARKER).exists()
-            remove_left_folders()
+            remove_stale_folders()
             assert own.exists()
         assert not own.exists()
 
 
+@pytest.mark.system
 def test_a_folder_that_became_a_data_folder_stays(temporary: Path) -> None:
     """Whoever gives the folder of a killed program as --data wants to keep it."""
     with other_program(temporary) as (killed, left):
         killed.kill()
         killed.wait()
         keep_folder(left)
-        remove_left_folders()
+        remove_stale_folders()
         assert (left / "kubeconfig").exists()
 
 
@@ -88,18 +90,19 @@ def test_other_folders_stay(temporary: Path) -> None:
     elsewhere.mkdir()
     (elsewhere / MARKER).touch()
     (temporary / "zonewise-link").symlink_to(elsewhere)
-    remove_left_folders()
+    remove_stale_folders()
     assert (data / "state.db").exists()
     assert (elsewhere / MARKER).exists()
 
 
+@pytest.mark.system
 def test_a_folder_with_something_mounted_stays(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is mounted there would be emptied with it."""
-    monkeypatch.setattr("zonewise.embedded.leftovers.folders._mounted_below", lambda _: True)
+    monkeypatch.setattr("zonewise.embedded.leftovers.folders._has_mounts_below", lambda _: True)
     with other_program(temporary) as (killed, left):
         killed.kill()
         killed.wait()
-        remove_left_folders()
+        remove_stale_folders()
         assert (left / "kubeconfig").exists()

@@ -20,7 +20,7 @@ import os, sys
 from pathlib import Path
 from tests.embedded.leftovers.test_volumes import mount_volumes
 from zonewise.embedded.leftovers import volumes
-volumes.FOLDER = Path(sys.argv[1])
+volumes.RECORDS = Path(sys.argv[1])
 volumes.VolumeRecord.claim(Path(sys.argv[2]))
 mount_volumes(Path(sys.argv[2]))
 os.kill(os.getpid(), 9)
@@ -38,34 +38,34 @@ def mount_volumes(folder: Path) -> None:
         with (pool / name).open("wb") as file:
             file.truncate(16 << 20)
     filesystems.make("ext4", pool / "vol-1.img")
-    with loops.attached(pool / "vol-1.img") as device:
+    with loops.attach(pool / "vol-1.img") as device:
         mounts.mount(device, node / "staged", "ext4", ())
     mounts.bind(node / "staged", node / "pod", readonly=False)
     mounts.bind(shared, node / "shared", readonly=False)
     mounts.bind(shared, node / "pod space", readonly=True)
     (node / "pod" / "file").write_text("kept")
-    with loops.attached(pool / "vol-2.img", keep=True):
+    with loops.attach(pool / "vol-2.img", keep=True):
         pass
 
 
 def left_in(folder: Path) -> tuple[int, int]:
     """How many mounts and devices there are."""
-    there = [one for one in mounts.table() if one.target.is_relative_to(folder)]
-    return len(there), len(loops.on_files_below(folder))
+    there = [mount for mount in mounts.read_table() if mount.target.is_relative_to(folder)]
+    return len(there), len(loops.find_below(folder))
 
 
 def take_away(folder: Path) -> None:
-    for one in reversed(mounts.table()):
-        if one.target.is_relative_to(folder):
-            mounts.unmount(one.target)
-    for device in loops.on_files_below(folder):
+    for mount in reversed(mounts.read_table()):
+        if mount.target.is_relative_to(folder):
+            mounts.unmount(mount.target)
+    for device in loops.find_below(folder):
         loops.detach(device)
 
 
 @pytest.fixture
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Records of this test alone; nothing stays mounted."""
-    monkeypatch.setattr(volumes, "FOLDER", tmp_path / "records")
+    monkeypatch.setattr(volumes, "RECORDS", tmp_path / "records")
     yield tmp_path / "records"
     take_away(tmp_path)
 
@@ -82,6 +82,7 @@ def kill_one(records: Path, folder: Path) -> None:
     assert left_in(folder) == (4, 2)
 
 
+@pytest.mark.system
 def test_the_next_cluster_cleans_up_after_a_killed_one(records: Path, tmp_path: Path) -> None:
     """In another folder or in the same one: neither mounts nor devices are left, the data is."""
     killed = tmp_path / "killed"
@@ -92,13 +93,14 @@ def test_the_next_cluster_cleans_up_after_a_killed_one(records: Path, tmp_path: 
         record.close()
         assert list(records.iterdir()) == []
         image = killed / "csi" / "pools" / "p" / "vol-1.img"
-        with loops.attached(image) as device:
+        with loops.attach(image) as device:
             mounts.mount(device, killed / "nodes" / "a-1" / "pod", "ext4", ())
         assert (killed / "nodes" / "a-1" / "pod" / "file").read_text() == "kept"
         take_away(killed)
         killed.rename(tmp_path / f"was-before-{following.name}")
 
 
+@pytest.mark.system
 def test_a_running_cluster_and_the_mounts_of_others_are_left_alone(
     records: Path, tmp_path: Path
 ) -> None:
@@ -117,6 +119,7 @@ def test_a_running_cluster_and_the_mounts_of_others_are_left_alone(
     assert left_in(living) == (0, 0)
 
 
+@pytest.mark.system
 def test_what_is_busy_stays_for_the_next_start(records: Path, tmp_path: Path) -> None:
     """A volume that a shell is in cannot go now; it goes when it can, and the record with it."""
     killed = tmp_path / "killed"
@@ -131,6 +134,7 @@ def test_what_is_busy_stays_for_the_next_start(records: Path, tmp_path: Path) ->
     assert list(records.iterdir()) == []
 
 
+@pytest.mark.system
 def test_a_folder_that_is_in_use_is_not_claimed_twice(records: Path, tmp_path: Path) -> None:
     """A second program in the same folder, which is about to be refused, unmounts nothing."""
     folder = tmp_path / "cluster"

@@ -9,7 +9,7 @@ import msgspec
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.api.objects.pod import Pod
-from zonewise.embedded.network.plan import NodeNetwork, PodPort, plan, routes
+from zonewise.embedded.network.plan import NodeNetwork, PodPort, plan_network, plan_routes
 
 
 def node(name: str, *addresses: str, zone: str = "a", **annotations: str) -> Node:
@@ -18,7 +18,9 @@ def node(name: str, *addresses: str, zone: str = "a", **annotations: str) -> Nod
     return msgspec.convert(
         {
             "metadata": {"name": name, "labels": labels, "annotations": notes},
-            "status": {"addresses": [{"type": "InternalIP", "address": one} for one in addresses]},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": address} for address in addresses]
+            },
         },
         Node,
     )
@@ -30,7 +32,7 @@ def pod(name: str, home: str, *addresses: str, phase: str = "Running", **spec: A
         {
             "metadata": {"name": name, "namespace": "shop"},
             "spec": {"nodeName": home, "containers": [{"name": "c", "ports": ports}], **spec},
-            "status": {"phase": phase, "podIPs": [{"ip": one} for one in addresses]},
+            "status": {"phase": phase, "podIPs": [{"ip": address} for address in addresses]},
         },
         Pod,
     )
@@ -50,13 +52,13 @@ def piece(home: str, address: str, *ports: dict[str, Any]) -> EndpointSlice:
 
 def test_a_pod_answers_on_its_own_ports_and_on_those_it_is_an_endpoint_with() -> None:
     """Ports come from containers and from slices, at each address of the pod."""
-    found = plan(
+    plan = plan_network(
         [node("n1", "172.16.0.2", "fd00::2")],
         [pod("web", "n1", "10.128.0.5", "fd01::5")],
         [piece("n1", "10.128.0.5", {"port": 53, "protocol": "UDP"})],
     )
     text = "shop/web on node n1 in zone a"
-    assert found == {
+    assert plan == {
         "n1": NodeNetwork(
             ("172.16.0.2", "fd00::2"),
             pods=frozenset({"10.128.0.5", "fd01::5"}),
@@ -71,7 +73,7 @@ def test_a_pod_answers_on_its_own_ports_and_on_those_it_is_an_endpoint_with() ->
 
 def test_who_is_not_there_has_no_address() -> None:
     """Pods that ended, wait or are elsewhere, and nodes that are not ours, have no network."""
-    found = plan(
+    plan = plan_network(
         [node("n1", "172.16.0.2"), node("theirs", "172.16.0.3", kubelet="none"), node("new")],
         [
             pod("done", "n1", "10.128.0.5", phase="Succeeded"),
@@ -81,12 +83,12 @@ def test_who_is_not_there_has_no_address() -> None:
         ],
         [],
     )
-    assert found == {"n1": NodeNetwork(("172.16.0.2",))}
+    assert plan == {"n1": NodeNetwork(("172.16.0.2",))}
 
 
 def test_garbage_and_what_is_claimed_twice() -> None:
     """What is no address is left out, and of two claims the first by name holds."""
-    found = plan(
+    plan = plan_network(
         [node("n2", "172.16.0.2"), node("n1", "172.16.0.2", "x", "127.0.0.1")],
         [
             pod("b", "n1", "10.128.0.5"),
@@ -95,33 +97,31 @@ def test_garbage_and_what_is_claimed_twice() -> None:
         ],
         [piece("n1", "no address", {"port": 1}), piece("n1", "10.128.0.9", {"port": None})],
     )
-    assert list(found) == ["n1"]
-    assert found["n1"].pods == {"10.128.0.5", "10.128.0.9"}
-    assert found["n1"].answers == {
-        PodPort("TCP", "10.128.0.5", 8080): "shop/a on node n1 in zone a"
-    }
+    assert list(plan) == ["n1"]
+    assert plan["n1"].pods == {"10.128.0.5", "10.128.0.9"}
+    assert plan["n1"].answers == {PodPort("TCP", "10.128.0.5", 8080): "shop/a on node n1 in zone a"}
 
 
 def test_pods_of_the_hosts_network_answer_at_the_node() -> None:
     """A pod in the host's network has the node's addresses and adds none."""
-    found = plan(
+    plan = plan_network(
         [node("n1", "172.16.0.2", zone="")],
         [pod("agent", "n1", "172.16.0.2", hostNetwork=True)],
         [],
     )
-    assert found["n1"].pods == frozenset()
-    said = {PodPort("TCP", "172.16.0.2", 8080): "shop/agent on node n1 in no zone"}
-    assert found["n1"].answers == said
+    assert plan["n1"].pods == frozenset()
+    answers = {PodPort("TCP", "172.16.0.2", 8080): "shop/agent on node n1 in no zone"}
+    assert plan["n1"].answers == answers
 
 
 def test_a_failed_node_is_cut_off() -> None:
     """Every address leads to its node, by way of the node's own of that family; or to nowhere."""
-    wanted = plan(
+    plan = plan_network(
         [node("n1", "172.16.0.2"), node("n2", "172.16.0.3", failed="true")],
         [pod("a", "n1", "10.128.0.5", "fd01::5"), pod("b", "n2", "10.128.1.5")],
         [],
     )
-    assert routes(wanted, {"n1": "w1", "n2": "w2"}) == {
+    assert plan_routes(plan, {"n1": "w1", "n2": "w2"}) == {
         "172.16.0.2": "dev w1",
         "10.128.0.5": "via 172.16.0.2 dev w1 onlink",
         "172.16.0.3": "",

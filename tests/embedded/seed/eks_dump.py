@@ -25,14 +25,17 @@ NAMESPACE = "shop"
 def eks_dump() -> list[Obj]:
     """All objects, as plain values."""
     nodes = [_node(number) for number in range(NODES)]
-    found: list[Obj] = [_made("Namespace", NAMESPACE, ""), *nodes]
-    found += [_class("gp2", default=True, expand=False), _class("gp3", default=False, expand=True)]
+    objects: list[Obj] = [_object("Namespace", NAMESPACE, ""), *nodes]
+    objects += [
+        _class("gp2", default=True, expand=False),
+        _class("gp3", default=False, expand=True),
+    ]
     for name, (replicas, cls) in STATEFUL.items():
-        found += _stateful(name, replicas, cls, nodes)
+        objects += _stateful(name, replicas, cls, nodes)
     for name, replicas in STATELESS.items():
-        found += _stateless(name, replicas, nodes)
-    found += _per_node("aws-node", nodes)
-    return found
+        objects += _stateless(name, replicas, nodes)
+    objects += _per_node("aws-node", nodes)
+    return objects
 
 
 def zone_of(node: Obj) -> str:
@@ -53,7 +56,7 @@ def _node(number: int) -> Obj:
         EBS_ZONE: zone,
     }
     size = {"cpu": "8", "memory": "32Gi", "pods": "58", "attachable-volumes-aws-ebs": "25"}
-    return _made(
+    return _object(
         "Node",
         name,
         "",
@@ -69,7 +72,7 @@ def _node(number: int) -> Obj:
 
 def _class(name: str, *, default: bool, expand: bool) -> Obj:
     marks = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
-    return _made(
+    return _object(
         "StorageClass",
         name,
         "",
@@ -94,7 +97,7 @@ def _stateful(name: str, replicas: int, cls: str, nodes: list[Obj]) -> list[Obj]
             "storageClassName": cls,
         },
     }
-    workload = _made(
+    workload = _object(
         "StatefulSet",
         name,
         version="apps/v1",
@@ -108,12 +111,12 @@ def _stateful(name: str, replicas: int, cls: str, nodes: list[Obj]) -> list[Obj]
         },
         status={"replicas": replicas, "readyReplicas": replicas},
     )
-    service = _made(
+    service = _object(
         "Service",
         name,
         spec={"clusterIP": "None", "selector": {"app": name}, "ports": [{"port": 9000}]},
     )
-    found = [workload, service]
+    objects = [workload, service]
     homes = [nodes[(len(name) + index * 7) % NODES] for index in range(replicas)]
     for index, node in enumerate(homes):
         pod, claim = f"{name}-{index}", f"data-{name}-{index}"
@@ -131,16 +134,18 @@ def _stateful(name: str, replicas: int, cls: str, nodes: list[Obj]) -> list[Obj]
             "nodeName": node["metadata"]["name"],
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
         }
-        found += [
-            _made("Pod", pod, labels=labels, owner=("StatefulSet", name), spec=spec, status=_RUNS),
+        objects += [
+            _object(
+                "Pod", pod, labels=labels, owner=("StatefulSet", name), spec=spec, status=_RUNS
+            ),
             _claim(claim, name, cls, volume),
             _volume(volume, claim, cls, zone_of(node), index),
         ]
-    return found
+    return objects
 
 
 def _claim(name: str, app: str, cls: str, volume: str) -> Obj:
-    return _made(
+    return _object(
         "PersistentVolumeClaim",
         name,
         labels={"app": app},
@@ -164,7 +169,7 @@ def _claim(name: str, app: str, cls: str, volume: str) -> Obj:
 def _volume(name: str, claim: str, cls: str, zone: str, index: int) -> Obj:
     keys = (EBS_ZONE, ZONE) if index % 2 else (EBS_ZONE,)
     needs = [{"key": key, "operator": "In", "values": [zone]} for key in keys]
-    return _made(
+    return _object(
         "PersistentVolume",
         name,
         "",
@@ -199,7 +204,7 @@ def _stateless(name: str, replicas: int, nodes: list[Obj]) -> list[Obj]:
     template, revision = _template(name), "7c5ddbdf54"
     labels = {"app": name, "pod-template-hash": revision}
     selected = {"matchLabels": {"app": name}}
-    deployment = _made(
+    deployment = _object(
         "Deployment",
         name,
         version="apps/v1",
@@ -207,7 +212,7 @@ def _stateless(name: str, replicas: int, nodes: list[Obj]) -> list[Obj]:
         spec={"replicas": replicas, "selector": selected, "template": template},
         status={"replicas": replicas, "readyReplicas": replicas},
     )
-    replica_set = _made(
+    replica_set = _object(
         "ReplicaSet",
         f"{name}-{revision}",
         version="apps/v1",
@@ -220,15 +225,15 @@ def _stateless(name: str, replicas: int, nodes: list[Obj]) -> list[Obj]:
             "template": {**template, "metadata": {"labels": labels}},
         },
     )
-    service = _made("Service", name, spec={"selector": {"app": name}, "ports": [{"port": 80}]})
-    budget = _made(
+    service = _object("Service", name, spec={"selector": {"app": name}, "ports": [{"port": 80}]})
+    budget = _object(
         "PodDisruptionBudget",
         name,
         version="policy/v1",
         spec={"maxUnavailable": 1, "selector": selected},
     )
     pods = [
-        _made(
+        _object(
             "Pod",
             f"{name}-{revision}-{index:05x}",
             labels=labels,
@@ -244,7 +249,7 @@ def _stateless(name: str, replicas: int, nodes: list[Obj]) -> list[Obj]:
 def _per_node(name: str, nodes: list[Obj]) -> list[Obj]:
     template = _template(name)
     selected = {"matchLabels": {"app": name}}
-    daemons = _made(
+    daemons = _object(
         "DaemonSet",
         name,
         "kube-system",
@@ -252,7 +257,7 @@ def _per_node(name: str, nodes: list[Obj]) -> list[Obj]:
         spec={"selector": selected, "template": template},
     )
     pods = [
-        _made(
+        _object(
             "Pod",
             f"{name}-{index:05x}",
             "kube-system",
@@ -282,7 +287,7 @@ def _template(name: str) -> Obj:
     return {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}
 
 
-def _made(
+def _object(
     kind: str,
     name: str,
     namespace: str = NAMESPACE,

@@ -14,16 +14,16 @@ from tests.embedded.whole_cluster import dumped, settled, whole
 from zonewise.api import Pod, StatefulSet
 from zonewise.api.errors import ConfigError
 from zonewise.api.objects.budgets import DomainRollout, TopologyDisruptionBudget
-from zonewise.embedded.seed.demo import shop
+from zonewise.embedded.seed.demo import shop_objects
 from zonewise.embedded.seed.dump_import import (
-    ANEW,
-    CALLS,
+    BUILT_IN,
+    ENDED,
     INVENTED,
     MALFORMED,
-    OVER,
-    STANDARD,
-    read,
-    shape,
+    NEEDS_SERVER,
+    RECREATED,
+    import_dump,
+    read_dump,
 )
 from zonewise.embedded.seed.nodes import NodeLayout
 from zonewise.runtime.cache import dump
@@ -31,7 +31,7 @@ from zonewise.runtime.cache import dump
 Obj = dict[str, Any]
 
 
-def made(kind: str, name: str = "x", version: str = "v1", **fields: Any) -> Obj:
+def build_object(kind: str, name: str = "x", version: str = "v1", **fields: Any) -> Obj:
     """An object as a server shows it."""
     meta = {
         "name": name,
@@ -53,20 +53,20 @@ def owned(kind: str) -> Obj:
 
 def only(obj: Obj, **flags: bool) -> Obj:
     """What becomes of one object."""
-    found = shape([obj], **flags)
-    (kept,) = [one for one in found.objects if one["kind"] == obj["kind"]]
-    return kept
+    imported = import_dump([obj], **flags)
+    (result,) = [item for item in imported.objects if item["kind"] == obj["kind"]]
+    return result
 
 
 def reason(obj: Obj, **flags: bool) -> str:
     """Why an object is left out."""
-    (left,) = shape([obj], **flags).left_out
-    return left.why
+    (left,) = import_dump([obj], **flags).left_out
+    return left.reason
 
 
 def test_what_the_other_server_wrote_is_stripped() -> None:
     """Identity, owners, finalizers, status and bookkeeping annotations are gone; the rest stays."""
-    deployment = made(
+    deployment = build_object(
         "Deployment",
         version="apps/v1",
         metadata={
@@ -99,7 +99,7 @@ def test_what_the_other_server_wrote_is_stripped() -> None:
 
 def test_of_a_node_its_size_stays() -> None:
     """Capacity, labels, cordon and its owner's taints stay; conditions, ranges, other taints go."""
-    node = made(
+    node = build_object(
         "Node",
         metadata={"labels": {"topology.kubernetes.io/zone": "a"}},
         spec={
@@ -118,21 +118,21 @@ def test_of_a_node_its_size_stays() -> None:
             "images": [{}],
         },
     )
-    kept = only(node)
-    assert kept["spec"] == {
+    imported = only(node)
+    assert imported["spec"] == {
         "taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}],
         "unschedulable": True,
     }
-    assert kept["status"] == {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "3920m"}}
-    assert kept["metadata"]["labels"] == {"topology.kubernetes.io/zone": "a"}
+    assert imported["status"] == {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "3920m"}}
+    assert imported["metadata"]["labels"] == {"topology.kubernetes.io/zone": "a"}
 
 
 def test_addresses_of_services_are_given_anew() -> None:
     """Cluster addresses go; a headless Service stays one; ports and wishes stay."""
     spec = {"clusterIP": "10.0.0.7", "clusterIPs": ["10.0.0.7"], "trafficDistribution": "x"}
-    assert only(made("Service", spec=spec))["spec"] == {"trafficDistribution": "x"}
+    assert only(build_object("Service", spec=spec))["spec"] == {"trafficDistribution": "x"}
     headless = {"clusterIP": "None", "clusterIPs": ["None"], "selector": {"a": "b"}}
-    assert only(made("Service", spec=headless))["spec"] == {
+    assert only(build_object("Service", spec=headless))["spec"] == {
         "clusterIP": "None",
         "selector": {"a": "b"},
     }
@@ -140,7 +140,7 @@ def test_addresses_of_services_are_given_anew() -> None:
 
 def test_tokens_and_priorities_are_admissions_again() -> None:
     """What admission put into a pod is taken out, so that admission here can put its own."""
-    pod = made(
+    pod = build_object(
         "Pod",
         metadata={"namespace": "n"},
         spec={
@@ -177,10 +177,10 @@ def test_what_the_server_merged_into_selectors_is_taken_out() -> None:
             }
         },
     }
-    kept = only(made("Pod", metadata={"namespace": "n"}, spec=spec))["spec"]
-    (constraint,) = kept["topologySpreadConstraints"]
+    imported = only(build_object("Pod", metadata={"namespace": "n"}, spec=spec))["spec"]
+    (constraint,) = imported["topologySpreadConstraints"]
     assert constraint["labelSelector"] == {"matchExpressions": [other]}
-    affinity = kept["affinity"]["podAntiAffinity"]
+    affinity = imported["affinity"]["podAntiAffinity"]
     (weighted,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
     assert weighted["podAffinityTerm"]["labelSelector"] == {"matchExpressions": [other]}
 
@@ -188,24 +188,27 @@ def test_what_the_server_merged_into_selectors_is_taken_out() -> None:
 @pytest.mark.parametrize(
     ("obj", "why"),
     [
-        (made("TopologyDisruptionBudget", metadata=owned("DomainRollout")), ANEW),
-        (made("PodLocator", metadata={"namespace": "n"}), ANEW),
-        (made("DisruptionLedger", metadata={"namespace": "n"}), ANEW),
-        (made("ReplicaSet", version="apps/v1", metadata=owned("Deployment")), ANEW),
-        (made("Pod", metadata=owned("ReplicaSet"), spec={"nodeName": "n1"}), ANEW),
-        (made("Pod", metadata=owned("Node")), "its node runs it by itself"),
-        (made("Pod", status={"phase": "Succeeded"}), OVER),
-        (made("Pod", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), "was being deleted"),
-        (made("Namespace", "kube-system"), STANDARD),
-        (made("Service", "kubernetes", metadata={"namespace": "default"}), STANDARD),
-        (made("PriorityClass", "system-node-critical"), STANDARD),
-        (made("ValidatingWebhookConfiguration"), CALLS),
+        (build_object("TopologyDisruptionBudget", metadata=owned("DomainRollout")), RECREATED),
+        (build_object("PodLocator", metadata={"namespace": "n"}), RECREATED),
+        (build_object("DisruptionLedger", metadata={"namespace": "n"}), RECREATED),
+        (build_object("ReplicaSet", version="apps/v1", metadata=owned("Deployment")), RECREATED),
+        (build_object("Pod", metadata=owned("ReplicaSet"), spec={"nodeName": "n1"}), RECREATED),
+        (build_object("Pod", metadata=owned("Node")), "its node runs it by itself"),
+        (build_object("Pod", status={"phase": "Succeeded"}), ENDED),
         (
-            made("Secret", type="kubernetes.io/service-account-token"),
+            build_object("Pod", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+            "was being deleted",
+        ),
+        (build_object("Namespace", "kube-system"), BUILT_IN),
+        (build_object("Service", "kubernetes", metadata={"namespace": "default"}), BUILT_IN),
+        (build_object("PriorityClass", "system-node-critical"), BUILT_IN),
+        (build_object("ValidatingWebhookConfiguration"), NEEDS_SERVER),
+        (
+            build_object("Secret", type="kubernetes.io/service-account-token"),
             "is a credential of the other cluster",
         ),
         (
-            made(
+            build_object(
                 "EndpointSlice",
                 metadata={
                     "labels": {
@@ -213,11 +216,14 @@ def test_what_the_server_merged_into_selectors_is_taken_out() -> None:
                     }
                 },
             ),
-            ANEW,
+            RECREATED,
         ),
-        (made("Node", spec={"taints": ["what?"]}), MALFORMED),
-        (made("Pod", spec={"volumes": 5}), MALFORMED),
-        (made("Pod", spec={"priorityClassName": "gold", "serviceAccountName": 5}), MALFORMED),
+        (build_object("Node", spec={"taints": ["what?"]}), MALFORMED),
+        (build_object("Pod", spec={"volumes": 5}), MALFORMED),
+        (
+            build_object("Pod", spec={"priorityClassName": "gold", "serviceAccountName": 5}),
+            MALFORMED,
+        ),
     ],
 )
 def test_what_cannot_live_here_is_left_out_with_a_reason(obj: Obj, why: str) -> None:
@@ -227,24 +233,26 @@ def test_what_cannot_live_here_is_left_out_with_a_reason(obj: Obj, why: str) -> 
 
 def test_what_an_operator_that_is_not_here_owns_stays() -> None:
     """Nobody here would make it again."""
-    assert only(made("TopologyDisruptionBudget", metadata=owned("Shop")))
+    assert only(build_object("TopologyDisruptionBudget", metadata=owned("Shop")))
 
 
 def test_events_are_not_mentioned() -> None:
     """They say what happened in the other cluster; nothing recreates them."""
-    found = shape([made("Event"), made("Event", version="events.k8s.io/v1")])
-    assert (found.objects, found.left_out) == ((), ())
+    imported = import_dump(
+        [build_object("Event"), build_object("Event", version="events.k8s.io/v1")]
+    )
+    assert (imported.objects, imported.left_out) == ((), ())
 
 
 def test_placement_is_kept_on_request() -> None:
     """With --keep-placement owned pods and ReplicaSets stay, without owners, for adoption."""
-    pod = made("Pod", metadata=owned("ReplicaSet"), spec={"nodeName": "n1"})
-    kept = only(pod, keep_placement=True)
-    assert kept["spec"] == {"nodeName": "n1"}
-    assert "ownerReferences" not in kept["metadata"]
-    assert only(made("ReplicaSet", metadata=owned("Deployment")), keep_placement=True)
-    pending = made("Pod", metadata=owned("ReplicaSet"), spec={})
-    assert reason(pending, keep_placement=True) == ANEW
+    pod = build_object("Pod", metadata=owned("ReplicaSet"), spec={"nodeName": "n1"})
+    imported = only(pod, keep_placement=True)
+    assert imported["spec"] == {"nodeName": "n1"}
+    assert "ownerReferences" not in imported["metadata"]
+    assert only(build_object("ReplicaSet", metadata=owned("Deployment")), keep_placement=True)
+    pending = build_object("Pod", metadata=owned("ReplicaSet"), spec={})
+    assert reason(pending, keep_placement=True) == RECREATED
 
 
 def test_what_is_referred_to_and_missing_is_invented() -> None:
@@ -254,7 +262,7 @@ def test_what_is_referred_to_and_missing_is_invented() -> None:
         "priorityClassName": "gold",
         "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}],
     }
-    workload = made(
+    workload = build_object(
         "StatefulSet",
         version="apps/v1",
         metadata={"namespace": "n"},
@@ -263,16 +271,16 @@ def test_what_is_referred_to_and_missing_is_invented() -> None:
             "volumeClaimTemplates": [{"spec": {"storageClassName": "fast"}}],
         },
     )
-    found = shape([workload])
-    assert {(one.kind, one.names) for one in found.invented} == {
+    imported = import_dump([workload])
+    assert {(difference.kind, difference.names) for difference in imported.invented} == {
         ("Namespace", ("n",)),
         ("ServiceAccount", ("n/robot",)),
         ("PriorityClass", ("gold",)),
         ("PersistentVolumeClaim", ("n/data",)),
         ("StorageClass", ("fast",)),
     }
-    assert {one.why for one in found.invented} == {INVENTED}
-    again = shape(found.objects)
+    assert {difference.reason for difference in imported.invented} == {INVENTED}
+    again = import_dump(imported.objects)
     assert again.invented == ()
 
 
@@ -280,7 +288,7 @@ def test_an_object_without_a_name_is_told_with_its_line() -> None:
     """A dump that is none is refused in one sentence that says where."""
     entries = dump.parse(b"apiVersion: v1\nkind: Node\nmetadata: {}\n", "d.yaml")
     with pytest.raises(ConfigError, match=r"^d\.yaml:1: this Node has no name$"):
-        list(read(entries))
+        list(read_dump(entries))
 
 
 @pytest.mark.parametrize(
@@ -298,7 +306,7 @@ def test_a_name_that_yaml_reads_as_something_else_is_told(metadata: str, says: s
     """One sentence with file and line says what was read and what to write instead."""
     text = f"apiVersion: v1\nkind: Pod\nmetadata: {metadata}\n"
     with pytest.raises(ConfigError, match=rf"^d\.yaml:1: {says}"):
-        list(read(dump.parse(text.encode(), "d.yaml")))
+        list(read_dump(dump.parse(text.encode(), "d.yaml")))
 
 
 @pytest.mark.asyncio
@@ -319,9 +327,9 @@ async def test_wrongly_typed_fields_of_a_dump_are_told_and_do_no_harm(kind: str)
     async with whole() as cluster:
         for fields in wrong:
             obj = {"apiVersion": version, "kind": kind, **fields}
-            found = shape([obj], keep_placement=True)
-            for refused in await cluster.seeder.plant(found.objects):
-                assert refused.why
+            imported = import_dump([obj], keep_placement=True)
+            for refused in await cluster.seeder.create(imported.objects):
+                assert refused.reason
 
 
 _VOLUME_FIELDS = ("claimRef", "csi", "driver", "name", "namespace", "nodeName", "volumeName")
@@ -374,11 +382,11 @@ values = st.recursive(
 def test_no_dump_makes_it_fail(kind: str, fields: Obj, meta: Obj, keep: bool) -> None:
     """However an object is formed, it is kept or left out, never a failure."""
     obj = {"apiVersion": "v1", "kind": kind, "metadata": {**meta, "name": "x"}, **fields}
-    found = shape([obj], keep_placement=keep)
+    imported = import_dump([obj], keep_placement=keep)
     assert (
-        len(found.objects)
-        - sum(len(one.names) for one in found.invented)
-        + sum(len(one.names) for one in found.left_out)
+        len(imported.objects)
+        - sum(len(difference.names) for difference in imported.invented)
+        + sum(len(difference.names) for difference in imported.left_out)
         == 1
     )
 
@@ -387,11 +395,11 @@ def test_no_dump_makes_it_fail(kind: str, fields: Obj, meta: Obj, keep: bool) ->
 @pytest.mark.looptime
 async def test_a_cluster_grows_again_from_its_dump() -> None:
     """A whole cluster's dump comes up with every workload Ready; nothing of it is refused."""
-    async with whole([*NodeLayout().nodes(), *shop()]) as cluster:
+    async with whole([*NodeLayout().nodes(), *shop_objects()]) as cluster:
         await settled(cluster)
         first = await dumped(cluster)
         pods = await places(cluster)
-    async with whole(shape(first).objects) as cluster:
+    async with whole(import_dump(first).objects) as cluster:
         await settled(cluster)
         assert len(await places(cluster)) == len(pods)
 
@@ -400,11 +408,11 @@ async def test_a_cluster_grows_again_from_its_dump() -> None:
 @pytest.mark.looptime
 async def test_with_placement_kept_every_pod_is_where_it_was() -> None:
     """Pods keep their names and nodes, workloads adopt them, and none is made in addition."""
-    async with whole([*NodeLayout().nodes(), *shop()]) as cluster:
+    async with whole([*NodeLayout().nodes(), *shop_objects()]) as cluster:
         await settled(cluster)
         first = await dumped(cluster)
         pods = await places(cluster)
-    async with whole(shape(first, keep_placement=True).objects) as cluster:
+    async with whole(import_dump(first, keep_placement=True).objects) as cluster:
         await settled(cluster)
         assert await places(cluster) == pods
         owners = [pod.metadata.controller for pod in await cluster.client.list(Pod)]
@@ -421,7 +429,7 @@ async def test_a_rollout_by_domain_goes_on_in_a_recreated_cluster(keep: bool) ->
         await settled(cluster)
         first = await dumped(cluster)
     assert "TopologyDisruptionBudget" in {obj["kind"] for obj in first}
-    async with whole(shape(first, keep_placement=keep).objects) as cluster:
+    async with whole(import_dump(first, keep_placement=keep).objects) as cluster:
         await settled(cluster)
         change = {"spec": {"template": {"metadata": {"annotations": {"version": "2"}}}}}
         await cluster.client.patch(StatefulSet, "foo", "default", change)

@@ -27,7 +27,7 @@ def test_zones_are_alike_and_nodes_are_not() -> None:
 @pytest.mark.parametrize(
     ("zones", "nodes", "cpus", "says"),
     [
-        (("",), 1, ("1",), "cannot be a zone"),
+        (("",), 1, ("1",), "is not a zone name"),
         (("a", "a"), 1, ("1",), "named twice"),
         ((), 1, ("1",), "there must be a zone"),
         (("a",), 1, (), "there must be a zone and a CPU"),

@@ -9,19 +9,19 @@ import pytest
 from tests.embedded.virtual_cluster import VirtualCluster, virtual_cluster
 
 from zonewise.embedded.seed import seed_marker
-from zonewise.embedded.seed.seeder import PATIENCE, Seeder, SeedRefused
+from zonewise.embedded.seed.seeder import RETRY_SECONDS, Seeder, SeedRefused
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
-def made(kind: str, name: str, version: str = "v1", **fields: Any) -> dict[str, Any]:
+def build_object(kind: str, name: str, version: str = "v1", **fields: Any) -> dict[str, Any]:
     """An object."""
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **fields}
 
 
 def config(name: str, namespace: str = "new") -> dict[str, Any]:
     """A ConfigMap in a namespace."""
-    return made("ConfigMap", name) | {"metadata": {"name": name, "namespace": namespace}}
+    return build_object("ConfigMap", name) | {"metadata": {"name": name, "namespace": namespace}}
 
 
 def seeder(cluster: VirtualCluster) -> Seeder:
@@ -29,7 +29,7 @@ def seeder(cluster: VirtualCluster) -> Seeder:
     return Seeder(cluster.client, cluster.server.registry)
 
 
-WIDGETS = made(
+WIDGETS = build_object(
     "CustomResourceDefinition",
     "widgets.example.com",
     "apiextensions.k8s.io/v1",
@@ -53,9 +53,14 @@ async def test_what_others_need_comes_first() -> None:
     """In whatever order objects are given, they find their namespace and their definition."""
     async with virtual_cluster({}) as cluster:
         written: list[str] = []
-        refused = await seeder(cluster).plant(
-            [made("Widget", "w", "example.com/v1"), config("c"), made("Namespace", "new"), WIDGETS],
-            written=lambda obj: written.append(obj["kind"]),
+        refused = await seeder(cluster).create(
+            [
+                build_object("Widget", "w", "example.com/v1"),
+                config("c"),
+                build_object("Namespace", "new"),
+                WIDGETS,
+            ],
+            on_created=lambda obj: written.append(obj["kind"]),
         )
         assert refused == []
         assert written == ["CustomResourceDefinition", "Namespace", "ConfigMap", "Widget"]
@@ -64,27 +69,27 @@ async def test_what_others_need_comes_first() -> None:
 async def test_what_is_there_is_left_as_it_is() -> None:
     """Planting again changes nothing, and is no refusal."""
     async with virtual_cluster({}) as cluster:
-        objects = [made("Namespace", "new"), config("c")]
-        await seeder(cluster).plant(objects)
+        objects = [build_object("Namespace", "new"), config("c")]
+        await seeder(cluster).create(objects)
         path = "/api/v1/namespaces/new/configmaps/c"
         before = (await cluster.client.raw("GET", path)).body
-        assert await seeder(cluster).plant(objects) == []
+        assert await seeder(cluster).create(objects) == []
         assert (await cluster.client.raw("GET", path)).body == before
 
 
 async def test_refusals_do_not_keep_others_out() -> None:
     """What is refused or unknown is told; no namespace means default."""
     async with virtual_cluster({}) as cluster:
-        refused = await seeder(cluster).plant(
+        refused = await seeder(cluster).create(
             [
                 config("Bad Name", "default"),
-                made("Gadget", "g", "example.com/v1"),
+                build_object("Gadget", "g", "example.com/v1"),
                 config("good", "default"),
                 config("homeless", "nowhere"),
-                made("ConfigMap", "unsaid"),
+                build_object("ConfigMap", "unsaid"),
             ]
         )
-        reasons = {(one.kind, one.name): one.why for one in refused}
+        reasons = {(refusal.kind, refusal.name): refusal.reason for refusal in refused}
         assert set(reasons) == {
             ("ConfigMap", "default/Bad Name"),
             ("ConfigMap", "nowhere/homeless"),
@@ -102,15 +107,15 @@ async def test_many_unknown_kinds_are_waited_for_together() -> None:
     async with virtual_cluster({}) as cluster:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        gadgets = [made("Gadget", f"g{number}", "example.com/v1") for number in range(300)]
-        assert len(await seeder(cluster).plant(gadgets)) == len(gadgets)
-        assert loop.time() - began < 2 * PATIENCE
+        gadgets = [build_object("Gadget", f"g{number}", "example.com/v1") for number in range(300)]
+        assert len(await seeder(cluster).create(gadgets)) == len(gadgets)
+        assert loop.time() - began < 2 * RETRY_SECONDS
 
 
 async def test_a_cluster_remembers_what_it_was_made_from() -> None:
     """Nothing is remembered before it was written, and the last word counts."""
     async with virtual_cluster({}) as cluster:
-        assert await seed_marker.recorded(cluster.client) is None
-        await seed_marker.record(cluster.client, "a test")
-        await seed_marker.record(cluster.client, "another test")
-        assert await seed_marker.recorded(cluster.client) == "another test"
+        assert await seed_marker.read_origin(cluster.client) is None
+        await seed_marker.record_origin(cluster.client, "a test")
+        await seed_marker.record_origin(cluster.client, "another test")
+        assert await seed_marker.read_origin(cluster.client) == "another test"

@@ -470,9 +470,14 @@ async def test_an_address_that_is_none(server: str) -> None:
 
 async def test_a_closed_transport_can_be_closed_again() -> None:
     """Closing twice, or before the first request, does no harm."""
-    transport = HttpsTransport(ClusterConfig(server="https://127.0.0.1:1"))
-    await transport.close()
-    await transport.close()
+    with web(always(Reply(200))) as server:
+        transport = HttpsTransport(ClusterConfig(server=server.url))
+        await transport.close()
+        response = await transport.send(Request(method="GET", path="/version"))
+        assert response.status == 200
+        await response.close()
+        await transport.close()
+        await transport.close()
 
 
 def pipe(one: socket.socket, other: socket.socket) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.embedded import embedded
+from tests.system_guard import starts_programs
 
 from zonewise.api.errors import (
     AlreadyExists,
@@ -54,6 +55,7 @@ Widget = unstructured(Resource("example.com", "v1", "Widget", "widgets"))
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=pytest.mark.real)])
+@starts_programs
 def kubeconfig(request: pytest.FixtureRequest) -> Iterator[Path]:
     if request.param == "real":
         yield request.getfixturevalue("realapi").kubeconfig

@@ -61,6 +61,7 @@ def runs(tmp_path: Path) -> int:
     return len((tmp_path / "runs").read_text().split())
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("version", [V1, V1BETA1])
 async def test_a_token(script: Script, version: str) -> None:
     """Both versions of the protocol give a bearer token."""
@@ -68,12 +69,14 @@ async def test_a_token(script: Script, version: str) -> None:
     assert await plugin.current() == Credential("Bearer t")
 
 
+@pytest.mark.system
 async def test_a_client_certificate(script: Script) -> None:
     """A plugin may give a certificate and key instead of, or with, a token."""
     plugin = source(script(printed(clientCertificateData="C", clientKeyData="K", token="t")))
     assert await plugin.current() == Credential("Bearer t", Certificate(b"C", b"K"))
 
 
+@pytest.mark.system
 async def test_what_the_plugin_is_told(script: Script, tmp_path: Path) -> None:
     """Arguments, environment and, if it wants, the cluster reach the plugin."""
     text = 'echo "$1|$2|$WHO" > call; echo "$KUBERNETES_EXEC_INFO" > info;' + printed(token="t")
@@ -93,6 +96,7 @@ async def test_what_the_plugin_is_told(script: Script, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.system
 async def test_the_cluster_is_told_only_if_wanted(script: Script, tmp_path: Path) -> None:
     """Without provideClusterInfo the plugin learns nothing about the cluster."""
     text = 'echo "$KUBERNETES_EXEC_INFO" > info;' + printed(token="t")
@@ -100,6 +104,7 @@ async def test_the_cluster_is_told_only_if_wanted(script: Script, tmp_path: Path
     assert "cluster" not in json.loads((tmp_path / "info").read_text())["spec"]
 
 
+@pytest.mark.system
 async def test_a_credential_is_kept_until_it_expires(script: Script, tmp_path: Path) -> None:
     """The plugin runs once for many requests, and again when its token has ended."""
     now = 1_700_000_000.0
@@ -117,6 +122,7 @@ async def test_a_credential_is_kept_until_it_expires(script: Script, tmp_path: P
     assert runs(tmp_path) == 2
 
 
+@pytest.mark.system
 async def test_a_rejected_credential_is_renewed_once(script: Script, tmp_path: Path) -> None:
     """Many requests that fail with the same token cause one run, and share its result."""
     text = "echo x >> runs; N=$(wc -l < runs);" + printed(token="t").replace('"t"', "\"t'$N'\"")
@@ -127,12 +133,14 @@ async def test_a_rejected_credential_is_renewed_once(script: Script, tmp_path: P
     assert runs(tmp_path) == 2
 
 
+@pytest.mark.system
 async def test_the_same_credential_again_is_no_offer(script: Script) -> None:
     """A plugin that prints what was just rejected has nothing better."""
     plugin = source(script(printed(token="t")))
     assert await plugin.renew(await plugin.current()) is None
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -165,6 +173,7 @@ async def test_plugins_that_fail(script: Script, text: str, says: str) -> None:
     assert str(error.value).isprintable()
 
 
+@pytest.mark.system
 async def test_a_failure_is_not_kept(script: Script) -> None:
     """What failed is tried again with the next request."""
     plugin = source(script("test -e good || { : > good; exit 1; };" + printed(token="t")))
@@ -184,6 +193,7 @@ async def test_a_missing_program(tmp_path: Path) -> None:
         await source(str(plain)).current()
 
 
+@pytest.mark.system
 async def test_a_program_in_a_format_nobody_knows(tmp_path: Path) -> None:
     """An executable that the system cannot run is told in the system's words."""
     path = tmp_path / "odd"
@@ -193,6 +203,7 @@ async def test_a_program_in_a_format_nobody_knows(tmp_path: Path) -> None:
         await source(str(path)).current()
 
 
+@pytest.mark.system
 async def test_a_hanging_program_is_killed_with_its_children(
     script: Script, tmp_path: Path
 ) -> None:
@@ -204,6 +215,7 @@ async def test_a_hanging_program_is_killed_with_its_children(
     await until(lambda: not running(child))
 
 
+@pytest.mark.system
 async def test_what_a_finished_program_leaves_behind_lives(script: Script, tmp_path: Path) -> None:
     """A plugin may start a helper of its own; only plugins that hang are stopped with theirs."""
     text = "sleep 600 > /dev/null 2>&1 & echo $! > pid;" + printed(token="t")
@@ -213,6 +225,7 @@ async def test_what_a_finished_program_leaves_behind_lives(script: Script, tmp_p
     os.kill(helper, signal.SIGKILL)
 
 
+@pytest.mark.system
 async def test_a_cancelled_wait_kills_the_program(script: Script, tmp_path: Path) -> None:
     """Who gives up on a request does not leave the plugin running."""
     waiting = asyncio.create_task(source(script("echo $$ > p; mv p pid; sleep 600")).current())
@@ -223,6 +236,7 @@ async def test_a_cancelled_wait_kills_the_program(script: Script, tmp_path: Path
     assert not running(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_start_that_is_cancelled_leaves_nothing(
     script: Script, tmp_path: Path, turns: int
@@ -239,6 +253,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
         fcntl.flock(lock, fcntl.LOCK_EX)  # what was killed lets go of it
 
 
+@pytest.mark.system
 async def test_endless_output_is_bounded(script: Script) -> None:
     """A program that prints without end is stopped, and of its output a bounded part is kept."""
     with pytest.raises(ConnectionFailed, match="did not finish"):
@@ -250,6 +265,7 @@ async def test_endless_output_is_bounded(script: Script) -> None:
     assert (len(output.stdout), len(output.stderr)) == (OUTPUT_LIMIT, 3)
 
 
+@pytest.mark.system
 async def test_a_person_is_asked_only_at_a_terminal(script: Script) -> None:
     """Always needs a terminal; Never gets no input even at one."""
     command = script(printed(token="t"))
@@ -264,6 +280,7 @@ async def test_a_person_is_asked_only_at_a_terminal(script: Script) -> None:
     assert await silent.current() == Credential("Bearer t")
 
 
+@pytest.mark.system
 async def test_at_a_terminal_the_plugin_may_ask(script: Script, tmp_path: Path) -> None:
     """A plugin that may ask is told so."""
     text = 'echo "$KUBERNETES_EXEC_INFO" > info;' + printed(token="t")
@@ -271,6 +288,7 @@ async def test_at_a_terminal_the_plugin_may_ask(script: Script, tmp_path: Path) 
     assert json.loads((tmp_path / "info").read_text())["spec"]["interactive"] is True
 
 
+@pytest.mark.system
 async def test_a_printed_token_is_never_shown(script: Script) -> None:
     """Whatever is wrong with the output, it is not repeated."""
     for text in ("echo 'hush'", printed(V1BETA1, token="hush"), printed(token="hu\\nsh")):

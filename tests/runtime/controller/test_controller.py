@@ -363,6 +363,7 @@ async def test_stopping_before_the_stores_are_filled() -> None:
     controller.watches(Node, own_key)
     async with running(cache, controller) as tasks:
         await asyncio.sleep(5)
+        assert not tasks[1].done()
         controller.stop()
         await tasks[1]
 

@@ -9,8 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from zonewise.runtime.election.deadman import EXIT_CODE
 from zonewise.runtime.election.election import boottime
+
+pytestmark = pytest.mark.system
 
 PROGRAM = """
 import os, signal, sys, threading

@@ -463,6 +463,7 @@ TROUBLES = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.lists(TROUBLES, min_size=3, max_size=12), st.tuples(st.floats(-1e5, 1e5), st.just(0.0)))
 def test_writes_of_two_leaders_never_interleave(

@@ -272,6 +272,7 @@ raise SystemExit(run(main, grace=600))
 """
 
 
+@pytest.mark.system
 def test_a_second_signal_ends_the_program_at_once() -> None:
     """Nobody who presses Ctrl-C twice has to wait for a graceful stop."""
     child = subprocess.Popen(

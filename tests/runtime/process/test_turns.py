@@ -53,6 +53,7 @@ async def test_one_that_gives_up_does_not_hold_the_others() -> None:
     waiting[1].cancel()
     await waiting[2]
     await turns.take("later")
+    assert [task.cancelled() for task in waiting] == [True, True, False]
 
 
 async def test_work_in_slices_gives_its_result() -> None:

@@ -9,21 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.runtime.webhook.reviews import SERVICE, review
 
 from zonewise.api.errors import ParseError
 from zonewise.api.objects.core import Service
 from zonewise.api.reason import Reason
 from zonewise.runtime.webhook.admission import Allowed, Denied, decode, encode
-
-
-def review(**request: Any) -> bytes:
-    content = {"uid": "u-1", "operation": "CREATE", **request}
-    return json.dumps(
-        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": content}
-    ).encode()
-
-
-SERVICE = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}}
 
 
 def test_a_request_is_typed() -> None:
@@ -53,7 +44,7 @@ def test_a_request_is_typed() -> None:
     ("body", "sentence"),
     [
         (b"", "not JSON"),
-        (b"[]", "Asked"),
+        (b"[]", "Review"),
         (b"{}", "of no kind of no version"),
         (b'{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview"}', "v1beta1"),
         (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', "no request"),

@@ -189,6 +189,7 @@ async def test_replicas_that_start_together_agree() -> None:
     await world.close()
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_rotation_goes_on_by_itself() -> None:
     """Over many lives of a certificate both replicas change together and trust stays small."""
@@ -396,6 +397,7 @@ STEPS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.lists(STEPS, min_size=3, max_size=8))
 def test_nobody_ever_serves_what_is_not_trusted(steps: list[tuple[int, str, float]]) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import trustme
-from tests.runtime.webhook.test_admission import SERVICE, review
-from tests.runtime.webhook.test_server import HANDLERS, pair
+from tests.runtime.webhook.reviews import HANDLERS, SERVICE, pair, review
 
 from zonewise.api.errors import ConfigError
 from zonewise.runtime.config.credentials import FileContent

@@ -13,10 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 import trustme
-from tests.runtime.webhook.test_admission import SERVICE, review
+from tests.runtime.webhook.reviews import HANDLERS, SERVICE, pair, review
 
-from zonewise.api.errors import ConfigError, ConnectionFailed
-from zonewise.api.objects.core import Service
+from zonewise.api.errors import ConfigError
 from zonewise.runtime.serving.connection import HeaderLimits
 from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed, Denied
 from zonewise.runtime.webhook.server import (
@@ -29,36 +28,6 @@ from zonewise.runtime.webhook.server import (
     parse_duration,
 )
 from zonewise.runtime.webhook.server_context import ServerContext
-
-
-def pair(authority: trustme.CA) -> tuple[bytes, bytes]:
-    made = authority.issue_cert("127.0.0.1", "webhook.shop.svc")
-    chain = b"".join(blob.bytes() for blob in made.cert_chain_pems)
-    return chain, made.private_key_pem.bytes()
-
-
-async def named(request: AdmissionRequest) -> AdmissionAnswer:
-    service = request.new(Service)
-    assert service is not None
-    if service.metadata.name == "bad":
-        return Denied("bad is no name")
-    return Allowed(warnings=["dry" if request.dry_run else "wet"])
-
-
-async def crash(request: AdmissionRequest) -> AdmissionAnswer:
-    raise KeyError("a secret of the program")
-
-
-async def unreachable(request: AdmissionRequest) -> AdmissionAnswer:
-    raise ConnectionFailed("the API server did not answer")
-
-
-async def hang(request: AdmissionRequest) -> AdmissionAnswer:
-    await asyncio.Event().wait()
-    raise AssertionError
-
-
-HANDLERS = {"/name": named, "/crash": crash, "/cut": unreachable, "/hang": hang}
 
 
 class Counted:

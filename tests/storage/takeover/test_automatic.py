@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonewise.api.errors import ConfigError
-from zonewise.storage import parse_configuration, parse_domain_labels
-from zonewise.storage.takeover import TakeoverMap
+from zonewise.storage.configuration import parse_configuration
+from zonewise.storage.domains import parse_domain_labels
 from zonewise.storage.takeover.automatic import (
     AutomaticTakeover,
-    DomainWatch,
+    DomainTimes,
     decide_automatic,
 )
+from zonewise.storage.takeover.stand_ins import TakeoverMap
 
 PAUSE = 300.0
 BY_ALL = AutomaticTakeover(("all",), PAUSE)
@@ -30,24 +31,24 @@ class Life:
         self.settings = settings
         self.taken: dict[str, tuple[str, ...]] = {}
         self.automatic: set[str] = set()
-        self.watch = DomainWatch()
+        self.watch = DomainTimes()
         self.codes: list[str] = []
 
     def look(self, now: float, *failed: str) -> float | None:
         """Look, and do what is decided."""
-        found = decide_automatic(
+        decision = decide_automatic(
             self.settings, failed, ZONES, TakeoverMap(self.taken), self.automatic, self.watch, now
         )
-        self.watch = found.watch
-        self.codes += [one.code for one in found.reasons]
-        for name, by in found.changes.items():
+        self.watch = decision.domain_times
+        self.codes += [reason.code for reason in decision.reasons]
+        for name, by in decision.changes.items():
             if by is None:
                 del self.taken[name]
                 self.automatic.discard(name)
             else:
                 self.taken[name] = by
                 self.automatic.add(name)
-        return found.again
+        return decision.retry_after
 
 
 def test_down_for_the_whole_pause() -> None:
@@ -130,8 +131,8 @@ def test_what_all_would_make_a_loop_is_left_to_the_healthy() -> None:
 def test_the_configuration_turns_it_on() -> None:
     """Off without the key; a fault is one sentence with its place."""
     text = json.dumps({"version": 2, "automatic-takeover": {"by": ["all"], "pause": "5m"}})
-    assert parse_configuration(text, LABELS).automatic == BY_ALL
-    assert parse_configuration('{"version": 2}', LABELS).automatic is None
+    assert parse_configuration(text, LABELS).automatic_takeover == BY_ALL
+    assert parse_configuration('{"version": 2}', LABELS).automatic_takeover is None
     for value, words in (
         ({"by": ["all"]}, "automatic-takeover.pause: is missing"),
         ({"by": [], "pause": "5m"}, "automatic-takeover.by: names no domain"),

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from zonewise.api.errors import ConfigError
+from zonewise.storage.configuration import edit_takeover
 from zonewise.storage.domains import DomainLabels
-from zonewise.storage.takeover.editing import with_takeover_of
 
 LABELS = DomainLabels("csi.zonewise.io")
 POOL = {
@@ -22,13 +22,13 @@ TEXT = json.dumps({"version": 2, "pools": [POOL], "topology-takeover": {"c": ["a
 
 def test_an_entry_comes_and_goes() -> None:
     """The rest means what it meant, and without entries the map is gone."""
-    taken = with_takeover_of(TEXT, {"a": ("b", "c/x")}, LABELS)
+    taken = edit_takeover(TEXT, {"a": ("b", "c/x")}, LABELS)
     assert json.loads(taken) == {
         "version": 2,
         "pools": [POOL],
         "topology-takeover": {"c": ["all"], "a": ["b", "c/x"]},
     }
-    given = with_takeover_of(taken, {"a": None, "c": None, "never": None}, LABELS)
+    given = edit_takeover(taken, {"a": None, "c": None, "never": None}, LABELS)
     assert json.loads(given) == {"version": 2, "pools": [POOL]}
 
 
@@ -50,4 +50,4 @@ def test_what_would_be_wrong_is_refused(
 ) -> None:
     """One sentence, and nothing is written."""
     with pytest.raises(ConfigError, match=words):
-        with_takeover_of(text, changes, LABELS)
+        edit_takeover(text, changes, LABELS)

@@ -8,19 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.api.values.labels import key_fault
-from zonewise.storage import DomainLabels, Pool, PoolSpec, PoolState, parse_domain_labels
-from zonewise.storage.takeover import (
+from zonewise.api.values.labels import label_key_error
+from zonewise.storage.domains import DomainLabels, parse_domain_labels
+from zonewise.storage.pools import Pool, PoolSpec, PoolState
+from zonewise.storage.takeover.stand_ins import (
     TakeoverMap,
-    VolumeUse,
-    away_from_home,
+    add_takeover_term,
     covers,
-    label_changes,
+    desired_takeover_labels,
+    diff_takeover_labels,
     takeover_key,
-    takeover_labels,
     takeover_term,
-    takeover_warnings,
-    with_takeover,
+)
+from zonewise.storage.takeover.warnings import (
+    VolumeUse,
+    find_away_from_home,
+    find_takeover_warnings,
 )
 
 LABELS = parse_domain_labels("e.io/region;e.io/zone", "csi.zonewise.io")
@@ -66,53 +69,53 @@ def test_labels_of_nodes() -> None:
     """A node has a label for every domain it stands in for, and none without a takeover."""
     homes = [at("r1", "a"), at("r1", "b"), {"region": "r1"}]
     node = at("r2", "c")
-    assert takeover_labels(node, TakeoverMap(), homes, LABELS) == {}
-    zone = takeover_labels(node, TakeoverMap({"r1/a": ("c",)}), homes, LABELS)
+    assert desired_takeover_labels(node, TakeoverMap(), homes, LABELS) == {}
+    zone = desired_takeover_labels(node, TakeoverMap({"r1/a": ("c",)}), homes, LABELS)
     assert zone == {f"{KEY}/takeover.r1.a": "true"}
-    region = takeover_labels(node, TakeoverMap({"r1": ("all",)}), homes, LABELS)
+    region = desired_takeover_labels(node, TakeoverMap({"r1": ("all",)}), homes, LABELS)
     assert list(region) == [f"{KEY}/takeover.{name}" for name in ("r1", "r1.a", "r1.b")]
 
 
 def test_home_comes_first() -> None:
     """A volume's topology is its home, then one key for those who stand in."""
     home = {f"{KEY}/zone": "a"}
-    assert with_takeover((home,), {"zone": "a"}, ZONE) == (home, {f"{KEY}/takeover.a": "true"})
-    assert with_takeover((), {"zone": "a"}, ZONE) == ()
+    assert add_takeover_term((home,), {"zone": "a"}, ZONE) == (home, {f"{KEY}/takeover.a": "true"})
+    assert add_takeover_term((), {"zone": "a"}, ZONE) == ()
     assert takeover_term({}, ZONE) == {}
 
 
 def test_changes_of_labels() -> None:
     """Labels come and go by a patch that touches no others."""
-    wanted = {f"{KEY}/takeover.a": "true"}
+    desired = {f"{KEY}/takeover.a": "true"}
     existing = {f"{KEY}/takeover.b": "true", f"{KEY}/zone": "c", "takeover.x": "y"}
-    assert label_changes(existing, wanted, ZONE) == {
+    assert diff_takeover_labels(existing, desired, ZONE) == {
         f"{KEY}/takeover.a": "true",
         f"{KEY}/takeover.b": None,
     }
-    assert label_changes(wanted, wanted, ZONE) == {}
-    assert label_changes({f"{KEY}/takeover.a": "no"}, wanted, ZONE) == wanted
+    assert diff_takeover_labels(desired, desired, ZONE) == {}
+    assert diff_takeover_labels({f"{KEY}/takeover.a": "no"}, desired, ZONE) == desired
 
 
 NAMES = st.from_regex(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", fullmatch=True)
 
 
 @given(st.lists(NAMES, min_size=1, max_size=2), st.lists(NAMES, min_size=1, max_size=2))
-def test_every_domain_has_a_label_of_its_own(one: list[str], other: list[str]) -> None:
+def test_every_domain_has_a_label_of_its_own(left: list[str], other: list[str]) -> None:
     """However long the names are, a key is legal, and two domains never share one."""
     labels = DomainLabels("csi.zonewise.io", ("e.io/region", "e.io/zone"))
     keys = []
-    for values in (one, other):
+    for values in (left, other):
         names = ("zone",) if len(values) == 1 else ("region", "zone")
         key = takeover_key(dict(zip(names, values, strict=True)), labels)
-        assert key_fault(key) is None
+        assert label_key_error(key) is None
         assert key.startswith(f"{KEY}/takeover.")
         keys.append(key)
-    assert (keys[0] == keys[1]) == (one == other) or _same_text(one, other)
+    assert (keys[0] == keys[1]) == (left == other) or _same_text(left, other)
 
 
-def _same_text(one: list[str], other: list[str]) -> bool:
+def _same_text(left: list[str], other: list[str]) -> bool:
     """A single name with a dot reads as two names: zones are called alike in every class."""
-    return ".".join(one) == ".".join(other)
+    return ".".join(left) == ".".join(other)
 
 
 def test_long_names() -> None:
@@ -130,13 +133,13 @@ def test_away_from_home() -> None:
         VolumeUse("pv-3", "shop/db-1", "n1", {"zone": "a"}, {"region": "r", "zone": "a"}),
         VolumeUse("pv-4", "shop/web", "n2", {}, {"zone": "b"}),
     ]
-    first, second = away_from_home(uses)
+    first, second = find_away_from_home(uses)
     assert first.message == "volume pv-2 of a is still attached to node n2 in b"
     assert second.message == "pod shop/db-0 uses volume pv-1 of a on node n2 in b"
     assert second.object == "Pod/shop/db-0"
     assert "starts at home" in second.fix
-    taken = away_from_home(uses, TakeoverMap({"a": ("b",)}))
-    assert [one.message for one in taken] == [first.message, second.message]
+    taken = find_away_from_home(uses, TakeoverMap({"a": ("b",)}))
+    assert [reason.message for reason in taken] == [first.message, second.message]
     assert "taken over" in taken[1].fix and "Delete" not in taken[1].fix
 
 
@@ -148,8 +151,8 @@ def test_warnings(dead: PoolState) -> None:
         Pool(PoolSpec("b", "", {"zone": "b"}), PoolState(1)),
     ]
     taken = TakeoverMap({"a": ("b", "x"), "b": ("all",)})
-    got = takeover_warnings(taken, pools, [{"zone": "c"}])
-    assert [(one.code, one.object) for one in got] == [
+    got = find_takeover_warnings(taken, pools, [{"zone": "c"}])
+    assert [(reason.code, reason.object) for reason in got] == [
         ("UnknownDomain", ""),
         ("TakenPoolDead", "Pool/a"),
     ]

@@ -31,9 +31,10 @@ from msgspec.structs import replace
 from tests.traffic.slice_server import BORN, SINCE, SliceServer, pod, pods, service
 
 from zonewise.api import EndpointSlice, Pod
-from zonewise.api.codec import plain
+from zonewise.api.codec import to_builtins
 from zonewise.api.meta import ObjectMeta, OwnerReference
-from zonewise.traffic.slices import MANAGED_BY_LABEL, MANAGER, SERVICE_LABEL, TRIGGER_ANNOTATION
+from zonewise.api.objects.discovery import SERVICE_LABEL, TRIGGER_ANNOTATION
+from zonewise.traffic.slices.identity import MANAGED_BY_LABEL, MANAGER
 
 
 def only(server: SliceServer) -> EndpointSlice:
@@ -46,7 +47,8 @@ def numbers(server: SliceServer) -> list[list[int]]:
     """The pods in each slice."""
     return [
         sorted(
-            int(str(one.target_ref and one.target_ref.name)[4:]) for one in piece.endpoints or ()
+            int(str(endpoint.target_ref and endpoint.target_ref.name)[4:])
+            for endpoint in piece.endpoints or ()
         )
         for _, piece in sorted(server.slices.items())
     ]
@@ -60,7 +62,7 @@ def test_an_endpoint_has_everything_the_api_knows_of_a_pod() -> None:
     server = SliceServer()
     server.put([pod(7, "b")])
     server.sync()
-    body = plain(only(server))
+    body = to_builtins(only(server))
     assert body["endpoints"] == [
         {
             "addresses": ["10.1.0.7"],
@@ -177,11 +179,11 @@ def test_a_pod_on_a_node_that_is_gone_waits() -> None:
     """It is left out and told; others are written; when the node comes it is there."""
     server = SliceServer()
     server.put([pod(1), pod(2, "elsewhere"), pod(3, "")])
-    made = server.sync()
-    assert [one.metadata.name for one in made.lost] == ["web-0002", "web-0003"]
+    plan = server.sync()
+    assert [waiting.metadata.name for waiting in plan.without_node] == ["web-0002", "web-0003"]
     assert numbers(server) == [[1]]
     server.zones["elsewhere"] = ""
-    made = server.sync()
+    plan = server.sync()
     assert numbers(server) == [[1, 2]]
     assert server.endpoints()[1].zone is None
 
@@ -190,7 +192,7 @@ def test_a_service_that_publishes_everything_has_pods_on_no_node() -> None:
     """Then the pod is an endpoint without a zone."""
     server = SliceServer(owner=service(publishNotReadyAddresses=True))
     server.put([pod(1, "elsewhere")])
-    assert server.sync().lost == ()
+    assert server.sync().without_node == ()
     assert (server.endpoints()[0].node_name, server.endpoints()[0].zone) == ("elsewhere", None)
 
 
@@ -201,7 +203,7 @@ def test_a_node_that_changes_its_zone_changes_its_endpoints() -> None:
     server.sync()
     server.zones["a"] = "z"
     assert server.sync().writes == 1
-    assert [one.zone for one in server.endpoints()] == ["z", "b"]
+    assert [endpoint.zone for endpoint in server.endpoints()] == ["z", "b"]
     assert server.settled()
 
 
@@ -231,13 +233,15 @@ def test_named_ports_make_groups() -> None:
     server.put([pod(n, containers=[container("web", 8080)]) for n in range(3, 6)])
     server.put([pod(n, containers=[container("web", 80, "UDP")]) for n in range(6, 8)])
     server.sync()
-    found = {
+    by_port = {
         tuple((port.name, port.port) for port in piece.ports or ()): [
-            one.target_ref.name[-1] for one in piece.endpoints or () if one.target_ref
+            endpoint.target_ref.name[-1]
+            for endpoint in piece.endpoints or ()
+            if endpoint.target_ref
         ]
         for piece in server.slices.values()
     }
-    assert found == {
+    assert by_port == {
         (("http", 80), ("m", 9)): ["0", "1", "2"],
         (("http", 8080), ("m", 9)): ["3", "4", "5"],
         (("m", 9),): ["6", "7"],
@@ -267,8 +271,8 @@ def test_ports_that_change_take_over_the_slice() -> None:
     server.sync()
     before = set(server.slices)
     server.service = service(ports=[{"name": "http", "port": 80, "targetPort": 9090}])
-    made = server.sync()
-    assert (len(made.create), len(made.update), len(made.delete)) == (0, 1, 0)
+    plan = server.sync()
+    assert (len(plan.create), len(plan.update), len(plan.delete)) == (0, 1, 0)
     assert set(server.slices) == before
     assert only(server).ports
     assert server.settled()
@@ -295,9 +299,9 @@ def test_new_endpoints_go_where_something_is_written_anyway() -> None:
     assert server.sizes() == [100, 100, 50]
     server.drop(*range(60))
     server.put(pods(10, start=300))
-    made = server.sync()
-    assert (len(made.create), len(made.update), len(made.delete)) == (0, 1, 0)
-    assert (made.added, made.removed) == (10, 60)
+    plan = server.sync()
+    assert (len(plan.create), len(plan.update), len(plan.delete)) == (0, 1, 0)
+    assert (plan.added, plan.removed) == (10, 60)
     assert server.sizes() == [50, 100, 50]
 
 
@@ -313,8 +317,8 @@ def test_a_rest_goes_into_the_slice_that_is_fullest_then() -> None:
     assert server.sync().writes == 1
     assert server.sizes() == [10, 6, 9]
     server.put(pods(5, start=60))
-    made = server.sync()
-    assert (len(made.create), len(made.update)) == (1, 0)
+    plan = server.sync()
+    assert (len(plan.create), len(plan.update)) == (1, 0)
     assert server.sizes() == [10, 6, 9, 5]
 
 
@@ -325,8 +329,8 @@ def test_an_emptied_slice_is_filled_rather_than_deleted() -> None:
     server.sync()
     server.drop(*range(10))
     server.put(pods(3, start=50))
-    made = server.sync()
-    assert (len(made.create), len(made.update), len(made.delete)) == (0, 1, 0)
+    plan = server.sync()
+    assert (len(plan.create), len(plan.update), len(plan.delete)) == (0, 1, 0)
     assert server.sizes() == [3, 5]
 
 
@@ -336,8 +340,8 @@ def test_slices_in_which_nothing_is_left_go() -> None:
     server.put(pods(15))
     server.sync()
     server.drop(*range(10))
-    made = server.sync()
-    assert (len(made.create), len(made.update), len(made.delete)) == (0, 0, 1)
+    plan = server.sync()
+    assert (len(plan.create), len(plan.update), len(plan.delete)) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])
@@ -357,8 +361,8 @@ def test_a_service_without_pods_keeps_one_empty_slice() -> None:
     assert (only(server).endpoints or (), only(server).ports or ()) == ((), ())
     assert server.settled()
     server.put(pods(1))
-    made = server.sync()
-    assert (len(made.create), len(made.update), len(made.delete)) == (0, 1, 0)
+    plan = server.sync()
+    assert (len(plan.create), len(plan.update), len(plan.delete)) == (0, 1, 0)
     assert set(server.slices) == {name}
     server.drop(0)
     assert server.sync().writes == 1
@@ -375,8 +379,8 @@ def test_a_service_that_goes_gets_no_new_slices() -> None:
     server.service = replace(server.service, metadata=meta)
     server.drop(0)
     server.put(pods(2, start=5))
-    made = server.plan()
-    assert (len(made.create), len(made.update), len(made.delete)) == (0, 1, 0)
+    plan = server.plan()
+    assert (len(plan.create), len(plan.update), len(plan.delete)) == (0, 1, 0)
 
 
 # Metadata, foreign edits, families.
@@ -425,11 +429,11 @@ def test_foreign_edits_are_repaired(what: str) -> None:
             else (),
         ),
     }[what]
-    right = {one.addresses: one for one in endpoints}
+    right = {endpoint.addresses: endpoint for endpoint in endpoints}
     server.store(edited)
-    made = server.sync()
-    assert (len(made.create), len(made.update), len(made.delete)) == (0, 1, 0)
-    assert {one.addresses: one for one in server.endpoints()} == right
+    plan = server.sync()
+    assert (len(plan.create), len(plan.update), len(plan.delete)) == (0, 1, 0)
+    assert {endpoint.addresses: endpoint for endpoint in server.endpoints()} == right
     assert only(server).metadata.labels == metadata.labels
     assert only(server).metadata.owner_references == metadata.owner_references
     assert server.settled()
@@ -453,8 +457,8 @@ def test_slices_of_an_older_service_are_deleted() -> None:
     server.put(pods(2))
     server.sync()
     server.service = service(uid="svc-2")
-    made = server.sync()
-    assert (len(made.create), len(made.update), len(made.delete)) == (1, 0, 1)
+    plan = server.sync()
+    assert (len(plan.create), len(plan.update), len(plan.delete)) == (1, 0, 1)
     assert only(server).metadata.owner_references[0].uid == "svc-2"
 
 
@@ -478,9 +482,9 @@ def test_slices_on_their_way_out_are_nobodys() -> None:
     piece = only(server)
     leaving = replace(piece.metadata, deletion_timestamp="2026-01-03T00:00:00Z")
     server.store(replace(piece, metadata=leaving))
-    made = server.sync()
-    assert (len(made.create), len(made.update), len(made.delete)) == (1, 0, 0)
-    assert len(made.create[0].endpoints or ()) == 2
+    plan = server.sync()
+    assert (len(plan.create), len(plan.update), len(plan.delete)) == (1, 0, 0)
+    assert len(plan.create[0].endpoints or ()) == 2
 
 
 def test_a_family_that_is_dropped_takes_its_slices_along() -> None:
@@ -490,8 +494,8 @@ def test_a_family_that_is_dropped_takes_its_slices_along() -> None:
     server.sync()
     assert len(server.endpoints("IPv6")) == 3
     server.service = service()
-    made = server.sync()
-    assert (len(made.create), len(made.update), len(made.delete)) == (0, 0, 1)
+    plan = server.sync()
+    assert (len(plan.create), len(plan.update), len(plan.delete)) == (0, 0, 1)
     assert server.endpoints("IPv6") == []
 
 
@@ -571,16 +575,16 @@ def test_what_no_pod_triggered_has_no_trigger() -> None:
 def test_remembered_pods_are_the_pods_of_now() -> None:
     """What is remembered of a pod is used only while pod, zone and Service are the same."""
     server, fresh = SliceServer(), SliceServer(remember=False)
-    for one in (server, fresh):
-        one.put(pods(3, 2))
-        one.sync()
+    for either in (server, fresh):
+        either.put(pods(3, 2))
+        either.sync()
     changes: list[Pod] = [pod(1, ready=False), pod(2, "b"), pod(2, ips=["10.9.9.9"])]
     for change in changes:
-        for one in (server, fresh):
-            one.put([change])
-            one.sync()
+        for either in (server, fresh):
+            either.put([change])
+            either.sync()
         assert server.endpoints() == fresh.endpoints()
-    for one in (server, fresh):
-        one.service = service(publishNotReadyAddresses=True)
-        one.sync()
+    for either in (server, fresh):
+        either.service = service(publishNotReadyAddresses=True)
+        either.sync()
     assert server.endpoints() == fresh.endpoints()

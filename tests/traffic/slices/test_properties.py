@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.traffic.clusters import shares
 from tests.traffic.slice_server import AUTO, OFF, SliceServer, pod, service, written
 
 from zonewise.api import Pod
-from zonewise.traffic import HintRequest, Mode
-from zonewise.traffic.slices import Memory, plan
+from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.traffic.slices.planning import PlanCache, plan_slices
 
 WISHES = st.sampled_from([AUTO, OFF, HintRequest(Mode.SAME_ZONE), HintRequest(Mode.SAME_NODE)])
 PORTS = [{"name": "http", "port": 80, "targetPort": "web"}]
@@ -54,6 +55,7 @@ def shaken(data: st.DataObject, server: SliceServer) -> None:
         del server.slices[data.draw(st.sampled_from(sorted(server.slices)))]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_slices_are_right_whatever_happens(data: st.DataObject) -> None:
@@ -62,24 +64,24 @@ def test_slices_are_right_whatever_happens(data: st.DataObject) -> None:
     server = SliceServer(owner=service(ports=PORTS), hint_request=data.draw(WISHES), limit=limit)
     for _ in range(4):
         shaken(data, server)
-        made = server.plan()
+        plan = server.plan()
         for seed in (1, 2):
-            again = plan(server.view(Random(seed)), Memory())
-            assert written(again) == written(made)
-            assert again.families == made.families
-        server.apply(made)
+            again = plan_slices(server.view(Random(seed)), PlanCache())
+            assert written(again) == written(plan)
+            assert again.families == plan.families
+        server.apply(plan)
         assert server.plan().writes == 0
         assert all(size <= limit for size in server.sizes())
         for kind in ("IPv4", "IPv6"):
             endpoints = server.endpoints(kind)
-            names = [one.target_ref.name for one in endpoints if one.target_ref]
+            names = [endpoint.target_ref.name for endpoint in endpoints if endpoint.target_ref]
             assert len(set(names)) == len(names) == len(endpoints)
             expected = {
-                one.metadata.name
-                for one in server.pods.values()
-                if one.status.phase == "Running"
-                and one.spec.node_name in server.zones
-                and any((":" in ip.ip) == (kind == "IPv6") for ip in one.status.pod_ips)
+                candidate.metadata.name
+                for candidate in server.pods.values()
+                if candidate.status.phase == "Running"
+                and candidate.spec.node_name in server.zones
+                and any((":" in ip.ip) == (kind == "IPv6") for ip in candidate.status.pod_ips)
             }
             assert set(names) == (expected if kind in server.service.spec.ip_families else set())
 
@@ -93,8 +95,8 @@ def test_a_controller_that_dies_between_writes_converges(data: st.DataObject) ->
     )
     for _ in range(4):
         shaken(data, server)
-        made = server.plan()
-        server.apply(made, writes=data.draw(st.integers(0, made.writes)))
+        plan = server.plan()
+        server.apply(plan, writes=data.draw(st.integers(0, plan.writes)))
         server.memory = None
     server.sync()
     assert server.plan().writes == 0

@@ -11,8 +11,9 @@ from tests.traffic.slice_server import AUTO, OFF, SliceServer, pod, pods, servic
 
 from zonewise.api import EndpointSlice
 from zonewise.api.meta import ObjectMeta
-from zonewise.traffic import HintRequest, Mode
-from zonewise.traffic.slices import MANAGED_BY_LABEL, rehint, rehint_one
+from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.traffic.slices.identity import MANAGED_BY_LABEL
+from zonewise.traffic.slices.rehinting import rehint, rehint_slice
 
 
 @pytest.mark.parametrize(
@@ -49,10 +50,10 @@ def test_hints_stay_and_fall_with_the_number_of_pods() -> None:
     assert server.sync().writes == 1
     assert server.hints().items() <= before.items()
     server.drop(3, 7, 10)
-    made = server.sync()
-    assert (made.writes, server.per_zone()) == (1, {"": 8})
-    assert made.decision is not None
-    assert made.decision.reason.code == "Overload"
+    plan = server.sync()
+    assert (plan.writes, server.per_zone()) == (1, {"": 8})
+    assert plan.decision is not None
+    assert plan.decision.reason.code == "Overload"
 
 
 def test_400_endpoints_in_four_slices() -> None:
@@ -61,7 +62,9 @@ def test_400_endpoints_in_four_slices() -> None:
     server.put(pods(100, 100, 100, 100))
     assert len(server.sync().create) == 4
     crossing = [
-        one for one in server.endpoints() if one.hints and one.hints.for_zones[0].name != one.zone
+        endpoint
+        for endpoint in server.endpoints()
+        if endpoint.hints and endpoint.hints.for_zones[0].name != endpoint.zone
     ]
     assert len(crossing) <= 2
     assert server.settled()
@@ -99,8 +102,8 @@ def test_new_endpoints_ride_with_slices_whose_hints_change() -> None:
     server.sync()
     server.shares = shares(3, 1)
     server.put([pod(100, "a")])
-    made = server.sync()
-    assert made.writes == 1
+    plan = server.sync()
+    assert plan.writes == 1
     assert server.per_zone() == {"a": 8, "b": 4}
 
 
@@ -121,8 +124,8 @@ def test_one_endpoint_without_a_zone_takes_the_hints_of_its_family() -> None:
     assert server.per_zone("IPv4") == server.per_zone("IPv6") == {"a": 2, "b": 2}
     server.zones["odd"] = ""
     server.put([pod(9, "odd")])
-    made = server.sync()
-    assert made.families["IPv4"].decision.reason.object == "Node/odd"
+    plan = server.sync()
+    assert plan.families["IPv4"].decision.reason.object == "Node/odd"
     assert (server.per_zone("IPv4"), server.per_zone("IPv6")) == ({"": 5}, {"a": 2, "b": 2})
 
 
@@ -131,12 +134,12 @@ def test_families_are_decided_each_on_its_own() -> None:
     server = SliceServer(owner=service(ipFamilies=["IPv4", "IPv6"]), hint_request=AUTO)
     server.put([pod(n, "abc"[n % 3], ips=[f"10.0.0.{n}"]) for n in range(1, 5)])
     server.put([pod(n, "abc"[n % 3], ips=[f"10.0.0.{n}", f"fd00::{n:x}"]) for n in (5, 6)])
-    made = server.sync()
-    assert [(kind, one.decision.hinted) for kind, one in made.families.items()] == [
+    plan = server.sync()
+    assert [(kind, family.decision.hinted) for kind, family in plan.families.items()] == [
         ("IPv4", True),
         ("IPv6", False),
     ]
-    assert made.families["IPv6"].decision.reason.code == "TooFewEndpoints"
+    assert plan.families["IPv6"].decision.reason.code == "TooFewEndpoints"
     assert server.settled()
 
 
@@ -156,7 +159,7 @@ def test_endpoints_that_are_not_ready_have_no_hint() -> None:
     server.put(pods(1, 1, 1))
     server.put([pod(8, "a", ready=False), pod(9, "b", meta={"deletionTimestamp": "x"})])
     server.sync()
-    assert len([one for one in server.endpoints() if one.hints]) == 3
+    assert len([endpoint for endpoint in server.endpoints() if endpoint.hints]) == 3
 
 
 def test_foreign_slices_that_cancel_hints_are_told() -> None:
@@ -166,13 +169,13 @@ def test_foreign_slices_that_cancel_hints_are_told() -> None:
     server.sync()
     (piece,) = server.slices.values()
     labels = {**piece.metadata.labels, MANAGED_BY_LABEL: "me"}
-    unhinted = tuple(replace(one, hints=None) for one in piece.endpoints or ())
+    unhinted = tuple(replace(endpoint, hints=None) for endpoint in piece.endpoints or ())
     meta = ObjectMeta(generate_name="x-", labels=labels)
     server.store(replace(piece, metadata=meta, endpoints=unhinted))
-    made = server.plan()
-    assert made.writes == 0
-    assert made.decision is not None
-    assert [one.code for one in made.decision.warnings] == ["ForeignEndpoint"]
+    plan = server.plan()
+    assert plan.writes == 0
+    assert plan.decision is not None
+    assert [warning.code for warning in plan.decision.warnings] == ["ForeignEndpoint"]
 
 
 def test_same_node_hints_and_servers_that_do_not_know_them() -> None:
@@ -180,14 +183,14 @@ def test_same_node_hints_and_servers_that_do_not_know_them() -> None:
     server = SliceServer(hint_request=HintRequest(Mode.SAME_NODE))
     server.put(pods(2, 0, 1))
     server.sync()
-    hints = [one.hints for one in server.endpoints() if one.hints]
-    assert {(one.for_zones[0].name, one.for_nodes[0].name) for one in hints} == {
+    hints = [endpoint.hints for endpoint in server.endpoints() if endpoint.hints]
+    assert {(hint.for_zones[0].name, hint.for_nodes[0].name) for hint in hints} == {
         ("a", "a"),
         ("c", "c"),
     }
     server.node_hints = False
     server.sync()
-    assert all(one.hints and not one.hints.for_nodes for one in server.endpoints())
+    assert all(endpoint.hints and not endpoint.hints.for_nodes for endpoint in server.endpoints())
     assert server.settled()
 
 
@@ -219,7 +222,13 @@ def test_a_pod_that_ends_does_not_share_its_successors_hint() -> None:
     server.put([pod(9, "a", ips=["192.0.2.0"], meta={"deletionTimestamp": "x"})])
     server.sync()
     assert server.per_zone() == {"a": 2, "b": 2}
-    assert [bool(one.hints) for one in server.endpoints()] == [True, True, True, True, False]
+    assert [bool(endpoint.hints) for endpoint in server.endpoints()] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_half_a_plan_is_completed() -> None:
@@ -233,7 +242,7 @@ def test_half_a_plan_is_completed() -> None:
         server.apply(server.plan(), writes=written)
         server.memory = None
         server.sync()
-        names = [one.target_ref.name for one in server.endpoints() if one.target_ref]
+        names = [endpoint.target_ref.name for endpoint in server.endpoints() if endpoint.target_ref]
         assert sorted(names) == sorted(server.pods)
         assert "" not in server.per_zone()
         assert server.settled()
@@ -245,7 +254,7 @@ def test_half_a_plan_is_completed() -> None:
 def stripped(server: SliceServer) -> None:
     """What the built-in controller does to hints it does not know."""
     for piece in list(server.slices.values()):
-        bare = tuple(replace(one, hints=None) for one in piece.endpoints or ())
+        bare = tuple(replace(endpoint, hints=None) for endpoint in piece.endpoints or ())
         server.store(replace(piece, endpoints=bare))
 
 
@@ -268,16 +277,18 @@ def test_a_slice_about_to_be_written_gets_its_hints_back() -> None:
     server.put(pods(5, 5, 5))
     server.sync()
     before = next(iter(server.slices.values()))
-    wanted = replace(
+    desired = replace(
         before, endpoints=tuple(replace(e, hints=None) for e in before.endpoints or ())
     )
     others = list(server.slices.values())
-    hinted = rehint_one(
-        wanted, before=before, others=others, hint_request=AUTO, shares=server.shares
+    hinted = rehint_slice(
+        desired, previous=before, others=others, hint_request=AUTO, shares=server.shares
     )
     assert hinted == before
     assert (
-        rehint_one(before, before=before, others=others, hint_request=AUTO, shares=server.shares)
+        rehint_slice(
+            before, previous=before, others=others, hint_request=AUTO, shares=server.shares
+        )
         is before
     )
 
@@ -292,10 +303,12 @@ def test_a_new_slice_is_hinted_with_the_others_in_mind() -> None:
     more.put([pod(n, "a") for n in range(20, 30)])
     (new,) = more.plan().create
     new = replace(new, metadata=replace(template.metadata, name="web-new", uid=""))
-    hinted = rehint_one(
-        new, before=None, others=server.slices.values(), hint_request=AUTO, shares=server.shares
+    hinted = rehint_slice(
+        new, previous=None, others=server.slices.values(), hint_request=AUTO, shares=server.shares
     )
-    count = [one.hints.for_zones[0].name for one in hinted.endpoints or () if one.hints]
+    count = [
+        endpoint.hints.for_zones[0].name for endpoint in hinted.endpoints or () if endpoint.hints
+    ]
     assert len(count) == 10
     assert "b" in count
 
@@ -311,4 +324,4 @@ def test_who_does_not_ask_keeps_what_is_there() -> None:
     local = HintRequest(reason=replace(refused.decision.reason, code="LocalPolicy"))
     (piece,) = rehint(server.slices.values(), local, server.shares).update
     assert isinstance(piece, EndpointSlice)
-    assert all(one.hints is None for one in piece.endpoints or ())
+    assert all(endpoint.hints is None for endpoint in piece.endpoints or ())

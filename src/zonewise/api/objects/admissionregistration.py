@@ -1,4 +1,4 @@
-"""Webhook configurations: what is called before something is written."""
+"""Webhook configurations: which webhooks admission calls."""
 
 from __future__ import annotations
 

@@ -15,22 +15,22 @@ from zonewise.api.meta import Condition, IntOrString, LabelSelector, Object, Obj
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct, field
 
-EMPTY = msgspec.Raw(b"{}")
+EMPTY_OBJECT = msgspec.Raw(b"{}")
 
 
-class Template(Struct):
-    """A pod template, opened as far as its metadata."""
+class RawPodTemplate(Struct):
+    """A pod template of which only the metadata are decoded."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: msgspec.Raw = EMPTY
+    spec: msgspec.Raw = EMPTY_OBJECT
 
 
-_TEMPLATES = msgspec.json.Decoder(Template)
+_TEMPLATE_DECODER = msgspec.json.Decoder(RawPodTemplate)
 
 
-def opened(template: msgspec.Raw) -> Template:
-    """What is in a template."""
-    return _TEMPLATES.decode(template)
+def decode_pod_template(template: msgspec.Raw) -> RawPodTemplate:
+    """The metadata of a template, and its spec undecoded."""
+    return _TEMPLATE_DECODER.decode(template)
 
 
 class WorkloadCondition(Condition):
@@ -58,7 +58,7 @@ class DeploymentSpec(Struct):
 
     replicas: int = 1
     selector: LabelSelector = LabelSelector()
-    template: msgspec.Raw = EMPTY
+    template: msgspec.Raw = EMPTY_OBJECT
     strategy: DeploymentStrategy = DeploymentStrategy()
     min_ready_seconds: int = 0
     revision_history_limit: int | None = None
@@ -67,7 +67,7 @@ class DeploymentSpec(Struct):
 
 
 class DeploymentStatus(Struct):
-    """How far a Deployment is."""
+    """The progress of a Deployment."""
 
     observed_generation: int = 0
     replicas: int = 0
@@ -94,7 +94,7 @@ class ReplicaSetSpec(Struct):
 
     replicas: int = 1
     selector: LabelSelector = LabelSelector()
-    template: msgspec.Raw = EMPTY
+    template: msgspec.Raw = EMPTY_OBJECT
     min_ready_seconds: int = 0
 
 
@@ -126,12 +126,12 @@ class ReplicationControllerSpec(ReplicaSetSpec):
     labels: dict[str, str] = field(name="selector", default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make the selector from the labels, so that readers need not distinguish."""
+        """Make the selector from the labels, so that readers treat both kinds alike."""
         msgspec.structs.force_setattr(self, "selector", LabelSelector(match_labels=self.labels))
 
 
 class ReplicationController(ReplicaSet):
-    """What a ReplicaSet was before it had a better name."""
+    """The predecessor of the ReplicaSet."""
 
     resource: ClassVar = Resource("", "v1", "ReplicationController", "replicationcontrollers")
 
@@ -159,7 +159,7 @@ class StatefulSetOrdinals(Struct):
 
 
 class StatefulSetRetention(Struct):
-    """What becomes of claims: ``Retain`` or ``Delete``."""
+    """Whether claims are kept: ``Retain`` or ``Delete``."""
 
     when_deleted: str = ""
     when_scaled: str = ""
@@ -170,7 +170,7 @@ class StatefulSetSpec(Struct):
 
     replicas: int = 1
     selector: LabelSelector = LabelSelector()
-    template: msgspec.Raw = EMPTY
+    template: msgspec.Raw = EMPTY_OBJECT
     volume_claim_templates: tuple[msgspec.Raw, ...] = ()
     service_name: str = ""
     pod_management_policy: str = ""
@@ -182,7 +182,7 @@ class StatefulSetSpec(Struct):
 
 
 class StatefulSetStatus(Struct):
-    """How far a StatefulSet is."""
+    """The progress of a StatefulSet."""
 
     observed_generation: int = 0
     replicas: int = 0
@@ -223,14 +223,14 @@ class DaemonSetSpec(Struct):
     """Which template on which nodes, and how to change the pods."""
 
     selector: LabelSelector = LabelSelector()
-    template: msgspec.Raw = EMPTY
+    template: msgspec.Raw = EMPTY_OBJECT
     update_strategy: DaemonSetStrategy = DaemonSetStrategy()
     min_ready_seconds: int = 0
     revision_history_limit: int | None = None
 
 
 class DaemonSetStatus(Struct):
-    """How far a DaemonSet is."""
+    """The progress of a DaemonSet."""
 
     observed_generation: int = 0
     current_number_scheduled: int = 0
@@ -254,9 +254,9 @@ class DaemonSet(Object):
 
 
 class ControllerRevision(Object):
-    """One state a StatefulSet or DaemonSet was in; ``data`` is the patch that brings it back."""
+    """A past state of a StatefulSet or DaemonSet; ``data`` is the patch that restores it."""
 
     resource: ClassVar = Resource("apps", "v1", "ControllerRevision", "controllerrevisions")
 
-    data: msgspec.Raw = EMPTY
+    data: msgspec.Raw = EMPTY_OBJECT
     revision: int = 0

@@ -58,7 +58,7 @@ class TopologyDisruptionBudgetStatus(Struct):
 
 
 class TopologyDisruptionBudget(Object):
-    """A limit on voluntary disruption, held in each domain."""
+    """A limit on voluntary disruption, in each domain."""
 
     resource: ClassVar = Resource(
         GROUP, VERSION, "TopologyDisruptionBudget", "topologydisruptionbudgets"
@@ -77,14 +77,14 @@ class Grant(Struct):
 
 
 class DisruptionLedgerSpec(Struct):
-    """The grants of a namespace, and the version of each budget the last grant was judged by."""
+    """The grants of a namespace, and the version of each budget at the last grant."""
 
     grants: tuple[Grant, ...] = ()
     judged: dict[str, str] = field(default_factory=dict)
 
 
 class DisruptionLedger(Object):
-    """What was granted in a namespace; written whole, on the version that was read."""
+    """The grants of a namespace; always written as a whole, on the version that was read."""
 
     resource: ClassVar = Resource(GROUP, VERSION, "DisruptionLedger", "disruptionledgers")
 
@@ -117,7 +117,7 @@ class DomainRolloutSpec(Struct):
 
 
 class DomainProgress(Struct):
-    """How far a domain is: ``Done``, ``Doing``, ``Next`` or ``Later``.
+    """The progress of a domain: ``Done``, ``Doing``, ``Next`` or ``Later``.
 
     ``finished_at`` is set if the domain was updated under this rollout.
     """
@@ -131,7 +131,7 @@ class DomainProgress(Struct):
 
 
 class DomainRolloutStatus(Struct):
-    """How far the rollout is. ``domain`` is the one being worked on, also while it is paused."""
+    """The progress of a rollout. ``domain`` is the one being updated, also while it is paused."""
 
     observed_generation: int = 0
     domain: str = ""

@@ -1,4 +1,4 @@
-"""Leases: the leader, and which nodes are alive. Times are MicroTime, see ``api.values.times``."""
+"""Leases: for leader election, and for heartbeats of nodes. Times are MicroTime."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LeaseSpec(Struct):
 
 
 class Lease(Object):
-    """A lock that runs out."""
+    """A lock that expires unless it is renewed."""
 
     resource: ClassVar = Resource("coordination.k8s.io", "v1", "Lease", "leases")
 

@@ -40,7 +40,7 @@ class NodeSelector(Struct):
 
 
 class Taint(Struct):
-    """What keeps pods off a node."""
+    """Repels pods that do not tolerate it from a node."""
 
     key: str = ""
     value: str = ""
@@ -70,7 +70,7 @@ class NodeCondition(Struct):
 
 
 class NodeAddress(Struct):
-    """An address and what kind it is: ``InternalIP``, ``Hostname``…"""
+    """An address and its type: ``InternalIP``, ``Hostname``…"""
 
     type: str = ""
     address: str = ""
@@ -111,7 +111,7 @@ class Node(Object):
 
 
 class NamespaceSpec(Struct):
-    """What keeps a deleted namespace."""
+    """The finalizers that a deleted namespace waits for."""
 
     finalizers: tuple[str, ...] = ()
 
@@ -183,7 +183,7 @@ class ServiceSpec(Struct):
 
 
 class LoadBalancerIngress(Struct):
-    """Where a load balancer listens."""
+    """An address at which a load balancer listens."""
 
     ip: str = ""
     ip_mode: str | None = None
@@ -191,13 +191,13 @@ class LoadBalancerIngress(Struct):
 
 
 class LoadBalancerStatus(Struct):
-    """All places where a load balancer listens."""
+    """All addresses at which a load balancer listens."""
 
     ingress: tuple[LoadBalancerIngress, ...] = ()
 
 
 class ServiceStatus(Struct):
-    """What became of a Service."""
+    """The addresses of its load balancer, and its conditions."""
 
     load_balancer: LoadBalancerStatus = LoadBalancerStatus()
     conditions: tuple[Condition, ...] = ()

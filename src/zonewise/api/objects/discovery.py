@@ -4,7 +4,7 @@ The API server treats ``endpoints`` and ``ports`` as one atomic value each: writ
 writes them all. ``EndpointSlice`` therefore has every field of discovery.k8s.io/v1 (Kubernetes
 1.36); decoding it and encoding it again loses nothing inside the two lists.
 
-Proxies, DNS and reports only read, and hold every slice of the cluster. ``LeanEndpointSlice``
+Proxies, DNS and reports only read, and store every slice of the cluster. ``LeanEndpointSlice``
 leaves out what names the pod behind an endpoint (``targetRef``, ``deprecatedTopology``). A full one
 *is* a lean one, so decisions are written once, on the lean type.
 
@@ -38,7 +38,7 @@ HEADLESS_LABEL = "service.kubernetes.io/headless"
 
 
 class EndpointConditions(Struct):
-    """Whether an endpoint takes traffic; None is unknown, which readers take as stated there."""
+    """Whether an endpoint takes traffic; None is unknown, and readers say how they treat it."""
 
     ready: bool | None = None
     serving: bool | None = None
@@ -65,7 +65,7 @@ class EndpointHints(Struct):
 
 
 class LeanEndpoint(Struct):
-    """Addresses of one thing that answers, and where it is; all of them are the same thing."""
+    """The addresses of one endpoint, all of them equivalent, and where it is."""
 
     addresses: tuple[str, ...] | None = ()
     conditions: EndpointConditions = EndpointConditions()
@@ -107,6 +107,6 @@ class EndpointSlice(LeanEndpointSlice):
     endpoints: tuple[Endpoint, ...] | None = ()
 
 
-def service_of(piece: LeanEndpointSlice) -> str:
-    """The name of the Service a slice belongs to, "" if it says none."""
-    return piece.metadata.labels.get(SERVICE_LABEL, "")
+def service_name_of(endpoint_slice: LeanEndpointSlice) -> str:
+    """The name of the Service a slice belongs to, "" if it names none."""
+    return endpoint_slice.metadata.labels.get(SERVICE_LABEL, "")

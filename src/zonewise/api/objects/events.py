@@ -13,10 +13,10 @@ from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct
 
 
-def shared_suffix(uid: str, reason: str, note: str, *, only: str = "") -> str:
-    """The suffix of the name of an Event that several programs send: the second finds it.
+def event_name_suffix(uid: str, reason: str, note: str, *, only: str = "") -> str:
+    """The suffix of the name of an Event that several programs send, so that all use one name.
 
-    ``uid`` is that of the object it regards; ``only`` is where it holds, if not everywhere.
+    ``uid`` is that of the object it regards; ``only`` limits it, for example to a node.
     """
     return hashlib.sha256("\0".join((uid, reason, note, only)).encode()).hexdigest()[:16]
 

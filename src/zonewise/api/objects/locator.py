@@ -1,7 +1,7 @@
 """PodLocator: where a pod is, for clients that may read neither pods nor nodes (KEP-536).
 
 One object for each pod, of the same namespace and name: its addresses, its node, and the labels of
-that node. It is small and changes seldom, so a DNS server or a proxy can follow all of them.
+that node. It is small and changes seldom, so a DNS server or a proxy can watch all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zonewise.api.struct import Struct, field
 
 
 class PodLocator(Object):
-    """Where a pod is; ``ips`` are empty once it has finished, its address may be another's then."""
+    """Where a pod is; ``ips`` are empty once it has finished: another pod may get its address."""
 
     resource: ClassVar = Resource("zonewise.io", "v1alpha1", "PodLocator", "podlocators")
 

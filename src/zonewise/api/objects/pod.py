@@ -2,7 +2,7 @@
 
 Lean, and still the widest kind: what decides where a pod may run (scheduling), whether it takes
 traffic (traffic), whether it may be disturbed (disruption), and which volumes it waits for
-(storage). Of what is the kubelet's business only the commands are here; environments and probes are
+(storage). Of what only the kubelet reads, the commands are included; environments and probes are
 left out.
 """
 
@@ -35,7 +35,7 @@ class ResourceRequirements(Struct):
 
 
 class Container(Struct):
-    """A container, as far as placement, ports and its command go.
+    """A container: its resources, ports and command.
 
     ``restart_policy`` is ``Always`` on an init container that keeps running beside the others.
     """
@@ -57,7 +57,7 @@ class PreferredSchedulingTerm(Struct):
 
 
 class NodeAffinity(Struct):
-    """Which nodes a pod needs, and which it would like."""
+    """Which nodes a pod requires, and which it prefers."""
 
     required: NodeSelector | None = field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
@@ -68,7 +68,7 @@ class NodeAffinity(Struct):
 
 
 class PodAffinityTerm(Struct):
-    """Pods that count, in which namespaces, and the topology key that says what "near" is."""
+    """The pods, in which namespaces, and the topology key whose domains count as near."""
 
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class WeightedPodAffinityTerm(Struct):
 
 
 class PodAffinity(Struct):
-    """Which pods a pod needs near it, or away from it, and which it would like so."""
+    """Which pods are required near a pod, or away from it, and which are preferred so."""
 
     required: tuple[PodAffinityTerm, ...] = field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=()
@@ -97,7 +97,7 @@ class PodAffinity(Struct):
 
 
 class Affinity(Struct):
-    """Everything that draws a pod to a place or keeps it away."""
+    """Which nodes, and which other pods, attract a pod or repel it."""
 
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
@@ -105,7 +105,7 @@ class Affinity(Struct):
 
 
 class Toleration(Struct):
-    """A taint the pod puts up with; an empty key with ``Exists`` is all of them."""
+    """A taint the pod tolerates; an empty key with ``Exists`` tolerates all of them."""
 
     key: str = ""
     operator: str = ""
@@ -161,7 +161,7 @@ class CSIVolumeSource(Struct):
 
 
 class Volume(Struct):
-    """A volume of a pod, as far as it has a place."""
+    """A volume of a pod, as far as it limits where the pod can run."""
 
     name: str = ""
     persistent_volume_claim: ClaimVolumeSource | None = None
@@ -255,7 +255,7 @@ class ContainerState(Struct):
 
 
 class ContainerStatus(Struct):
-    """What became of a container."""
+    """The state of a container."""
 
     name: str = ""
     ready: bool = False

@@ -37,7 +37,7 @@ class VolumeSnapshotError(Struct):
 
 
 class VolumeSnapshotStatus(Struct):
-    """What there is."""
+    """The content a snapshot is bound to, and its state."""
 
     bound_volume_snapshot_content_name: str | None = None
     creation_time: str | None = None
@@ -95,7 +95,7 @@ class VolumeSnapshotContent(Object):
 
 
 class VolumeSnapshotClass(Object):
-    """How snapshots of a sort are made."""
+    """How snapshots of a class are made."""
 
     resource: ClassVar = Resource(
         GROUP, "v1", "VolumeSnapshotClass", "volumesnapshotclasses", namespaced=False

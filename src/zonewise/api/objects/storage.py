@@ -1,4 +1,4 @@
-"""Claims, volumes and what makes them: PersistentVolumeClaim, PersistentVolume, StorageClass.
+"""Claims, volumes and classes: PersistentVolumeClaim, PersistentVolume, StorageClass.
 
 And what a driver reports about itself: CSINode, CSIDriver, CSIStorageCapacity, VolumeAttachment.
 """
@@ -22,7 +22,7 @@ from zonewise.api.struct import Struct, field
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 LEGACY_CLASS = "volume.beta.kubernetes.io/storage-class"
-"""The annotation that named a claim's class before there was a field; it comes before the field."""
+"""The annotation that named a claim's class before there was a field; it overrides the field."""
 
 _BETA_DEFAULT_CLASS = "storageclass.beta.kubernetes.io/is-default-class"
 
@@ -58,7 +58,7 @@ class PersistentVolumeClaimSpec(Struct):
 
 
 class PersistentVolumeClaimStatus(Struct):
-    """What a claim got."""
+    """What a claim was given."""
 
     phase: str = ""
     access_modes: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class CSIPersistentVolumeSource(Struct):
 
 
 class PersistentVolumeSpec(Struct):
-    """A volume, its size and its place."""
+    """A volume, its size, and from which nodes it can be used."""
 
     capacity: dict[str, QuantityText] = field(default_factory=dict)
     access_modes: tuple[str, ...] = ()
@@ -165,7 +165,7 @@ class TopologySelectorTerm(Struct):
 
 
 class StorageClass(Object):
-    """How volumes of a sort are made."""
+    """How volumes of a class are made."""
 
     resource: ClassVar = Resource(
         "storage.k8s.io", "v1", "StorageClass", "storageclasses", namespaced=False
@@ -185,13 +185,13 @@ def is_default_class(annotations: Mapping[str, str]) -> bool:
     return "true" in (annotations.get(DEFAULT_CLASS), annotations.get(_BETA_DEFAULT_CLASS))
 
 
-def newest_default(marked: Iterable[tuple[str, str]]) -> str:
-    """Which of several default classes counts, by their creation times and names; "" without any.
+def newest_default_class(candidates: Iterable[tuple[str, str]]) -> str:
+    """Which of several default classes counts; "" without any.
 
-    The newest does; of equally new ones the first name.
+    Candidates are creation times with names. The newest counts, of equally new ones the first name.
     """
-    by_name = sorted(marked, key=lambda one: one[1])
-    return max(by_name, key=lambda one: one[0], default=("", ""))[1]
+    by_name = sorted(candidates, key=lambda candidate: candidate[1])
+    return max(by_name, key=lambda candidate: candidate[0], default=("", ""))[1]
 
 
 class VolumeNodeResources(Struct):

@@ -1,4 +1,4 @@
-"""Taints of nodes and tolerations of pods: which pod a taint keeps off."""
+"""Which taints of nodes the tolerations of pods tolerate."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from zonewise.api.objects.core import Taint
 from zonewise.api.objects.pod import Toleration
 
-KEEPS_OFF = ("NoSchedule", "NoExecute")
+REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
-def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether one toleration is about this taint."""
+def tolerates_taint(toleration: Toleration, taint: Taint) -> bool:
+    """Whether one toleration tolerates this taint."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
@@ -21,11 +21,14 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     return toleration.operator in ("", "Equal") and toleration.value == taint.value
 
 
-def tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    """Whether any toleration is about this taint."""
-    return any(tolerates(toleration, taint) for toleration in tolerations)
+def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    """Whether any toleration tolerates this taint."""
+    return any(tolerates_taint(toleration, taint) for toleration in tolerations)
 
 
-def kept_off(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
-    """Whether a taint keeps a pod with these tolerations off the node."""
-    return any(taint.effect in KEEPS_OFF and not tolerated(taint, tolerations) for taint in taints)
+def has_untolerated_taint(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
+    """Whether a taint repels a pod with these tolerations."""
+    return any(
+        taint.effect in REPELLING_EFFECTS and not is_tolerated(taint, tolerations)
+        for taint in taints
+    )

@@ -1,4 +1,4 @@
-"""What is wrong with a file that people wrote, in words of YAML instead of a library's."""
+"""Messages for decoding errors in files that people write, in the terms of YAML."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ _TYPES = {
     "bool": "true or false",
     "null": "empty",
 }
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<place>.*)`)?", re.DOTALL)
-_TYPE = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<found>[^`]*)`")
+_PARTS = re.compile(r"(?P<problem>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?", re.DOTALL)
+_TYPE = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<actual>[^`]*)`")
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`")
 _VALUE = re.compile(r"Invalid enum value (?P<value>.*)", re.DOTALL)
 
 
 def decode_error_text(error: msgspec.ValidationError) -> str:
-    """The fault as a clause: where it is, what it must be, what it is."""
-    parts = _PLACE.fullmatch(str(error))
+    """The error as a clause: where it is, what is expected, what is there."""
+    parts = _PARTS.fullmatch(str(error))
     assert parts is not None
-    what = parts["what"]
-    place = (parts["place"] or "").removeprefix(".").replace("[...]", "") or "the file"
-    if place.startswith("["):
-        place = f"entry {place}"
-    if found := _TYPE.fullmatch(what):
-        wanted = dict.fromkeys(_TYPES.get(one, one) for one in found["wanted"].split(" | "))
-        is_now = _TYPES.get(found["found"], found["found"])
-        hint = "; write it in quotes" if _is_unquoted(list(wanted), found["found"]) else ""
-        return f"{place} must be {' or '.join(wanted)}, not {is_now}{hint}"
-    if found := _MISSING.fullmatch(what):
-        return f"{place} lacks {found['field']}"
-    if found := _UNKNOWN.fullmatch(what):
-        return f"{place} has {found['field']}, which is unknown"
-    if found := _VALUE.fullmatch(what):
-        return f"{place} cannot be {found['value']}"
-    return f"{place}: {what}"
+    problem = parts["problem"]
+    path = (parts["path"] or "").removeprefix(".").replace("[...]", "") or "the file"
+    if path.startswith("["):
+        path = f"entry {path}"
+    if match := _TYPE.fullmatch(problem):
+        expected = dict.fromkeys(_TYPES.get(name, name) for name in match["expected"].split(" | "))
+        actual = _TYPES.get(match["actual"], match["actual"])
+        hint = "; write it in quotes" if _is_unquoted(list(expected), match["actual"]) else ""
+        return f"{path} must be {' or '.join(expected)}, not {actual}{hint}"
+    if match := _MISSING.fullmatch(problem):
+        return f"{path} lacks {match['field']}"
+    if match := _UNKNOWN.fullmatch(problem):
+        return f"{path} has {match['field']}, which is unknown"
+    if match := _VALUE.fullmatch(problem):
+        return f"{path} cannot be {match['value']}"
+    return f"{path}: {problem}"
 
 
-def _is_unquoted(wanted: list[str], found: str) -> bool:
-    return wanted == ["text"] and found in ("int", "float", "bool")
+def _is_unquoted(expected: list[str], actual: str) -> bool:
+    return expected == ["text"] and actual in ("int", "float", "bool")

@@ -1,8 +1,8 @@
-"""Why a text is not a time, in the words of Go's parser.
+"""Errors of texts that are not times, with the messages of Go's parser.
 
 A Time is RFC 3339 with any fraction; a MicroTime has exactly six fractional digits. Go's parser
-follows a layout piece by piece and names the first piece it could not find; ranges are checked
-when a piece is read.
+follows a layout part by part and names the first part that does not match; ranges are checked when
+a part is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 TIME = "2006-01-02T15:04:05Z07:00"
 MICRO_TIME = "2006-01-02T15:04:05.000000Z07:00"
 
-_PIECES = (
+_LAYOUT = (
     ("2006", r"\d{4}"),
     ("-", "-"),
     ("01", r"\d\d"),
@@ -35,37 +35,37 @@ _RANGES = {
 }
 
 
-def time_complaint(text: str, *, micro: bool = False) -> str | None:
+def time_error_text(text: str, *, micro: bool = False) -> str | None:
     """Go's error for a text that is not a time; None if it is one."""
     layout = MICRO_TIME if micro else TIME
-    found: dict[str, int] = {}
-    at = 0
-    for piece, form in _PIECES:
-        match = re.compile(form, re.ASCII).match(text, at)
+    numbers: dict[str, int] = {}
+    position = 0
+    for part, pattern in _LAYOUT:
+        match = re.compile(pattern, re.ASCII).match(text, position)
         if match is None:
-            return _unparsed(text, layout, text[at:], piece)
-        at = match.end()
-        if len(piece) > 1:
-            found[piece] = int(match[0])
-            name, low, high = _RANGES.get(piece, ("", 0, 9999))
-            if not low <= found[piece] <= high:
+            return _cannot_parse(text, layout, text[position:], part)
+        position = match.end()
+        if len(part) > 1:
+            numbers[part] = int(match[0])
+            name, low, high = _RANGES.get(part, ("", 0, 9999))
+            if not low <= numbers[part] <= high:
                 return f'parsing time "{text}": {name} out of range'
-    fraction = re.compile(r"\.\d{6}" if micro else r"([.,]\d+)?", re.ASCII).match(text, at)
+    fraction = re.compile(r"\.\d{6}" if micro else r"([.,]\d+)?", re.ASCII).match(text, position)
     if fraction is None:
-        return _unparsed(text, layout, text[at:], ".000000")
-    at = fraction.end()
-    zone = _ZONE.match(text, at)
+        return _cannot_parse(text, layout, text[position:], ".000000")
+    position = fraction.end()
+    zone = _ZONE.match(text, position)
     if zone is None:
-        return _unparsed(text, layout, text[at:], "Z07:00")
+        return _cannot_parse(text, layout, text[position:], "Z07:00")
     if zone[1] and (int(zone[1]) > 24 or int(zone[2]) > 60):
         return f'parsing time "{text}": time zone offset hour out of range'
     if zone.end() < len(text):
         return f'parsing time "{text}": extra text: "{text[zone.end() :]}"'
-    last = calendar.monthrange(max(found["2006"], 1), found["01"])[1]
-    if not 1 <= found["02"] <= last:
+    last = calendar.monthrange(max(numbers["2006"], 1), numbers["01"])[1]
+    if not 1 <= numbers["02"] <= last:
         return f'parsing time "{text}": day out of range'
     return None
 
 
-def _unparsed(text: str, layout: str, rest: str, piece: str) -> str:
-    return f'parsing time "{text}" as "{layout}": cannot parse "{rest}" as "{piece}"'
+def _cannot_parse(text: str, layout: str, remainder: str, part: str) -> str:
+    return f'parsing time "{text}" as "{layout}": cannot parse "{remainder}" as "{part}"'

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from zonewise.api.errors import ParseError
-from zonewise.api.text.jsontext import DEPTH_LIMIT, plain
+from zonewise.api.text.jsontext import DEPTH_LIMIT, to_builtins
 
 ALIAS_LIMIT = 100_000
 
@@ -51,24 +51,24 @@ class NotYAML(ParseError):
     """The text is not YAML, or cannot be JSON."""
 
 
-class Read(NamedTuple):
-    """A value, and the keys that are in it twice: `line 5: key "name" already set in map`."""
+class YamlDocument(NamedTuple):
+    """A value, and a problem for each duplicate key: `line 5: key "name" already set in map`."""
 
     value: Any
     problems: tuple[str, ...] = ()
 
 
-def read(raw: bytes) -> Read:
-    """The first document of a body."""
+def read(raw: bytes) -> YamlDocument:
+    """Decode the first document of a body."""
     try:
-        return _Builder(raw).run()
+        return _DocumentBuilder(raw).run()
     except yaml.MarkedYAMLError as error:
-        raise NotYAML(f"yaml: {_line(error)}{error.problem or 'malformed'}") from None
+        raise NotYAML(f"yaml: {_line_prefix(error)}{error.problem or 'malformed'}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise NotYAML(f"yaml: {str(error).splitlines()[0]}") from None
 
 
-def _line(error: yaml.MarkedYAMLError) -> str:
+def _line_prefix(error: yaml.MarkedYAMLError) -> str:
     """Where Go's parser says an error is: it counts from zero and omits line zero."""
     marks = (error.context_mark, error.problem_mark)
     line = next((mark.line for mark in marks if mark is not None and mark.line), 0)
@@ -77,61 +77,61 @@ def _line(error: yaml.MarkedYAMLError) -> str:
     return f"line {line}: " if line else ""
 
 
-class _Builder:
+class _DocumentBuilder:
     def __init__(self, raw: bytes) -> None:
-        # Without yaml.parse around it no Python runs between two events.
+        # Calling get_event directly avoids the Python generator of yaml.parse.
         self._events: Iterator[Any] = iter(yaml.CSafeLoader(raw).get_event, None)
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._problems: list[str] = []
         self._count = 0
-        self._copied = 0
+        self._alias_count = 0
 
-    def run(self) -> Read:
+    def run(self) -> YamlDocument:
         for event in self._events:
             if isinstance(event, yaml.StreamEndEvent):
-                return Read(None)
+                return YamlDocument(None)
             if isinstance(event, yaml.DocumentStartEvent):
                 break
-        value = self._value(next(self._events), 0)
-        return Read(None if value is _MERGE else value, tuple(self._problems))
+        value = self._build_value(next(self._events), 0)
+        return YamlDocument(None if value is _MERGE else value, tuple(self._problems))
 
-    def _value(self, event: Any, depth: int) -> Any:
+    def _build_value(self, event: Any, depth: int) -> Any:
         kind = type(event)
         if kind is yaml.AliasEvent:
             if event.anchor not in self._anchors:
                 raise NotYAML(f"yaml: unknown anchor '{event.anchor}' referenced")
             value, size = self._anchors[event.anchor]
-            self._copied += size
-            if self._copied > ALIAS_LIMIT:
+            self._alias_count += size
+            if self._alias_count > ALIAS_LIMIT:
                 raise NotYAML("yaml: document contains excessive aliasing")
             self._count += size
-            return plain(value)
+            return to_builtins(value)
         if depth > DEPTH_LIMIT:
             raise NotYAML("yaml: exceeded max depth")
-        before = self._count
+        count_before = self._count
         self._count += 1
         if kind is yaml.ScalarEvent:
-            value = _scalar(event)
+            value = _parse_scalar(event)
         elif kind is yaml.SequenceStartEvent:
-            value = self._sequence(depth)
+            value = self._build_sequence(depth)
         else:
-            value = self._mapping(depth)
+            value = self._build_mapping(depth)
         if event.anchor:
-            self._anchors[event.anchor] = (value, self._count - before)
+            self._anchors[event.anchor] = (value, self._count - count_before)
         return value
 
-    def _sequence(self, depth: int) -> list[Any]:
+    def _build_sequence(self, depth: int) -> list[Any]:
         items = []
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            items.append(self._value(event, depth + 1))
+            items.append(self._build_value(event, depth + 1))
         return items
 
-    def _mapping(self, depth: int) -> dict[str, Any]:
+    def _build_mapping(self, depth: int) -> dict[str, Any]:
         own: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            key = self._value(event, depth + 1)
-            value = self._value(next(self._events), depth + 1)
+            key = self._build_value(event, depth + 1)
+            value = self._build_value(next(self._events), depth + 1)
             if key is _MERGE:
                 for source in value if isinstance(value, list) else [value]:
                     if not isinstance(source, dict):
@@ -140,16 +140,16 @@ class _Builder:
                         )
                     merged = {**source, **merged}
                 continue
-            name = _key(key)
+            name = _key_text(key)
             if name in own:
-                shown = f'"{name}"' if isinstance(key, str) else name
+                quoted = f'"{name}"' if isinstance(key, str) else name
                 line = event.start_mark.line + 1
-                self._problems.append(f"line {line}: key {shown} already set in map")
+                self._problems.append(f"line {line}: key {quoted} already set in map")
             own[name] = value
         return {**merged, **own} if merged else own
 
 
-def _key(key: Any) -> str:
+def _key_text(key: Any) -> str:
     if isinstance(key, str):
         return key
     if isinstance(key, bool):
@@ -159,11 +159,11 @@ def _key(key: Any) -> str:
     raise NotYAML("yaml: unsupported map key: it is neither text nor a number nor a boolean")
 
 
-def _scalar(event: Any) -> Any:
+def _parse_scalar(event: Any) -> Any:
     text: str = event.value
     tag = event.tag
     if tag is None or tag == "!":
-        return _word(text) if event.implicit[0] and tag is None else text
+        return _parse_word(text) if event.implicit[0] and tag is None else text
     kind = tag.removeprefix(_STANDARD)
     if kind == "binary":
         try:
@@ -171,28 +171,28 @@ def _scalar(event: Any) -> Any:
         except binascii.Error:
             raise NotYAML("yaml: !!binary value contains invalid base64 data") from None
     if kind in ("int", "float", "bool", "null"):
-        value = _word(text)
+        value = _parse_word(text)
         if not isinstance(value, _KINDS[kind]):
             raise NotYAML(f"yaml: cannot decode !!str `{text[:32]}` as a !!{kind}")
         return value
     return text
 
 
-def _word(text: str) -> Any:
-    """What a word without quotes is."""
+def _parse_word(text: str) -> Any:
+    """The value of a scalar without quotes."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] in "+-.0123456789":
-        return _number(text)
+        return _parse_number(text)
     return text
 
 
-def _number(text: str) -> Any:
+def _parse_number(text: str) -> Any:
     if text.lstrip("+-").lower() in (".inf", ".nan"):
         raise NotYAML(f"json: unsupported value: {text}")
     digits = text.replace("_", "")
     if _INTEGER.fullmatch(digits) and len(digits) < 4000:
-        return _integer(digits)
+        return _parse_integer(digits)
     if _FLOAT.fullmatch(digits):
         value = float(digits)
         if not math.isinf(value):
@@ -200,7 +200,7 @@ def _number(text: str) -> Any:
     return text
 
 
-def _integer(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     unsigned = digits.lstrip("+-")
     octal = len(unsigned) > 1 and unsigned[0] == "0" and unsigned[1].isdigit()
     value = int(unsigned, 8) if octal else int(unsigned, 0)

@@ -25,7 +25,7 @@ FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("month", 1, 12, {name: number for number, name in enumerate(MONTHS.split(), 1)}),
     ("day of week", 0, 6, {name: number for number, name in enumerate(DAYS.split())}),
 )
-WORDS = {
+DESCRIPTORS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
     "@monthly": "0 0 1 * *",
@@ -35,137 +35,139 @@ WORDS = {
     "@hourly": "0 * * * *",
 }
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
-_SPAN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-_SPANS = re.compile(rf"(?P<sign>[-+]?)(?:0|(?:{_SPAN.pattern})+)", re.ASCII)
+_DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_DURATION = re.compile(rf"(?P<sign>[-+]?)(?:0|(?:{_DURATION_PART.pattern})+)", re.ASCII)
 _ZONED = re.compile(r"(?:CRON_)?TZ=([^ ]*) +(.*)", re.DOTALL)
 _ZONE_PART = re.compile(r"[A-Za-z.\-_0-9+]{1,14}", re.ASCII)
-_HORIZON = timedelta(days=5 * 366)
+_MAX_LOOKAHEAD = timedelta(days=5 * 366)
 
 
 class InvalidSchedule(ValueError):
-    """A text that is no schedule; its message says why."""
+    """A text that is not a schedule; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
-    """Again and again after so many seconds."""
+class Interval:
+    """A schedule that is due every so many seconds."""
 
     seconds: int
 
-    def next(self, after: datetime) -> datetime | None:
-        """The first moment that is due after another."""
-        return after.replace(microsecond=0) + timedelta(seconds=self.seconds)
+    def next(self, start: datetime) -> datetime | None:
+        """The first time that is due after ``start``."""
+        return start.replace(microsecond=0) + timedelta(seconds=self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
-class Calendar:
-    """At certain minutes of certain days."""
+class CalendarSchedule:
+    """A schedule of certain minutes of certain days."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
-    either: bool
-    """Whether a fitting day of the month or of the week is enough."""
+    any_day_match: bool
+    """Whether a matching day of the month or of the week is enough."""
     zone: tzinfo
 
-    def next(self, after: datetime) -> datetime | None:
-        """The first moment that is due after another."""
-        local = after.astimezone(self.zone)
-        day, last = local.date(), local.date() + _HORIZON
+    def next(self, start: datetime) -> datetime | None:
+        """The first time that is due after ``start``."""
+        local = start.astimezone(self.zone)
+        day, last = local.date(), local.date() + _MAX_LOOKAHEAD
         while day <= last:
-            if self._fits(day):
-                for moment in self._moments(day, local.hour if day == local.date() else 0):
-                    if moment > after:
-                        return moment
+            if self._is_due_on(day):
+                for time in self._times_on(day, local.hour if day == local.date() else 0):
+                    if time > start:
+                        return time
             day += timedelta(days=1)
         return None
 
-    def _fits(self, day: date) -> bool:
+    def _is_due_on(self, day: date) -> bool:
         if day.month not in self.months:
             return False
         of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
-        return (of_month or of_week) if self.either else (of_month and of_week)
+        return (of_month or of_week) if self.any_day_match else (of_month and of_week)
 
-    def _moments(self, day: date, first: int) -> Iterator[datetime]:
+    def _times_on(self, day: date, first_hour: int) -> Iterator[datetime]:
         for hour in self.hours:
-            if hour < first:
+            if hour < first_hour:
                 continue
-            begin = datetime(day.year, day.month, day.day, hour, tzinfo=self.zone)
-            repeated = begin.utcoffset() != begin.replace(fold=1).utcoffset()
+            hour_start = datetime(day.year, day.month, day.day, hour, tzinfo=self.zone)
+            repeated = hour_start.utcoffset() != hour_start.replace(fold=1).utcoffset()
             for fold in (0, 1) if repeated else (0,):
                 for minute in self.minutes:
-                    wall = begin.replace(minute=minute, fold=fold)
-                    moment = wall.astimezone(UTC)
-                    if moment.astimezone(self.zone).replace(fold=fold) == wall:
-                        yield moment
+                    local_time = hour_start.replace(minute=minute, fold=fold)
+                    time = local_time.astimezone(UTC)
+                    if time.astimezone(self.zone).replace(fold=fold) == local_time:
+                        yield time
 
 
-Schedule = Every | Calendar
+Schedule = Interval | CalendarSchedule
 
 
 @lru_cache(maxsize=1024)
 def parse_schedule(text: str, zone: str = "") -> Schedule:
-    """The schedule a text is; ``zone`` counts where the text names none.
+    """Parse a schedule; ``zone`` counts where the text names none.
 
-    Raises ``InvalidSchedule`` for a text that is none, ``ZoneInfoNotFoundError`` for an unknown
-    ``zone``.
+    Raises ``InvalidSchedule`` for a text that is not a schedule, ``ZoneInfoNotFoundError`` for an
+    unknown ``zone``.
     """
     if text.startswith(("TZ=", "CRON_TZ=")):
-        zoned = _ZONED.fullmatch(text)
-        if zoned is None or not known_zone(zoned[1]):
+        match = _ZONED.fullmatch(text)
+        if match is None or not is_known_zone(match[1]):
             raise InvalidSchedule("provided bad location")
-        zone, text = zoned[1], zoned[2]
+        zone, text = match[1], match[2]
     if text.startswith("@every "):
-        return _interval(text)
-    if text.startswith("@") and text not in WORDS:
+        return _parse_interval(text)
+    if text.startswith("@") and text not in DESCRIPTORS:
         raise InvalidSchedule(f"unrecognized descriptor: {text}")
-    fields = WORDS.get(text, text).split()
+    fields = DESCRIPTORS.get(text, text).split()
     if not text:
         raise InvalidSchedule("empty spec string")
     if len(fields) != len(FIELDS):
         raise InvalidSchedule(f"expected exactly 5 fields, found {len(fields)}: {fields}")
     minutes, hours, days, months, weekdays = (
-        _values(field, *known) for field, known in zip(fields, FIELDS, strict=True)
+        _parse_field(field, *limits) for field, limits in zip(fields, FIELDS, strict=True)
     )
-    return Calendar(
+    return CalendarSchedule(
         minutes=tuple(sorted(minutes)),
         hours=tuple(sorted(hours)),
         days=days,
         months=months,
         weekdays=weekdays,
-        either=not (_unlimited(fields[2]) or _unlimited(fields[4])),
+        any_day_match=not (_is_unlimited(fields[2]) or _is_unlimited(fields[4])),
         zone=zoneinfo.ZoneInfo(zone) if zone not in ("", "UTC", "Local") else UTC,
     )
 
 
-def _interval(text: str) -> Every:
-    spans = _SPANS.fullmatch(text.removeprefix("@every "))
+def _parse_interval(text: str) -> Interval:
+    spans = _DURATION.fullmatch(text.removeprefix("@every "))
     if spans is None:
         raise InvalidSchedule(f"failed to parse duration {text}")
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(spans[0]))
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(spans[0]))
     if spans["sign"] == "-":
         seconds = 0
-    return Every(int(min(max(seconds, 1), _HORIZON.total_seconds())))
+    return Interval(int(min(max(seconds, 1), _MAX_LOOKAHEAD.total_seconds())))
 
 
-def _unlimited(field: str) -> bool:
-    return any(piece in ("*", "?", "*/1", "?/1") for piece in field.split(","))
+def _is_unlimited(field: str) -> bool:
+    return any(part in ("*", "?", "*/1", "?/1") for part in field.split(","))
 
 
-def _values(field: str, name: str, low: int, high: int, words: dict[str, int]) -> frozenset[int]:
-    found: set[int] = set()
-    for piece in filter(None, field.split(",")):
+def _parse_field(
+    field: str, name: str, low: int, high: int, words: dict[str, int]
+) -> frozenset[int]:
+    values: set[int] = set()
+    for part in filter(None, field.split(",")):
         try:
-            found.update(_piece(piece, low, high, words))
-        except InvalidSchedule as why:
-            raise InvalidSchedule(f"{why} in {name}: {field}") from None
-    return frozenset(found)
+            values.update(_parse_range(part, low, high, words))
+        except InvalidSchedule as error:
+            raise InvalidSchedule(f"{error} in {name}: {field}") from None
+    return frozenset(values)
 
 
-def _piece(piece: str, low: int, high: int, words: dict[str, int]) -> range:
-    span, *steps = piece.split("/")
+def _parse_range(part: str, low: int, high: int, words: dict[str, int]) -> range:
+    span, *steps = part.split("/")
     if len(steps) > 1:
         raise InvalidSchedule("too many slashes")
     start, *ends = span.split("-")
@@ -174,10 +176,10 @@ def _piece(piece: str, low: int, high: int, words: dict[str, int]) -> range:
     if start in {"*", "?"}:
         begin, end = low, high
     else:
-        begin = _number(start, words, "number")
-        last = _number(ends[0], words, "number") if ends else begin
+        begin = _parse_number(start, words, "number")
+        last = _parse_number(ends[0], words, "number") if ends else begin
         end = high if steps and not ends else last
-    step = _number(steps[0], {}, "step") if steps else 1
+    step = _parse_number(steps[0], {}, "step") if steps else 1
     if step == 0:
         raise InvalidSchedule("step of range should be a positive number")
     if begin < low:
@@ -189,29 +191,29 @@ def _piece(piece: str, low: int, high: int, words: dict[str, int]) -> range:
     return range(begin, end + 1, step)
 
 
-def _number(text: str, words: dict[str, int], what: str) -> int:
-    named = words.get(text.lower())
-    if named is not None:
-        return named
-    # More digits than a date can use are no number here, and int() would refuse thousands of them.
+def _parse_number(text: str, words: dict[str, int], label: str) -> int:
+    value = words.get(text.lower())
+    if value is not None:
+        return value
+    # Dates need few digits, and int() refuses thousands of them.
     if re.fullmatch(r"\+?[0-9]{1,18}", text, re.ASCII) is None:
-        raise InvalidSchedule(f"failed to parse a {what}")
+        raise InvalidSchedule(f"failed to parse a {label}")
     return int(text)
 
 
-def schedule_fault(text: str) -> str:
-    """Why a text is no schedule; empty where it is one."""
+def schedule_error(text: str) -> str:
+    """Why a text is not a schedule; empty if it is one."""
     try:
         parse_schedule(text)
-    except InvalidSchedule as why:
-        return str(why)
+    except InvalidSchedule as error:
+        return str(error)
     except zoneinfo.ZoneInfoNotFoundError:
         return ""  # without a database of zones every name is accepted
     return ""
 
 
-def zone_fault(name: str) -> str:
-    """Why a text is not a time zone; empty where it is one."""
+def time_zone_error(name: str) -> str:
+    """Why a text is not a time zone; empty if it is one."""
     if not name:
         return "timeZone must be nil or non-empty string"
     for part in name.split("/"):
@@ -219,21 +221,21 @@ def zone_fault(name: str) -> str:
             return f"unknown time zone {name}"
     if name.lower() == "local":
         return "timeZone must be an explicit time zone as defined in the IANA database"
-    return "" if known_zone(name) else f"unknown time zone {name}"
+    return "" if is_known_zone(name) else f"unknown time zone {name}"
 
 
 @lru_cache(maxsize=256)
-def known_zone(name: str) -> bool:
+def is_known_zone(name: str) -> bool:
     """Whether a name is in the time zone database; without one every name is accepted."""
     if name in {"", "UTC", "Local"}:
         return True
     try:
         zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        return not _database()
+        return not _has_zone_database()
     return True
 
 
 @lru_cache(maxsize=1)
-def _database() -> bool:
+def _has_zone_database() -> bool:
     return bool(zoneinfo.available_timezones())

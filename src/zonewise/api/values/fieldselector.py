@@ -1,8 +1,8 @@
 """Field selectors: ``status.phase!=Running,spec.nodeName=n1``.
 
 Terms of ``=``, ``==`` and ``!=`` joined by commas, all of which must hold. In a value, a backslash
-escapes a comma, an equals sign and itself. An absent field counts as empty. Which fields a kind
-supports is the server's business, so a selector only carries names; ``str()`` is canonical.
+escapes a comma, an equals sign and itself. An absent field counts as empty. The server decides
+which fields a kind supports, so a selector has only their names; ``str()`` is canonical.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ class FieldSelector:
 
     def matches(self, fields: Mapping[str, str]) -> bool:
         """Whether an object with these fields is selected."""
-        return all((fields.get(t.field, "") == t.value) is t.equal for t in self.terms)
+        return all((fields.get(term.field, "") == term.value) is term.equal for term in self.terms)
 
     def exact(self, field: str) -> str | None:
-        """The value a field must have, if one term says so: the key for an index."""
-        return next((t.value for t in self.terms if t.equal and t.field == field), None)
+        """The value a field must have, if a term requires one: the key for an index."""
+        return next((term.value for term in self.terms if term.equal and term.field == field), None)
 
     def __str__(self) -> str:
         return ",".join(map(str, self.terms))
 
 
 def parse(text: str) -> FieldSelector:
-    """The selector of a text; an empty text selects everything."""
-    terms = (_term(match[0], text) for match in _PART.finditer(text))
+    """Parse a selector; an empty text selects everything."""
+    terms = (_parse_term(match[0], text) for match in _PART.finditer(text))
     return FieldSelector(tuple(sorted(terms, key=str)))
 
 
-def _term(part: str, text: str) -> FieldTerm:
+def _parse_term(part: str, text: str) -> FieldTerm:
     operator = _OPERATOR.search(part)
     if operator is None or not operator.start():
         raise ParseError(
             f"field selector {text[:200]!r}: {part[:80]!r} is not field=value or field!=value"
         )
-    value = _ESCAPE.sub(lambda match: _unescaped(match, text), part[operator.end() :])
+    value = _ESCAPE.sub(lambda match: _unescape(match, text), part[operator.end() :])
     return FieldTerm(part[: operator.start()], value, operator[0] != "!=")
 
 
-def _unescaped(match: re.Match[str], text: str) -> str:
+def _unescape(match: re.Match[str], text: str) -> str:
     if match[2]:
         raise ParseError(
             f"field selector {text[:200]!r}: a value with {match[2]!r} needs a backslash before it"

@@ -1,8 +1,8 @@
-"""What labels and the keys of labels and annotations may look like.
+"""Validation of labels, and of the keys of labels and annotations.
 
 A key is a name of at most 63 characters, optionally after a DNS subdomain of at most 253 and a
 slash: ``zone``, ``topology.kubernetes.io/zone``. A value is empty or looks like a name. Functions
-return what is wrong as a clause that follows the offender ("is empty"), or None. They are cached:
+return the error as a clause that follows the key or value ("is empty"), or None. They are cached:
 clusters have few different labels and check each of them often.
 """
 
@@ -23,8 +23,8 @@ _NAME_RULE = (
 
 
 @lru_cache(maxsize=4096)
-def key_fault(key: str) -> str | None:
-    """What is wrong with a label's or annotation's key."""
+def label_key_error(key: str) -> str | None:
+    """The error in the key of a label or annotation, None if it is valid."""
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
         return "has more than one '/'"
@@ -45,8 +45,8 @@ def key_fault(key: str) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def value_fault(value: str) -> str | None:
-    """What is wrong with a label's value."""
+def label_value_error(value: str) -> str | None:
+    """The error in the value of a label, None if it is valid."""
     if len(value) > NAME_LIMIT:
         return f"has more than {NAME_LIMIT} characters"
     return None if not value or _NAME.fullmatch(value) else _NAME_RULE

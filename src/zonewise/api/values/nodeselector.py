@@ -31,7 +31,7 @@ _OPERATORS = {
 
 @dataclass(frozen=True, slots=True)
 class NameCondition:
-    """A node is, or is not, the one of this name."""
+    """Whether the name of a node must, or must not, be this one."""
 
     name: str
     equal: bool
@@ -67,13 +67,15 @@ class NodeTerms:
 def from_term(term: NodeSelectorTerm) -> NodeTerm:
     """The compiled form of one term."""
     return NodeTerm(
-        labels=Selector(_requirement(condition) for condition in term.match_expressions or ()),
-        names=tuple(_name(condition) for condition in term.match_fields or ()),
+        labels=Selector(
+            _compile_requirement(condition) for condition in term.match_expressions or ()
+        ),
+        names=tuple(_compile_name(condition) for condition in term.match_fields or ()),
     )
 
 
-def understood(term: NodeSelectorTerm) -> NodeTerm:
-    """The compiled form of one term; one that cannot be understood selects nothing."""
+def from_term_leniently(term: NodeSelectorTerm) -> NodeTerm:
+    """The compiled form of one term; a term that cannot be evaluated selects nothing."""
     try:
         return from_term(term)
     except ParseError:
@@ -81,20 +83,22 @@ def understood(term: NodeSelectorTerm) -> NodeTerm:
 
 
 def from_object(selector: NodeSelector) -> NodeTerms:
-    """The compiled form of a whole selector.
+    """The compiled form of a selector.
 
     An API server accepts pods and volumes with terms that cannot be evaluated (``Gt`` of a word).
     Those terms select nothing; the others work as usual.
     """
-    return NodeTerms(tuple(understood(term) for term in selector.node_selector_terms or ()))
+    return NodeTerms(
+        tuple(from_term_leniently(term) for term in selector.node_selector_terms or ())
+    )
 
 
-def _requirement(condition: NodeSelectorRequirement) -> Requirement:
+def _compile_requirement(condition: NodeSelectorRequirement) -> Requirement:
     operator = _OPERATORS.get(condition.operator)
     if operator is None:
         raise ParseError(
             f"node selector: operator {condition.operator[:64]!r} on {condition.key[:317]}"
-            f" is none of {', '.join(_OPERATORS)}"
+            f" is not one of {', '.join(_OPERATORS)}"
         )
     values = condition.values or ()
     if operator in {Operator.GREATER, Operator.LESS} and len(values) != 1:
@@ -105,7 +109,7 @@ def _requirement(condition: NodeSelectorRequirement) -> Requirement:
     return Requirement(condition.key, operator, frozenset(values))
 
 
-def _name(condition: NodeSelectorRequirement) -> NameCondition:
+def _compile_name(condition: NodeSelectorRequirement) -> NameCondition:
     if condition.key != NAME_FIELD:
         raise ParseError(f"node selector: field {condition.key[:64]!r} is not {NAME_FIELD}")
     if condition.operator not in {"In", "NotIn"}:

@@ -98,13 +98,13 @@ class Quantity:
 
 
 def parse(text: QuantityText) -> Quantity:
-    """The quantity that a text, or a number in JSON or YAML, is."""
-    return _parse(_as_text(text))[0]
+    """Parse a text, or a number in JSON or YAML."""
+    return _parse(_to_text(text))[0]
 
 
 def value(text: QuantityText) -> Fraction:
     """The exact amount, without its family: what decisions calculate with."""
-    return _parse(_as_text(text))[0].value
+    return _parse(_to_text(text))[0].value
 
 
 def milli(text: QuantityText) -> int:
@@ -114,17 +114,17 @@ def milli(text: QuantityText) -> int:
 
 def canonical(text: QuantityText) -> str:
     """The text as an API server stores it."""
-    return _parse(_as_text(text))[1]
+    return _parse(_to_text(text))[1]
 
 
-def _as_text(text: QuantityText) -> str:
-    if isinstance(text, str):
-        return text
-    if isinstance(text, bool) or not isinstance(text, int | float):
-        raise ParseError(f"not a quantity: {text!r}")
-    if isinstance(text, int) and abs(text) >= 10**TEXT_LIMIT:
+def _to_text(quantity: QuantityText) -> str:
+    if isinstance(quantity, str):
+        return quantity
+    if isinstance(quantity, bool) or not isinstance(quantity, int | float):
+        raise ParseError(f"not a quantity: {quantity!r}")
+    if isinstance(quantity, int) and abs(quantity) >= 10**TEXT_LIMIT:
         raise ParseError(f"quantity has more than {TEXT_LIMIT} digits")
-    return repr(text)
+    return repr(quantity)
 
 
 @lru_cache(maxsize=8192)
@@ -143,9 +143,11 @@ def _parse(text: str) -> tuple[Quantity, str]:
     digits = int(whole + part)
     if match["binary"]:
         power = 10 * _BINARY[match["binary"]]
-        result = _binary(Fraction(digits << power, 10 ** len(part)), negative=match["sign"] == "-")
-        kept = not part and digits % 8 != 0 and 14 - len(whole) - power * 3 // 10 >= 0
-        return result, text if kept else str(result)
+        result = _binary_quantity(
+            Fraction(digits << power, 10 ** len(part)), negative=match["sign"] == "-"
+        )
+        is_verbatim = not part and digits % 8 != 0 and 14 - len(whole) - power * 3 // 10 >= 0
+        return result, text if is_verbatim else str(result)
     if match["exponent"]:
         exponent, family = int(match["exponent"]), Family.EXPONENT
         if abs(exponent) > EXPONENT_LIMIT:
@@ -155,18 +157,18 @@ def _parse(text: str) -> tuple[Quantity, str]:
     scale = exponent - len(part)
     amount = digits * Fraction(10) ** scale
     result = Quantity(-amount if match["sign"] == "-" else amount, family)
-    shown = whole + part
-    kept = (
-        len(shown) <= 18
+    digits_text = whole + part
+    is_verbatim = (
+        len(digits_text) <= 18
         and scale >= -9
         and scale % 3 == 0
-        and shown[0] != "0"
-        and not shown.endswith("000")
+        and digits_text[0] != "0"
+        and not digits_text.endswith("000")
     )
-    return result, text if kept else str(result)
+    return result, text if is_verbatim else str(result)
 
 
-def _binary(amount: Fraction, *, negative: bool) -> Quantity:
+def _binary_quantity(amount: Fraction, *, negative: bool) -> Quantity:
     capped = Quantity(min(amount, Fraction(BINARY_LIMIT)), Family.BINARY).value
     family = Family.DECIMAL if 0 < capped < 1 else Family.BINARY
     return Quantity(-capped if negative else capped, family)

@@ -2,8 +2,8 @@
 
 A selector is a set of requirements that must all hold. It is text, in the grammar of the API (``env
 in (a,b),tier!=web,!old,cpu>4``), or as a ``LabelSelector`` object. Keys and values are checked
-against the rules for labels: a selector that could never match is a mistake, and deserves a message
-that names the part at fault.
+against the rules for labels: a selector that could never match is a mistake, and the error names
+the part that is wrong.
 
 ``str()`` is canonical: sorted by key, values sorted, ``==`` written as ``=``. Selectors of equal
 text are equal values. ``required`` says which labels a match must have, so that a store can look a
@@ -25,13 +25,13 @@ from typing import NamedTuple, TypeAlias
 
 from zonewise.api.errors import ParseError
 from zonewise.api.meta import LabelSelector
-from zonewise.api.values.labels import key_fault, value_fault
+from zonewise.api.values.labels import label_key_error, label_value_error
 
 _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _TOKEN = re.compile(r"[ \t\r\n]*(?:(?P<symbol>!=|==|[=!(),><])|(?P<word>[^ \t\r\n=!(),><]+)|$)")
 
 
-Test: TypeAlias = Callable[[Mapping[str, str]], bool]
+Predicate: TypeAlias = Callable[[Mapping[str, str]], bool]
 
 
 class Operator(Enum):
@@ -47,8 +47,8 @@ class Operator(Enum):
     LESS = "<"
 
 
-_WANTS_ONE = {Operator.EQUALS, Operator.NOT_EQUALS, Operator.GREATER, Operator.LESS}
-_WANTS_SOME = {Operator.IN, Operator.NOT_IN}
+_ONE_VALUE = {Operator.EQUALS, Operator.NOT_EQUALS, Operator.GREATER, Operator.LESS}
+_ANY_VALUES = {Operator.IN, Operator.NOT_IN}
 _NUMERIC = {Operator.GREATER, Operator.LESS}
 _POSITIVE = {Operator.EQUALS, Operator.IN}
 _BY_NAME = {
@@ -75,27 +75,27 @@ class Requirement:
     key: str
     operator: Operator
     values: frozenset[str] = frozenset()
-    test: Test = field(init=False, repr=False, compare=False)
+    predicate: Predicate = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check()
-        object.__setattr__(self, "test", _test(self.key, self.operator, self.values))
+        object.__setattr__(self, "predicate", _compile(self.key, self.operator, self.values))
 
     def _check(self) -> None:
-        fault = key_fault(self.key)
-        if fault is not None:
-            raise ParseError(f"label key {_shown(self.key)} {fault}")
+        error = label_key_error(self.key)
+        if error is not None:
+            raise ParseError(f"label key {_quote(self.key)} {error}")
         count = len(self.values)
-        if self.operator in _WANTS_ONE and count != 1:
+        if self.operator in _ONE_VALUE and count != 1:
             raise ParseError(f"{self.operator.value} on {self.key} needs one value, has {count}")
-        if self.operator in _WANTS_SOME and not count:
+        if self.operator in _ANY_VALUES and not count:
             raise ParseError(f"{self.operator.value} on {self.key} needs a value")
-        if self.operator not in _WANTS_ONE | _WANTS_SOME and count:
+        if self.operator not in _ONE_VALUE | _ANY_VALUES and count:
             raise ParseError(f"{self.operator.value} on {self.key} takes no values")
         for value in sorted(self.values):
-            fault = value_fault(value)
-            if fault is not None:
-                raise ParseError(f"value {_shown(value)} of label {self.key} {fault}")
+            error = label_value_error(value)
+            if error is not None:
+                raise ParseError(f"value {_quote(value)} of label {self.key} {error}")
             if self.operator in _NUMERIC and integer(value) is None:
                 raise ParseError(
                     f"{self.operator.value} on {self.key} needs a whole number, not {value!r}"
@@ -103,7 +103,7 @@ class Requirement:
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the condition holds for these labels."""
-        return self.test(labels)
+        return self.predicate(labels)
 
     def __str__(self) -> str:
         values = ",".join(sorted(self.values))
@@ -121,36 +121,38 @@ class Requirement:
 class Selector:
     """Requirements that must all hold; without any it matches everything."""
 
-    __slots__ = ("_exact", "_tests", "_text", "requirements")
+    __slots__ = ("_exact", "_predicates", "_text", "requirements")
 
     def __init__(self, requirements: Iterable[Requirement] = ()) -> None:
-        self.requirements = tuple(sorted(requirements, key=lambda r: (r.key, str(r))))
+        self.requirements = tuple(
+            sorted(requirements, key=lambda requirement: (requirement.key, str(requirement)))
+        )
         self._text = ",".join(map(str, self.requirements))
         self._exact: dict[str, str] = {}
-        tests = []
+        predicates = []
         for requirement in self.requirements:
             if requirement.operator in _POSITIVE and len(requirement.values) == 1:
                 value = next(iter(requirement.values))
                 if self._exact.setdefault(requirement.key, value) == value:
                     continue
-            tests.append(requirement.test)
-        self._tests = tuple(tests)
+            predicates.append(requirement.predicate)
+        self._predicates = tuple(predicates)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether these labels are selected."""
         if not self._exact.items() <= labels.items():
             return False
-        return not self._tests or all(map(call, self._tests, repeat(labels)))
+        return not self._predicates or all(map(call, self._predicates, repeat(labels)))
 
     @property
     def required(self) -> dict[str, frozenset[str]]:
-        """Labels that a match must have, each with the values of which one must be there."""
-        found: dict[str, frozenset[str]] = {}
+        """The labels that a match must have, each with its allowed values."""
+        required: dict[str, frozenset[str]] = {}
         for requirement in self.requirements:
             if requirement.operator in _POSITIVE:
-                known = found.get(requirement.key, requirement.values)
-                found[requirement.key] = known & requirement.values
-        return found
+                values = required.get(requirement.key, requirement.values)
+                required[requirement.key] = values & requirement.values
+        return required
 
     def __str__(self) -> str:
         return self._text
@@ -167,7 +169,7 @@ class Selector:
         return hash(self._text)
 
 
-def _nothing() -> Selector:
+def _match_nothing() -> Selector:
     nothing = Selector()
     nothing._exact = {"": ""}  # no label has an empty key, so this never matches
     nothing._text = "<nothing>"
@@ -175,15 +177,15 @@ def _nothing() -> Selector:
 
 
 EVERYTHING = Selector()
-NOTHING = _nothing()
+NOTHING = _match_nothing()
 
 
 def parse(text: str) -> Selector:
-    """The selector of a text; an empty text selects everything."""
+    """Parse a selector; an empty text selects everything."""
     try:
-        return Selector(_requirements(text))
+        return Selector(_parse_requirements(text))
     except ParseError as error:
-        raise ParseError(f"label selector {_shown(text)}: {error}") from None
+        raise ParseError(f"label selector {_quote(text)}: {error}") from None
 
 
 def from_labels(labels: Mapping[str, str]) -> Selector:
@@ -202,8 +204,8 @@ def from_object(selector: LabelSelector | None) -> Selector:
         operator = _BY_NAME.get(expression.operator)
         if operator is None:
             raise ParseError(
-                f"label selector: operator {_shown(expression.operator)} on {expression.key}"
-                " is none of In, NotIn, Exists and DoesNotExist"
+                f"label selector: operator {_quote(expression.operator)} on {expression.key}"
+                " is not one of In, NotIn, Exists and DoesNotExist"
             )
         values = frozenset(expression.values or ())
         requirements.append(Requirement(expression.key, operator, values))
@@ -211,15 +213,15 @@ def from_object(selector: LabelSelector | None) -> Selector:
 
 
 def integer(text: str) -> int | None:
-    """The whole number a label's value is, as ``>`` and ``<`` read it, or None."""
+    """The whole number in a label's value, as ``>`` and ``<`` read it, or None."""
     if not _INTEGER.fullmatch(text):
         return None
     number = int(text)
     return number if -(2**63) <= number < 2**63 else None
 
 
-def _test(key: str, operator: Operator, values: frozenset[str]) -> Test:
-    """The condition as a function without repeated lookups."""
+def _compile(key: str, operator: Operator, values: frozenset[str]) -> Predicate:
+    """Compile the condition into a function without repeated lookups."""
     match operator:
         case Operator.EQUALS | Operator.IN:
             return lambda labels: labels.get(key) in values
@@ -242,42 +244,42 @@ def _test(key: str, operator: Operator, values: frozenset[str]) -> Test:
 
 class _Token(NamedTuple):
     text: str
-    at: int
+    position: int
     word: bool
 
     def __str__(self) -> str:
-        return f"{_shown(self.text)} at character {self.at + 1}" if self.text else "the end"
+        return f"{_quote(self.text)} at character {self.position + 1}" if self.text else "the end"
 
 
-def _tokens(text: str) -> Iterator[_Token]:
-    at = 0
+def _tokenize(text: str) -> Iterator[_Token]:
+    position = 0
     while True:
-        match = _TOKEN.match(text, at)
+        match = _TOKEN.match(text, position)
         assert match is not None, "any character is a symbol, a space or part of a word"
         word, symbol = match["word"], match["symbol"]
-        found = word or symbol or ""
-        yield _Token(found, match.end() - len(found), word is not None)
-        if not found:
+        token_text = word or symbol or ""
+        yield _Token(token_text, match.end() - len(token_text), word is not None)
+        if not token_text:
             return
-        at = match.end()
+        position = match.end()
 
 
-def _requirements(text: str) -> Iterator[Requirement]:
+def _parse_requirements(text: str) -> Iterator[Requirement]:
     """Recursive descent over the grammar, one token ahead; every yield is one requirement."""
-    tokens = list(_tokens(text))
+    tokens = list(_tokenize(text))
     tokens.reverse()
     if not tokens[-1].text:
         return
     while True:
-        yield _requirement(tokens)
-        after = tokens.pop()
-        if not after.text:
+        yield _parse_requirement(tokens)
+        separator = tokens.pop()
+        if not separator.text:
             return
-        if after.text != ",":
-            raise ParseError(f"expected ',' or the end, found {after}")
+        if separator.text != ",":
+            raise ParseError(f"expected ',' or the end, found {separator}")
 
 
-def _requirement(tokens: list[_Token]) -> Requirement:
+def _parse_requirement(tokens: list[_Token]) -> Requirement:
     first = tokens.pop()
     negated = first.text == "!"
     key = tokens.pop() if negated else first
@@ -291,11 +293,11 @@ def _requirement(tokens: list[_Token]) -> Requirement:
     symbol = _BY_SYMBOL.get(following.text)
     if symbol is None:
         raise ParseError(f"expected in, notin, =, ==, !=, > or < after a key, found {following}")
-    values = _set(tokens) if symbol in _WANTS_SOME else frozenset((_value(tokens),))
+    values = _parse_set(tokens) if symbol in _ANY_VALUES else frozenset((_parse_value(tokens),))
     return Requirement(key.text, symbol, values)
 
 
-def _value(tokens: list[_Token]) -> str:
+def _parse_value(tokens: list[_Token]) -> str:
     if tokens[-1].text in {"", ","}:
         return ""
     token = tokens.pop()
@@ -304,7 +306,7 @@ def _value(tokens: list[_Token]) -> str:
     return token.text
 
 
-def _set(tokens: list[_Token]) -> frozenset[str]:
+def _parse_set(tokens: list[_Token]) -> frozenset[str]:
     """Values in parentheses; as on an API server, nothing between commas is the empty value."""
     token = tokens.pop()
     if token.text != "(":
@@ -322,5 +324,5 @@ def _set(tokens: list[_Token]) -> frozenset[str]:
             raise ParseError(f"expected ',' or ')', found {token}")
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:79] + "…")

@@ -1,9 +1,9 @@
 """Which of many selectors match a pod's labels, without testing them all.
 
-A selector is filed under one label that every match of it has: a key with each of the values it may
-have, or a key alone. Only those that require no label (``NotIn``, ``DoesNotExist``, an empty one)
-are tested against every pod. So a change of a pod costs a look at its labels and at the selectors
-that could match, however many others there are.
+A selector is indexed by one label that every match of it has: a key with each of the values it may
+have, or a key alone. Only selectors that require no label (``NotIn``, ``DoesNotExist``, an empty
+one) are tested against every pod. So a change of a pod costs one look-up per label and a test of
+the selectors that could match, however many others there are.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from zonewise.api.values.selector import Operator, Selector
 T = TypeVar("T", bound=Hashable)
 
 ANY_POD = ("", None)
-"""Where selectors are filed that require no label."""
-_NEEDS_KEY = {Operator.EXISTS, Operator.GREATER, Operator.LESS}
+"""The label under which selectors are indexed that require none."""
+_KEY_OPERATORS = {Operator.EXISTS, Operator.GREATER, Operator.LESS}
 
 
 class SelectorIndex(Generic[T]):
@@ -25,18 +25,18 @@ class SelectorIndex(Generic[T]):
 
     def __init__(self) -> None:
         self._items: dict[Selector, dict[T, None]] = {}
-        self._filed: dict[tuple[str, str | None], dict[Selector, None]] = {}
+        self._by_label: dict[tuple[str, str | None], dict[Selector, None]] = {}
 
     def add(self, selector: Selector, item: T) -> None:
-        """File an item under its selector."""
+        """Add an item with its selector."""
         if selector not in self._items:
             self._items[selector] = {}
-            for label in _labels(selector):
-                self._filed.setdefault(label, {})[selector] = None
+            for label in _index_labels(selector):
+                self._by_label.setdefault(label, {})[selector] = None
         self._items[selector][item] = None
 
     def discard(self, selector: Selector, item: T) -> None:
-        """Remove an item, if it is there."""
+        """Remove an item, if it is in the index."""
         items = self._items.get(selector)
         if items is None:
             return
@@ -44,10 +44,10 @@ class SelectorIndex(Generic[T]):
         if items:
             return
         del self._items[selector]
-        for label in _labels(selector):
-            del self._filed[label][selector]
-            if not self._filed[label]:
-                del self._filed[label]
+        for label in _index_labels(selector):
+            del self._by_label[label][selector]
+            if not self._by_label[label]:
+                del self._by_label[label]
 
     def matching(self, labels: Mapping[str, str]) -> Iterator[T]:
         """The items whose selector matches."""
@@ -56,20 +56,20 @@ class SelectorIndex(Generic[T]):
                 yield from self._items[selector]
 
     def _candidates(self, labels: Mapping[str, str]) -> Iterator[Selector]:
-        filed = self._filed
+        by_label = self._by_label
         for name, value in labels.items():
-            yield from filed.get((name, value), ())
-            yield from filed.get((name, None), ())
-        yield from filed.get(ANY_POD, ())
+            yield from by_label.get((name, value), ())
+            yield from by_label.get((name, None), ())
+        yield from by_label.get(ANY_POD, ())
 
 
-def _labels(selector: Selector) -> list[tuple[str, str | None]]:
+def _index_labels(selector: Selector) -> list[tuple[str, str | None]]:
     """Labels of which every match has exactly one; of several keys that with the fewest values."""
-    needed = selector.required
-    if needed:
-        name = min(needed, key=lambda key: (len(needed[key]), key))
-        return [(name, value) for value in needed[name]]
+    required = selector.required
+    if required:
+        name = min(required, key=lambda key: (len(required[key]), key))
+        return [(name, value) for value in required[name]]
     for requirement in selector.requirements:
-        if requirement.operator in _NEEDS_KEY:
+        if requirement.operator in _KEY_OPERATORS:
             return [(requirement.key, None)]
     return [ANY_POD]

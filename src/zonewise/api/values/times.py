@@ -5,7 +5,7 @@ Events use and which API servers accept only with exactly six fractional digits.
 as RFC 3339 is: any number of fractional digits (beyond a microsecond they are cut off) and any
 offset. Writing is UTC and exact. No function here reads the clock.
 
-Users write durations as ``90s``, ``1m30s`` or ``500ms``; ``seconds`` reads that.
+Users write durations as ``90s``, ``1m30s`` or ``500ms``; ``parse_duration`` reads them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _RFC3339 = re.compile(
     re.ASCII,
 )
 
-_LENGTH = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", re.ASCII)
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse(text: str) -> datetime:
-    """The moment a text names, in UTC."""
+    """Parse a time, into UTC."""
     match = _RFC3339.fullmatch(text)
     if match is None:
         raise ParseError(f"not an RFC 3339 time: {text[:64]!r}")
@@ -59,9 +59,9 @@ def from_epoch(seconds: float) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
 
 
-def seconds(text: str) -> float:
-    """How many seconds a length of time has that a person wrote."""
-    parts = _LENGTH.findall(text)
+def parse_duration(text: str) -> float:
+    """Parse a duration as people write it, into seconds."""
+    parts = _DURATION_PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ParseError(f'"{text[:64]}" is not a time; write it like 10s, 1m30s or 500ms')
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
@@ -69,5 +69,5 @@ def seconds(text: str) -> float:
 
 def _utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
-        raise ParseError(f"a time without a zone names no moment: {moment.isoformat()}")
+        raise ParseError(f"a time without a zone is ambiguous: {moment.isoformat()}")
     return moment.astimezone(UTC).replace(tzinfo=None)

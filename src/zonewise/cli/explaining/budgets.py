@@ -118,7 +118,7 @@ def _unknown_owners(cluster: Disruption) -> list[type[Any]]:
     places = {
         (group, kind)
         for namespace_budgets in cluster.budgets_cache.by_namespace.values()
-        for group, kind, _, _ in namespace_budgets.unknown()
+        for group, kind, _, _ in namespace_budgets.missing_owners()
     }
     return [
         unstructured(Resource(group, "v1", kind, f"{kind.lower()}s"))
@@ -145,7 +145,7 @@ def _asked(options: Options, *, all_namespaces: bool) -> tuple[str, list[_Source
             others = [
                 item
                 for namespace_budgets in cluster.budgets_cache.by_namespace.values()
-                for reference in namespace_budgets.unknown()
+                for reference in namespace_budgets.missing_owners()
                 if (item := await fetch(client, *reference)) is not None
             ]
             return _cluster(snapshot, others, budgets, now=time.time())

@@ -17,7 +17,7 @@ from zonewise.cli.program.sources import dumped, live, not_dumped, only, readabl
 if TYPE_CHECKING:
     from zonewise.explain.name import NameClient, NameReport
     from zonewise.runtime.cache.snapshot import Snapshot
-    from zonewise.topology.locators import Locators
+    from zonewise.topology.locator_index import LocatorIndex
 
 
 def print_name(
@@ -75,7 +75,7 @@ def _report(
     snapshot: Snapshot, name: str, client: str | None, domain: str, namespace: str
 ) -> NameReport:
     from zonewise.explain.name import explain_name
-    from zonewise.traffic.slices import services_of
+    from zonewise.traffic.slices.identity import service_keys_of
 
     locators = _locators(snapshot)
     who = _client(client, locators, snapshot)
@@ -89,7 +89,7 @@ def _report(
             labels,
             who,
             services=snapshot.all(service),
-            slices=[piece for piece in snapshot.all(part) if key in services_of(piece)],
+            slices=[piece for piece in snapshot.all(part) if key in service_keys_of(piece)],
             locators=locators,
         )
 
@@ -122,22 +122,22 @@ def _candidates(
     return searched, searched[0] if len(labels) == 1 else plain
 
 
-def _locators(snapshot: Snapshot) -> Locators:
+def _locators(snapshot: Snapshot) -> LocatorIndex:
     """What is known of places, from locators and nodes, else from pods and nodes."""
-    from zonewise.topology.locators import Locator, Locators
+    from zonewise.topology.locator_index import Locator, LocatorIndex
 
     _, _, node, pod, locator = _kinds()
     nodes = readable(snapshot, node)
     located = readable(snapshot, locator)
-    found = Locators(nodes=nodes is not None)
+    found = LocatorIndex(follow_nodes=nodes is not None)
     for one in nodes or ():
         found.put_node(one)
     if located:
         for one in located:
-            found.put(Locator.of(one))
+            found.put(Locator.from_object(one))
     else:
         for one in readable(snapshot, pod) or ():
-            found.put(Locator.of_pod(one))
+            found.put(Locator.from_pod(one))
     return found
 
 
@@ -160,19 +160,19 @@ def _check(client: str | None) -> None:
         )
 
 
-def _client(text: str | None, locators: Locators, snapshot: Snapshot) -> NameClient:
+def _client(text: str | None, locators: LocatorIndex, snapshot: Snapshot) -> NameClient:
     """The client that ``NAMESPACE/POD`` or an address means; refused if no pod may be seen."""
     from zonewise.explain.name import NameClient
-    from zonewise.topology.locators import canonical
+    from zonewise.topology.locator_index import canonical_address
 
     if text is None:
         return NameClient()
     namespace, slash, name = text.partition("/")
     if not slash:
-        address = canonical(text.strip())
-        owners = locators.owners(address)
+        address = canonical_address(text.strip())
+        owners = locators.pods_at(address)
         pod = "/".join(owners[0]) if owners else ""
-        return NameClient(address, pod, locators.spot(address))
+        return NameClient(address, pod, locators.locate(address))
     found = locators.get((namespace, name))
     if found is None:
         *_, pod_kind, locator = _kinds()
@@ -185,4 +185,4 @@ def _client(text: str | None, locators: Locators, snapshot: Snapshot) -> NameCli
         raise NotFound(Status(message=f"{sentence}; {advice}", code=404))
     if not found.addresses:
         return NameClient("", text)
-    return NameClient(found.addresses[0], text, locators.spot(found.addresses[0]))
+    return NameClient(found.addresses[0], text, locators.locate(found.addresses[0]))

@@ -138,13 +138,13 @@ def _events(snapshot: Snapshot, kind: type[Any]) -> dict[Key, tuple[str, ...]]:
 def _configuration(maps: tuple[Any, ...], csi_nodes: tuple[Any, ...]) -> Any:
     """The pools in the driver's ConfigMap; None if there is none that can be read."""
     from zonewise.storage.configuration import parse_configuration
-    from zonewise.storage.domains import DomainLabels, short
+    from zonewise.storage.domains import DomainLabels, short_name
 
     text = next((one.get("data", FILE) for one in maps if one.key == CONFIG), None)
     if text is None:
         return None
     names = {
-        short(key)
+        short_name(key)
         for node in csi_nodes
         for driver in node.spec.drivers or ()
         for key in driver.topology_keys or ()

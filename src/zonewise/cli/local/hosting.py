@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 from zonewise.api import DaemonSet, Deployment, Node, Pod, Service, StatefulSet
 from zonewise.api.errors import ConfigError
 from zonewise.api.objects.discovery import EndpointSlice
-from zonewise.api.objects.pod_state import ready
+from zonewise.api.objects.pod_state import is_pod_ready
 from zonewise.cli.local.overview import next_steps, service_table, zone_table
 from zonewise.cli.local.packets import Trial, trials
 from zonewise.cli.program.screen import cell
 from zonewise.embedded.seed import seed_marker
-from zonewise.embedded.seed.dump_import import ANEW, STANDARD, KindDifference
+from zonewise.embedded.seed.dump_import import BUILT_IN, RECREATED, KindDifference
 from zonewise.embedded.seed.seeder import SeedRefused
 from zonewise.explain.status import Overview, overview
-from zonewise.traffic.keys import topology_keys
+from zonewise.traffic.topology_keys import topology_keys_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +63,7 @@ class Host:
     def __init__(self, cluster: EmbeddedCluster, console: Console) -> None:
         self._cluster = cluster
         self._console = console
-        cache = cluster.components.cache
+        cache = cluster.program.cache
         self._nodes = cache.store(Node)
         self._pods = cache.store(Pod)
         self._services = cache.store(Service)
@@ -71,13 +71,13 @@ class Host:
 
     async def prepare(self, content: Content) -> None:
         """Write what the components of a new cluster are to find when they start."""
-        if await seed_marker.recorded(self._cluster.client) is None:
+        if await seed_marker.read_origin(self._cluster.client) is None:
             await self._cluster.plant_classes(content.objects)
 
     async def plant(self, content: Content) -> list[KindDifference]:
         """Fill a new cluster; one that was filled before is left alone. What became different."""
         client = self._cluster.client
-        made = await seed_marker.recorded(client)
+        made = await seed_marker.read_origin(client)
         if made is not None:
             if content.chosen and made != content.origin:
                 raise ConfigError(
@@ -94,8 +94,8 @@ class Host:
                 done += 1
                 say(f"made {done} of {total} objects")
 
-            refused = await self._cluster.seeder.plant(content.objects, written=written)
-        await seed_marker.record(client, content.origin)
+            refused = await self._cluster.seeder.create(content.objects, on_created=written)
+        await seed_marker.record_origin(client, content.origin)
         return [*content.notes, *_grouped(refused)]
 
     async def settled(self) -> list[str]:
@@ -104,7 +104,7 @@ class Host:
         Gives those that have not, as ``shop/orders 2/3``.
         """
         loop = asyncio.get_running_loop()
-        await self._cluster.components.cache.synced()
+        await self._cluster.program.cache.synced()
         best = -1
         deadline = loop.time() + PATIENCE
         with self._progress("waiting for pods") as say:
@@ -139,7 +139,7 @@ class Host:
             pods=self._pods,
             services=self._services,
             slices=self._slices,
-            seen=self._cluster.clients.seen(),
+            seen=self._cluster.clients.service_traffic(),
         )
 
     def trials(self) -> list[Trial]:
@@ -149,9 +149,11 @@ class Host:
     def dig(self, host: str, port: int) -> str:
         """A query to the cluster's name server as one of its pods would send it."""
         headless = [one for one in self._services if one.spec.cluster_ip == "None"]
-        service = min(headless, key=lambda one: (not topology_keys(one), one.key), default=None)
+        service = min(headless, key=lambda one: (not topology_keys_of(one), one.key), default=None)
         found = (
-            pod.status.pod_ips[0].ip for pod in self._pods if ready(pod) and pod.status.pod_ips
+            pod.status.pod_ips[0].ip
+            for pod in self._pods
+            if is_pod_ready(pod) and pod.status.pod_ips
         )
         client = min(found, default="")
         if service is None or not client:
@@ -214,7 +216,7 @@ def introduce(
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         console.print(cell(f"Not all pods are ready yet: {', '.join(missing[:5])}{more}"))
         console.print()
-    anew = [f"{one.kind} {len(one.names)}" for one in differences if one.why == ANEW]
+    anew = [f"{one.kind} {len(one.names)}" for one in differences if one.reason == RECREATED]
     if anew:
         console.print(cell(f"Recreated from the dump: {', '.join(anew)}"), style="dim")
         console.print()
@@ -232,7 +234,7 @@ def introduce(
 def _grouped(refused: list[SeedRefused]) -> list[KindDifference]:
     groups: dict[tuple[str, str], list[str]] = {}
     for one in refused:
-        groups.setdefault((one.kind, one.why), []).append(one.name)
+        groups.setdefault((one.kind, one.reason), []).append(one.name)
     return [KindDifference(kind, why, tuple(names)) for (kind, why), names in groups.items()]
 
 
@@ -240,14 +242,14 @@ def difference_table(found: Sequence[KindDifference], most: int = 30) -> Table |
     """What the user should know; what controllers recreate is left out."""
     from rich.table import Table
 
-    news = [one for one in found if one.why not in (ANEW, STANDARD)]
+    news = [one for one in found if one.reason not in (RECREATED, BUILT_IN)]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("DIFFERENT HERE", no_wrap=True)
     table.add_column("HOW MANY", justify="right", no_wrap=True)
     table.add_column("WHY", overflow="fold")
     for one in news[:most]:
         name = f" ({one.names[0]})" if len(one.names) == 1 else ""
-        table.add_row(cell(one.kind), str(len(one.names)), cell(one.why + name))
+        table.add_row(cell(one.kind), str(len(one.names)), cell(one.reason + name))
     if len(news) > most:
         table.add_row(f"and {len(news) - most} more")
     return table if news else None

@@ -37,7 +37,7 @@ def _names(ctx: click.Context, _incomplete: str) -> list[str]:
     """What can be failed or healed, of the kind that was chosen."""
     from zonewise.api import Node
     from zonewise.cli.program.cluster_completion import objects, places
-    from zonewise.topology import ZONE_LABEL
+    from zonewise.topology.nodes import ZONE_LABEL
 
     match ctx.params.get("kind"):
         case "zone":
@@ -109,7 +109,7 @@ async def _change(
 
 def _nodes(everyone: Sequence[Node], kind: str, key: str, name: str) -> list[Node]:
     """The nodes of a place; raises ``NotFound`` with the places there are."""
-    from zonewise.topology import ZONE_LABEL
+    from zonewise.topology.nodes import ZONE_LABEL
 
     if kind == "node":
         names = {node.metadata.name: node.metadata.name for node in everyone}
@@ -139,16 +139,16 @@ def _refusal(version: str) -> Forbidden:
 
 async def _tell(client: Client, node: Node, failed: str | None) -> None:
     from zonewise.api.objects.core import Node
-    from zonewise.embedded.components.kubelet import FAILED
+    from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
 
-    body = {"metadata": {"annotations": {FAILED: failed}}}
+    body = {"metadata": {"annotations": {FAILED_ANNOTATION: failed}}}
     await client.patch(Node, node.metadata.name, None, body)
 
 
 def _failed(node: Node) -> bool:
-    from zonewise.embedded.components.kubelet import FAILED
+    from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
 
-    return FAILED in node.metadata.annotations
+    return FAILED_ANNOTATION in node.metadata.annotations
 
 
 def some(names: Sequence[str]) -> str:

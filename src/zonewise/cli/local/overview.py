@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zonewise.api.values.printable import visible
+from zonewise.api.values.printable import escape_unprintable
 from zonewise.cli.program.screen import cell
 from zonewise.explain.status import Overview
 
@@ -77,7 +77,7 @@ def next_steps(page: Overview, kubeconfig: str) -> str:
     from rich.markup import escape
 
     program = escape(_called())
-    zone = escape(visible(next((zone.name for zone in page.zones if zone.name), "")))
+    zone = escape(escape_unprintable(next((zone.name for zone in page.zones if zone.name), "")))
     commands = [
         ("kubectl get pods -A -o wide", "what runs where"),
         (f"{program} status -w", "this page, live"),

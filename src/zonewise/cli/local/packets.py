@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from zonewise.api import Node, Pod, Service
-from zonewise.api.objects.discovery import EndpointSlice, service_of
-from zonewise.api.objects.pod_state import ready
-from zonewise.topology import zone_of
+from zonewise.api.objects.discovery import EndpointSlice, service_name_of
+from zonewise.api.objects.pod_state import is_pod_ready
+from zonewise.topology.nodes import zone_of
 
 ABSENT = (
     "No packets are sent: zonewise up --network, as root, gives every pod an address that answers."
@@ -36,7 +36,7 @@ def trials(
     """A question to one Service from a pod in each of a few zones; of Services, one with hints."""
     counts: dict[tuple[str, str], tuple[bool, int]] = {}
     for piece in slices:
-        key = (piece.metadata.namespace, service_of(piece))
+        key = (piece.metadata.namespace, service_name_of(piece))
         hinted, count = counts.get(key, (False, 0))
         ends = piece.endpoints or ()
         counts[key] = (hinted or any(one.hints for one in ends), count + len(ends))
@@ -66,7 +66,7 @@ def trials(
         source = next(
             (one.ip for one in pod.status.pod_ips if (":" in one.ip) is (":" in address)), ""
         )
-        if zone is None or zone in found or not source or not ready(pod):
+        if zone is None or zone in found or not source or not is_pod_ready(pod):
             continue
         where = f"zone {zone}" if zone else "no zone"
         meaning = f"{'/'.join(chosen.key)} asked by {'/'.join(pod.key)} in {where}"

@@ -12,12 +12,12 @@ from math import inf
 
 from zonewise.api.errors import ConfigError
 from zonewise.api.gates import FeatureGates
-from zonewise.cli.local.composition import controllers, folder_driver
+from zonewise.cli.local.composition import folder_driver
 from zonewise.cli.local.hosting import Content, difference_table
 from zonewise.cli.program.screen import cell, console
 from zonewise.embedded.leftovers.folders import temporary_folder
 from zonewise.embedded.scenario.player import play_scenario
-from zonewise.embedded.scenario.scenario import load
+from zonewise.embedded.scenario.scenario import load_scenario
 from zonewise.embedded.scenario.virtual_time import VirtualTimeLoop
 
 _FASTEST = 1000.0
@@ -30,7 +30,7 @@ _STYLES = {"✓": "green", "✗": "bold red", "→": "bold"}
 
 def play(file: str, speed: str, gates: FeatureGates, dump: Content | None = None) -> int:
     """Play the scenario in a file, on a dump if given; 0 if all expectations held, else 1."""
-    scenario = load(file)
+    scenario = load_scenario(file)
     factor = _factor(speed)
     page = console()
 
@@ -45,8 +45,8 @@ def play(file: str, speed: str, gates: FeatureGates, dump: Content | None = None
                 scenario,
                 folder,
                 clock=lambda: began + loop.time(),
-                say=say,
-                parts=controllers(gates),
+                print_line=say,
+                gates=gates,
                 volumes=folder_driver,
                 serve=factor != inf,
                 dump=None if dump is None else dump.objects,

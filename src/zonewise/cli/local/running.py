@@ -64,7 +64,7 @@ async def run_cluster(process: Process, plan: UpPlan, content: Content | None) -
     if content is None:
         await _serve_only(process, plan)
         return
-    from zonewise.cli.local.composition import LocalDriver, Packets, controllers
+    from zonewise.cli.local.composition import LocalDriver, Packets
     from zonewise.embedded.apiserver import server
     from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster
 
@@ -83,12 +83,9 @@ async def run_cluster(process: Process, plan: UpPlan, content: Content | None) -
             clock=time.time,
             rng=rng,
             identities=random.SystemRandom(),
-            parts={
-                **controllers(plan.gates),
-                **volumes.parts(plan.kubelets),
-                **packets.parts(plan.gates),
-            },
+            driver=volumes.driver,
         )
+        packets.add_to(cluster, plan.gates)
         try:
             address = await _started(cluster.server, plan)
             ending = "\n".join(filter(None, [volumes.note, _ending(plan)]))
@@ -115,41 +112,35 @@ async def _live(
     ending: str,
 ) -> None:
     """Let the cluster work, and introduce it; ends only with an error."""
-    from zonewise.cli.local.composition import name_server
+    from zonewise.cli.local.composition import add_name_server
     from zonewise.cli.local.hosting import Host, introduce
     from zonewise.cli.program.screen import console
-    from zonewise.dns import Sources
     from zonewise.runtime.process.memory import settle
 
     place = console()
     host = Host(cluster, place)
-    names = name_server(cluster, plan.host)
-    await names.start()
+    names = add_name_server(cluster, plan.host)
     settle()  # What fills the cluster now may go on for minutes; the collector keeps out of it.
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            await host.prepare(content)
-            tasks.create_task(cluster.run())
-            tasks.create_task(names.follow(Sources(locators=True, nodes=True)))
-            differences = await host.plant(content)
-            missing = await host.settled()
-            lines = await packets.lines(host.trials)
-            kubeconfig = cluster.server.identity.kubeconfig.resolve()
-            introduce(
-                place,
-                host.page(),
-                address=address,
-                kubeconfig=kubeconfig,
-                differences=differences,
-                missing=missing,
-                dig=host.dig(plan.host, names.port),
-                packets=lines,
-            )
-            place.print(ending, style="dim")
-            settle()
-            process.ready = True
-    finally:
-        await names.stop()
+    async with asyncio.TaskGroup() as tasks:
+        await host.prepare(content)
+        tasks.create_task(cluster.run())
+        differences = await host.plant(content)
+        missing = await host.settled()
+        lines = await packets.lines(host.trials)
+        await names.listening.wait()
+        introduce(
+            place,
+            host.page(),
+            address=address,
+            kubeconfig=cluster.server.identity.kubeconfig.resolve(),
+            differences=differences,
+            missing=missing,
+            dig=host.dig(plan.host, names.server.port),
+            packets=lines,
+        )
+        place.print(ending, style="dim")
+        settle()
+        process.ready = True
 
 
 async def _serve_only(process: Process, plan: UpPlan) -> None:

@@ -61,8 +61,8 @@ def unknown_budgets(snapshot: Snapshot) -> bool:
 
     It does not if it has some, or a list of them, or the definitions of the cluster without theirs.
     """
+    from zonewise.api.objects.apiextensions import CustomResourceDefinition
     from zonewise.api.objects.budgets import TopologyDisruptionBudget
-    from zonewise.api.objects.extensions import CustomResourceDefinition
 
     resource = TopologyDisruptionBudget.resource
     name = f"{resource.plural}.{resource.group}"

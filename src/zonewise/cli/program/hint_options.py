@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zonewise.api.gates import FeatureGates
     from zonewise.api.values.selector import Selector
     from zonewise.install.wanted import Role
-    from zonewise.topology import MissingCpu, MissingZone
+    from zonewise.topology.shares import MissingCpu, MissingZone
 
 CommandFunction = Callable[..., Any]
 
@@ -50,7 +50,7 @@ def decision_options(function: CommandFunction) -> CommandFunction:
         *args: Any, missing_cpu: str, missing_zone: str, feature_gates: str, **others: Any
     ) -> Any:
         from zonewise.api.gates import FeatureGates
-        from zonewise.topology import MissingCpu, MissingZone
+        from zonewise.topology.shares import MissingCpu, MissingZone
 
         decided = Deciding(
             FeatureGates.parse(feature_gates),

@@ -41,9 +41,11 @@ class Options:
 def without_namespace(options: Options, why: str) -> None:
     """Say that ``-n`` has no effect here, if it was given."""
     if options.namespace is not None:
-        from zonewise.api.values.printable import visible
+        from zonewise.api.values.printable import escape_unprintable
 
-        click.echo(f"note: -n {visible(options.namespace)} has no effect: {why}", err=True)
+        click.echo(
+            f"note: -n {escape_unprintable(options.namespace)} has no effect: {why}", err=True
+        )
 
 
 def parse_duration(text: str) -> float:
@@ -52,7 +54,7 @@ def parse_duration(text: str) -> float:
 
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         return float(text)
-    return times.seconds(text)
+    return times.parse_duration(text)
 
 
 def global_options() -> list[click.Option]:

@@ -14,7 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from zonewise.proxy.settings import ProxySettings
-    from zonewise.traffic import RouteSettings
+    from zonewise.traffic.routes.service import RouteSettings
 
 CommandFunction = Callable[..., Any]
 

@@ -67,9 +67,9 @@ class Screen(io.TextIOBase):
 def _cleaned(text: str) -> str:
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
-    from zonewise.api.values.printable import visible
+    from zonewise.api.values.printable import escape_unprintable
 
-    return visible(text, lines=True)
+    return escape_unprintable(text, keep_lines=True)
 
 
 class _Bytes(io.BufferedIOBase):
@@ -129,9 +129,9 @@ def cell(text: str) -> Text:
     """Words of others in a table: shown as they are, never read as markup."""
     from rich.text import Text
 
-    from zonewise.api.values.printable import visible
+    from zonewise.api.values.printable import escape_unprintable
 
-    return Text(visible(text))
+    return Text(escape_unprintable(text))
 
 
 def is_plain(output: str | None) -> bool:
@@ -143,7 +143,7 @@ def rendered(value: Any, output: str | None, *, following: bool = False) -> str:
     """A value as JSON or YAML; ``following`` others of its kind, as a line or a document."""
     import msgspec
 
-    from zonewise.api.values.printable import visible_json
+    from zonewise.api.values.printable import escape_unprintable_json
 
     text = msgspec.json.encode(value)
     if output == "yaml":
@@ -156,4 +156,6 @@ def rendered(value: Any, output: str | None, *, following: bool = False) -> str:
             apart, sort_keys=False, allow_unicode=plain, explicit_start=following
         ).rstrip("\n")
     lines = following or output == "jsonl"
-    return visible_json((text if lines else msgspec.json.format(text, indent=2)).decode())
+    return escape_unprintable_json(
+        (text if lines else msgspec.json.format(text, indent=2)).decode()
+    )

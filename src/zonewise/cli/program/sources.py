@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from zonewise.api.errors import ApiError, ConfigError, Forbidden, NotFound, Status
-from zonewise.api.values.printable import visible
+from zonewise.api.values.printable import escape_unprintable
 from zonewise.cli.program import interrupts
 from zonewise.cli.program.dump_kinds import advice
 
@@ -57,7 +57,7 @@ def usable(clusters: Iterable[tuple[T, str]]) -> list[T]:
         else:
             kept.append(cluster)
     for sentence in refused if kept else refused[:-1]:
-        click.echo(f"note: {visible(sentence)}", err=True)
+        click.echo(f"note: {escape_unprintable(sentence)}", err=True)
     if refused and not kept:
         raise NotFound(Status(message=refused[-1], code=404))
     return kept
@@ -71,7 +71,7 @@ def note_absences(absences: Iterable[tuple[str, str, str]]) -> None:
     for (kind, how), named in files.items():
         more = f" and {len(named) - 1} more" if len(named) > 1 else ""
         text = f"note: there is no {kind} in {named[0]}{more}; {how}"
-        click.echo(visible(text), err=True)
+        click.echo(escape_unprintable(text), err=True)
 
 
 def only(clusters: Sequence[T], many: str = "") -> T:

@@ -8,7 +8,6 @@ continues to serve volumes and follows.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,105 +18,87 @@ if TYPE_CHECKING:
     from zonewise.csi.takeover.controller import StatesByCluster
     from zonewise.csi.takeover.source import TakeoverSource
     from zonewise.csi.transport.calls import CallWorker
+    from zonewise.runtime.process.process import Process
+    from zonewise.runtime.program.program import Program
     from zonewise.storage.configuration import StorageConfiguration
     from zonewise.storage.domains import DomainLabels
 
 LEASE = "zonewise-csi-takeover"
-AGAIN = 5.0
+FOLLOW_AGAIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Leading:
+class LeaderSettings:
     """Where the lease is, and where metrics are served."""
 
     namespace: str | None = None
     metrics: str | None = None
 
 
-async def lead(
-    options: Options,
-    source: TakeoverSource,
-    labels: DomainLabels,
-    storage: DriverStorage,
-    worker: CallWorker,
-    settings: Leading,
-) -> None:
-    """Follow, lead, and follow again, endlessly."""
-    import random
-    import time
-    from functools import partial
+@dataclass(frozen=True, slots=True)
+class TakeoverLeader:
+    """Follows, leads, and follows again, until the process is to stop."""
 
-    from zonewise.api.errors import LeadershipLost
-    from zonewise.cli.program.connection import connected
-    from zonewise.csi.answering import answered
-    from zonewise.csi.takeover.automatic import AutomaticLoop
-    from zonewise.csi.takeover.controller import TakeoverController
-    from zonewise.csi.takeover.metrics import TakeoverMetrics
-    from zonewise.runtime import Cache, Client, Health, Metrics, Monitor, Recorder
-    from zonewise.runtime.controller.components import ComponentContext
-    from zonewise.runtime.election import election as elections
-    from zonewise.runtime.process.logs import logger
+    process: Process
+    options: Options
+    source: TakeoverSource
+    labels: DomainLabels
+    storage: DriverStorage
+    worker: CallWorker
+    settings: LeaderSettings
 
-    async def states(configuration: StorageConfiguration) -> StatesByCluster:
-        def ask() -> StatesByCluster:
-            with storage.in_call():
-                clusters = storage.clusters().items()
-                return answered(
-                    {name: partial(one.backend.states, configuration) for name, one in clusters}
-                )
+    async def run(self) -> None:
+        """Work until the process is to stop."""
+        from functools import partial
 
-        return await worker(ask)
+        from zonewise.api.errors import LeadershipLost
+        from zonewise.cli.program.connection import connected
+        from zonewise.csi.answering import collect_answers
+        from zonewise.csi.takeover.automatic import AutomaticLoop
+        from zonewise.csi.takeover.controller import TakeoverController, TakeoverSettings
+        from zonewise.runtime.client.client import FIELD_MANAGER
+        from zonewise.runtime.election.election import lease_namespace
+        from zonewise.runtime.process.logs import logger
+        from zonewise.runtime.program.serving import LeaseSettings, ProgramSettings, serve
 
-    async with AsyncExitStack() as stack:
-        plain = await stack.enter_async_context(connected(options))
-        metrics = Metrics()
-        takeover_metrics = TakeoverMetrics(metrics.registry)
-        if settings.metrics:
-            await stack.enter_async_context(Monitor(metrics, Health(), listen=settings.metrics))
-        namespace = elections.lease_namespace(settings.namespace)
-        leading = metrics.leading(LEASE)
-        while True:
-            election = elections.Election(
-                Client(plain.transport, retries=0),
-                name=LEASE,
-                namespace=namespace,
-                on_change=leading,
-            )
-            client = Client(plain.transport, fence=election.fence)
-            cache = Cache(client)
-            recorder = Recorder(client, controller=LEASE, instance=election.identity)
-            context = ComponentContext(
-                client=client,
-                cache=cache,
-                recorder=recorder,
-                clock=time.time,
-                rng=random.SystemRandom(),
+        async def states(configuration: StorageConfiguration) -> StatesByCluster:
+            def read_all() -> StatesByCluster:
+                with self.storage.in_call():
+                    clusters = self.storage.clusters().items()
+                    return collect_answers(
+                        {
+                            name: partial(cluster.backend.pool_states, configuration)
+                            for name, cluster in clusters
+                        }
+                    )
+
+            return await self.worker(read_all)
+
+        namespace = lease_namespace(self.settings.namespace)
+        takeover = TakeoverSettings(
+            source=self.source, labels=self.labels, namespace=namespace, read_states=states
+        )
+
+        def assemble(program: Program) -> None:
+            program.add("takeover", TakeoverController, takeover)
+            program.add(
+                "automatic takeover",
+                AutomaticLoop,
+                takeover,
+                storage=self.storage,
+                worker=self.worker,
             )
 
-            async def work(
-                context: ComponentContext = context,
-                cache: Cache = cache,
-                recorder: Recorder = recorder,
-            ) -> None:
-                controller = TakeoverController(
-                    context,
-                    source,
-                    labels,
-                    namespace=namespace,
-                    states=states,
-                    metrics=takeover_metrics,
-                )
-                automatic = AutomaticLoop(
-                    context, source, labels, storage, worker, namespace=namespace
-                )
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(automatic.run())
-                    tasks.create_task(cache.run())
-                    tasks.create_task(recorder.run())
-                    tasks.create_task(controller.run())
-
-            try:
-                await election.run(work)
-            except* LeadershipLost as lost:
-                logger("csi").warning("takeover is led by another now", why=str(lost.exceptions[0]))
-            await asyncio.sleep(AGAIN)
+        program_settings = ProgramSettings(
+            name=LEASE,
+            field_manager=FIELD_MANAGER,
+            metrics_listen=self.settings.metrics,
+            lease=LeaseSettings(name=LEASE, namespace=namespace, deadman=False),
+        )
+        async with connected(self.options) as client:
+            while not self.process.stopping.is_set():
+                try:
+                    await serve(self.process, client.transport, program_settings, assemble)
+                except LeadershipLost as error:
+                    logger("csi").warning("takeover is led by another now", why=str(error))
+                    await asyncio.sleep(FOLLOW_AGAIN_SECONDS)

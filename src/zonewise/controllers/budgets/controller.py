@@ -31,24 +31,18 @@ from zonewise.api.values import times
 from zonewise.controllers.budgets import waking
 from zonewise.controllers.budgets.marking import Marking
 from zonewise.controllers.budgets.rest import Rest
-from zonewise.disruption import (
-    GRANT_SECONDS,
-    POD_BUDGET,
-    SUFFICIENT,
-    TOPOLOGY_BUDGET,
-    Budget,
-    BudgetsCache,
-    BudgetStanding,
-    NamespaceBudgets,
-    owner_of,
-    same_place,
-)
 from zonewise.disruption import status as statuses
-from zonewise.disruption.ledger import counts, made
-from zonewise.disruption.views import OWNERS
+from zonewise.disruption.budget import POD_BUDGET, TOPOLOGY_BUDGET, Budget
+from zonewise.disruption.budget_state import SUFFICIENT, BudgetState
+from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.ledger import GRANT_SECONDS, granted_at, is_live
+from zonewise.disruption.namespace_budgets import NamespaceBudgets, is_irrelevant_change
+from zonewise.disruption.owner_views import OWNER_KINDS
+from zonewise.disruption.owners import owner_of
+from zonewise.disruption.pdb import DISRUPTION_ALLOWED, set_condition
 from zonewise.runtime.client.scales import AGAIN as ASK_AGAIN
 from zonewise.runtime.client.scales import Scales
-from zonewise.runtime.controller.controller import Controller, Observe, run_all
+from zonewise.runtime.controller.controller import Controller, run_all
 from zonewise.runtime.controller.queue import Queue
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.process.turns import in_slices
@@ -57,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from zonewise.runtime.cache.store import Store
-    from zonewise.runtime.controller.components import ComponentContext
+    from zonewise.runtime.program.context import ControllerContext
 
 WorkKey: TypeAlias = tuple[str, str, str]
 LEDGER = "DisruptionLedger"
@@ -83,7 +77,7 @@ class BudgetsSettings:
     workers: int = 4
     labelled: bool = True
     steer: bool = True
-    owners: tuple[type[Object], ...] = OWNERS
+    owners: tuple[type[Object], ...] = OWNER_KINDS
 
 
 class BudgetsController:
@@ -91,11 +85,10 @@ class BudgetsController:
 
     def __init__(
         self,
-        context: ComponentContext,
-        *,
+        context: ControllerContext,
         settings: BudgetsSettings | None = None,
+        *,
         budgets_cache: BudgetsCache | None = None,
-        observe: Observe | None = None,
     ) -> None:
         self.settings = settings or BudgetsSettings()
         self.budgets_cache = budgets_cache or BudgetsCache()
@@ -106,14 +99,11 @@ class BudgetsController:
         self._written: dict[WorkKey, float] = {}
         self._known: dict[WorkKey, tuple[Budget, dict[str, int | None]]] = {}
         self._scales = Scales(context.client, context.clock)
-        self.controller: Controller[WorkKey] = Controller(
+        self.controller: Controller[WorkKey] = context.controller(
             "budgets",
             self._reconcile,
-            cache=context.cache,
             workers=self.settings.workers,
             queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=context.rng, lane=_namespace),
-            observe=observe,
-            rng=context.rng,
         )
         reads = self.controller.reads
         stores: dict[type[Any], Store[Any]] = {}
@@ -159,21 +149,23 @@ class BudgetsController:
         item = new or old
         key = (item.resource.kind, item.metadata.namespace, item.metadata.name)
         # What is written here comes back as a change, which must not bypass the batching.
-        told = old is not None and new is not None
-        asked = not told or old.metadata.generation != new.metadata.generation
-        self._soon(key, at_once=asked)
-        if not told:
-            for other in self.budgets_cache.of(item.metadata.namespace).at_limit():
+        updated = old is not None and new is not None
+        spec_changed = not updated or old.metadata.generation != new.metadata.generation
+        self._soon(key, at_once=spec_changed)
+        if not updated:
+            for other in self.budgets_cache.get_or_create(
+                item.metadata.namespace
+            ).budgets_at_limit():
                 self._soon(other, at_once=True)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         item = new or old
         assert item is not None
-        namespace_budgets = self.budgets_cache.of(item.metadata.namespace)
+        namespace_budgets = self.budgets_cache.get_or_create(item.metadata.namespace)
         touched: set[WorkKey] = set()
-        for one in (old, new):
-            if one is not None:
-                touched.update(namespace_budgets.counting(one.metadata.labels))
+        for pod in (old, new):
+            if pod is not None:
+                touched.update(namespace_budgets.budgets_counting(pod.metadata.labels))
         for key in touched:
             self._soon(key)
 
@@ -183,7 +175,7 @@ class BudgetsController:
         self._all_of((new or old).metadata.namespace)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        if not same_place(old, new):
+        if not is_irrelevant_change(old, new):
             for namespace in tuple(self.budgets_cache.by_namespace):
                 self._all_of(namespace)
 
@@ -195,17 +187,19 @@ class BudgetsController:
         self._all_of(namespace)
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
-        before, after = (one and one.metadata.labels.get(LABEL) for one in (old, new))
+        before, after = (
+            namespace and namespace.metadata.labels.get(LABEL) for namespace in (old, new)
+        )
         if before != after and new is not None:
             self._all_of(new.metadata.name)
 
     def _all_of(self, namespace: str) -> None:
-        for key in self.budgets_cache.of(namespace).within_limit():
+        for key in self.budgets_cache.get_or_create(namespace).budgets_within_limit():
             self._soon(key)
 
     def _soon(self, key: WorkKey, *, at_once: bool = False) -> None:
         last = self._written.get(key, float("-inf"))
-        pace = max(PACE, self.budgets_cache.of(key[1]).counted_number / WRITES)
+        pace = max(PACE, self.budgets_cache.get_or_create(key[1]).counted_budgets / WRITES)
         wait = GATHER if at_once else max(GATHER, last + pace - self._clock())
         self.controller.enqueue(key, after=wait)
 
@@ -216,7 +210,7 @@ class BudgetsController:
         if kind == LEDGER:
             return await self._prune((namespace, name))
         item = self._budgets[kind].get((namespace, name))
-        namespace_budgets = self.budgets_cache.of(namespace)
+        namespace_budgets = self.budgets_cache.get_or_create(namespace)
         budget = namespace_budgets.budgets.get(key)
         if item is None or budget is None or budget.plain is not None:
             self._rests.pop(key, None)
@@ -227,9 +221,9 @@ class BudgetsController:
                     self._client, waking.waiting(namespace_budgets, gone[0]), self._clock()
                 )
             return None
-        await in_slices(namespace_budgets.settling())
-        requested = self.budgets_cache.requested(namespace)
-        self.budgets_cache.owners_read(await self._scales.refresh(namespace, requested))
+        await in_slices(namespace_budgets.count_changes())
+        requested = self.budgets_cache.owners_to_request(namespace)
+        self.budgets_cache.put_read_owners(await self._scales.refresh(namespace, requested))
         again = await self._count(namespace_budgets, budget, item)
         return min(again, ASK_AGAIN) if requested else again
 
@@ -241,27 +235,27 @@ class BudgetsController:
     ) -> float:
         now = self._clock()
         key = budget.key
-        standing = namespace_budgets.standing(key, now)
-        domain_counts = namespace_budgets.counted(key)[1]
+        standing = namespace_budgets.state(key, now)
+        domain_counts = namespace_budgets.state_and_counts(key)[1]
         rest = self._rests.get(key)
         if rest is None:
             rest = self._rests[key] = Rest(domain_counts.moves, now, now)
             self._greet(item, budget)
         rest.saw(domain_counts.moves, now)
         at_rest = rest.due(now)
-        known = statuses.baseline_of(
+        known = statuses.next_baseline(
             standing, domain_counts, namespace_budgets.owners, at_rest=at_rest
         )
-        if known.fresh or at_rest:
+        if known.is_new or at_rest:
             rest.settled = now
         await self._wake(namespace_budgets, budget, standing)
-        rows = statuses.domain_rows(standing, known.pods)
+        rows = statuses.build_domain_rows(standing, known.pods)
         if namespace_budgets.is_beyond_limit(key):
-            rows = statuses.closed_rows(item.status.domains)
+            rows = statuses.close_rows(item.status.domains)
         text = times.format_time(times.from_epoch(now))
         conditions = item.status.conditions
-        for one in self._conditions(standing):
-            conditions = statuses.with_condition(conditions, one, text)
+        for condition in self._conditions(standing):
+            conditions = set_condition(conditions, condition, text)
         same = (
             item.status.domains == rows
             and item.status.conditions == conditions
@@ -269,20 +263,20 @@ class BudgetsController:
             and item.status.fingerprint == budget.fingerprint
             and (
                 isinstance(item, PodDisruptionBudget)
-                or item.status.allowed == statuses.allowed_line(budget, rows)
+                or item.status.allowed == statuses.format_allowed(budget, rows)
             )
         )
         if not same:
             self._written[key] = now
             await self._client.patch_status(
                 item,
-                statuses.fields(budget, rows, conditions),
+                statuses.status_fields(budget, rows, conditions),
                 resource_version=budget.version,
             )
         return rest.left(now) + GATHER
 
     async def _wake(
-        self, namespace_budgets: NamespaceBudgets, budget: Budget, standing: BudgetStanding
+        self, namespace_budgets: NamespaceBudgets, budget: Budget, standing: BudgetState
     ) -> None:
         """Let workloads try again, once, when a domain has opened."""
         now = waking.allowances(standing)
@@ -293,19 +287,19 @@ class BudgetsController:
                 self._client, waking.waiting(namespace_budgets, budget), self._clock()
             )
 
-    def _conditions(self, standing: BudgetStanding) -> Iterable[Any]:
+    def _conditions(self, standing: BudgetState) -> Iterable[Any]:
         budget = standing.budget
-        said = standing.reason()
-        good = said.code == SUFFICIENT
+        verdict = standing.reason()
+        good = verdict.code == SUFFICIENT
         yield statuses.condition_of(
-            said, type=statuses.ALLOWED, good=good, generation=budget.generation
+            verdict, type=DISRUPTION_ALLOWED, is_true=good, generation=budget.generation
         )
         if budget.kind == TOPOLOGY_BUDGET:
             reason = self._enforcement(budget)
             yield statuses.condition_of(
                 reason,
                 type=statuses.ENFORCED,
-                good=reason.code == "Enforced",
+                is_true=reason.code == "Enforced",
                 generation=budget.generation,
             )
 
@@ -343,20 +337,22 @@ class BudgetsController:
         if self._client.clock.problem() is not None:
             return PRUNE_PAUSE  # Nobody knows which are over.
         now = self._clock()
-        kept = [one for one in ledger.spec.grants if counts(one, now)]
-        future = [one.pod for one in ledger.spec.grants if made(one) > now + GRANT_SECONDS]
+        live = [grant for grant in ledger.spec.grants if is_live(grant, now)]
+        future = [
+            grant.pod for grant in ledger.spec.grants if granted_at(grant) > now + GRANT_SECONDS
+        ]
         if future:
             _log.warning(
                 "grants from the future are removed", namespace=key[0], pods=",".join(future[:10])
             )
-        if len(kept) < len(ledger.spec.grants):
-            grants = [{"uid": one.uid, "pod": one.pod, "time": one.time} for one in kept]
+        if len(live) < len(ledger.spec.grants):
+            grants = [{"uid": grant.uid, "pod": grant.pod, "time": grant.time} for grant in live]
             meta = {"resourceVersion": ledger.metadata.resource_version}
             body = {"metadata": meta, "spec": {"grants": grants}}
             await self._client.patch(DisruptionLedger, key[1], key[0], body)
-        if not kept:
+        if not live:
             return None
-        oldest = min(made(one) for one in kept)
+        oldest = min(granted_at(grant) for grant in live)
         return max(oldest + GRANT_SECONDS - now, 0.0) + PRUNE_PAUSE
 
 

@@ -26,28 +26,29 @@ from typing import TYPE_CHECKING, Any
 from zonewise.api.meta import Key, ObjectReference
 from zonewise.api.objects.budgets import DisruptionLedger, TopologyDisruptionBudget
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import active, ready
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
 from zonewise.api.objects.policy import PodDisruptionBudget
-from zonewise.disruption import BudgetsCache, DisruptionVerdict
+from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.owner_views import ReplicaSetScale
 from zonewise.disruption.steering import (
-    COST,
-    HELD,
-    MARK,
+    DELETION_COST,
+    HELD_BY_BUDGET,
+    MARK_COST,
+    MARK_SEEN_SECONDS,
     REDUCE_TO,
-    SEEN_SECONDS,
-    choosing,
-    held_message,
+    choose_pods_in_slices,
+    format_held_message,
     is_foreign,
     is_marked,
-    reduce_to,
+    parse_reduce_to,
 )
-from zonewise.disruption.views import ReplicaSetScale
+from zonewise.disruption.verdict import DisruptionVerdict
 from zonewise.runtime.controller.controller import Controller, own_key
 from zonewise.runtime.controller.queue import Queue
 from zonewise.runtime.process.turns import in_slices
 
 if TYPE_CHECKING:
-    from zonewise.runtime.controller.components import ComponentContext
+    from zonewise.runtime.program.context import ControllerContext
 
 GATHER = 0.1
 LOOK_AGAIN = 60.0
@@ -58,7 +59,7 @@ class Marking:
 
     def __init__(
         self,
-        context: ComponentContext,
+        context: ControllerContext,
         *,
         budgets_cache: BudgetsCache,
     ) -> None:
@@ -68,16 +69,14 @@ class Marking:
         self._budgets_cache = budgets_cache
         self._marked: dict[Key, float] = {}
         self._reported: set[Key] = set()
-        self.controller: Controller[Key] = Controller(
+        self.controller: Controller[Key] = context.controller(
             "reductions",
             self._reconcile,
-            cache=context.cache,
             workers=4,
             queue=Queue(rng=context.rng, lane=namespace_of),
-            rng=context.rng,
         )
         self._sets = self.controller.watches(
-            ReplicaSetScale, own_key, indexes={"held": _held}, when=_is_held
+            ReplicaSetScale, own_key, indexes={"held": _held_namespace}, when=_is_held
         )
         for cls in (Pod, PodDisruptionBudget, TopologyDisruptionBudget, DisruptionLedger):
             self.controller.reads(cls).on_change(self._changed)
@@ -89,57 +88,59 @@ class Marking:
 
     async def _reconcile(self, key: Key) -> float | None:
         item = self._sets.get(key)
-        wanted = None if item is None else reduce_to(item.metadata.annotations)
-        if item is None or wanted is None:
+        target = None if item is None else parse_reduce_to(item.metadata.annotations)
+        if item is None or target is None:
             self._marked.pop(key, None)
             self._reported.discard(key)
             return None
         size = item.spec.replicas or 0
         pods = self._pods_of(item)
-        if wanted >= size or item.metadata.deletion_timestamp is not None:
+        if target >= size or item.metadata.deletion_timestamp is not None:
             self._reported.discard(key)
             await self._unmark(pods, keep=set())
             return None
         now = self._clock()
-        namespace_budgets = self._budgets_cache.of(key[0])
+        namespace_budgets = self._budgets_cache.get_or_create(key[0])
         spare = size - len(pods)
-        await in_slices(namespace_budgets.settling())
-        count = size - wanted - max(spare, 0)
-        choice = await in_slices(choosing(namespace_budgets, pods, count, now))
-        if choice.pods or choice.against is None:
+        await in_slices(namespace_budgets.count_changes())
+        count = size - target - max(spare, 0)
+        choice = await in_slices(choose_pods_in_slices(namespace_budgets, pods, count, now))
+        if choice.pods or choice.first_refusal is None:
             self._reported.discard(key)
         elif key not in self._reported:
             self._reported.add(key)
-            self._report_hold(item, len(pods), wanted, choice.against[1])
+            self._report_hold(item, len(pods), target, choice.first_refusal[1])
         victims = {pod.metadata.uid for pod in choice.pods}
-        steered = [pod for pod in choice.pods if ready(pod)]
+        steered = [pod for pod in choice.pods if is_pod_ready(pod)]
         foreign = [pod for pod in steered if is_foreign(pod)]
         for pod in foreign:
-            self._tell(item, pod)
+            self._report_foreign_cost(item, pod)
         await self._unmark(pods, keep=victims)
         fresh = [pod for pod in steered if not is_marked(pod) and not is_foreign(pod)]
         for pod in fresh:
-            await self._mark(pod, MARK)
+            await self._mark(pod, MARK_COST)
         if fresh:
             self._marked[key] = now
-            return SEEN_SECONDS
-        wait = self._marked.get(key, float("-inf")) + SEEN_SECONDS - now
+            return MARK_SEEN_SECONDS
+        wait = self._marked.get(key, float("-inf")) + MARK_SEEN_SECONDS - now
         if wait > 0:
             return wait
-        lowered = max(wanted, min(size, len(pods)) - len(choice.pods))
+        lowered = max(target, min(size, len(pods)) - len(choice.pods))
         if lowered < size:
-            await self._lower(item, lowered, wanted)
+            await self._lower(item, lowered, target)
             return None
         return LOOK_AGAIN
 
     def _pods_of(self, item: ReplicaSetScale) -> list[Pod]:
-        namespace_budgets = self._budgets_cache.of(item.metadata.namespace)
-        owned = [pod for pod in namespace_budgets.owned(item.metadata.uid) if active(pod)]
+        namespace_budgets = self._budgets_cache.get_or_create(item.metadata.namespace)
+        owned = [
+            pod for pod in namespace_budgets.pods_owned_by(item.metadata.uid) if is_pod_active(pod)
+        ]
         return sorted(owned, key=lambda pod: (not is_marked(pod), pod.metadata.name))
 
     async def _mark(self, pod: Pod, cost: str | None) -> None:
         meta = pod.metadata
-        body = {"metadata": {"uid": meta.uid, "annotations": {COST: cost}}}
+        body = {"metadata": {"uid": meta.uid, "annotations": {DELETION_COST: cost}}}
         await self._client.patch(Pod, meta.name, meta.namespace, body)
 
     async def _unmark(self, pods: list[Pod], *, keep: set[str]) -> None:
@@ -147,16 +148,16 @@ class Marking:
             if is_marked(pod) and pod.metadata.uid not in keep:
                 await self._mark(pod, None)
 
-    async def _lower(self, item: ReplicaSetScale, size: int, wanted: int) -> None:
+    async def _lower(self, item: ReplicaSetScale, size: int, target: int) -> None:
         meta = item.metadata
         change: dict[str, Any] = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        if size == wanted:
+        if size == target:
             change["annotations"] = {REDUCE_TO: None}
         body = {"metadata": change, "spec": {"replicas": size}}
         await self._client.patch(ReplicaSetScale, meta.name, meta.namespace, body)
 
     def _report_hold(
-        self, item: ReplicaSetScale, pods: int, wanted: int, verdict: DisruptionVerdict
+        self, item: ReplicaSetScale, pods: int, target: int, verdict: DisruptionVerdict
     ) -> None:
         meta = item.metadata
         owner = meta.controller
@@ -171,12 +172,12 @@ class Marking:
                 uid=owner.uid,
             ),
             type="Warning",
-            reason=HELD,
+            reason=HELD_BY_BUDGET,
             action="Scale",
-            note=held_message(meta.name, pods, wanted, verdict.reason.message),
+            note=format_held_message(meta.name, pods, target, verdict.reason.message),
         )
 
-    def _tell(self, item: ReplicaSetScale, pod: Pod) -> None:
+    def _report_foreign_cost(self, item: ReplicaSetScale, pod: Pod) -> None:
         self._recorder.event(
             item,
             type="Warning",
@@ -192,10 +193,10 @@ def namespace_of(key: Key) -> str:
     return key[0]
 
 
-def _held(item: ReplicaSetScale) -> tuple[str, ...]:
-    wished = reduce_to(item.metadata.annotations) is not None
-    return (item.metadata.namespace,) if wished else ()
+def _held_namespace(item: ReplicaSetScale) -> tuple[str, ...]:
+    held_back = parse_reduce_to(item.metadata.annotations) is not None
+    return (item.metadata.namespace,) if held_back else ()
 
 
 def _is_held(old: ReplicaSetScale | None, new: ReplicaSetScale | None) -> bool:
-    return any(one is not None and bool(_held(one)) for one in (old, new))
+    return any(item is not None and bool(_held_namespace(item)) for item in (old, new))

@@ -17,22 +17,23 @@ from typing import TYPE_CHECKING
 
 from zonewise.api.errors import NotFound
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import active
+from zonewise.api.objects.pod_state import is_pod_active
 from zonewise.api.values import times
-from zonewise.disruption import NamespaceBudgets
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.owners import (
     DAEMON_SET,
     REPLICA_SET,
     STATEFUL_SET,
-    Place,
-    Reference,
+    ControllerReference,
+    OwnerKey,
     reference_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zonewise.disruption import Budget, BudgetStanding
+    from zonewise.disruption.budget import Budget
+    from zonewise.disruption.budget_state import BudgetState
     from zonewise.runtime.client.client import Client
 
 WOKEN = "zonewise.io/woken"
@@ -47,21 +48,21 @@ def opened(before: Mapping[str, int | None], now: Mapping[str, int | None]) -> b
     )
 
 
-def allowances(standing: BudgetStanding) -> dict[str, int | None]:
+def allowances(standing: BudgetState) -> dict[str, int | None]:
     """What a budget allows by domain."""
-    return {domain.name: standing.allowed(domain.name) for domain in standing.named}
+    return {domain.name: standing.allowed(domain.name) for domain in standing.named_domains}
 
 
 def waiting(namespace_budgets: NamespaceBudgets, budget: Budget) -> list[Pod]:
     """One pod of each workload under a budget that has something left to take down."""
-    pods: dict[Place, list[tuple[Pod, Reference]]] = {}
+    pods: dict[OwnerKey, list[tuple[Pod, ControllerReference]]] = {}
     for pod in namespace_budgets.pods.values():
-        if not active(pod) or not budget.selector.matches(pod.metadata.labels):
+        if not is_pod_active(pod) or not budget.selector.matches(pod.metadata.labels):
             continue
         reference = reference_of(pod)
         if reference is not None:
-            pods.setdefault(reference.place, []).append((pod, reference))
-    found = []
+            pods.setdefault(reference.key, []).append((pod, reference))
+    chosen = []
     for owner_place, several in sorted(pods.items()):
         owner = namespace_budgets.owners.get(owner_place, several[0][1].uid)
         if owner is None:
@@ -69,11 +70,11 @@ def waiting(namespace_budgets: NamespaceBudgets, budget: Budget) -> list[Pod]:
         kind = owner_place[1]
         many = kind in (REPLICA_SET, STATEFUL_SET) and len(several) > (owner.replicas or 0)
         stale = kind in (STATEFUL_SET, DAEMON_SET) and any(
-            namespace_budgets.owners.outdated(reference) for _, reference in several
+            namespace_budgets.owners.is_outdated(reference) for _, reference in several
         )
         if many or stale:
-            found.append(min((pod for pod, _ in several), key=lambda pod: pod.metadata.name))
-    return found
+            chosen.append(min((pod for pod, _ in several), key=lambda pod: pod.metadata.name))
+    return chosen
 
 
 async def wake(client: Client, pods: list[Pod], now: float) -> None:

@@ -26,8 +26,8 @@ from zonewise.api.reason import Reason
 from zonewise.api.values.times import format_time, from_epoch
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.controller.recorder import Recorder
-from zonewise.traffic import invalid_keys
-from zonewise.traffic.slices import FamilyPlan
+from zonewise.traffic.slices.planning import FamilyPlan
+from zonewise.traffic.topology_keys import invalid_keys_reason
 
 CONDITION = "zonewise.io/Hints"
 ENABLED = "TopologyAwareHintsEnabled"
@@ -38,7 +38,7 @@ _ACTION = "Hint"
 _ROUTE = "Route"
 
 
-class _Told(NamedTuple):
+class _Reported(NamedTuple):
     uid: str
     status: str
     """"" if the Service has no condition."""
@@ -52,7 +52,7 @@ class HintConditions:
         self._client = client
         self._recorder = recorder
         self._clock = clock
-        self._told: dict[Key, _Told] = {}
+        self._reported: dict[Key, _Reported] = {}
         self._ignored: dict[Key, tuple[str, Reason]] = {}
 
     async def tell(
@@ -62,10 +62,10 @@ class HintConditions:
         before = self._last(service)
         name, first = next(iter(families.items()))
         decision = first.decision
-        after = _Told(service.metadata.uid, "", "")
+        after = _Reported(service.metadata.uid, "", "")
         if asks:
             status = "True" if decision.hinted else "False"
-            after = _Told(service.metadata.uid, status, decision.reason.code)
+            after = _Reported(service.metadata.uid, status, decision.reason.code)
         silent = not before.status and (not asks or after.code == "NoEndpoints")
         if after == before or silent:
             return
@@ -73,12 +73,12 @@ class HintConditions:
             await self._write(service, after, _message(families))
         except NotFound:
             return
-        self._told[service.key] = after
+        self._reported[service.key] = after
         self._announce(service, before, after, f"{name}: {decision.reason}")
 
     def tell_keys(self, service: Service) -> None:
         """Report that the topology keys of a Service are ignored, and why."""
-        reason = invalid_keys(service)
+        reason = invalid_keys_reason(service)
         if reason is None:
             self._ignored.pop(service.key, None)
             return
@@ -96,28 +96,28 @@ class HintConditions:
 
     def forget(self, key: Key) -> None:
         """The Service is deleted."""
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
         self._ignored.pop(key, None)
 
-    def _last(self, service: Service) -> _Told:
+    def _last(self, service: Service) -> _Reported:
         uid = service.metadata.uid
-        told = self._told.get(service.key)
-        if told is not None and told.uid == uid:
-            return told
+        reported = self._reported.get(service.key)
+        if reported is not None and reported.uid == uid:
+            return reported
         for condition in service.status.conditions:
             if condition.type == CONDITION:
-                return _Told(uid, condition.status, condition.reason)
-        return _Told(uid, "", "")
+                return _Reported(uid, condition.status, condition.reason)
+        return _Reported(uid, "", "")
 
-    async def _write(self, service: Service, told: _Told, message: str) -> None:
+    async def _write(self, service: Service, reported: _Reported, message: str) -> None:
         condition = {
             "type": CONDITION,
-            "status": told.status,
-            "reason": told.code,
+            "status": reported.status,
+            "reason": reported.code,
             "message": message,
             "lastTransitionTime": format_time(from_epoch(self._clock())),
         }
-        status: dict[str, Any] = {"conditions": [condition]} if told.status else {}
+        status: dict[str, Any] = {"conditions": [condition]} if reported.status else {}
         await self._client.apply(
             Service,
             service.metadata.name,
@@ -128,7 +128,7 @@ class HintConditions:
             force=True,
         )
 
-    def _announce(self, service: Service, before: _Told, after: _Told, note: str) -> None:
+    def _announce(self, service: Service, before: _Reported, after: _Reported, note: str) -> None:
         if after.status == "True":
             if before.status != "True":
                 self._recorder.event(service, reason=ENABLED, action=_ACTION, note=note)

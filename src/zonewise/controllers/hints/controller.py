@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from zonewise.api.errors import Forbidden, LeadershipLost, NotFound, Terminal, ZonewiseError
 from zonewise.api.gates import FeatureGates
@@ -34,34 +33,30 @@ from zonewise.api.meta import Key
 from zonewise.api.objects.core import Namespace, Node, Service
 from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import readiness
+from zonewise.api.objects.pod_state import ready_condition
 from zonewise.api.reason import Reason
 from zonewise.api.values import selector
 from zonewise.controllers.hints.conditions import HintConditions
 from zonewise.controllers.hints.decided import DecidedService, concerned
+from zonewise.controllers.hints.metrics import HintsMetrics
 from zonewise.controllers.hints.node_shares import NodeShares
 from zonewise.controllers.hints.own_writes import OwnWrites
-from zonewise.runtime.controller.components import ComponentContext
-from zonewise.runtime.controller.controller import Controller, Observe
+from zonewise.runtime.controller.controller import Controller
 from zonewise.runtime.controller.queue import Queue
 from zonewise.runtime.process.logs import logger
-from zonewise.topology import MissingCpu, MissingZone, Shares, reach_of
-from zonewise.traffic import HintRequest, ShareNodes, hint_request_of
-from zonewise.traffic.slices import (
-    LIMIT,
-    Memory,
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.topology.eligible_nodes import eligible_nodes_of
+from zonewise.topology.shares import MissingCpu, MissingZone, Shares
+from zonewise.traffic.modes import HintRequest, ShareNodes, hint_request_of
+from zonewise.traffic.slices.identity import families_of, has_endpoints, service_keys_of
+from zonewise.traffic.slices.planning import (
+    MAX_ENDPOINTS,
+    PlanCache,
     SlicePlan,
-    SliceView,
-    asks,
-    families_of,
-    has_endpoints,
-    plan,
-    rehint,
-    services_of,
+    SliceSnapshot,
+    plan_slices,
 )
-
-if TYPE_CHECKING:
-    from zonewise.controllers.hints.metrics import HintsMetrics
+from zonewise.traffic.slices.rehinting import rehint, requests_hints
 
 NODES: Key = ("", "")
 """The key under which node changes wait for their turn."""
@@ -90,7 +85,7 @@ class HintsSettings:
     """How the controller works; ``batch`` is in seconds."""
 
     role: SliceRole = SliceRole.OWN
-    limit: int = LIMIT
+    limit: int = MAX_ENDPOINTS
     workers: int = 5
     batch: float = 0.0
     gates: FeatureGates = field(default_factory=FeatureGates)
@@ -107,35 +102,29 @@ class LostPods(ZonewiseError):
 class HintsController:
     """Keeps the slices of all Services, or the hints on them."""
 
-    def __init__(
-        self,
-        context: ComponentContext,
-        *,
-        settings: HintsSettings | None = None,
-        metrics: HintsMetrics | None = None,
-        observe: Observe | None = None,
-    ) -> None:
+    def __init__(self, context: ControllerContext, settings: HintsSettings | None = None) -> None:
         self.settings = settings or HintsSettings()
         self.decided_services: dict[Key, DecidedService] = {}
         self._client = context.client
-        self._metrics = metrics
+        self._metrics = (
+            HintsMetrics(context.metrics.registry, self.decided_services)
+            if context.metrics is not None
+            else None
+        )
         self._conditions = HintConditions(context.client, context.recorder, context.clock)
-        self._memories: dict[Key, Memory] = {}
+        self._memories: dict[Key, PlanCache] = {}
         self._node_hints = True
         own = self.settings.role is SliceRole.OWN
         self._foreign_pause = FOREIGN_PAUSE if own else ADOPTED_PAUSE
-        self.controller: Controller[Key] = Controller(
+        self.controller: Controller[Key] = context.controller(
             "hints",
             self._reconcile,
-            cache=context.cache,
             workers=self.settings.workers,
             queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=context.rng),
-            observe=observe,
-            rng=context.rng,
         )
         reads = self.controller.reads
         self._services = reads(Service, indexes={_ANCHOR: _anchor})
-        self._slices = reads(EndpointSlice, indexes={_SERVICE: services_of})
+        self._slices = reads(EndpointSlice, indexes={_SERVICE: service_keys_of})
         self._pods = reads(Pod, indexes={_LABELS: _pairs})
         self._nodes = reads(Node)
         self._namespaces = (
@@ -153,8 +142,6 @@ class HintsController:
         self._nodes.on_change(self._node_changed)
         if self._namespaces is not None:
             self._namespaces.on_change(self._namespace_changed)
-        if metrics is not None:
-            metrics.decided_services = self.decided_services
 
     async def run(self) -> None:
         """Work until cancelled or stopped."""
@@ -187,7 +174,7 @@ class HintsController:
     def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         if not self._slices.synced:
             return
-        for key in {key for piece in (old, new) if piece for key in services_of(piece)}:
+        for key in {key for piece in (old, new) if piece for key in service_keys_of(piece)}:
             if self._own_writes.foreign(key, old, new):
                 self.controller.enqueue(key, after=self._foreign_pause)
 
@@ -204,23 +191,23 @@ class HintsController:
     def _selecting(self, pod: Pod) -> list[Key]:
         """The Services that select a pod."""
         labels = pod.metadata.labels
-        found = []
+        keys = []
         for pair in _pairs(pod):
             for key in self._services.keys_by(_ANCHOR, pair):
                 service = self._services.get(key)
                 if service is not None and _selects(service, labels):
-                    found.append(key)
-        return found
+                    keys.append(key)
+        return keys
 
     def _selected(self, service: Service) -> list[Pod]:
         """The pods that a Service selects."""
-        wanted = service.spec.selector or {}
+        selector = service.spec.selector or {}
         space = service.metadata.namespace
         buckets = [
-            self._pods.keys_by(_LABELS, (space, key, value)) for key, value in wanted.items()
+            self._pods.keys_by(_LABELS, (space, key, value)) for key, value in selector.items()
         ]
-        found = (self._pods.get(key) for key in min(buckets, key=len, default=()))
-        return [p for p in found if p is not None and _selects(service, p.metadata.labels)]
+        pods = (self._pods.get(key) for key in min(buckets, key=len, default=()))
+        return [p for p in pods if p is not None and _selects(service, p.metadata.labels)]
 
     # One turn of one key.
 
@@ -254,7 +241,7 @@ class HintsController:
         """Recompute the shares and enqueue the Services they concern."""
         moved = self.node_shares.settle()
         self.node_shares.keep(
-            one.reach for one in self.decided_services.values() if one.reach is not None
+            decided.reach for decided in self.decided_services.values() if decided.reach is not None
         )
         for key in tuple(concerned(self.decided_services, self.node_shares.within)):
             self.controller.enqueue(key)
@@ -272,7 +259,9 @@ class HintsController:
             if own or hint_request.share_nodes is ShareNodes.TOLERATED
             else []
         )
-        reach = reach_of(pods) if hint_request.share_nodes is ShareNodes.TOLERATED else None
+        reach = (
+            eligible_nodes_of(pods) if hint_request.share_nodes is ShareNodes.TOLERATED else None
+        )
         shares = self.node_shares.within(reach)
         decided = (
             self._planned(service, hint_request, shares, pods, slices)
@@ -294,10 +283,14 @@ class HintsController:
             if decided.writes:
                 await self._write(key, decided)
         if decided.families:
-            await self._conditions.tell(service, decided.families, asks=asks(hint_request))
-        if decided.lost:
-            names = ", ".join(pod.metadata.name for pod in decided.lost[:3])
-            raise LostPods(f"{len(decided.lost)} pods are on nodes that do not exist: {names}")
+            await self._conditions.tell(
+                service, decided.families, asks=requests_hints(hint_request)
+            )
+        if decided.without_node:
+            names = ", ".join(pod.metadata.name for pod in decided.without_node[:3])
+            raise LostPods(
+                f"{len(decided.without_node)} pods are on nodes that do not exist: {names}"
+            )
 
     def _planned(
         self,
@@ -307,7 +300,7 @@ class HintsController:
         pods: Iterable[Pod],
         slices: Iterable[EndpointSlice],
     ) -> SlicePlan:
-        view = SliceView(
+        view = SliceSnapshot(
             service=service,
             hint_request=hint_request,
             shares=shares,
@@ -317,7 +310,7 @@ class HintsController:
             limit=self.settings.limit,
             node_hints=self._node_hints,
         )
-        return plan(view, self._memories.setdefault(service.key, Memory()))
+        return plan_slices(view, self._memories.setdefault(service.key, PlanCache()))
 
     def _hint_request(self, service: Service) -> HintRequest:
         if not self.settings.services.matches(service.metadata.labels):
@@ -348,7 +341,7 @@ class HintsController:
         try:
             answer = await self._client.create(piece)
         except Forbidden as error:
-            if error.namespace_ends:
+            if error.namespace_terminating:
                 return
             raise
         self._own_writes.wrote(key, answer)
@@ -388,8 +381,8 @@ def _anchor(service: Service) -> tuple[tuple[str, str, str], ...]:
 
 
 def _selects(service: Service, labels: dict[str, str]) -> bool:
-    wanted = service.spec.selector or {}
-    return all(labels.get(key) == value for key, value in wanted.items())
+    selector = service.spec.selector or {}
+    return all(labels.get(key) == value for key, value in selector.items())
 
 
 def _service_matters(old: Service | None, new: Service | None) -> bool:
@@ -425,12 +418,15 @@ def _pod_matters(old: Pod | None, new: Pod | None) -> bool:
 
 
 def _ready(pod: Pod) -> str:
-    condition = readiness(pod)
+    condition = ready_condition(pod)
     return condition.status if condition else ""
 
 
 def _has_node_hints(piece: EndpointSlice) -> bool:
-    return any(one.hints is not None and one.hints.for_nodes for one in piece.endpoints or ())
+    return any(
+        endpoint.hints is not None and endpoint.hints.for_nodes
+        for endpoint in piece.endpoints or ()
+    )
 
 
 def _not_selected(why: str) -> HintRequest:

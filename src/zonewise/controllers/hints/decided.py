@@ -17,9 +17,11 @@ from dataclasses import dataclass
 
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Service
-from zonewise.topology import EligibleNodes, Shares
-from zonewise.traffic import LIMITED, HintRequest, Mode, weights_good
-from zonewise.traffic.slices import FamilyPlan, SlicePlan
+from zonewise.topology.eligible_nodes import EligibleNodes
+from zonewise.topology.shares import Shares
+from zonewise.traffic.modes import LIMITED_MODES, HintRequest, Mode
+from zonewise.traffic.slices.planning import FamilyPlan, SlicePlan
+from zonewise.traffic.weights import weights_suffice
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def concerned(
     code = _code(general)
     for key, standing in decided_services.items():
         hint_request = standing.hint_request
-        if hint_request.mode not in LIMITED:
+        if hint_request.mode not in LIMITED_MODES:
             continue
         reach = standing.reach
         known = general if reach is None else shares(reach)
@@ -87,12 +89,12 @@ def concerned(
 def _crosses(hint_request: HintRequest, shares: Shares, family: FamilyPlan) -> bool:
     limits, decision, counts = hint_request.limits, family.decision, family.counts
     if hint_request.mode is Mode.AUTO:
-        return limits.crosses(shares, counts, hinted=decision.hinted)
-    if limits.shared_crosses(shares, counts, hinted=bool(decision.hints)):
+        return limits.needs_decision(shares, counts, hinted=decision.hinted)
+    if limits.shared_needs_decision(shares, counts, hinted=bool(decision.hints)):
         return True
     if hint_request.mode is not Mode.WEIGHTED or shares.reason is not None:
         return False
-    return not weights_good(decision.weights, counts.own, shares, limits)
+    return not weights_suffice(decision.weights, counts.own, shares, limits)
 
 
 def _code(shares: Shares) -> str:

@@ -21,8 +21,8 @@ from prometheus_client.registry import Collector
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Service
 from zonewise.controllers.hints.decided import DecidedService
-from zonewise.traffic import LIMITED, HintRequest
-from zonewise.traffic.slices import SlicePlan
+from zonewise.traffic.modes import LIMITED_MODES, HintRequest
+from zonewise.traffic.slices.planning import SlicePlan
 
 PREFIX = "endpoint_slice_controller"
 _BUCKETS = tuple(2.0 * 2**power for power in range(15))
@@ -32,8 +32,10 @@ _FEW = (0, 1, 2, 3, 5, 10, 20, 50, 100)
 class HintsMetrics(Collector):
     """Everything the controller shows."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.decided_services: Mapping[Key, DecidedService] = {}
+    def __init__(
+        self, registry: CollectorRegistry, decided_services: Mapping[Key, DecidedService]
+    ) -> None:
+        self._decided_services = decided_services
         self._added = Histogram(
             f"{PREFIX}_endpoints_added_per_sync",
             "Endpoints added in one sync of a Service.",
@@ -69,7 +71,7 @@ class HintsMetrics(Collector):
         """A turn decided what to write."""
         self._added.observe(plan.added)
         self._removed.observe(plan.removed)
-        limited = hint_request.mode in LIMITED
+        limited = hint_request.mode in LIMITED_MODES
         self._changed.labels(
             hint_request.mode.value if limited else "Disabled",
             service.spec.traffic_distribution or "",
@@ -90,21 +92,23 @@ class HintsMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """The sums over Services."""
         families = [
-            one for standing in self.decided_services.values() for one in standing.families.values()
+            family
+            for standing in self._decided_services.values()
+            for family in standing.families.values()
         ]
         for name, help, value in (
-            ("endpoints_desired", "Desired endpoints.", sum(f.desired for f in families)),
+            ("endpoints_desired", "Desired endpoints.", sum(f.desired_endpoints for f in families)),
             ("num_endpoint_slices", "Existing EndpointSlices.", sum(f.slices for f in families)),
             (
                 "desired_endpoint_slices",
                 "EndpointSlices needed if each were filled.",
-                sum(f.fewest for f in families),
+                sum(f.desired_slices for f in families),
             ),
         ):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", help, value=value)
         distributions = Tally(
             standing.distribution
-            for standing in self.decided_services.values()
+            for standing in self._decided_services.values()
             if standing.distribution
         )
         by_distribution = GaugeMetricFamily(
@@ -120,7 +124,7 @@ class HintsMetrics(Collector):
             "Services by mode, whether they have hints, and why.",
             labels=["mode", "state", "reason"],
         )
-        states = Tally(standing.labels for standing in self.decided_services.values())
+        states = Tally(standing.labels for standing in self._decided_services.values())
         for labels, count in sorted(states.items()):
             services.add_metric(labels, count)
         yield services

@@ -13,8 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from zonewise.api.objects.core import Node
-from zonewise.topology import EligibleNodes, MissingCpu, MissingZone, Shares, zone_of
-from zonewise.topology.shares import CountedNode, placed, shares_from
+from zonewise.topology.eligible_nodes import EligibleNodes
+from zonewise.topology.nodes import zone_of
+from zonewise.topology.shares import (
+    CountedNode,
+    MissingCpu,
+    MissingZone,
+    Shares,
+    counted_node,
+    shares_of_counted,
+)
 
 
 class NodeShares:
@@ -41,21 +49,21 @@ class NodeShares:
         """Take in a change of a node; whether anything follows from it."""
         if new is None:
             return old is not None and self._forget(old.metadata.name)
-        name, zone, place = new.metadata.name, zone_of(new), placed(new)
+        name, zone, counted = new.metadata.name, zone_of(new), counted_node(new)
         moved = self.zones.get(name) != zone
-        changed = moved or self._placed.get(name) != place
+        changed = moved or self._placed.get(name) != counted
         if moved:
             self.zones[name] = zone
             self._moved.add(name)
-        if place is not None:
-            self._placed[name] = place
+        if counted is not None:
+            self._placed[name] = counted
         else:
             self._placed.pop(name, None)
         return changed or (bool(self._reached) and _other_guests(old, new))
 
     def settle(self) -> set[str]:
         """Recompute the shares; returns the nodes that were added or moved since the last time."""
-        self._shares = self._made(self._placed.values())
+        self._shares = self._compute(self._placed.values())
         self._reached = {reach: self._within(reach) for reach in self._reached}
         moved, self._moved = self._moved, set()
         return moved
@@ -63,7 +71,7 @@ class NodeShares:
     def within(self, reach: EligibleNodes | None) -> Shares:
         """The shares of all nodes, or of those within a reach, as they were last settled."""
         if self._shares is None:
-            self._shares = self._made(self._placed.values())
+            self._shares = self._compute(self._placed.values())
         if reach is None:
             return self._shares
         if reach not in self._reached:
@@ -72,16 +80,16 @@ class NodeShares:
 
     def keep(self, reaches: Iterable[EligibleNodes]) -> None:
         """Drop the reaches that no Service has any more."""
-        kept = set(reaches)
-        self._reached = {reach: made for reach, made in self._reached.items() if reach in kept}
+        used = set(reaches)
+        self._reached = {reach: shares for reach, shares in self._reached.items() if reach in used}
 
     def _within(self, reach: EligibleNodes) -> Shares:
-        names = (node.metadata.name for node in reach.within(self._nodes()))
-        return self._made(self._placed[name] for name in names if name in self._placed)
+        names = (node.metadata.name for node in reach.select(self._nodes()))
+        return self._compute(self._placed[name] for name in names if name in self._placed)
 
-    def _made(self, places: Iterable[CountedNode]) -> Shares:
-        return shares_from(
-            places,
+    def _compute(self, nodes: Iterable[CountedNode]) -> Shares:
+        return shares_of_counted(
+            nodes,
             self.zones.values(),
             missing_cpu=self._missing_cpu,
             missing_zone=self._missing_zone,

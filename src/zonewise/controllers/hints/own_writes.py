@@ -57,7 +57,7 @@ class OwnWrites:
         """The Service has been written; whether another writer changed its slices meanwhile."""
         notes = self._notes[key]
         seen, notes.seen = notes.seen or [], None
-        return bool([one for one in seen if not self._expected(notes, one)])
+        return bool([change for change in seen if not self._expected(notes, change)])
 
     def foreign(self, key: Key, old: EndpointSlice | None, new: EndpointSlice | None) -> bool:
         """Whether a change of a slice is foreign; while we write, that is decided later."""

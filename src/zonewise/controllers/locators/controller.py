@@ -16,8 +16,6 @@ It works while the kind is served: ``run`` waits for the CustomResourceDefinitio
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -27,23 +25,22 @@ from zonewise.api.meta import Key
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.locator import PodLocator
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import finished
+from zonewise.api.objects.pod_state import is_pod_finished
 from zonewise.controllers.locators.metrics import LocatorsMetrics
-from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.cache.store import Store
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request
 from zonewise.runtime.client.versions import older
-from zonewise.runtime.controller.controller import Controller, Observe
-from zonewise.runtime.controller.queue import Queue
+from zonewise.runtime.controller.controller import Controller
 from zonewise.runtime.process.logs import logger
-from zonewise.topology.podlocators import (
-    Location,
-    changes,
-    chosen_labels,
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.topology.pod_locators import (
+    PodLocation,
+    location_in,
     location_of,
+    locator_patch,
     new_locator,
-    said_by,
+    select_labels,
 )
 
 POLL = 15.0
@@ -86,23 +83,12 @@ class LocatorsController:
     """Keeps the locators of all pods."""
 
     def __init__(
-        self,
-        *,
-        client: Client,
-        cache: Cache,
-        rng: random.Random,
-        settings: LocatorsSettings | None = None,
-        metrics: LocatorsMetrics | None = None,
-        observe: Observe | None = None,
-        on_start: Callable[[Controller[Key]], None] | None = None,
+        self, context: ControllerContext, settings: LocatorsSettings | None = None
     ) -> None:
         self.settings = settings or LocatorsSettings()
-        self._client = client
-        self._cache = cache
-        self._rng = rng
-        self._metrics = metrics
-        self._observe = observe
-        self._on_start = on_start
+        self._context = context
+        self._client = context.client
+        self._metrics = LocatorsMetrics(context.metrics.registry) if context.metrics else None
         self._causes: dict[Key, str] = {}
         self._written: dict[Key, _Written] = {}
         self._stopping = asyncio.Event()
@@ -116,17 +102,10 @@ class LocatorsController:
         """Wait until locators are served, then keep them until stopped."""
         if not await self._until_served():
             return
-        controller = self._controller = Controller(
-            "locators",
-            self._reconcile,
-            cache=self._cache,
-            workers=self.settings.workers,
-            queue=Queue(rng=self._rng),
-            observe=self._observe,
-            rng=self._rng,
+        controller: Controller[Key]
+        controller = self._controller = self._context.controller(
+            "locators", self._reconcile, workers=self.settings.workers
         )
-        if self._on_start is not None:
-            self._on_start(controller)
         self._nodes = controller.reads(Node)
         self._locators = controller.reads(PodLocator)
         self._pods = controller.reads(Pod, indexes={NODE_INDEX: _node_of})
@@ -163,7 +142,7 @@ class LocatorsController:
                 self._wake(old.key, DELETED)
         elif old is None:
             self._wake(new.key, ADDED)
-        elif finished(new) and not finished(old):
+        elif is_pod_finished(new) and not is_pod_finished(old):
             self._wake(new.key, FINISHED)
         elif old.status.pod_ips != new.status.pod_ips or old.spec.node_name != new.spec.node_name:
             self._wake(new.key, CHANGED)
@@ -171,7 +150,7 @@ class LocatorsController:
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         keys = self.settings.labels
         if old is not None and new is not None:
-            if chosen_labels(old, keys) == chosen_labels(new, keys):
+            if select_labels(old, keys) == select_labels(new, keys):
                 return
             cause = NODE_LABELS
         else:
@@ -196,9 +175,9 @@ class LocatorsController:
         pod = self._pods.get(key)
         if pod is None or locator is None:
             return (pod is None) != (locator is None)
-        return self._location(pod) != said_by(locator)
+        return self._location(pod) != location_in(locator)
 
-    def _location(self, pod: Pod) -> Location:
+    def _location(self, pod: Pod) -> PodLocation:
         node = self._nodes.get(("", pod.spec.node_name)) if pod.spec.node_name else None
         return location_of(pod, node, self.settings.labels)
 
@@ -228,9 +207,9 @@ class LocatorsController:
                 return None
             location = self._location(pod)
             if locator is None:
-                made = await self._client.create(new_locator(pod, location))
-                self._wrote(key, "create", cause, version=made.metadata.resource_version)
-            elif patch := changes(pod, location, said_by(locator)):
+                created = await self._client.create(new_locator(pod, location))
+                self._wrote(key, "create", cause, version=created.metadata.resource_version)
+            elif patch := locator_patch(pod, location, location_in(locator)):
                 changed = await self._client.patch(PodLocator, key[1], key[0], patch, kind="json")
                 self._wrote(key, "update", cause, version=changed.metadata.resource_version)
         except (AlreadyExists, NotFound):
@@ -238,7 +217,7 @@ class LocatorsController:
             self._causes.setdefault(key, cause)
             return self.settings.poll
         except Forbidden as error:
-            if error.namespace_ends:
+            if error.namespace_terminating:
                 return None
             self._causes.setdefault(key, cause)
             raise
@@ -278,7 +257,7 @@ async def served(client: Client) -> bool:
         _log.warning("cannot find out which kinds are served", error=str(error))
         return False
     listed = msgspec.json.decode(answer.body, type=_Resources)
-    return any(one.name == resource.plural for one in listed.resources)
+    return any(served.name == resource.plural for served in listed.resources)
 
 
 class _Resource(msgspec.Struct):

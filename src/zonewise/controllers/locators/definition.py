@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zonewise.api.objects.locator import PodLocator
-from zonewise.topology import ZONE_LABEL
+from zonewise.topology.nodes import ZONE_LABEL
 
 Obj = dict[str, Any]
 

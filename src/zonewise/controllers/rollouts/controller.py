@@ -32,40 +32,35 @@ from zonewise.api.objects.budgets import (
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.reason import Reason
-from zonewise.disruption import (
-    GRANT_SECONDS,
-    TOPOLOGY_BUDGET,
-    BudgetsCache,
-    NamespaceBudgets,
-    same_place,
+from zonewise.disruption.budget import TOPOLOGY_BUDGET
+from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.ledger import GRANT_SECONDS
+from zonewise.disruption.namespace_budgets import NamespaceBudgets, is_irrelevant_change
+from zonewise.disruption.owner_views import OWNER_KINDS
+from zonewise.disruption.rollouts.derived_budget import (
+    budget_matches,
+    derived_budget_name,
+    derived_budget_spec,
+    open_domain_of,
 )
-from zonewise.disruption.rollouts import (
-    DomainPlan,
+from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView, plan_rollout
+from zonewise.disruption.rollouts.status import rollout_status, status_patch
+from zonewise.disruption.rollouts.victims import blocked_reason, choose_victims
+from zonewise.disruption.rollouts.workload import (
+    WORKLOAD_KINDS,
     RolledWorkload,
-    RolloutView,
-    budget_name,
-    budget_spec,
-    budget_stands,
-    opened_of,
-    planned,
-    pods_of,
-    rollout_status,
-    victims,
     workload_of,
+    workload_pods,
 )
-from zonewise.disruption.rollouts.status import status_patch
-from zonewise.disruption.rollouts.victims import blocked
-from zonewise.disruption.rollouts.workload import KINDS
 from zonewise.disruption.status import ENFORCED
-from zonewise.disruption.views import OWNERS
-from zonewise.runtime.controller.controller import Controller, Observe, own_key
+from zonewise.runtime.controller.controller import Controller, own_key
 from zonewise.runtime.controller.expectations import Expectations
 from zonewise.runtime.controller.queue import Queue
 from zonewise.runtime.process.turns import in_slices
 
 if TYPE_CHECKING:
     from zonewise.runtime.cache.store import Store
-    from zonewise.runtime.controller.components import ComponentContext
+    from zonewise.runtime.program.context import ControllerContext
 
 GATHER = 0.1
 GLANCE = 0.05
@@ -79,7 +74,7 @@ class RolloutsSettings:
     """How rollouts are kept; ``owners`` are the types of workloads that the cache has."""
 
     workers: int = 2
-    owners: tuple[type[Object], ...] = OWNERS
+    owners: tuple[type[Object], ...] = OWNER_KINDS
 
 
 class RolloutsController:
@@ -90,11 +85,10 @@ class RolloutsController:
 
     def __init__(
         self,
-        context: ComponentContext,
+        context: ControllerContext,
+        settings: RolloutsSettings | None = None,
         *,
         budgets_cache: BudgetsCache,
-        settings: RolloutsSettings | None = None,
-        observe: Observe | None = None,
     ) -> None:
         settings = settings or RolloutsSettings()
         self._client = context.client
@@ -103,14 +97,11 @@ class RolloutsController:
         self._rng = context.rng
         self._budgets_cache = budgets_cache
         self._going: dict[Key, dict[str, float]] = {}
-        self.controller: Controller[Key] = Controller(
+        self.controller: Controller[Key] = context.controller(
             "rollouts",
             self._reconcile,
-            cache=context.cache,
             workers=settings.workers,
             queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=context.rng, lane=_namespace),
-            observe=observe,
-            rng=context.rng,
         )
         reads = self.controller.reads
         self._rollouts = self.controller.watches(
@@ -122,7 +113,7 @@ class RolloutsController:
             self._budgets
         )
         owners: dict[str, Store[Any]] = {cls.resource.kind: reads(cls) for cls in settings.owners}
-        self._workloads = {kind: store for kind, store in owners.items() if kind in KINDS}
+        self._workloads = {kind: store for kind, store in owners.items() if kind in WORKLOAD_KINDS}
         for store in owners.values():
             store.on_change(self._changed)
         self._budgets.on_change(self._changed)
@@ -144,7 +135,7 @@ class RolloutsController:
         self._all_of((new or old).metadata.namespace)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        if not same_place(old, new):
+        if not is_irrelevant_change(old, new):
             self._all_of(None)
 
     def _all_of(self, namespace: str | None) -> None:
@@ -165,22 +156,22 @@ class RolloutsController:
             return None
         if not (self._wrote_rollout.settled(key) and self._wrote_budget.settled(key)):
             return GLANCE
-        name = budget_name(item)
+        name = derived_budget_name(item)
         budget = self._budgets.get((key[0], name))
-        await in_slices(self._budgets_cache.of(key[0]).settling())
+        await in_slices(self._budgets_cache.get_or_create(key[0]).count_changes())
         view = self._view(item, budget)
-        plan = planned(view)
+        plan = plan_rollout(view)
         stands = True
         if view.workload is not None:
-            wanted = budget_spec(item, view.workload, plan.opened)
-            stands = budget_stands(budget, wanted)
+            desired = derived_budget_spec(item, view.workload, plan.open_domain)
+            stands = budget_matches(budget, desired)
             if not stands:
-                await self._write_budget(item, wanted)
-        reason, again = None, plan.again
-        if stands and plan.opened is not None:
+                await self._write_budget(item, desired)
+        reason, again = None, plan.retry_after
+        if stands and plan.open_domain is not None:
             reason, again = await self._evict(view, plan)
         await self._tell(view, plan, reason)
-        if plan.complete and view.workload is not None:
+        if plan.is_complete and view.workload is not None:
             await self._advance(view.workload)
         return again
 
@@ -189,40 +180,43 @@ class RolloutsController:
         reference = item.spec.workload_ref
         namespace = item.metadata.namespace
         store = self._workloads.get(reference.kind)
-        found = None if store is None else store.get((namespace, reference.name))
-        workload = None if found is None else workload_of(found)
+        owner = None if store is None else store.get((namespace, reference.name))
+        workload = None if owner is None else workload_of(owner)
         refusal = self._refusal(item, workload, budget)
         if workload is None or refusal is not None:
-            return RolloutView(item=item, trouble=refusal, now=now)
+            return RolloutView(rollout=item, blocking_reason=refusal, now=now)
         unheld = _unheld(workload, budget)
         if unheld is not None:
-            return RolloutView(item=item, workload=workload, trouble=unheld, now=now)
-        namespace_budgets = self._budgets_cache.of(namespace)
-        key = (TOPOLOGY_BUDGET, namespace, budget_name(item))
+            return RolloutView(rollout=item, workload=workload, blocking_reason=unheld, now=now)
+        namespace_budgets = self._budgets_cache.get_or_create(namespace)
+        key = (TOPOLOGY_BUDGET, namespace, derived_budget_name(item))
         if key not in namespace_budgets.budgets:
-            return RolloutView(item=item, workload=workload, counted=False, now=now)
-        standing, domain_counts = namespace_budgets.counted(key)
-        if standing.trouble is not None:
-            return RolloutView(item=item, workload=workload, trouble=standing.trouble, now=now)
-        pods = pods_of(
+            return RolloutView(rollout=item, workload=workload, budget_counted=False, now=now)
+        standing, domain_counts = namespace_budgets.state_and_counts(key)
+        if standing.blocking_reason is not None:
+            return RolloutView(
+                rollout=item, workload=workload, blocking_reason=standing.blocking_reason, now=now
+            )
+        pods = workload_pods(
             workload,
             domain_counts,
             namespace_budgets.owners,
             self._budgets_cache.nodes,
-            going=self._gone(item.key, namespace_budgets),
+            evicted=self._gone(item.key, namespace_budgets),
         )
         needs = {
-            name: domain.baseline if standing.remembers else domain.expected
+            name: domain.baseline if standing.has_baseline else domain.expected
             for name, domain in standing.domains.items()
         }
         return RolloutView(
-            item=item,
+            rollout=item,
             workload=workload,
             pods=pods,
-            needs={**dict.fromkeys((one.domain for one in pods), 0), **needs},
-            labels=self._labels(item),
-            opened=opened_of(budget),
-            counted=namespace_budgets.budgets[key].baseline is not None or not standing.remembers,
+            desired_ready={**dict.fromkeys((pod.domain for pod in pods), 0), **needs},
+            order_labels=self._labels(item),
+            open_domain=open_domain_of(budget),
+            budget_counted=namespace_budgets.budgets[key].baseline is not None
+            or not standing.has_baseline,
             now=now,
         )
 
@@ -244,7 +238,7 @@ class RolloutsController:
             )
         first = min(
             self._rollouts.by("workload", _workload(item)[0]),
-            key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name),
+            key=lambda rollout: (rollout.metadata.creation_timestamp or "", rollout.metadata.name),
         )
         if first.metadata.name != item.metadata.name:
             return Reason(
@@ -263,23 +257,24 @@ class RolloutsController:
         if _foreign(budget, item):
             return Reason(
                 code="BudgetNameTaken",
-                message=f"the TopologyDisruptionBudget {budget_name(item)} is not of this rollout",
-                object=f"{TOPOLOGY_BUDGET}/{namespace}/{budget_name(item)}",
+                message=f"the TopologyDisruptionBudget {derived_budget_name(item)} is not of this"
+                " rollout",
+                object=f"{TOPOLOGY_BUDGET}/{namespace}/{derived_budget_name(item)}",
                 fix="Rename one of them.",
             )
         return None
 
     def _labels(self, item: DomainRollout) -> dict[str, str]:
         """What nodes say about the order of their domains; of several values the least."""
-        wanted = item.spec.order.node_label
-        made: dict[str, str] = {}
-        if wanted:
+        label = item.spec.order.node_label
+        values: dict[str, str] = {}
+        if label:
             for node in self._budgets_cache.nodes.values():
                 labels = node.metadata.labels
-                domain, value = labels.get(item.spec.topology_key), labels.get(wanted)
+                domain, value = labels.get(item.spec.topology_key), labels.get(label)
                 if domain and value:
-                    made[domain] = min(made.get(domain, value), value)
-        return made
+                    values[domain] = min(values.get(domain, value), value)
+        return values
 
     def _gone(self, key: Key, namespace_budgets: NamespaceBudgets) -> set[str]:
         """Pods that were evicted here and do not look so yet."""
@@ -296,7 +291,7 @@ class RolloutsController:
         return set(known)
 
     async def _write_budget(
-        self, item: DomainRollout, wanted: TopologyDisruptionBudgetSpec
+        self, item: DomainRollout, desired: TopologyDisruptionBudgetSpec
     ) -> None:
         meta = item.metadata
         owner = {
@@ -308,47 +303,47 @@ class RolloutsController:
         }
         body = {
             "metadata": {"labels": {OWNER_LABEL: meta.name}, "ownerReferences": [owner]},
-            "spec": msgspec.to_builtins(wanted),
+            "spec": msgspec.to_builtins(desired),
         }
-        made = await self._client.apply(
-            TopologyDisruptionBudget, budget_name(item), meta.namespace, body, force=True
+        applied = await self._client.apply(
+            TopologyDisruptionBudget, derived_budget_name(item), meta.namespace, body, force=True
         )
-        self._wrote_budget.wrote(item.key, made)
+        self._wrote_budget.wrote(item.key, applied)
 
     async def _evict(
         self, view: RolloutView, plan: DomainPlan
     ) -> tuple[Reason | None, float | None]:
         """Evict the pods that may be; returns what prevented others, and when to try again."""
-        key, namespace = view.item.key, view.item.metadata.namespace
-        chosen = victims(view, plan, self._budgets_cache.of(namespace))
-        if chosen.against is not None:
-            return blocked(view, chosen.against.reason.message), None
+        key, namespace = view.rollout.key, view.rollout.metadata.namespace
+        chosen = choose_victims(view, plan, self._budgets_cache.get_or_create(namespace))
+        if chosen.refusal is not None:
+            return blocked_reason(view, chosen.refusal.reason.message), None
         for pod in chosen.pods:
             meta = pod.metadata
             try:
                 await self._client.evict(meta.name, namespace, uid=meta.uid)
             except TooManyRequests as error:
-                return blocked(view, str(error)), REFUSED * (1 + self._rng.random())
+                return blocked_reason(view, str(error)), REFUSED * (1 + self._rng.random())
             except (NotFound, Conflict):
                 continue  # It is deleted, or its name is another pod's by now.
             self._going.setdefault(key, {})[meta.uid] = self._clock()
         return None, None
 
     async def _tell(self, view: RolloutView, plan: DomainPlan, reason: Reason | None) -> None:
-        item, said = view.item, reason or plan.reason
+        item, outcome = view.rollout, reason or plan.reason
         status = rollout_status(view, plan, reason)
         if status == item.status:
             return
-        made = await self._client.patch_status(item, status_patch(status))
-        self._wrote_rollout.wrote(item.key, made)
+        patched = await self._client.patch_status(item, status_patch(status))
+        self._wrote_rollout.wrote(item.key, patched)
         if (status.reason, status.domain) != (item.status.reason, item.status.domain):
-            fine = plan.complete or (plan.moving and reason is None)
+            fine = plan.is_complete or (plan.is_progressing and reason is None)
             self._recorder.event(
                 item,
                 type="Normal" if fine else "Warning",
-                reason=said.code,
+                reason=outcome.code,
                 action="Roll",
-                note=str(said),
+                note=str(outcome),
             )
 
     async def _advance(self, workload: RolledWorkload) -> None:
@@ -364,13 +359,15 @@ def _unheld(workload: RolledWorkload, budget: TopologyDisruptionBudget | None) -
     """Why a workload that replaces its pods by itself would not keep to the order."""
     if budget is None or workload.on_delete:
         return None
-    held = next((one for one in budget.status.conditions if one.type == ENFORCED), None)
-    if held is None or held.status == "True":
+    enforced = next(
+        (condition for condition in budget.status.conditions if condition.type == ENFORCED), None
+    )
+    if enforced is None or enforced.status == "True":
         return None
     return Reason(
-        code=held.reason,
+        code=enforced.reason,
         message=f"{workload.kind} {workload.name} replaces its pods by itself, and its budget does"
-        f" not hold it: {held.message}",
+        f" not hold it: {enforced.message}",
         object=workload.object,
     )
 

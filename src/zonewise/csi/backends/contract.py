@@ -18,7 +18,7 @@ from zonewise.storage.domains import DomainLabels
 from zonewise.storage.journal import Image, JournalEntry
 from zonewise.storage.parameters import ClassParameters
 from zonewise.storage.pools import PoolState
-from zonewise.storage.takeover.fencing import VolumeHolder
+from zonewise.storage.takeover.dead_nodes import VolumeHolder
 
 BLOCK = "block"
 FOLDER = "folder"
@@ -36,7 +36,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MountRequest:
     """How a node is to use a volume."""
 
     access: str
@@ -48,7 +48,7 @@ class Wanted:
     """Whether other nodes use it at the same time."""
     single_writer: bool = False
     """Whether it may be at one target path only."""
-    near: Mapping[str, str] = field(default_factory=dict)
+    read_domain: Mapping[str, str] = field(default_factory=dict)
     """Where it is best read from: the node's domain, if the configuration asks for it."""
 
 
@@ -56,14 +56,16 @@ class ControllerBackend(Protocol):
     """Makes and removes volumes and snapshots."""
 
     @property
-    def further(self) -> frozenset[str]:
+    def backend_keys(self) -> frozenset[str]:
         """The keys of a class that only this backend understands."""
 
     @property
     def evident(self) -> bool:
         """Whether ``image`` of an empty volume proves that ``make`` has finished it."""
 
-    def attributes(self, parameters: ClassParameters, request: Mapping[str, str]) -> dict[str, str]:
+    def prepare_attributes(
+        self, parameters: ClassParameters, request: Mapping[str, str]
+    ) -> dict[str, str]:
         """What a new entry keeps for the backend, of the class and of all of its request's keys.
 
         Called before the journal is read; raises INVALID_ARGUMENT for a class it cannot serve.
@@ -72,16 +74,16 @@ class ControllerBackend(Protocol):
     def prepare(self, configuration: StorageConfiguration) -> None:
         """Make the declared pools, if missing; called at the start and after a reload."""
 
-    def states(self, configuration: StorageConfiguration) -> Mapping[str, PoolState]:
+    def pool_states(self, configuration: StorageConfiguration) -> Mapping[str, PoolState]:
         """What is known about the pools now."""
 
-    def access(self, file_system: str, *, block: bool, shared: bool) -> str:
+    def choose_access(self, file_system: str, *, block: bool, shared: bool) -> str:
         """How a requested volume is kept, as an entry records it; raises INVALID_ARGUMENT."""
 
-    def size(self, bytes: int, access: str) -> int:
+    def round_size(self, bytes: int, access: str) -> int:
         """The size such a volume really gets: not smaller than requested."""
 
-    def image(self, entry: JournalEntry) -> Image | None:
+    def find_image(self, entry: JournalEntry) -> Image | None:
         """The image of an entry, if it exists."""
 
     def make(self, entry: JournalEntry, source: JournalEntry | None) -> bool:
@@ -99,29 +101,31 @@ class ControllerBackend(Protocol):
     def grow(self, entry: JournalEntry) -> bool:
         """Make it as large as the entry says; whether nodes have to follow."""
 
-    def in_use(self, entry: JournalEntry) -> str:
+    def find_user(self, entry: JournalEntry) -> str:
         """What uses it on this machine; empty if nothing does."""
 
-    def images(self) -> Sequence[Image]:
+    def list_images(self) -> Sequence[Image]:
         """Everything in all pools, finished or not."""
 
 
 class NodeBackend(Protocol):
     """Brings volumes to paths of one node. Every call may be repeated."""
 
-    def stage(self, entry: JournalEntry, staging: Path, wanted: Wanted) -> None:
+    def stage(self, entry: JournalEntry, staging: Path, request: MountRequest) -> None:
         """Make the file system if there is none, and mount it; a device is only attached."""
 
     def unstage(self, uuid: str, staging: Path) -> None:
         """The reverse; nothing staged is fine."""
 
-    def publish(self, entry: JournalEntry, staging: Path, target: Path, wanted: Wanted) -> None:
+    def publish(
+        self, entry: JournalEntry, staging: Path, target: Path, request: MountRequest
+    ) -> None:
         """Show the staged volume at a pod's path."""
 
     def unpublish(self, uuid: str, target: Path) -> None:
         """Remove it and the path; nothing there is fine, and what is not ours is left alone."""
 
-    def usage(self, entry: JournalEntry, path: Path) -> Usage:
+    def measure_usage(self, entry: JournalEntry, path: Path) -> Usage:
         """How full it is; NOT_FOUND if it is not at that path."""
 
     def expand(self, entry: JournalEntry, path: Path) -> None:
@@ -135,13 +139,13 @@ class ExclusiveNode(Protocol):
     Where many nodes may write at once (folders, CephFS) there is nothing to fence.
     """
 
-    def holder(self, entry: JournalEntry, staging: Path) -> VolumeHolder | None:
+    def find_holder(self, entry: JournalEntry, staging: Path) -> VolumeHolder | None:
         """Its holder, other than at this staging path; None if there is none."""
 
-    def hold(self, entry: JournalEntry, holder: VolumeHolder) -> None:
+    def record_holder(self, entry: JournalEntry, holder: VolumeHolder) -> None:
         """Record its holder from now on; ABORTED if another node was faster."""
 
-    def release(self, entry: JournalEntry, node: str) -> None:
+    def clear_holder(self, entry: JournalEntry, node: str) -> None:
         """It has no holder any more, if that node had it."""
 
     def fence(self, entry: JournalEntry) -> None:
@@ -150,7 +154,7 @@ class ExclusiveNode(Protocol):
         Called before this node maps the volume, so the fenced node is never this one.
         """
 
-    def leave(self, entry: JournalEntry, staging: Path) -> None:
+    def abandon_staging(self, entry: JournalEntry, staging: Path) -> None:
         """Unmount a staging path whose volume another node has now; the volume is not touched."""
 
 
@@ -158,5 +162,5 @@ class ExclusiveNode(Protocol):
 class DomainHealth(Protocol):
     """Storage that can report which domains have failed."""
 
-    def domains(self, labels: DomainLabels) -> tuple[frozenset[str], frozenset[str]]:
+    def read_domain_health(self, labels: DomainLabels) -> tuple[frozenset[str], frozenset[str]]:
         """All domains it can judge, and those of them that have failed; by their short names."""

@@ -25,18 +25,18 @@ class IdentityService:
     def bindings(self) -> list[ServedMethod]:
         """The calls of this service."""
         return [
-            bind(methods.GET_PLUGIN_INFO, self.info),
-            bind(methods.GET_PLUGIN_CAPABILITIES, self.capabilities),
+            bind(methods.GET_PLUGIN_INFO, self.get_plugin_info),
+            bind(methods.GET_PLUGIN_CAPABILITIES, self.get_plugin_capabilities),
             bind(methods.PROBE, self.probe),
         ]
 
-    def info(self, _request: csi.GetPluginInfoRequest) -> csi.GetPluginInfoResponse:
+    def get_plugin_info(self, _request: csi.GetPluginInfoRequest) -> csi.GetPluginInfoResponse:
         """Name and version."""
         return csi.GetPluginInfoResponse(
             name=self._plugin.name, vendor_version=self._plugin.version
         )
 
-    def capabilities(
+    def get_plugin_capabilities(
         self, _request: csi.GetPluginCapabilitiesRequest
     ) -> csi.GetPluginCapabilitiesResponse:
         """Topology only where domain labels are: without, every claim would wait for a domain."""
@@ -46,9 +46,13 @@ class IdentityService:
                 _Service.VOLUME_ACCESSIBILITY_CONSTRAINTS,
                 _Service.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS,
             ]
-        found = [csi.PluginCapability(service=_Service(type=one)) for one in services]
-        found.append(csi.PluginCapability(volume_expansion=_Expansion(type=_Expansion.ONLINE)))
-        return csi.GetPluginCapabilitiesResponse(capabilities=found)
+        capabilities = [
+            csi.PluginCapability(service=_Service(type=service)) for service in services
+        ]
+        capabilities.append(
+            csi.PluginCapability(volume_expansion=_Expansion(type=_Expansion.ONLINE))
+        )
+        return csi.GetPluginCapabilitiesResponse(capabilities=capabilities)
 
     def probe(self, _request: csi.ProbeRequest) -> csi.ProbeResponse:
         """Not ready is an answer, not an error: the caller waits, and restarts nothing."""

@@ -12,19 +12,19 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from zonewise.csi.backends.contract import BLOCK, FOLDER, ExclusiveNode, NodeBackend, Wanted
+from zonewise.csi.backends.contract import BLOCK, FOLDER, ExclusiveNode, MountRequest, NodeBackend
+from zonewise.csi.errors import Code, CsiError, invalid, precondition
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services import requests
 from zonewise.csi.services.plugin import NodeDomain, Plugin
 from zonewise.csi.services.steps import entry_lock, mount_lock
-from zonewise.csi.status import Code, CsiError, invalid, precondition
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.methods import ServedMethod, bind
 from zonewise.runtime.process.logs import logger
-from zonewise.storage.identifiers import Stored, parse_id
+from zonewise.storage.identifiers import StoredKind, parse_id
 from zonewise.storage.journal import JournalEntry
-from zonewise.storage.takeover import named_domains, takeover_labels
-from zonewise.storage.takeover.fencing import FenceStep, VolumeHolder, before_staging
+from zonewise.storage.takeover.dead_nodes import FenceStep, VolumeHolder, decide_fencing
+from zonewise.storage.takeover.stand_ins import desired_takeover_labels, fully_named_domains
 
 _Rpc = csi.NodeServiceCapability.RPC
 _Unit = csi.VolumeUsage
@@ -36,7 +36,7 @@ CAPABILITIES = (
 )
 
 PATH_LIMIT = 4096
-PART_LIMIT = 255
+NAME_LIMIT = 255
 """What Linux takes."""
 
 _log = logger("csi")
@@ -67,86 +67,90 @@ class NodeService:
             bind(methods.NODE_UNSTAGE_VOLUME, self.unstage),
             bind(methods.NODE_PUBLISH_VOLUME, self.publish),
             bind(methods.NODE_UNPUBLISH_VOLUME, self.unpublish),
-            bind(methods.NODE_GET_VOLUME_STATS, self.stats),
+            bind(methods.NODE_GET_VOLUME_STATS, self.get_volume_stats),
             bind(methods.NODE_EXPAND_VOLUME, self.expand),
-            bind(methods.NODE_GET_CAPABILITIES, self.capabilities),
-            bind(methods.NODE_GET_INFO, self.info),
+            bind(methods.NODE_GET_CAPABILITIES, self.get_capabilities),
+            bind(methods.NODE_GET_INFO, self.get_info),
         ]
 
-    def capabilities(
+    def get_capabilities(
         self, _request: csi.NodeGetCapabilitiesRequest
     ) -> csi.NodeGetCapabilitiesResponse:
         """What the node can do."""
         return csi.NodeGetCapabilitiesResponse(
-            capabilities=[csi.NodeServiceCapability(rpc=_Rpc(type=one)) for one in CAPABILITIES]
+            capabilities=[
+                csi.NodeServiceCapability(rpc=_Rpc(type=capability)) for capability in CAPABILITIES
+            ]
         )
 
-    def info(self, _request: csi.NodeGetInfoRequest) -> csi.NodeGetInfoResponse:
+    def get_info(self, _request: csi.NodeGetInfoRequest) -> csi.NodeGetInfoResponse:
         """Which node this is and where; never a wrong domain, so UNAVAILABLE until it is known."""
         labels = self._plugin.labels
         topology = None
         if labels.labels:
             segments = self._domain.segments()
-            told = labels.keyed(segments)
+            topology_segments = labels.to_wire(segments)
             if self._advertise:
-                told |= self._stands_in_for(segments)
-            topology = csi.Topology(segments=told)
+                topology_segments |= self._takeover_segments(segments)
+            topology = csi.Topology(segments=topology_segments)
         return csi.NodeGetInfoResponse(node_id=self._node_id, accessible_topology=topology)
 
-    def _stands_in_for(self, segments: dict[str, str]) -> dict[str, str]:
+    def _takeover_segments(self, segments: dict[str, str]) -> dict[str, str]:
         """Keys of the domains that are taken over by this node's, of one state of the file."""
         configuration = self._plugin.configuration()
         pools = [
             *configuration.pools,
-            *(p for one in configuration.pool_sets.values() for p in one),
+            *(pool for pool_set in configuration.pool_sets.values() for pool in pool_set),
         ]
-        return takeover_labels(
+        return desired_takeover_labels(
             segments,
             configuration.takeover,
             [
                 *(pool.segments for pool in pools if pool.segments),
-                *named_domains(configuration.takeover, self._plugin.labels),
+                *fully_named_domains(configuration.takeover, self._plugin.labels),
             ],
             self._plugin.labels,
         )
 
     def stage(self, request: csi.NodeStageVolumeRequest) -> csi.NodeStageVolumeResponse:
         """Mount once per node."""
-        staging = _path(request.staging_target_path, "staging_target_path")
-        entry = self._usable(request.volume_id, request, "volume_capability")
-        with ExitStack() as held:
+        staging = _parse_path(request.staging_target_path, "staging_target_path")
+        entry = self._require_usable(request.volume_id, request, "volume_capability")
+        with ExitStack() as stack:
             locks = self._plugin.locks
-            held.enter_context(locks.held(entry_lock(entry), shared=True))
-            held.enter_context(locks.held(mount_lock(entry)))
-            held.enter_context(locks.held(self._key(request.volume_id)))
-            wanted = replace(
-                requests.wanted(request.volume_capability, entry, readonly=False),
-                near=self._near(entry),
+            stack.enter_context(locks.hold(entry_lock(entry), shared=True))
+            stack.enter_context(locks.hold(mount_lock(entry)))
+            stack.enter_context(locks.hold(self._lock_key(request.volume_id)))
+            mount_request = replace(
+                requests.parse_mount_request(request.volume_capability, entry, readonly=False),
+                read_domain=self._read_domain(entry),
             )
-            taken = self._take(entry, staging, wanted)
+            exclusive_backend = self._take_volume(entry, staging, mount_request)
             try:
-                self._backend.stage(entry, staging, wanted)
+                self._backend.stage(entry, staging, mount_request)
             except CsiError as error:
-                if taken is not None and error.code is Code.RESOURCE_EXHAUSTED:
+                if exclusive_backend is not None and error.code is Code.RESOURCE_EXHAUSTED:
                     # Nothing is here, and nobody will unstage it: another node may have it.
-                    taken.release(entry, self._node_id)
+                    exclusive_backend.clear_holder(entry, self._node_id)
                 raise
         return csi.NodeStageVolumeResponse()
 
-    def _take(self, entry: JournalEntry, staging: Path, wanted: Wanted) -> ExclusiveNode | None:
+    def _take_volume(
+        self, entry: JournalEntry, staging: Path, mount_request: MountRequest
+    ) -> ExclusiveNode | None:
         """Have a volume to ourselves: refused while another node has it, unless that is dead.
 
         Returns who wrote that down; None if many nodes may have the volume.
         """
         backend = self._backend
-        if not isinstance(backend, ExclusiveNode) or _shared(entry, wanted):
+        if not isinstance(backend, ExclusiveNode) or _is_shared(entry, mount_request):
             return None
         labels = self._plugin.labels
-        here = VolumeHolder(self._node_id, labels.ordered(self._place()))
-        decision = before_staging(
+        this_node = VolumeHolder(self._node_id, labels.ordered(self._known_segments()))
+        decision = decide_fencing(
             requests.id_of(entry),
-            backend.holder(entry, staging),
-            here,
+            backend.find_holder(entry, staging),
+            this_node,
             labels.ordered(entry.segments),
             self._plugin.configuration().takeover,
         )
@@ -155,96 +159,103 @@ class NodeService:
         if decision.step is FenceStep.FENCE:
             _log.warning(str(decision.reason), reason=decision.reason.code)
             backend.fence(entry)
-        backend.hold(entry, here)
+        backend.record_holder(entry, this_node)
         return backend
 
     def unstage(self, request: csi.NodeUnstageVolumeRequest) -> csi.NodeUnstageVolumeResponse:
         """Unmount; unknown is fine."""
         if not request.volume_id:
             raise invalid("volume_id is missing")
-        staging = _path(request.staging_target_path, "staging_target_path")
-        known = parse_id(request.volume_id, Stored.VOLUME)
+        staging = _parse_path(request.staging_target_path, "staging_target_path")
+        volume = parse_id(request.volume_id, StoredKind.VOLUME)
         locks = self._plugin.locks
-        with ExitStack() as held:
-            held.enter_context(locks.held(self._key(request.volume_id)))
-            entry = self._plugin.entry(request.volume_id, Stored.VOLUME)
+        with ExitStack() as stack:
+            stack.enter_context(locks.hold(self._lock_key(request.volume_id)))
+            entry = self._plugin.find_entry(request.volume_id, StoredKind.VOLUME)
             if entry is not None:
-                held.enter_context(locks.held(mount_lock(entry), shared=True))
+                stack.enter_context(locks.hold(mount_lock(entry), shared=True))
             backend = self._backend
             if entry is None or not isinstance(backend, ExclusiveNode):
-                backend.unstage(known.uuid if known is not None else "", staging)
-            elif self._lost(backend, entry, staging):
-                backend.leave(entry, staging)
+                backend.unstage(volume.uuid if volume is not None else "", staging)
+            elif self._is_lost(backend, entry, staging):
+                backend.abandon_staging(entry, staging)
             else:
                 backend.unstage(entry.uuid, staging)
-                backend.release(entry, self._node_id)
+                backend.clear_holder(entry, self._node_id)
         return csi.NodeUnstageVolumeResponse()
 
-    def _place(self) -> dict[str, str]:
+    def _known_segments(self) -> dict[str, str]:
         """Where this node is; nothing as long as that is not known."""
         return self._domain.segments() if self._domain.problem() is None else {}
 
-    def _near(self, entry: JournalEntry) -> dict[str, str]:
+    def _read_domain(self, entry: JournalEntry) -> dict[str, str]:
         """Where a volume is best read from, if its cluster cares."""
-        cluster = self._plugin.configuration().cluster(entry.attributes.get("cluster", ""))
+        cluster = self._plugin.configuration().find_cluster(entry.attributes.get("cluster", ""))
         if cluster is None or not cluster.read_affinity:
             return {}
-        return self._plugin.labels.ordered(self._place())
+        return self._plugin.labels.ordered(self._known_segments())
 
-    def _lost(self, backend: ExclusiveNode, entry: JournalEntry, staging: Path) -> bool:
+    def _is_lost(self, backend: ExclusiveNode, entry: JournalEntry, staging: Path) -> bool:
         """Whether another node took the volume from us meanwhile."""
-        found = backend.holder(entry, staging)
-        return found is not None and found.node not in ("", self._node_id)
+        holder = backend.find_holder(entry, staging)
+        return holder is not None and holder.node not in ("", self._node_id)
 
     def publish(self, request: csi.NodePublishVolumeRequest) -> csi.NodePublishVolumeResponse:
         """Show it to one pod."""
-        target = _path(request.target_path, "target_path")
-        entry = self._usable(request.volume_id, request, "volume_capability")
+        target = _parse_path(request.target_path, "target_path")
+        entry = self._require_usable(request.volume_id, request, "volume_capability")
         if not request.staging_target_path:
             raise precondition("staging_target_path is missing; the volume must be staged first")
-        staging = _path(request.staging_target_path, "staging_target_path")
-        wanted = requests.wanted(request.volume_capability, entry, readonly=request.readonly)
-        with self._plugin.locks.held(self._key(request.volume_id)):
+        staging = _parse_path(request.staging_target_path, "staging_target_path")
+        mount_request = requests.parse_mount_request(
+            request.volume_capability, entry, readonly=request.readonly
+        )
+        with self._plugin.locks.hold(self._lock_key(request.volume_id)):
             backend = self._backend
             if (
                 entry.access == BLOCK
                 and isinstance(backend, ExclusiveNode)
-                and not _shared(entry, wanted)
-                and self._lost(backend, entry, staging)
+                and not _is_shared(entry, mount_request)
+                and self._is_lost(backend, entry, staging)
             ):
                 # On one machine an existing device may be the other node's.
                 raise precondition("another node took the volume; it is not staged here any more")
-            backend.publish(entry, staging, target, wanted)
+            backend.publish(entry, staging, target, mount_request)
         return csi.NodePublishVolumeResponse()
 
     def unpublish(self, request: csi.NodeUnpublishVolumeRequest) -> csi.NodeUnpublishVolumeResponse:
         """Unmount it and remove the path; unknown is fine."""
         if not request.volume_id:
             raise invalid("volume_id is missing")
-        target = _path(request.target_path, "target_path")
-        known = parse_id(request.volume_id, Stored.VOLUME)
-        with self._plugin.locks.held(self._key(request.volume_id)):
-            self._backend.unpublish(known.uuid if known is not None else "", target)
+        target = _parse_path(request.target_path, "target_path")
+        volume = parse_id(request.volume_id, StoredKind.VOLUME)
+        with self._plugin.locks.hold(self._lock_key(request.volume_id)):
+            self._backend.unpublish(volume.uuid if volume is not None else "", target)
         return csi.NodeUnpublishVolumeResponse()
 
-    def stats(self, request: csi.NodeGetVolumeStatsRequest) -> csi.NodeGetVolumeStatsResponse:
+    def get_volume_stats(
+        self, request: csi.NodeGetVolumeStatsRequest
+    ) -> csi.NodeGetVolumeStatsResponse:
         """How full it is."""
         if not request.volume_id:
             raise invalid("volume_id is missing")
         if not request.volume_path:
             raise invalid("volume_path is missing")
-        entry = self._plugin.existing(request.volume_id, Stored.VOLUME)
-        path = _readable(request.volume_path, "volume_path")
-        found = self._backend.usage(entry, path)
+        entry = self._plugin.require_entry(request.volume_id, StoredKind.VOLUME)
+        path = _check_path(request.volume_path, "volume_path")
+        volume_usage = self._backend.measure_usage(entry, path)
         usage = [
             csi.VolumeUsage(
-                total=found.total, used=found.used, available=found.available, unit=_Unit.BYTES
+                total=volume_usage.total,
+                used=volume_usage.used,
+                available=volume_usage.available,
+                unit=_Unit.BYTES,
             )
         ]
         if entry.access == BLOCK:
-            usage = [csi.VolumeUsage(total=found.total, unit=_Unit.BYTES)]
-        if found.inodes is not None:
-            total, used, available = found.inodes
+            usage = [csi.VolumeUsage(total=volume_usage.total, unit=_Unit.BYTES)]
+        if volume_usage.inodes is not None:
+            total, used, available = volume_usage.inodes
             usage.append(
                 csi.VolumeUsage(total=total, used=used, available=available, unit=_Unit.INODES)
             )
@@ -256,18 +267,18 @@ class NodeService:
             raise invalid("volume_id is missing")
         if not request.volume_path:
             raise invalid("volume_path is missing")
-        entry = self._plugin.existing(request.volume_id, Stored.VOLUME)
-        path = _readable(request.volume_path, "volume_path")
-        required = requests.sizes(request.capacity_range).required
+        entry = self._plugin.require_entry(request.volume_id, StoredKind.VOLUME)
+        path = _check_path(request.volume_path, "volume_path")
+        required = requests.parse_size_range(request.capacity_range).required
         if required > entry.bytes:
             raise precondition(
                 f"{required} bytes were asked for and the controller made it {entry.bytes}"
             )
-        with self._plugin.locks.held(self._key(request.volume_id)):
+        with self._plugin.locks.hold(self._lock_key(request.volume_id)):
             self._backend.expand(entry, path)
         return csi.NodeExpandVolumeResponse(capacity_bytes=entry.bytes)
 
-    def _usable(
+    def _require_usable(
         self,
         id: str,
         request: csi.NodeStageVolumeRequest | csi.NodePublishVolumeRequest,
@@ -277,34 +288,34 @@ class NodeService:
             raise invalid("volume_id is missing")
         if not request.HasField("volume_capability"):
             raise invalid(f"{field} is missing")
-        entry = self._plugin.existing(id, Stored.VOLUME)
-        reason = requests.mismatch([request.volume_capability], entry)
+        entry = self._plugin.require_entry(id, StoredKind.VOLUME)
+        reason = requests.find_mismatch([request.volume_capability], entry)
         if reason:
             raise invalid(reason)
         return entry
 
-    def _key(self, id: str) -> str:
+    def _lock_key(self, id: str) -> str:
         return f"paths of {id} on {self._node_id}"
 
 
-def _shared(entry: JournalEntry, wanted: Wanted) -> bool:
+def _is_shared(entry: JournalEntry, mount_request: MountRequest) -> bool:
     """Whether several nodes may use it at the same time."""
-    return entry.access == FOLDER or (wanted.shared and wanted.readonly)
+    return entry.access == FOLDER or (mount_request.shared and mount_request.readonly)
 
 
-def _path(text: str, field: str) -> Path:
+def _parse_path(text: str, field: str) -> Path:
     if not text:
         raise invalid(f"{field} is missing")
     if not text.startswith("/"):
         raise invalid(f"{field} is not an absolute path")
-    return _readable(text, field)
+    return _check_path(text, field)
 
 
-def _readable(text: str, field: str) -> Path:
+def _check_path(text: str, field: str) -> Path:
     if "\0" in text:
         raise invalid(f"{field} has a character that cannot be in a path")
     if len(text.encode()) >= PATH_LIMIT or any(
-        len(part.encode()) > PART_LIMIT for part in text.split("/")
+        len(part.encode()) > NAME_LIMIT for part in text.split("/")
     ):
         raise invalid(f"{field} is longer than a path can be")
     return Path(text)

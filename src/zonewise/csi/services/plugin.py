@@ -15,33 +15,33 @@ from typing import Protocol, TypeVar
 from google.protobuf.message import Message
 
 from zonewise.csi.backends.contract import ControllerBackend
+from zonewise.csi.errors import Code, CsiError, invalid, not_found, precondition
 from zonewise.csi.locks import Locks
-from zonewise.csi.status import Code, CsiError, invalid, not_found, precondition
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels
-from zonewise.storage.identifiers import StorageId, Stored, parse_id
+from zonewise.storage.identifiers import StorageId, StoredKind, parse_id
 from zonewise.storage.journal import (
     EntryPage,
     EntryState,
     Journal,
     JournalConflict,
     JournalEntry,
-    merged,
+    merge_pages,
 )
-from zonewise.storage.next_step import proven
+from zonewise.storage.next_step import is_proven
 
 M = TypeVar("M", bound=Message)
 
-PAGE_BYTES = 3 << 20
-PAGE_ENTRIES = 5000
+PAGE_BYTE_LIMIT = 3 << 20
+PAGE_ENTRY_LIMIT = 5000
 NO_CLUSTER = ""
 """The key of storage that has no clusters: the data folder of the embedded backend."""
 
-_LISTED = frozenset({EntryState.CREATED, EntryState.RESERVED})
-_IDS = (
-    ("volume_id", Stored.VOLUME),
-    ("snapshot_id", Stored.SNAPSHOT),
-    ("source_volume_id", Stored.VOLUME),
+_LISTED_STATES = frozenset({EntryState.CREATED, EntryState.RESERVED})
+_ID_FIELDS = (
+    ("volume_id", StoredKind.VOLUME),
+    ("snapshot_id", StoredKind.SNAPSHOT),
+    ("source_volume_id", StoredKind.VOLUME),
 )
 
 
@@ -72,46 +72,46 @@ class CallScope:
     backend: ControllerBackend
     locks: Locks
 
-    def entry(self, id: str, stored: Stored) -> JournalEntry | None:
+    def find_entry(self, id: str, kind: StoredKind) -> JournalEntry | None:
         """The finished volume or snapshot of an id; None if there is none here.
 
         One that is finished and only reserved in the journal is recorded as CREATED first: a volume
         in use must never be taken for an attempt that was interrupted.
         """
-        parsed = parse_id(id, stored)
+        parsed = parse_id(id, kind)
         if parsed is None:
             return None
-        entry = self.journal.get(stored, parsed.uuid)
+        entry = self.journal.get(kind, parsed.uuid)
         if entry is not None and entry.state is not EntryState.CREATED:
-            entry = self.recorded(entry)
+            entry = self.record_if_finished(entry)
         return entry if entry is not None and entry.state is EntryState.CREATED else None
 
-    def recorded(self, entry: JournalEntry) -> JournalEntry | None:
+    def record_if_finished(self, entry: JournalEntry) -> JournalEntry | None:
         """An entry that is not CREATED, or what it has become; recorded if its image proves it."""
-        if not finished(entry, self.backend):
+        if not is_finished(entry, self.backend):
             return entry
         try:
-            return self.journal.change(entry, entry.created())
+            return self.journal.change(entry, entry.as_created())
         except JournalConflict:  # another controller did, or removes it
-            return self.journal.get(entry.stored, entry.uuid)
+            return self.journal.get(entry.kind, entry.uuid)
 
-    def page(self, stored: Stored, token: str, most: int, source: str) -> EntryPage:
+    def read_page(self, kind: StoredKind, token: str, limit: int, source: str) -> EntryPage:
         """A page of the journal without what is only reserved."""
         entries: list[JournalEntry] = []
         while True:
-            found = self.journal.page(
-                stored, token=token, limit=most - len(entries), source=source, states=_LISTED
+            page = self.journal.list_page(
+                kind, token=token, limit=limit - len(entries), source=source, states=_LISTED_STATES
             )
-            entries += [entry for entry in found.entries if finished(entry, self.backend)]
-            token = found.token
-            if not token or len(entries) >= most:
+            entries += [entry for entry in page.entries if is_finished(entry, self.backend)]
+            token = page.token
+            if not token or len(entries) >= limit:
                 return EntryPage(tuple(entries), token)
 
-    def existing(self, id: str, stored: Stored) -> JournalEntry:
+    def require_entry(self, id: str, kind: StoredKind) -> JournalEntry:
         """The same, or NOT_FOUND."""
-        entry = self.entry(id, stored)
+        entry = self.find_entry(id, kind)
         if entry is None:
-            raise not_found(f"there is no {stored.value} {id[:128]!r}")
+            raise not_found(f"there is no {kind.value} {id[:128]!r}")
         return entry
 
 
@@ -132,60 +132,60 @@ class Plugin:
 
     def scopes(self) -> dict[str, CallScope]:
         """All of them."""
-        return {name: self._scope(one) for name, one in self.clusters().items()}
+        return {name: self._scope_of(storage) for name, storage in self.clusters().items()}
 
     def any_backend(self) -> ControllerBackend:
         """One of them, for what is the same for all."""
         return next(iter(self.clusters().values())).backend
 
-    def of_class(self, cluster: str) -> CallScope:
+    def scope_of_class(self, cluster: str) -> CallScope:
         """Where a class's volumes are; it may leave out the only cluster there is."""
         clusters = self.clusters()
         if NO_CLUSTER in clusters:
-            return self._scope(clusters[NO_CLUSTER])
-        known = ", ".join(sorted(clusters))
+            return self._scope_of(clusters[NO_CLUSTER])
+        names = ", ".join(sorted(clusters))
         if not cluster and len(clusters) > 1:
-            raise invalid(f"the parameter clusterID is missing: the configuration has {known}")
-        found = clusters.get(cluster or known)
-        if found is None:
-            raise invalid(f"clusterID {cluster!r} is not in the configuration; it has {known}")
-        return self._scope(found)
+            raise invalid(f"the parameter clusterID is missing: the configuration has {names}")
+        storage = clusters.get(cluster or names)
+        if storage is None:
+            raise invalid(f"clusterID {cluster!r} is not in the configuration; it has {names}")
+        return self._scope_of(storage)
 
-    def of_id(self, id: str, stored: Stored) -> CallScope | None:
+    def find_scope(self, id: str, kind: StoredKind) -> CallScope | None:
         """Where a volume or snapshot is; None if no cluster that is known has it.
 
         What carries no cluster, or one that is called otherwise now, is looked for in all.
         """
-        clusters, parsed = self.clusters(), parse_id(id, stored)
-        named = parsed.cluster if parsed is not None else NO_CLUSTER
-        if NO_CLUSTER in clusters or named in clusters:
-            return self._scope(clusters[NO_CLUSTER if NO_CLUSTER in clusters else named])
+        clusters, parsed = self.clusters(), parse_id(id, kind)
+        cluster = parsed.cluster if parsed is not None else NO_CLUSTER
+        if NO_CLUSTER in clusters or cluster in clusters:
+            return self._scope_of(clusters[NO_CLUSTER if NO_CLUSTER in clusters else cluster])
         if parsed is None:
-            return self._scope(next(iter(clusters.values()))) if len(clusters) == 1 else None
-        for one in clusters.values():
-            if one.journal.get(stored, parsed.uuid) is not None:
-                return self._scope(one)
+            return self._scope_of(next(iter(clusters.values()))) if len(clusters) == 1 else None
+        for storage in clusters.values():
+            if storage.journal.get(kind, parsed.uuid) is not None:
+                return self._scope_of(storage)
         return None
 
-    def scope(self, id: str, stored: Stored) -> CallScope:
+    def require_scope(self, id: str, kind: StoredKind) -> CallScope:
         """The same, or NOT_FOUND; FAILED_PRECONDITION if its cluster is not in the configuration.
 
         INVALID_ARGUMENT if no id was given.
         """
         if not id:
-            raise invalid(f"{stored.value}_id is missing")
-        found = self.of_id(id, stored)
-        if found is None:
-            self.require_cluster(parse_id(id, stored))
-            raise not_found(f"there is no {stored.value} {id[:128]!r}")
-        return found
+            raise invalid(f"{kind.value}_id is missing")
+        scope = self.find_scope(id, kind)
+        if scope is None:
+            self.require_cluster(parse_id(id, kind))
+            raise not_found(f"there is no {kind.value} {id[:128]!r}")
+        return scope
 
     def require_cluster(self, id: StorageId | None) -> None:
         """Raises if an id's cluster is not configured: whether it exists is unknown then."""
         clusters = self.clusters()
         if id is not None and id.cluster and not {NO_CLUSTER, id.cluster} & {*clusters}:
             raise precondition(
-                f"cluster {id.cluster} of this {id.stored.value} is not in the configuration, which"
+                f"cluster {id.cluster} of this {id.kind.value} is not in the configuration, which"
                 f" has {', '.join(sorted(clusters))}; add it again"
             )
 
@@ -194,17 +194,17 @@ class Plugin:
         clusters = self.clusters()
         if len(clusters) < 2:
             return NO_CLUSTER
-        named = getattr(request, "parameters", {}).get("clusterID", NO_CLUSTER)
-        for field, stored in _IDS:
-            parsed = parse_id(getattr(request, field, ""), stored)
-            named = parsed.cluster if parsed is not None else named
-        return named if named in clusters else NO_CLUSTER
+        cluster = getattr(request, "parameters", {}).get("clusterID", NO_CLUSTER)
+        for field, kind in _ID_FIELDS:
+            parsed = parse_id(getattr(request, field, ""), kind)
+            cluster = parsed.cluster if parsed is not None else cluster
+        return cluster if cluster in clusters else NO_CLUSTER
 
-    def page(
+    def answer_page(
         self,
-        stored: Stored,
+        kind: StoredKind,
         token: str,
-        most: int,
+        limit: int,
         build: Callable[[EntryPage], M],
         source: str = "",
     ) -> M:
@@ -214,39 +214,41 @@ class Plugin:
         larger one is read again, shorter; its token leads to the rest. A list that left out a
         cluster would say that its volumes are deleted: it fails if one does not answer.
         """
-        most = min(most or PAGE_ENTRIES, PAGE_ENTRIES)
+        limit = min(limit or PAGE_ENTRY_LIMIT, PAGE_ENTRY_LIMIT)
         scopes = [*self.scopes().values()]
         if source:
-            found = self.of_id(source, Stored.VOLUME)
-            scopes = [found] if found is not None else []
+            scope = self.find_scope(source, StoredKind.VOLUME)
+            scopes = [scope] if scope is not None else []
         while True:
-            page = merged([one.page(stored, token, most, source) for one in scopes], most)
+            page = merge_pages(
+                [scope.read_page(kind, token, limit, source) for scope in scopes], limit
+            )
             answer = build(page)
-            if answer.ByteSize() <= PAGE_BYTES:
+            if answer.ByteSize() <= PAGE_BYTE_LIMIT:
                 return answer
-            most = len(page.entries) * PAGE_BYTES // (answer.ByteSize() + 1)
+            limit = len(page.entries) * PAGE_BYTE_LIMIT // (answer.ByteSize() + 1)
 
-    def entry(self, id: str, stored: Stored) -> JournalEntry | None:
+    def find_entry(self, id: str, kind: StoredKind) -> JournalEntry | None:
         """The finished volume or snapshot of an id; None if there is none."""
-        scope = self.of_id(id, stored)
-        return scope.entry(id, stored) if scope is not None else None
+        scope = self.find_scope(id, kind)
+        return scope.find_entry(id, kind) if scope is not None else None
 
-    def existing(self, id: str, stored: Stored) -> JournalEntry:
+    def require_entry(self, id: str, kind: StoredKind) -> JournalEntry:
         """The same, or NOT_FOUND; INVALID_ARGUMENT if no id was given."""
-        return self.scope(id, stored).existing(id, stored)
+        return self.require_scope(id, kind).require_entry(id, kind)
 
-    def _scope(self, storage: VolumeStorage) -> CallScope:
+    def _scope_of(self, storage: VolumeStorage) -> CallScope:
         return CallScope(storage.journal, storage.backend, self.locks)
 
 
-def finished(entry: JournalEntry, backend: ControllerBackend) -> bool:
+def is_finished(entry: JournalEntry, backend: ControllerBackend) -> bool:
     """Whether an entry is a volume or snapshot that may have been returned to a caller."""
     if entry.state is EntryState.CREATED:
         return True
-    return entry.evident and proven(entry, backend.image(entry))
+    return entry.evident and is_proven(entry, backend.find_image(entry))
 
 
-def unavailable_in(cluster: str, error: CsiError) -> CsiError:
+def add_cluster_name(cluster: str, error: CsiError) -> CsiError:
     """The same error, with the name of the cluster that does not answer."""
     if error.code is not Code.UNAVAILABLE or not cluster or cluster in error.message:
         return error

@@ -7,22 +7,35 @@ and the pool still keeps its word. It is ready when the call returns.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from zonewise.csi.errors import CsiError, exhausted, invalid, not_found, precondition
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services import requests
 from zonewise.csi.services.plugin import CallScope, Plugin
-from zonewise.csi.services.steps import Maker, Proposal, copy_locks, name_lock, remove
-from zonewise.csi.status import exhausted, invalid, not_found, precondition
+from zonewise.csi.services.steps import (
+    Proposal,
+    begin_create,
+    continue_create,
+    journal_lookups,
+    lock_source,
+    lost_all_races,
+    name_lock,
+    remove,
+)
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.methods import ServedMethod, bind
-from zonewise.storage.identifiers import Stored, parse_id
-from zonewise.storage.journal import EntryPage, JournalEntry
-from zonewise.storage.next_step import StoredRequest
-from zonewise.storage.parameters import FOREIGN
-from zonewise.storage.placement import still_fits
+from zonewise.storage.errors import StorageError
+from zonewise.storage.identifiers import StoredKind, parse_id
+from zonewise.storage.journal import EntryPage, JournalConflict, JournalEntry
+from zonewise.storage.next_step import CreateRequest
+from zonewise.storage.parameters import FOREIGN_PREFIX
+from zonewise.storage.placement import AccessibilityRequirement, fits_requirement
+from zonewise.storage.pools import PoolState
 
 
 class SnapshotService:
@@ -42,35 +55,53 @@ class SnapshotService:
 
     def create(self, request: csi.CreateSnapshotRequest) -> csi.CreateSnapshotResponse:
         """One snapshot per name."""
-        name = requests.checked_name(request.name)
+        name = requests.check_name(request.name)
         if not request.source_volume_id:
             raise invalid("source_volume_id is missing")
-        unknown = sorted(key for key in request.parameters if not key.startswith(FOREIGN))
+        unknown = sorted(key for key in request.parameters if not key.startswith(FOREIGN_PREFIX))
         if unknown:
             raise invalid(f"parameters.{unknown[0]} is not known")
-        with ExitStack() as held:
-            scope = self._plugin.scope(request.source_volume_id, Stored.VOLUME)
-            parsed = parse_id(request.source_volume_id, Stored.VOLUME)
-            key = name_lock(Stored.SNAPSHOT, name, parsed.cluster if parsed is not None else "")
-            held.enter_context(self._plugin.locks.held(key))
-            source = scope.entry(request.source_volume_id, Stored.VOLUME)
+        with ExitStack() as stack:
+            scope = self._plugin.require_scope(request.source_volume_id, StoredKind.VOLUME)
+            parsed = parse_id(request.source_volume_id, StoredKind.VOLUME)
+            key = name_lock(StoredKind.SNAPSHOT, name, parsed.cluster if parsed is not None else "")
+            stack.enter_context(self._plugin.locks.hold(key))
+            source = scope.find_entry(request.source_volume_id, StoredKind.VOLUME)
             if source is not None:
-                copy_locks(self._plugin.locks, source, held)
-                source = scope.entry(request.source_volume_id, Stored.VOLUME)
-            known = scope.journal.find(Stored.SNAPSHOT, name)
-            kin = known or source
-            if kin is None:
+                lock_source(self._plugin.locks, source, stack)
+                source = scope.find_entry(request.source_volume_id, StoredKind.VOLUME)
+            known = scope.journal.find(StoredKind.SNAPSHOT, name)
+            original = known or source
+            if original is None:
                 raise not_found(f"there is no volume {request.source_volume_id[:128]!r} to copy")
-            wanted = StoredRequest(name=name, source=request.source_volume_id, access=kin.access)
-            entry = self._made(scope, request, wanted, source, known)
-        snapshot = self._snapshot(entry)
-        if self._said(request.accessibility_requirements, entry):
+            spec = CreateRequest(name=name, source=request.source_volume_id, access=original.access)
+            states = scope.backend.pool_states(self._plugin.configuration())
+            requirement = requests.parse_requirement(request.accessibility_requirements)
+            fits = partial(self._fits, requirement)
+            for entry in journal_lookups(scope, spec, StoredKind.SNAPSHOT, known):
+                with suppress(JournalConflict):
+                    if entry is None:
+                        try:
+                            proposal = self._propose(scope, spec, source, states, requirement)
+                        except (CsiError, StorageError):
+                            if scope.journal.find(StoredKind.SNAPSHOT, name) is None:
+                                raise
+                            continue  # what exists needs no placement
+                        created = begin_create(scope, proposal, source)
+                    else:
+                        created = continue_create(scope, spec, entry, source, fits=fits)
+                    if created is not None:
+                        break
+            else:
+                raise lost_all_races(name)
+        snapshot = self._snapshot(created)
+        if self._is_as_requested(request.accessibility_requirements, created):
             snapshot.ClearField("accessible_topology")
         return csi.CreateSnapshotResponse(snapshot=snapshot)
 
     def delete(self, request: csi.DeleteSnapshotRequest) -> csi.DeleteSnapshotResponse:
         """Delete a snapshot; no error if it does not exist."""
-        remove(self._plugin, Stored.SNAPSHOT, request.snapshot_id)
+        remove(self._plugin, StoredKind.SNAPSHOT, request.snapshot_id)
         return csi.DeleteSnapshotResponse()
 
     def list(self, request: csi.ListSnapshotsRequest) -> csi.ListSnapshotsResponse:
@@ -78,11 +109,11 @@ class SnapshotService:
         if request.max_entries < 0:
             raise invalid("max_entries is below 0")
         if request.snapshot_id:
-            found = self._plugin.entry(request.snapshot_id, Stored.SNAPSHOT)
-            fits = found is not None and request.source_volume_id in ("", found.source)
-            return csi.ListSnapshotsResponse(entries=[self._item(found)] if found and fits else [])
-        return self._plugin.page(
-            Stored.SNAPSHOT,
+            entry = self._plugin.find_entry(request.snapshot_id, StoredKind.SNAPSHOT)
+            fits = entry is not None and request.source_volume_id in ("", entry.source)
+            return csi.ListSnapshotsResponse(entries=[self._item(entry)] if entry and fits else [])
+        return self._plugin.answer_page(
+            StoredKind.SNAPSHOT,
             request.starting_token,
             request.max_entries,
             self._listed,
@@ -91,67 +122,61 @@ class SnapshotService:
 
     def get(self, request: csi.GetSnapshotRequest) -> csi.GetSnapshotResponse:
         """One of them."""
-        entry = self._plugin.existing(request.snapshot_id, Stored.SNAPSHOT)
+        entry = self._plugin.require_entry(request.snapshot_id, StoredKind.SNAPSHOT)
         return csi.GetSnapshotResponse(snapshot=self._snapshot(entry))
 
-    def _made(
+    def _fits(self, requirement: AccessibilityRequirement | None, entry: JournalEntry) -> bool:
+        return fits_requirement(requirement, entry.segments, self._plugin.labels)
+
+    def _propose(
         self,
         scope: CallScope,
-        request: csi.CreateSnapshotRequest,
-        wanted: StoredRequest,
+        spec: CreateRequest,
         source: JournalEntry | None,
-        known: JournalEntry | None,
-    ) -> JournalEntry:
-        configuration = self._plugin.configuration()
-        states = scope.backend.states(configuration)
-        requirement = requests.requirement(request.accessibility_requirements)
-
-        def fits(entry: JournalEntry) -> bool:
-            return still_fits(requirement, entry.segments, self._plugin.labels)
-
-        def propose() -> Proposal:
-            if source is None:
-                raise not_found(f"there is no volume {wanted.source[:128]!r} any more")
-            state = states.get(source.pool)
-            if state is None:
-                raise precondition(f"pool {source.pool} is not in the configuration any more")
-            if not fits(source):
-                raise exhausted(
-                    f"a snapshot stays in the pool of its source, {source.pool}, "
-                    "which is outside of the topology that was asked for"
-                )
-            free = state.capacity - state.promised
-            if state.limited and free < source.bytes:
-                raise exhausted(
-                    f"pool {source.pool} has {max(0, free)} bytes left, "
-                    f"the snapshot takes {source.bytes}"
-                )
-            entry = JournalEntry(
-                stored=Stored.SNAPSHOT,
-                uuid=scope.journal.draw(Stored.SNAPSHOT, wanted.name),
-                name=wanted.name,
-                pool=source.pool,
-                data_pool=source.data_pool,
-                segments=dict(source.segments),
-                pinned=bool(source.segments) and bool(self._plugin.labels.labels),
-                bytes=source.bytes,
-                access=source.access,
-                source=wanted.source,
-                created_at=time.time_ns(),
-                attributes=dict(source.attributes),
+        states: Mapping[str, PoolState],
+        requirement: AccessibilityRequirement | None,
+    ) -> Proposal:
+        """The entry of a new snapshot, in the pool of its source."""
+        if source is None:
+            raise not_found(f"there is no volume {spec.source[:128]!r} any more")
+        state = states.get(source.pool)
+        if state is None:
+            raise precondition(f"pool {source.pool} is not in the configuration any more")
+        if not self._fits(requirement, source):
+            raise exhausted(
+                f"a snapshot stays in the pool of its source, {source.pool}, "
+                "which is outside of the topology that was asked for"
             )
-            return Proposal(entry, state.limit)
+        free = state.capacity - state.promised
+        if state.limited and free < source.bytes:
+            raise exhausted(
+                f"pool {source.pool} has {max(0, free)} bytes left, "
+                f"the snapshot takes {source.bytes}"
+            )
+        entry = JournalEntry(
+            kind=StoredKind.SNAPSHOT,
+            uuid=scope.journal.new_uuid(StoredKind.SNAPSHOT, spec.name),
+            name=spec.name,
+            pool=source.pool,
+            data_pool=source.data_pool,
+            segments=dict(source.segments),
+            pinned=bool(source.segments) and bool(self._plugin.labels.labels),
+            bytes=source.bytes,
+            access=source.access,
+            source=spec.source,
+            created_at=time.time_ns(),
+            attributes=dict(source.attributes),
+        )
+        return Proposal(entry, state.limit)
 
-        return Maker(scope, Stored.SNAPSHOT, wanted, source, propose, fits).run(known)
-
-    def _said(self, message: csi.TopologyRequirement, entry: JournalEntry) -> bool:
+    def _is_as_requested(self, message: csi.TopologyRequirement, entry: JournalEntry) -> bool:
         """Whether the one requested domain is the domain it got.
 
         Then the answer does not repeat it, which the protocol leaves to us: csi-sanity 5.6 compares
         what is repeated with its own message, caches of the encoder included, and never finds them
         equal. ListSnapshots and GetSnapshot always return it.
         """
-        terms = [self._plugin.labels.understood(term.segments) for term in message.requisite]
+        terms = [self._plugin.labels.segments_of(term.segments) for term in message.requisite]
         return terms == [entry.pinned_to]
 
     def _listed(self, page: EntryPage) -> csi.ListSnapshotsResponse:
@@ -163,14 +188,14 @@ class SnapshotService:
         return csi.ListSnapshotsResponse.Entry(snapshot=self._snapshot(entry))
 
     def _snapshot(self, entry: JournalEntry) -> csi.Snapshot:
-        segments = self._plugin.labels.keyed(entry.pinned_to)
-        made = Timestamp()
-        made.FromNanoseconds(entry.created_at)
+        segments = self._plugin.labels.to_wire(entry.pinned_to)
+        created = Timestamp()
+        created.FromNanoseconds(entry.created_at)
         return csi.Snapshot(
             size_bytes=entry.bytes,
             snapshot_id=requests.id_of(entry),
             source_volume_id=entry.source,
-            creation_time=made,
+            creation_time=created,
             ready_to_use=True,
             accessible_topology=[csi.Topology(segments=segments)] if segments else [],
         )

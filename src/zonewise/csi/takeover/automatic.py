@@ -14,19 +14,21 @@ from typing import Any
 
 from zonewise.api.errors import ApiError, ConfigError, Conflict, ConnectionFailed, ProtocolError
 from zonewise.csi.backends.contract import DomainHealth
-from zonewise.csi.status import CsiError
-from zonewise.csi.takeover.controller import ConfigMap
-from zonewise.csi.takeover.source import TakeoverSource
-from zonewise.csi.takeover.status import CONFIG, KEY, MARK, automatic_marks
+from zonewise.csi.errors import CsiError
+from zonewise.csi.takeover.controller import ConfigMap, TakeoverSettings
+from zonewise.csi.takeover.status import (
+    AUTOMATIC_ANNOTATION,
+    CONFIG_KEY,
+    CONFIG_MAP,
+    parse_automatic_domains,
+)
 from zonewise.csi.transport.calls import CallWorker
-from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.process.logs import logger
-from zonewise.storage.configuration import parse_configuration
-from zonewise.storage.domains import DomainLabels
-from zonewise.storage.takeover.automatic import DomainWatch, decide_automatic
-from zonewise.storage.takeover.editing import with_takeover_of
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.storage.configuration import edit_takeover, parse_configuration
+from zonewise.storage.takeover.automatic import DomainTimes, decide_automatic
 
-EVERY = 10.0
+POLL_SECONDS = 10.0
 
 _log = logger("csi")
 
@@ -36,85 +38,89 @@ class AutomaticLoop:
 
     def __init__(
         self,
-        context: ComponentContext,
-        source: TakeoverSource,
-        labels: DomainLabels,
+        context: ControllerContext,
+        settings: TakeoverSettings,
+        *,
         storage: object,
         worker: CallWorker,
-        *,
-        namespace: str,
     ) -> None:
         self._context = context
-        self._source = source
-        self._labels = labels
+        self._source = settings.source
+        self._labels = settings.labels
+        self._namespace = settings.namespace
         self._storage = storage
         self._worker = worker
-        self._namespace = namespace
-        self._watch = DomainWatch()
-        self._told = ""
+        self._domain_times = DomainTimes()
+        self._reported = ""
 
     async def run(self) -> None:
         """Look again and again."""
         while True:
             try:
-                await self.look()
+                await self.check_once()
             except Conflict as error:
-                self._tell(str(error))  # a concurrent write: what failed is still known
+                self._report(str(error))  # a concurrent write: what failed is still known
             except (ApiError, ConfigError, ConnectionFailed, CsiError, ProtocolError) as error:
                 # What is not known is not failed: the pauses go on only with answers.
-                self._watch = DomainWatch()
-                self._tell(str(error))
-            await asyncio.sleep(EVERY)
+                self._domain_times = DomainTimes()
+                self._report(str(error))
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def look(self) -> None:
+    async def check_once(self) -> None:
         """Look once, and write what follows."""
-        settings, storage = self._source.current.automatic, self._storage
+        settings, storage = self._source.current.automatic_takeover, self._storage
         if settings is None or self._source.problem is not None:
-            self._watch = DomainWatch()
+            self._domain_times = DomainTimes()
             return
         if not isinstance(storage, DomainHealth):
-            self._tell("automatic-takeover is on, and this backend cannot tell which domain failed")
+            self._report(
+                "automatic-takeover is on, and this backend cannot tell which domain failed"
+            )
             return
-        known, failed = await self._worker(lambda: storage.domains(self._labels))
+        domains, failed = await self._worker(lambda: storage.read_domain_health(self._labels))
         client = self._context.client
-        found = await client.get(ConfigMap, CONFIG, self._namespace)
-        text = str(found.get("data", KEY, default=""))
+        config_map = await client.get(ConfigMap, CONFIG_MAP, self._namespace)
+        text = str(config_map.get("data", CONFIG_KEY, default=""))
         written = parse_configuration(text, self._labels)
-        marked = automatic_marks(found.metadata.annotations)
+        annotated = parse_automatic_domains(config_map.metadata.annotations)
         # What a person has given back is not ours any more, and has a whole pause before it is.
-        marks = marked & {*written.takeover.targets}
-        down = {one: at for one, at in self._watch.down.items() if one not in marked - marks}
+        automatic = annotated & {*written.takeover.targets}
+        down_since = {
+            name: at
+            for name, at in self._domain_times.down_since.items()
+            if name not in annotated - automatic
+        }
         decision = decide_automatic(
             settings,
             failed,
-            known,
+            domains,
             written.takeover,
-            marks,
-            DomainWatch(down, self._watch.up),
+            automatic,
+            DomainTimes(down_since, self._domain_times.up_since),
             asyncio.get_running_loop().time(),
         )
-        self._watch = decision.watch
-        self._tell("; ".join(one.message for one in decision.reasons if one.fix))
-        for name, by in decision.changes.items():
-            marks = marks | {name} if by else marks - {name}
-        if marks == marked and not decision.changes:
+        self._domain_times = decision.domain_times
+        self._report("; ".join(reason.message for reason in decision.reasons if reason.fix))
+        for name, target in decision.changes.items():
+            automatic = automatic | {name} if target else automatic - {name}
+        if automatic == annotated and not decision.changes:
             return
         body: dict[str, Any] = {
             "metadata": {
-                "resourceVersion": found.metadata.resource_version,
-                "annotations": {MARK: ",".join(sorted(marks)) or None},
+                "resourceVersion": config_map.metadata.resource_version,
+                "annotations": {AUTOMATIC_ANNOTATION: ",".join(sorted(automatic)) or None},
             }
         }
         if decision.changes:
-            body["data"] = {KEY: with_takeover_of(text, decision.changes, self._labels)}
-        await client.patch(ConfigMap, CONFIG, self._namespace, body)
-        for one in decision.reasons:
-            _log.warning(str(one), reason=one.code)
+            body["data"] = {CONFIG_KEY: edit_takeover(text, decision.changes, self._labels)}
+        await client.patch(ConfigMap, CONFIG_MAP, self._namespace, body)
+        for reason in decision.reasons:
+            _log.warning(str(reason), reason=reason.code)
             self._context.recorder.event(
-                found, type="Warning", reason=one.code, action="Takeover", note=str(one)
+                config_map, type="Warning", reason=reason.code, action="Takeover", note=str(reason)
             )
 
-    def _tell(self, problem: str) -> None:
-        if problem and problem != self._told:
+    def _report(self, problem: str) -> None:
+        if problem and problem != self._reported:
             _log.warning("nothing is taken over automatically now", why=problem)
-        self._told = problem
+        self._reported = problem

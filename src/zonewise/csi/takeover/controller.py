@@ -19,44 +19,42 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import finished
+from zonewise.api.objects.pod_state import is_pod_finished
 from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from zonewise.api.reason import Reason
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import Unstructured, unstructured
-from zonewise.csi.status import CsiError
+from zonewise.csi.errors import CsiError
 from zonewise.csi.takeover.metrics import TakeoverMetrics
 from zonewise.csi.takeover.source import TakeoverSource
-from zonewise.csi.takeover.status import CONFIG, STATUS, STATUS_KEY, TakeoverStatus
+from zonewise.csi.takeover.status import CONFIG_MAP, STATUS_KEY, STATUS_MAP, TakeoverStatus
 from zonewise.csi.takeover.volumes import VolumeHomes, VolumeUses, has_claims
-from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.controller import Controller, own_key, run_all
 from zonewise.runtime.process.logs import logger
+from zonewise.runtime.program.context import ControllerContext
 from zonewise.storage.configuration import StorageConfiguration
-from zonewise.storage.declared_pools import pools_of_class
 from zonewise.storage.domains import DomainLabels, Segments
-from zonewise.storage.pools import Pool, PoolSpec, PoolState, pools_of
-from zonewise.storage.takeover import (
-    away_from_home,
-    label_changes,
-    named_domains,
-    takeover_labels,
-    takeover_warnings,
+from zonewise.storage.pools import Pool, PoolSpec, PoolState, existing_pools, lenient_class_pools
+from zonewise.storage.takeover.dead_nodes import find_reason_to_delete
+from zonewise.storage.takeover.stand_ins import (
+    desired_takeover_labels,
+    diff_takeover_labels,
+    fully_named_domains,
 )
-from zonewise.storage.takeover.evacuation import makes_way
-from zonewise.topology import is_ready
+from zonewise.storage.takeover.warnings import find_away_from_home, find_takeover_warnings
+from zonewise.topology.nodes import is_node_ready
 
 ConfigMap = unstructured(Resource("", "v1", "ConfigMap", "configmaps"))
 StatesByCluster = Mapping[str, Mapping[str, PoolState]]
 PoolStatesReader = Callable[[StorageConfiguration], Awaitable[StatesByCluster]]
-COLLECT = 1.0
-AGAIN = 30.0
+COLLECT_SECONDS = 1.0
+RECHECK_SECONDS = 30.0
 """How often pools are looked at while a domain is taken over."""
 WORKERS = 8
 BY_NODE = "pods/takeover-node"
@@ -65,118 +63,124 @@ _log = logger("csi")
 _STATUS: Key = ("", "status")
 
 
-class TakeoverController:
-    """A component; ``states`` asks the backend about its pools, ``namespace`` has the status."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeoverSettings:
+    """Whose takeovers are kept: the configuration they are read from, and the labels of domains.
 
-    def __init__(
-        self,
-        context: ComponentContext,
-        source: TakeoverSource,
-        labels: DomainLabels,
-        *,
-        namespace: str,
-        states: PoolStatesReader | None = None,
-        metrics: TakeoverMetrics | None = None,
-    ) -> None:
+    The ConfigMaps of configuration and status are in ``namespace``. ``states`` asks the backend
+    about its pools.
+    """
+
+    source: TakeoverSource
+    labels: DomainLabels
+    namespace: str
+    read_states: PoolStatesReader | None = None
+
+
+class TakeoverController:
+    """Keeps the takeover labels of nodes, and the pods and the status that follow from them."""
+
+    def __init__(self, context: ControllerContext, settings: TakeoverSettings) -> None:
         self._context = context
-        self._source = source
-        self._domain_labels = labels
-        self._namespace = namespace
-        self._states = states
-        self._metrics = metrics
-        self._told: frozenset[Reason] = frozenset()
-        cache, rng = context.cache, context.rng
-        self._labels: Controller[Key] = Controller(
-            "takeover labels", self._label, cache=cache, workers=WORKERS, rng=rng
+        self._source = settings.source
+        self._domain_labels = labels = settings.labels
+        self._namespace = settings.namespace
+        self._read_states = settings.read_states
+        self._metrics = TakeoverMetrics(context.metrics.registry) if context.metrics else None
+        self._reported: frozenset[Reason] = frozenset()
+        self._labels: Controller[Key] = context.controller(
+            "takeover labels", self._sync_labels, workers=WORKERS
         )
-        self._pods: Controller[Key] = Controller(
-            "takeover pods", self._evacuate, cache=cache, workers=WORKERS, rng=rng
+        self._pods: Controller[Key] = context.controller(
+            "takeover pods", self._sync_pod, workers=WORKERS
         )
-        self._status: Controller[Key] = Controller("takeover status", self._tell, cache=cache)
-        self._nodes = self._labels.watches(Node, own_key, when=_node_changed)
+        self._status: Controller[Key] = context.controller("takeover status", self._report_status)
+        self._nodes = self._labels.watches(Node, own_key, when=_has_label_change)
         volumes = self._labels.reads(PersistentVolume)
         pods = self._pods.watches(
             Pod,
             lambda pod: (pod.key,) if has_claims(pod) else (),
-            when=_pod_changed,
+            when=_has_use_change,
             indexes={BY_NODE: lambda pod: (pod.spec.node_name or "",) if has_claims(pod) else ()},
         )
         claims = self._pods.reads(PersistentVolumeClaim)
-        for one in (self._pods, self._status):
-            one.reads(Node)
-            one.reads(PersistentVolume)
-            one.reads(PersistentVolumeClaim)
+        for controller in (self._pods, self._status):
+            controller.reads(Node)
+            controller.reads(PersistentVolume)
+            controller.reads(PersistentVolumeClaim)
         self._pod_store = self._status.reads(Pod)
         self._classes = self._status.reads(StorageClass)
-        self._homes = VolumeHomes(volumes, labels, self._all_nodes)
+        self._homes = VolumeHomes(volumes, labels, self._enqueue_all_nodes)
         self._uses = VolumeUses(pods, claims, volumes, self._nodes, labels)
-        self._nodes.on_change(self._node_moved)
-        pods.on_change(self._pod_moved)
+        self._nodes.on_change(self._enqueue_for_node)
+        pods.on_change(self._enqueue_for_pod)
 
     async def run(self) -> None:
         """Work until cancelled."""
         # The source outlives this: a new leader registers again.
-        silent = self._source.on_news(self._changed)
+        unsubscribe = self._source.on_status_change(self._configuration_changed)
         try:
             self._status.enqueue(_STATUS)
             await run_all(self._labels.run(), self._pods.run(), self._status.run())
         finally:
-            silent()
+            unsubscribe()
 
     def stop(self) -> None:
         """Finish what is being written, start no more."""
-        for one in (self._labels, self._pods, self._status):
-            one.stop()
+        for controller in (self._labels, self._pods, self._status):
+            controller.stop()
 
-    def _changed(self) -> None:
-        if self._source.known and self._source.problem is None:
+    def _configuration_changed(self) -> None:
+        if self._source.loaded and self._source.problem is None:
             targets = self._source.current.takeover.targets
             _log.info(
                 "the takeover map is in force",
                 takeover={name: list(by) for name, by in targets.items()},
             )
-        self._all_nodes()
+        self._enqueue_all_nodes()
         self._status.enqueue(_STATUS)
 
-    def _all_nodes(self) -> None:
+    def _enqueue_all_nodes(self) -> None:
         for node in self._nodes:
             self._labels.enqueue(node.key)
-            self._pods_of(node)
+            self._enqueue_pods_of(node)
 
-    def _node_moved(self, old: Node | None, new: Node | None) -> None:
-        if new is None or old is None or is_ready(old) != is_ready(new):
-            self._pods_of(new or old)
-        self._status.enqueue(_STATUS, after=COLLECT)
+    def _enqueue_for_node(self, old: Node | None, new: Node | None) -> None:
+        if new is None or old is None or is_node_ready(old) != is_node_ready(new):
+            self._enqueue_pods_of(new or old)
+        self._status.enqueue(_STATUS, after=COLLECT_SECONDS)
 
-    def _pods_of(self, node: Node | None) -> None:
+    def _enqueue_pods_of(self, node: Node | None) -> None:
         if node is not None:
             for pod in self._pod_store.by(BY_NODE, node.metadata.name):
                 self._pods.enqueue(pod.key)
 
-    def _pod_moved(self, old: Pod | None, new: Pod | None) -> None:
-        if _pod_changed(old, new) and any(
-            one is not None and has_claims(one) for one in (old, new)
+    def _enqueue_for_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if _has_use_change(old, new) and any(
+            pod is not None and has_claims(pod) for pod in (old, new)
         ):
-            self._status.enqueue(_STATUS, after=COLLECT)
+            self._status.enqueue(_STATUS, after=COLLECT_SECONDS)
 
-    async def _label(self, key: Key) -> float | None:
+    async def _sync_labels(self, key: Key) -> float | None:
         node = self._nodes.get(key)
-        if node is None or not self._source.known:
+        if node is None or not self._source.loaded:
             return None
         labels, meta = self._domain_labels, node.metadata
         takeover = self._source.current.takeover
-        wanted = takeover_labels(labels.of_node(meta.labels), takeover, self._domains(), labels)
-        changes = label_changes(meta.labels, wanted, labels)
+        desired = desired_takeover_labels(
+            labels.segments_of_node(meta.labels), takeover, self._home_domains(), labels
+        )
+        changes = diff_takeover_labels(meta.labels, desired, labels)
         if not changes:
             return None
         with suppress(NotFound):
             body = {"metadata": {"uid": meta.uid, "labels": changes}}
             await self._context.client.patch(Node, meta.name, None, body)
-            taken = [label for label, value in changes.items() if value is not None]
-            given = [label for label, value in changes.items() if value is None]
+            added = [label for label, value in changes.items() if value is not None]
+            removed = [label for label, value in changes.items() if value is None]
             for reason, keys, words in (
-                ("TakeoverBegins", taken, "it stands in for a failed domain"),
-                ("TakeoverEnds", given, "it no longer stands in for that domain"),
+                ("TakeoverBegins", added, "it stands in for a failed domain"),
+                ("TakeoverEnds", removed, "it no longer stands in for that domain"),
             ):
                 if keys:
                     note = f"{words}: label {', '.join(keys)}"
@@ -184,139 +188,155 @@ class TakeoverController:
                     self._context.recorder.event(node, reason=reason, action="Label", note=note)
         return None
 
-    def _domains(self) -> list[Segments]:
+    def _home_domains(self) -> list[Segments]:
         """Where volumes have their home, or may have it soon."""
         configuration = self._source.current
         return [
-            *(pool.segments for pool in _declared(configuration).values() if pool.segments),
-            *named_domains(configuration.takeover, self._domain_labels),
+            *(pool.segments for pool in _declared_pools(configuration).values() if pool.segments),
+            *fully_named_domains(configuration.takeover, self._domain_labels),
             *self._homes,
         ]
 
-    async def _evacuate(self, key: Key) -> float | None:
-        pod = self._uses.pod(key)
-        found = self._pod_store.get(key)
-        if pod is None or found is None or not self._source.known:
+    async def _sync_pod(self, key: Key) -> float | None:
+        volume_pod = self._uses.find_pod(key)
+        pod = self._pod_store.get(key)
+        if volume_pod is None or pod is None or not self._source.loaded:
             return None
-        living = [self._uses.place(node.metadata.name)[0] for node in self._nodes if is_ready(node)]
-        why = makes_way(pod, self._source.current.takeover, living)
-        if why is None:
+        ready_domains = [
+            self._uses.locate_node(node.metadata.name)[0]
+            for node in self._nodes
+            if is_node_ready(node)
+        ]
+        reason = find_reason_to_delete(volume_pod, self._source.current.takeover, ready_domains)
+        if reason is None:
             return None
-        _log.warning(str(why), reason=why.code)
+        _log.warning(str(reason), reason=reason.code)
         self._context.recorder.event(
-            found, type="Warning", reason=why.code, action="Delete", note=str(why)
+            pod, type="Warning", reason=reason.code, action="Delete", note=str(reason)
         )
         namespace, name = key
         with suppress(NotFound):
             await self._context.client.delete(
-                Pod, name, namespace, uid=found.metadata.uid, grace_period=0
+                Pod, name, namespace, uid=pod.metadata.uid, grace_period=0
             )
         return None
 
-    async def _tell(self, _: Key) -> float | None:
-        if not self._source.known and self._source.problem is None:
+    async def _report_status(self, _: Key) -> float | None:
+        if not self._source.loaded and self._source.problem is None:
             return None
         configuration = self._source.current
         takeover = configuration.takeover
-        warnings = takeover_warnings(
+        warnings = find_takeover_warnings(
             takeover,
-            await self._known_pools(configuration),
-            (self._uses.place(node.metadata.name)[0] for node in self._nodes),
+            await self._read_pools(configuration),
+            (self._uses.locate_node(node.metadata.name)[0] for node in self._nodes),
         )
         uses = [*self._uses.uses()]
         status = TakeoverStatus(
-            takeover.targets, self._source.problem or "", warnings, away_from_home(uses, takeover)
+            takeover.targets,
+            self._source.problem or "",
+            warnings,
+            find_away_from_home(uses, takeover),
         )
         if self._metrics is not None:
-            self._metrics.tell(status)
-        await self._write(status)
+            self._metrics.update(status)
+        await self._write_status(status)
         # A use of a volume whose domain is still taken over is where it should be.
-        overdue = away_from_home(one for one in uses if not takeover.taken(one.home))
-        await self._warn((*warnings, *overdue))
-        return AGAIN if takeover.targets else None
+        overdue = find_away_from_home(use for use in uses if not takeover.is_taken_over(use.home))
+        await self._report_warnings((*warnings, *overdue))
+        return RECHECK_SECONDS if takeover.targets else None
 
-    async def _known_pools(self, configuration: StorageConfiguration) -> tuple[Pool, ...]:
-        if self._states is None or not configuration.takeover.targets:
+    async def _read_pools(self, configuration: StorageConfiguration) -> tuple[Pool, ...]:
+        if self._read_states is None or not configuration.takeover.targets:
             return ()
         try:
-            states = await self._states(configuration)
+            states = await self._read_states(configuration)
         except CsiError as error:
             _log.info("the pools cannot be read now", why=str(error))
             return ()
-        several = len(configuration.clusters) > 1
+        name_clusters = len(configuration.clusters) > 1
         return tuple(
             replace(pool, spec=replace(pool.spec, name=f"{cluster}/{pool.name}"))
-            if several
+            if name_clusters
             else pool
             for cluster, known in states.items()
-            for pool in pools_of(self._used_pools(configuration, cluster), known)
+            for pool in existing_pools(self._named_pools(configuration, cluster), known)
         )
 
-    def _used_pools(self, configuration: StorageConfiguration, cluster: str) -> list[PoolSpec]:
+    def _named_pools(self, configuration: StorageConfiguration, cluster: str) -> list[PoolSpec]:
         """The pools of the configuration, and those that only classes of a cluster name."""
-        found = [*_declared(configuration).values()]
-        for one in sorted(self._classes, key=lambda one: one.metadata.name):
-            named = one.parameters.get("clusterID", cluster)
-            if one.provisioner == self._domain_labels.driver and cluster in ("", named):
-                listed = pools_of_class(one.parameters, self._domain_labels)
-                found += [pool for pool in listed if not any(_same(pool, it) for it in found)]
-        return found
+        pools = [*_declared_pools(configuration).values()]
+        for storage_class in sorted(
+            self._classes, key=lambda storage_class: storage_class.metadata.name
+        ):
+            class_cluster = storage_class.parameters.get("clusterID", cluster)
+            if storage_class.provisioner == self._domain_labels.driver and cluster in (
+                "",
+                class_cluster,
+            ):
+                listed = lenient_class_pools(storage_class.parameters, self._domain_labels)
+                pools += [
+                    pool
+                    for pool in listed
+                    if not any(_is_same_pool(pool, pool_named) for pool_named in pools)
+                ]
+        return pools
 
-    async def _write(self, status: TakeoverStatus) -> None:
+    async def _write_status(self, status: TakeoverStatus) -> None:
         client = self._context.client
-        told = {"data": {STATUS_KEY: status.text()}}
+        body = {"data": {STATUS_KEY: status.to_text()}}
         try:
-            found = await client.get(ConfigMap, STATUS, self._namespace)
-            if found.get("data", STATUS_KEY, default="") != told["data"][STATUS_KEY]:
-                found = await client.patch(ConfigMap, STATUS, self._namespace, told)
+            config_map = await client.get(ConfigMap, STATUS_MAP, self._namespace)
+            if config_map.get("data", STATUS_KEY, default="") != body["data"][STATUS_KEY]:
+                config_map = await client.patch(ConfigMap, STATUS_MAP, self._namespace, body)
         except NotFound:
-            meta = {"name": STATUS, "namespace": self._namespace}
+            meta = {"name": STATUS_MAP, "namespace": self._namespace}
             with suppress(AlreadyExists):
-                await client.create(ConfigMap({"metadata": meta, **told}))
+                await client.create(ConfigMap({"metadata": meta, **body}))
 
-    async def _warn(self, reasons: tuple[Reason, ...]) -> None:
+    async def _report_warnings(self, reasons: tuple[Reason, ...]) -> None:
         """Report each of them once, in the log and as an event."""
-        for one in reasons:
-            if one not in self._told:
-                _log.warning(str(one), reason=one.code)
-                await self._event(one)
-        self._told = frozenset(reasons)
+        for reason in reasons:
+            if reason not in self._reported:
+                _log.warning(str(reason), reason=reason.code)
+                await self._record_event(reason)
+        self._reported = frozenset(reasons)
 
-    async def _event(self, reason: Reason) -> None:
+    async def _record_event(self, reason: Reason) -> None:
         """About the pod that is away, else about the configuration."""
         kind, _, name = reason.object.partition("/")
         namespace, _, pod = name.partition("/")
-        about: Pod | Unstructured | None = None
+        regarding: Pod | Unstructured | None = None
         if kind == "Pod":
-            about = self._pod_store.get((namespace, pod))
-        if about is None:
+            regarding = self._pod_store.get((namespace, pod))
+        if regarding is None:
             with suppress(NotFound):
-                about = await self._context.client.get(ConfigMap, CONFIG, self._namespace)
-        if about is not None:
+                regarding = await self._context.client.get(ConfigMap, CONFIG_MAP, self._namespace)
+        if regarding is not None:
             self._context.recorder.event(
-                about, type="Warning", reason=reason.code, action="Takeover", note=str(reason)
+                regarding, type="Warning", reason=reason.code, action="Takeover", note=str(reason)
             )
 
 
-def _declared(configuration: StorageConfiguration) -> dict[str, PoolSpec]:
-    found = {pool.name: pool for pool in configuration.pools}
+def _declared_pools(configuration: StorageConfiguration) -> dict[str, PoolSpec]:
+    pools_by_name = {pool.name: pool for pool in configuration.pools}
     for pools in configuration.pool_sets.values():
-        found |= {pool.name: pool for pool in pools}
-    return found
+        pools_by_name |= {pool.name: pool for pool in pools}
+    return pools_by_name
 
 
-def _same(one: PoolSpec, other: PoolSpec) -> bool:
-    return (one.name, one.segments) == (other.name, other.segments)
+def _is_same_pool(pool: PoolSpec, other: PoolSpec) -> bool:
+    return (pool.name, pool.segments) == (other.name, other.segments)
 
 
-def _node_changed(old: Node | None, new: Node | None) -> bool:
+def _has_label_change(old: Node | None, new: Node | None) -> bool:
     return old is None or new is None or old.metadata.labels != new.metadata.labels
 
 
-def _pod_changed(old: Pod | None, new: Pod | None) -> bool:
+def _has_use_change(old: Pod | None, new: Pod | None) -> bool:
     return (
         old is None
         or new is None
         or old.spec.node_name != new.spec.node_name
-        or finished(old) != finished(new)
+        or is_pod_finished(old) != is_pod_finished(new)
     )

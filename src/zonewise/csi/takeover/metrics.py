@@ -31,11 +31,11 @@ class TakeoverMetrics:
             registry=registry,
         )
 
-    def tell(self, status: TakeoverStatus) -> None:
+    def update(self, status: TakeoverStatus) -> None:
         """Take over what holds now."""
         self._taken.set(len(status.takeover))
         self._problem.set(bool(status.error))
-        self._away.set(len(status.away))
+        self._away.set(len(status.away_from_home))
         self._warnings.clear()
-        for one in status.warnings:
-            self._warnings.labels(one.code).inc()
+        for warning in status.warnings:
+            self._warnings.labels(warning.code).inc()

@@ -20,10 +20,10 @@ class TakeoverSource(Protocol):
         """Why the newest one cannot be used."""
 
     @property
-    def known(self) -> bool:
+    def loaded(self) -> bool:
         """Whether there ever was one that could; until then nothing is decided."""
 
-    def on_news(self, listener: Callable[[], None]) -> Callable[[], None]:
+    def on_status_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call it whenever one of these changes, until what is returned is called."""
 
 
@@ -33,27 +33,27 @@ class FollowedConfiguration:
     def __init__(self) -> None:
         self.current = StorageConfiguration()
         self.problem: str | None = None
-        self.known = False
+        self.loaded = False
         self._listeners: list[Callable[[], None]] = []
 
-    def on_news(self, listener: Callable[[], None]) -> Callable[[], None]:
+    def on_status_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call it whenever something changes, until what is returned is called."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def use(self, configuration: StorageConfiguration) -> None:
         """From now on this one counts."""
-        if self.known and self.problem is None and configuration == self.current:
+        if self.loaded and self.problem is None and configuration == self.current:
             return
-        self.current, self.problem, self.known = configuration, None, True
-        self._tell()
+        self.current, self.problem, self.loaded = configuration, None, True
+        self._notify()
 
     def refuse(self, problem: str) -> None:
         """A newer one is wrong; what was good stays."""
         if problem != self.problem:
             self.problem = problem
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in tuple(self._listeners):
             listener()

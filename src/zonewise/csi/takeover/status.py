@@ -14,15 +14,15 @@ from typing import Any
 
 from zonewise.api.reason import Reason
 
-CONFIG = "csi"
+CONFIG_MAP = "csi"
 """The ConfigMap with the configuration."""
-KEY = "config.json"
-STATUS = "csi-takeover"
+CONFIG_KEY = "config.json"
+STATUS_MAP = "csi-takeover"
 """The ConfigMap with the status."""
 STATUS_KEY = "status.json"
-MARK = "csi.zonewise.io/automatic-takeover"
+AUTOMATIC_ANNOTATION = "csi.zonewise.io/automatic-takeover"
 """The annotation of the configuration with the domains that no person has taken over."""
-MOST = 250
+ITEM_LIMIT = 250
 """How many warnings, and how many pods away from home, are kept: each takes at most 1.6 KB."""
 
 
@@ -34,74 +34,75 @@ class TakeoverStatus:
     error: str = ""
     """Why a newer configuration does not count; empty if it does."""
     warnings: tuple[Reason, ...] = ()
-    away: tuple[Reason, ...] = ()
+    away_from_home: tuple[Reason, ...] = ()
     """What runs outside of its volume's domain."""
     further_warnings: int = 0
-    further_away: int = 0
+    further_away_from_home: int = 0
     """How many there are besides those above."""
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON: warnings and what is away from home only where there are any."""
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "takeover": {source: list(by) for source, by in sorted(self.takeover.items())},
             "error": self.error,
         }
         if self.warnings:
-            found["warnings"] = [_plain(one) for one in self.warnings]
+            fields["warnings"] = [_reason_to_dict(warning) for warning in self.warnings]
         if self.further_warnings:
-            found["furtherWarnings"] = self.further_warnings
-        if self.away:
-            found["awayFromHome"] = [_plain(one) for one in self.away]
-        if self.further_away:
-            found["furtherAwayFromHome"] = self.further_away
-        return found
+            fields["furtherWarnings"] = self.further_warnings
+        if self.away_from_home:
+            fields["awayFromHome"] = [_reason_to_dict(use) for use in self.away_from_home]
+        if self.further_away_from_home:
+            fields["furtherAwayFromHome"] = self.further_away_from_home
+        return fields
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         """As it is kept: no longer than a ConfigMap can hold."""
-        kept = replace(
+        shortened = replace(
             self,
-            warnings=self.warnings[:MOST],
-            away=self.away[:MOST],
-            further_warnings=self.further_warnings + len(self.warnings[MOST:]),
-            further_away=self.further_away + len(self.away[MOST:]),
+            warnings=self.warnings[:ITEM_LIMIT],
+            away_from_home=self.away_from_home[:ITEM_LIMIT],
+            further_warnings=self.further_warnings + len(self.warnings[ITEM_LIMIT:]),
+            further_away_from_home=self.further_away_from_home
+            + len(self.away_from_home[ITEM_LIMIT:]),
         )
-        return json.dumps(kept.plain(), indent=2) + "\n"
+        return json.dumps(shortened.to_dict(), indent=2) + "\n"
 
     @classmethod
-    def read(cls, text: str) -> TakeoverStatus:
+    def parse(cls, text: str) -> TakeoverStatus:
         """What was kept; nothing if it cannot be read."""
         try:
-            found = json.loads(text)
+            fields = json.loads(text)
             return cls(
-                {str(source): tuple(map(str, by)) for source, by in found["takeover"].items()},
-                str(found["error"]),
-                tuple(_reason(one) for one in found.get("warnings", ())),
-                tuple(_reason(one) for one in found.get("awayFromHome", ())),
-                int(found.get("furtherWarnings", 0)),
-                int(found.get("furtherAwayFromHome", 0)),
+                {str(source): tuple(map(str, by)) for source, by in fields["takeover"].items()},
+                str(fields["error"]),
+                tuple(_parse_reason(warning) for warning in fields.get("warnings", ())),
+                tuple(_parse_reason(use) for use in fields.get("awayFromHome", ())),
+                int(fields.get("furtherWarnings", 0)),
+                int(fields.get("furtherAwayFromHome", 0)),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return cls()
 
 
-def automatic_marks(annotations: Mapping[str, str]) -> set[str]:
+def parse_automatic_domains(annotations: Mapping[str, str]) -> set[str]:
     """The domains that were taken over without a person."""
-    return {one for one in annotations.get(MARK, "").split(",") if one}
+    return {name for name in annotations.get(AUTOMATIC_ANNOTATION, "").split(",") if name}
 
 
-def _plain(reason: Reason) -> dict[str, str]:
-    found = {"reason": reason.code, "message": reason.message}
+def _reason_to_dict(reason: Reason) -> dict[str, str]:
+    fields = {"reason": reason.code, "message": reason.message}
     if reason.object:
-        found["object"] = reason.object
+        fields["object"] = reason.object
     if reason.fix:
-        found["fix"] = reason.fix
-    return found
+        fields["fix"] = reason.fix
+    return fields
 
 
-def _reason(found: Mapping[str, str]) -> Reason:
+def _parse_reason(fields: Mapping[str, str]) -> Reason:
     return Reason(
-        code=found["reason"],
-        message=found["message"],
-        object=found.get("object", ""),
-        fix=found.get("fix", ""),
+        code=fields["reason"],
+        message=fields["message"],
+        object=fields.get("object", ""),
+        fix=fields.get("fix", ""),
     )

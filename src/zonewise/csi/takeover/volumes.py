@@ -9,16 +9,17 @@ from typing import Protocol, TypeVar
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import finished
+from zonewise.api.objects.pod_state import is_pod_finished
 from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim
 from zonewise.runtime.cache.store import Store
 from zonewise.storage.domains import DomainLabels
-from zonewise.storage.takeover import VolumeUse, home_of
-from zonewise.storage.takeover.evacuation import VolumePod
-from zonewise.topology import is_ready
+from zonewise.storage.takeover.dead_nodes import VolumePod
+from zonewise.storage.takeover.stand_ins import home_of
+from zonewise.storage.takeover.warnings import VolumeUse
+from zonewise.topology.nodes import is_node_ready
 
 T_co = TypeVar("T_co", covariant=True)
-_Home = tuple[tuple[str, str], ...]
+_HomeKey = tuple[tuple[str, str], ...]
 
 
 class ObjectsByKey(Protocol[T_co]):
@@ -35,27 +36,27 @@ class VolumeHomes:
         self,
         volumes: Store[PersistentVolume],
         labels: DomainLabels,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self._labels = labels
-        self._changed = changed
-        self._count: Counter[_Home] = Counter()
-        volumes.on_change(self._follow)
+        self._on_change = on_change
+        self._counts: Counter[_HomeKey] = Counter()
+        volumes.on_change(self._volume_changed)
 
     def __iter__(self) -> Iterator[dict[str, str]]:
-        return (dict(home) for home in sorted(self._count))
+        return (dict(home) for home in sorted(self._counts))
 
-    def _follow(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
-        before = set(self._count)
+    def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+        previous = set(self._counts)
         for volume, number in ((old, -1), (new, 1)):
-            if volume is not None and (home := self._home(volume)):
-                self._count[home] += number
-                if not self._count[home]:
-                    del self._count[home]
-        if set(self._count) != before:
-            self._changed()
+            if volume is not None and (home := self._home_of(volume)):
+                self._counts[home] += number
+                if not self._counts[home]:
+                    del self._counts[home]
+        if set(self._counts) != previous:
+            self._on_change()
 
-    def _home(self, volume: PersistentVolume) -> _Home:
+    def _home_of(self, volume: PersistentVolume) -> _HomeKey:
         source = volume.spec.csi
         if source is None or source.driver != self._labels.driver:
             return ()
@@ -79,34 +80,36 @@ class VolumeUses:
         self._nodes = nodes
         self._labels = labels
 
-    def place(self, node: str) -> tuple[dict[str, str], bool]:
+    def locate_node(self, name: str) -> tuple[dict[str, str], bool]:
         """The domain of a node, and whether it is Ready; a deleted one is neither."""
-        found = self._nodes.get(("", node))
-        if found is None:
+        node = self._nodes.get(("", name))
+        if node is None:
             return {}, False
-        return self._labels.ordered(self._labels.of_node(found.metadata.labels)), is_ready(found)
+        return self._labels.ordered(
+            self._labels.segments_of_node(node.metadata.labels)
+        ), is_node_ready(node)
 
-    def pod(self, key: Key) -> VolumePod | None:
+    def find_pod(self, key: Key) -> VolumePod | None:
         """A pod that has a node, a volume of the driver, and has not ended."""
-        found = self._pods.get(key)
-        if found is None or not found.spec.node_name or finished(found):
+        pod = self._pods.get(key)
+        if pod is None or not pod.spec.node_name or is_pod_finished(pod):
             return None
-        homes = tuple(home for _, home in self._used(found))
+        homes = tuple(home for _, home in self._used_volumes(pod))
         if not homes:
             return None
-        at, ready = self.place(found.spec.node_name)
-        return VolumePod("/".join(key), found.spec.node_name, at, ready, homes)
+        domain, ready = self.locate_node(pod.spec.node_name)
+        return VolumePod("/".join(key), pod.spec.node_name, domain, ready, homes)
 
     def uses(self) -> Iterator[VolumeUse]:
         """Every use of a volume by a pod that has a node and has not ended."""
         for pod in self._pods:
-            if pod.spec.node_name and has_claims(pod) and not finished(pod):
-                at, _ = self.place(pod.spec.node_name)
-                for volume, home in self._used(pod):
-                    yield VolumeUse(volume, "/".join(pod.key), pod.spec.node_name, home, at)
+            if pod.spec.node_name and has_claims(pod) and not is_pod_finished(pod):
+                domain, _ = self.locate_node(pod.spec.node_name)
+                for volume, home in self._used_volumes(pod):
+                    yield VolumeUse(volume, "/".join(pod.key), pod.spec.node_name, home, domain)
 
-    def _used(self, pod: Pod) -> Iterator[tuple[str, dict[str, str]]]:
-        for name in claim_names(pod):
+    def _used_volumes(self, pod: Pod) -> Iterator[tuple[str, dict[str, str]]]:
+        for name in claim_names_of(pod):
             claim = self._claims.get((pod.metadata.namespace, name))
             volume = self._volumes.get(("", claim.spec.volume_name)) if claim is not None else None
             source = volume.spec.csi if volume is not None else None
@@ -114,7 +117,7 @@ class VolumeUses:
                 yield volume.metadata.name, home_of(volume, self._labels)
 
 
-def claim_names(pod: Pod) -> Iterator[str]:
+def claim_names_of(pod: Pod) -> Iterator[str]:
     """The names of a pod's claims."""
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
@@ -125,4 +128,4 @@ def claim_names(pod: Pod) -> Iterator[str]:
 
 def has_claims(pod: Pod) -> bool:
     """Whether a pod can have a volume of ours at all."""
-    return any(True for _ in claim_names(pod))
+    return any(True for _ in claim_names_of(pod))

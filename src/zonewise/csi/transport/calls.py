@@ -25,9 +25,9 @@ from typing import Protocol, TypeVar
 from google.protobuf.message import Message
 from structlog.contextvars import bound_contextvars
 
-from zonewise.csi.status import Code, CsiError
-from zonewise.csi.transport.methods import Answered, Asked, Method, ServedMethod
-from zonewise.csi.transport.redaction import redacted
+from zonewise.csi.errors import Code, CsiError
+from zonewise.csi.transport.methods import Method, Request, Response, ServedMethod
+from zonewise.csi.transport.redaction import redact
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.errors import StorageError
 
@@ -45,7 +45,7 @@ class CallWorker(Protocol):
     def __call__(self, work: Callable[[], T], lane: str = "", /) -> Awaitable[T]: ...
 
 
-async def inline(work: Callable[[], T], _lane: str = "") -> T:
+async def run_inline(work: Callable[[], T], _lane: str = "") -> T:
     """Run it here and now: for virtual time."""
     return work()
 
@@ -64,44 +64,44 @@ class Calls:
         self._worker = worker
         self._lane = lane
         self._numbers = itertools.count(1)
-        self._underway: set[asyncio.Task[Message]] = set()
+        self._running: set[asyncio.Task[Message]] = set()
 
     async def call(
-        self, method: Method[Asked, Answered], request: Asked, *, timeout: float | None = None
-    ) -> Answered:
+        self, method: Method[Request, Response], request: Request, *, timeout: float | None = None
+    ) -> Response:
         """Answer a request, or raise a ``CsiError``."""
         number = f"{os.getpid():x}-{next(self._numbers):x}"
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         with bound_contextvars(call=number, method=method.name):
             task = asyncio.create_task(self._answer(method, request, deadline))
-            self._underway.add(task)
-            task.add_done_callback(self._ended)
+            self._running.add(task)
+            task.add_done_callback(self._call_ended)
             answer = await asyncio.shield(task)
-        assert isinstance(answer, method.answered)
+        assert isinstance(answer, method.response_type)
         return answer
 
-    def _ended(self, task: asyncio.Task[Message]) -> None:
-        self._underway.discard(task)
+    def _call_ended(self, task: asyncio.Task[Message]) -> None:
+        self._running.discard(task)
         if not task.cancelled():
             task.exception()  # logged where it was raised; its caller may have stopped waiting
 
     async def finish(self) -> None:
         """Wait for what has begun; the caller of this has stopped new calls from coming."""
-        while self._underway:
-            await asyncio.wait(self._underway)
+        while self._running:
+            await asyncio.wait(self._running)
 
     async def _answer(
-        self, method: Method[Asked, Answered], request: Asked, deadline: float | None
+        self, method: Method[Request, Response], request: Request, deadline: float | None
     ) -> Message:
         binding = self.bindings.get(method.path)
-        say = _log.debug if method.quiet else _log.info
-        began = time.perf_counter()
+        log = _log.debug if method.quiet else _log.info
+        started = time.perf_counter()
         try:
             if binding is None:
                 raise CsiError(Code.UNIMPLEMENTED, f"{method.name} is not served here")
             if _log.detailed:
-                _log.debug("asked", request=redacted(request))
+                _log.debug("asked", request=redact(request))
             serve, loop = binding.serve, asyncio.get_running_loop()
 
             def work() -> Message:
@@ -114,23 +114,29 @@ class Calls:
             answer = await self._worker(work, self._lane(request))
         except StorageError as refused:
             error = CsiError(Code[refused.code.name], str(refused))
-            say("refused", code=error.code.name, why=error.message, **_about(request))
+            log("refused", code=error.code.name, why=error.message, **_identifying_fields(request))
             raise error from refused
         except CsiError as error:
-            say("refused", code=error.code.name, why=error.message, **_about(request))
+            log("refused", code=error.code.name, why=error.message, **_identifying_fields(request))
             raise
         except Exception as error:
-            _log.exception("a call failed, which is a fault in zonewise", **_about(request))
+            _log.exception(
+                "a call failed, which is a fault in zonewise", **_identifying_fields(request)
+            )
             raise CsiError(
                 Code.INTERNAL, f"{method.name} failed: {type(error).__name__}; see the driver's log"
             ) from error
-        say("answered", ms=round((time.perf_counter() - began) * 1000, 1), **_about(request))
+        log(
+            "answered",
+            ms=round((time.perf_counter() - started) * 1000, 1),
+            **_identifying_fields(request),
+        )
         if _log.detailed:
-            _log.debug("answer", answer=redacted(answer))
+            _log.debug("answer", answer=redact(answer))
         return answer
 
 
-def _about(request: Message) -> dict[str, object]:
+def _identifying_fields(request: Message) -> dict[str, object]:
     """What a person looks for in a log: the name or id of the volume or snapshot."""
     return {
         field.name: value

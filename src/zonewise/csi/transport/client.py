@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from zonewise.csi.status import Code, CsiError
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.transport.calls import Calls
-from zonewise.csi.transport.methods import Answered, Asked, Method
+from zonewise.csi.transport.methods import Method, Request, Response
 
 TIMEOUT = 10.0
 
@@ -22,8 +22,8 @@ class CsiClient(Protocol):
     """Calls a driver."""
 
     async def call(
-        self, method: Method[Asked, Answered], request: Asked, *, timeout: float = TIMEOUT
-    ) -> Answered:
+        self, method: Method[Request, Response], request: Request, *, timeout: float = TIMEOUT
+    ) -> Response:
         """The answer, or a ``CsiError``."""
         ...
 
@@ -35,18 +35,18 @@ class InProcessClient:
         self._calls = calls
 
     async def call(
-        self, method: Method[Asked, Answered], request: Asked, *, timeout: float = TIMEOUT
-    ) -> Answered:
+        self, method: Method[Request, Response], request: Request, *, timeout: float = TIMEOUT
+    ) -> Response:
         """The answer, or a ``CsiError``."""
-        copy = method.asked()
-        copy.CopyFrom(request)
+        own_request = method.request_type()
+        own_request.CopyFrom(request)
         try:
             async with asyncio.timeout(timeout):
-                answer = await self._calls.call(method, copy, timeout=timeout)
+                answer = await self._calls.call(method, own_request, timeout=timeout)
         except TimeoutError:
             raise CsiError(
                 Code.DEADLINE_EXCEEDED, f"{method.name} took longer than {timeout:g} s"
             ) from None
-        own = method.answered()
-        own.CopyFrom(answer)
-        return own
+        response = method.response_type()
+        response.CopyFrom(answer)
+        return response

@@ -14,18 +14,18 @@ from google.protobuf.message import Message
 
 from zonewise.csi.protocol import csi_pb2 as csi
 
-Asked = TypeVar("Asked", bound=Message)
-Answered = TypeVar("Answered", bound=Message)
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Method(Generic[Asked, Answered]):
+class Method(Generic[Request, Response]):
     """One call: its service, its name, its request and its answer."""
 
     service: str
     name: str
-    asked: type[Asked]
-    answered: type[Answered]
+    request_type: type[Request]
+    response_type: type[Response]
     quiet: bool = False
     """Called often or by probes: logged at debug level only."""
 
@@ -43,7 +43,7 @@ class ServedMethod:
     serve: Callable[[Any], Message]
 
 
-def bind(method: Method[Asked, Answered], serve: Callable[[Asked], Answered]) -> ServedMethod:
+def bind(method: Method[Request, Response], serve: Callable[[Request], Response]) -> ServedMethod:
     """Couple a call with the function that serves it."""
     return ServedMethod(method, serve)
 

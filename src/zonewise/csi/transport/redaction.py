@@ -17,31 +17,31 @@ from zonewise.csi.protocol import csi_pb2 as csi
 HIDDEN = "(hidden)"
 
 
-def redacted(message: Message) -> dict[str, object]:
+def redact(message: Message) -> dict[str, object]:
     """The fields that are set, as plain values."""
-    return {field.name: _value(field, value) for field, value in message.ListFields()}
+    return {field.name: _redact_field(field, value) for field, value in message.ListFields()}
 
 
-def _value(field: FieldDescriptor, value: object) -> object:
+def _redact_field(field: FieldDescriptor, value: object) -> object:
     # The stubs type extensions more narrowly than the generator declares them.
     options: Any = field.GetOptions()
     if options.Extensions[csi.csi_secret]:
         return HIDDEN
-    kind: Descriptor | None = field.message_type
-    if kind is not None and kind.GetOptions().map_entry:
-        inner = kind.fields_by_name["value"]
-        pairs = cast("Mapping[str, object]", value)
-        return {str(key): _one(inner, item) for key, item in sorted(pairs.items())}
+    message_type: Descriptor | None = field.message_type
+    if message_type is not None and message_type.GetOptions().map_entry:
+        value_field = message_type.fields_by_name["value"]
+        values = cast("Mapping[str, object]", value)
+        return {str(key): _plain_value(value_field, item) for key, item in sorted(values.items())}
     if field.is_repeated:
-        return [_one(field, item) for item in cast("Iterable[object]", value)]
-    return _one(field, value)
+        return [_plain_value(field, item) for item in cast("Iterable[object]", value)]
+    return _plain_value(field, value)
 
 
-def _one(field: FieldDescriptor, value: object) -> object:
+def _plain_value(field: FieldDescriptor, value: object) -> object:
     if isinstance(value, Message):
-        return redacted(value)
-    kinds: EnumDescriptor | None = field.enum_type
-    if kinds is not None and isinstance(value, int):
-        named = kinds.values_by_number.get(value)
-        return named.name if named is not None else value
+        return redact(value)
+    enum_type: EnumDescriptor | None = field.enum_type
+    if enum_type is not None and isinstance(value, int):
+        enum_value = enum_type.values_by_number.get(value)
+        return enum_value.name if enum_value is not None else value
     return value

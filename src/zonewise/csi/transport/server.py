@@ -7,6 +7,7 @@ calls finish.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import stat
@@ -19,18 +20,18 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from zonewise.api.errors import ConfigError
-from zonewise.csi.status import CsiError
+from zonewise.csi.errors import CsiError
 from zonewise.csi.transport.calls import Calls
 from zonewise.csi.transport.methods import ServedMethod
 
-GRACE = 10.0
-LONGEST = 107
+GRACE_SECONDS = 10.0
+PATH_LIMIT = 107
 """Bytes of a path that fit into a socket address."""
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def socket_path(endpoint: str) -> Path:
+def parse_endpoint(endpoint: str) -> Path:
     """The path in ``unix:///run/csi.sock``, or a sentence that says how to write it."""
     parts = urlsplit(endpoint)
     path = parts.path
@@ -38,8 +39,10 @@ def socket_path(endpoint: str) -> Path:
         raise ConfigError(
             f"--endpoint {endpoint[:200]!r} is not a unix socket; write it like unix:///csi/csi.sock"
         )
-    if len(os.fsencode(path)) > LONGEST:
-        raise ConfigError(f"--endpoint {path} is longer than the {LONGEST} bytes of a socket path")
+    if len(os.fsencode(path)) > PATH_LIMIT:
+        raise ConfigError(
+            f"--endpoint {path} is longer than the {PATH_LIMIT} bytes of a socket path"
+        )
     if not Path(path).parent.is_dir():
         raise ConfigError(
             f"--endpoint {path}: there is no folder {Path(path).parent}; make it first"
@@ -54,18 +57,19 @@ class SocketServer:
         self._calls = calls
         self.path = path
         self._server: grpc.aio.Server | None = None
+        self._stopping = asyncio.Event()
 
     async def start(self) -> None:
         """Listen, or say why that cannot be."""
-        _clear(self.path)
+        _remove_stale_socket(self.path)
         server = grpc.aio.server()
         services: dict[str, dict[str, grpc.RpcMethodHandler[Message, Message]]] = {}
         for binding in self._calls.bindings.values():
             services.setdefault(binding.method.service, {})[binding.method.name] = (
                 grpc.unary_unary_rpc_method_handler(
-                    self._behaviour(binding),
-                    request_deserializer=binding.method.asked.FromString,
-                    response_serializer=_bytes,
+                    self._make_handler(binding),
+                    request_deserializer=binding.method.request_type.FromString,
+                    response_serializer=_serialize,
                 )
             )
         server.add_generic_rpc_handlers(
@@ -74,25 +78,36 @@ class SocketServer:
                 for name, methods in services.items()
             )
         )
-        before = os.umask(0o177)
+        previous_umask = os.umask(0o177)
         try:
             server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as error:
             raise ConfigError(f"--endpoint {self.path}: cannot listen there: {error}") from error
         finally:
-            os.umask(before)
+            os.umask(previous_umask)
         await server.start()
         self._server = server
 
-    async def stop(self) -> None:
+    async def run(self) -> None:
+        """Serve what was started until it is stopped; calls that have begun end first."""
+        try:
+            await self._stopping.wait()
+        finally:
+            await self.close()
+
+    def stop(self) -> None:
+        """Take no more calls."""
+        self._stopping.set()
+
+    async def close(self) -> None:
         """No new calls, an end for those that have begun, and no file left behind."""
         if self._server is not None:
-            await self._server.stop(GRACE)
+            await self._server.stop(GRACE_SECONDS)
             self._server = None
         await self._calls.finish()
         self.path.unlink(missing_ok=True)
 
-    def _behaviour(
+    def _make_handler(
         self, binding: ServedMethod
     ) -> Callable[[Message, grpc.aio.ServicerContext[Message, Message]], Awaitable[Message]]:
         async def serve(
@@ -108,11 +123,11 @@ class SocketServer:
         return serve
 
 
-def _bytes(message: Message) -> bytes:
+def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-def _clear(path: Path) -> None:
+def _remove_stale_socket(path: Path) -> None:
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

@@ -7,9 +7,9 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from zonewise.csi.status import Code, CsiError
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.transport.client import TIMEOUT
-from zonewise.csi.transport.methods import Answered, Asked, Method
+from zonewise.csi.transport.methods import Method, Request, Response
 
 
 class SocketClient:
@@ -21,13 +21,13 @@ class SocketClient:
         )
 
     async def call(
-        self, method: Method[Asked, Answered], request: Asked, *, timeout: float = TIMEOUT
-    ) -> Answered:
+        self, method: Method[Request, Response], request: Request, *, timeout: float = TIMEOUT
+    ) -> Response:
         """The answer, or a ``CsiError``."""
         stub = self._channel.unary_unary(
             method.path,
-            request_serializer=method.asked.SerializeToString,
-            response_deserializer=method.answered.FromString,
+            request_serializer=method.request_type.SerializeToString,
+            response_deserializer=method.response_type.FromString,
         )
         try:
             answer = await stub(request, timeout=timeout)
@@ -35,7 +35,7 @@ class SocketClient:
             number = error.code().value[0]
             code = Code(number) if number in Code._value2member_map_ else Code.UNKNOWN
             raise CsiError(code, error.details() or "") from None
-        assert isinstance(answer, method.answered)
+        assert isinstance(answer, method.response_type)
         return answer
 
     async def close(self) -> None:

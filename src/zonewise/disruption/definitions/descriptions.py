@@ -22,7 +22,7 @@ _CONDITIONS = {
 _OBSERVED = "The generation of the object that this status is about."
 
 
-def _below(path: str, fields: Mapping[str, str]) -> dict[str, str]:
+def _prefix_paths(path: str, fields: Mapping[str, str]) -> dict[str, str]:
     return {path + rest: text for rest, text in fields.items()}
 
 
@@ -30,9 +30,9 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
     "TopologyDisruptionBudget": {
         "spec": "Which pods may be disrupted, how many, and in which failure domains.",
         "spec.selector.matchLabels": "Labels that a pod must have, with their values.",
-        **_below("spec.selector.matchExpressions", _EXPRESSIONS),
-        **_below("spec.nodeSelectorTerm.matchExpressions", _EXPRESSIONS),
-        **_below("spec.nodeSelectorTerm.matchFields", _EXPRESSIONS),
+        **_prefix_paths("spec.selector.matchExpressions", _EXPRESSIONS),
+        **_prefix_paths("spec.nodeSelectorTerm.matchExpressions", _EXPRESSIONS),
+        **_prefix_paths("spec.nodeSelectorTerm.matchFields", _EXPRESSIONS),
         "spec.nodeSelectorTerm.matchFields": "Conditions on fields of nodes, such as their names.",
         "spec.nodeSelectorTerm.matchFields[].key": "The field that the condition is about.",
         "spec.nodeSelectorTerm.matchFields[].operator": "How the field is compared to the values.",
@@ -54,7 +54,7 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "status.domains[].desiredHealthy": "How many of its pods must be healthy.",
         "status.domains[].currentHealthy": "How many of its pods are healthy.",
         "status.domains[].disruptionsAllowed": "How many of its pods may be disrupted now.",
-        **_below("status.conditions", _CONDITIONS),
+        **_prefix_paths("status.conditions", _CONDITIONS),
     },
     "DisruptionLedger": {
         "spec": "The permissions that were given in this namespace.",
@@ -77,7 +77,7 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "status.domains[].updated": "How many of them are of the new revision.",
         "status.domains[].ready": "How many of them are ready.",
         "status.domains[].finishedAt": "When the domain was completely updated by this rollout.",
-        **_below("status.conditions", _CONDITIONS),
+        **_prefix_paths("status.conditions", _CONDITIONS),
     },
 }
 """What ``kubectl explain`` says of each kind's fields; ``[]`` stands for the items of a list."""

@@ -30,12 +30,12 @@ KEY_LENGTH = 317
 VALUE_LENGTH = 63
 
 
-def definitions() -> list[Obj]:
-    """All of them."""
-    return [_budgets(), _ledgers(), _rollouts()]
+def resource_definitions() -> list[Obj]:
+    """The three definitions."""
+    return [_budget_definition(), _ledger_definition(), _rollout_definition()]
 
 
-def _budgets() -> Obj:
+def _budget_definition() -> Obj:
     columns = [
         _column("Max Unavailable", ".spec.maxUnavailable", "string"),
         _column("Min Available", ".spec.minAvailable", "string"),
@@ -48,7 +48,7 @@ def _budgets() -> Obj:
         "type": "object",
         "description": "How many pods may be disrupted in each failure domain.",
         "required": ["spec"],
-        "properties": {"spec": _spec(), "status": _status()},
+        "properties": {"spec": _budget_spec(), "status": _budget_status()},
     }
     resource = TopologyDisruptionBudget.resource
     return _definition(
@@ -56,7 +56,7 @@ def _budgets() -> Obj:
     )
 
 
-def _spec() -> Obj:
+def _budget_spec() -> Obj:
     portion: Obj = {
         "x-kubernetes-int-or-string": True,
         "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -67,8 +67,11 @@ def _spec() -> Obj:
             }
         ],
     }
-    most = {"description": "How many of a domain's expected pods may be missing.", **portion}
-    least = {"description": "How many pods must be healthy in each domain.", **portion}
+    max_unavailable = {
+        "description": "How many of a domain's expected pods may be missing.",
+        **portion,
+    }
+    min_available = {"description": "How many pods must be healthy in each domain.", **portion}
     return {
         "type": "object",
         "required": ["selector"],
@@ -80,8 +83,8 @@ def _spec() -> Obj:
         ],
         "properties": {
             "selector": _selector(),
-            "maxUnavailable": most,
-            "minAvailable": least,
+            "maxUnavailable": max_unavailable,
+            "minAvailable": min_available,
             "nodeSelectorTerm": _term(),
             "topologyKeys": {
                 "description": "Node labels whose values name the domains; without them, those"
@@ -120,7 +123,7 @@ def _term() -> Obj:
     operators = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
     fields = _expressions(["In", "NotIn"])
     return {
-        "description": "Which nodes are looked at, and by which labels they are grouped.",
+        "description": "Which nodes are considered, and by which labels they are grouped.",
         "type": "object",
         "x-kubernetes-map-type": "atomic",
         "properties": {"matchExpressions": _expressions(operators), "matchFields": fields},
@@ -173,7 +176,7 @@ def _expressions(operators: list[str]) -> Obj:
     }
 
 
-def _status() -> Obj:
+def _budget_status() -> Obj:
     domain = {
         "type": "object",
         "required": ["domain"],
@@ -198,7 +201,7 @@ def _status() -> Obj:
                 "description": "What is allowed in each domain, in one line; updates only means"
                 " that evictions of pods of the newest revision are not limited.",
             },
-            "domains": _keyed("domain", domain),
+            "domains": _list_map("domain", domain),
             "conditions": _conditions(),
         },
     }
@@ -217,10 +220,10 @@ def _conditions() -> Obj:
             "lastTransitionTime": {**TEXT, "format": "date-time"},
         },
     }
-    return _keyed("type", condition)
+    return _list_map("type", condition)
 
 
-def _keyed(key: str, items: Obj) -> Obj:
+def _list_map(key: str, items: Obj) -> Obj:
     return {
         "type": "array",
         "x-kubernetes-list-type": "map",
@@ -229,7 +232,7 @@ def _keyed(key: str, items: Obj) -> Obj:
     }
 
 
-def _ledgers() -> Obj:
+def _ledger_definition() -> Obj:
     grant = {
         "type": "object",
         "required": ["uid", "pod", "time"],
@@ -248,7 +251,7 @@ def _ledgers() -> Obj:
     }
     schema = {
         "type": "object",
-        "description": "What was granted in a namespace; kept by Zonewise, not by people.",
+        "description": "What was granted in a namespace; written by Zonewise only.",
         "properties": {"spec": spec},
     }
     resource = DisruptionLedger.resource
@@ -256,7 +259,7 @@ def _ledgers() -> Obj:
     return _definition(resource.kind, resource.plural, [], schema, columns=columns)
 
 
-def _rollouts() -> Obj:
+def _rollout_definition() -> Obj:
     columns = [
         _column("Kind", ".spec.workloadRef.kind", "string"),
         _column("Workload", ".spec.workloadRef.name", "string"),
@@ -272,7 +275,7 @@ def _rollouts() -> Obj:
         "x-kubernetes-validations": [
             {
                 "rule": "size(self.metadata.name) <= 240",
-                "message": "the name may have 240 characters: its budget is called by it",
+                "message": "the name may have at most 240 characters: its budget is named after it",
             }
         ],
         "properties": {"spec": _rollout_spec(), "status": _rollout_status()},
@@ -285,10 +288,10 @@ def _rollouts() -> Obj:
 
 def _rollout_spec() -> Obj:
     name: Obj = {**TEXT, "minLength": 1, "maxLength": 253}
-    fixed = [{"rule": "self == oldSelf", "message": "cannot be changed; make another rollout"}]
+    fixed = [{"rule": "self == oldSelf", "message": "cannot be changed; create another rollout"}]
     workload = {
         "type": "object",
-        "description": "Whose pods are updated; in the same namespace.",
+        "description": "The workload whose pods are updated; in the same namespace.",
         "required": ["kind", "name"],
         "x-kubernetes-validations": fixed,
         "properties": {
@@ -322,7 +325,7 @@ def _rollout_spec() -> Obj:
             },
         },
     }
-    most = {
+    max_unavailable = {
         "description": "How many of the open domain's pods may be missing when the next one of a"
         " StatefulSet or DaemonSet is evicted.",
         "x-kubernetes-int-or-string": True,
@@ -350,7 +353,7 @@ def _rollout_spec() -> Obj:
                 "x-kubernetes-validations": fixed,
             },
             "order": order,
-            "maxUnavailable": most,
+            "maxUnavailable": max_unavailable,
             "pauseSeconds": {
                 "description": "How long to wait between two domains.",
                 **COUNT,
@@ -386,7 +389,7 @@ def _rollout_status() -> Obj:
             "domain": {**TEXT, "description": "The domain that is being worked on."},
             "progress": {**TEXT, "description": "How many domains are done, of how many."},
             "reason": {**TEXT, "description": "Why the rollout is where it is."},
-            "domains": _keyed("domain", domain),
+            "domains": _list_map("domain", domain),
             "conditions": _conditions(),
         },
     }
@@ -405,7 +408,7 @@ def _definition(
         "name": VERSION,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": _described(schema, "", DESCRIPTIONS[kind])},
+        "schema": {"openAPIV3Schema": _add_descriptions(schema, "", DESCRIPTIONS[kind])},
         "additionalPrinterColumns": columns,
     }
     if subresource:
@@ -431,20 +434,20 @@ def _choice(*values: str) -> Obj:
 
 
 def _column(name: str, path: str, kind: str, *, priority: int = 0) -> Obj:
-    made: Obj = {"name": name, "type": kind, "jsonPath": path}
-    return made | ({"priority": priority} if priority else {})
+    column: Obj = {"name": name, "type": kind, "jsonPath": path}
+    return column | ({"priority": priority} if priority else {})
 
 
-def _described(schema: Obj, path: str, texts: Mapping[str, str]) -> Obj:
-    """The schema with a description of every field; one that it has already stays."""
-    made = dict(schema)
+def _add_descriptions(schema: Obj, path: str, texts: Mapping[str, str]) -> Obj:
+    """The schema with a description of every field; existing ones stay."""
+    described = dict(schema)
     if path in texts:
-        made.setdefault("description", texts[path])
-    if "properties" in made:
-        made["properties"] = {
-            name: _described(value, f"{path}.{name}".removeprefix("."), texts)
-            for name, value in made["properties"].items()
+        described.setdefault("description", texts[path])
+    if "properties" in described:
+        described["properties"] = {
+            name: _add_descriptions(value, f"{path}.{name}".removeprefix("."), texts)
+            for name, value in described["properties"].items()
         }
-    if isinstance(made.get("items"), dict):
-        made["items"] = _described(made["items"], f"{path}[]", texts)
-    return made
+    if isinstance(described.get("items"), dict):
+        described["items"] = _add_descriptions(described["items"], f"{path}[]", texts)
+    return described

@@ -10,13 +10,13 @@ It is a rollback if the current pods are older than all outdated ones: in an upd
 replaced are the oldest ones. So nothing has to be recorded for it.
 
 Nothing opens while a domain other than the one worked on lacks a Ready pod, except to a domain that
-has broken pods itself, unready for a minute; of that one only those are taken (``victims``).
-Otherwise a workload that is broken in two domains could never be repaired.
+has broken pods itself, unready for a minute; then only these are evicted (``victims``). Otherwise a
+workload that is broken in two domains could never be repaired.
 
 All state is in the cluster: the open domain in the derived budget, in the status which one was
-worked on and when others were finished. So a restart at any step continues where it was. Should
-both be lost the order starts again with what is left to do; still nothing opens while another
-domain lacks a Ready pod.
+worked on and when others were finished. So a restart at any step continues where it was. If both
+are lost, the order starts again with what is left to do; still nothing opens while another domain
+lacks a Ready pod.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 from zonewise.api.objects.budgets import DomainRollout, DomainRolloutStatus
 from zonewise.api.reason import Reason
 from zonewise.api.values import times
-from zonewise.disruption.grouping import ELSEWHERE
+from zonewise.disruption.grouping import NO_DOMAIN
 from zonewise.disruption.rollouts.workload import RolledPod, RolledWorkload
 
 DOING = "Doing"
@@ -37,39 +37,39 @@ DONE = "Done"
 COMPLETE = "UpToDate"
 UPDATING = "Updating"
 ROLLING_BACK = "RollingBack"
-BETWEEN = "PausedBetweenDomains"
+BETWEEN_DOMAINS = "PausedBetweenDomains"
 PREPARING = "BudgetNotCounted"
-UNSEEN = "WorkloadNotObserved"
+NOT_OBSERVED = "WorkloadNotObserved"
 PAUSED = "Paused"
 NOT_READY = "PodsNotReady"
 
-MOVING = (UPDATING, ROLLING_BACK, BETWEEN, PREPARING, UNSEEN)
+PROGRESSING = (UPDATING, ROLLING_BACK, BETWEEN_DOMAINS, PREPARING, NOT_OBSERVED)
 """Reasons under which a rollout continues by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutView:
-    """Everything that is decided from."""
+    """Everything that the decision depends on."""
 
-    item: DomainRollout
+    rollout: DomainRollout
     workload: RolledWorkload | None = None
     pods: tuple[RolledPod, ...] = ()
-    needs: Mapping[str, int] = field(default_factory=dict)
+    desired_ready: Mapping[str, int] = field(default_factory=dict)
     """How many Ready pods each domain should have; every domain is in it."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """What the nodes of domains say about the order."""
-    opened: str | None = None
+    order_labels: Mapping[str, str] = field(default_factory=dict)
+    """The values of ``order.nodeLabel``, by domain."""
+    open_domain: str | None = None
     """The domain that the derived budget leaves open."""
-    counted: bool = True
-    """Whether the derived budget is there and was counted."""
-    trouble: Reason | None = None
-    """Why nothing may happen, whatever the numbers."""
+    budget_counted: bool = True
+    """Whether the derived budget exists and was counted."""
+    blocking_reason: Reason | None = None
+    """Why nothing may be updated, whatever the numbers are."""
     now: float = 0.0
 
     @property
-    def previous(self) -> DomainRolloutStatus:
+    def previous_status(self) -> DomainRolloutStatus:
         """The last written status."""
-        return self.item.status
+        return self.rollout.status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,180 +77,204 @@ class DomainPlan:
     """The decision: the open domain, the one worked on, what comes next, and why."""
 
     reason: Reason
-    opened: str | None = None
-    current: str | None = None
-    following: str | None = None
+    open_domain: str | None = None
+    current_domain: str | None = None
+    next_domain: str | None = None
     """The domain that comes next."""
     repairing: bool = False
     """Whether only broken pods may go."""
     rolling_back: bool = False
-    finished: Mapping[str, str] = field(default_factory=dict)
-    """When domains were done, as far as they were updated under this rollout."""
-    again: float | None = None
-    """Seconds until it may go on although nothing changes."""
+    finished_at: Mapping[str, str] = field(default_factory=dict)
+    """When domains were finished, if this rollout updated them."""
+    retry_after: float | None = None
+    """Seconds until it may continue although nothing changes."""
 
     @property
-    def complete(self) -> bool:
-        """Whether everything is of the newest revision."""
+    def is_complete(self) -> bool:
+        """Whether every pod is of the newest revision."""
         return self.reason.code == COMPLETE
 
     @property
-    def moving(self) -> bool:
+    def is_progressing(self) -> bool:
         """Whether it continues by itself."""
-        return self.reason.code in MOVING
+        return self.reason.code in PROGRESSING
 
 
-def planned(view: RolloutView) -> DomainPlan:
-    """Decide."""
-    if view.trouble is not None or view.workload is None:
-        assert view.trouble is not None
-        return DomainPlan(reason=view.trouble, current=_told(view))
-    current = _current(view)
-    finished = _finished(view, current)
-    if not view.workload.seen:
-        reason = _reason(view, UNSEEN, "its controller has not seen its latest change yet")
-        return DomainPlan(reason=reason, opened=view.opened, current=current, finished=finished)
-    back = _rolling_back(view.pods)
-    order = _ordered(view, back)
-    if current is not None and _missing(view, current) <= 0 and _broken(view) - {current}:
-        # It is healthy, so another domain may be repaired; otherwise both would wait for each
-        # other.
-        current = current if current in _broken(view) else None
+def plan_rollout(view: RolloutView) -> DomainPlan:
+    """Decide which domain is open."""
+    if view.blocking_reason is not None or view.workload is None:
+        assert view.blocking_reason is not None
+        return DomainPlan(reason=view.blocking_reason, current_domain=_recorded_domain(view))
+    current = _find_current(view)
+    finished_at = _find_finished(view, current)
+    if not view.workload.observed:
+        reason = _reason(
+            view, NOT_OBSERVED, "its controller has not observed its latest change yet"
+        )
+        return DomainPlan(
+            reason=reason,
+            open_domain=view.open_domain,
+            current_domain=current,
+            finished_at=finished_at,
+        )
+    rolling_back = _is_rolling_back(view.pods)
+    order = _order_domains(view, rolling_back)
+    if (
+        current is not None
+        and _count_missing(view, current) <= 0
+        and _find_broken(view) - {current}
+    ):
+        # It is healthy, so another domain may be repaired; otherwise each would wait for the other.
+        current = current if current in _find_broken(view) else None
     target = current if current is not None else next(iter(order), None)
     if target is None:
-        return DomainPlan(reason=_complete(view), finished=finished)
-    rest = [name for name in order if name != target]
+        return DomainPlan(reason=_completion_reason(view), finished_at=finished_at)
+    later_domains = [name for name in order if name != target]
     plan = DomainPlan(
         reason=_reason(view, PREPARING, "its budget is being counted"),
-        current=current,
-        following=target if current is None else next(iter(rest), None),
-        rolling_back=back,
-        finished=finished,
+        current_domain=current,
+        next_domain=target if current is None else next(iter(later_domains), None),
+        rolling_back=rolling_back,
+        finished_at=finished_at,
     )
-    if view.item.spec.paused:
-        return _but(plan, _reason(view, PAUSED, "spec.paused is set", fix="Set it to false."))
-    if not view.counted:
+    if view.rollout.spec.paused:
+        return _with_nothing_open(
+            plan, _reason(view, PAUSED, "spec.paused is set", fix="Set it to false.")
+        )
+    if not view.budget_counted:
         return plan
-    lacking = sorted(name for name in view.needs if name != target and _missing(view, name) > 0)
-    repairing = bool(lacking)
-    if lacking and target not in _broken(view):
-        waits = [wait for one in view.pods if (wait := one.broken_in(view.now)) is not None]
-        soon = min((wait for wait in waits if wait > 0), default=None)
-        return _but(plan, _not_ready(view, lacking[0]), again=soon)
-    wait = 0.0 if current is not None else _pause(view, finished)
+    lacking_domains = sorted(
+        name for name in view.desired_ready if name != target and _count_missing(view, name) > 0
+    )
+    repairing = bool(lacking_domains)
+    if lacking_domains and target not in _find_broken(view):
+        waits = [
+            wait for pod in view.pods if (wait := pod.seconds_until_broken(view.now)) is not None
+        ]
+        soonest = min((wait for wait in waits if wait > 0), default=None)
+        return _with_nothing_open(
+            plan, _not_ready_reason(view, lacking_domains[0]), retry_after=soonest
+        )
+    wait = 0.0 if current is not None else _remaining_pause(view, finished_at)
     if wait > 0:
-        text = f"{_in(target)} comes next, {view.item.spec.pause_seconds} s after the last domain"
-        return _but(plan, _reason(view, BETWEEN, text), again=wait)
+        pause = view.rollout.spec.pause_seconds
+        text = f"{_describe_domain(target)} comes next, {pause} s after the last domain"
+        return _with_nothing_open(plan, _reason(view, BETWEEN_DOMAINS, text), retry_after=wait)
     return DomainPlan(
-        reason=_working(view, target, back=back),
-        opened=target,
-        current=target,
-        following=next(iter(rest), None),
+        reason=_working_reason(view, target, rolling_back=rolling_back),
+        open_domain=target,
+        current_domain=target,
+        next_domain=next(iter(later_domains), None),
         repairing=repairing,
-        rolling_back=back,
-        finished=finished,
+        rolling_back=rolling_back,
+        finished_at=finished_at,
     )
 
 
-def _but(plan: DomainPlan, reason: Reason, *, again: float | None = None) -> DomainPlan:
-    """The same with nothing open, for another reason."""
+def _with_nothing_open(
+    plan: DomainPlan, reason: Reason, *, retry_after: float | None = None
+) -> DomainPlan:
+    """The plan with nothing open, for another reason."""
     return DomainPlan(
         reason=reason,
-        current=plan.current,
-        following=plan.following,
+        current_domain=plan.current_domain,
+        next_domain=plan.next_domain,
         rolling_back=plan.rolling_back,
-        finished=plan.finished,
-        again=again,
+        finished_at=plan.finished_at,
+        retry_after=retry_after,
     )
 
 
-def _told(view: RolloutView) -> str | None:
-    """The domain that was being worked on, by the last written status."""
-    return next((row.domain for row in view.previous.domains if row.state == DOING), None)
+def _recorded_domain(view: RolloutView) -> str | None:
+    """The domain that is worked on, by the last written status."""
+    return next((row.domain for row in view.previous_status.domains if row.state == DOING), None)
 
 
-def _current(view: RolloutView) -> str | None:
-    """The domain that is being worked on and not finished."""
-    for name in (view.opened, _told(view)):
-        if name is not None and name in view.needs and _unfinished(view, name):
+def _find_current(view: RolloutView) -> str | None:
+    """The domain that is worked on and not finished."""
+    for name in (view.open_domain, _recorded_domain(view)):
+        if name is not None and name in view.desired_ready and _is_unfinished(view, name):
             return name
     return None
 
 
-def _unfinished(view: RolloutView, name: str) -> bool:
-    return _outdated(view, name) > 0 or _missing(view, name) > 0
+def _is_unfinished(view: RolloutView, name: str) -> bool:
+    return _count_outdated(view, name) > 0 or _count_missing(view, name) > 0
 
 
-def _outdated(view: RolloutView, name: str) -> int:
-    return sum(one.outdated for one in view.pods if one.domain == name)
+def _count_outdated(view: RolloutView, name: str) -> int:
+    return sum(pod.outdated for pod in view.pods if pod.domain == name)
 
 
-def _missing(view: RolloutView, name: str) -> int:
-    ready = sum(one.ready for one in view.pods if one.domain == name)
-    return view.needs[name] - ready
+def _count_missing(view: RolloutView, name: str) -> int:
+    ready = sum(pod.ready for pod in view.pods if pod.domain == name)
+    return view.desired_ready[name] - ready
 
 
-def _finished(view: RolloutView, current: str | None) -> dict[str, str]:
-    """When domains were done; one that we worked on until now is done now."""
-    made = {}
+def _find_finished(view: RolloutView, current: str | None) -> dict[str, str]:
+    """When domains were finished; one that was worked on until now is finished now."""
+    finished_at = {}
     now = times.format_time(times.from_epoch(view.now))
-    rows = {row.domain: row for row in view.previous.domains}
-    for name in view.needs:
+    rows = {row.domain: row for row in view.previous_status.domains}
+    for name in view.desired_ready:
         row = rows.get(name)
-        if name == current or _outdated(view, name):
+        if name == current or _count_outdated(view, name):
             continue
-        if name == view.opened or (row is not None and row.state == DOING):
-            made[name] = now
+        if name == view.open_domain or (row is not None and row.state == DOING):
+            finished_at[name] = now
         elif row is not None and row.finished_at is not None:
-            made[name] = row.finished_at
-    return made
+            finished_at[name] = row.finished_at
+    return finished_at
 
 
-def _pause(view: RolloutView, finished: Mapping[str, str]) -> float:
-    """Seconds that are left of the pause after the last domain."""
-    if not view.item.spec.pause_seconds or not finished:
+def _remaining_pause(view: RolloutView, finished_at: Mapping[str, str]) -> float:
+    """Seconds that remain of the pause after the last domain."""
+    if not view.rollout.spec.pause_seconds or not finished_at:
         return 0.0
-    last = max(times.parse(text).timestamp() for text in finished.values())
-    return last + view.item.spec.pause_seconds - view.now
+    last = max(times.parse(text).timestamp() for text in finished_at.values())
+    return last + view.rollout.spec.pause_seconds - view.now
 
 
-def _rolling_back(pods: tuple[RolledPod, ...]) -> bool:
-    right = [one.created for one in pods if not one.outdated]
-    wrong = [one.created for one in pods if one.outdated]
-    return bool(right and wrong) and min(right) < min(wrong)
+def _is_rolling_back(pods: tuple[RolledPod, ...]) -> bool:
+    updated_times = [pod.created for pod in pods if not pod.outdated]
+    outdated_times = [pod.created for pod in pods if pod.outdated]
+    return bool(updated_times and outdated_times) and min(updated_times) < min(outdated_times)
 
 
-def _ordered(view: RolloutView, back: bool) -> list[str]:
-    """The domains that have something to update, in the order in which that is done."""
-    todo = {one.domain for one in view.pods if one.outdated}
-    broken = _broken(view)
-    order = view.item.spec.order
-    count = {name: sum(one.domain == name for one in view.pods) for name in todo}
+def _order_domains(view: RolloutView, rolling_back: bool) -> list[str]:
+    """The domains with outdated pods, in the order in which they are updated."""
+    outdated_domains = {pod.domain for pod in view.pods if pod.outdated}
+    broken = _find_broken(view)
+    order = view.rollout.spec.order
+    pod_counts = {name: sum(pod.domain == name for pod in view.pods) for name in outdated_domains}
     newest = {
-        name: max(one.created for one in view.pods if one.outdated and one.domain == name)
-        for name in todo
+        name: max(pod.created for pod in view.pods if pod.outdated and pod.domain == name)
+        for name in outdated_domains
     }
-    latest = sorted(set(newest.values()), reverse=True)
+    newest_first = sorted(set(newest.values()), reverse=True)
 
-    def wish(name: str) -> tuple[Any, ...]:
-        if back:
-            return (latest.index(newest[name]),)
+    def order_key(name: str) -> tuple[Any, ...]:
+        if rolling_back:
+            return (newest_first.index(newest[name]),)
         if order.domains:
             named = name in order.domains
             return (order.domains.index(name) if named else len(order.domains),)
         if order.node_label:
-            return _label_order(view.labels.get(name, ""))
-        return (count[name],)
+            return _label_order(view.order_labels.get(name, ""))
+        return (pod_counts[name],)
 
-    return sorted(todo, key=lambda name: (name == ELSEWHERE, name not in broken, wish(name), name))
+    return sorted(
+        outdated_domains,
+        key=lambda name: (name == NO_DOMAIN, name not in broken, order_key(name), name),
+    )
 
 
-def _broken(view: RolloutView) -> set[str]:
+def _find_broken(view: RolloutView) -> set[str]:
     """Domains with pods that the update may repair."""
     return {
-        one.domain
-        for one in view.pods
-        if (wait := one.broken_in(view.now)) is not None and wait <= 0
+        pod.domain
+        for pod in view.pods
+        if (wait := pod.seconds_until_broken(view.now)) is not None and wait <= 0
     }
 
 
@@ -261,42 +285,42 @@ def _label_order(value: str) -> tuple[Any, ...]:
     return (1, 0, value) if value else (2, 0, "")
 
 
-def _complete(view: RolloutView) -> Reason:
+def _completion_reason(view: RolloutView) -> Reason:
     assert view.workload is not None
     if view.workload.catching_up:
         text = "its controller still counts pods of an old revision"
-        return _reason(view, UNSEEN, text)
+        return _reason(view, NOT_OBSERVED, text)
     return _reason(view, COMPLETE, f"all {len(view.pods)} pods are of the newest revision")
 
 
-def _working(view: RolloutView, name: str, *, back: bool) -> Reason:
-    here = [one for one in view.pods if one.domain == name]
-    updated = sum(not one.outdated for one in here)
-    ready = sum(one.ready for one in here)
-    what = "is taken back" if back else "is updated"
+def _working_reason(view: RolloutView, name: str, *, rolling_back: bool) -> Reason:
+    domain_pods = [pod for pod in view.pods if pod.domain == name]
+    updated = sum(not pod.outdated for pod in domain_pods)
+    ready = sum(pod.ready for pod in domain_pods)
+    operation = "is rolled back" if rolling_back else "is updated"
     return _reason(
         view,
-        ROLLING_BACK if back else UPDATING,
-        f"{_in(name)} {what}: {updated} of {len(here)} pods are of the newest revision,"
-        f" {ready} of {view.needs[name]} Ready",
-        numbers={"updated": updated, "pods": len(here), "ready": ready},
+        ROLLING_BACK if rolling_back else UPDATING,
+        f"{_describe_domain(name)} {operation}: {updated} of {len(domain_pods)} pods are of the"
+        f" newest revision, {ready} of {view.desired_ready[name]} Ready",
+        numbers={"updated": updated, "pods": len(domain_pods), "ready": ready},
     )
 
 
-def _not_ready(view: RolloutView, name: str) -> Reason:
-    missing = _missing(view, name)
+def _not_ready_reason(view: RolloutView, name: str) -> Reason:
+    missing, desired = _count_missing(view, name), view.desired_ready[name]
     return _reason(
         view,
         NOT_READY,
-        f"{_in(name)} has {view.needs[name] - missing} Ready pods of {view.needs[name]}, and one"
-        " domain at a time is disturbed",
+        f"{_describe_domain(name)} has {desired - missing} Ready pods of {desired}, and one domain"
+        " at a time is disrupted",
         numbers={"missing": missing},
-        fix="It goes on when they are Ready.",
+        fix="It continues when they are Ready.",
     )
 
 
-def _in(name: str) -> str:
-    return f"domain {name}" if name else "what is in no domain"
+def _describe_domain(name: str) -> str:
+    return f"domain {name}" if name else "no domain"
 
 
 def _reason(

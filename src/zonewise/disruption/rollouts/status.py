@@ -1,4 +1,4 @@
-"""The status of a rollout: per domain what is done, doing, next and later, and why.
+"""The status of a rollout: for each domain whether it is done, doing, next or later, and why.
 
 Two conditions can be waited for. ``Complete`` is true while every pod is of the newest revision;
 ``Progressing`` while there is something to do that continues by itself.
@@ -13,9 +13,10 @@ import msgspec
 from zonewise.api.objects.budgets import DomainProgress, DomainRolloutStatus
 from zonewise.api.reason import Reason
 from zonewise.api.values import times
-from zonewise.disruption.grouping import ELSEWHERE
+from zonewise.disruption.grouping import NO_DOMAIN
+from zonewise.disruption.pdb import set_condition
 from zonewise.disruption.rollouts.plan import DOING, DONE, DomainPlan, RolloutView
-from zonewise.disruption.status import condition_of, with_condition
+from zonewise.disruption.status import condition_of
 
 NEXT = "Next"
 LATER = "Later"
@@ -24,24 +25,26 @@ LATER = "Later"
 def rollout_status(
     view: RolloutView, plan: DomainPlan, reason: Reason | None = None
 ) -> DomainRolloutStatus:
-    """The status after a decision; ``reason`` if something else prevented it."""
-    said = reason or plan.reason
-    moving = plan.moving and reason is None
-    generation = view.item.metadata.generation
-    conditions = view.previous.conditions
+    """The status after a decision; ``reason`` if something else prevented its evictions."""
+    shown_reason = reason or plan.reason
+    is_progressing = plan.is_progressing and reason is None
+    generation = view.rollout.metadata.generation
+    conditions = view.previous_status.conditions
     now = times.format_time(times.from_epoch(view.now))
-    for type, good in (("Complete", plan.complete), ("Progressing", moving)):
-        wanted = condition_of(said, type=type, good=good, generation=generation)
-        conditions = with_condition(conditions, wanted, now)
-    rows = tuple(_row(view, plan, name) for name in sorted(view.needs) if _shown(view, name))
-    if view.workload is None or view.trouble is not None:
-        rows = view.previous.domains
+    for type, is_true in (("Complete", plan.is_complete), ("Progressing", is_progressing)):
+        condition = condition_of(shown_reason, type=type, is_true=is_true, generation=generation)
+        conditions = set_condition(conditions, condition, now)
+    rows = tuple(
+        _build_row(view, plan, name) for name in sorted(view.desired_ready) if _has_row(view, name)
+    )
+    if view.workload is None or view.blocking_reason is not None:
+        rows = view.previous_status.domains
     done = sum(row.state == DONE for row in rows)
     return DomainRolloutStatus(
         observed_generation=generation,
-        domain=plan.current or "",
+        domain=plan.current_domain or "",
         progress=f"{done}/{len(rows)}",
-        reason=said.code,
+        reason=shown_reason.code,
         domains=rows,
         conditions=conditions,
     )
@@ -65,32 +68,34 @@ def status_patch(status: DomainRolloutStatus) -> dict[str, Any]:
             | ({"finishedAt": row.finished_at} if row.finished_at is not None else {})
             for row in status.domains
         ],
-        "conditions": [{"message": "", **msgspec.to_builtins(one)} for one in status.conditions],
+        "conditions": [
+            {"message": "", **msgspec.to_builtins(condition)} for condition in status.conditions
+        ],
     }
 
 
-def _shown(view: RolloutView, name: str) -> bool:
-    """A pod of the newest revision that waits for a node is in no domain yet."""
-    return name != ELSEWHERE or any(
-        one.domain == ELSEWHERE and (one.outdated or one.pod.spec.node_name) for one in view.pods
+def _has_row(view: RolloutView, name: str) -> bool:
+    """Whether a domain is listed; NO_DOMAIN not for new pods that only wait for a node."""
+    return name != NO_DOMAIN or any(
+        pod.domain == NO_DOMAIN and (pod.outdated or pod.pod.spec.node_name) for pod in view.pods
     )
 
 
-def _row(view: RolloutView, plan: DomainPlan, name: str) -> DomainProgress:
-    here = [one for one in view.pods if one.domain == name]
-    outdated = sum(one.outdated for one in here)
+def _build_row(view: RolloutView, plan: DomainPlan, name: str) -> DomainProgress:
+    pods = [pod for pod in view.pods if pod.domain == name]
+    outdated = sum(pod.outdated for pod in pods)
     state = LATER
-    if name == plan.current:
+    if name == plan.current_domain:
         state = DOING
     elif not outdated:
         state = DONE
-    elif name == plan.following:
+    elif name == plan.next_domain:
         state = NEXT
     return DomainProgress(
         domain=name,
         state=state,
-        pods=len(here),
-        updated=len(here) - outdated,
-        ready=sum(one.ready for one in here),
-        finished_at=plan.finished.get(name) if state == DONE else None,
+        pods=len(pods),
+        updated=len(pods) - outdated,
+        ready=sum(pod.ready for pod in pods),
+        finished_at=plan.finished_at.get(name) if state == DONE else None,
     )

@@ -14,68 +14,80 @@ from typing import Any
 
 from zonewise.api.objects.pod import Pod
 from zonewise.api.reason import Reason
-from zonewise.api.values.int_or_percent import portion
+from zonewise.api.values.numbers import scale_int_or_percent
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView
 from zonewise.disruption.rollouts.workload import RolledPod
-from zonewise.disruption.verdict import DisruptionVerdict, Round
+from zonewise.disruption.verdict import DisruptionVerdict, VerdictRound
 
 BLOCKED = "EvictionsBlocked"
 
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The pods to evict; if there are none, the verdict that prevented it, if any."""
+    """The pods to evict; without any, the first verdict that refused."""
 
     pods: tuple[Pod, ...] = ()
-    against: DisruptionVerdict | None = None
+    refusal: DisruptionVerdict | None = None
 
 
-def victims(view: RolloutView, plan: DomainPlan, namespace_budgets: NamespaceBudgets) -> Victims:
-    """Choose, asking the budgets of the namespace."""
-    name = plan.opened
-    if name is None or view.workload is None or not view.workload.evicted:
+def choose_victims(
+    view: RolloutView, plan: DomainPlan, namespace_budgets: NamespaceBudgets
+) -> Victims:
+    """Choose pods to evict that the budgets of the namespace allow."""
+    name = plan.open_domain
+    if name is None or view.workload is None or not view.workload.needs_evictions:
         return Victims()
-    here = [one for one in view.pods if one.domain == name]
-    need = view.needs[name]
-    most = portion(view.item.spec.max_unavailable, need, up=True)
-    room = 0 if plan.repairing else most - (need - sum(one.ready for one in here))
-    asked = Round(namespace_budgets, view.now, strict=True)
-    chosen: list[Pod] = []
-    against: DisruptionVerdict | None = None
-    for one in sorted(here, key=lambda one: _rank(one, back=plan.rolling_back)):
-        if not one.outdated or (one.ready and room <= 0) or not (one.ready or one.repairable):
+    domain_pods = [rolled_pod for rolled_pod in view.pods if rolled_pod.domain == name]
+    desired_ready = view.desired_ready[name]
+    max_unavailable = scale_int_or_percent(
+        view.rollout.spec.max_unavailable, desired_ready, round_up=True
+    )
+    room = (
+        0
+        if plan.repairing
+        else max_unavailable - (desired_ready - sum(rolled_pod.ready for rolled_pod in domain_pods))
+    )
+    verdict_round = VerdictRound(namespace_budgets, view.now, strict=True)
+    pods: list[Pod] = []
+    refusal: DisruptionVerdict | None = None
+    for rolled_pod in sorted(
+        domain_pods,
+        key=lambda rolled_pod: _eviction_rank(rolled_pod, rolling_back=plan.rolling_back),
+    ):
+        if (
+            not rolled_pod.outdated
+            or (rolled_pod.ready and room <= 0)
+            or not (rolled_pod.ready or rolled_pod.repairable)
+        ):
             continue
-        verdict = asked.judge(one.pod)
+        verdict = verdict_round.judge(rolled_pod.pod)
         if not verdict.allowed:
-            against = against or verdict
+            refusal = refusal or verdict
             continue
         if verdict.charged:
-            asked.charge(one.pod)
-        room -= one.ready
-        chosen.append(one.pod)
-    return Victims(tuple(chosen), None if chosen else against)
+            verdict_round.charge(rolled_pod.pod)
+        room -= rolled_pod.ready
+        pods.append(rolled_pod.pod)
+    return Victims(tuple(pods), None if pods else refusal)
 
 
-def blocked(view: RolloutView, why: str) -> Reason:
+def blocked_reason(view: RolloutView, message: str) -> Reason:
     """Why no pod is evicted although some should be."""
     assert view.workload is not None
     workload = view.workload
     return Reason(
         code=BLOCKED,
-        message=f"{workload.kind} {workload.name}: {why}",
+        message=f"{workload.kind} {workload.name}: {message}",
         object=workload.object,
-        fix="It goes on when the budget allows it.",
+        fix="It continues when the budget allows it.",
     )
 
 
-def _rank(one: RolledPod, *, back: bool) -> tuple[Any, ...]:
-    """Broken ones first; then the newest if that is requested; then the highest ordinals first.
-
-    Names decide where there are no ordinals.
-    """
-    name = one.pod.metadata.name
+def _eviction_rank(rolled_pod: RolledPod, *, rolling_back: bool) -> tuple[Any, ...]:
+    """Broken pods first; then the newest in a rollback; then the highest ordinals, then by name."""
+    name = rolled_pod.pod.metadata.name
     number = name.rpartition("-")[2]
     ordinal = -int(number) if number.isascii() and number.isdigit() else 0
-    age = tuple(-ord(letter) for letter in one.created) if back else ()
-    return (one.ready, age, ordinal, name)
+    age = tuple(-ord(letter) for letter in rolled_pod.created) if rolling_back else ()
+    return (rolled_pod.ready, age, ordinal, name)

@@ -1,10 +1,10 @@
-"""A workload and its pods as a rollout by domain sees them.
+"""A workload and its pods as a rollout by domain reads them.
 
-What replaces the pods differs. A Deployment's controller does that by itself wherever the budget
-allows it. Pods of StatefulSets and DaemonSets are evicted for them, whatever their strategy: under
-``OnDelete`` no other controller does it, and under ``RollingUpdate`` a StatefulSet would wait
-forever for its highest ordinal if that one is in a closed domain. The pods a ``partition`` keeps
-are not outdated.
+Kinds differ in how pods are replaced. A Deployment's controller does that by itself wherever the
+budget allows it. Pods of StatefulSets and DaemonSets are evicted for them, whatever their strategy:
+under ``OnDelete`` no other controller does it, and under ``RollingUpdate`` a StatefulSet would wait
+forever for its highest ordinal if that one is in a closed domain. Pods below a ``partition`` are
+not outdated.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from zonewise.api.meta import LabelSelector, Object
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.values import times
-from zonewise.disruption.domain_counts import DomainCounts, PodPlace, identity
-from zonewise.disruption.grouping import ELSEWHERE
+from zonewise.disruption.domain_counts import CountedPod, DomainCounts, identity
+from zonewise.disruption.grouping import NO_DOMAIN
 from zonewise.disruption.owners import DAEMON_SET, STATEFUL_SET, Owners
 
 DEPLOYMENT = "Deployment"
-KINDS = (DEPLOYMENT, STATEFUL_SET, DAEMON_SET)
+WORKLOAD_KINDS = (DEPLOYMENT, STATEFUL_SET, DAEMON_SET)
 ON_DELETE = "OnDelete"
 BROKEN_SECONDS = 60.0
-GONE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledWorkload:
-    """What a rollout needs of a workload."""
+    """What a rollout reads of a workload."""
 
     kind: str
     namespace: str
     name: str
     uid: str = ""
     selector: LabelSelector | None = None
-    seen: bool = True
-    """Whether its controller has seen its latest change, and made the new revision."""
+    observed: bool = True
+    """Whether its controller has observed its latest change, and created the new revision."""
     catching_up: bool = False
     """Whether its controller counts pods of an old revision; its cache may be newer than ours."""
     on_delete: bool = False
@@ -49,30 +49,30 @@ class RolledWorkload:
     update_revision: str = ""
 
     @property
-    def evicted(self) -> bool:
-        """Whether its pods are evicted for it."""
+    def needs_evictions(self) -> bool:
+        """Whether the rollout has to evict its pods."""
         return self.kind != DEPLOYMENT
 
     @property
     def object(self) -> str:
-        """How reasons name it."""
+        """Its name in reasons."""
         return f"{self.kind}/{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledPod:
-    """A pod of the workload: where, of which revision, and in which state."""
+    """A pod of the workload: its domain, revision and state."""
 
     pod: Pod
     domain: str
     ready: bool
     outdated: bool
     unready_since: float | None = None
-    """For one that is outdated and not Ready, on an existing node: since when."""
+    """Since when it is not Ready; None unless it is outdated, on a node that is not lost."""
 
     @property
     def created(self) -> str:
-        """When it was made; such texts sort as the times do."""
+        """Its creation time; such texts sort as the times do."""
         return self.pod.metadata.creation_timestamp or ""
 
     @property
@@ -80,19 +80,19 @@ class RolledPod:
         """Whether it serves no traffic, and the update may be what repairs it."""
         return self.unready_since is not None
 
-    def broken_in(self, now: float) -> float | None:
-        """Seconds until it counts as broken, if it stays as it is; one that is starting is not."""
+    def seconds_until_broken(self, now: float) -> float | None:
+        """Seconds until it counts as broken, if it stays unready; a pod may be starting."""
         return None if self.unready_since is None else self.unready_since + BROKEN_SECONDS - now
 
 
 def workload_of(item: Object) -> RolledWorkload:
-    """Read a Deployment, StatefulSet or DaemonSet, however much of it was decoded."""
+    """The workload that a Deployment, StatefulSet or DaemonSet is, whatever was decoded of it."""
     meta = item.metadata
     spec: Any = getattr(item, "spec", None)
     status: Any = getattr(item, "status", None)
     kind = item.resource.kind
     strategy = getattr(spec, "update_strategy", None)
-    rolling = getattr(strategy, "rolling_update", None)
+    rolling_update = getattr(strategy, "rolling_update", None)
     behind = kind == DEPLOYMENT and status.updated_replicas < status.replicas
     return RolledWorkload(
         kind=kind,
@@ -100,72 +100,80 @@ def workload_of(item: Object) -> RolledWorkload:
         name=meta.name,
         uid=meta.uid,
         selector=spec.selector,
-        seen=status.observed_generation >= meta.generation,
+        observed=status.observed_generation >= meta.generation,
         catching_up=behind,
         on_delete=getattr(strategy, "type", "") == ON_DELETE,
         recreates=getattr(getattr(spec, "strategy", None), "type", "") == "Recreate",
-        partition=getattr(rolling, "partition", None) or 0,
+        partition=getattr(rolling_update, "partition", None) or 0,
         current_revision=getattr(status, "current_revision", ""),
         update_revision=getattr(status, "update_revision", ""),
     )
 
 
-def pods_of(
+def workload_pods(
     workload: RolledWorkload,
     domain_counts: DomainCounts,
     owners: Owners,
     nodes: Mapping[str, Node],
     *,
-    going: Collection[str] = (),
+    evicted: Collection[str] = (),
 ) -> tuple[RolledPod, ...]:
-    """The live pods of a workload by name; ``going`` were evicted a moment ago.
+    """The active pods of a workload by name, without those just ``evicted``.
 
-    A pod that waits for a node is in no domain. It counts only if we replace it.
+    A pod that waits for a node is in no domain. It counts only if the rollout evicts pods.
     """
-    found = []
-    for pod, place in domain_counts.pods.values():
-        if not place.active or identity(pod) in going or not _owned(workload, place, owners):
+    pods = []
+    for pod, counted_pod in domain_counts.pods.values():
+        if (
+            not counted_pod.active
+            or identity(pod) in evicted
+            or not _is_owned(workload, counted_pod, owners)
+        ):
             continue
-        if not place.present and not workload.evicted:
+        if not counted_pod.present and not workload.needs_evictions:
             continue
-        assert place.reference is not None
-        outdated = owners.outdated(place.reference) and _ordinal(workload, pod) >= (
+        assert counted_pod.reference is not None
+        outdated = owners.is_outdated(counted_pod.reference) and _ordinal(workload, pod) >= (
             workload.partition
         )
-        found.append(
+        pods.append(
             RolledPod(
                 pod=pod,
-                domain=place.domain if place.present else ELSEWHERE,
-                ready=place.ready,
+                domain=counted_pod.domain if counted_pod.present else NO_DOMAIN,
+                ready=counted_pod.ready,
                 outdated=outdated,
                 unready_since=None
-                if not outdated or place.ready or _lost(pod, nodes)
+                if not outdated or counted_pod.ready or _is_on_lost_node(pod, nodes)
                 else _unready_since(pod),
             )
         )
-    return tuple(sorted(found, key=lambda one: one.pod.metadata.name))
+    return tuple(sorted(pods, key=lambda rolled_pod: rolled_pod.pod.metadata.name))
 
 
-def _owned(workload: RolledWorkload, place: PodPlace, owners: Owners) -> bool:
-    if place.reference is None:
+def _is_owned(workload: RolledWorkload, counted_pod: CountedPod, owners: Owners) -> bool:
+    if counted_pod.reference is None:
         return False
-    if workload.evicted:
-        return place.reference.uid == workload.uid
-    owner = owners.asking(place.reference)
+    if workload.needs_evictions:
+        return counted_pod.reference.uid == workload.uid
+    owner = owners.find_scale_owner(counted_pod.reference)
     return owner is not None and owner.uid == workload.uid
 
 
 def _ordinal(workload: RolledWorkload, pod: Pod) -> int:
-    number = pod.metadata.name.rpartition("-")[2]
-    if workload.kind != STATEFUL_SET or not (number.isascii() and number.isdigit()):
+    ordinal = pod.metadata.name.rpartition("-")[2]
+    if workload.kind != STATEFUL_SET or not (ordinal.isascii() and ordinal.isdigit()):
         return workload.partition
-    return int(number)
+    return int(ordinal)
 
 
 def _unready_since(pod: Pod) -> float:
     """Since when a pod is not Ready, as far as its status says."""
-    said = [one.last_transition_time for one in pod.status.conditions if one.type == "Ready"]
-    for text in (*said, pod.metadata.creation_timestamp):
+    transition_times = [
+        condition.last_transition_time
+        for condition in pod.status.conditions
+        if condition.type == "Ready"
+    ]
+    for text in (*transition_times, pod.metadata.creation_timestamp):
         try:
             return times.parse(text or "").timestamp()
         except ParseError:
@@ -173,8 +181,8 @@ def _unready_since(pod: Pod) -> float:
     return 0.0
 
 
-def _lost(pod: Pod, nodes: Mapping[str, Node]) -> bool:
+def _is_on_lost_node(pod: Pod, nodes: Mapping[str, Node]) -> bool:
     if not pod.spec.node_name:
         return False
     node = nodes.get(pod.spec.node_name)
-    return node is None or any(taint.key in GONE_TAINTS for taint in node.spec.taints or ())
+    return node is None or any(taint.key in LOST_NODE_TAINTS for taint in node.spec.taints or ())

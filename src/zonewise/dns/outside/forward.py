@@ -12,7 +12,7 @@ the answer is SERVFAIL, or a stale one.
 *Bounded*: so many questions at a time for the servers of each stub domain and for the others, and
 so many clients that wait for them; one more is SERVFAIL at once. Servers that are silent thus keep
 nobody from the others, and no client gets more of either than are left (``zonewise.dns.shares``):
-names that nobody answers hold their place for seconds. The same question of many clients is
+names that nobody answers occupy a slot for seconds. The same question of many clients is
 forwarded once, and counts for the first of them.
 
 *Loops.* A server that leads back to us would turn one question into thousands. Each server is sent
@@ -29,9 +29,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from zonewise.dns.names import ROOT, is_within, labels_of, name_of, parse_domain
-from zonewise.dns.outside.cache import AnswerCache, CacheKey, OutsideAnswer, cache_key
 from zonewise.dns.outside.received import Received
 from zonewise.dns.outside.upstream import Upstream, UpstreamFailed, ask, is_address
+from zonewise.dns.outside.upstream_cache import CacheKey, OutsideAnswer, UpstreamCache, cache_key
 from zonewise.dns.sections import Sections
 from zonewise.dns.shares import FairShares
 from zonewise.dns.slices import LongWork
@@ -68,19 +68,19 @@ class Forwarder:
         servers: Servers,
         *,
         stubs: Mapping[bytes, Sequence[Upstream]] | None = None,
-        cache: AnswerCache | None = None,
+        cache: UpstreamCache | None = None,
         concurrent: int = CONCURRENT,
         waiting: int = WAITING,
         patience: float = PATIENCE,
         deadline: float = DEADLINE,
     ) -> None:
-        self.cache = AnswerCache() if cache is None else cache
-        self.asked = 0
+        self.cache = UpstreamCache() if cache is None else cache
+        self.forwarded = 0
         self.failed = 0
         self.rejected = 0
         self._servers = servers
         self._stubs = dict(stubs or {})
-        self._places = {domain: FairShares(concurrent) for domain in (ROOT, *self._stubs)}
+        self._slots = {domain: FairShares(concurrent) for domain in (ROOT, *self._stubs)}
         self._waiting = FairShares(waiting)
         self._patience = patience
         self._deadline = deadline
@@ -129,16 +129,16 @@ class Forwarder:
         return known
 
     def _begin(self, question: Question, source: str) -> asyncio.Task[Received] | None:
-        """Forward a question that is not forwarded yet, if its source may have another place."""
+        """Forward a question that is not forwarded yet, if its source may have another slot."""
         domain, key = self._domain(question), cache_key(question)
-        places = self._places[domain]
-        if not places.take(source):
+        slots = self._slots[domain]
+        if not slots.take(source):
             return None
-        task = self._open[key] = asyncio.create_task(self._asked(question, domain))
+        task = self._open[key] = asyncio.create_task(self._forward(question, domain))
 
         def ended(_: asyncio.Task[Received]) -> None:
             del self._open[key]
-            places.give_back(source)
+            slots.give_back(source)
 
         task.add_done_callback(ended)
         return task
@@ -161,7 +161,7 @@ class Forwarder:
             task.add_done_callback(self._probing.discard)
 
     def _all(self) -> list[Upstream]:
-        stubs = (one for servers in self._stubs.values() for one in servers)
+        stubs = (upstream for servers in self._stubs.values() for upstream in servers)
         return list(dict.fromkeys((*self._servers(), *stubs)))
 
     async def _probe(self, upstream: Upstream) -> None:
@@ -178,8 +178,8 @@ class Forwarder:
             self.looping.discard(upstream)
             _log.info("an upstream leads back no longer and is used again", upstream=str(upstream))
 
-    async def _asked(self, question: Question, domain: bytes) -> Received:
-        self.asked += 1
+    async def _forward(self, question: Question, domain: bytes) -> Received:
+        self.forwarded += 1
         loop = asyncio.get_running_loop()
         received = await self._race(question, self._order(domain, loop.time()))
         if received.rcode in (Rcode.NOERROR, Rcode.NXDOMAIN):
@@ -199,8 +199,8 @@ class Forwarder:
         """The servers of a domain, the most promising first."""
         stub = self._stubs.get(domain)
         servers: Iterable[Upstream] = self._servers() if stub is None else stub
-        usable = [one for one in servers if one not in self.looping]
-        return sorted(usable, key=lambda one: self._rests.get(one, 0.0) > now)
+        usable = [upstream for upstream in servers if upstream not in self.looping]
+        return sorted(usable, key=lambda upstream: self._rests.get(upstream, 0.0) > now)
 
     async def _race(self, question: Question, servers: Sequence[Upstream]) -> Received:
         """The first good answer; the last bad one if there is none."""
@@ -209,20 +209,20 @@ class Forwarder:
         end = loop.time() + self._deadline
         waiting: set[asyncio.Task[Received]] = set()
         left = [*servers, *servers]
-        asked: dict[asyncio.Task[Received], Upstream] = {}
+        by_task: dict[asyncio.Task[Received], Upstream] = {}
         try:
             while (left or waiting) and loop.time() < end:
                 if left:
                     upstream = left.pop(0)
-                    silent = any(asked[task] == upstream for task in waiting)
-                    if upstream in asked.values() and not silent:
+                    silent = any(by_task[task] == upstream for task in waiting)
+                    if upstream in by_task.values() and not silent:
                         continue
                     task = asyncio.create_task(
                         ask(
                             upstream, question, seconds=max(0.0, end - loop.time()), long=self._long
                         )
                     )
-                    asked[task] = upstream
+                    by_task[task] = upstream
                     waiting.add(task)
                 pause = self._patience if left else end - loop.time()
                 done, waiting = await asyncio.wait(
@@ -230,14 +230,14 @@ class Forwarder:
                 )
                 if not done and left:
                     for task in waiting:
-                        self._rests[asked[task]] = loop.time() + REST
+                        self._rests[by_task[task]] = loop.time() + REST
                 for task in done:
                     if task.exception() is not None:
-                        self._rests[asked[task]] = loop.time() + REST
+                        self._rests[by_task[task]] = loop.time() + REST
                         continue
                     received = task.result()
                     if received.rcode in (Rcode.NOERROR, Rcode.NXDOMAIN):
-                        self._rests.pop(asked[task], None)
+                        self._rests.pop(by_task[task], None)
                         return received
                     worst = received
             return worst
@@ -277,9 +277,9 @@ class ResolvConf:
 
 def read_resolv_conf(text: str) -> tuple[Upstream, ...]:
     """The servers that a ``resolv.conf`` names, each once; what is no address is no server."""
-    found = []
+    servers = []
     for line in text.splitlines():
         words = line.split("#")[0].split(";")[0].split()
         if len(words) >= 2 and words[0] == "nameserver" and is_address(words[1]):
-            found.append(Upstream(words[1]))
-    return tuple(dict.fromkeys(found))
+            servers.append(Upstream(words[1]))
+    return tuple(dict.fromkeys(servers))

@@ -83,7 +83,7 @@ def is_answer(data: bytes, question: Question, identity: int) -> bool:
     end = HEADER + len(question.name)
     try:
         ours = HEADER_LAYOUT.unpack_from(data)
-        asked = QUESTION_LAYOUT.unpack_from(data, end)
+        repeated = QUESTION_LAYOUT.unpack_from(data, end)
     except layout_error:
         return False
     return (
@@ -91,7 +91,7 @@ def is_answer(data: bytes, question: Question, identity: int) -> bool:
         and bool(ours[1] & QR)
         and ours[2] == 1
         and data[HEADER:end].lower() == question.lower
-        and asked == (question.type, question.cls)
+        and repeated == (question.type, question.cls)
     )
 
 
@@ -115,14 +115,14 @@ def reading(data: bytes, question: Question) -> Steps[Received]:
     try:
         for section in (ANSWER, AUTHORITY, ADDITIONAL):
             for _ in range(counts[section]):
-                place = names.end(at)
-                kind, _, ttl, length = RECORD_LAYOUT.unpack_from(data, place)
+                fields = names.end(at)
+                kind, _, ttl, length = RECORD_LAYOUT.unpack_from(data, fields)
                 if kind == RecordType.OPT:
                     if section != ADDITIONAL:
                         raise Malformed("an OPT among answers")
                     high = ttl >> 24
                     break
-                body = place + RECORD_LAYOUT.size
+                body = fields + RECORD_LAYOUT.size
                 at = body + length
                 names.check(kind, body, at)
                 shortest = min(shortest, ttl)
@@ -132,7 +132,7 @@ def reading(data: bytes, question: Question) -> Steps[Received]:
                     denial = int.from_bytes(data[at - 4 : at], "big")
                 taken[section] += 1
                 ends.append(at)
-                ttls.append(place + 4)
+                ttls.append(fields + 4)
                 if not len(ends) % SLICE:
                     yield
     except (layout_error, IndexError):
@@ -200,12 +200,12 @@ class _Names:
             else:
                 raise Malformed("an invalid label")
         pointers, size, end = known[at]
-        for place, label in reversed(path):
+        for offset, label in reversed(path):
             size += label
             if not label:
                 pointers += 1
-                end = place + 2
-            known[place] = (pointers, size, end)
+                end = offset + 2
+            known[offset] = (pointers, size, end)
         self._pointers += pointers
         if size > NAME_LIMIT or pointers > POINTERS or self._pointers > ALL_POINTERS:
             raise Malformed("a name that is too long, or has too many pointers")

@@ -17,7 +17,7 @@ import socket
 from dataclasses import dataclass
 
 from zonewise.api.errors import ConfigError, ZonewiseError
-from zonewise.api.values.numbers import natural
+from zonewise.api.values.numbers import parse_natural
 from zonewise.dns.outside.received import Received, is_answer, read_failure, reading
 from zonewise.dns.sections import Sections
 from zonewise.dns.slices import LongWork, finished
@@ -56,7 +56,7 @@ class Upstream:
             port = rest.removeprefix(":") or port
         elif bare.count(":") == 1:
             host, _, port = bare.partition(":")
-        number = natural(port) or 0
+        number = parse_natural(port) or 0
         if not is_address(host) or not 0 < number < 65_536:
             raise ConfigError(
                 f"{flag} {text[:100]!r} is not the address of a server; write it like 10.0.0.53:53"

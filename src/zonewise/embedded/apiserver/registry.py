@@ -1,8 +1,8 @@
-"""Which kinds this server serves, each with its schema, its rules and where it is stored.
+"""The kinds that this server serves, each with its schema, its strategy and its storage.
 
 Built-in kinds are served from the start; custom ones are added and removed with their definitions.
-Several served kinds may share one storage (versions of a custom resource, the two faces of Events);
-``Served.conversion`` and ``Served.versions`` distinguish them.
+Several served kinds may share one storage (versions of a custom resource, the two groups of
+Events); ``ServedKind.conversion`` and ``ServedKind.versions`` distinguish them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from zonewise.api.errors import StatusCause
 from zonewise.embedded.apiserver.conversion.versions import Versions
-from zonewise.embedded.apiserver.store.entry import prefix
+from zonewise.embedded.apiserver.store.entry import encoded_prefix
 from zonewise.embedded.apiserver.strategy.base import Rules
 from zonewise.embedded.machinery.schema.kinds import Kind
 
@@ -26,58 +26,60 @@ Obj = dict[str, Any]
 _VERSION = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?")
 
 
-class Structure(Protocol):
-    """What a structural schema says of a custom resource beyond its field types."""
+class CustomValidation(Protocol):
+    """Validation of a custom resource by its structural schema, beyond field types."""
 
-    def faults(self, obj: Obj, old: Obj | None) -> list[StatusCause]:
-        """What is wrong with an object, or with its change from ``old``."""
+    def validate(self, obj: Obj, old: Obj | None) -> list[StatusCause]:
+        """The errors in an object, or in its change from ``old``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """How a served version differs from the stored one; both ways change the object in place."""
+    """Conversion between a served version and the stored one; both change the object in place."""
 
-    stored_as: str  # the apiVersion objects are kept in
+    stored_as: str  # apiVersion of stored objects
     to_storage: Callable[[Obj], None]
     from_storage: Callable[[Obj], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Served:
+class ServedKind:
     """One kind in one version, with its rules."""
 
     kind: Kind
     rules: Rules
     conversion: Conversion | None = None
     versions: Versions | None = None  # of a custom resource that has several
-    structure: Structure | None = None
+    custom_validation: CustomValidation | None = None
     deprecation: str = ""  # the warning for its users
-    table: Mapping[str, Any] | None = None  # a custom version, whose columns are JSON paths
+    definition_version: Mapping[str, Any] | None = (
+        None  # of a custom kind: the version in its definition
+    )
 
     @property
     def storage(self) -> str:
-        """Where its objects are kept: "group/plural", shared by all versions."""
+        """The storage of its objects: "group/plural", shared by all versions."""
         return self.kind.storage
 
     @property
     def custom(self) -> bool:
-        """Whether a CustomResourceDefinition made it."""
+        """Whether it comes from a CustomResourceDefinition."""
         return self.kind.custom
 
     @cached_property
-    def refills(self) -> bool:
-        """Whether what is stored may lack a default that its definition has got since."""
-        return self.custom and b'"default":' in msgspec.json.encode(self.kind.schema)
+    def fills_defaults_on_read(self) -> bool:
+        """Whether stored objects may lack a default that was added to the definition later."""
+        return self.custom and b'"default":' in msgspec.json.encode(self.kind.openapi_schema)
 
     @cached_property
     def prefix(self) -> bytes:
         """How every encoded object of this kind begins."""
         resource = self.kind.resource
-        return prefix(resource.kind, resource.api_version)
+        return encoded_prefix(resource.kind, resource.api_version)
 
     @property
-    def stored(self) -> bool:
-        """Whether its objects are written in just this version."""
+    def is_storage_version(self) -> bool:
+        """Whether its objects are stored in this version."""
         if self.versions is not None:
             return self.versions.stored_as == self.kind.resource.api_version
         return self.conversion is None
@@ -86,56 +88,56 @@ class Served:
 class Registry:
     """The served kinds by path and by kind."""
 
-    def __init__(self, served: Iterable[Served]) -> None:
-        self._paths: dict[tuple[str, str, str], Served] = {}
-        self._kinds: dict[tuple[str, str, str], Served] = {}
+    def __init__(self, served: Iterable[ServedKind]) -> None:
+        self._paths: dict[tuple[str, str, str], ServedKind] = {}
+        self._kinds: dict[tuple[str, str, str], ServedKind] = {}
         self._listeners: list[Callable[[], None]] = []
-        for one in served:
-            self._put(one)
+        for served_kind in served:
+            self._add(served_kind)
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ServedKind]:
         return iter(self._paths.values())
 
-    def at(self, group: str, version: str, plural: str) -> Served | None:
-        """The kind a path names."""
+    def by_path(self, group: str, version: str, plural: str) -> ServedKind | None:
+        """The kind of a path."""
         return self._paths.get((group, version, plural))
 
-    def of(self, api_version: str, kind: str) -> Served | None:
-        """The kind an object or a reference names."""
+    def by_kind(self, api_version: str, kind: str) -> ServedKind | None:
+        """The kind of an object or a reference."""
         group, _, version = api_version.rpartition("/")
         return self._kinds.get((group, version, kind))
 
-    def storages(self) -> dict[str, Served]:
+    def storages(self) -> dict[str, ServedKind]:
         """One served kind for each storage."""
-        found: dict[str, Served] = {}
-        for one in self._paths.values():
-            if one.stored or one.storage not in found:
-                found[one.storage] = one
-        return found
+        by_storage: dict[str, ServedKind] = {}
+        for served in self._paths.values():
+            if served.is_storage_version or served.storage not in by_storage:
+                by_storage[served.storage] = served
+        return by_storage
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after kinds were added or removed."""
         self._listeners.append(listener)
 
-    def replace(self, gone: Iterable[Served], come: Iterable[Served]) -> None:
-        """Take kinds away and add others in one step."""
-        for one in gone:
-            resource = one.kind.resource
+    def replace(self, removed: Iterable[ServedKind], added: Iterable[ServedKind]) -> None:
+        """Remove kinds and add others in one step."""
+        for served in removed:
+            resource = served.kind.resource
             self._paths.pop((resource.group, resource.version, resource.plural), None)
             self._kinds.pop((resource.group, resource.version, resource.kind), None)
-        for one in come:
-            self._put(one)
+        for served in added:
+            self._add(served)
         for listener in self._listeners:
             listener()
 
-    def _put(self, one: Served) -> None:
-        resource = one.kind.resource
-        self._paths[resource.group, resource.version, resource.plural] = one
-        self._kinds[resource.group, resource.version, resource.kind] = one
+    def _add(self, served: ServedKind) -> None:
+        resource = served.kind.resource
+        self._paths[resource.group, resource.version, resource.plural] = served
+        self._kinds[resource.group, resource.version, resource.kind] = served
 
 
 def version_rank(version: str) -> tuple[int, int, int, str]:
-    """Sorts versions best first; what does not look like one is last, by name."""
+    """The sort key of versions, best first; names of another form are last."""
     match = _VERSION.fullmatch(version)
     if match is None:
         return 3, 0, 0, version

@@ -1,9 +1,9 @@
-"""The embedded API server, put together.
+"""The embedded API server, composed of its parts.
 
 ``ApiServer`` is a cluster's API in this process: ``handle`` answers calls, ``start`` also serves
-them over HTTPS. It owns its data folder, brings up what a fresh cluster has (namespaces, roles,
-priority classes), and runs the few controllers without which an API server is not one: garbage
-collection, namespace lifecycle, custom resource definitions.
+them over HTTPS. It owns its data folder, creates what a new cluster has (namespaces, roles,
+priority classes), and runs the controllers that an API server needs: garbage collection, namespace
+lifecycle, custom resource definitions.
 """
 
 from __future__ import annotations
@@ -35,56 +35,58 @@ from zonewise.embedded.apiserver.auth.tokens import Tokens
 from zonewise.embedded.apiserver.codec import bodies
 from zonewise.embedded.apiserver.codec.output import Form, Forms
 from zonewise.embedded.apiserver.codec.printer_columns import custom_printer
-from zonewise.embedded.apiserver.codec.printers import printer_of
-from zonewise.embedded.apiserver.codec.table import Table
-from zonewise.embedded.apiserver.controllers.custom_resources import Customs
-from zonewise.embedded.apiserver.controllers.housekeeping import keep_house
+from zonewise.embedded.apiserver.codec.table import Table, printer_of
+from zonewise.embedded.apiserver.controllers.builtin import start_controllers
+from zonewise.embedded.apiserver.controllers.custom_resources import CustomResources
 from zonewise.embedded.apiserver.controllers.internal_writes import InternalWrites
 from zonewise.embedded.apiserver.controllers.kubernetes_service import publish
 from zonewise.embedded.apiserver.controllers.quota_status import QuotaStatus
 from zonewise.embedded.apiserver.discovery.nonresource import NonResource
-from zonewise.embedded.apiserver.handlers.component_statuses import COMPONENT_STATUSES, components
+from zonewise.embedded.apiserver.handlers.component_statuses import (
+    COMPONENT_STATUSES,
+    component_statuses,
+)
 from zonewise.embedded.apiserver.handlers.deleting import Deleter
 from zonewise.embedded.apiserver.handlers.eviction import Evictions
 from zonewise.embedded.apiserver.handlers.patching import Patcher
 from zonewise.embedded.apiserver.handlers.reading import Reader
 from zonewise.embedded.apiserver.handlers.reviews import Reviews
-from zonewise.embedded.apiserver.handlers.router import Counted, Router, Verb
+from zonewise.embedded.apiserver.handlers.router import RequestCountKey, Router, Verb
 from zonewise.embedded.apiserver.handlers.subresources import Subresources
-from zonewise.embedded.apiserver.handlers.verbs import Verbs, not_here
+from zonewise.embedded.apiserver.handlers.verbs import Verbs, answer_not_implemented
 from zonewise.embedded.apiserver.handlers.writing import Writer
 from zonewise.embedded.apiserver.http.local_transport import LocalTransport
 from zonewise.embedded.apiserver.http.server import HttpServer, RequestLimits
-from zonewise.embedded.apiserver.registry import Conversion, Registry, Served
+from zonewise.embedded.apiserver.registry import Conversion, Registry, ServedKind
 from zonewise.embedded.apiserver.request.call import Answer, Call, User
 from zonewise.embedded.apiserver.request.paths import Target
 from zonewise.embedded.apiserver.store.history import StoreEvent
 from zonewise.embedded.apiserver.store.state import State
 from zonewise.embedded.apiserver.strategy.catalog import Catalog
 from zonewise.embedded.apiserver.strategy.network.allocation import Allocation
-from zonewise.embedded.apiserver.webhooks.caller import Caller, Services
-from zonewise.embedded.machinery.decoding.conversions import WAYS
+from zonewise.embedded.apiserver.webhooks.caller import ServiceResolver, WebhookCaller
+from zonewise.embedded.machinery.decoding.conversions import STORAGE_CONVERSIONS
 from zonewise.embedded.machinery.schema.definitions import read_table
 from zonewise.embedded.machinery.schema.kinds import Kind, served_kinds
-from zonewise.embedded.machinery.schema.types import Type
+from zonewise.embedded.machinery.schema.schema import Schema
 from zonewise.runtime.client.client import Client
 
 Obj = dict[str, Any]
 
-NOT_HERE: Mapping[str, Verb] = dict.fromkeys(
-    ("create", "delete", "get", "patch", "update"), not_here
+NOT_IMPLEMENTED: Mapping[str, Verb] = dict.fromkeys(
+    ("create", "delete", "get", "patch", "update"), answer_not_implemented
 )
 OWNER = User("zonewise-owner", (MASTERS, AUTHENTICATED))
 SYSTEM = User("system:apiserver", (MASTERS, AUTHENTICATED))
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 DUAL_STACK = ("10.96.0.0/16", "fd00:10:96::/112")
-"""Both families: with the kubelets' own networks, every kind of Service works here."""
+"""Both families: with the kubelets' own networks, every type of Service works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What may be chosen about a server."""
+    """The settings of a server."""
 
     gates: FeatureGates = field(default_factory=FeatureGates)
     service_networks: tuple[str, ...] = ("10.96.0.0/16",)
@@ -110,33 +112,35 @@ class ApiServer:
         self._rng = rng
         self.host = host
         self.state = State.open(folder, clock=clock, inline=inline)
-        self.identity = Identity(folder, host=host, now=self._moment())
+        self.identity = Identity(folder, host=host, now=self._current_time())
         self._allocation = Allocation(settings.service_networks, rng)
         self.authorizer = Authorizer()
         catalog = Catalog(allocation=self._allocation, authorizer=self.authorizer)
-        self.registry = Registry(_builtin(catalog))
-        tokens = Tokens(self.identity.token_key, clock=clock, new_id=self._uid)
+        self.registry = Registry(_builtin_kinds(catalog))
+        tokens = Tokens(self.identity.token_key, clock=clock, new_id=self._new_uid)
         self.authenticator = Authenticator(
             tokens=tokens,
             owners={self.identity.owner_token: OWNER},
-            look=self._look,
+            get_object=self._get_object,
             clock=clock,
         )
-        plugins = Plugins(self._look, self._every, rng.choice)
-        self._caller = Caller(Services(self._look, self._slices, rng.choice))
+        plugins = Plugins(self._get_object, self._list_objects, rng.choice)
+        self._caller = WebhookCaller(
+            ServiceResolver(self._get_object, self._list_slices, rng.choice)
+        )
         self.webhooks = Webhooks(
             state=self.state,
             registry=self.registry,
             caller=self._caller,
-            new_uid=self._uid,
+            new_uid=self._new_uid,
         )
-        ranges = LimitRanges(self._every)
+        ranges = LimitRanges(self._list_objects)
         self._quotas = Quotas(state=self.state, registry=self.registry, clock=clock)
         self.admission = admission = Admission(
-            (*plugins.mutating, ranges.give),
+            (*plugins.mutating, ranges.apply_defaults),
             (*plugins.validating, ranges.check, self._quotas.admit),
             self.webhooks,
-            wait=plugins.default_account,
+            wait=plugins.wait_for_default_account,
         )
         self.writer = Writer(
             registry=self.registry,
@@ -144,25 +148,25 @@ class ApiServer:
             admission=admission,
             gates=settings.gates,
             now=self._now,
-            new_uid=self._uid,
+            new_uid=self._new_uid,
             choose=rng.choice,
         )
         self.deleter = Deleter(state=self.state, admission=admission, writer=self.writer)
         self.running = False
-        """Whether a scheduler and controllers work with this server."""
+        """Whether a scheduler and controllers run with this server."""
         reader = Reader(
             state=self.state,
             forms=Forms(self._table),
             rng=rng,
             computed={
-                COMPONENT_STATUSES: lambda: components(
+                COMPONENT_STATUSES: lambda: component_statuses(
                     failure=self.state.failure, running=self.running
                 )
             },
         )
         patcher = Patcher(self.writer)
         verbs = Verbs(reader=reader, writer=self.writer, patcher=patcher, deleter=self.deleter)
-        below = Subresources(
+        subresources = Subresources(
             state=self.state,
             registry=self.registry,
             reader=reader,
@@ -177,37 +181,36 @@ class ApiServer:
             deleter=self.deleter,
             system=SYSTEM,
         )
-        requests: Counter[Counted] = Counter()
+        requests: Counter[RequestCountKey] = Counter()
         self.router = Router(
             registry=self.registry,
             authorizer=self.authorizer,
-            verbs=verbs.table,
+            verbs=verbs.by_verb,
             subresources={
                 ("*", "status"): verbs.status,
-                ("*", "scale"): below.scale,
-                ("/namespaces", "finalize"): {"update": below.finalize},
-                ("/pods", "attach"): NOT_HERE,
-                ("/pods", "binding"): {"create": below.bind},
-                ("/pods", "ephemeralcontainers"): below.whole("ephemeralcontainers"),
+                ("*", "scale"): subresources.scale,
+                ("/namespaces", "finalize"): {"update": subresources.finalize},
+                ("/pods", "attach"): NOT_IMPLEMENTED,
+                ("/pods", "binding"): {"create": subresources.bind},
+                ("/pods", "ephemeralcontainers"): subresources.object_verbs("ephemeralcontainers"),
                 ("/pods", "eviction"): {"create": evictions.evict},
-                ("/pods", "exec"): NOT_HERE,
-                ("/pods", "log"): {"get": below.log},
-                ("/pods", "portforward"): NOT_HERE,
-                ("/pods", "proxy"): NOT_HERE,
-                ("/pods", "resize"): below.whole("resize"),
-                ("/services", "proxy"): NOT_HERE,
-                ("/nodes", "proxy"): NOT_HERE,
-                ("/serviceaccounts", "token"): {"create": below.token},
-                ("certificates.k8s.io/certificatesigningrequests", "approval"): below.whole(
-                    "approval"
-                ),
+                ("/pods", "exec"): NOT_IMPLEMENTED,
+                ("/pods", "log"): {"get": subresources.log},
+                ("/pods", "portforward"): NOT_IMPLEMENTED,
+                ("/pods", "proxy"): NOT_IMPLEMENTED,
+                ("/pods", "resize"): subresources.object_verbs("resize"),
+                ("/services", "proxy"): NOT_IMPLEMENTED,
+                ("/nodes", "proxy"): NOT_IMPLEMENTED,
+                ("/serviceaccounts", "token"): {"create": subresources.token},
+                (
+                    "certificates.k8s.io/certificatesigningrequests",
+                    "approval",
+                ): subresources.object_verbs("approval"),
             },
-            questions={
-                "/bindings": below.bind_by_name,
+            unstored={
+                "/bindings": subresources.bind_by_name,
                 **Reviews(
-                    authorizer=self.authorizer,
-                    authenticator=self.authenticator,
-                    writer=self.writer,
+                    authorizer=self.authorizer, authenticator=self.authenticator, writer=self.writer
                 ).verbs,
             },
             pages=NonResource(
@@ -216,7 +219,7 @@ class ApiServer:
                 tokens=tokens,
                 address="",
                 requests=requests,
-            ).page,
+            ).answer,
             requests=requests,
         )
         self._http: HttpServer | None = None
@@ -225,10 +228,10 @@ class ApiServer:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._second = (0, "")
-        self._listed: dict[str, list[Obj]] = {}
+        self._object_lists: dict[str, list[Obj]] = {}
         for kind in ROLE_KINDS:
             for entry in self.state.list(kind).entries:
-                self._grant(kind, entry.namespace, entry.name, entry.raw)
+                self._update_permissions(kind, entry.namespace, entry.name, entry.raw)
         self._allocating = catalog.allocating()
         for kind, rules in self._allocating.items():
             for entry in self.state.list(kind).entries:
@@ -241,14 +244,14 @@ class ApiServer:
         return await self.router.handle(call)
 
     async def boot(self) -> None:
-        """Bring up what a fresh cluster has."""
+        """Create what a new cluster has."""
         namespaces: list[Obj] = [
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             for name in NAMESPACES
         ]
-        given: list[Obj] = msgspec.json.decode(read_table("bootstrap.json"))["objects"]
-        for together in (namespaces, given):  # written at once, they share a commit
-            await asyncio.gather(*map(self._ensure, together))
+        bootstrap_objects: list[Obj] = msgspec.json.decode(read_table("bootstrap.json"))["objects"]
+        for batch in (namespaces, bootstrap_objects):  # written concurrently, they share a commit
+            await asyncio.gather(*map(self._ensure, batch))
         await self._ensure(
             {
                 "apiVersion": "networking.k8s.io/v1",
@@ -267,19 +270,19 @@ class ApiServer:
                     "labels": {"component": "apiserver", "provider": "kubernetes"},
                 },
                 "spec": {
-                    "clusterIP": self._allocation.first(),
+                    "clusterIP": self._allocation.api_server_address(),
                     "ports": [{"name": "https", "port": 443, "targetPort": 6443}],
                 },
             }
         )
 
     async def start(self, port: int = 0) -> str:
-        """Boot, serve over HTTPS and write the kubeconfig; the address.
+        """Boot, serve over HTTPS and write the kubeconfig; returns the address.
 
-        Where the port is taken, ``OSError`` is raised and another may be tried.
+        Raises ``OSError`` if the port is taken; another may be tried.
         """
         if not self._tasks:
-            await self.live()
+            await self.start_local()
         self._http = HttpServer(
             self.handle, self.authenticator.authenticate, self.identity.tls(), self._settings.limits
         )
@@ -290,10 +293,10 @@ class ApiServer:
         self.identity.write_kubeconfig(address)
         return address
 
-    async def live(self) -> None:
-        """Boot and keep house, for callers in this process alone."""
+    async def start_local(self) -> None:
+        """Boot and start the controllers, for callers in this process only."""
         await self.boot()
-        customs = Customs(
+        custom_resources = CustomResources(
             state=self.state,
             registry=self.registry,
             writer=self.writer,
@@ -301,7 +304,7 @@ class ApiServer:
             metadata=self._object_meta,
             user=SYSTEM,
             caller=self._caller,
-            new_uid=self._uid,
+            new_uid=self._new_uid,
         )
         writes = InternalWrites(
             state=self.state,
@@ -310,12 +313,14 @@ class ApiServer:
             deleter=self.deleter,
             user=SYSTEM,
         )
-        self._tasks = keep_house(writes, authority=self.identity.authority_pem, clock=self._clock)
-        self._tasks.append(asyncio.create_task(customs.run(), name="definitions"))
+        self._tasks = start_controllers(
+            writes, authority=self.identity.authority_pem, clock=self._clock
+        )
+        self._tasks.append(asyncio.create_task(custom_resources.run(), name="definitions"))
         self._tasks.append(self._quotas.start())
 
     def connect(self, name: str) -> Client:
-        """A client inside this process for a part of the cluster with this name."""
+        """A client in this process for the component with this name."""
         user = User(f"system:{name}", (MASTERS, AUTHENTICATED))
         return Client(LocalTransport(self.handle, user), field_manager=name)
 
@@ -330,7 +335,7 @@ class ApiServer:
         await self.state.close()
 
     async def _ensure(self, obj: Obj) -> None:
-        served = self.registry.of(obj["apiVersion"], obj["kind"])
+        served = self.registry.by_kind(obj["apiVersion"], obj["kind"])
         if served is None:
             return
         meta = obj["metadata"]
@@ -347,27 +352,27 @@ class ApiServer:
 
     def _observe(self, kind: str, event: StoreEvent) -> None:
         entry = event.entry
-        self._listed.pop(kind, None)
+        self._object_lists.pop(kind, None)
         if kind in ROLE_KINDS:
             raw = None if event.type == "DELETED" else entry.raw
-            self._grant(kind, entry.namespace, entry.name, raw)
+            self._update_permissions(kind, entry.namespace, entry.name, raw)
         elif rules := self._allocating.get(kind):
             obj = None if event.type == "DELETED" else bodies.decode_stored(entry.raw)
             rules.settled(entry.namespace, entry.name, obj)
 
-    def _grant(self, kind: str, namespace: str, name: str, raw: bytes | None) -> None:
+    def _update_permissions(self, kind: str, namespace: str, name: str, raw: bytes | None) -> None:
         obj = bodies.decode_stored(raw) if raw is not None else None
         if kind.endswith("roles"):
             self.authorizer.put_role(namespace, name, obj)
         else:
             self.authorizer.put_binding(namespace, name, obj)
 
-    def _object_meta(self) -> Type:
-        served = self.registry.at("", "v1", "namespaces")
+    def _object_meta(self) -> Schema:
+        served = self.registry.by_path("", "v1", "namespaces")
         assert served is not None
-        return served.kind.type.fields["metadata"]
+        return served.kind.schema.fields["metadata"]
 
-    def _table(self, served: Served, include: str, version: str) -> Form:
+    def _table(self, served: ServedKind, include: str, version: str) -> Form:
         return Table(
             served,
             include,
@@ -377,26 +382,28 @@ class ApiServer:
             self._now,
         )
 
-    def _look(self, storage: str, namespace: str, name: str) -> Obj | None:
+    def _get_object(self, storage: str, namespace: str, name: str) -> Obj | None:
         entry = self.state.latest(storage, namespace, name)
         return bodies.decode_stored(entry.raw) if entry else None
 
-    def _every(self, storage: str) -> Iterable[Obj]:
+    def _list_objects(self, storage: str) -> Iterable[Obj]:
         """All objects of one of the few kinds that defaults come from; read-only."""
-        found = self._listed.get(storage)
-        if found is None:
+        objects = self._object_lists.get(storage)
+        if objects is None:
             entries = self.state.list(storage).entries
-            found = self._listed[storage] = [bodies.decode_stored(entry.raw) for entry in entries]
-        return found
+            objects = self._object_lists[storage] = [
+                bodies.decode_stored(entry.raw) for entry in entries
+            ]
+        return objects
 
-    def _slices(self, namespace: str, service: str) -> Iterable[Obj]:
+    def _list_slices(self, namespace: str, service_name: str) -> Iterable[Obj]:
         return [
             bodies.decode_stored(entry.raw)
             for entry in self.state.list("discovery.k8s.io/endpointslices", namespace).entries
-            if entry.labels.get("kubernetes.io/service-name") == service
+            if entry.labels.get("kubernetes.io/service-name") == service_name
         ]
 
-    def _moment(self) -> dt.datetime:
+    def _current_time(self) -> dt.datetime:
         return times.from_epoch(self._clock())
 
     def _now(self) -> str:
@@ -405,7 +412,7 @@ class ApiServer:
             self._second = (second, times.format_time(times.from_epoch(second)))
         return self._second[1]
 
-    def _uid(self) -> str:
+    def _new_uid(self) -> str:
         return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
 
@@ -421,32 +428,32 @@ ROLE_KINDS = tuple(
 )
 
 
-def _builtin(catalog: Catalog) -> list[Served]:
+def _builtin_kinds(catalog: Catalog) -> list[ServedKind]:
     kinds = served_kinds()
     stored = {
         kind.storage: kind.resource.api_version
         for kind in reversed(kinds)
-        if _address(kind) not in WAYS
+        if _path_of(kind) not in STORAGE_CONVERSIONS
     }
     return [
-        Served(
+        ServedKind(
             kind=kind,
             rules=catalog.of(f"{kind.resource.group}/{kind.resource.plural}"),
-            conversion=_conversion(kind, stored[kind.storage]),
-            deprecation=DEPRECATED.get(_address(kind), ""),
+            conversion=_storage_conversion(kind, stored[kind.storage]),
+            deprecation=DEPRECATED.get(_path_of(kind), ""),
         )
         for kind in kinds
     ]
 
 
-def _conversion(kind: Kind, stored_as: str) -> Conversion | None:
-    ways = WAYS.get(_address(kind))
-    if ways is None:
+def _storage_conversion(kind: Kind, stored_as: str) -> Conversion | None:
+    conversion = STORAGE_CONVERSIONS.get(_path_of(kind))
+    if conversion is None:
         return None
     return Conversion(
-        stored_as=stored_as, to_storage=ways.to_storage, from_storage=ways.from_storage
+        stored_as=stored_as, to_storage=conversion.to_storage, from_storage=conversion.from_storage
     )
 
 
-def _address(kind: Kind) -> tuple[str, str, str]:
+def _path_of(kind: Kind) -> tuple[str, str, str]:
     return kind.resource.group, kind.resource.version, kind.resource.plural

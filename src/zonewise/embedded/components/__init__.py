@@ -1,1 +1,1 @@
-"""Kubernetes' own parts, each working on any API server."""
+"""The components of Kubernetes itself; each works against any API server."""

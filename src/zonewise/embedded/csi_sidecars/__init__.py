@@ -1,6 +1,8 @@
-"""What surrounds a CSI driver in a real cluster, for the embedded one.
+"""The sidecars of a CSI driver and the kubelet's part of CSI, for the embedded cluster.
 
-There external sidecars provision, resize and snapshot, the node registrar announces the driver and
-the kubelet mounts for pods; here ``provisioner``, ``registration`` and ``pod_mounts`` do, and
-``snapshot_definitions`` are the custom resources they need.
+On a real cluster the official sidecars and the kubelet do this work. ``provisioner`` creates and
+deletes volumes for claims (``volumes`` has its requests, ``sources`` what a claim is filled from),
+``resizer`` grows them, ``snapshotter`` takes snapshots, ``capacity`` publishes free capacity;
+``sidecars`` runs these for a driver. ``registration`` registers the driver on nodes, ``pod_mounts``
+mounts volumes for pods. They work on any API server, with any driver behind a ``CsiClient``.
 """

@@ -3,14 +3,14 @@
 ::
 
     <folder>/<node>/kubelet/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount     a pod's volume
-                                                          .../<volume>/vol_data.json  whose it is
+                                                          .../<volume>/vol_data.json  its record
     <folder>/<node>/kubelet/plugins/kubernetes.io/csi/<driver>/<hash>/globalmount   staged
 
 Beside each target is a record of what is mounted. It is written before the driver is called and
 removed after the driver has unmounted everything, so the next start after a kill finds all that is
 left: volumes of deleted pods are unmounted, those of running pods mounted again where they are not.
 Only the last pod of a node unstages a volume; a volume is worked on once at a time per node. A node
-that has failed does nothing: what it had mounted stays until it is back, or another is let in.
+that has failed does nothing: what it had mounted stays until it is back.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pathlib import Path
 from zonewise.api.errors import NotFound, ZonewiseError
 from zonewise.api.meta import Key
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import finished
+from zonewise.api.objects.pod_state import is_pod_finished
 from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim
+from zonewise.csi.errors import CsiError
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import CsiError
 from zonewise.csi.transport.client import CsiClient
 from zonewise.csi.transport.methods import (
     NODE_EXPAND_VOLUME,
@@ -37,18 +37,22 @@ from zonewise.csi.transport.methods import (
     NODE_UNPUBLISH_VOLUME,
     NODE_UNSTAGE_VOLUME,
 )
-from zonewise.embedded.csi_sidecars.provisioner.driver import secrets
-from zonewise.embedded.csi_sidecars.provisioner.resizer import PENDING
-from zonewise.embedded.csi_sidecars.provisioner.resizer import finished as resize_finished
-from zonewise.embedded.csi_sidecars.provisioner.volumes import bytes_of, capabilities, size_text
-from zonewise.runtime.controller.components import ComponentContext
+from zonewise.embedded.csi_sidecars.driver import read_secret
+from zonewise.embedded.csi_sidecars.resizer import FS_RESIZE_PENDING
+from zonewise.embedded.csi_sidecars.resizer import finished_status as resize_finished
+from zonewise.embedded.csi_sidecars.volumes import (
+    bytes_of,
+    format_size,
+    volume_capabilities,
+)
 from zonewise.runtime.controller.controller import Controller, own_key, run_all
 from zonewise.runtime.process.logs import logger
+from zonewise.runtime.program.context import ControllerContext
 
-NOTE = "vol_data.json"
-PLUGIN = "kubernetes.io~csi"
+RECORD_FILE = "vol_data.json"
+PLUGIN_FOLDER = "kubernetes.io~csi"
 PROVISIONER = "volume.kubernetes.io/storage-provisioner"
-AGAIN = 2.0
+RETRY_SECONDS = 2.0
 BY_UID = "pods/uid"
 BY_CLAIM = "pods/claim"
 
@@ -56,47 +60,49 @@ _log = logger("kubelets")
 
 
 class PodMounts:
-    """The volumes of one driver; ``clients`` gives the driver as it is on a node.
+    """The volumes of one driver; ``clients`` returns the client of a node's driver.
 
-    ``alive`` says whether a node works at all.
+    ``is_alive`` tells whether a node works at all.
     """
 
     def __init__(
         self,
-        context: ComponentContext,
+        context: ControllerContext,
         folder: Path,
         driver: str,
         clients: Callable[[str], CsiClient],
-        alive: Callable[[str], bool] = lambda _: True,
+        is_alive: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._context = context
-        self._alive = alive
+        self._is_alive = is_alive
         self._folder = folder
         self._driver = driver
         self._clients = clients
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
-        self._stuck: dict[Key, str] = {}
-        self._controller: Controller[Key] = Controller(
-            "volumes of pods", self._sync, cache=context.cache, workers=8, rng=context.rng
+        self._reported_errors: dict[Key, str] = {}
+        self._controller: Controller[Key] = context.controller(
+            "volumes of pods", self._sync, workers=8
         )
-        self._growing: Controller[Key] = Controller(
-            "growing volumes", self._grow, cache=context.cache, rng=context.rng
+        self._expand_controller: Controller[Key] = context.controller(
+            "growing volumes", self._sync_claim
         )
         self._pods = self._controller.watches(
-            Pod, _place, when=_matters, indexes={BY_UID: _uid, BY_CLAIM: _claim_keys}
+            Pod, _mount_key, when=_is_relevant, indexes={BY_UID: _pod_uid, BY_CLAIM: _claim_keys}
         )
-        self._claims = self._growing.watches(PersistentVolumeClaim, own_key, when=_pending)
-        self._volumes = self._growing.watches(PersistentVolume, lambda _: ())
+        self._claims = self._expand_controller.watches(
+            PersistentVolumeClaim, own_key, when=_awaits_node_expansion
+        )
+        self._volumes = self._expand_controller.watches(PersistentVolume, lambda _: ())
 
     async def run(self) -> None:
-        """Follow pods that end or vanish, until cancelled."""
-        for node, uid, _ in self._noted():
+        """Follow pods that end or are deleted, until cancelled."""
+        for node, uid, _ in self._recorded_mounts():
             self._controller.enqueue((node, uid))
-        await run_all(self._controller.run(), self._growing.run())
+        await run_all(self._controller.run(), self._expand_controller.run())
 
     async def mount(self, pod: Pod) -> str:
-        """Mount the volumes of a pod on its node; says why not yet, empty if they are mounted."""
-        for name, read_only in _claims(pod):
+        """Mount the volumes of a pod on its node; returns why not yet, empty if they are."""
+        for name, read_only in _claims_of(pod):
             claim = self._claims.get((pod.metadata.namespace, name))
             if claim is None:
                 continue
@@ -111,22 +117,22 @@ class PodMounts:
                 await self._mount(pod, volume, read_only=read_only)
             except (ZonewiseError, OSError) as error:
                 return f'MountVolume.SetUp failed for volume "{volume.metadata.name}": {error}'
-            if _pending(None, claim):
-                # A volume that cannot grow yet is of use as it is.
-                self._growing.enqueue(claim.key)
+            if _awaits_node_expansion(None, claim):
+                # A volume that cannot be expanded yet can be used as it is.
+                self._expand_controller.enqueue(claim.key)
         return ""
 
     async def unmount(self, node: str, uid: str) -> None:
-        """Unmount what a pod had; raises if that is not possible yet."""
-        root = self._pod(node, uid)
-        for folder in sorted((root / "volumes" / PLUGIN).glob("*")):
+        """Unmount the volumes of a pod; raises if that is not possible yet."""
+        root = self._pod_folder(node, uid)
+        for folder in sorted((root / "volumes" / PLUGIN_FOLDER).glob("*")):
             async with self._lock(node, folder.name):
                 await self._unmount(node, folder)
-        _drop(root / "volumes" / PLUGIN, root / "volumes", root)
+        _remove_empty(root / "volumes" / PLUGIN_FOLDER, root / "volumes", root)
 
     async def close(self) -> None:
         """Unmount everything; the next start mounts again what running pods need."""
-        for node, uid in sorted({(node, uid) for node, uid, _ in self._noted()}):
+        for node, uid in sorted({(node, uid) for node, uid, _ in self._recorded_mounts()}):
             try:
                 await self.unmount(node, uid)
             except (ZonewiseError, OSError) as error:
@@ -136,9 +142,9 @@ class PodMounts:
         source = volume.spec.csi
         assert source is not None
         node, name = pod.spec.node_name, volume.metadata.name
-        folder = self._pod(node, pod.metadata.uid) / "volumes" / PLUGIN / name
+        folder = self._pod_folder(node, pod.metadata.uid) / "volumes" / PLUGIN_FOLDER / name
         staging = self._staging(node, source.volume_handle)
-        capability = capabilities(
+        capability = volume_capabilities(
             volume.spec.access_modes[:1],
             block=volume.spec.volume_mode == "Block",
             fs_type=source.fs_type,
@@ -148,13 +154,13 @@ class PodMounts:
         client = self._clients(node)
         async with self._lock(node, name):
             folder.mkdir(parents=True, exist_ok=True)
-            note = {
+            record = {
                 "driverName": source.driver,
                 "volumeHandle": source.volume_handle,
                 "specVolID": name,
                 "nodeName": node,
             }
-            (folder / NOTE).write_text(json.dumps(note))
+            (folder / RECORD_FILE).write_text(json.dumps(record))
             staging.parent.mkdir(parents=True, exist_ok=True)
             await client.call(
                 NODE_STAGE_VOLUME,
@@ -163,7 +169,7 @@ class PodMounts:
                     staging_target_path=str(staging),
                     volume_capability=capability,
                     volume_context=source.volume_attributes,
-                    secrets=await secrets(self._context.client, source.node_stage_secret_ref),
+                    secrets=await read_secret(self._context.client, source.node_stage_secret_ref),
                 ),
             )
             await client.call(
@@ -175,16 +181,16 @@ class PodMounts:
                     volume_capability=capability,
                     readonly=read_only or source.read_only,
                     volume_context=source.volume_attributes,
-                    secrets=await secrets(self._context.client, source.node_publish_secret_ref),
+                    secrets=await read_secret(self._context.client, source.node_publish_secret_ref),
                 ),
             )
 
     async def _unmount(self, node: str, folder: Path) -> None:
-        note = folder / NOTE
+        record = folder / RECORD_FILE
         try:
-            handle = json.loads(note.read_text())["volumeHandle"]
+            handle = json.loads(record.read_text())["volumeHandle"]
         except FileNotFoundError:
-            _drop(folder)
+            _remove_empty(folder)
             return
         client = self._clients(node)
         await client.call(
@@ -193,51 +199,51 @@ class PodMounts:
         )
         if not any(
             other.name == folder.name and other != folder
-            for there, _, other in self._noted()
-            if there == node
+            for other_node, _, other in self._recorded_mounts()
+            if other_node == node
         ):
             staging = self._staging(node, handle)
             await client.call(
                 NODE_UNSTAGE_VOLUME,
                 csi.NodeUnstageVolumeRequest(volume_id=handle, staging_target_path=str(staging)),
             )
-            _drop(staging, staging.parent)
-        note.unlink(missing_ok=True)
-        _drop(folder / "mount", folder)
+            _remove_empty(staging, staging.parent)
+        record.unlink(missing_ok=True)
+        _remove_empty(folder / "mount", folder)
 
     async def _sync(self, key: Key) -> float | None:
         node, uid = key
-        if not self._alive(node):
-            return AGAIN
+        if not self._is_alive(node):
+            return RETRY_SECONDS
         pod = next(iter(self._pods.by(BY_UID, uid)), None)
-        if pod is None or finished(pod) or pod.spec.node_name != node:
+        if pod is None or is_pod_finished(pod) or pod.spec.node_name != node:
             try:
                 await self.unmount(node, uid)
             except (ZonewiseError, OSError) as error:
-                if self._stuck.get(key) != str(error):
-                    self._stuck[key] = str(error)
-                    _log.warning("a volume stays mounted yet", node=node, pod=uid, why=str(error))
-                return AGAIN
-            self._stuck.pop(key, None)
+                if self._reported_errors.get(key) != str(error):
+                    self._reported_errors[key] = str(error)
+                    _log.warning("a volume is still mounted", node=node, pod=uid, why=str(error))
+                return RETRY_SECONDS
+            self._reported_errors.pop(key, None)
         elif pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None:
-            why = await self.mount(pod)
-            if why:
+            message = await self.mount(pod)
+            if message:
                 self._context.recorder.event(
-                    pod, type="Warning", reason="FailedMount", action="StartingPod", note=why
+                    pod, type="Warning", reason="FailedMount", action="StartingPod", note=message
                 )
-                return AGAIN
+                return RETRY_SECONDS
         return None
 
-    async def _grow(self, key: Key) -> float | None:
-        """Let the file system of a volume follow its new size where it is mounted."""
+    async def _sync_claim(self, key: Key) -> float | None:
+        """Expand the file system of a volume to its new size on a node where it is mounted."""
         claim = self._claims.get(key)
-        if claim is None or not _pending(None, claim):
+        if claim is None or not _awaits_node_expansion(None, claim):
             return None
         volume = self._volumes.get(("", claim.spec.volume_name))
         if volume is None or volume.spec.csi is None or volume.spec.csi.driver != self._driver:
             return None
         for pod in self._pods.by(BY_CLAIM, key):
-            if self._target(pod, volume).parent.exists() and not finished(pod):
+            if self._mount_path(pod, volume).parent.exists() and not is_pod_finished(pod):
                 try:
                     await self._expand(pod, claim, volume)
                 except CsiError as error:
@@ -260,13 +266,13 @@ class PodMounts:
         node, size = pod.spec.node_name, bytes_of(volume.spec.capacity)
         request = csi.NodeExpandVolumeRequest(
             volume_id=source.volume_handle,
-            volume_path=str(self._target(pod, volume)),
+            volume_path=str(self._mount_path(pod, volume)),
             staging_target_path=str(self._staging(node, source.volume_handle)),
             capacity_range=csi.CapacityRange(required_bytes=size),
         )
         await self._clients(node).call(NODE_EXPAND_VOLUME, request)
         with suppress(NotFound):
-            status = resize_finished(claim, size_text(size))
+            status = resize_finished(claim, format_size(size))
             await self._context.client.patch_status(claim, status)
         self._context.recorder.event(
             claim,
@@ -276,18 +282,20 @@ class PodMounts:
             f' "{volume.metadata.name}" {node}',
         )
 
-    def _target(self, pod: Pod, volume: PersistentVolume) -> Path:
-        root = self._pod(pod.spec.node_name or "-", pod.metadata.uid)
-        return root / "volumes" / PLUGIN / volume.metadata.name / "mount"
+    def _mount_path(self, pod: Pod, volume: PersistentVolume) -> Path:
+        root = self._pod_folder(pod.spec.node_name or "-", pod.metadata.uid)
+        return root / "volumes" / PLUGIN_FOLDER / volume.metadata.name / "mount"
 
-    def _noted(self) -> Iterator[tuple[str, str, Path]]:
-        """Node, pod and folder of everything that is, or may be, mounted."""
-        for note in self._folder.glob(f"*/kubelet/pods/*/volumes/{PLUGIN}/*/{NOTE}"):
-            folder = note.parent
+    def _recorded_mounts(self) -> Iterator[tuple[str, str, Path]]:
+        """Node, pod and folder of every volume that is, or may be, mounted."""
+        for record in self._folder.glob(
+            f"*/kubelet/pods/*/volumes/{PLUGIN_FOLDER}/*/{RECORD_FILE}"
+        ):
+            folder = record.parent
             pod = folder.parents[2]
             yield pod.parents[2].name, pod.name, folder
 
-    def _pod(self, node: str, uid: str) -> Path:
+    def _pod_folder(self, node: str, uid: str) -> Path:
         return self._folder / node / "kubelet" / "pods" / uid
 
     def _staging(self, node: str, handle: str) -> Path:
@@ -299,14 +307,14 @@ class PodMounts:
         return self._locks.setdefault((node, volume), asyncio.Lock())
 
 
-def _drop(*folders: Path) -> None:
+def _remove_empty(*folders: Path) -> None:
     """Remove folders that are empty."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
 
 
-def _claims(pod: Pod) -> Iterator[tuple[str, bool]]:
+def _claims_of(pod: Pod) -> Iterator[tuple[str, bool]]:
     """The names of a pod's claims, and whether it only reads them."""
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
@@ -317,24 +325,27 @@ def _claims(pod: Pod) -> Iterator[tuple[str, bool]]:
 
 
 def _claim_keys(pod: Pod) -> tuple[Key, ...]:
-    return tuple((pod.metadata.namespace, name) for name, _ in _claims(pod))
+    return tuple((pod.metadata.namespace, name) for name, _ in _claims_of(pod))
 
 
-def _place(pod: Pod) -> tuple[Key, ...]:
-    if not pod.spec.node_name or not any(_claims(pod)):
+def _mount_key(pod: Pod) -> tuple[Key, ...]:
+    if not pod.spec.node_name or not any(_claims_of(pod)):
         return ()
     return ((pod.spec.node_name, pod.metadata.uid),)
 
 
-def _uid(pod: Pod) -> tuple[str, ...]:
+def _pod_uid(pod: Pod) -> tuple[str, ...]:
     return (pod.metadata.uid,)
 
 
-def _matters(old: Pod | None, new: Pod | None) -> bool:
-    return old is None or new is None or (finished(new) and not finished(old))
+def _is_relevant(old: Pod | None, new: Pod | None) -> bool:
+    return old is None or new is None or (is_pod_finished(new) and not is_pod_finished(old))
 
 
-def _pending(_: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> bool:
+def _awaits_node_expansion(
+    _: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+) -> bool:
     return new is not None and any(
-        one.type == PENDING and one.status == "True" for one in new.status.conditions
+        condition.type == FS_RESIZE_PENDING and condition.status == "True"
+        for condition in new.status.conditions
     )

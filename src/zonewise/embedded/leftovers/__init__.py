@@ -1,1 +1,1 @@
-"""What a killed cluster leaves on the machine, and that the next one removes it."""
+"""What a killed cluster leaves on the machine, and how the next one removes it."""

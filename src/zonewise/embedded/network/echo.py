@@ -1,10 +1,11 @@
-"""What answers for the pods: one process for all of them.
+"""Answers for the pods, in one process for all of them.
 
 Every port of every pod is a socket of its own, at the pod's address in the namespace of its node.
-So the kernel refuses what no pod offers, and answers come from the address that was called. Over
-HTTP the answer is a page; any other line over TCP, or datagram over UDP, is answered by a line.
+So the kernel rejects connections to other ports, and answers come from the address that was called.
+Over HTTP the answer is a page; any other line over TCP, or datagram over UDP, is answered by a
+line.
 
-Bounded: a connection that is silent for ``IDLE`` seconds is ended, and so is one that sends a line
+Bounded: a connection that is silent for ``IDLE_SECONDS`` is closed, and so is one that sends a line
 without end.
 """
 
@@ -20,7 +21,7 @@ from zonewise.embedded.network.plan import PodPort
 from zonewise.proxy.netlink import NetworkNamespace
 from zonewise.runtime.process.logs import logger
 
-IDLE = 60.0
+IDLE_SECONDS = 60.0
 _LINE_LIMIT = 1 << 16
 _REQUEST = re.compile(rb"(?P<method>[A-Z]+) \S+ HTTP/1\.[01]\r?\n")
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
@@ -31,7 +32,7 @@ _log = logger("network")
 EchoKey = tuple[NetworkNamespace, PodPort]
 
 
-class _Answer:
+class _PortAnswer:
     """The answer at one port, which may change while it is open."""
 
     def __init__(self, text: str) -> None:
@@ -39,11 +40,11 @@ class _Answer:
         self.connections: set[asyncio.Transport] = set()
         self.close: Callable[[], None] = lambda: None
 
-    def to(self, peer: Any) -> bytes:
+    def render(self, peer: Any) -> bytes:
         """The line for a client."""
         return f"{self.text}, asked by {peer[0]}\n".encode()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Stop answering."""
         self.close()
         for transport in tuple(self.connections):
@@ -51,62 +52,62 @@ class _Answer:
 
 
 class Echo:
-    """All ports that are open."""
+    """The listeners at all ports of pods."""
 
     def __init__(self) -> None:
-        self._open: dict[EchoKey, _Answer] = {}
+        self._listeners: dict[EchoKey, _PortAnswer] = {}
 
-    async def apply(self, wanted: Mapping[EchoKey, str]) -> None:
-        """Answer at these ports, with these texts, and at no other."""
-        for place in [place for place in self._open if place not in wanted]:
-            self._open.pop(place).end()
-        for place, text in wanted.items():
-            known = self._open.get(place)
-            if known is not None:
-                known.text = text
+    async def apply(self, answers: Mapping[EchoKey, str]) -> None:
+        """Answer at these ports with these texts, and at no others."""
+        for key in [key for key in self._listeners if key not in answers]:
+            self._listeners.pop(key).stop()
+        for key, text in answers.items():
+            listener = self._listeners.get(key)
+            if listener is not None:
+                listener.text = text
                 continue
-            answer = _Answer(text)
+            answer = _PortAnswer(text)
             try:
-                await _listen(*place, answer)
+                await _listen(*key, answer)
             except OSError as error:
-                # Two pods of the host's network use one port, or the kernel has no SCTP.
-                _log.info("a pod cannot listen", pod=text, port=place[1].port, error=str(error))
+                # Two pods in the host network use the same port, or the kernel has no SCTP.
+                _log.info("a pod cannot listen", pod=text, port=key[1].port, error=str(error))
                 continue
-            self._open[place] = answer
+            self._listeners[key] = answer
 
     def close(self) -> None:
         """Stop answering."""
-        for answer in self._open.values():
-            answer.end()
-        self._open.clear()
+        for answer in self._listeners.values():
+            answer.stop()
+        self._listeners.clear()
 
 
-async def _listen(namespace: NetworkNamespace, at: PodPort, answer: _Answer) -> None:
+async def _listen(namespace: NetworkNamespace, pod_port: PodPort, answer: _PortAnswer) -> None:
     loop = asyncio.get_running_loop()
-    family = socket.AF_INET6 if ":" in at.address else socket.AF_INET
-    kind = socket.SOCK_DGRAM if at.protocol == "UDP" else socket.SOCK_STREAM
+    family = socket.AF_INET6 if ":" in pod_port.address else socket.AF_INET
+    kind = socket.SOCK_DGRAM if pod_port.protocol == "UDP" else socket.SOCK_STREAM
     with namespace.entered():
-        made = socket.socket(family, kind, _SCTP if at.protocol == "SCTP" else 0)
+        sock = socket.socket(family, kind, _SCTP if pod_port.protocol == "SCTP" else 0)
     try:
-        made.setblocking(False)
+        sock.setblocking(False)
         if kind == socket.SOCK_STREAM:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((at.address, at.port))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((pod_port.address, pod_port.port))
         if kind == socket.SOCK_DGRAM:
             transport, _ = await loop.create_datagram_endpoint(
-                lambda: _Datagrams(answer), sock=made
+                lambda: _Datagrams(answer), sock=sock
             )
             answer.close = transport.close
         else:
-            server = await loop.create_server(lambda: _Connection(answer), sock=made, backlog=1000)
+            server = await loop.create_server(lambda: _Connection(answer), sock=sock, backlog=1000)
             answer.close = server.close
     except BaseException:
-        made.close()
+        sock.close()
         raise
 
 
 class _Datagrams(asyncio.DatagramProtocol):
-    def __init__(self, answer: _Answer) -> None:
+    def __init__(self, answer: _PortAnswer) -> None:
         self._answer = answer
         self._transport: asyncio.DatagramTransport | None = None
 
@@ -115,56 +116,58 @@ class _Datagrams(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
         if self._transport is not None:
-            self._transport.sendto(self._answer.to(addr), addr)
+            self._transport.sendto(self._answer.render(addr), addr)
 
     def error_received(self, exc: Exception) -> None:
         """The client did not wait for the answer."""
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, answer: _Answer) -> None:
+    def __init__(self, answer: _PortAnswer) -> None:
         self._answer = answer
         self._transport: asyncio.Transport | None = None
-        self._held = b""
-        self._limit: asyncio.TimerHandle | None = None
+        self._buffer = b""
+        self._idle_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._answer.connections.add(self._transport)
-        self._wait()
+        self._restart_idle_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
             self._answer.connections.discard(self._transport)
-        if self._limit is not None:
-            self._limit.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
-        self._wait()
-        self._held += data
-        request = _REQUEST.match(self._held)
+        self._restart_idle_timer()
+        self._buffer += data
+        request = _REQUEST.match(self._buffer)
         if request is not None:
-            if _END_OF_HEAD.search(self._held):
-                self._page(with_body=request["method"] != b"HEAD")
+            if _END_OF_HEAD.search(self._buffer):
+                self._write_page(with_body=request["method"] != b"HEAD")
         else:
-            *lines, self._held = self._held.split(b"\n")
+            *lines, self._buffer = self._buffer.split(b"\n")
             for _ in lines:
                 self._transport.write(self._line())
-        if len(self._held) > _LINE_LIMIT:
+        if len(self._buffer) > _LINE_LIMIT:
             self._transport.abort()
 
-    def _wait(self) -> None:
-        if self._limit is not None:
-            self._limit.cancel()
+    def _restart_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         assert self._transport is not None
-        self._limit = asyncio.get_running_loop().call_later(IDLE, self._transport.abort)
+        self._idle_timer = asyncio.get_running_loop().call_later(
+            IDLE_SECONDS, self._transport.abort
+        )
 
     def _line(self) -> bytes:
         assert self._transport is not None
-        return self._answer.to(self._transport.get_extra_info("peername"))
+        return self._answer.render(self._transport.get_extra_info("peername"))
 
-    def _page(self, *, with_body: bool) -> None:
+    def _write_page(self, *, with_body: bool) -> None:
         assert self._transport is not None
         line = self._line()
         head = (
@@ -172,5 +175,5 @@ class _Connection(asyncio.Protocol):
             f"Content-Length: {len(line)}\r\nConnection: close\r\n\r\n"
         )
         self._transport.write(head.encode() + (line if with_body else b""))
-        self._held = b""
+        self._buffer = b""
         self._transport.close()

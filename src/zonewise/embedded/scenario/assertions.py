@@ -6,19 +6,19 @@ with a number or a percentage.
 ==============  =================================================================================
 pods            pods of a workload that are not terminating
 ready           those of them that are Ready; also ``in`` a zone
-unavailable     how many Ready ones a workload lacks
-surplus         how many pods it has too many
-updated         Ready pods of its newest revision, as its status says
+unavailable     how many Ready pods a workload lacks
+surplus         how many pods it has beyond the desired number
+updated         Ready pods of its newest revision, according to its status
 skew            how many more Ready pods it has in its fullest zone than in its emptiest one
 pending         pods without a node, of a workload or of all
 nodes           Ready nodes; also ``in`` a zone
 drains          nodes that are being drained, and are not empty yet
-misplaced       pods that were put on a node against a DoNotSchedule constraint, since the start
+misplaced       pods that were bound to a node against a DoNotSchedule constraint, since the start
 in-zone         part of a Service's simulated requests that stayed in their zone, last minute
-failed          part of them that found no endpoint
+failed          part of them that were not answered
 ==============  =================================================================================
 
-Gauges read the stores that the cluster's parts share, so they see what those see, when they do. The
+Measurements read the stores that the cluster's components share, so they see the same state. The
 pods of workloads are counted change by change: reading is cheap, however many there are.
 """
 
@@ -36,27 +36,29 @@ from zonewise.api.errors import ConfigError
 from zonewise.api.meta import Key
 from zonewise.api.objects.apps import DaemonSet, DaemonSetStatus, Deployment, StatefulSet
 from zonewise.api.objects.pod import TopologySpreadConstraint
-from zonewise.api.objects.pod_state import active, ready
-from zonewise.api.objects.taints import kept_off
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
+from zonewise.api.objects.taints import has_untolerated_taint
 from zonewise.api.values import selector
 from zonewise.embedded.simulated_traffic import SimulatedTraffic
 from zonewise.runtime.cache.cache import Cache
-from zonewise.scheduling.taints import UNSCHEDULABLE
-from zonewise.topology import is_ready, zone_of
+from zonewise.scheduling.node_fit import UNSCHEDULABLE_TAINT
+from zonewise.topology.nodes import is_node_ready, zone_of
 
 Workload: TypeAlias = Deployment | StatefulSet | DaemonSet
 
-OF_ALL = frozenset({"drains", "misplaced", "nodes", "pending"})
-OF_SERVICES = frozenset({"in-zone", "failed"})
-OF_WORKLOADS = frozenset({"pods", "ready", "unavailable", "surplus", "updated", "skew", "pending"})
-_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+CLUSTER_MEASURES = frozenset({"drains", "misplaced", "nodes", "pending"})
+SERVICE_MEASURES = frozenset({"in-zone", "failed"})
+WORKLOAD_MEASURES = frozenset(
+    {"pods", "ready", "unavailable", "surplus", "updated", "skew", "pending"}
+)
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "<=": operator.le,
     ">=": operator.ge,
     "<": operator.lt,
     ">": operator.gt,
 }
-_SENTENCE = re.compile(
+_SYNTAX = re.compile(
     r"(?P<measure>[a-z-]+)(?: (?P<target>[-a-z0-9.]+/[-a-z0-9.]+))?(?: in (?P<zone>[-a-z0-9]+))?"
     r" (?P<compare>==|<=|>=|<|>) (?P<number>[0-9]+(?:\.[0-9]+)?)(?P<percent>%?)"
 )
@@ -64,7 +66,7 @@ _SENTENCE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """A sentence, understood."""
+    """A parsed assertion."""
 
     text: str
     measure: str
@@ -75,31 +77,31 @@ class Assertion:
 
     @classmethod
     def parse(cls, text: str) -> Assertion:
-        """Understand a sentence."""
-        found = _SENTENCE.fullmatch(" ".join(text.split()))
-        if found is None:
+        """Parse an assertion."""
+        match = _SYNTAX.fullmatch(" ".join(text.split()))
+        if match is None:
             raise ConfigError(f'"{text}" is not an expectation; write it like ready shop/web >= 5')
-        measure, target = found["measure"], found["target"]
-        if measure not in OF_ALL | OF_SERVICES | OF_WORKLOADS:
+        measure, target = match["measure"], match["target"]
+        if measure not in CLUSTER_MEASURES | SERVICE_MEASURES | WORKLOAD_MEASURES:
             raise ConfigError(f'"{text}": unknown measure {measure}')
-        if target is None and measure not in OF_ALL:
-            raise ConfigError(f'"{text}" does not say of what; name it like shop/web')
+        if target is None and measure not in CLUSTER_MEASURES:
+            raise ConfigError(f'"{text}" names no workload or Service; name it like shop/web')
         namespace, _, name = (target or "").partition("/")
         return cls(
-            text=found.group(),
+            text=match.group(),
             measure=measure,
             target=(namespace, name) if target else None,
-            zone=found["zone"] or "",
-            compare=found["compare"],
-            number=float(found["number"]) / (100 if found["percent"] else 1),
+            zone=match["zone"] or "",
+            compare=match["compare"],
+            number=float(match["number"]) / (100 if match["percent"] else 1),
         )
 
-    def holds(self, value: float | None) -> bool:
-        """Whether a value is as expected; one that is not there is not."""
-        return value is not None and _COMPARE[self.compare](value, self.number)
+    def is_met(self, value: float | None) -> bool:
+        """Whether a value is as expected; no value is not."""
+        return value is not None and _COMPARISONS[self.compare](value, self.number)
 
-    def worse(self, value: float, than: float) -> bool:
-        """Whether a value is nearer to breaking the expectation than another."""
+    def is_worse(self, value: float, than: float) -> bool:
+        """Whether a value is nearer to a violation than another."""
         if self.compare in (">=", ">"):
             return value < than
         return value > than
@@ -107,25 +109,25 @@ class Assertion:
 
 @dataclass(slots=True)
 class _Tally:
-    """A workload's pods that are not on their way out."""
+    """Counts of a workload's pods that are not terminating."""
 
-    chosen: selector.Selector
+    pod_selector: selector.Selector
     pods: int = 0
     ready: int = 0
     pending: int = 0
 
     def count(self, pod: Pod, sign: int) -> None:
-        if active(pod) and self.chosen.matches(pod.metadata.labels):
+        if is_pod_active(pod) and self.pod_selector.matches(pod.metadata.labels):
             self.pods += sign
-            self.ready += sign * ready(pod)
+            self.ready += sign * is_pod_ready(pod)
             self.pending += sign * (not pod.spec.node_name)
 
 
 class Measurements:
     """Measures one cluster."""
 
-    def __init__(self, cache: Cache, clients: SimulatedTraffic) -> None:
-        self._clients = clients
+    def __init__(self, cache: Cache, traffic: SimulatedTraffic) -> None:
+        self._traffic = traffic
         self.pods = cache.store(Pod)
         self.nodes = cache.store(Node)
         self._deployments = cache.store(Deployment)
@@ -138,81 +140,88 @@ class Measurements:
             store.on_change(self._workload_changed)
         self.pods.on_change(self._pod_changed)
 
-    def value(self, asked: Assertion) -> float | None:
+    def value(self, assertion: Assertion) -> float | None:
         """The measured number; None if its object does not exist."""
-        match asked.measure:
+        match assertion.measure:
             case "drains":
                 return self.drains
             case "misplaced":
                 return self._misplaced
             case "nodes":
-                return sum(is_ready(node) for node in self.nodes if _inside(node, asked.zone))
-            case "pending" if asked.target is None:
-                return sum(not pod.spec.node_name for pod in self.pods if active(pod))
+                return sum(
+                    is_node_ready(node) for node in self.nodes if _is_in_zone(node, assertion.zone)
+                )
+            case "pending" if assertion.target is None:
+                return sum(not pod.spec.node_name for pod in self.pods if is_pod_active(pod))
             case "in-zone" | "failed":
-                assert asked.target is not None
-                seen = self._clients.seen().get(asked.target)
-                if seen is None or not self._clients.answered(asked.target):
-                    return None  # A Service that waits for its first endpoint fails nobody.
-                return seen.failed if asked.measure == "failed" else seen.in_zone
-        assert asked.target is not None
-        workload = self.workload(asked.target)
-        return None if workload is None else self._of_workload(asked, workload)
+                assert assertion.target is not None
+                service_traffic = self._traffic.service_traffic().get(assertion.target)
+                if service_traffic is None or not self._traffic.has_answered(assertion.target):
+                    return None  # A Service that waits for its first endpoint is no outage.
+                return (
+                    service_traffic.failed
+                    if assertion.measure == "failed"
+                    else service_traffic.in_zone
+                )
+        assert assertion.target is not None
+        workload = self.workload(assertion.target)
+        return None if workload is None else self._measure_workload(assertion, workload)
 
     def workload(self, key: Key) -> Workload | None:
         """The workload of that name."""
-        found = self._deployments.get(key) or self._statefulsets.get(key)
-        return found or self._daemonsets.get(key)
+        workload = self._deployments.get(key) or self._statefulsets.get(key)
+        return workload or self._daemonsets.get(key)
 
-    def counts(self) -> dict[Key, tuple[int, int]]:
-        """Of each workload, how many pods are Ready and how many there are to be.
+    def ready_counts(self) -> dict[Key, tuple[int, int]]:
+        """Of each workload, how many pods are Ready and how many it should have.
 
-        How many pods a DaemonSet is to have is known only from its status, a moment later than its
+        How many pods a DaemonSet should have is known only from its status, a moment later than its
         pods; so both numbers are from there.
         """
         stores = (self._deployments, self._statefulsets)
-        found = {
-            one.key: (self._tally(one).ready, one.spec.replicas)
+        counts = {
+            workload.key: (self._tally(workload).ready, workload.spec.replicas)
             for store in stores
-            for one in store
+            for workload in store
         }
-        for each in self._daemonsets:
-            found[each.key] = (each.status.number_ready, each.status.desired_number_scheduled)
-        return found
+        for daemon_set in self._daemonsets:
+            status = daemon_set.status
+            counts[daemon_set.key] = (status.number_ready, status.desired_number_scheduled)
+        return counts
 
-    def _of_workload(self, asked: Assertion, workload: Workload) -> float:
+    def _measure_workload(self, assertion: Assertion, workload: Workload) -> float:
         tally = self._tally(workload)
-        match asked.measure:
+        match assertion.measure:
             case "pods":
                 return tally.pods
-            case "ready" if not asked.zone:
+            case "ready" if not assertion.zone:
                 return tally.ready
             case "unavailable":
-                return max(0, _desired(workload) - tally.ready)
+                return max(0, _desired_pods(workload) - tally.ready)
             case "surplus":
-                return max(0, tally.pods - _desired(workload))
+                return max(0, tally.pods - _desired_pods(workload))
             case "pending":
                 return tally.pending
             case "updated":
-                return _updated(workload)
+                return _updated_pods(workload)
         zones = Counter({zone_of(node): 0 for node in self.nodes})
         zones.update(
-            self._zone(pod)
+            self._zone_of_pod(pod)
             for pod in self.pods
             if pod.metadata.namespace == workload.metadata.namespace
-            and tally.chosen.matches(pod.metadata.labels)
-            and active(pod)
-            and ready(pod)
+            and tally.pod_selector.matches(pod.metadata.labels)
+            and is_pod_active(pod)
+            and is_pod_ready(pod)
         )
-        if asked.measure == "ready":
-            return zones[asked.zone]
+        if assertion.measure == "ready":
+            return zones[assertion.zone]
         return max(zones.values(), default=0) - min(zones.values(), default=0)
 
     def _tally(self, workload: Workload) -> _Tally:
         return self._tallies[workload.metadata.namespace][workload.key]
 
     def _workload_changed(self, old: Workload | None, new: Workload | None) -> None:
-        """Selectors never change, so only new workloads have to be counted for."""
+        """Count the pods of a new workload; selectors never change."""
         if old is None and new is not None:
             namespace = new.metadata.namespace
             tally = _Tally(selector.from_object(new.spec.selector))
@@ -228,58 +237,65 @@ class Measurements:
                     tally.count(pod, sign)
         if old is not None and new is not None and new.spec.node_name and not old.spec.node_name:
             self._misplaced += any(
-                rule.when_unsatisfiable == "DoNotSchedule" and self._broken(new, rule)
+                rule.when_unsatisfiable == "DoNotSchedule" and self._violates(new, rule)
                 for rule in new.spec.topology_spread_constraints
             )
 
-    def _zone(self, pod: Pod) -> str:
+    def _zone_of_pod(self, pod: Pod) -> str:
         node = self.nodes.get(("", pod.spec.node_name))
         return zone_of(node) if node else ""
 
-    def _broken(self, pod: Pod, rule: TopologySpreadConstraint) -> bool:
-        """Whether the pod's domain has too many, as the nodes and pods are now."""
+    def _violates(self, pod: Pod, rule: TopologySpreadConstraint) -> bool:
+        """Whether the pod's domain exceeds the skew, with the nodes and pods as they are now."""
         domains = Counter(
             {
                 node.metadata.labels[rule.topology_key]: 0
                 for node in self.nodes
-                if rule.topology_key in node.metadata.labels and _counts(node, pod, rule)
+                if rule.topology_key in node.metadata.labels and _is_counted(node, pod, rule)
             }
         )
-        chosen = selector.from_object(rule.label_selector)
+        pod_selector = selector.from_object(rule.label_selector)
         labels = pod.metadata.labels
         own = {key: labels[key] for key in rule.match_label_keys if key in labels}.items()
         for other in self.pods:
             node = self.nodes.get(("", other.spec.node_name))
             domain = node.metadata.labels.get(rule.topology_key, "") if node else ""
-            same = other.metadata.namespace == pod.metadata.namespace and active(other)
-            theirs = other.metadata.labels
-            if domain in domains and same and own <= theirs.items() and chosen.matches(theirs):
+            is_counted = other.metadata.namespace == pod.metadata.namespace and is_pod_active(other)
+            other_labels = other.metadata.labels
+            if (
+                domain in domains
+                and is_counted
+                and own <= other_labels.items()
+                and pod_selector.matches(other_labels)
+            ):
                 domains[domain] += 1
-        home = self.nodes.get(("", pod.spec.node_name))
-        here = home.metadata.labels.get(rule.topology_key, "") if home else ""
-        return domains[here] - min(domains.values(), default=0) > rule.max_skew
+        own_node = self.nodes.get(("", pod.spec.node_name))
+        own_domain = own_node.metadata.labels.get(rule.topology_key, "") if own_node else ""
+        return domains[own_domain] - min(domains.values(), default=0) > rule.max_skew
 
 
-def _counts(node: Node, pod: Pod, rule: TopologySpreadConstraint) -> bool:
-    """Whether a node's domain counts for the pod; node affinity is not looked at."""
+def _is_counted(node: Node, pod: Pod, rule: TopologySpreadConstraint) -> bool:
+    """Whether a node's domain counts for the pod; node affinity is ignored."""
     if not pod.spec.node_selector.items() <= node.metadata.labels.items():
         return False
-    taints = (*node.spec.taints, UNSCHEDULABLE) if node.spec.unschedulable else node.spec.taints
+    taints = (
+        (*node.spec.taints, UNSCHEDULABLE_TAINT) if node.spec.unschedulable else node.spec.taints
+    )
     honored = rule.node_taints_policy == "Honor"
-    return not (honored and kept_off(taints, pod.spec.tolerations))
+    return not (honored and has_untolerated_taint(taints, pod.spec.tolerations))
 
 
-def _inside(node: Node, zone: str) -> bool:
+def _is_in_zone(node: Node, zone: str) -> bool:
     return not zone or zone_of(node) == zone
 
 
-def _desired(workload: Workload) -> int:
+def _desired_pods(workload: Workload) -> int:
     if isinstance(workload, DaemonSet):
         return workload.status.desired_number_scheduled
     return workload.spec.replicas
 
 
-def _updated(workload: Workload) -> int:
+def _updated_pods(workload: Workload) -> int:
     status = workload.status
     if status.observed_generation < workload.metadata.generation:
         return 0

@@ -1,14 +1,14 @@
 """A scenario, played on a cluster.
 
-Steps are played in order, each at its time. What a step does is awaited, except a drain, which
-continues beside the next steps. What it expects is checked every ``LOOK`` seconds until all of it
-is true at once or its time is over. What must ``always`` be true is checked, from the end of the
-first step on, at each change of a pod that reaches the cluster's own stores: what any component can
-see is seen. It is checked once more at the end, where it also must be there.
+Steps are played in order, each at its time. Actions of a step are awaited, except a drain, which
+continues in the background. What a step expects is checked every ``CHECK_INTERVAL`` seconds until
+all of it is true at once or its time is over. What must ``always`` be true is checked, from the end
+of the first step on, at each change of a pod that reaches the cluster's own stores: it sees every
+state that a component can see. It is checked once more at the end, when its object must also exist.
 
-Everything that happens is reported at once, in lines: what was done, what was expected and became
-true after how long, what was violated, and how many pods of each workload are Ready when that
-number changed. A failed expectation does not end the run: the lines after it say what followed.
+Everything is reported at once, in lines: actions, expectations with the time until they were met,
+violations, and how many pods of each workload are Ready whenever that number changed. A failed
+expectation does not end the run: the lines after it tell what followed.
 """
 
 from __future__ import annotations
@@ -22,36 +22,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zonewise.api.errors import ZonewiseError
+from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
 from zonewise.api.objects.pod import Pod
 from zonewise.api.values import times
-from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster, Parts
+from zonewise.embedded.apiserver import server
+from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster
 from zonewise.embedded.components.kubelet import DUAL_STACK
-from zonewise.embedded.components.kubelet.stages import default_stages, timed
+from zonewise.embedded.components.kubelet.stages import default_stages, with_delays
 from zonewise.embedded.scenario.actions import Action, ActionContext
-from zonewise.embedded.scenario.assertions import OF_SERVICES, Assertion, Measurements
+from zonewise.embedded.scenario.assertions import SERVICE_MEASURES, Assertion, Measurements
 from zonewise.embedded.scenario.scenario import Obj, Scenario, ScenarioStep
 
 if TYPE_CHECKING:
     from zonewise.embedded.csi_driver import EmbeddedDriver
 
-LOOK = 0.25
-TELL = 1.0
+CHECK_INTERVAL = 0.25
+REPORT_INTERVAL = 1.0
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class _Watched:
-    """Something that must always be true, the worst value seen, and whether it was broken."""
+class _AlwaysCheck:
+    """An assertion that must always be true, its worst value, and whether it was violated."""
 
-    expectation: Assertion
+    assertion: Assertion
     worst: float | None = None
-    broken: bool = False
+    violated: bool = False
 
 
 class Player:
-    """One play."""
+    """Plays a scenario once."""
 
     def __init__(
         self,
@@ -60,146 +62,150 @@ class Player:
         *,
         dump: Sequence[Obj] | None = None,
         clock: Callable[[], float],
-        say: Say,
+        print_line: PrintLine,
     ) -> None:
         self._scenario = scenario
         self._dump = dump
         self._cluster = cluster
         self._clock = clock
-        self._say = say
+        self._print_line = print_line
         self._start = 0.0
-        self._gauges = Measurements(cluster.components.cache, cluster.clients)
-        self._always = [_Watched(one) for one in scenario.always]
-        self._told: dict[Key, tuple[int, int]] = {}
+        self._measurements = Measurements(cluster.program.cache, cluster.clients)
+        self._always = [_AlwaysCheck(assertion) for assertion in scenario.always]
+        self._reported: dict[Key, tuple[int, int]] = {}
         self.failures: list[str] = []
 
     async def play(self) -> bool:
-        """Play it to its end; whether all expectations were met."""
+        """Play the scenario to its end; returns whether all expectations were met."""
         scenario = self._scenario
-        await self._cluster.components.cache.synced()
+        await self._cluster.program.cache.synced()
         loop = asyncio.get_running_loop()
         self._start = loop.time()
-        for refused in await self._cluster.seeder.plant(scenario.objects(self._dump)):
-            sentence = f"{refused.kind} {refused.name}: {refused.why}"
+        for refusal in await self._cluster.seeder.create(scenario.objects(self._dump)):
+            message = f"{refusal.kind} {refusal.name}: {refusal.reason}"
             if self._dump is None:
-                self._fail(sentence)
+                self._fail(message)
             else:
-                self._line(f"  left out: {sentence}")
-        beside: list[asyncio.Task[None]] = [asyncio.create_task(self._tell_counts())]
+                self._report(f"  left out: {message}")
+        background: list[asyncio.Task[None]] = [asyncio.create_task(self._report_regularly())]
         try:
             for number, step in enumerate(scenario.steps):
                 await asyncio.sleep(max(0.0, self._start + step.at - loop.time()))
-                await self._play(step, beside)
+                await self._play(step, background)
                 if number == 0:
-                    self._gauges.pods.on_change(self._pod_changed)
+                    self._measurements.pods.on_change(self._pod_changed)
         finally:
-            for task in beside:
+            for task in background:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
-        self._tell_changes()
-        for one in self._always:
-            self._check_always(one)
-            if not one.broken and not self._there(one):
-                one.broken = True
-                self._fail(f"always {one.expectation.text}, but it is not there")
-            if not one.broken:
-                self._line(f"✓ always {one.expectation.text}{_worst(one)}")
+            await asyncio.gather(*background, return_exceptions=True)
+        self._report_counts()
+        for check in self._always:
+            self._check_always(check)
+            if not check.violated and not self._exists(check):
+                check.violated = True
+                self._fail(f"always {check.assertion.text}, but it is not there")
+            if not check.violated:
+                self._report(f"✓ always {check.assertion.text}{_format_worst(check)}")
         return not self.failures
 
-    async def _play(self, step: ScenarioStep, beside: list[asyncio.Task[None]]) -> None:
-        stage = ActionContext(self._cluster, self._gauges, lambda: _moment(self._clock()))
+    async def _play(self, step: ScenarioStep, background: list[asyncio.Task[None]]) -> None:
+        context = ActionContext(
+            self._cluster, self._measurements, lambda: _timestamp(self._clock())
+        )
         for action in step.do:
-            self._line(f"→ {action.text}")
-            if action.lasting:
-                beside.append(asyncio.create_task(self._do(action, stage)))
+            self._report(f"→ {action.text}")
+            if action.runs_long:
+                background.append(asyncio.create_task(self._do(action, context)))
             else:
-                await self._do(action, stage)
+                await self._do(action, context)
         await self._expect(step)
 
-    async def _do(self, action: Action, stage: ActionContext) -> None:
+    async def _do(self, action: Action, context: ActionContext) -> None:
         try:
-            await action.do(stage)
+            await action.do(context)
         except ZonewiseError as error:
             self._fail(f"{action.text}: {error}")
 
     async def _expect(self, step: ScenarioStep) -> None:
         """Wait until all expectations of a step are true at the same time."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        started = loop.time()
         if step.do:
-            await asyncio.sleep(LOOK)  # until the stores show what was done
+            await asyncio.sleep(CHECK_INTERVAL)  # until the stores show what was done
         while True:
-            values = [(one, self._gauges.value(one)) for one in step.expect]
-            missed = [(one, value) for one, value in values if not one.holds(value)]
-            after = loop.time() - began
-            if not missed or after >= step.within:
+            values = [(assertion, self._measurements.value(assertion)) for assertion in step.expect]
+            unmet = [(asserted, value) for asserted, value in values if not asserted.is_met(value)]
+            after = loop.time() - started
+            if not unmet or after >= step.within:
                 break
-            await asyncio.sleep(LOOK)
-        for wanted, value in missed:
-            self._fail(f"{wanted.text}, but it is {_shown(wanted, value)}")
-        met = [one.text for one, value in values if (one, value) not in missed]
+            await asyncio.sleep(CHECK_INTERVAL)
+        for assertion, value in unmet:
+            self._fail(f"{assertion.text}, but it is {_format_value(assertion, value)}")
+        met = [assertion.text for assertion, value in values if (assertion, value) not in unmet]
         if met:
-            took = f" after {after:.0f} s" if after >= 1 and not missed else ""
-            self._line(f"✓ {', '.join(met)}{took}")
+            duration = f" after {after:.0f} s" if after >= 1 and not unmet else ""
+            self._report(f"✓ {', '.join(met)}{duration}")
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        for one in self._always:
-            self._check_always(one)
+        for check in self._always:
+            self._check_always(check)
 
-    def _check_always(self, one: _Watched) -> None:
-        """What is not there yet is no violation: stores learn of workloads and pods separately."""
-        wanted = one.expectation
-        value = self._gauges.value(wanted)
+    def _check_always(self, check: _AlwaysCheck) -> None:
+        """Check an assertion; no value yet is no violation: stores get workloads and pods apart."""
+        assertion = check.assertion
+        value = self._measurements.value(assertion)
         if value is None:
             return
-        if one.worst is None or wanted.worse(value, one.worst):
-            one.worst = value
-        if not one.broken and not wanted.holds(value):
-            one.broken = True
-            self._fail(f"always {wanted.text}, but it is {_shown(wanted, value)}")
+        if check.worst is None or assertion.is_worse(value, check.worst):
+            check.worst = value
+        if not check.violated and not assertion.is_met(value):
+            check.violated = True
+            self._fail(f"always {assertion.text}, but it is {_format_value(assertion, value)}")
 
-    def _there(self, one: _Watched) -> bool:
-        """Whether a workload is there at the end, or a Service had requests at any time."""
-        if one.expectation.measure in OF_SERVICES:
-            return one.worst is not None
-        return self._gauges.value(one.expectation) is not None
+    def _exists(self, check: _AlwaysCheck) -> bool:
+        """Whether a workload exists at the end, or a Service had requests at any time."""
+        if check.assertion.measure in SERVICE_MEASURES:
+            return check.worst is not None
+        return self._measurements.value(check.assertion) is not None
 
-    async def _tell_counts(self) -> None:
+    async def _report_regularly(self) -> None:
         while True:
-            await asyncio.sleep(TELL)
-            self._tell_changes()
+            await asyncio.sleep(REPORT_INTERVAL)
+            self._report_counts()
 
-    def _tell_changes(self) -> None:
-        counts = self._gauges.counts()
-        news = [
-            f"{'/'.join(key)} {ready}/{wanted}"
-            for key, (ready, wanted) in sorted(counts.items())
-            if self._told.get(key) != (ready, wanted)
+    def _report_counts(self) -> None:
+        counts = self._measurements.ready_counts()
+        changes = [
+            f"{'/'.join(key)} {ready}/{desired}"
+            for key, (ready, desired) in sorted(counts.items())
+            if self._reported.get(key) != (ready, desired)
         ]
-        self._told = counts
-        if news:
-            self._line(f"  ready: {', '.join(news)}")
+        self._reported = counts
+        if changes:
+            self._report(f"  ready: {', '.join(changes)}")
 
-    def _fail(self, sentence: str) -> None:
-        self.failures.append(sentence)
-        self._line(f"✗ {sentence}")
+    def _fail(self, message: str) -> None:
+        self.failures.append(message)
+        self._report(f"✗ {message}")
 
-    def _line(self, text: str) -> None:
-        passed = round(asyncio.get_running_loop().time() - self._start)
-        self._say(f"{passed // 60:3d}:{passed % 60:02d}  {text}")
+    def _report(self, text: str) -> None:
+        elapsed = round(asyncio.get_running_loop().time() - self._start)
+        self._print_line(f"{elapsed // 60:3d}:{elapsed % 60:02d}  {text}")
 
 
-def _shown(wanted: Assertion, value: float | None) -> str:
+def _format_value(assertion: Assertion, value: float | None) -> str:
     if value is None:
         return "not there"
-    return f"{value:.0%}" if wanted.measure in OF_SERVICES else f"{value:g}"
+    return f"{value:.0%}" if assertion.measure in SERVICE_MEASURES else f"{value:g}"
 
 
-def _worst(one: _Watched) -> str:
-    return "" if one.worst is None else f" (at worst {_shown(one.expectation, one.worst)})"
+def _format_worst(check: _AlwaysCheck) -> str:
+    if check.worst is None:
+        return ""
+    return f" (at worst {_format_value(check.assertion, check.worst)})"
 
 
-def _moment(now: float) -> str:
+def _timestamp(now: float) -> str:
     return times.format_time(times.from_epoch(now))
 
 
@@ -208,41 +214,45 @@ async def play_scenario(
     folder: Path,
     *,
     clock: Callable[[], float],
-    say: Say,
-    parts: Parts,
+    print_line: PrintLine,
+    gates: FeatureGates,
     volumes: Callable[[Path], EmbeddedDriver],
     serve: bool = False,
     dump: Sequence[Obj] | None = None,
 ) -> bool:
-    """Play a scenario on a cluster of its own; whether all expectations were met.
+    """Play a scenario on a cluster of its own; returns whether all expectations were met.
 
-    ``volumes`` gives the CSI driver, for a scenario that needs one. ``dump`` has the objects of a
-    dump, if the cluster is to have its shape; those that are refused do not fail the play.
+    ``volumes`` creates the CSI driver, for a scenario that needs one. ``dump`` has the objects of a
+    dump, if the cluster should have its shape; refused objects do not fail the play.
 
-    With ``serve`` the cluster can be accessed from outside meanwhile; without, no thread and no
-    socket is waited for, so the play is the same each time.
+    With ``serve`` the cluster can be accessed from outside meanwhile; without it no thread and no
+    socket is awaited, so the play is the same each time.
     """
-    kubelets = replace(DUAL_STACK, stages=timed(default_stages(), start=scenario.pod_start))
+    kubelets = replace(DUAL_STACK, stages=with_delays(default_stages(), start=scenario.pod_start))
     driver = volumes(folder) if scenario.volumes else None
     cluster = EmbeddedCluster(
         folder,
-        settings=ClusterSettings(kubelets=kubelets, removal=scenario.removal),
+        settings=ClusterSettings(
+            api=server.ServerSettings(gates=gates, service_networks=server.DUAL_STACK),
+            kubelets=kubelets,
+            removal=scenario.removal,
+        ),
         clock=clock,
         rng=random.Random(scenario.seed),
         inline=not serve,
-        parts={**parts, **(driver.parts(kubelets) if driver is not None else {})},
+        driver=driver,
     )
     try:
         if serve:
             await cluster.server.start()
             kubeconfig = shlex.quote(str(cluster.server.identity.kubeconfig.resolve()))
-            say(f"export KUBECONFIG={kubeconfig}")
+            print_line(f"export KUBECONFIG={kubeconfig}")
         else:
-            await cluster.server.live()
+            await cluster.server.start_local()
         await cluster.plant_classes(dump or ())
-        playing = Player(scenario, cluster, dump=dump, clock=clock, say=say)
+        player = Player(scenario, cluster, dump=dump, clock=clock, print_line=print_line)
         components = asyncio.create_task(cluster.run())
-        play = asyncio.create_task(playing.play())
+        play = asyncio.create_task(player.play())
         try:
             await asyncio.wait([components, play], return_when=asyncio.FIRST_COMPLETED)
             if components.done():

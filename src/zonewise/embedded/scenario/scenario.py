@@ -5,7 +5,7 @@
     about: One zone goes dark for ten minutes.
     cluster: {zones: [a, b, c], nodesPerZone: 3, cpu: [8, 4, 2], podStart: 2s}
     workloads: shop                     # the demo, or a list of objects
-    always:                             # looked at whenever a pod changes, after the first step
+    always:                             # checked whenever a pod changes, after the first step
       - ready shop/web >= 5
     steps:
       - at: 0s
@@ -18,7 +18,7 @@
 
 ``do``, ``expect`` and ``always`` are a sentence or a list of them; ``embedded.scenario.actions``
 has what can be done and ``embedded.scenario.assertions`` what can be expected. Times count from the
-start. A file is read as a whole before anything starts, and what is wrong with it is one sentence.
+start. A file is parsed as a whole before anything starts, and an error in it is one sentence.
 
 A scenario can also be played on the objects of a dump: these are then its nodes, and the demo is
 left out. Workloads that the file lists are created beside those of the dump.
@@ -41,13 +41,13 @@ from zonewise.api.values import times
 from zonewise.embedded.components.workloads.removal import RemovalMode
 from zonewise.embedded.scenario.actions import Action
 from zonewise.embedded.scenario.assertions import Assertion
-from zonewise.embedded.seed.demo import shop
+from zonewise.embedded.seed.demo import shop_objects
 from zonewise.embedded.seed.nodes import NodeLayout
 
 Obj = dict[str, Any]
 
 
-class _Cluster(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+class _ClusterEntry(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     zones: list[str] = msgspec.field(default_factory=lambda: ["a", "b", "c"])
     nodes_per_zone: int = 3
     cpu: list[str | int | float] = msgspec.field(default_factory=lambda: ["8", "4", "2"])
@@ -56,17 +56,17 @@ class _Cluster(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     volumes: bool = False
 
 
-class _Step(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+class _StepEntry(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     at: str
     do: str | list[str] = ""
     expect: str | list[str] = ""
     within: str = "0s"
 
 
-class _File(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    steps: list[_Step]
+class _ScenarioFile(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    steps: list[_StepEntry]
     about: str = ""
-    cluster: _Cluster = msgspec.field(default_factory=_Cluster)
+    cluster: _ClusterEntry = msgspec.field(default_factory=_ClusterEntry)
     workloads: str | list[Obj] = "shop"
     always: str | list[str] = ""
     seed: int = 1
@@ -74,7 +74,7 @@ class _File(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class ScenarioStep:
-    """At a time, do something and then expect something, at once or within some seconds."""
+    """Actions at a time, and what is expected after them, at once or within some seconds."""
 
     at: float
     do: tuple[Action, ...]
@@ -99,44 +99,44 @@ class Scenario:
     steps: tuple[ScenarioStep, ...]
 
     def objects(self, dump: Sequence[Obj] | None = None) -> list[Obj]:
-        """What the cluster has at the beginning, with or without a dump."""
+        """The objects of the cluster at the beginning, with or without a dump."""
         if dump is not None:
             return [*dump, *(self.workloads or ())]
-        return [*self.nodes, *(shop() if self.workloads is None else self.workloads)]
+        return [*self.nodes, *(shop_objects() if self.workloads is None else self.workloads)]
 
 
-def load(path: str | Path) -> Scenario:
-    """The scenario in a file."""
+def load_scenario(path: str | Path) -> Scenario:
+    """Load the scenario in a file."""
     try:
         text = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read the scenario {path}: {error.strerror}") from None
-    return parse(text, str(path))
+    return parse_scenario(text, str(path))
 
 
-def parse(text: bytes, source: str) -> Scenario:
-    """The scenario in a text."""
+def parse_scenario(text: bytes, source: str) -> Scenario:
+    """Parse a scenario."""
     try:
         value = yamltext.read(text).value
     except ParseError as error:
-        why = str(error).removeprefix("yaml: ")
-        raise ConfigError(f"{source} is not YAML: {why}; see docs/embedded.md") from None
+        reason = str(error).removeprefix("yaml: ")
+        raise ConfigError(f"{source} is not YAML: {reason}; see docs/embedded.md") from None
     try:
-        return _scenario(msgspec.convert(value, _File))
+        return _build_scenario(msgspec.convert(value, _ScenarioFile))
     except msgspec.ValidationError as error:
-        why = decode_error_text(error)
+        reason = decode_error_text(error)
     except (ConfigError, ParseError) as error:
-        why = str(error)
-    raise ConfigError(f"{source} is not a scenario: {why}; see docs/embedded.md")
+        reason = str(error)
+    raise ConfigError(f"{source} is not a scenario: {reason}; see docs/embedded.md")
 
 
-def _scenario(file: _File) -> Scenario:
+def _build_scenario(file: _ScenarioFile) -> Scenario:
     steps = tuple(
         ScenarioStep(
-            at=times.seconds(step.at),
-            do=tuple(map(Action.parse, _lines(step.do))),
-            expect=tuple(map(Assertion.parse, _lines(step.expect))),
-            within=times.seconds(step.within),
+            at=times.parse_duration(step.at),
+            do=tuple(map(Action.parse, _to_tuple(step.do))),
+            expect=tuple(map(Assertion.parse, _to_tuple(step.expect))),
+            within=times.parse_duration(step.within),
         )
         for step in file.steps
     )
@@ -158,10 +158,10 @@ def _scenario(file: _File) -> Scenario:
         volumes=cluster.volumes,
         seed=file.seed,
         workloads=None if isinstance(file.workloads, str) else file.workloads,
-        always=tuple(map(Assertion.parse, _lines(file.always))),
+        always=tuple(map(Assertion.parse, _to_tuple(file.always))),
         steps=steps,
     )
 
 
-def _lines(text: str | list[str]) -> tuple[str, ...]:
+def _to_tuple(text: str | list[str]) -> tuple[str, ...]:
     return tuple(text) if isinstance(text, list) else (text,) if text else ()

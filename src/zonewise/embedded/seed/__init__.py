@@ -1,1 +1,1 @@
-"""What a new cluster is filled with: nodes, the demo, manifests, or the dump of another cluster."""
+"""What a new cluster starts with: nodes, the demo, manifests, or the dump of another cluster."""

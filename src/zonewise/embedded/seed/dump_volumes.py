@@ -1,14 +1,14 @@
 """Volumes, claims and storage classes of a dump, so that data stays where it was.
 
-A volume is taken over with its size, its class and its node affinity, and its claim with the name
-of the volume: each names the other, without the uids of the other cluster, and the binder here
-completes both. So a pod that is scheduled again goes to the zone of its data. There is nothing
-behind such a volume: CSI drivers of the other cluster are not here, and the simulated driver
-stands in for them.
+A volume is imported with its size, its class and its node affinity, and its claim with the name of
+the volume: each names the other, without the uids of the other cluster, and the binder here
+completes both. So a pod that is scheduled again goes to the zone of its data. There is no data
+behind such a volume: the CSI drivers of the other cluster do not exist here, and the simulated
+driver replaces them.
 
 A dump often has claims without their volumes. Where a pod of the dump uses such a claim, its volume
-is made up in the zone of that pod's node; no other zone can have held the data. A claim that no pod
-uses is left unbound and gets a volume when one does.
+is invented in the zone of that pod's node; the data was in no other zone. A claim that no pod uses
+is left unbound and gets a volume when one does.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from zonewise.embedded.components.volumes.well_known import (
     EMBEDDED,
     NO_PROVISIONER,
     PROVISIONED_BY,
-    WAIT,
+    WAIT_FOR_FIRST_CONSUMER,
 )
-from zonewise.topology import HOSTNAME_LABEL, ZONE_LABEL
+from zonewise.topology.nodes import HOSTNAME_LABEL, ZONE_LABEL
 
 Obj = dict[str, Any]
 ClaimKey = tuple[str, str]
@@ -41,53 +41,53 @@ ADDED_DEFAULT = "is added here, as the default class"
 _CLASS_FIELDS = ("allowedTopologies", "mountOptions")
 
 
-def storage_class(given: Obj) -> tuple[Obj, list[str]]:
-    """The class with simulated volumes, and what is different about it.
+def simulate_class(source: Obj) -> tuple[Obj, list[str]]:
+    """The class with simulated volumes, and how it differs from the source.
 
-    One whose volumes are made by hand stays so.
+    A class whose volumes are created manually stays so.
     """
-    provisioner = given.get("provisioner") or EMBEDDED
-    made_by_hand = provisioner == NO_PROVISIONER
+    provisioner = source.get("provisioner") or EMBEDDED
+    is_manual = provisioner == NO_PROVISIONER
     differences = []
     if provisioner not in (EMBEDDED, NO_PROVISIONER):
         differences.append(f"its volumes are simulated here, not made by {provisioner}")
-    if given.get("allowVolumeExpansion"):
+    if source.get("allowVolumeExpansion"):
         differences.append(NO_EXPANSION)
-    kept: Obj = {
+    simulated: Obj = {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
-        "metadata": given["metadata"],
-        "provisioner": NO_PROVISIONER if made_by_hand else EMBEDDED,
-        "reclaimPolicy": given.get("reclaimPolicy") or "Delete",
-        "volumeBindingMode": given.get("volumeBindingMode") or WAIT,
-        **{name: given[name] for name in _CLASS_FIELDS if given.get(name)},
+        "metadata": source["metadata"],
+        "provisioner": NO_PROVISIONER if is_manual else EMBEDDED,
+        "reclaimPolicy": source.get("reclaimPolicy") or "Delete",
+        "volumeBindingMode": source.get("volumeBindingMode") or WAIT_FOR_FIRST_CONSUMER,
+        **{name: source[name] for name in _CLASS_FIELDS if source.get(name)},
     }
-    return kept, differences
+    return simulated, differences
 
 
-def added_class(objects: Iterable[Obj]) -> str:
-    """What the class that every cluster here has is beside those of a dump; "" if it is theirs."""
+def describe_added_class(objects: Iterable[Obj]) -> str:
+    """How the class of every embedded cluster is added to those of a dump; "" if it is not."""
     annotations = {
-        one["metadata"]["name"]: one["metadata"].get("annotations") or {}
-        for one in objects
-        if one["kind"] == "StorageClass"
+        obj["metadata"]["name"]: obj["metadata"].get("annotations") or {}
+        for obj in objects
+        if obj["kind"] == "StorageClass"
     }
     if not annotations or STANDARD in annotations:
         return ""
     return ADDED_CLASS if any(map(is_default_class, annotations.values())) else ADDED_DEFAULT
 
 
-def take_volume(obj: Obj, phase: str, *, provisioned: bool) -> list[str]:
-    """Prepare a volume, stripped of what is not its own, in place; what is different about it.
+def simulate_volume(obj: Obj, phase: str, *, provisioned: bool) -> list[str]:
+    """Change a volume in place to a simulated one; returns how it differs from the source.
 
-    The uid of a claim that is no more stays: the volume is not offered to a new claim of its name.
+    The uid of a deleted claim stays, so that the volume is not bound to a new claim of its name.
     """
     spec = obj["spec"]
     claim = spec.get("claimRef")
     if claim and phase not in ENDED_PHASES:
-        spec["claimRef"] = _reference(claim["namespace"], claim["name"])
+        spec["claimRef"] = _claim_reference(claim["namespace"], claim["name"])
     if provisioned:
-        # Whoever made it is not here, and it is deleted with its claim if its policy says so.
+        # Its provisioner does not exist here; the simulated one deletes it if its policy says so.
         obj["metadata"].setdefault("annotations", {})[PROVISIONED_BY] = EMBEDDED
     source = spec.get("csi")
     if not source or source["driver"] == DRIVER:
@@ -121,26 +121,24 @@ class DumpVolumes:
             if mapping_at(volume, "ephemeral"):
                 claim = f"{name}-{volume['name']}"
             if claim:
-                key = _key({**pod, "metadata": {**pod["metadata"], "name": claim}})
+                key = _claim_key({**pod, "metadata": {**pod["metadata"], "name": claim}})
                 self._users.setdefault(key, []).append((name, node))
 
     def add_ephemeral_claim(self, claim: Obj) -> None:
-        """A claim that is made for its pod again."""
+        """A claim that is created for its pod again."""
         self._ephemeral.append(claim)
 
-    def of_new_pods(self, objects: Iterable[Obj]) -> list[Obj]:
-        """Volumes of claims that had the names of their pods, which get new names here."""
+    def volumes_of_new_pods(self, objects: Iterable[Obj]) -> list[Obj]:
+        """Volumes of claims that are named after their pods, which get new names here."""
         if self._keep_placement:
             return []
-        claims = set(map(_key, self._ephemeral))
+        claims = set(map(_claim_key, self._ephemeral))
         return [
-            one
-            for one in objects
-            if one["kind"] == "PersistentVolume" and _key_of_claim(one) in claims
+            o for o in objects if o["kind"] == "PersistentVolume" and _key_of_claim(o) in claims
         ]
 
-    def completed(self, objects: Iterable[Obj]) -> tuple[list[Obj], list[Obj]]:
-        """Volumes for the bound claims that have none, and the claims for which none can be made.
+    def invent_volumes(self, objects: Iterable[Obj]) -> tuple[list[Obj], list[Obj]]:
+        """Invent volumes for bound claims without one; also returns claims that get none.
 
         The latter no longer name a volume.
         """
@@ -151,20 +149,20 @@ class DumpVolumes:
                 volumes.add(obj["metadata"]["name"])
             elif obj["kind"] == "PersistentVolumeClaim":
                 claims.append(obj)
-        made: list[Obj] = []
+        invented: list[Obj] = []
         unbound: list[Obj] = []
         for claim in [*claims, *(self._ephemeral if self._keep_placement else ())]:
             spec = mapping_at(claim, "spec")
             name = spec.get("volumeName")
             if not isinstance(name, str) or not name or name in volumes:
                 continue
-            affinity = self._affinity(_key(claim))
+            affinity = self._affinity(_claim_key(claim))
             if affinity is not None:
-                made.append(_invented(claim, affinity))
+                invented.append(_invent_volume(claim, affinity))
             elif claim not in self._ephemeral:
                 del spec["volumeName"]
                 unbound.append(claim)
-        return made, unbound
+        return invented, unbound
 
     def _affinity(self, claim: ClaimKey) -> Obj | None:
         """The node affinity of a claim's volume: the zone of its pod, or the node without one."""
@@ -173,24 +171,24 @@ class DumpVolumes:
             if labels is None:
                 continue
             key = ZONE_LABEL if labels.get(ZONE_LABEL) else HOSTNAME_LABEL
-            needs = {"key": key, "operator": "In", "values": [labels.get(key) or node]}
-            return {"required": {"nodeSelectorTerms": [{"matchExpressions": [needs]}]}}
+            requirement = {"key": key, "operator": "In", "values": [labels.get(key) or node]}
+            return {"required": {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}}
         return None
 
 
-def _invented(claim: Obj, affinity: Obj) -> Obj:
-    """A volume for a claim that names one."""
+def _invent_volume(claim: Obj, affinity: Obj) -> Obj:
+    """Invent the volume that a claim names."""
     spec = claim["spec"]
     size = mapping_at(spec, "resources", "requests").get("storage", CLAIM_SIZE)
     name = spec["volumeName"]
-    made: Obj = {
+    volume: Obj = {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {"name": name, "annotations": {PROVISIONED_BY: EMBEDDED}},
         "spec": {
             "capacity": {"storage": size},
             "accessModes": spec.get("accessModes") or ["ReadWriteOnce"],
-            "claimRef": _reference(*_key(claim)),
+            "claimRef": _claim_reference(*_claim_key(claim)),
             "csi": {"driver": DRIVER, "volumeHandle": name},
             "nodeAffinity": affinity,
             "persistentVolumeReclaimPolicy": "Delete",
@@ -198,8 +196,8 @@ def _invented(claim: Obj, affinity: Obj) -> Obj:
         },
     }
     if spec.get("volumeMode"):
-        made["spec"]["volumeMode"] = spec["volumeMode"]
-    return made
+        volume["spec"]["volumeMode"] = spec["volumeMode"]
+    return volume
 
 
 def mapping_at(obj: Obj, *path: str) -> Obj:
@@ -210,7 +208,7 @@ def mapping_at(obj: Obj, *path: str) -> Obj:
     return value if isinstance(value, dict) else {}
 
 
-def _reference(namespace: str, name: str) -> Obj:
+def _claim_reference(namespace: str, name: str) -> Obj:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -219,7 +217,7 @@ def _reference(namespace: str, name: str) -> Obj:
     }
 
 
-def _key(obj: Obj) -> ClaimKey:
+def _claim_key(obj: Obj) -> ClaimKey:
     meta = obj["metadata"]
     return str(meta.get("namespace") or "default"), str(meta["name"])
 

@@ -1,8 +1,8 @@
-"""What a cluster was made from, remembered in the cluster itself.
+"""What a cluster was seeded from, recorded in the cluster itself.
 
-A cluster is planted once. The ConfigMap ``zonewise-system/origin`` is written when that is done, so
-that the next start on the same folder plants nothing: what its owner has deleted stays deleted. A
-start that was cut off before leaves no such word, and the next one plants what is missing.
+A cluster is seeded once. The ConfigMap ``zonewise-system/origin`` is written when that is done, so
+that the next start on the same folder seeds nothing: what its owner has deleted stays deleted. A
+start that was interrupted before leaves no ConfigMap, and the next one creates what is missing.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from zonewise.api.unstructured import unstructured
 from zonewise.runtime.client.client import Client
 
 NAMESPACE = "zonewise-system"
-NAME = "origin"
+ORIGIN = "origin"
 
 ConfigMap = unstructured(Resource("", "v1", "ConfigMap", "configmaps"))
 
 
-async def recorded(client: Client) -> str | None:
-    """What the cluster was made from, or None if nothing was planted yet."""
+async def read_origin(client: Client) -> str | None:
+    """What the cluster was seeded from, or None if it was not seeded yet."""
     try:
-        found = await client.get(ConfigMap, NAME, NAMESPACE)
+        config_map = await client.get(ConfigMap, ORIGIN, NAMESPACE)
     except NotFound:
         return None
-    return str(found.get("data", "from", default=""))
+    return str(config_map.get("data", "from", default=""))
 
 
-async def record(client: Client, origin: str) -> None:
-    """Remember it."""
+async def record_origin(client: Client, origin: str) -> None:
+    """Record what the cluster was seeded from."""
     await ensure_namespace(client)
-    await client.apply(ConfigMap, NAME, NAMESPACE, {"data": {"from": origin}}, force=True)
+    await client.apply(ConfigMap, ORIGIN, NAMESPACE, {"data": {"from": origin}}, force=True)
 
 
 async def ensure_namespace(client: Client) -> None:
-    """Make the namespace of our own objects, if it does not exist."""
+    """Create the namespace of our own objects, if it does not exist."""
     try:
         await client.create(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
     except AlreadyExists:

@@ -1,16 +1,16 @@
 """Objects created in a cluster, each once.
 
 Kinds are created in waves, so that what others need exists first: definitions, namespaces, what
-pods are made with, nodes, Services and budgets, pods, and last workloads, which adopt their pods
-and make only those that are missing. Within a wave up to ``PARALLEL`` objects are written at the
-same time. An object that exists already is left as it is: after a kill half way it starts over and
-duplicates nothing. One that is refused is reported, with the server's words, and does not block
+pods refer to, nodes, Services and budgets, pods, and last workloads, which adopt their pods and
+create only those that are missing. Within a wave up to ``PARALLEL`` objects are written at the same
+time. An object that exists already is left as it is: after a kill half way, seeding starts over and
+duplicates nothing. One that is refused is reported, with the server's message, and does not block
 others. One without a namespace that needs one is created in ``default``, as with kubectl.
 
-What is needed may exist a moment after its wave: a definition is served shortly after it was
-written. Such refusals (403, 404) are tried again until a wave is ``PATIENCE`` seconds old, however
-many of its objects meet them. A namespace counts as written when it has its service account,
-without which no pod is accepted.
+What an object needs may exist a moment after its wave: a definition is served shortly after it was
+written. Such refusals (403, 404) are retried until a wave is ``RETRY_SECONDS`` old, however many of
+its objects meet them. A namespace counts as written when it has its service account, without which
+no pod is accepted.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from zonewise.runtime.client.client import Client
 Obj = dict[str, Any]
 
 PARALLEL = 100
-PATIENCE = 5.0
-PAUSE = 0.01
+RETRY_SECONDS = 5.0
+RETRY_INTERVAL = 0.01
 
-_FIRST = (
+_ORDER = (
     ("CustomResourceDefinition",),
     ("Namespace", "PriorityClass", "StorageClass", "RuntimeClass", "IngressClass"),
     ("ServiceAccount", "ConfigMap", "Secret", "PersistentVolume", "ClusterRole", "Role"),
@@ -41,7 +41,7 @@ _FIRST = (
     ("Pod",),
     ("ControllerRevision", "ReplicaSet"),
 )
-_WAVES = {kind: number for number, kinds in enumerate(_FIRST) for kind in kinds}
+_WAVES = {kind: number for number, kinds in enumerate(_ORDER) for kind in kinds}
 _ServiceAccount = unstructured(Resource("", "v1", "ServiceAccount", "serviceaccounts"))
 
 
@@ -51,46 +51,46 @@ class SeedRefused:
 
     kind: str
     name: str
-    why: str
+    reason: str
 
 
 class Seeder:
-    """Puts objects into the cluster behind a client."""
+    """Creates the objects that a cluster starts with."""
 
     def __init__(self, client: Client, registry: Registry) -> None:
         self._client = client
         self._registry = registry
 
-    async def plant(
-        self, objects: Iterable[Obj], *, written: Callable[[Obj], None] | None = None
+    async def create(
+        self, objects: Iterable[Obj], *, on_created: Callable[[Obj], None] | None = None
     ) -> list[SeedRefused]:
         """Create the objects that do not exist; returns those that were refused, in order."""
         waves: dict[int, list[Obj]] = {}
         for obj in objects:
             waves.setdefault(_wave(obj), []).append(obj)
         refused: list[SeedRefused] = []
-        turn = asyncio.Semaphore(PARALLEL)
+        slots = asyncio.Semaphore(PARALLEL)
         for number in sorted(waves):
-            deadline = asyncio.get_running_loop().time() + PATIENCE
+            deadline = asyncio.get_running_loop().time() + RETRY_SECONDS
 
-            async def one(obj: Obj, deadline: float = deadline) -> SeedRefused | None:
-                async with turn:
-                    why = await self._write(obj, deadline)
-                if why is None and written is not None:
-                    written(obj)
-                return why
+            async def create_object(obj: Obj, deadline: float = deadline) -> SeedRefused | None:
+                async with slots:
+                    refusal = await self._create_object(obj, deadline)
+                if refusal is None and on_created is not None:
+                    on_created(obj)
+                return refusal
 
-            answers = await asyncio.gather(*map(one, waves[number]))
-            refused += [why for why in answers if why is not None]
+            refusals = await asyncio.gather(*map(create_object, waves[number]))
+            refused += [refusal for refusal in refusals if refusal is not None]
         return refused
 
-    async def _write(self, obj: Obj, deadline: float) -> SeedRefused | None:
+    async def _create_object(self, obj: Obj, deadline: float) -> SeedRefused | None:
         loop = asyncio.get_running_loop()
         while True:
-            served = self._registry.of(obj["apiVersion"], obj["kind"])
-            passing = True
+            served = self._registry.by_kind(obj["apiVersion"], obj["kind"])
+            is_transient = True
             if served is None:
-                why = f"{obj['apiVersion']} has no {obj['kind']} here"
+                reason = f"{obj['apiVersion']} has no {obj['kind']} here"
             else:
                 resource = served.kind.resource
                 meta = obj.get("metadata") or {}
@@ -101,21 +101,23 @@ class Seeder:
                 except AlreadyExists:
                     return None
                 except ZonewiseError as error:
-                    passing, why = isinstance(error, Forbidden | NotFound), str(error)
+                    is_transient, reason = isinstance(error, Forbidden | NotFound), str(error)
                 else:
                     if obj["kind"] == "Namespace":
-                        await self._settled(obj["metadata"]["name"], loop.time() + PATIENCE)
+                        await self._wait_for_service_account(
+                            obj["metadata"]["name"], loop.time() + RETRY_SECONDS
+                        )
                     return None
-            if not passing or loop.time() > deadline:
-                return SeedRefused(obj["kind"], full_name(obj), why)
-            await asyncio.sleep(PAUSE)
+            if not is_transient or loop.time() > deadline:
+                return SeedRefused(obj["kind"], full_name(obj), reason)
+            await asyncio.sleep(RETRY_INTERVAL)
 
-    async def _settled(self, namespace: str, deadline: float) -> None:
+    async def _wait_for_service_account(self, namespace: str, deadline: float) -> None:
         while asyncio.get_running_loop().time() < deadline:
             try:
                 await self._client.get(_ServiceAccount, "default", namespace)
             except NotFound:
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_INTERVAL)
             else:
                 return
 
@@ -127,4 +129,4 @@ def full_name(obj: Obj) -> str:
 
 
 def _wave(obj: Obj) -> int:
-    return _WAVES.get(obj["kind"], len(_FIRST))
+    return _WAVES.get(obj["kind"], len(_ORDER))

@@ -21,17 +21,17 @@ def interface_addresses() -> list[IPv4Address | IPv6Address]:
     Where the kernel was started without IPv6 it answers a question for it with all addresses
     there are, so a family is known by the length.
     """
-    found: dict[IPv4Address | IPv6Address, None] = {}
+    addresses: dict[IPv4Address | IPv6Address, None] = {}
     with NetlinkSocket(protocol=NETLINK_ROUTE) as link:
         for family in (IPV4, IPV6):
             for body in link.dump(_GET, family, bytes(_REST.size)):
                 fields = wire.attributes(body[_REST.size :])
                 packed = bytes(fields.get(_LOCAL, fields.get(_ADDRESS, b"")))
                 if len(packed) == 4:
-                    found[IPv4Address(packed)] = None
+                    addresses[IPv4Address(packed)] = None
                 elif len(packed) == 16:
                     address = IPv6Address(packed)
                     if address.is_link_local:
                         address = IPv6Address(f"{address}%{_REST.unpack_from(body)[0]}")
-                    found[address] = None
-    return list(found)
+                    addresses[address] = None
+    return list(addresses)

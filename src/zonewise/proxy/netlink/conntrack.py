@@ -71,10 +71,10 @@ def flows(
         protocol.append(wire.attribute(_TARGET_PORT, port.to_bytes(2, "big")))
         flags |= _BY_TARGET_PORT
     parts.append(wire.nested(_PROTOCOL, *protocol))
-    wanted = wire.attribute(_FILTER_ORIGINAL, flags.to_bytes(4, _ORDER))
-    body = wire.nested(_ORIGINAL, *parts) + wire.nested(_FILTER, wanted)
-    for found in link.dump(_GET, family, body):
-        flow = _read(family, found)
+    criteria = wire.attribute(_FILTER_ORIGINAL, flags.to_bytes(4, _ORDER))
+    body = wire.nested(_ORIGINAL, *parts) + wire.nested(_FILTER, criteria)
+    for entry in link.dump(_GET, family, body):
+        flow = _read(family, entry)
         if flow is None or target not in (None, flow.target):
             continue
         if port in (None, flow.target_port):

@@ -78,7 +78,7 @@ def draw_chain(
     family: NetlinkFamily,
     table: str,
     chain: str,
-    found: str,
+    endpoints: str,
     *,
     draws: Sequence[Draw],
     by_address: bool,
@@ -92,7 +92,7 @@ def draw_chain(
     """
     named = wire.text(1, table)
     if memory is None:
-        rules = [_draw(family, found, draw, by_address) for draw in draws]
+        rules = [_draw(family, endpoints, draw, by_address) for draw in draws]
     else:
         rules = [
             _recall(family, memory, by_address),
@@ -109,8 +109,8 @@ def draw_chain(
     return messages
 
 
-def _draw(family: NetlinkFamily, found: str, draw: Draw, by_address: bool) -> list[bytes]:
-    return [*_slot(family, found, draw, by_address), _go(family)]
+def _draw(family: NetlinkFamily, endpoints: str, draw: Draw, by_address: bool) -> list[bytes]:
+    return [*_slot(family, endpoints, draw, by_address), _go(family)]
 
 
 def _draw_member(
@@ -151,12 +151,12 @@ def _recalled(family: NetlinkFamily, memory: ClientMemory) -> list[bytes]:
     return [_source(family, _FIRST), _lookup(memory.clients), _set_priority()]
 
 
-def _slot(family: NetlinkFamily, found: str, draw: Draw, by_address: bool) -> list[bytes]:
+def _slot(family: NetlinkFamily, name: str, draw: Draw, by_address: bool) -> list[bytes]:
     parts = []
     if draw.of:
         parts += [_drawn(_FIRST, draw.of, 0), _less(_FIRST, draw.below)]
     parts.append(_drawn(_FIRST, draw.count, draw.first))
-    return [*parts, *_way(family, _FIRST + 1, by_address), _lookup(found)]
+    return [*parts, *_way(family, _FIRST + 1, by_address), _lookup(name)]
 
 
 def _to_member(family: NetlinkFamily, memory: ClientMemory, by_address: bool) -> list[bytes]:
@@ -169,7 +169,7 @@ def _to_member(family: NetlinkFamily, memory: ClientMemory, by_address: bool) ->
 
 
 def _store(family: NetlinkFamily, clients: str, operation: int) -> list[bytes]:
-    # To delete, too: the kernel wants to be told what a map's element leads to.
+    # To delete, too: the kernel requires the data of a map's element.
     priority = _FIRST + 4
     stored = _expression(
         "dynset",

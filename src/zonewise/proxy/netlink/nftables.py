@@ -83,7 +83,7 @@ def put(
         family,
         table,
         name,
-        (_element(shape, *one) for one in elements),
+        (_element(shape, *element) for element in elements),
     )
 
 
@@ -120,19 +120,19 @@ def delete_set(family: NetlinkFamily, table: str, name: str) -> NetlinkMessage:
 
 def has_table(socket: NetlinkSocket, family: NetlinkFamily, table: str) -> bool:
     """Whether there is such a table."""
-    found = (wire.attributes(body).get(_TABLE) for body in socket.dump(_GETTABLE, family))
-    return any(wire.read_text(name) == table for name in found if name is not None)
+    names = (wire.attributes(body).get(_TABLE) for body in socket.dump(_GETTABLE, family))
+    return any(wire.read_text(name) == table for name in names if name is not None)
 
 
 def chains(socket: NetlinkSocket, family: NetlinkFamily, table: str) -> dict[str, int]:
     """The names of a table's chains, and how many rules each has."""
-    found = dict.fromkeys(_names(socket.dump(_GETCHAIN, family), table, _CHAIN_NAME), 0)
+    counts = dict.fromkeys(_names(socket.dump(_GETCHAIN, family), table, _CHAIN_NAME), 0)
     for body in socket.dump(_GETRULE, family, wire.text(_TABLE, table)):
         fields = wire.attributes(body)
         if wire.read_text(fields[_TABLE]) == table:
             name = wire.read_text(fields[_NAME])
-            found[name] = found.get(name, 0) + 1
-    return found
+            counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
 def sets(socket: NetlinkSocket, family: NetlinkFamily, table: str) -> set[str]:
@@ -151,18 +151,18 @@ def elements(
     body = wire.text(_LIST_TABLE, table) + wire.text(_LIST_SET, name)
     before: dict[bytes, bytes] | None = None
     for _ in range(_DUMPS):
-        found: dict[bytes, bytes] = {}
+        read: dict[bytes, bytes] = {}
         for part in socket.dump(_GETSETELEM, family, body):
             listed = wire.attributes(part).get(_LIST_ELEMENTS)
             if listed is not None:
-                _read_all(shape, bytes(listed), found)
-        if found == before or len(found) < _MOVED:
-            return found
-        before = found
-    return found
+                _read_all(shape, bytes(listed), read)
+        if read == before or len(read) < _MOVED:
+            return read
+        before = read
+    return read
 
 
-def _read_all(shape: SetForm, listed: bytes, found: dict[bytes, bytes]) -> None:
+def _read_all(shape: SetForm, listed: bytes, into: dict[bytes, bytes]) -> None:
     """Read a list of elements.
 
     Elements of equal length have their parts at equal places, so all but the first of a length are
@@ -177,41 +177,41 @@ def _read_all(shape: SetForm, listed: bytes, found: dict[bytes, bytes]) -> None:
         if shape.data != "value" or shape.ranges:
             key, data = _read(shape, wire.attributes(memoryview(listed)[at : at + here]))
         elif here != size:
-            one = listed[at : at + here]
-            key, data = _read(shape, wire.attributes(memoryview(one)))
-            first, second = one.index(key), len(key) + 16
-            if here == second + len(data) and first == 8 and one[second:] == data:
+            element = listed[at : at + here]
+            key, data = _read(shape, wire.attributes(memoryview(element)))
+            first, second = element.index(key), len(key) + 16
+            if here == second + len(data) and first == 8 and element[second:] == data:
                 size, cut = here, (8, 8 + len(key), second, second + len(data))
         else:
             key = listed[at + cut[0] : at + cut[1]]
             data = listed[at + cut[2] : at + cut[3]]
-        found[key] = data
+        into[key] = data
         at += ((here + 3) & ~3) + 4
 
 
 def _names(bodies: Iterable[memoryview], table: str, kind: int) -> set[str]:
-    found = set()
+    names = set()
     for body in bodies:
         fields = wire.attributes(body)
         if wire.read_text(fields[_TABLE]) == table:
-            found.add(wire.read_text(fields[kind]))
-    return found
+            names.add(wire.read_text(fields[kind]))
+    return names
 
 
 def _messages(
     kind: int, flags: int, family: NetlinkFamily, table: str, name: str, parts: Iterable[bytes]
 ) -> Iterator[NetlinkMessage]:
     head = wire.text(_LIST_TABLE, table) + wire.text(_LIST_SET, name)
-    held: list[bytes] = []
+    batch: list[bytes] = []
     size = 0
     for part in parts:
         if size + len(part) > _ROOM:
-            yield kind, flags, family, head + wire.nested(_LIST_ELEMENTS, *held)
-            held, size = [], 0
-        held.append(part)
+            yield kind, flags, family, head + wire.nested(_LIST_ELEMENTS, *batch)
+            batch, size = [], 0
+        batch.append(part)
         size += len(part)
-    if held:
-        yield kind, flags, family, head + wire.nested(_LIST_ELEMENTS, *held)
+    if batch:
+        yield kind, flags, family, head + wire.nested(_LIST_ELEMENTS, *batch)
 
 
 def _element(shape: SetForm, key: bytes, data: bytes) -> bytes:
@@ -260,7 +260,7 @@ def _read(shape: SetForm, fields: wire.NetlinkAttributes) -> tuple[bytes, bytes]
     data = wire.attributes(fields[_DATA])
     if shape.data == "value":
         return key, bytes(data[_VALUE])
-    said = wire.attributes(data[_VERDICT])
-    word = _WORDS.get(struct.unpack(">i", said[_VERDICT_CODE])[0], "unknown")
-    chain = said.get(_VERDICT_CHAIN)
+    verdict_fields = wire.attributes(data[_VERDICT])
+    word = _WORDS.get(struct.unpack(">i", verdict_fields[_VERDICT_CODE])[0], "unknown")
+    chain = verdict_fields.get(_VERDICT_CHAIN)
     return key, (word if chain is None else f"{word} {wire.read_text(chain)}").encode()

@@ -49,19 +49,19 @@ class Notices:
 
     def touched(self) -> Touched:
         """What others changed since the last call; a lost notice may have been anything."""
-        found = Touched.NOTHING
+        touched = Touched.NOTHING
         while True:
             try:
                 data = self.socket.receive()
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                found = Touched.RULES
+                touched = Touched.RULES
                 continue
             if data is None:
-                return found
+                return touched
             if wire.HEADER.unpack_from(data)[4] not in self._own and self._name in bytes(data):
-                found = max(found, self._worst(data))
+                touched = max(touched, self._worst(data))
 
     def _worst(self, data: memoryview) -> Touched:
         kinds = (kind for kind, _, _, body in wire.each_message(data) if self._name in bytes(body))
@@ -83,5 +83,5 @@ def _leave_out(socket: NetlinkSocket, port: int) -> None:
         (0x06, 0, 0, 0xFFFFFFFF),  # else keep all
     )
     code = b"".join(struct.pack("=HBBI", *line) for line in program)
-    held = array("B", code)
-    socket.setsockopt(_SO_ATTACH_FILTER, struct.pack("@HP", len(program), held.buffer_info()[0]))
+    buffer = array("B", code)
+    socket.setsockopt(_SO_ATTACH_FILTER, struct.pack("@HP", len(program), buffer.buffer_info()[0]))

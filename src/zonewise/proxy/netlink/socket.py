@@ -107,8 +107,10 @@ class NetlinkSocket:
         last = len(messages)
         parts = [wire.message(_BATCH_BEGIN, 0, resource=_NFTABLES, sequence=0)]
         for sequence, (kind, flags, family, body) in enumerate(messages, start=1):
-            asked = flags | wire.NLM_F_ACK if sequence == last else flags
-            parts.append(wire.message(kind, asked, family=family, body=body, sequence=sequence))
+            message_flags = flags | wire.NLM_F_ACK if sequence == last else flags
+            parts.append(
+                wire.message(kind, message_flags, family=family, body=body, sequence=sequence)
+            )
         parts.append(wire.message(_BATCH_END, 0, resource=_NFTABLES, sequence=last + 1))
         self._send(b"".join(parts))
         acknowledged = False
@@ -145,16 +147,16 @@ class NetlinkSocket:
     def dump(self, kind: int, family: int, body: bytes = b"") -> list[memoryview]:
         """All of something, read consistently; each is what follows the second header."""
         for _ in range(ATTEMPTS):
-            found = self._dump(kind, family, body)
-            if found is not None:
-                return found
+            bodies = self._dump(kind, family, body)
+            if bodies is not None:
+                return bodies
         raise Interrupted(f"the kernel's tables changed {ATTEMPTS} times while they were read")
 
     def _dump(self, kind: int, family: int, body: bytes) -> list[memoryview] | None:
         self._sequence += 1
         mine = self._sequence
         self._send(wire.message(kind, wire.NLM_F_DUMP, family=family, body=body, sequence=mine))
-        found: list[memoryview] = []
+        bodies: list[memoryview] = []
         whole = True
         while True:
             data = memoryview(self._socket.recv(_READ))
@@ -172,9 +174,9 @@ class NetlinkSocket:
                         return None
                     if code:
                         raise NetlinkError(code)
-                    return found if whole else None
+                    return bodies if whole else None
                 else:
-                    found.append(rest[wire.FAMILY.size :])
+                    bodies.append(rest[wire.FAMILY.size :])
 
     def receive(self) -> memoryview | None:
         """A multicast message; None if there is none. ``OSError`` ENOBUFS: some were lost."""
@@ -184,12 +186,12 @@ class NetlinkSocket:
             return None
 
     def _answers(self) -> list[memoryview]:
-        found: list[memoryview] = []
+        answers: list[memoryview] = []
         while True:
             data = self.receive()
             if data is None:
-                return found
-            found.append(data)
+                return answers
+            answers.append(data)
 
     def _send(self, data: bytes) -> None:
         need = len(data) + _OVERHEAD
@@ -208,6 +210,6 @@ def _error(body: memoryview, flags: int, *, index: int = -1) -> NetlinkError | N
         start = 4 + wire.HEADER.size
         if not flags & wire.NLM_F_CAPPED:
             start = 4 + ((struct.unpack_from("=I", body, 4)[0] + 3) & ~3)
-        said = wire.attributes(body[start:]).get(_EXT_ACK_MESSAGE)
-        detail = wire.read_text(said) if said is not None else ""
+        reason = wire.attributes(body[start:]).get(_EXT_ACK_MESSAGE)
+        detail = wire.read_text(reason) if reason is not None else ""
     return NetlinkError(code, index=index, detail=detail)

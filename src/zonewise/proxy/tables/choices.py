@@ -58,7 +58,7 @@ class OwnChain:
     clients: Clients | None = None
 
     def text(self, family: FamilyName) -> str:
-        """It for ``nft -f``."""
+        """The chain as input of ``nft -f``."""
         if self.clients is None:
             rules = [ruleset.draw_text(family, self.kind, draw) for draw in self.draws]
         else:

@@ -7,7 +7,7 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import Any
 
 from zonewise.proxy.tables.ruleset import FamilyName
-from zonewise.traffic.routes import parse_address, parse_network
+from zonewise.traffic.routes.addresses import parse_address, parse_network
 
 _LOOPBACK = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 

@@ -16,7 +16,7 @@ from zonewise.api.meta import Key
 from zonewise.proxy.tables.choices import OwnChain
 from zonewise.proxy.tables.layout import SHARED, Layout, lay_out
 from zonewise.proxy.tables.ruleset import FamilyName
-from zonewise.traffic.routes import ServiceRoutes
+from zonewise.traffic.routes.table import ServiceRoutes
 
 
 @dataclass(slots=True)
@@ -48,54 +48,56 @@ class Desired:
 
         If an element passes from one Service to another, both have to be among them.
         """
-        wanted: dict[bytes, bytes] = {}
+        desired: dict[bytes, bytes] = {}
         gone: dict[bytes, None] = {}
         changes = Changes()
         for key, layout in layouts.items():
             changes.chains += layout.chains
-            changes.unused += (one for one in self._chains.get(key, ()) if one not in layout.chains)
+            changes.unused += (
+                chain for chain in self._chains.get(key, ()) if chain not in layout.chains
+            )
             before = self._keys.get(key, ())
-            for one in before:
-                if one not in layout.elements and self._release(one):
-                    gone[one] = None
-            wanted |= layout.elements
+            for element in before:
+                if element not in layout.elements and self._release(element):
+                    gone[element] = None
+            desired |= layout.elements
             known = frozenset(before)
-            for one in layout.elements:
-                if one[0] in SHARED and one not in known:
-                    self._shared[one] = self._shared.get(one, 0) + 1
+            for element in layout.elements:
+                if element[0] in SHARED and element not in known:
+                    self._shared[element] = self._shared.get(element, 0) + 1
             self._note(key, layout)
         elements = self.elements
-        for one in gone:
-            if one not in wanted and elements.pop(one, None) is not None:
-                changes.remove.append(one)
-        for one, data in wanted.items():
-            held = elements.get(one)
-            if held == data:
+        for element in gone:
+            if element not in desired and elements.pop(element, None) is not None:
+                changes.remove.append(element)
+        for element, data in desired.items():
+            present = elements.get(element)
+            if present == data:
                 continue
-            if held is not None:
-                changes.remove.append(one)
-            elements[one] = data
-            changes.put.append((one, data))
+            if present is not None:
+                changes.remove.append(element)
+            elements[element] = data
+            changes.put.append((element, data))
         return changes
 
     def replan(self, actual: Mapping[bytes, bytes]) -> Changes:
         """The changes from the actual elements to the wanted ones."""
         changes = Changes(chains=self.chains())
-        for one, data in actual.items():
-            if self.elements.get(one) != data:
-                changes.remove.append(one)
-        for one, data in self.elements.items():
-            if actual.get(one) != data:
-                changes.put.append((one, data))
+        for element, data in actual.items():
+            if self.elements.get(element) != data:
+                changes.remove.append(element)
+        for element, data in self.elements.items():
+            if actual.get(element) != data:
+                changes.put.append((element, data))
         return changes
 
     def chains(self) -> list[tuple[FamilyName, OwnChain]]:
         """Every chain of a Service's own that is wanted."""
-        return [one for several in self._chains.values() for one in several]
+        return [chain for several in self._chains.values() for chain in several]
 
     def layout(self, key: Key) -> Layout:
         """What a Service wants now."""
-        elements = {one: self.elements[one] for one in self._keys.get(key, ())}
+        elements = {element: self.elements[element] for element in self._keys.get(key, ())}
         return Layout(elements, self._chains.get(key, ()))
 
     def keys(self) -> list[Key]:
@@ -112,15 +114,15 @@ class Desired:
         else:
             self._chains.pop(key, None)
 
-    def _release(self, one: bytes) -> bool:
+    def _release(self, element: bytes) -> bool:
         """Whether no Service wants it any more."""
-        if one[0] not in SHARED:
+        if element[0] not in SHARED:
             return True
-        left = self._shared[one] - 1
+        left = self._shared[element] - 1
         if left:
-            self._shared[one] = left
+            self._shared[element] = left
             return False
-        del self._shared[one]
+        del self._shared[element]
         return True
 
 

@@ -105,7 +105,7 @@ class Kernel:
 
         Tables whose rules another program ``touched`` are made again.
         """
-        found: dict[bytes, bytes] = {}
+        elements: dict[bytes, bytes] = {}
         self._networks.clear()
         self._ours = True
         for family, text in self._frames.items():
@@ -121,12 +121,12 @@ class Kernel:
         for family in self._frames:
             self._sets[family] = nftables.sets(self._socket, _FAMILY[family], TABLE)
             for kind in KINDS:
-                held = nftables.elements(
+                present = nftables.elements(
                     self._socket, _FAMILY[family], TABLE, kind.name, _SHAPES[kind.name]
                 )
                 head = prefix(family, kind)
-                found.update((head + key, data) for key, data in held.items())
-        return found
+                elements.update((head + key, data) for key, data in present.items())
+        return elements
 
     async def prepare(self) -> None:
         """Make empty tables if there are none."""
@@ -166,10 +166,10 @@ class Kernel:
         if not self._ours:
             return
         changed = {
-            (family, name): tuple(held.get(name, ()))
-            for family, held in networks.items()
+            (family, name): tuple(by_name.get(name, ()))
+            for family, by_name in networks.items()
             for name in NETWORKS
-            if self._networks.get((family, name)) != tuple(held.get(name, ()))
+            if self._networks.get((family, name)) != tuple(by_name.get(name, ()))
         }
         text = "".join(
             ruleset.networks(family, name, cidrs) for (family, name), cidrs in changed.items()
@@ -184,8 +184,8 @@ class Kernel:
         self.read()
         self._networks |= {
             (family, name): tuple(cidrs)
-            for family, held in networks.items()
-            for name, cidrs in held.items()
+            for family, by_name in networks.items()
+            for name, cidrs in by_name.items()
         }
 
     async def _nft(self, text: str) -> None:
@@ -202,25 +202,25 @@ class Kernel:
         Messages, chains and sets.
         """
         messages: list[nftables.NetlinkMessage] = []
-        own = {(family, one.name): one for family, one in changes.chains}
+        own = {(family, chain.name): chain for family, chain in changes.chains}
         led_to = _led_to(changes.put) | own.keys()
         chains = {(family, name) for family, name in led_to if name not in self._chains[family]}
         sets: set[tuple[FamilyName, str]] = set()
         for family, name in sorted(chains):
-            one = own.get((family, name))
-            if one is None:
+            chain = own.get((family, name))
+            if chain is None:
                 messages += _slots(family, ruleset.Slots(name))
                 continue
-            if one.clients is not None and (family, one.clients.name) not in sets:
-                made = self._clients(family, one)
-                messages += made
-                sets |= {(family, one.clients.name)} if made else set()
-            messages += _own_chain(family, one)
+            if chain.clients is not None and (family, chain.clients.name) not in sets:
+                new = self._clients(family, chain)
+                messages += new
+                sets |= {(family, chain.clients.name)} if new else set()
+            messages += _own_chain(family, chain)
         return messages, chains, sets
 
-    def _clients(self, family: FamilyName, one: OwnChain) -> list[nftables.NetlinkMessage]:
+    def _clients(self, family: FamilyName, chain: OwnChain) -> list[nftables.NetlinkMessage]:
         """The map of clients that a chain needs, if it does not exist yet."""
-        clients = one.clients
+        clients = chain.clients
         if clients is None or clients.name in self._sets[family]:
             return []
         return [new_clients(_FAMILY[family], TABLE, clients.name, clients.seconds, MOST_CLIENTS)]
@@ -231,13 +231,15 @@ class Kernel:
         used: Iterable[tuple[FamilyName, OwnChain]],
     ) -> None:
         """Take out chains of Services' own that nothing leads to, and clients of none ``used``."""
-        kept = {(family, one.clients.name) for family, one in used if one.clients is not None}
+        remaining = {
+            (family, chain.clients.name) for family, chain in used if chain.clients is not None
+        }
         chains: dict[FamilyName, dict[str, None]] = {family: {} for family in self._frames}
         sets: dict[FamilyName, dict[str, None]] = {family: {} for family in self._frames}
-        for family, one in unused:
-            chains[family][one.name] = None
-            if one.clients is not None and (family, one.clients.name) not in kept:
-                sets[family][one.clients.name] = None
+        for family, chain in unused:
+            chains[family][chain.name] = None
+            if chain.clients is not None and (family, chain.clients.name) not in remaining:
+                sets[family][chain.clients.name] = None
         for family in self._frames:
             self._take_out(
                 family,
@@ -261,13 +263,13 @@ class Kernel:
         own: Iterable[tuple[FamilyName, OwnChain]],
     ) -> None:
         """Take out every chain and map of clients that nothing leads to."""
-        wanted: dict[FamilyName, set[str]] = {family: set() for family in self._frames}
+        used: dict[FamilyName, set[str]] = {family: set() for family in self._frames}
         for family, name in _led_to(elements.items()):
-            wanted[family].add(name)
-        for family, one in own:
-            wanted[family].add(one.name)
-            if one.clients is not None:
-                wanted[family].add(one.clients.name)
+            used[family].add(name)
+        for family, chain in own:
+            used[family].add(chain.name)
+            if chain.clients is not None:
+                used[family].add(chain.clients.name)
         for family in self._frames:
             number = _FAMILY[family]
             chains = nftables.chains(self._socket, number, TABLE)
@@ -278,12 +280,12 @@ class Kernel:
                 [
                     name
                     for name in sorted(chains)
-                    if name.startswith((*PREFIXES, *_SLOT_CHAINS)) and name not in wanted[family]
+                    if name.startswith((*PREFIXES, *_SLOT_CHAINS)) and name not in used[family]
                 ],
                 [
                     name
                     for name in sorted(self._sets[family])
-                    if name.startswith(CLIENTS) and name not in wanted[family]
+                    if name.startswith(CLIENTS) and name not in used[family]
                 ],
             )
 
@@ -295,7 +297,7 @@ def clean_up() -> list[str]:
         present = [
             family for family in FAMILIES if nftables.has_table(socket, _FAMILY[family], TABLE)
         ]
-        socket.transaction([nftables.delete_table(_FAMILY[one], TABLE) for one in present])
+        socket.transaction([nftables.delete_table(_FAMILY[family], TABLE) for family in present])
     finally:
         socket.close()
     return [f"{ruleset.protocol_word(family)} {TABLE}" for family in present]
@@ -318,9 +320,9 @@ async def run_nft(
             "install the package nftables, 1.0.1 or newer"
         ) from error
     started(process.pid)
-    _, said = await process.communicate(text.encode())
+    _, errors = await process.communicate(text.encode())
     if process.returncode:
-        first = said.decode(errors="replace").strip().splitlines()
+        first = errors.decode(errors="replace").strip().splitlines()
         raise KernelRefused(f"nft failed: {first[0] if first else f'exit {process.returncode}'}")
 
 
@@ -367,16 +369,16 @@ def _slots(family: FamilyName, slots: ruleset.Slots) -> list[nftables.NetlinkMes
     )
 
 
-def _own_chain(family: FamilyName, one: OwnChain) -> list[nftables.NetlinkMessage]:
-    kind, memory = one.kind, None
-    if one.clients is not None:
-        memory = ClientMemory(one.clients.name, kind.drawn.name, kind.members.name)
+def _own_chain(family: FamilyName, chain: OwnChain) -> list[nftables.NetlinkMessage]:
+    kind, memory = chain.kind, None
+    if chain.clients is not None:
+        memory = ClientMemory(chain.clients.name, kind.drawn.name, kind.members.name)
     return draw_chain(
         _FAMILY[family],
         TABLE,
-        one.name,
+        chain.name,
         kind.endpoints.name,
-        draws=one.draws,
+        draws=chain.draws,
         by_address=kind.by_address,
         memory=memory,
     )
@@ -384,8 +386,8 @@ def _own_chain(family: FamilyName, one: OwnChain) -> list[nftables.NetlinkMessag
 
 def _led_to(elements: Iterable[tuple[bytes, bytes]]) -> set[tuple[FamilyName, str]]:
     """The chains that these elements lead to by ``goto``."""
-    found = {(key[0], data) for key, data in elements if data.startswith(b"goto ")}
-    return {(kind_of(bytes((number,)))[0], data[5:].decode()) for number, data in found}
+    targets = {(key[0], data) for key, data in elements if data.startswith(b"goto ")}
+    return {(kind_of(bytes((number,)))[0], data[5:].decode()) for number, data in targets}
 
 
 def _grouped(

@@ -49,7 +49,7 @@ from zonewise.proxy.tables.ruleset import (
     NamedSet,
     SlotKind,
 )
-from zonewise.traffic.routes import PortRoutes, Route, ServiceRoutes
+from zonewise.traffic.routes.table import PortRoutes, Route, ServiceRoutes
 
 _PROTOCOLS = {"TCP": 6, "UDP": 17, "SCTP": 132}
 _PROTOCOL_NAMES = {number: name.lower() for name, number in _PROTOCOLS.items()}
@@ -57,8 +57,8 @@ _ORDER: Literal["little", "big"] = sys.byteorder
 _AF = {"IPv4": socket.AF_INET, "IPv6": socket.AF_INET6}
 
 _NUMBER = {
-    (family, kind.name): bytes((at + place * len(KINDS),))
-    for place, family in enumerate(ruleset.FAMILIES)
+    (family, kind.name): bytes((at + index * len(KINDS),))
+    for index, family in enumerate(ruleset.FAMILIES)
     for at, kind in enumerate(KINDS)
 }
 
@@ -93,8 +93,8 @@ SLOTTED = frozenset(
 
 def kind_of(key: bytes) -> tuple[FamilyName, NamedSet]:
     """Where an element belongs."""
-    place, at = divmod(key[0], len(KINDS))
-    return ruleset.FAMILIES[place], KINDS[at]
+    index, at = divmod(key[0], len(KINDS))
+    return ruleset.FAMILIES[index], KINDS[at]
 
 
 def prefix(family: FamilyName, kind: NamedSet) -> bytes:
@@ -102,8 +102,10 @@ def prefix(family: FamilyName, kind: NamedSet) -> bytes:
     return _NUMBER[family, kind.name]
 
 
-def lay_out(service: ServiceRoutes, node: str, held: Mapping[bytes, bytes] | None = None) -> Layout:
-    """The elements of a Service on this node; slots are numbered as in the elements ``held``."""
+def lay_out(
+    service: ServiceRoutes, node: str, present: Mapping[bytes, bytes] | None = None
+) -> Layout:
+    """The elements of a Service on this node; slots are numbered as in ``present``."""
     elements: dict[bytes, bytes] = {}
     leading: dict[bytes, str] = {}
     chains: dict[tuple[FamilyName, str], OwnChain] = {}
@@ -124,13 +126,15 @@ def lay_out(service: ServiceRoutes, node: str, held: Mapping[bytes, bytes] | Non
                 kind = _slot_kind(route)
                 groups = _groups(family, route)
                 if clients is None:
-                    _fill(elements, family, kind.endpoints, kind.first, way, groups, held or {})
+                    _fill(elements, family, kind.endpoints, kind.first, way, groups, present or {})
                 else:
-                    ids = _ids(one for group in groups.values() for one in group)
-                    known = {weight: [ids[one] for one in groups[weight]] for weight in groups}
-                    _fill(elements, family, kind.drawn, kind.first, way, known, held or {})
+                    ids = _ids(endpoint for group in groups.values() for endpoint in group)
+                    known = {
+                        weight: [ids[endpoint] for endpoint in groups[weight]] for weight in groups
+                    }
+                    _fill(elements, family, kind.drawn, kind.first, way, known, present or {})
                     head = prefix(family, kind.members)
-                    elements.update((head + name + way, one) for one, name in ids.items())
+                    elements.update((head + name + way, endpoint) for endpoint, name in ids.items())
                 counts = {weight: len(group) for weight, group in groups.items()}
                 own = own_chain(owner, kind, counts, clients)
                 chain = f"{kind.name}-{len(route.endpoints)}" if own is None else own.name
@@ -141,7 +145,7 @@ def lay_out(service: ServiceRoutes, node: str, held: Mapping[bytes, bytes] | Non
                 if backend.node == node:
                     here = packed(backend.address)
                     elements[prefix(family, HAIRPIN) + here + here] = b""
-    return Layout(elements, tuple((family, one) for (family, _), one in chains.items()))
+    return Layout(elements, tuple((family, chain) for (family, _), chain in chains.items()))
 
 
 def _slot_kind(route: Route) -> SlotKind:
@@ -184,7 +188,7 @@ def _fill(
     first_slot: int,
     way: bytes,
     groups: Mapping[int, list[bytes]],
-    held: Mapping[bytes, bytes],
+    present: Mapping[bytes, bytes],
 ) -> None:
     """Give every endpoint a slot, which it keeps."""
     head = prefix(family, kind)
@@ -194,7 +198,7 @@ def _fill(
         new = dict.fromkeys(group)
         stays: dict[bytes, bytes] = {}
         for key in keys:
-            before = held.get(key)
+            before = present.get(key)
             if before is not None and before in new:
                 del new[before]
                 stays[key] = before
@@ -271,14 +275,14 @@ def decode(key: bytes, data: bytes) -> tuple[FamilyName, NamedSet, str, str]:
     else:
         texts = list(_fields(family, kind, rest))
     if kind.data == "id":
-        said = _id_text(data)
+        target = _id_text(data)
     elif kind.data == "endpoint":
         size = 4 if family == "IPv4" else 16
         address = socket.inet_ntop(_AF[family], data[:size])
-        said = f"{address} . {int.from_bytes(data[size : size + 2], 'big')}"
+        target = f"{address} . {int.from_bytes(data[size : size + 2], 'big')}"
     else:
-        said = data.decode()
-    return family, kind, " . ".join(texts), said
+        target = data.decode()
+    return family, kind, " . ".join(texts), target
 
 
 def _fields(family: FamilyName, kind: NamedSet, rest: bytes) -> Iterator[str]:

@@ -10,7 +10,8 @@ from zonewise.proxy.settings import ProxySettings
 from zonewise.proxy.tables.desired import desire
 from zonewise.proxy.tables.rendering import whole
 from zonewise.proxy.tables.ruleset import frame
-from zonewise.traffic.routes import NodeRoutes, ProxyLocation
+from zonewise.traffic.routes.choice import ClientLocation
+from zonewise.traffic.routes.table import NodeRoutes
 
 
 def preview(
@@ -18,10 +19,13 @@ def preview(
 ) -> str:
     """The tables with all that would be in them; the same input in any order, the same text."""
     desired = desire(routes.services, routes.node)
-    texts = tuple(sorted(text for one in cidrs for text in one.spec.cidrs))
+    texts = tuple(sorted(text for cidr in cidrs for text in cidr.spec.cidrs))
     return whole(
-        {family: frame(family, made) for family, made in settings.frames().items()},
+        {
+            family: frame(family, frame_settings)
+            for family, frame_settings in settings.frames().items()
+        },
         dict(sorted(desired.elements.items())),
-        settings.networks(node, ProxyLocation.of(node).addresses, texts),
-        sorted(desired.chains(), key=lambda one: (one[0], one[1].name)),
+        settings.networks(node, ClientLocation.of(node).addresses, texts),
+        sorted(desired.chains(), key=lambda entry: (entry[0], entry[1].name)),
     )

@@ -21,18 +21,18 @@ def whole(
 ) -> str:
     """The tables with all that is in them."""
     parts = list(frames.values())
-    for family, held in networks.items():
-        for name, cidrs in held.items():
+    for family, by_name in networks.items():
+        for name, cidrs in by_name.items():
             if cidrs:
                 parts.append(ruleset.networks(family, name, cidrs))
     known: dict[FamilyName, set[str]] = {family: set() for family in frames}
-    for family, one in chains:
-        clients = one.clients
+    for family, chain in chains:
+        clients = chain.clients
         if clients is not None and clients.name not in known[family]:
             parts.append(ruleset.clients_text(family, clients.name, clients.seconds, MOST_CLIENTS))
             known[family].add(clients.name)
-        parts.append(one.text(family))
-        known[family].add(one.name)
+        parts.append(chain.text(family))
+        known[family].add(chain.name)
     groups: dict[tuple[FamilyName, str], list[str]] = {}
     for key, data in elements.items():
         family, kind, found_by, leads_to = decode(key, data)

@@ -56,9 +56,9 @@ only the first packet of a connection ever comes here. An id is taken off again 
 FamilyName = Literal["IPv4", "IPv6"]
 FAMILIES: tuple[FamilyName, ...] = ("IPv4", "IPv6")
 
-Field = Literal["slot", "id", "address", "protocol", "port"]
-_WAY: tuple[Field, ...] = ("address", "protocol", "port")
-_NODEPORT: tuple[Field, ...] = ("protocol", "port")
+KeyPart = Literal["slot", "id", "address", "protocol", "port"]
+_WAY: tuple[KeyPart, ...] = ("address", "protocol", "port")
+_NODEPORT: tuple[KeyPart, ...] = ("protocol", "port")
 _WAY_TEXT = "meta l4proto . th dport"
 
 
@@ -67,7 +67,7 @@ class NamedSet:
     """A set or map that is filled with elements: what they are found by and what they lead to."""
 
     name: str
-    key: tuple[Field, ...]
+    key: tuple[KeyPart, ...]
     data: Literal["none", "endpoint", "id", "verdict"] = "none"
     ranges: bool = False
     shared: bool = False
@@ -212,7 +212,7 @@ class Slots:
         return (fallback,) if count == 1 else (Draw(count, first), fallback)
 
     def text(self, family: FamilyName) -> str:
-        """It for ``nft -f``."""
+        """The chain as input of ``nft -f``."""
         rules = (draw_text(family, self.kind, draw) for draw in self.draws)
         return chain_text(family, self.name, rules)
 
@@ -230,7 +230,7 @@ def recall_text(family: FamilyName, kind: SlotKind, clients: str) -> str:
 
 
 def forget_text(family: FamilyName, clients: str) -> str:
-    """The rule that forgets a client; the kernel wants to be told of what, and does not look."""
+    """The rule that forgets a client; the kernel requires its data and ignores it."""
     return _stored(family, "delete", clients)
 
 
@@ -266,8 +266,8 @@ def _drawn(family: FamilyName, kind: SlotKind, draw: Draw) -> str:
 
 
 def _to_member(family: FamilyName, kind: SlotKind) -> str:
-    found = f"meta priority . {_way_of(family, kind.members)} map @{kind.members.name}"
-    return f"dnat {protocol_word(family)} to {found}"
+    endpoint = f"meta priority . {_way_of(family, kind.members)} map @{kind.members.name}"
+    return f"dnat {protocol_word(family)} to {endpoint}"
 
 
 def _recalled(family: FamilyName, clients: str) -> str:

@@ -181,20 +181,24 @@ class TableWriter:
         """What Services have now but for what passes to another, which may be written before."""
         before = self._before(keys)
         owners = {
-            one: key
+            element: key
             for key, layout in before.items()
-            for one in layout.elements
-            if one[0] not in SHARED
+            for element in layout.elements
+            if element[0] not in SHARED
         }
         passed: dict[Key, set[bytes]] = {}
         for key in keys:
-            for one in layouts[key].elements:
-                owner = owners.get(one, key)
+            for element in layouts[key].elements:
+                owner = owners.get(element, key)
                 if owner != key:
-                    passed.setdefault(owner, set()).add(one)
+                    passed.setdefault(owner, set()).add(element)
         return {
             key: Layout(
-                {one: data for one, data in before[key].elements.items() if one not in gone},
+                {
+                    element: data
+                    for element, data in before[key].elements.items()
+                    if element not in gone
+                },
                 before[key].chains,
             )
             for key, gone in passed.items()
@@ -207,7 +211,7 @@ class TableWriter:
         """Take out chains that nothing leads to any more; ``sweep`` does if that fails."""
         if not changes.unused:
             return
-        used = [one for key in keys for one in self.desired.layout(key).chains]
+        used = [chain for key in keys for chain in self.desired.layout(key).chains]
         try:
             self._kernel.remove(changes.unused, used)
         except (ZonewiseError, OSError) as error:
@@ -219,10 +223,14 @@ def next_step(before: Layout, after: Layout) -> Layout:
 
     New slots are added while nothing leads to them yet.
     """
-    new = [one for one in after.elements if one[0] in SLOTTED and one not in before.elements]
+    new = [
+        element
+        for element in after.elements
+        if element[0] in SLOTTED and element not in before.elements
+    ]
     if len(new) <= PIECE:
         return after
-    piece = {one: after.elements[one] for one in new[:PIECE]}
+    piece = {element: after.elements[element] for element in new[:PIECE]}
     return Layout(before.elements | piece, before.chains)
 
 

@@ -56,9 +56,9 @@ class Cache:
     ) -> Reflector[T]:
         """The reflector of a scope; it is started by ``run``, or now if that runs already."""
         scope = Scope(cls, namespace, label_selector, field_selector)
-        found = self._reflectors.get(scope)
-        if found is None:
-            found = self._reflectors[scope] = Reflector(
+        reflector = self._reflectors.get(scope)
+        if reflector is None:
+            reflector = self._reflectors[scope] = Reflector(
                 self._client,
                 cls,
                 Store(compact=cls in self._compact, transform=self._transforms.get(cls)),
@@ -68,8 +68,8 @@ class Cache:
                 options=self._options,
             )
             if self._failed is not None:
-                self._start(found)
-        return cast("Reflector[T]", found)
+                self._start(reflector)
+        return cast("Reflector[T]", reflector)
 
     def store(
         self,

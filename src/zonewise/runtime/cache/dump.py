@@ -76,13 +76,13 @@ class Document:
 
 @dataclass(frozen=True)
 class DumpEntry:
-    """One object of a dump, not yet of any type; ``place`` is its position in a list, if in one."""
+    """One object of a dump, not yet of any type; ``index`` is that in a list, if it is in one."""
 
     api_version: str
     kind: str
     value: msgspec.Raw | dict[str, Any] = field(repr=False)
     document: Document
-    place: int | None = None
+    index: int | None = None
 
     @property
     def group(self) -> str:
@@ -93,7 +93,7 @@ class DumpEntry:
     def line(self) -> int:
         """On which line of the file it begins."""
         look = _json_item if isinstance(self.value, msgspec.Raw) else _yaml_item
-        return self.document.line + look(self.document.text, self.place)
+        return self.document.line + look(self.document.text, self.index)
 
     def typed(self, cls: type[T]) -> T:
         """The object as a class; errors name file and line."""
@@ -230,24 +230,24 @@ def _from_json(document: Document, listed: set[KindKey]) -> Iterator[DumpEntry]:
         return
     raws = _json_items(head.items, document)
     _list(head, listed)
-    for place, raw in enumerate(raws):
-        entry = DumpEntry(head.api_version, head.kind, raw, document, place)
+    for index, raw in enumerate(raws):
+        entry = DumpEntry(head.api_version, head.kind, raw, document, index)
         try:
             item = msgspec.json.decode(raw, type=_Head)
         except msgspec.ValidationError as error:
             raise entry.error(f"not an object: {_plain(error)}") from None
         except RecursionError:
             raise entry.error(TOO_DEEP) from None
-        yield _named(_inside(head, item, raw, document, place))
+        yield _named(_inside(head, item, raw, document, index))
 
 
 def _json_items(items: msgspec.Raw, document: Document) -> tuple[msgspec.Raw, ...]:
     """The items of a list, each as it is written; null is none, as Go has it."""
     try:
-        found = msgspec.json.decode(items, type=tuple[msgspec.Raw, ...] | None)
+        raw_items = msgspec.json.decode(items, type=tuple[msgspec.Raw, ...] | None)
     except msgspec.ValidationError:
         raise document.error(NO_LIST) from None
-    return found or ()
+    return raw_items or ()
 
 
 def _from_yaml(document: Document, listed: set[KindKey]) -> Iterator[DumpEntry]:
@@ -269,12 +269,12 @@ def _from_yaml(document: Document, listed: set[KindKey]) -> Iterator[DumpEntry]:
     if items is not None and not isinstance(items, list):
         raise document.error(NO_LIST)
     _list(head, listed)
-    for place, item in enumerate(items or ()):
+    for index, item in enumerate(items or ()):
         if not isinstance(item, dict):
-            entry = DumpEntry(head.api_version, head.kind, {}, document, place)
+            entry = DumpEntry(head.api_version, head.kind, {}, document, index)
             raise entry.error("not an object")
         own = _Head(api_version=_text(item, "apiVersion"), kind=_text(item, "kind"))
-        yield _named(_inside(head, own, item, document, place))
+        yield _named(_inside(head, own, item, document, index))
 
 
 def _list(head: _Head | _ListHead, listed: set[KindKey]) -> None:
@@ -287,12 +287,12 @@ def _inside(
     item: _Head,
     value: msgspec.Raw | dict[str, Any],
     document: Document,
-    place: int,
+    index: int,
 ) -> DumpEntry:
     """An item of a list; in a typed list it may leave its kind to the list."""
     kind = item.kind or head.kind.removesuffix("List")
     version = item.api_version or (head.api_version if head.kind != "List" else "")
-    return DumpEntry(version, kind, value, document, place)
+    return DumpEntry(version, kind, value, document, index)
 
 
 def _named(entry: DumpEntry) -> DumpEntry:
@@ -315,8 +315,8 @@ def _plain(error: Exception) -> str:
 
 
 def _json_line(error: Exception, document: Document) -> int:
-    place = re.search(r"\(byte (\d+)\)$", str(error))
-    end = int(place.group(1)) if place else len(document.text)
+    position = re.search(r"\(byte (\d+)\)$", str(error))
+    end = int(position.group(1)) if position else len(document.text)
     return document.line + document.text.count(b"\n", 0, end)
 
 
@@ -335,17 +335,17 @@ def _not_yaml(document: Document, error: ParseError) -> ConfigError:
     return document.error(f"not YAML: {str(error).removeprefix('yaml: ')}")
 
 
-def _json_item(text: bytes, place: int | None) -> int:
+def _json_item(text: bytes, index: int | None) -> int:
     """How many lines are before an item of a list."""
-    if place is None:
+    if index is None:
         return 0
     listed = msgspec.json.decode(text, type=_ListHead).items
     assert isinstance(listed, msgspec.Raw)
     items = msgspec.json.decode(listed, type=tuple[msgspec.Raw, ...])
     position = text.index(b'"items"') + len(b'"items"')
-    for raw in items[:place]:
+    for raw in items[:index]:
         position = text.index(bytes(raw), position) + len(bytes(raw))
-    return text.count(b"\n", 0, text.index(bytes(items[place]), position))
+    return text.count(b"\n", 0, text.index(bytes(items[index]), position))
 
 
 class _Event(NamedTuple):
@@ -360,19 +360,19 @@ def _events(text: bytes) -> Iterator[_Event]:
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         if isinstance(event, yaml.NodeEvent):
-            said = event.value if isinstance(event, yaml.ScalarEvent) else None
-            yield _Event(depth, said, event.start_mark.line if event.start_mark else 0)
+            scalar = event.value if isinstance(event, yaml.ScalarEvent) else None
+            yield _Event(depth, scalar, event.start_mark.line if event.start_mark else 0)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
-def _yaml_item(text: bytes, place: int | None) -> int:
+def _yaml_item(text: bytes, index: int | None) -> int:
     """How many lines are before an item of a list."""
     events = _events(text)
     first = next(events, None)
-    if place is None or first is None:
+    if index is None or first is None:
         return 0 if first is None else first.line
     members = at = 0
     inside = False
@@ -383,7 +383,7 @@ def _yaml_item(text: bytes, place: int | None) -> int:
                 inside = event.text == "items"
             members += 1
         elif event.depth == 2 and inside:
-            if at == place:
+            if at == index:
                 return event.line
             at += 1
     return 0

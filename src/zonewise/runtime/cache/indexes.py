@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from zonewise.api.meta import Object
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import finished
+from zonewise.api.objects.pod_state import is_pod_finished
 from zonewise.runtime.cache.store import IndexFunction
 
 
@@ -30,7 +30,7 @@ BY_NAMESPACE: Mapping[str, IndexFunction[Object]] = {"namespace": namespace_of}
 
 def end_of(pod: Pod) -> tuple[str, ...]:
     """Whether a pod's containers have ended for good."""
-    return ("finished",) if finished(pod) else ()
+    return ("finished",) if is_pod_finished(pod) else ()
 
 
 BY_END: Mapping[str, IndexFunction[Pod]] = {"end": end_of}

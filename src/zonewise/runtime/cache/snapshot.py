@@ -51,10 +51,10 @@ class Snapshot:
     @classmethod
     def of(cls, objects: Mapping[type[Any], Iterable[Any]], *, name: str = "") -> Snapshot:
         """A snapshot of objects that are in memory: lists, or stores."""
-        made = cls(name)
+        snapshot = cls(name)
         for kind, items in objects.items():
-            made._typed[kind] = _by_key(items)
-        return made
+            snapshot._typed[kind] = _by_key(items)
+        return snapshot
 
     @classmethod
     async def live(
@@ -66,7 +66,7 @@ class Snapshot:
         name: str = "",
     ) -> Snapshot:
         """Read kinds from a cluster; of those in namespaces all, or those of one namespace."""
-        made = cls(name)
+        snapshot = cls(name)
         turn = asyncio.Semaphore(PARALLEL)
 
         async def read(kind: type[Any]) -> None:
@@ -74,11 +74,11 @@ class Snapshot:
                 async with turn:
                     listing = await client.list(kind, namespace)
             except NotFound:
-                made._typed[kind] = {}
+                snapshot._typed[kind] = {}
             except Forbidden as error:
-                made._refused[kind] = error
+                snapshot._refused[kind] = error
             else:
-                made._typed[kind] = _by_key(listing)
+                snapshot._typed[kind] = _by_key(listing)
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -87,14 +87,14 @@ class Snapshot:
         except ExceptionGroup as group:
             # One sentence for the user: the first failure.
             raise group.exceptions[0] from None
-        return made
+        return snapshot
 
     @classmethod
     def parse(cls, text: bytes, source: str = "<text>") -> Snapshot:
         """A snapshot of the text of a dump."""
-        made = cls()
-        made._add(dump.parse(text, source, made._listed))
-        return made
+        snapshot = cls()
+        snapshot._add(dump.parse(text, source, snapshot._listed))
+        return snapshot
 
     @classmethod
     def load(cls, paths: Sequence[str | Path]) -> tuple[Snapshot, ...]:
@@ -120,18 +120,20 @@ class Snapshot:
 
     @classmethod
     def _of_files(cls, paths: Iterable[str | Path], *, name: str) -> Snapshot:
-        made = cls(name)
+        snapshot = cls(name)
         for path in paths:
-            made._add(dump.read_file(path, made._listed))
-            made.files += (str(path),)
-        return made
+            snapshot._add(dump.read_file(path, snapshot._listed))
+            snapshot.files += (str(path),)
+        return snapshot
 
     def all(self, cls: type[T], namespace: str | None = None) -> tuple[T, ...]:
         """The objects of a class, of one namespace or all, by namespace and name."""
-        found = self._objects(cls)
+        objects = self._objects(cls)
         if namespace is None:
-            return tuple(found.values())
-        return tuple(item for (place, _), item in found.items() if place == namespace)
+            return tuple(objects.values())
+        return tuple(
+            item for (item_namespace, _), item in objects.items() if item_namespace == namespace
+        )
 
     def get(self, cls: type[T], name: str, namespace: str = "") -> T | None:
         """One object, or None."""
@@ -169,13 +171,13 @@ class Snapshot:
     def _objects(self, cls: type[T]) -> dict[Key, T]:
         if cls in self._refused:
             raise self._refused[cls]
-        found = self._typed.get(cls)
-        if found is None:
+        objects = self._typed.get(cls)
+        if objects is None:
             if not self._complete:
                 raise LookupError(f"{cls.resource.qualified} were not read into this snapshot")
             entries = self._entries.get((cls.resource.group, cls.resource.kind), [])
-            found = self._typed[cls] = _by_key(entry.typed(cls) for entry in entries)
-        return cast("dict[Key, T]", found)
+            objects = self._typed[cls] = _by_key(entry.typed(cls) for entry in entries)
+        return cast("dict[Key, T]", objects)
 
     def _add(self, entries: Iterable[dump.DumpEntry]) -> None:
         for key, more in dump.by_kind(entries).items():
@@ -184,5 +186,5 @@ class Snapshot:
 
 
 def _by_key(items: Iterable[T]) -> dict[Key, T]:
-    found = {item.key: item for item in items}
-    return {key: found[key] for key in sorted(found)}
+    by_key = {item.key: item for item in items}
+    return {key: by_key[key] for key in sorted(by_key)}

@@ -99,13 +99,13 @@ class Store(Generic[T]):
         return key in self._objects
 
     def __iter__(self) -> Iterator[T]:
-        for held in tuple(self._objects.values()):
-            yield _whole(held)
+        for stored in tuple(self._objects.values()):
+            yield _whole(stored)
 
     def get(self, key: Key) -> T | None:
         """The object, or None."""
-        held = self._objects.get(key)
-        return None if held is None else _whole(held)
+        stored = self._objects.get(key)
+        return None if stored is None else _whole(stored)
 
     def keys(self) -> tuple[Key, ...]:
         """All keys."""
@@ -113,11 +113,11 @@ class Store(Generic[T]):
 
     def values(self) -> tuple[T, ...]:
         """All objects."""
-        return tuple(_whole(held) for held in self._objects.values())
+        return tuple(_whole(stored) for stored in self._objects.values())
 
     def items(self) -> tuple[tuple[Key, T], ...]:
         """All keys and objects."""
-        return tuple((key, _whole(held)) for key, held in self._objects.items())
+        return tuple((key, _whole(stored)) for key, stored in self._objects.items())
 
     def by(self, index: str, value: Hashable) -> tuple[T, ...]:
         """The objects under a value of an index."""
@@ -125,10 +125,10 @@ class Store(Generic[T]):
 
     def keys_by(self, index: str, value: Hashable) -> tuple[Key, ...]:
         """The keys under a value of an index."""
-        found = self._indexes[index].get(value)
-        if found is None:
+        keys = self._indexes[index].get(value)
+        if keys is None:
             return ()
-        return tuple(found) if isinstance(found, _Bucket) else (found,)
+        return tuple(keys) if isinstance(keys, _Bucket) else (keys,)
 
     def index_values(self, index: str) -> tuple[Hashable, ...]:
         """All values of an index that lead to an object."""
@@ -141,8 +141,8 @@ class Store(Generic[T]):
                 raise ValueError(f"index {name!r} exists already with another function")
             return
         entries: _Entries = {}
-        for key, held in self._objects.items():
-            _insert(entries, function(_whole(held)), key)
+        for key, stored in self._objects.items():
+            _insert(entries, function(_whole(stored)), key)
         self._functions[name] = function
         self._indexes[name] = entries
 
@@ -157,7 +157,7 @@ class Store(Generic[T]):
             listener(None, item)
 
         def end() -> None:
-            self._listeners = tuple(one for one in self._listeners if one is not listener)
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
 
         return end
 
@@ -166,20 +166,20 @@ class Store(Generic[T]):
         metadata = item.metadata
         key = (metadata.namespace, metadata.name)
         version = metadata.resource_version
-        place = int(version) if version.isdecimal() else -1
-        held = self._objects.get(key)
-        if held is not None:
-            known = held.metadata.resource_version
-            if (0 <= place <= number(known)) or version == known:
+        revision = int(version) if version.isdecimal() else -1
+        stored = self._objects.get(key)
+        if stored is not None:
+            known = stored.metadata.resource_version
+            if (0 <= revision <= number(known)) or version == known:
                 return False
-        elif 0 <= place < self._newest:
+        elif 0 <= revision < self._newest:
             return False
-        if place > self._newest:
-            self._newest = place
+        if revision > self._newest:
+            self._newest = revision
             self.resource_version = version
-        elif place < 0:
-            self._note(version, place)
-        self._put(key, held, item)
+        elif revision < 0:
+            self._note(version, revision)
+        self._put(key, stored, item)
         return True
 
     def remove(self, item: T) -> bool:
@@ -188,10 +188,10 @@ class Store(Generic[T]):
         version = metadata.resource_version
         self._note(version, number(version))
         key = (metadata.namespace, metadata.name)
-        held = self._objects.get(key)
-        if held is None or older(version, held.metadata.resource_version):
+        stored = self._objects.get(key)
+        if stored is None or older(version, stored.metadata.resource_version):
             return False
-        self._drop(key, held)
+        self._drop(key, stored)
         return True
 
     def bookmark(self, version: str) -> None:
@@ -209,21 +209,21 @@ class Store(Generic[T]):
             relist.put(item)
         return relist.finish(version)
 
-    def _note(self, version: str, place: int) -> None:
-        if place > self._newest or (place < 0 and version):
-            self._newest = place
+    def _note(self, version: str, revision: int) -> None:
+        if revision > self._newest or (revision < 0 and version):
+            self._newest = revision
             self.resource_version = version
 
-    def _put(self, key: Key, held: T | Packed[T] | None, item: T) -> None:
-        if held is not None and held.metadata.uid != item.metadata.uid:
-            self._drop(key, held)
-            held = None
+    def _put(self, key: Key, stored: T | Packed[T] | None, item: T) -> None:
+        if stored is not None and stored.metadata.uid != item.metadata.uid:
+            self._drop(key, stored)
+            stored = None
         if self._transform is not None:
             item = self._transform(item)
         self._objects[key] = pack(item) if self.compact else item
         if not self._functions and not self._listeners:
             return
-        old = None if held is None else _whole(held)
+        old = None if stored is None else _whole(stored)
         for name, function in self._functions.items():
             after = tuple(function(item))
             before = () if old is None else tuple(function(old))
@@ -233,11 +233,11 @@ class Store(Generic[T]):
         for listener in self._listeners:
             listener(old, item)
 
-    def _drop(self, key: Key, held: T | Packed[T]) -> None:
+    def _drop(self, key: Key, stored: T | Packed[T]) -> None:
         del self._objects[key]
         if not self._functions and not self._listeners:
             return
-        old = _whole(held)
+        old = _whole(stored)
         for name, function in self._functions.items():
             _discard(self._indexes[name], function(old), key)
         for listener in self._listeners:
@@ -258,16 +258,16 @@ class Relist(Generic[T]):
         metadata = item.metadata
         key = (metadata.namespace, metadata.name)
         self._present.add(key)
-        held = self._store._objects.get(key)
-        if held is None:
+        stored = self._store._objects.get(key)
+        if stored is None:
             self._added += 1
-        elif held.metadata.resource_version != metadata.resource_version or (
-            held.metadata.uid != metadata.uid
+        elif stored.metadata.resource_version != metadata.resource_version or (
+            stored.metadata.uid != metadata.uid
         ):
             self._updated += 1
         else:
             return
-        self._store._put(key, held, item)
+        self._store._put(key, stored, item)
 
     def drop(self, key: Key) -> None:
         """The list had this object, and it was deleted since."""
@@ -285,28 +285,28 @@ class Relist(Generic[T]):
         return ListDifference(self._added, self._updated, len(gone))
 
 
-def _whole(held: T | Packed[T]) -> T:
-    return unpack(held) if isinstance(held, Packed) else held
+def _whole(stored: T | Packed[T]) -> T:
+    return unpack(stored) if isinstance(stored, Packed) else stored
 
 
 def _insert(entries: _Entries, values: Iterable[Hashable], key: Key) -> None:
     get = entries.get
     for value in values:
-        found = get(value)
-        if isinstance(found, _Bucket):
-            found[key] = None
-        elif found is None:
+        keys = get(value)
+        if isinstance(keys, _Bucket):
+            keys[key] = None
+        elif keys is None:
             entries[value] = key
-        elif found != key:
-            entries[value] = _Bucket({found: None, key: None})
+        elif keys != key:
+            entries[value] = _Bucket({keys: None, key: None})
 
 
 def _discard(entries: _Entries, values: Iterable[Hashable], key: Key) -> None:
     for value in values:
-        found = entries.get(value)
-        if isinstance(found, _Bucket):
-            found.pop(key, None)
-            if len(found) == 1:
-                entries[value] = next(iter(found))
-        elif found == key:
+        keys = entries.get(value)
+        if isinstance(keys, _Bucket):
+            keys.pop(key, None)
+            if len(keys) == 1:
+                entries[value] = next(iter(keys))
+        elif keys == key:
             del entries[value]

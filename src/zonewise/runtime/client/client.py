@@ -49,6 +49,10 @@ _PATCH_TYPES: Mapping[PatchKind, str] = {
 }
 
 
+FIELD_MANAGER = "zonewise"
+"""The owner of what our own programs apply."""
+
+
 class Version(Struct):
     """The server's version."""
 
@@ -83,7 +87,7 @@ class Client:
         transport: Transport,
         *,
         limiter: Limiter | None = None,
-        field_manager: str = "zonewise",
+        field_manager: str = FIELD_MANAGER,
         fence: Callable[[], None] | None = None,
         retries: int = RETRIES,
         clock: ServerClock | None = None,

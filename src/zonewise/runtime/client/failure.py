@@ -28,19 +28,19 @@ def explain(
     match error:
         case aiohttp.ClientProxyConnectionError():
             return ConnectionFailed(
-                f"cannot reach the proxy {_place(config.proxy)} on the way to {server}: "
+                f"cannot reach the proxy {_without_user(config.proxy)} on the way to {server}: "
                 f"{_os_reason(error.os_error)}; check proxy-url or the HTTPS_PROXY variable"
             )
         case aiohttp.ClientHttpProxyError():
             return ConnectionFailed(
-                f"the proxy {_place(config.proxy)} refused the way to {server} with status "
+                f"the proxy {_without_user(config.proxy)} refused the way to {server} with status "
                 f"{error.status}; check proxy-url or the HTTPS_PROXY variable"
             )
         case aiohttp.ClientConnectorCertificateError():
             return ConnectionFailed(_certificate(error.certificate_error, server, config))
         case aiohttp.ClientConnectorDNSError(host=host) if host == _host(config.proxy):
             return ConnectionFailed(
-                f"cannot find the proxy {_place(config.proxy)} on the way to {server}; "
+                f"cannot find the proxy {_without_user(config.proxy)} on the way to {server}; "
                 "check proxy-url or the HTTPS_PROXY variable"
             )
         case aiohttp.ClientConnectorDNSError() | UnicodeError():
@@ -140,7 +140,7 @@ def _host(url: str | None) -> str | None:
     return urlsplit(url or "").hostname
 
 
-def _place(url: str | None) -> str:
+def _without_user(url: str | None) -> str:
     parts = urlsplit(url or "")
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.scheme}://{parts.hostname}{port}"

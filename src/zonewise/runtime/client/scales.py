@@ -20,7 +20,7 @@ from zonewise.api.unstructured import Unstructured, unstructured
 if TYPE_CHECKING:
     from zonewise.runtime.client.client import Client
 
-Place: TypeAlias = tuple[str, str, str, str]
+ObjectPath: TypeAlias = tuple[str, str, str, str]
 """Group, kind, namespace and name."""
 
 AGAIN = 30.0
@@ -60,27 +60,27 @@ class Scales:
     def __init__(self, client: Client, clock: Callable[[], float]) -> None:
         self._client = client
         self._clock = clock
-        self._asked: dict[Place, float] = {}
+        self._read_at: dict[ObjectPath, float] = {}
 
     async def refresh(
-        self, namespace: str, wanted: Iterable[Place]
-    ) -> dict[Place, Unstructured | None]:
-        """The wanted objects of a namespace that were not read lately; None if there is none.
+        self, namespace: str, requested: Iterable[ObjectPath]
+    ) -> dict[ObjectPath, Unstructured | None]:
+        """The requested objects of a namespace that were not read lately; None if there is none.
 
-        None, too, is what was wanted before: nothing reads it any more.
+        None, too, is what was requested before: nothing reads it any more.
         """
-        places = set(wanted)
-        found: dict[Place, Unstructured | None] = {
-            place: None for place in self._asked if place[2] == namespace and place not in places
+        paths = set(requested)
+        objects: dict[ObjectPath, Unstructured | None] = {
+            path: None for path in self._read_at if path[2] == namespace and path not in paths
         }
-        for place in found:
-            del self._asked[place]
+        for path in objects:
+            del self._read_at[path]
         now = self._clock()
-        for place in sorted(places):
-            if now - self._asked.get(place, float("-inf")) >= AGAIN:
-                self._asked[place] = now
-                found[place] = await fetch(self._client, *place)
-        return found
+        for path in sorted(paths):
+            if now - self._read_at.get(path, float("-inf")) >= AGAIN:
+                self._read_at[path] = now
+                objects[path] = await fetch(self._client, *path)
+        return objects
 
 
 async def fetch(
@@ -93,21 +93,23 @@ async def fetch(
     """
     try:
         version, known = await _resources(client, group)
-        found = next(one for one in known if one.kind == kind and "/" not in one.name)
+        discovered = next(
+            resource for resource in known if resource.kind == kind and "/" not in resource.name
+        )
     except (NotFound, Forbidden, StopIteration):
         return None
-    plural = found.name
-    resource = Resource(group, version, kind, plural, namespaced=found.namespaced)
+    plural = discovered.name
+    resource = Resource(group, version, kind, plural, namespaced=discovered.namespaced)
     try:
         answer = await client.raw("GET", resource.path(namespace, name))
         value: dict[str, Any] = msgspec.json.decode(answer.body)
-        if any(one.name == f"{plural}/scale" for one in known):
+        if any(subresource.name == f"{plural}/scale" for subresource in known):
             scaled = await client.raw("GET", resource.path(namespace, name, "scale"))
             replicas = msgspec.json.decode(scaled.body, type=_Scale).spec.replicas
             value = {**value, "spec": {**(value.get("spec") or {}), "replicas": replicas}}
     except (NotFound, Forbidden):
         return None
-    if not found.namespaced:
+    if not discovered.namespaced:
         value = {**value, "metadata": {**value["metadata"], "namespace": namespace}}
     return unstructured(resource)(value)
 

@@ -309,9 +309,9 @@ def _judge(response: Response, server: str) -> None:
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if 300 <= status < 400 and status != 304:
         target = urlsplit(response.headers.get("Location", ""))
-        place = f"{target.scheme}://{target.hostname}" if target.hostname else "another page"
+        location = f"{target.scheme}://{target.hostname}" if target.hostname else "another page"
         raise ProtocolError(
-            f"{server} is not a Kubernetes API server: it redirects to {place}; "
+            f"{server} is not a Kubernetes API server: it redirects to {location}; "
             "check the server address in the kubeconfig"
         )
     if kind == "text/html" and status in (502, 503, 504):
@@ -350,9 +350,9 @@ def _user_agent() -> str:
 def keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     """A socket that finds out within a minute that its peer has vanished."""
     family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    created = socket.socket(family, kind, protocol)
+    created.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, seconds in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
-    return made
+            created.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+    return created

@@ -190,12 +190,12 @@ def _from_kubeconfig(
         known = ", ".join(config.names("context")[:8])
         choice = f"choose one with --context: {known}" if known else "add one"
         raise ConfigError(f"{files} sets no current-context; {choice}")
-    place = config.cluster(cluster_name, named_by="" if cluster else named_by)
-    server = _server(place, files)
+    kubeconfig_cluster = config.cluster(cluster_name, named_by="" if cluster else named_by)
+    server = _server(kubeconfig_cluster, files)
     trust = Trust(
-        authority=_content(place.authority, "certificate authority"),
-        server_name=place.server_name or None,
-        verify=place.verify,
+        authority=_content(kubeconfig_cluster.authority, "certificate authority"),
+        server_name=kubeconfig_cluster.server_name or None,
+        verify=kubeconfig_cluster.verify,
     )
     person = config.user(user_name, named_by="" if user else named_by) if user_name else None
     secure = server.startswith("https:")
@@ -205,12 +205,12 @@ def _from_kubeconfig(
         origin=origin,
         namespace=namespace or own_namespace or "default",
         trust=trust,
-        credentials=_credentials(person, place, trust, timeout, environ)
+        credentials=_credentials(person, kubeconfig_cluster, trust, timeout, environ)
         if person is not None and secure
         else LocalCredentials(),
         impersonation=_checked(impersonation or _impersonation(person)),
-        proxy=_proxy(place.proxy, server, environ),
-        compression=place.compression,
+        proxy=_proxy(kubeconfig_cluster.proxy, server, environ),
+        compression=kubeconfig_cluster.compression,
     )
 
 
@@ -237,9 +237,9 @@ def _credentials(
         return local
     source: Credentials
     if user.plugin is not None:
-        told = _told(cluster, trust)
+        cluster_info = _cluster_info(cluster, trust)
         source = ExecCredentials(
-            user.plugin, user=user.name, cluster=told, timeout=timeout, environ=environ
+            user.plugin, user=user.name, cluster=cluster_info, timeout=timeout, environ=environ
         )
     elif user.oidc is not None:
         source = OidcCredentials(user.oidc, user=user.name, timeout=timeout, environ=environ)
@@ -248,10 +248,10 @@ def _credentials(
     return source if user.chain is None else CombinedCredentials(source, local)
 
 
-def _told(cluster: KubeconfigCluster, trust: Trust) -> dict[str, object]:
+def _cluster_info(cluster: KubeconfigCluster, trust: Trust) -> dict[str, object]:
     """The cluster information for an exec plugin, in the fields of its protocol."""
     authority = trust.pem()
-    told: dict[str, object] = {
+    info: dict[str, object] = {
         "server": cluster.server,
         "tls-server-name": cluster.server_name,
         "insecure-skip-tls-verify": not cluster.verify,
@@ -260,7 +260,7 @@ def _told(cluster: KubeconfigCluster, trust: Trust) -> dict[str, object]:
         "disable-compression": not cluster.compression,
         "config": cluster.extension,
     }
-    return {key: value for key, value in told.items() if value}
+    return {key: value for key, value in info.items() if value}
 
 
 def _server(cluster: KubeconfigCluster, files: str) -> str:

@@ -89,8 +89,8 @@ class ExecCredentials(FetchedCredentials):
         """Run the program."""
         plugin = self._plugin
         interactive = self._may_ask()
-        found = shutil.which(plugin.command, path=self._environ.get("PATH", os.defpath))
-        if found is None:
+        executable = shutil.which(plugin.command, path=self._environ.get("PATH", os.defpath))
+        if executable is None:
             hint = " ".join(plugin.install_hint.split())[:COMPLAINT_LIMIT]
             advice = f": {hint}" if hint else " or correct the kubeconfig"
             raise self._hopeless("is not installed or not executable", f"install it{advice}")
@@ -100,7 +100,7 @@ class ExecCredentials(FetchedCredentials):
         starting = asyncio.ensure_future(
             asyncio.get_running_loop().subprocess_exec(
                 Output,
-                found,
+                executable,
                 *plugin.arguments,
                 env=self._environment(interactive),
                 stdin=None if interactive else asyncio.subprocess.DEVNULL,
@@ -209,8 +209,8 @@ class Output(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Keep what is within the limit."""
-        kept = self.stdout if fd == 1 else self.stderr
-        kept += data[: OUTPUT_LIMIT - len(kept)]
+        output = self.stdout if fd == 1 else self.stderr
+        output += data[: OUTPUT_LIMIT - len(output)]
 
     def process_exited(self) -> None:
         """It has exited; its pipes may still be open."""
@@ -239,5 +239,5 @@ async def _end(process: asyncio.SubprocessTransport, output: Output, *, group: b
 def _last_line(complaint: bytearray) -> str:
     lines = complaint.decode("utf-8", "replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    shown = "".join(c if c.isprintable() else " " for c in last)[:COMPLAINT_LIMIT]
-    return f" ({shown})" if shown else ""
+    printable = "".join(c if c.isprintable() else " " for c in last)[:COMPLAINT_LIMIT]
+    return f" ({printable})" if printable else ""

@@ -172,8 +172,8 @@ class Kubeconfig:
         where = " and ".join(str(path) for path in self.files) or "the kubeconfig"
         known = ", ".join(list(entries)[:8]) + (", …" if len(entries) > 8 else "")
         choice = f"choose one of: {known}" if entries else f"it has no {kind}s at all, add one"
-        asked = f", which {named_by} names" if named_by else ""
-        raise ConfigError(f'there is no {kind} "{name}" in {where}{asked}; {choice}')
+        origin = f", which {named_by} names" if named_by else ""
+        raise ConfigError(f'there is no {kind} "{name}" in {where}{origin}; {choice}')
 
     def _merge(self, path: Path) -> None:
         content = load_fields(path)
@@ -217,9 +217,9 @@ def _exec_plugin(user: Fields) -> ExecPlugin | None:
         return None
     version = fields.word("apiVersion")
     if version not in EXEC_VERSIONS:
-        found = f'not "{version[:80]}"' if version else "and is missing"
+        actual = f'not "{version[:80]}"' if version else "and is missing"
         raise fields.wrong(
-            "apiVersion", f"must be {' or '.join(EXEC_VERSIONS)}, {found}; update the plugin"
+            "apiVersion", f"must be {' or '.join(EXEC_VERSIONS)}, {actual}; update the plugin"
         )
     command = fields.word("command")
     if not command:
@@ -274,8 +274,8 @@ def _exec_extension(fields: Fields, name: str) -> object:
         case {"clusters": [*clusters]}:
             for cluster in clusters:
                 match cluster:
-                    case {"name": found, "cluster": {"extensions": [*extensions]}} if (
-                        str(found) == name
+                    case {"name": item_name, "cluster": {"extensions": [*extensions]}} if (
+                        str(item_name) == name
                     ):
                         return next(
                             item.get("extension")

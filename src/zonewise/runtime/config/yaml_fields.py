@@ -20,7 +20,7 @@ from zonewise.runtime.config.credentials import reason
 FILE_LIMIT = 10 << 20
 DEPTH_LIMIT = 100
 
-_KEPT = frozenset({"tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"})
+_RESOLVED_TAGS = frozenset({"tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"})
 
 
 class _TextLoader(yaml.CSafeLoader):
@@ -28,7 +28,7 @@ class _TextLoader(yaml.CSafeLoader):
 
 
 _TextLoader.yaml_implicit_resolvers = {
-    first: [pair for pair in resolvers if pair[0] in _KEPT]
+    first: [pair for pair in resolvers if pair[0] in _RESOLVED_TAGS]
     for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
 }
 

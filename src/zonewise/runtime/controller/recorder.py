@@ -50,7 +50,7 @@ from zonewise.api.errors import (
     ZonewiseError,
 )
 from zonewise.api.meta import Object, ObjectMeta, ObjectReference
-from zonewise.api.objects.events import Event, EventSeries, shared_suffix
+from zonewise.api.objects.events import Event, EventSeries, event_name_suffix
 from zonewise.api.unstructured import Unstructured
 from zonewise.api.values.times import format_micro
 from zonewise.runtime.election.election import utcnow
@@ -107,7 +107,7 @@ class _Series:
     first: datetime
     last: datetime
     count: int = 1
-    told: int = 0
+    reported: int = 0
     queued: bool = True
     last_seen: float = 0.0
 
@@ -171,7 +171,7 @@ class Recorder:
             _cut(reason, WORD_LIMIT) or "Unknown",
             _cut(action, WORD_LIMIT) or "Unknown",
             _cut(note, NOTE_LIMIT),
-            shared_suffix(objects[0].uid, reason, note) if once else "",
+            event_name_suffix(objects[0].uid, reason, note) if once else "",
         )
         now = asyncio.get_running_loop().time()
         series = self._series.get(subject)
@@ -300,21 +300,21 @@ class Recorder:
 
     async def _send(self, subject: _Subject, series: _Series) -> None:
         count = series.count
-        if series.told:
+        if series.reported:
             namespace = subject.regarding.namespace or "default"
             body = {"series": _counted(series)}
             try:
                 await self._client.patch(Event, series.name, namespace, body, kind="merge")
             except NotFound:
                 # The server deletes events after an hour; the series continues as a new one.
-                series.told = 0
-        if not series.told:
+                series.reported = 0
+        if not series.reported:
             try:
                 await self._client.create(self._event(subject, series))
             except AlreadyExists:
                 if not subject.suffix:
                     raise
-        series.told = count
+        series.reported = count
 
     def _event(self, subject: _Subject, series: _Series) -> Event:
         return Event(
@@ -337,7 +337,7 @@ class Recorder:
         self, subject: _Subject, series: _Series, why: str, error: ZonewiseError | ApiError
     ) -> None:
         self.dropped[why] += 1
-        if not series.told:
+        if not series.reported:
             self._series.pop(subject, None)
         _log.debug(
             "event could not be written",

@@ -90,8 +90,8 @@ class Deadman:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [_SIGNAL])
         event = _Sigevent(signo=_SIGNAL, notify=_SIGEV_THREAD_ID, thread=threading.get_native_id())
         timer = ctypes.c_void_p()
-        made = self._libc.timer_create(_CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(timer))
-        self._check("timer_create", made)
+        status = self._libc.timer_create(_CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(timer))
+        self._check("timer_create", status)
         return timer
 
     def _set(self, value: _Timespec) -> None:

@@ -207,16 +207,16 @@ class Election:
                     work.cancel()
                     await asyncio.wait([work])
             finally:
-                held = not renewal.done()
+                renewing = not renewal.done()
                 renewal.cancel()
                 self._close(disarm=work.done())
             failure = None if work.cancelled() else work.exception()
             await asyncio.wait([renewal])
-            if held:
+            if renewing:
                 await self._release(settle=cut)
             elif failure is not None:
                 _log.warning("the work failed", lease=self.name, error=_sentence(failure))
-        if not held:
+        if not renewing:
             renewal.result()
         if failure is not None:
             raise failure
@@ -270,12 +270,12 @@ class Election:
         transitions = (self._seen.spec.lease_transitions or 0) + 1 if self._seen else 0
         meta = ObjectMeta(name=self.name, namespace=self.namespace)
         try:
-            made = await self._client.create(
+            lease = await self._client.create(
                 Lease(metadata=meta, spec=self._spec(transitions=transitions, taken=True))
             )
         except Conflict:
             return
-        self._hold(made, sent)
+        self._hold(lease, sent)
 
     async def _take(self, former: LeaseSpec) -> None:
         transitions = (former.lease_transitions or 0) + (former.holder_identity != self.identity)

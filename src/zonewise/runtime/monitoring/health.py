@@ -74,14 +74,14 @@ def fresh_watches(
 
     def check() -> str | None:
         now = clock()
-        begun = [one for one in stats() if one.started or one.last_byte]
-        stale = [(one.age(now), one) for one in begun if one.age(now) > limit]
+        begun = [watch for watch in stats() if watch.started or watch.last_byte]
+        stale = [(watch.age(now), watch) for watch in begun if watch.age(now) > limit]
         if not stale:
             return None
         age, worst = max(stale, key=lambda pair: pair[0])
-        place = f" in namespace {worst.namespace}" if worst.namespace else ""
+        scope = f" in namespace {worst.namespace}" if worst.namespace else ""
         why = f": {worst.last_error}" if worst.last_error else ""
-        return f"the watch of {worst.resource}{place} received nothing for {age:.0f} s{why}"
+        return f"the watch of {worst.resource}{scope} received nothing for {age:.0f} s{why}"
 
     return check
 
@@ -90,7 +90,7 @@ def synced_watches(stats: Callable[[], Iterable[WatchStats]]) -> Check:
     """A check that fails until every watch has delivered its first complete list."""
 
     def check() -> str | None:
-        waiting = sorted({one.resource for one in stats() if not one.synced})
+        waiting = sorted({watch.resource for watch in stats() if not watch.synced})
         return f"still reading {', '.join(waiting)}" if waiting else None
 
     return check

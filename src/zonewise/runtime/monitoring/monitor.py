@@ -30,7 +30,7 @@ class Monitor:
     def __init__(self, metrics: Metrics, health: Health, *, listen: str = LISTEN) -> None:
         self._metrics = metrics
         self._health = health
-        self._host, self._wanted = parse_listen(listen)
+        self._host, self._listen_port = parse_listen(listen)
         self._runner: web.ServerRunner | None = None
         self.port = 0
         """The port it listens on, once started; useful when 0 was requested."""
@@ -54,12 +54,12 @@ class Monitor:
             }
         )
         try:
-            site = web.TCPSite(runner, self._host or None, self._wanted)
+            site = web.TCPSite(runner, self._host or None, self._listen_port)
             await site.start()
         except OSError as error:
             await runner.cleanup()
             raise ConfigError(
-                f"cannot listen on {self._host or '*'}:{self._wanted} for metrics and health: "
+                f"cannot listen on {self._host or '*'}:{self._listen_port} for metrics and health: "
                 f"{why_not(error)}; choose another address with --metrics-listen"
             ) from error
         self._runner = runner
@@ -78,8 +78,8 @@ class Monitor:
         async def answer(request: HttpRequest) -> web.Response:
             results = tuple(ask())
             good = all(result.good for result in results)
-            shown = results if "verbose" in request.query else [r for r in results if not r.good]
-            lines = [f"[+] {r.name}" if r.good else f"[-] {r.name}: {r.reason}" for r in shown]
+            reported = results if "verbose" in request.query else [r for r in results if not r.good]
+            lines = [f"[+] {r.name}" if r.good else f"[-] {r.name}: {r.reason}" for r in reported]
             text = "\n".join([*lines, "ok" if good else "failed"]) + "\n"
             return web.Response(status=200 if good else 503, text=text)
 

@@ -15,8 +15,8 @@ ENOUGH = 16_384
 def raise_file_limit() -> int:
     """Raise the limit as far as allowed and useful; gives what it is now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    limit = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
         return ENOUGH if soft == resource.RLIM_INFINITY else soft
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit

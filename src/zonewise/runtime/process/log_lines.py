@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import msgspec
 import structlog
 
-from zonewise.api.values.printable import visible, visible_json
+from zonewise.api.values.printable import escape_unprintable, escape_unprintable_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,11 +112,11 @@ def _json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
 
 def _text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     time, level = event.pop("timestamp"), str(event.pop("level")).upper()
-    name, sentence = visible(event.pop("logger", "")), _line(event.pop("event", ""))
+    name, sentence = escape_unprintable(event.pop("logger", "")), _line(event.pop("event", ""))
     trace = event.pop("exception", None)
-    fields = "".join(f" {visible(key)}={_field(value)}" for key, value in event.items())
+    fields = "".join(f" {escape_unprintable(key)}={_field(value)}" for key, value in event.items())
     text = f"{time} {level:<7} {name}: {sentence}{fields}\n"
-    return f"{text}{visible(str(trace), lines=True)}\n" if trace else text
+    return f"{text}{escape_unprintable(str(trace), keep_lines=True)}\n" if trace else text
 
 
 def _field(value: object) -> str:
@@ -133,9 +133,9 @@ def _line(value: object) -> str:
 def _encoded(value: object) -> str:
     """As JSON; a lone surrogate, which UTF-8 cannot encode, is escaped."""
     try:
-        return visible_json(msgspec.json.encode(value).decode())
+        return escape_unprintable_json(msgspec.json.encode(value).decode())
     except UnicodeEncodeError:
-        return visible_json(json.dumps(value, ensure_ascii=True, default=str))
+        return escape_unprintable_json(json.dumps(value, ensure_ascii=True, default=str))
 
 
 class _Sink:

@@ -104,12 +104,20 @@ class Process:
         finally:
             await self.end_tasks()
 
-    async def until_stop(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do some work until it ends or the program is to stop; then cancel it and wait for it."""
+    async def until_stop(
+        self, work: Coroutine[Any, Any, None], *, stop: Callable[[], None] | None = None
+    ) -> None:
+        """Do some work until it ends or the program is to stop; then end it and wait for it.
+
+        ``stop`` asks the work to end by itself; without it the work is cancelled.
+        """
         task = asyncio.create_task(work)
         stopping = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if stop is not None and not task.done():
+                stop()
+                await asyncio.wait([task])
         finally:
             stopping.cancel()
             if not task.done():

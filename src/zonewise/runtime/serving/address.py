@@ -7,7 +7,7 @@ import socket
 from ipaddress import ip_address
 
 from zonewise.api.errors import ConfigError
-from zonewise.api.values.numbers import natural
+from zonewise.api.values.numbers import parse_natural
 
 LISTEN = "127.0.0.1:9464"
 
@@ -23,10 +23,10 @@ def parse_listen(text: str, flag: str = "", example: str = LISTEN) -> tuple[str,
         valid = is_address(host)
     else:
         valid = ":" not in host
-    number = natural(port)
+    number = parse_natural(port)
     if not colon or not valid or number is None or number > 65535:
-        said = f"{flag} {text[:100]!r}" if flag else repr(text[:100])
-        raise ConfigError(f"{said} is not an address with a port; write it like {example}")
+        quoted = f"{flag} {text[:100]!r}" if flag else repr(text[:100])
+        raise ConfigError(f"{quoted} is not an address with a port; write it like {example}")
     return host, number
 
 

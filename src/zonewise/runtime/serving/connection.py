@@ -45,6 +45,21 @@ class HeaderLimits:
     together: int = 8 * 1024 * 1024
 
 
+class BodyTooLarge(Exception):
+    """A body has more bytes than it may have."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the body has more than {limit} bytes")
+        self.limit = limit
+
+
+class BodyIncomplete(Exception):
+    """A body is not what its headers announced."""
+
+    def __init__(self) -> None:
+        super().__init__("the body is not what its headers announced")
+
+
 class Connections(web.Server):
     """All connections of a server, which end together; for a ``web.ServerRunner``."""
 
@@ -75,6 +90,23 @@ class HttpRequest(web.BaseRequest):
             and self.transport is not None
         ):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    async def read_body(self, limit: int) -> bytes:
+        """The whole body; ``BodyTooLarge`` as soon as it is known, ``BodyIncomplete``."""
+        if self.content_length is not None and self.content_length > limit:
+            raise BodyTooLarge(limit)
+        self.invite()
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async for part in self.content.iter_any():
+                size += len(part)
+                if size > limit:
+                    raise BodyTooLarge(limit)
+                parts.append(part)
+        except web.RequestPayloadError:
+            raise BodyIncomplete from None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def left_unread(self) -> bool:
         """Whether part of its body is unread, which cannot be told from the next request."""
@@ -110,7 +142,7 @@ class Headers:
         if connection.header_bytes > self.limits.size:
             connection.refuse(TOO_LARGE)
         while self._bytes > self.limits.together:
-            next(one for one in self._unfinished if one.header_bytes).refuse()
+            next(request for request in self._unfinished if request.header_bytes).refuse()
 
     def end(self, connection: Connection) -> None:
         """A header is complete, or its connection has ended."""
@@ -175,11 +207,11 @@ class Connection(web.RequestHandler):
 
         Between two requests it may be closed at any time, inside of one only if that is ``SLOW``.
         """
-        asked = self._request_count - self._answered
-        if asked > 1 or (asked and self._newest.is_eof()):
+        unanswered = self._request_count - self._answered
+        if unanswered > 1 or (unanswered and self._newest.is_eof()):
             return None
         seconds = now - self._since
-        idle = self._request_count and not asked and not self.header_bytes
+        idle = self._request_count and not unanswered and not self.header_bytes
         return seconds if idle or seconds >= SLOW else None
 
     def refuse(self, answer: bytes = b"") -> None:

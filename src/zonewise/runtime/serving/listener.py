@@ -152,7 +152,7 @@ class Listener:
         self._sources: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
-        self._told = -QUIET
+        self._logged_at = -QUIET
         self._ended = 0
         self.open = 0
         """How many connections there are."""
@@ -162,20 +162,20 @@ class Listener:
 
         Raises ``OSError`` where one of them cannot be had.
         """
-        found = await self._loop.getaddrinfo(
+        addresses = await self._loop.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         try:
-            for family, kind, protocol, _, address in dict.fromkeys(found):
-                one = socket.socket(family, kind, protocol)
-                self._sockets.append(one)
-                one.setblocking(False)
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            for family, kind, protocol, _, address in dict.fromkeys(addresses):
+                listening = socket.socket(family, kind, protocol)
+                self._sockets.append(listening)
+                listening.setblocking(False)
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
-                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                one.bind((address[0], port, *address[2:]))
-                port = int(one.getsockname()[1])
-                one.listen(QUEUE)
+                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listening.bind((address[0], port, *address[2:]))
+                port = int(listening.getsockname()[1])
+                listening.listen(QUEUE)
         except BaseException:
             self.close()
             raise
@@ -188,8 +188,8 @@ class Listener:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for one in self._sockets:
-            one.close()
+        for listening in self._sockets:
+            listening.close()
         self._sockets.clear()
 
     @property
@@ -238,9 +238,10 @@ class Listener:
             return False
         now = self._loop.time()
         closable = [
-            ((self._sources[one.source], waited), one)
-            for one in self._encryptions
-            if (not source or one.source == source) and (waited := one.waiting(now)) is not None
+            ((self._sources[encryption.source], waited), encryption)
+            for encryption in self._encryptions
+            if (not source or encryption.source == source)
+            and (waited := encryption.waiting(now)) is not None
         ]
         if not closable:
             return False
@@ -252,7 +253,7 @@ class Listener:
 
     async def _connect(self, accepted: socket.socket, source: str) -> None:
         waiter = self._loop.create_future()
-        waiter.add_done_callback(_told)
+        waiter.add_done_callback(_ignore_failure)
         encryption: Encryption | None = None
 
         def begin() -> Encryption:
@@ -301,25 +302,25 @@ class Listener:
 
     def _halt(self) -> None:
         self._paused = True
-        for one in self._sockets:
-            self._loop.remove_reader(one)
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
 
     def _resume(self) -> None:
         self._paused = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for one in self._sockets:
-            self._loop.add_reader(one, self._accept, one)
+        for listening in self._sockets:
+            self._loop.add_reader(listening, self._accept, listening)
 
     def _tell(self, event: str, **facts: object) -> None:
         now = self._loop.time()
-        if now >= self._told + QUIET:
-            self._told = now
+        if now >= self._logged_at + QUIET:
+            self._logged_at = now
             _log.error(event, connections=self.open, **facts)
 
 
-def _told(waiter: asyncio.Future[None]) -> None:
+def _ignore_failure(waiter: asyncio.Future[None]) -> None:
     """A failed handshake is ignored: the connection is closed."""
     if not waiter.cancelled():
         waiter.exception()

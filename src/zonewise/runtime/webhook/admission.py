@@ -5,7 +5,7 @@ It may raise: that is a failure, not a refusal, and the webhook configuration's 
 decides what happens to the request. A handler must not write anything when ``dry_run`` is set.
 
 Objects stay raw bytes until a handler decodes them, because most handlers read one of the two and
-many only names. Nothing here does I/O: the embedded cluster calls handlers directly.
+many only names. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ AdmissionAnswer = Allowed | Denied
 Handler = Callable[[AdmissionRequest], Awaitable[AdmissionAnswer]]
 
 
-class _Asked(Struct):
+class _Review(Struct):
     api_version: str = ""
     kind: str = ""
     request: AdmissionRequest | None = None
@@ -156,21 +156,21 @@ class _Answered(Struct, omit_defaults=False):
 
 def decode(body: bytes) -> AdmissionRequest:
     """The request in the body of a call; anything else is a ``ParseError``."""
-    asked = decoder(_Asked).decode(body)
-    if (asked.api_version, asked.kind) != (API_VERSION, "AdmissionReview"):
+    review = decoder(_Review).decode(body)
+    if (review.api_version, review.kind) != (API_VERSION, "AdmissionReview"):
         raise ParseError(
-            f"the body is {asked.kind or 'of no kind'} of {asked.api_version or 'no version'}, "
+            f"the body is {review.kind or 'of no kind'} of {review.api_version or 'no version'}, "
             f"not AdmissionReview of {API_VERSION}"
         )
-    if asked.request is None or not asked.request.uid:
+    if review.request is None or not review.request.uid:
         raise ParseError("the AdmissionReview has no request, or its request has no uid")
-    _check_names(asked.request)
-    return asked.request
+    _check_names(review.request)
+    return review.request
 
 
 def _check_names(request: AdmissionRequest) -> None:
     """Names that no API server sends go no further: into no cache, log or request."""
-    if request.namespace and names.label(request.namespace):
+    if request.namespace and names.label_errors(request.namespace):
         raise ParseError("the namespace of the AdmissionReview is no valid name of a namespace")
     if request.name and not valid_name(request.name):
         raise ParseError("the name in the AdmissionReview is no valid name of an object")
@@ -178,7 +178,7 @@ def _check_names(request: AdmissionRequest) -> None:
 
 def valid_name(name: str) -> bool:
     """Whether an API server may have an object of this name, so that it can be asked for it."""
-    return 0 < len(name) <= NAME_LIMIT and not names.path_segment(name)
+    return 0 < len(name) <= NAME_LIMIT and not names.path_segment_errors(name)
 
 
 def encode(request: AdmissionRequest, answer: AdmissionAnswer) -> bytes:
@@ -228,14 +228,14 @@ def _denied(request: AdmissionRequest, answer: Denied) -> _Response:
 
 def _warnings(warnings: Sequence[str]) -> tuple[str, ...] | msgspec.UnsetType:
     """Warnings as the API server passes them on: it drops long ones, and many."""
-    kept: list[str] = []
+    lines: list[str] = []
     size = 0
     for warning in warnings:
         line = " ".join(warning.split())[:WARNING_LIMIT]
         size += len(line.encode())
         if line and size <= WARNINGS_LIMIT:
-            kept.append(line)
-    return tuple(kept) or msgspec.UNSET
+            lines.append(line)
+    return tuple(lines) or msgspec.UNSET
 
 
 def _typed(raw: msgspec.Raw, cls: type[T]) -> T | None:

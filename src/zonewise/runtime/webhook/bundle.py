@@ -25,35 +25,39 @@ _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----",
 @lru_cache(maxsize=64)
 def authorities(pem: bytes) -> tuple[bytes, ...]:
     """The certificates in a text, each in one normal form and once; nonsense is left out."""
-    found: dict[bytes, None] = {}
+    certificates: dict[bytes, None] = {}
     for block in _BLOCK.findall(pem):
         try:
-            found[x509.load_pem_x509_certificate(block).public_bytes(Encoding.PEM)] = None
+            certificates[x509.load_pem_x509_certificate(block).public_bytes(Encoding.PEM)] = None
         except (ValueError, UnsupportedAlgorithm):
             continue
-    return tuple(found)
+    return tuple(certificates)
 
 
-def holds(bundle: bytes, wanted: bytes) -> bool:
-    """Whether every authority of ``wanted`` is in the bundle."""
-    return set(authorities(wanted)) <= set(authorities(bundle))
+def holds(bundle: bytes, required: bytes) -> bool:
+    """Whether every authority of ``required`` is in the bundle."""
+    return set(authorities(required)) <= set(authorities(bundle))
 
 
 def merged(bundles: Iterable[bytes], *, now: datetime) -> bytes:
     """All authorities of several bundles that have not expired, the first bundle's first."""
-    found = dict.fromkeys(one for bundle in bundles for one in authorities(bundle))
-    return b"".join(one for one in found if _end(one) > now)
+    unique = dict.fromkeys(authority for bundle in bundles for authority in authorities(bundle))
+    return b"".join(authority for authority in unique if _end(authority) > now)
 
 
-def grown(bundle: bytes, wanted: bytes, *, now: datetime) -> bytes:
-    """The bundle with what is wanted and without what has expired; the same if nothing changes."""
-    needed = authorities(wanted)
-    others = [one for one in authorities(bundle) if one not in needed and _end(one) > now]
+def grown(bundle: bytes, required: bytes, *, now: datetime) -> bytes:
+    """The bundle with what is required, without what has expired; the same if nothing changes."""
+    needed = authorities(required)
+    others = [
+        authority
+        for authority in authorities(bundle)
+        if authority not in needed and _end(authority) > now
+    ]
     others.sort(key=_end, reverse=True)
-    kept = {*needed, *others[: max(0, LIMIT - len(needed))]}
-    order = [one for one in authorities(bundle) if one in kept]
+    remaining = {*needed, *others[: max(0, LIMIT - len(needed))]}
+    order = [authority for authority in authorities(bundle) if authority in remaining]
     result = b"".join(dict.fromkeys([*order, *needed]))
-    return bundle if set(authorities(bundle)) == kept and bundle.strip() else result
+    return bundle if set(authorities(bundle)) == remaining and bundle.strip() else result
 
 
 @lru_cache(maxsize=64)

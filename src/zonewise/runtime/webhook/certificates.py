@@ -228,12 +228,12 @@ class Certificates:
 
     async def _publish(self, stored: StoredPair) -> None:
         """Let every configuration trust what is stored, and record since when it does."""
-        wanted = stored.trusted(now=self._now())
+        trusted = stored.trusted(now=self._now())
         if not self._managed and stored.current is not None and not stored.current.authority:
             return
         for cls, name in self._configurations:
             try:
-                await self._publish_to(cls, name, wanted)
+                await self._publish_to(cls, name, trusted)
             except NotFound:
                 # Without the configuration the webhook is not called.
                 continue
@@ -246,19 +246,19 @@ class Certificates:
             pair.authority: self._trusted_since.get(pair.authority, now) for pair in pairs
         }
 
-    async def _publish_to(self, cls: ConfigurationKind, name: str, wanted: bytes) -> None:
-        found = await self._client.get(cls, name)
+    async def _publish_to(self, cls: ConfigurationKind, name: str, trusted: bytes) -> None:
+        configuration = await self._client.get(cls, name)
         changes: list[dict[str, str]] = []
-        for index, webhook in enumerate(found.webhooks):
+        for index, webhook in enumerate(configuration.webhooks):
             path = f"/webhooks/{index}/clientConfig/caBundle"
             bundle = _decoded(webhook.client_config.ca_bundle or "")
-            better = grown(bundle, wanted, now=self._now())
+            better = grown(bundle, trusted, now=self._now())
             if better != bundle:
                 changes.append({"op": "add", "path": path, "value": _encoded(better)})
-            if not holds(bundle, wanted):
+            if not holds(bundle, trusted):
                 self._trusted_since.clear()
         if changes:
-            version = found.metadata.resource_version
+            version = configuration.metadata.resource_version
             same = {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
             await self._client.patch(cls, name, None, [same, *changes], kind="json")
             _log.info("the bundle of trusted authorities has changed", configuration=name)

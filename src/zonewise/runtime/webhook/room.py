@@ -51,7 +51,7 @@ class Room:
 
     def __init__(self, size: int) -> None:
         self._free = size
-        self._held: Counter[str] = Counter()
+        self._bytes_by_source: Counter[str] = Counter()
         """Bytes by source."""
         self._shares: list[Share] = []
         self._waiting: list[Share] = []
@@ -80,28 +80,34 @@ class Room:
     def _admit(self) -> None:
         now = asyncio.get_running_loop().time()
         while self._waiting:
-            share = min(self._waiting, key=lambda one: self._held[one.source] + one.size)
+            share = min(
+                self._waiting, key=lambda share: self._bytes_by_source[share.source] + share.size
+            )
             if share.size > self._free:
                 return
             self._waiting.remove(share)
             self._free -= share.size
-            self._held[share.source] += share.size
+            self._bytes_by_source[share.source] += share.size
             self._shares.append(share)
             share.turn.set_result(now)
 
     def _return(self, share: Share) -> None:
         self._shares.remove(share)
         self._free += share.size
-        self._held[share.source] -= share.size
-        if not self._held[share.source]:
-            del self._held[share.source]
+        self._bytes_by_source[share.source] -= share.size
+        if not self._bytes_by_source[share.source]:
+            del self._bytes_by_source[share.source]
 
     def _press(self, waiting: Share) -> None:
         """Give up slow bodies of sources that have no less, until there is room."""
         now = asyncio.get_running_loop().time()
-        least = self._held[waiting.source]
-        slow = [one for one in self._shares if one.slow(now) and self._held[one.source] >= least]
-        slow.sort(key=lambda one: self._held[one.source], reverse=True)
+        least = self._bytes_by_source[waiting.source]
+        slow = [
+            share
+            for share in self._shares
+            if share.slow(now) and self._bytes_by_source[share.source] >= least
+        ]
+        slow.sort(key=lambda share: self._bytes_by_source[share.source], reverse=True)
         missing = waiting.size - self._free
         for share in slow:
             if missing <= 0:

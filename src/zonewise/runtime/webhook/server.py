@@ -44,8 +44,14 @@ from aiohttp import web
 from zonewise.api.errors import ConfigError, ParseError, Status, ZonewiseError
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.serving.address import parse_listen, why_not
-from zonewise.runtime.serving.connection import Connections, HeaderLimits, HttpRequest
-from zonewise.runtime.serving.listener import Encryption, Listener
+from zonewise.runtime.serving.connection import (
+    BodyIncomplete,
+    BodyTooLarge,
+    HeaderLimits,
+    HttpRequest,
+)
+from zonewise.runtime.serving.https_server import ConnectionLimits, HttpsServer
+from zonewise.runtime.serving.listener import Encryption
 from zonewise.runtime.webhook.admission import AdmissionAnswer, Allowed, Handler, decode, encode
 from zonewise.runtime.webhook.room import Room
 from zonewise.runtime.webhook.server_context import ServerContext
@@ -260,9 +266,8 @@ class WebhookServer:
     ) -> None:
         self.tls = tls
         self._dispatcher = dispatcher
-        self._host, self._wanted = parse_listen(listen)
-        self._runner: web.ServerRunner | None = None
-        self._listener: Listener | None = None
+        self._host, self._listen_port = parse_listen(listen)
+        self._server: HttpsServer | None = None
         self._calls: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self.port = 0
         """The port it listens on, once started; useful when 0 was requested."""
@@ -277,38 +282,31 @@ class WebhookServer:
     async def start(self) -> None:
         """Begin to listen; an address that cannot be had is a ``ConfigError``."""
         limits = self._dispatcher.limits
-        server = Connections(
-            self._serve, limits.headers, access_log=None, lingering_time=0, auto_decompress=False
-        )
-        runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=limits.deadline)
-        await runner.setup()
-        listener = Listener(
-            server,
+        server = HttpsServer(
+            self._serve,
             self.tls.listening,
-            connections=limits.connections,
-            handshake_seconds=limits.headers.seconds,
+            ConnectionLimits(
+                connections=limits.connections,
+                per_source=limits.per_source,
+                headers=limits.headers,
+            ),
             encryption=BodyEncryption,
-            per_source=limits.per_source,
+            shutdown_seconds=limits.deadline,
         )
         try:
-            self.port = await listener.start(self._host, self._wanted)
+            self.port = await server.start(self._host, self._listen_port)
         except OSError as error:
-            await runner.cleanup()
             raise ConfigError(
-                f"cannot listen on {self._host or '*'}:{self._wanted} for webhooks: "
+                f"cannot listen on {self._host or '*'}:{self._listen_port} for webhooks: "
                 f"{why_not(error)}; choose another address"
             ) from error
-        self._runner = runner
-        self._listener = listener
+        self._server = server
 
     async def stop(self) -> None:
         """Stop listening, let calls under way end, close idle connections."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
 
     async def _serve(self, request: HttpRequest) -> web.Response:
         response = await self._respond(request)
@@ -330,7 +328,7 @@ class WebhookServer:
                 raise Failed(415, "bad", "the body must be application/json")
             size = limit if request.content_length is None else request.content_length
             if size > limit:
-                raise _too_large(limit)
+                raise Failed(413, "bad", str(BodyTooLarge(limit)))
             timeout = parse_duration(request.query.get("timeout", ""))
             body = Incoming(size, lambda: _read(request, limit), request.remote or "")
             answer = await self._dispatcher.answer(request.path, body, timeout=timeout)
@@ -348,25 +346,6 @@ def _whole(body: bytes) -> Incoming:
     return Incoming(len(body), read)
 
 
-async def _read(request: HttpRequest, limit: int) -> bytes:
-    request.invite()
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async for part in request.content.iter_any():
-            size += len(part)
-            if size > limit:
-                raise _too_large(limit)
-            parts.append(part)
-    except web.RequestPayloadError:
-        raise Failed(400, "bad", "the body is not what its headers announced") from None
-    return b"".join(parts)
-
-
-def _too_large(limit: int) -> Failed:
-    return Failed(413, "bad", f"the body has more than {limit} bytes")
-
-
 def parse_duration(text: str) -> float | None:
     """Seconds of what Go writes for a webhook's time, ``10s`` or ``1m30s``; None for nonsense."""
     match = _GO_DURATION.fullmatch(text)
@@ -374,6 +353,15 @@ def parse_duration(text: str) -> float | None:
         return None
     minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
     return minutes * 60 + seconds + milliseconds / 1000 or None
+
+
+async def _read(request: HttpRequest, limit: int) -> bytes:
+    try:
+        return await request.read_body(limit)
+    except BodyTooLarge as error:
+        raise Failed(413, "bad", str(error)) from None
+    except BodyIncomplete as error:
+        raise Failed(400, "bad", str(error)) from None
 
 
 def _json(body: bytes, status: int) -> web.Response:

@@ -10,7 +10,7 @@ the healthy domains are named instead.
 
 What an administrator has decided is never undone: only domains that were taken over automatically
 are given back automatically. And where half of all domains or more seem to have failed, it is more
-likely that we are cut off: then nothing is taken over.
+likely that this process is cut off from them: then nothing is taken over.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from zonewise.api.errors import ParseError
 from zonewise.api.reason import Reason
 from zonewise.api.values import times
 from zonewise.storage import strict_json
-from zonewise.storage.strict_json import ShapeFault, at
-from zonewise.storage.takeover.standing_in import ALL, TakeoverMap, takeover_loop
+from zonewise.storage.strict_json import ShapeError, child
+from zonewise.storage.takeover.stand_ins import ALL, TakeoverMap, find_takeover_loop
 
-SHORTEST = 30.0
-"""Seconds; a shorter pause would take zones over that only restart."""
+SHORTEST_PAUSE = 30.0
+"""Seconds; with a shorter pause, zones that only restart would be taken over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,99 +39,106 @@ class AutomaticTakeover:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainWatch:
-    """Since when domains are in their state; in seconds of any monotonic clock."""
+class DomainTimes:
+    """Since when domains are down or up, in seconds of any monotonic clock."""
 
-    down: Mapping[str, float] = field(default_factory=dict)
-    up: Mapping[str, float] = field(default_factory=dict)
+    down_since: Mapping[str, float] = field(default_factory=dict)
+    up_since: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class AutomaticDecision:
-    """What changes in the map, what is remembered, and when to look again at the latest."""
+    """Changes of the map, what to remember for the next decision, and seconds until it is due."""
 
     changes: Mapping[str, tuple[str, ...] | None]
-    watch: DomainWatch
+    domain_times: DomainTimes
     reasons: tuple[Reason, ...] = ()
-    again: float | None = None
+    retry_after: float | None = None
 
 
-def parse_automatic(value: Any, where: str) -> AutomaticTakeover:
-    """``{"by": [...], "pause": "5m"}`` as ``strict_json`` read it; raises ShapeFault."""
-    found = strict_json.members(value, where, required=("by", "pause"))
+def parse_automatic(value: Any, path: str) -> AutomaticTakeover:
+    """Parse ``{"by": [...], "pause": "5m"}``, a value of ``strict_json``; raises ShapeError."""
+    members = strict_json.expect_object(value, path, required=("by", "pause"))
     targets: dict[str, None] = {}
-    for place, item in strict_json.items(found["by"], at(where, "by")):
-        name = strict_json.text(item, place)
+    for item_path, item in strict_json.expect_list(members["by"], child(path, "by")):
+        name = strict_json.expect_text(item, item_path)
         if name in targets:
-            raise ShapeFault(place, f"domain {name!r} is given twice")
+            raise ShapeError(item_path, f"domain {name!r} is given twice")
         targets[name] = None
     if not targets:
-        raise ShapeFault(at(where, "by"), f"names no domain that takes over, nor {ALL!r}")
+        raise ShapeError(child(path, "by"), f"names no domain that takes over, nor {ALL!r}")
     if ALL in targets and len(targets) > 1:
-        raise ShapeFault(at(where, "by"), f"{ALL!r} cannot be combined with others")
-    text = strict_json.text(found["pause"], at(where, "pause"))
+        raise ShapeError(child(path, "by"), f"{ALL!r} cannot be combined with others")
+    text = strict_json.expect_text(members["pause"], child(path, "pause"))
     try:
-        pause = times.seconds(text)
+        pause = times.parse_duration(text)
     except (ParseError, ValueError) as error:
-        raise ShapeFault(at(where, "pause"), str(error)) from None
-    if pause < SHORTEST:
-        raise ShapeFault(at(where, "pause"), f"{text!r} is shorter than {SHORTEST:g}s")
+        raise ShapeError(child(path, "pause"), str(error)) from None
+    if pause < SHORTEST_PAUSE:
+        raise ShapeError(child(path, "pause"), f"{text!r} is shorter than {SHORTEST_PAUSE:g}s")
     return AutomaticTakeover(tuple(targets), pause)
 
 
 def decide_automatic(
     settings: AutomaticTakeover,
     failed: Collection[str],
-    known: Collection[str],
+    domains: Collection[str],
     takeover: TakeoverMap,
-    automatic: Collection[str],
-    watch: DomainWatch,
+    taken_automatically: Collection[str],
+    previous: DomainTimes,
     now: float,
 ) -> AutomaticDecision:
-    """What to do about domains that failed or are back.
+    """Decide which domains are taken over or given back now.
 
-    ``known`` are all domains the backend can judge, ``failed`` those of them that have failed,
-    ``automatic`` those that were taken over without an administrator.
+    ``domains`` are all that the backend can judge, ``failed`` those of them that have failed,
+    ``taken_automatically`` those that were taken over without an administrator.
     """
-    down = {name: watch.down.get(name, now) for name in sorted(failed)}
-    well = sorted(set(known) - set(failed))
-    up = {name: watch.up.get(name, now) for name in well if name in automatic}
+    down_since = {name: previous.down_since.get(name, now) for name in sorted(failed)}
+    healthy = sorted(set(domains) - set(failed))
+    up_since = {
+        name: previous.up_since.get(name, now) for name in healthy if name in taken_automatically
+    }
     changes: dict[str, tuple[str, ...] | None] = {}
     reasons: list[Reason] = []
     waits: list[float] = []
-    cut_off = len(down) * 2 >= len(set(known)) and len(down) > 0
-    for name, since in down.items():
+    cut_off = len(down_since) * 2 >= len(set(domains)) and len(down_since) > 0
+    for name, since in down_since.items():
         if name in takeover.targets:
             continue
-        left = since + settings.pause - now
-        if left > 0:
-            waits.append(left)
+        remaining = since + settings.pause - now
+        if remaining > 0:
+            waits.append(remaining)
             continue
         if cut_off:
             reasons.append(
                 Reason(
                     code="TooManyDown",
-                    message=f"{name} has failed and is not taken over: {len(down)} of"
-                    f" {len(set(known))} domains seem to have failed",
+                    message=f"{name} has failed and is not taken over: {len(down_since)} of"
+                    f" {len(set(domains))} domains seem to have failed",
                     fix="If they really have, take them over by hand: zonewise takeover set.",
                 )
             )
             continue
-        taken = {*takeover.targets, *(one for one, by in changes.items() if by), *down}
-        left_to = settings.by
-        if settings.by == (ALL,) and takeover_loop({**takeover.targets, name: settings.by}):
-            left_to = tuple(well)
+        unavailable = {
+            *takeover.targets,
+            *(domain for domain, by in changes.items() if by),
+            *down_since,
+        }
+        substitutes = settings.by
+        if settings.by == (ALL,) and find_takeover_loop({**takeover.targets, name: settings.by}):
+            substitutes = tuple(healthy)
         targets = (
-            left_to
-            if left_to == (ALL,)
-            else tuple(one for one in left_to if one != name and one not in taken)
+            substitutes
+            if substitutes == (ALL,)
+            else tuple(
+                domain for domain in substitutes if domain != name and domain not in unavailable
+            )
         )
         if not targets:
             reasons.append(
                 Reason(
                     code="NobodyLeft",
-                    message=f"{name} has failed, and none of {', '.join(settings.by)} is left to"
-                    " stand in",
+                    message=f"{name} has failed, and none of {', '.join(settings.by)} can stand in",
                     fix="Name more domains in automatic-takeover.by, or all.",
                 )
             )
@@ -144,20 +151,20 @@ def decide_automatic(
                 f" {', '.join(targets)}",
             )
         )
-    for name, since in up.items():
+    for name, since in up_since.items():
         if name not in takeover.targets:
             continue
-        left = since + settings.pause - now
-        if left > 0:
-            waits.append(left)
+        remaining = since + settings.pause - now
+        if remaining > 0:
+            waits.append(remaining)
             continue
         changes[name] = None
         reasons.append(
             Reason(
                 code="GivenBackAutomatically",
-                message=f"{name} has been well for {now - since:.0f} s: it is given back",
+                message=f"{name} has been healthy for {now - since:.0f} s: it is given back",
             )
         )
     return AutomaticDecision(
-        changes, DomainWatch(down, up), tuple(reasons), min(waits, default=None)
+        changes, DomainTimes(down_since, up_since), tuple(reasons), min(waits, default=None)
     )

@@ -1,22 +1,25 @@
-"""Which endpoints a proxy in a place uses, with every fallback.
+"""Which endpoints a proxy uses for a client in a location, with every fallback.
 
 One function per kind of traffic, over the endpoints as a proxy reads them. The output keeps the
 order of the input.
 
-* ``nearby``: traffic that may go anywhere. If all ready endpoints carry node hints and one names
-  this node, those for this node. Else, if all carry zone hints and one names this zone, those for
-  this zone. Else all ready ones: one endpoint without a hint means that hints are just being added
-  or removed, and none for this zone means that the zone is new; filtering would overload or
-  black-hole. If nothing is ready, those that still serve while they terminate, wherever they are.
-* ``by_keys``: the same traffic of a Service with topology keys. In their order, the first key for
-  which a ready endpoint's node has the value of this node; if there is none, once more over those
-  that still serve while they terminate. Endpoints on no node, or on one that is not known, match
-  only ``*``. No match is an answer: no endpoint. Hints are ignored.
-* ``by_weights``: the same traffic of a Service whose slices carry weights. Ready endpoints that
-  have a weight for this zone, as often as it says; a zone that the weights do not name uses its
-  own. If there is none: all ready ones alike, as with hints. Hints are ignored.
-* ``local``: traffic that must stay on the node. Ready ones there, else terminating ones that still
-  serve. Hints and keys are ignored.
+* ``choose_by_hints``: traffic that may go anywhere. If all ready endpoints have node hints and one
+  names this node, those for this node. Else, if all have zone hints and one names this zone, those
+  for this zone. Else all ready ones: one endpoint without a hint means that hints are just being
+  added or removed, and none for this zone means that the zone is new; filtering would overload
+  endpoints or leave clients without any. If nothing is ready, those that still serve while they
+  terminate, wherever they are.
+* ``choose_by_keys``: the same traffic of a Service with topology keys. In their order, the first
+  key for which a ready endpoint's node has the value of this node; if there is none, once more over
+  those that still serve while they terminate. Endpoints on no node, or on one that is not known,
+  match only ``*``. Without a match there is no endpoint. Hints are ignored.
+* ``choose_by_weights``: the same traffic of a Service whose slices carry weights. Ready endpoints
+  that have a weight for this zone, in proportion to it; a zone that the weights do not name uses
+  its own endpoints. If there are none: all ready ones alike, as with hints. Hints are ignored.
+* ``choose_local``: traffic that must stay on the node. Ready endpoints there, else terminating ones
+  that still serve. Hints and keys are ignored.
+
+``ServicePolicy`` says which of these a Service uses.
 """
 
 from __future__ import annotations
@@ -27,12 +30,13 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
-from zonewise.api.objects.core import Node
-from zonewise.topology import ZONE_LABEL, zone_of
+from zonewise.api.gates import TOPOLOGY_AWARE_HINTS
+from zonewise.api.objects.core import Node, Service
+from zonewise.topology.nodes import ZONE_LABEL, zone_of
 from zonewise.traffic.endpoint import Hint
-from zonewise.traffic.keys import ANY
 from zonewise.traffic.routes.addresses import parse_address
-from zonewise.traffic.weights import Rows
+from zonewise.traffic.topology_keys import ANY_ENDPOINT, topology_keys_of
+from zonewise.traffic.weights import ZoneWeights
 
 NodeLabels = Mapping[str, Mapping[str, str]]
 """The labels of all nodes, by their names."""
@@ -41,9 +45,9 @@ _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 def node_addresses(nodes: Iterable[Node]) -> dict[str, str]:
-    """Every address of these nodes, canonical, and the name of the node; the first of two names."""
+    """The name of the node by each canonical address; of two nodes the first by name."""
     addresses: dict[str, str] = {}
-    for node in sorted(nodes, key=lambda one: one.metadata.name):
+    for node in sorted(nodes, key=lambda node: node.metadata.name):
         for entry in node.status.addresses:
             parsed = parse_address(entry.address)
             if parsed is not None:
@@ -56,10 +60,10 @@ class RouteRule(Enum):
 
     SAME_NODE = "SameNode"
     SAME_ZONE = "SameZone"
-    PLACE_UNKNOWN = "PlaceUnknown"
+    LOCATION_UNKNOWN = "PlaceUnknown"
     UNHINTED = "Unhinted"
     PARTLY_HINTED = "PartlyHinted"
-    NOT_FOR_HERE = "NotForHere"
+    NO_HINT_FOR_LOCATION = "NotForHere"
     WEIGHTED = "Weighted"
     IGNORED = "HintsIgnored"
     LOCAL = "Local"
@@ -70,8 +74,8 @@ class RouteRule(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ProxyLocation:
-    """Where a proxy is; "" is unknown. ``addresses``: the node's own, one of each family."""
+class ClientLocation:
+    """Where a client is; "" is unknown. ``addresses`` are its node's own, one of each family."""
 
     zone: str = ""
     node: str = ""
@@ -79,25 +83,25 @@ class ProxyLocation:
     addresses: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, node: Node) -> ProxyLocation:
-        """The place of a node."""
-        found: dict[str, str] = {}
+    def of(cls, node: Node) -> ClientLocation:
+        """The location of clients on a node."""
+        by_family: dict[str, str] = {}
         for kind in ("InternalIP", "ExternalIP"):
             for entry in node.status.addresses:
                 parsed = parse_address(entry.address) if entry.type == kind else None
                 if parsed is not None:
-                    found.setdefault(parsed.family, parsed.text)
+                    by_family.setdefault(parsed.family, parsed.text)
         labels = node.metadata.labels
-        return cls(zone_of(node), node.metadata.name, labels, tuple(found.values()))
+        return cls(zone_of(node), node.metadata.name, labels, tuple(by_family.values()))
 
     @classmethod
-    def labelled(cls, node: str, labels: Mapping[str, str]) -> ProxyLocation:
-        """The place of a node of which only name and labels are known."""
+    def of_labels(cls, node: str, labels: Mapping[str, str]) -> ClientLocation:
+        """The location of clients on a node of which only name and labels are known."""
         return cls(labels.get(ZONE_LABEL, ""), node, labels)
 
 
 class RoutableEndpoint(Protocol):
-    """What the choice reads of an endpoint."""
+    """What this module reads of an endpoint."""
 
     @property
     def node(self) -> str: ...
@@ -112,113 +116,181 @@ class RoutableEndpoint(Protocol):
 
 
 class PlacedEndpoint(RoutableEndpoint, Protocol):
-    """One whose zone is known as well."""
+    """An endpoint whose zone is known as well."""
 
     @property
     def zone(self) -> str: ...
 
 
-T = TypeVar("T", bound=RoutableEndpoint)
-P = TypeVar("P", bound=PlacedEndpoint)
+EndpointT = TypeVar("EndpointT", bound=RoutableEndpoint)
+PlacedEndpointT = TypeVar("PlacedEndpointT", bound=PlacedEndpoint)
 
 
 @dataclass(frozen=True, slots=True)
-class Selection(Generic[T]):
+class Selection(Generic[EndpointT]):
     """The endpoints for some traffic, the rule that chose them, and the key, if it was one.
 
     ``weights`` are how often each is used compared with the others; without any, all are alike.
     """
 
     rule: RouteRule
-    targets: tuple[T, ...] = ()
+    endpoints: tuple[EndpointT, ...] = ()
     key: str | None = None
     weights: tuple[int, ...] = ()
 
 
-def nearby(targets: Iterable[T], place: ProxyLocation, *, hints: bool = True) -> Selection[T]:
+def choose_by_hints(
+    endpoints: Iterable[EndpointT], location: ClientLocation, *, hints: bool = True
+) -> Selection[EndpointT]:
     """The endpoints for traffic that may go anywhere in the cluster."""
-    known = tuple(targets)
-    ready = tuple(target for target in known if target.ready)
+    all_endpoints = tuple(endpoints)
+    ready = tuple(endpoint for endpoint in all_endpoints if endpoint.ready)
     if not ready:
-        return _terminating(known)
+        return _choose_terminating(all_endpoints)
     if not hints:
         return Selection(RouteRule.IGNORED, ready)
-    if all(target.hint.nodes for target in ready):
-        here = tuple(target for target in ready if place.node in target.hint.nodes)
-        if here:
-            return Selection(RouteRule.SAME_NODE, here)
-    if all(target.hint.zones for target in ready):
-        here = tuple(target for target in ready if place.zone in target.hint.zones)
-        if here:
-            return Selection(RouteRule.SAME_ZONE, here)
-        return Selection(RouteRule.NOT_FOR_HERE if place.zone else RouteRule.PLACE_UNKNOWN, ready)
-    return Selection(_not_by_zone(ready, place), ready)
+    if all(endpoint.hint.nodes for endpoint in ready):
+        matches = tuple(endpoint for endpoint in ready if location.node in endpoint.hint.nodes)
+        if matches:
+            return Selection(RouteRule.SAME_NODE, matches)
+    if all(endpoint.hint.zones for endpoint in ready):
+        matches = tuple(endpoint for endpoint in ready if location.zone in endpoint.hint.zones)
+        if matches:
+            return Selection(RouteRule.SAME_ZONE, matches)
+        rule = RouteRule.NO_HINT_FOR_LOCATION if location.zone else RouteRule.LOCATION_UNKNOWN
+        return Selection(rule, ready)
+    return Selection(_unfiltered_rule(ready, location), ready)
 
 
-def by_keys(
-    targets: Iterable[T], place: ProxyLocation, keys: Sequence[str], nodes: NodeLabels
-) -> Selection[T]:
+def choose_by_keys(
+    endpoints: Iterable[EndpointT],
+    location: ClientLocation,
+    keys: Sequence[str],
+    node_labels: NodeLabels,
+) -> Selection[EndpointT]:
     """The endpoints for traffic that goes where the topology keys say."""
-    known = tuple(targets)
-    ready = tuple(target for target in known if target.ready)
-    left = tuple(target for target in known if _still_serves(target))
-    for pool in (ready, left):
+    all_endpoints = tuple(endpoints)
+    ready = tuple(endpoint for endpoint in all_endpoints if endpoint.ready)
+    terminating = tuple(
+        endpoint for endpoint in all_endpoints if _serves_while_terminating(endpoint)
+    )
+    for pool in (ready, terminating):
         for key in keys:
-            here = pool if key == ANY else _same_value(pool, place, key, nodes)
-            if here:
-                return Selection(RouteRule.TOPOLOGY_KEY, here, key)
-    return Selection(RouteRule.NO_KEY_MATCHES if ready or left else RouteRule.NOTHING)
+            matches = pool
+            if key != ANY_ENDPOINT:
+                matches = _same_domain(pool, location, key, node_labels)
+            if matches:
+                return Selection(RouteRule.TOPOLOGY_KEY, matches, key)
+    return Selection(RouteRule.NO_KEY_MATCHES if ready or terminating else RouteRule.NOTHING)
 
 
-def by_weights(targets: Iterable[P], place: ProxyLocation, rows: Rows) -> Selection[P]:
+def choose_by_weights(
+    endpoints: Iterable[PlacedEndpointT], location: ClientLocation, zone_weights: ZoneWeights
+) -> Selection[PlacedEndpointT]:
     """The endpoints for traffic that weights divide among zones."""
-    known = tuple(targets)
-    ready = tuple(target for target in known if target.ready)
+    all_endpoints = tuple(endpoints)
+    ready = tuple(endpoint for endpoint in all_endpoints if endpoint.ready)
     if not ready:
-        return _terminating(known)
-    if not place.zone:
-        return Selection(RouteRule.PLACE_UNKNOWN, ready)
-    row = rows.get(place.zone, {place.zone: 1})
-    here = tuple(target for target in ready if row.get(target.zone))
-    if not here:
-        return Selection(RouteRule.NOT_FOR_HERE, ready)
-    return Selection(RouteRule.WEIGHTED, here, weights=tuple(row[one.zone] for one in here))
+        return _choose_terminating(all_endpoints)
+    if not location.zone:
+        return Selection(RouteRule.LOCATION_UNKNOWN, ready)
+    row = zone_weights.get(location.zone, {location.zone: 1})
+    matches = tuple(endpoint for endpoint in ready if row.get(endpoint.zone))
+    if not matches:
+        return Selection(RouteRule.NO_HINT_FOR_LOCATION, ready)
+    weights = tuple(row[endpoint.zone] for endpoint in matches)
+    return Selection(RouteRule.WEIGHTED, matches, weights=weights)
 
 
-def local(targets: Iterable[T], place: ProxyLocation) -> Selection[T]:
+def choose_local(endpoints: Iterable[EndpointT], location: ClientLocation) -> Selection[EndpointT]:
     """The endpoints for traffic that must stay on the node."""
-    here = tuple(target for target in targets if target.node == place.node != "")
-    ready = tuple(target for target in here if target.ready)
-    return Selection(RouteRule.LOCAL, ready) if ready else _terminating(here)
+    on_node = tuple(endpoint for endpoint in endpoints if endpoint.node == location.node != "")
+    ready = tuple(endpoint for endpoint in on_node if endpoint.ready)
+    return Selection(RouteRule.LOCAL, ready) if ready else _choose_terminating(on_node)
 
 
-def usable(target: RoutableEndpoint) -> bool:
-    """Whether any proxy anywhere could use the endpoint."""
-    return target.ready or _still_serves(target)
+@dataclass(frozen=True, slots=True)
+class ServicePolicy:
+    """What of a Service decides: topology keys, else weights and hints.
+
+    ``internal_local`` is for traffic to the ClusterIP, and comes before all of them. Routes of
+    proxies, simulated clients and reports on hints that are not written yet all use this class.
+    """
+
+    keys: tuple[str, ...] = ()
+    hints: bool = True
+    internal_local: bool = False
+
+    @classmethod
+    def of(cls, service: Service, gates: Mapping[str, bool]) -> ServicePolicy:
+        """The policy of a Service; the gate enables PreferZone."""
+        spec = service.spec
+        return cls(
+            topology_keys_of(service),
+            spec.traffic_policy != "PreferZone" or gates[TOPOLOGY_AWARE_HINTS],
+            "Local" in (spec.traffic_policy, spec.internal_traffic_policy),
+        )
+
+    def choose_for_cluster(
+        self,
+        endpoints: Iterable[PlacedEndpointT],
+        location: ClientLocation,
+        node_labels: NodeLabels,
+        zone_weights: ZoneWeights | None,
+    ) -> Selection[PlacedEndpointT]:
+        """The endpoints for traffic that may leave its node."""
+        if self.keys:
+            return choose_by_keys(endpoints, location, self.keys, node_labels)
+        if self.hints and zone_weights is not None:
+            return choose_by_weights(endpoints, location, zone_weights)
+        return choose_by_hints(endpoints, location, hints=self.hints)
+
+    def choose_for_cluster_ip(
+        self,
+        endpoints: Iterable[PlacedEndpointT],
+        location: ClientLocation,
+        node_labels: NodeLabels,
+        zone_weights: ZoneWeights | None,
+    ) -> Selection[PlacedEndpointT]:
+        """The endpoints for traffic to the ClusterIP."""
+        if self.internal_local:
+            return choose_local(endpoints, location)
+        return self.choose_for_cluster(endpoints, location, node_labels, zone_weights)
 
 
-def _not_by_zone(ready: tuple[T, ...], place: ProxyLocation) -> RouteRule:
-    """Why all are used where some have no zone hint, and no node hint helped."""
-    if not any(target.hint for target in ready):
+def is_usable(endpoint: RoutableEndpoint) -> bool:
+    """Whether any proxy could use the endpoint."""
+    return endpoint.ready or _serves_while_terminating(endpoint)
+
+
+def _unfiltered_rule(ready: tuple[EndpointT, ...], location: ClientLocation) -> RouteRule:
+    """Why all endpoints are used although no node hint applies and some have no zone hint."""
+    if not any(endpoint.hint for endpoint in ready):
         return RouteRule.UNHINTED
-    if any(target.hint.zones for target in ready) or not all(t.hint.nodes for t in ready):
+    if any(endpoint.hint.zones for endpoint in ready) or not all(
+        endpoint.hint.nodes for endpoint in ready
+    ):
         return RouteRule.PARTLY_HINTED
-    return RouteRule.NOT_FOR_HERE if place.node else RouteRule.PLACE_UNKNOWN
+    return RouteRule.NO_HINT_FOR_LOCATION if location.node else RouteRule.LOCATION_UNKNOWN
 
 
-def _same_value(
-    pool: tuple[T, ...], place: ProxyLocation, key: str, nodes: NodeLabels
-) -> tuple[T, ...]:
-    value = place.labels.get(key)
+def _same_domain(
+    pool: tuple[EndpointT, ...], location: ClientLocation, key: str, node_labels: NodeLabels
+) -> tuple[EndpointT, ...]:
+    value = location.labels.get(key)
     if value is None:
         return ()
-    return tuple(t for t in pool if t.node and nodes.get(t.node, _NO_LABELS).get(key) == value)
+    return tuple(
+        endpoint
+        for endpoint in pool
+        if endpoint.node and node_labels.get(endpoint.node, _NO_LABELS).get(key) == value
+    )
 
 
-def _terminating(targets: tuple[T, ...]) -> Selection[T]:
-    left = tuple(target for target in targets if _still_serves(target))
-    return Selection(RouteRule.TERMINATING if left else RouteRule.NOTHING, left)
+def _choose_terminating(endpoints: tuple[EndpointT, ...]) -> Selection[EndpointT]:
+    terminating = tuple(endpoint for endpoint in endpoints if _serves_while_terminating(endpoint))
+    return Selection(RouteRule.TERMINATING if terminating else RouteRule.NOTHING, terminating)
 
 
-def _still_serves(target: RoutableEndpoint) -> bool:
-    return target.serving and target.terminating
+def _serves_while_terminating(endpoint: RoutableEndpoint) -> bool:
+    return endpoint.serving and endpoint.terminating

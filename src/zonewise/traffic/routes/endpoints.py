@@ -1,9 +1,10 @@
 """The endpoints of a Service as a proxy reads them: by family, by port, each once.
 
 An endpoint is an address and a port, of one port of the Service. It is ready and serving unless its
-slice says otherwise. The same one in two slices (it moves, or its address was assigned to a new pod
-while the old one terminates) counts once, and one that does not terminate wins. Within a slice the
-last such one wins, as the slice's writer ordered them; between slices the one that is ready.
+slice says otherwise. An endpoint that is listed twice (it moves between slices, or its address was
+assigned to a new pod while the old one terminates) counts once, and the entry that does not
+terminate wins. Within a slice the last such entry wins, as the slice's writer ordered them; between
+slices the one that is ready.
 
 Weights, if there are any, belong to a family. They count if every slice that has a ready endpoint
 carries the same text and the text is well formed; while a writer is between two slices, or if a
@@ -27,7 +28,7 @@ from zonewise.api.struct import Struct
 from zonewise.traffic.endpoint import NO_HINT, Hint
 from zonewise.traffic.routes.addresses import parse_address
 from zonewise.traffic.routes.table import Backend
-from zonewise.traffic.weights import WEIGHTS_ANNOTATION, Rows, parse_weights
+from zonewise.traffic.weights import WEIGHTS_ANNOTATION, ZoneWeights, parse_weights
 
 HINTS_LIMIT = 8
 PORT_LIMIT = 65_535
@@ -53,129 +54,138 @@ class RouteEndpoints(Struct):
     """All endpoints of a Service, sorted, and what was ignored."""
 
     ports: Mapping[str, Mapping[PortKey, tuple[RouteEndpoint, ...]]]
-    weights: Mapping[str, Rows]
+    weights: Mapping[str, ZoneWeights]
     """The weights of each family that has some."""
     notes: tuple[Reason, ...] = ()
 
-    def of(self, family: str, port: PortKey) -> tuple[RouteEndpoint, ...]:
+    def of_port(self, family: str, port: PortKey) -> tuple[RouteEndpoint, ...]:
         """The endpoints of a port in a family."""
         return self.ports[family].get(port, ())
 
-    def local_ready(self, family: str, node: str) -> int:
+    def count_local_ready(self, family: str, node: str) -> int:
         """How many addresses on a node are ready, on whichever port."""
         return len(
             {
-                one.backend.address
+                endpoint.backend.address
                 for port in self.ports[family].values()
-                for one in port
-                if one.ready and one.node == node != ""
+                for endpoint in port
+                if endpoint.ready and endpoint.node == node != ""
             }
         )
 
 
-def read_endpoints(slices: Iterable[LeanEndpointSlice]) -> RouteEndpoints:
+def read_route_endpoints(slices: Iterable[LeanEndpointSlice]) -> RouteEndpoints:
     """The endpoints in the slices of one Service."""
-    found: dict[str, dict[PortKey, dict[tuple[str, int], RouteEndpoint]]] = {
-        f: {} for f in FAMILIES
+    by_family: dict[str, dict[PortKey, dict[tuple[str, int], RouteEndpoint]]] = {
+        family: {} for family in FAMILIES
     }
     notes: list[Reason] = []
-    texts: dict[str, set[str]] = {}
-    for piece in sorted(slices, key=lambda piece: piece.metadata.name):
-        if HEADLESS_LABEL in piece.metadata.labels or piece.address_type == "FQDN":
+    weight_texts: dict[str, set[str]] = {}
+    for endpoint_slice in sorted(slices, key=lambda endpoint_slice: endpoint_slice.metadata.name):
+        family, metadata = endpoint_slice.address_type, endpoint_slice.metadata
+        if HEADLESS_LABEL in metadata.labels or family == "FQDN":
             continue
-        wrong = _fault(piece)
-        if wrong:
-            notes.append(_ignored(piece, f"{wrong}; the slice is ignored"))
+        error = _slice_error(endpoint_slice)
+        if error:
+            notes.append(_ignored_note(endpoint_slice, f"{error}; the slice is ignored"))
             continue
-        if any(entry.conditions.ready is not False for entry in piece.endpoints or ()):
-            text = piece.metadata.annotations.get(WEIGHTS_ANNOTATION, "")
-            texts.setdefault(piece.address_type, set()).add(text)
-        for port in piece.ports or ():
+        endpoints = endpoint_slice.endpoints or ()
+        if any(endpoint.conditions.ready is not False for endpoint in endpoints):
+            text = metadata.annotations.get(WEIGHTS_ANNOTATION, "")
+            weight_texts.setdefault(family, set()).add(text)
+        for port in endpoint_slice.ports or ():
             if port.name is None or not port.port:
-                notes.append(_ignored(piece, "a port without name or number is ignored"))
+                message = "a port without name or number is ignored"
+                notes.append(_ignored_note(endpoint_slice, message))
                 continue
-            known = found[piece.address_type].setdefault((port.name, port.protocol or "TCP"), {})
-            _merge(known, _read(piece.endpoints or (), port.port))
+            by_address = by_family[family].setdefault((port.name, port.protocol or "TCP"), {})
+            _merge(by_address, _read_slice(endpoints, port.port))
     ports = {
-        family: {key: tuple(known[one] for one in sorted(known)) for key, known in ports.items()}
-        for family, ports in found.items()
+        family: {
+            key: tuple(by_address[address] for address in sorted(by_address))
+            for key, by_address in ports.items()
+        }
+        for family, ports in by_family.items()
     }
     weights = {
-        family: rows
-        for family, said in texts.items()
-        if len(said) == 1 and (rows := _rows(min(said))) is not None
+        family: zone_weights
+        for family, texts in weight_texts.items()
+        if len(texts) == 1 and (zone_weights := _parse_weights(min(texts))) is not None
     }
     return RouteEndpoints(ports=ports, weights=weights, notes=tuple(notes))
 
 
-def _read(endpoints: Iterable[LeanEndpoint], port: int) -> dict[tuple[str, int], RouteEndpoint]:
-    found: dict[tuple[str, int], RouteEndpoint] = {}
-    for entry in endpoints:
-        if not entry.addresses:
+def _read_slice(
+    endpoints: Iterable[LeanEndpoint], port: int
+) -> dict[tuple[str, int], RouteEndpoint]:
+    by_address: dict[tuple[str, int], RouteEndpoint] = {}
+    for endpoint in endpoints:
+        if not endpoint.addresses:
             continue
-        parsed = parse_address(entry.addresses[0])
-        conditions = entry.conditions
+        parsed = parse_address(endpoint.addresses[0])
+        conditions = endpoint.conditions
         terminating = bool(conditions.terminating)
-        if parsed is None or (terminating and (parsed.text, port) in found):
+        if parsed is None or (terminating and (parsed.text, port) in by_address):
             continue
-        node = entry.node_name or ""
-        found[parsed.text, port] = RouteEndpoint(
+        node = endpoint.node_name or ""
+        by_address[parsed.text, port] = RouteEndpoint(
             backend=Backend(address=parsed.text, port=port, node=node),
-            zone=entry.zone or "",
+            zone=endpoint.zone or "",
             node=node,
             ready=conditions.ready is not False,
             serving=conditions.serving is not False,
             terminating=terminating,
-            hint=NO_HINT if entry.hints is None else _hint(entry.hints),
+            hint=NO_HINT if endpoint.hints is None else _read_hint(endpoint.hints),
         )
-    return found
+    return by_address
 
 
-_hint = lru_cache(maxsize=4096)(Hint.read)
+_read_hint = lru_cache(maxsize=4096)(Hint.from_object)
 """There are few different hints in a cluster, and many endpoints."""
 
-_rows = lru_cache(maxsize=1024)(parse_weights)
+_parse_weights = lru_cache(maxsize=1024)(parse_weights)
 """A Service's weights change less often than its endpoints."""
 
 
 def _merge(
-    known: dict[tuple[str, int], RouteEndpoint], more: Mapping[tuple[str, int], RouteEndpoint]
+    by_address: dict[tuple[str, int], RouteEndpoint],
+    added: Mapping[tuple[str, int], RouteEndpoint],
 ) -> None:
-    if not known:
-        known.update(more)
+    if not by_address:
+        by_address.update(added)
         return
-    for key, one in more.items():
-        other = known.get(key)
-        if other is None or _dying(one) < _dying(other):
-            known[key] = one
+    for address, endpoint in added.items():
+        other = by_address.get(address)
+        if other is None or _merge_rank(endpoint) < _merge_rank(other):
+            by_address[address] = endpoint
 
 
-def _dying(one: RouteEndpoint) -> tuple[bool, bool, bool]:
-    return one.terminating, not one.ready, not one.serving
+def _merge_rank(endpoint: RouteEndpoint) -> tuple[bool, bool, bool]:
+    return endpoint.terminating, not endpoint.ready, not endpoint.serving
 
 
-def _fault(piece: LeanEndpointSlice) -> str:
-    """What an API server would refuse the slice for, as far as a proxy could be misled."""
-    family = piece.address_type
+def _slice_error(endpoint_slice: LeanEndpointSlice) -> str:
+    """Why the slice is ignored: an error that an API server would refuse; "" if there is none."""
+    family = endpoint_slice.address_type
     if family not in FAMILIES:
         return f"its address type is not known here: {family[:32]!r}"
-    for port in piece.ports or ():
+    for port in endpoint_slice.ports or ():
         if port.port is not None and not 0 <= port.port <= PORT_LIMIT:
             return f"{port.port} is not a port"
-    for entry in piece.endpoints or ():
-        for text in entry.addresses or ():
+    for endpoint in endpoint_slice.endpoints or ():
+        for text in endpoint.addresses or ():
             parsed = parse_address(text)
             if parsed is None or parsed.family != family or parsed.special:
                 return f"{text[:64]!r} is not an {family} address of an endpoint"
-        if entry.hints is not None:
-            most = max(len(entry.hints.for_zones), len(entry.hints.for_nodes))
-            if most > HINTS_LIMIT:
-                return f"an endpoint has {most} hints where {HINTS_LIMIT} are allowed"
+        if endpoint.hints is not None:
+            count = max(len(endpoint.hints.for_zones), len(endpoint.hints.for_nodes))
+            if count > HINTS_LIMIT:
+                return f"an endpoint has {count} hints where {HINTS_LIMIT} are allowed"
     return ""
 
 
-def _ignored(piece: LeanEndpointSlice, message: str) -> Reason:
-    meta = piece.metadata
+def _ignored_note(endpoint_slice: LeanEndpointSlice, message: str) -> Reason:
+    meta = endpoint_slice.metadata
     return Reason(
         code="InvalidEndpointSlice",
         message=message,

@@ -1,22 +1,21 @@
-"""The routes of Services on a node: every way in, and what happens to its packets.
+"""The routes of Services on a node: every frontend, and what happens to its packets.
 
-Each way in is decided by its own policy:
+Each frontend has its own policy:
 
-* Local: endpoints of this node, whatever hints and keys say. None here but some elsewhere: packets
-  are dropped, since a reset would tell the client that there is no endpoint at all while health
-  checks are about to lead it elsewhere. None anywhere: they are rejected.
-* Cluster, and the Service has topology keys: the endpoints that the keys select. None: rejected at
-  once.
+* Local: endpoints of this node, whatever hints and keys say. If there are none here but some
+  elsewhere, packets are dropped: a reset would say that there is no endpoint at all, while health
+  checks are about to lead the client elsewhere. If there are none anywhere, they are rejected.
+* Cluster, and the Service has topology keys: the endpoints that the keys select. If there are none,
+  packets are rejected.
 * Cluster, and all slices carry the same weights: as the weights divide.
 * Cluster: the endpoints that the hints select, or every endpoint.
 
-From this node and its pods, an external address whose policy is Local is short-cut to the whole
-cluster: out to the load balancer and back in, such a packet could have come to any node.
+Packets from this node and its pods to an external address whose policy is Local may use the whole
+cluster: out to the load balancer and back in, they could have come to any node.
 
-Pure and cheap: routes of one Service depend on the Service, its slices and the place, and on labels
-of other nodes only if it has keys. So on a change the routes of one Service are made again and
-compared. Other Services matter only through ``claims``: a way in that belongs to another one gets
-no route.
+Routes of one Service depend on the Service, its slices and the location, and on labels of other
+nodes only if it has keys. So on a change the routes of one Service are computed again and compared.
+Other Services matter only through ``claims``: a frontend that belongs to another one gets no route.
 """
 
 from __future__ import annotations
@@ -29,43 +28,43 @@ from msgspec.structs import replace
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Service
-from zonewise.api.objects.discovery import LeanEndpointSlice, service_of
-from zonewise.traffic.keys import invalid_keys
-from zonewise.traffic.routes.addresses import contains
+from zonewise.api.objects.discovery import LeanEndpointSlice, service_name_of
+from zonewise.traffic.routes.addresses import network_contains
 from zonewise.traffic.routes.choice import (
+    ClientLocation,
     NodeLabels,
-    ProxyLocation,
     Selection,
-    local,
-    usable,
+    ServicePolicy,
+    choose_local,
+    is_usable,
 )
-from zonewise.traffic.routes.claims import Claim, Way, WayClaims, taken
+from zonewise.traffic.routes.claims import Claim, Frontend, FrontendClaims, address_in_use
 from zonewise.traffic.routes.endpoints import (
     PortKey,
     RouteEndpoint,
     RouteEndpoints,
-    read_endpoints,
+    read_route_endpoints,
 )
-from zonewise.traffic.routes.policy import ServicePolicy
+from zonewise.traffic.routes.frontends import (
+    NO_ADDRESSES,
+    FamilyFrontends,
+    NodeAddresses,
+    ServiceFrontends,
+    has_address,
+    read_frontends,
+)
 from zonewise.traffic.routes.table import (
     Backend,
     HealthCheck,
     NodeRoutes,
-    Path,
     PortRoutes,
     Route,
     RouteAction,
+    RoutePath,
+    RouteSource,
     ServiceRoutes,
-    Source,
 )
-from zonewise.traffic.routes.ways import (
-    NO_ADDRESSES,
-    Entrance,
-    NodeAddresses,
-    WaysIn,
-    entrance,
-    has_address,
-)
+from zonewise.traffic.topology_keys import invalid_keys_reason
 
 PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
 
@@ -88,118 +87,128 @@ _DEFAULTS = RouteSettings()
 
 def is_routed(service: Service, settings: RouteSettings = _DEFAULTS) -> bool:
     """Whether a proxy has anything to do with a Service."""
-    chosen = service.metadata.labels.get(PROXY_NAME_LABEL)
-    return chosen == (settings.proxy_name or None) and has_address(service)
+    proxy_name = service.metadata.labels.get(PROXY_NAME_LABEL)
+    return proxy_name == (settings.proxy_name or None) and has_address(service)
 
 
-def port_endpoints(
+def read_port_endpoints(
     service: Service, slices: Iterable[LeanEndpointSlice], family: str
 ) -> dict[PortKey, tuple[RouteEndpoint, ...]]:
     """The endpoints of each port of a Service in a family, as its routes take them."""
-    known = read_endpoints(slices)
-    keys = ((port.name, port.protocol) for port in entrance(service).ports)
-    return {key: known.of(family, key) for key in keys}
+    endpoints = read_route_endpoints(slices)
+    keys = ((port.name, port.protocol) for port in read_frontends(service).ports)
+    return {key: endpoints.of_port(family, key) for key in keys}
 
 
-def ways_wanted(
+def frontend_claims(
     service: Service,
     settings: RouteSettings = _DEFAULTS,
     addresses: NodeAddresses = NO_ADDRESSES,
-) -> Mapping[Way, Claim]:
-    """Every way in that a Service names, as ``WayClaims`` take it; none if it is not routed."""
+) -> Mapping[Frontend, Claim]:
+    """Every frontend that a Service names, with its claim; none if it is not routed."""
     if not is_routed(service, settings):
         return {}
-    return entrance(service, addresses, on_nodes=settings.node_external_ips).wanted()
+    return read_frontends(
+        service, addresses, allow_node_addresses=settings.node_external_ips
+    ).claims()
 
 
-def service_routes(
+def compute_service_routes(
     service: Service,
     slices: Iterable[LeanEndpointSlice],
-    place: ProxyLocation,
-    nodes: NodeLabels,
+    location: ClientLocation,
+    node_labels: NodeLabels,
     settings: RouteSettings = _DEFAULTS,
-    claims: WayClaims | None = None,
+    claims: FrontendClaims | None = None,
     addresses: NodeAddresses = NO_ADDRESSES,
 ) -> ServiceRoutes:
-    """What the proxy in a place does for one Service, given its slices and the nodes' labels.
+    """What the proxy in a location does for one Service, given its slices and the nodes' labels.
 
-    ``addresses`` are those of all nodes; they matter only to a Service with external IPs. It has
-    those of its ways in that are its own by the claims; without claims, all of them.
+    ``addresses`` are those of all nodes; they matter only to a Service with external IPs. There are
+    routes for the frontends that it owns by the claims; without claims, for all of them.
     """
     key = namespace, name = _key(service)
     if not is_routed(service, settings):
         return ServiceRoutes(namespace=namespace, service=name)
-    offered = entrance(service, addresses, on_nodes=settings.node_external_ips)
-    endpoints, policy = read_endpoints(slices), ServicePolicy.of(service, settings.gates)
-    stays = offered.internal_local or offered.external_local
+    frontends = read_frontends(service, addresses, allow_node_addresses=settings.node_external_ips)
+    endpoints, policy = read_route_endpoints(slices), ServicePolicy.of(service, settings.gates)
+    any_local = frontends.internal_local or frontends.external_local
     ports = []
-    lost: dict[Key, list[str]] = {}
-    for ways in offered.ways:
-        for port in offered.ports:
-            there: list[tuple[Path, Way]] = []
-            for path, way in ways.into(port):
-                owner = key if claims is None else claims.owner(way)
+    taken: dict[Key, list[str]] = {}
+    for family in frontends.families:
+        for port in frontends.ports:
+            owned: list[tuple[RoutePath, Frontend]] = []
+            for path, frontend in family.of_port(port):
+                owner = key if claims is None else claims.owner(frontend)
                 if owner == key:
-                    there.append((path, way))
+                    owned.append((path, frontend))
                 elif owner is not None:
-                    lost.setdefault(owner, []).append(_words(path, way))
-            known = endpoints.of(ways.family, (port.name, port.protocol))
-            rows = endpoints.weights.get(ways.family)
+                    taken.setdefault(owner, []).append(_frontend_text(path, frontend))
+            port_endpoints = endpoints.of_port(family.family, (port.name, port.protocol))
+            zone_weights = endpoints.weights.get(family.family)
+            cluster = policy.choose_for_cluster(port_endpoints, location, node_labels, zone_weights)
             choices = _Choices(
-                cluster=_choice(policy.cluster(known, place, nodes, rows)),
-                local=_choice(local(known, place)) if stays else None,
-                anywhere=stays and any(map(usable, known)),
+                cluster=_make_choice(cluster),
+                local=_make_choice(choose_local(port_endpoints, location)) if any_local else None,
+                anywhere=any_local and any(map(is_usable, port_endpoints)),
             )
             ports.append(
                 PortRoutes(
                     name=port.name,
-                    family=ways.family,
+                    family=family.family,
                     protocol=port.protocol,
-                    affinity_seconds=offered.affinity_seconds,
-                    routes=tuple(_routes(offered, ways, there, choices, place)),
-                    serving=_serving(known) if port.protocol == "UDP" else (),
+                    affinity_seconds=frontends.affinity_seconds,
+                    routes=tuple(_port_routes(frontends, family, owned, choices, location)),
+                    serving=_serving_backends(port_endpoints) if port.protocol == "UDP" else (),
                 )
             )
-    ignored = invalid_keys(service)
+    keys_reason = invalid_keys_reason(service)
     return ServiceRoutes(
         namespace=namespace,
         service=name,
         ports=tuple(ports),
-        health_checks=_health_checks(offered, endpoints, place),
+        health_checks=_health_checks(frontends, endpoints, location),
         notes=(
-            *((ignored,) if ignored else ()),
-            *offered.notes,
-            *(taken(key, owner, lost[owner]) for owner in sorted(lost)),
+            *((keys_reason,) if keys_reason else ()),
+            *frontends.notes,
+            *(address_in_use(key, owner, taken[owner]) for owner in sorted(taken)),
             *endpoints.notes,
         ),
         keyed=bool(policy.keys),
     )
 
 
-def node_routes(
+def compute_node_routes(
     services: Iterable[Service],
     slices: Iterable[LeanEndpointSlice],
-    place: ProxyLocation,
-    nodes: NodeLabels,
+    location: ClientLocation,
+    node_labels: NodeLabels,
     settings: RouteSettings = _DEFAULTS,
     addresses: NodeAddresses = NO_ADDRESSES,
 ) -> NodeRoutes:
-    """What the proxy in a place does for all Services."""
-    pieces: dict[Key, list[LeanEndpointSlice]] = {}
-    for piece in slices:
-        if name := service_of(piece):
-            pieces.setdefault((piece.metadata.namespace or "default", name), []).append(piece)
-    routed = sorted((one for one in services if is_routed(one, settings)), key=_key)
-    claims = WayClaims()
+    """What the proxy in a location does for all Services."""
+    slices_by_service: dict[Key, list[LeanEndpointSlice]] = {}
+    for endpoint_slice in slices:
+        if name := service_name_of(endpoint_slice):
+            key = endpoint_slice.metadata.namespace or "default", name
+            slices_by_service.setdefault(key, []).append(endpoint_slice)
+    routed = sorted((service for service in services if is_routed(service, settings)), key=_key)
+    claims = FrontendClaims()
     for service in routed:
-        claims.claim(_key(service), ways_wanted(service, settings, addresses))
-    made = (
-        service_routes(
-            service, pieces.get(_key(service), ()), place, nodes, settings, claims, addresses
+        claims.claim(_key(service), frontend_claims(service, settings, addresses))
+    routes = (
+        compute_service_routes(
+            service,
+            slices_by_service.get(_key(service), ()),
+            location,
+            node_labels,
+            settings,
+            claims,
+            addresses,
         )
         for service in routed
     )
-    return NodeRoutes(node=place.node, zone=place.zone, services=tuple(made))
+    return NodeRoutes(node=location.node, zone=location.zone, services=tuple(routes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +221,9 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """The endpoints to choose from, if packets may leave the node and if not; any ``anywhere``?
+    """The endpoints if packets may leave the node and if not; whether any can be used anywhere.
 
-    ``local`` is None if no way in has the policy Local.
+    ``local`` is None if no frontend has the policy Local.
     """
 
     cluster: _Choice
@@ -222,82 +231,83 @@ class _Choices:
     anywhere: bool
 
 
-def _routes(
-    offered: Entrance,
-    ways: WaysIn,
-    there: Iterable[tuple[Path, Way]],
+def _port_routes(
+    frontends: ServiceFrontends,
+    family: FamilyFrontends,
+    owned: Iterable[tuple[RoutePath, Frontend]],
     choices: _Choices,
-    place: ProxyLocation,
+    location: ClientLocation,
 ) -> Iterator[Route]:
-    def route(path: Path, way: Way, source: Source, *, stay: bool) -> Route:
+    def route(path: RoutePath, frontend: Frontend, source: RouteSource, *, stay: bool) -> Route:
         choice = choices.local if stay and choices.local else choices.cluster
         action: RouteAction = "dnat"
         if not choice.backends:
             action = "drop" if stay and choices.anywhere else "reject"
-        _, _, address, number = way
-        ranges = ways.source_ranges if address in ways.vips else ()
+        _, _, address, number = frontend
+        ranges = family.source_ranges if address in family.vips else ()
         return Route(
             path=path,
             address=address,
             number=number,
             source=source,
             action=action,
-            why=choice.selection.rule,
+            rule=choice.selection.rule,
             key=choice.selection.key,
             endpoints=choice.backends,
             source_ranges=ranges,
-            own_sources=ways.vips if _in_range(place, ranges) else (),
+            own_sources=family.vips if _is_node_in_range(location, ranges) else (),
         )
 
-    for path, way in there:
+    for path, frontend in owned:
         if path == "ClusterIP":
-            yield route(path, way, "any", stay=offered.internal_local)
-        elif offered.short_cut:
-            yield route(path, way, "inside", stay=False)
-            yield route(path, way, "outside", stay=True)
+            yield route(path, frontend, "any", stay=frontends.internal_local)
+        elif frontends.shortcut:
+            yield route(path, frontend, "inside", stay=False)
+            yield route(path, frontend, "outside", stay=True)
         else:
-            yield route(path, way, "any", stay=offered.external_local)
+            yield route(path, frontend, "any", stay=frontends.external_local)
 
 
-def _words(path: Path, way: Way) -> str:
-    _, protocol, address, number = way
-    where = "*" if address is None else f"[{address}]" if ":" in address else address
-    return f"{path} {where}:{number}/{protocol}"
+def _frontend_text(path: RoutePath, frontend: Frontend) -> str:
+    _, protocol, address, number = frontend
+    host = "*" if address is None else f"[{address}]" if ":" in address else address
+    return f"{path} {host}:{number}/{protocol}"
 
 
-def _choice(selection: Selection[RouteEndpoint]) -> _Choice:
+def _make_choice(selection: Selection[RouteEndpoint]) -> _Choice:
     if not selection.weights:
-        return _Choice(selection, tuple(one.backend for one in selection.targets))
-    weighed = zip(selection.targets, selection.weights, strict=True)
-    return _Choice(selection, tuple(replace(one.backend, weight=weight) for one, weight in weighed))
+        return _Choice(selection, tuple(endpoint.backend for endpoint in selection.endpoints))
+    weighted = zip(selection.endpoints, selection.weights, strict=True)
+    backends = (replace(endpoint.backend, weight=weight) for endpoint, weight in weighted)
+    return _Choice(selection, tuple(backends))
 
 
-def _serving(known: Iterable[RouteEndpoint]) -> tuple[Backend, ...]:
-    return tuple(one.backend for one in known if one.serving)
+def _serving_backends(endpoints: Iterable[RouteEndpoint]) -> tuple[Backend, ...]:
+    return tuple(endpoint.backend for endpoint in endpoints if endpoint.serving)
 
 
-def _in_range(place: ProxyLocation, ranges: tuple[str, ...]) -> bool:
+def _is_node_in_range(location: ClientLocation, ranges: tuple[str, ...]) -> bool:
     """Whether the node itself is in the source ranges."""
     return any(
-        contains(network, address)
-        for address in place.addresses
+        network_contains(network, address)
+        for address in location.addresses
         for network in ranges
         if (":" in network) is (":" in address)
     )
 
 
 def _health_checks(
-    offered: Entrance, endpoints: RouteEndpoints, place: ProxyLocation
+    frontends: ServiceFrontends, endpoints: RouteEndpoints, location: ClientLocation
 ) -> tuple[HealthCheck, ...]:
-    if not (offered.health_port and offered.ports):
+    if not (frontends.health_port and frontends.ports):
         return ()
     return tuple(
         HealthCheck(
-            family=ways.family,
-            port=offered.health_port,
-            local_endpoints=endpoints.local_ready(ways.family, place.node),
+            family=family.family,
+            port=frontends.health_port,
+            local_endpoints=endpoints.count_local_ready(family.family, location.node),
         )
-        for ways in offered.ways
+        for family in frontends.families
     )
 
 

@@ -1,10 +1,10 @@
 """What a node's proxy must do: frozen values, the same for every proxy and every printer.
 
-A Service has *ways in*: its ClusterIPs, its external IPs, its load balancer's addresses, its node
-ports. For each way in there is a ``Route``: which packets, and what happens to them. A way in that
-is treated differently by where a packet starts (``externalTrafficPolicy: Local``) has two routes,
-``inside`` for this node and its pods, ``outside`` for all others. A way in that does not exist has
-no route.
+A Service has *frontends*: its ClusterIPs, its external IPs, its load balancer's addresses, its node
+ports. For each frontend there is a ``Route``: which packets, and what happens to them. A frontend
+that is treated differently by where a packet starts (``externalTrafficPolicy: Local``) has two
+routes, ``inside`` for this node and its pods, ``outside`` for all others. A frontend that does not
+exist has no route.
 
 Routes of one selection share one tuple of endpoints, so ``is`` tells whether two routes are the
 same choice. Equal inputs in any order give equal values: a difference is a change to be written.
@@ -20,8 +20,8 @@ from zonewise.api.struct import Struct
 from zonewise.traffic.routes.choice import RouteRule
 
 Family: TypeAlias = Literal["IPv4", "IPv6"]
-Path: TypeAlias = Literal["ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"]
-Source: TypeAlias = Literal["any", "inside", "outside"]
+RoutePath: TypeAlias = Literal["ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"]
+RouteSource: TypeAlias = Literal["any", "inside", "outside"]
 RouteAction: TypeAlias = Literal["dnat", "reject", "drop"]
 
 
@@ -36,13 +36,13 @@ class Backend(Struct):
     node: str = ""
     weight: int = 1
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+    def to_dict(self) -> dict[str, Any]:
+        """The value of ``-o json``."""
         return {"address": self.address, "port": self.port, "weight": self.weight}
 
 
 class Route(Struct):
-    """What happens to packets of one way in.
+    """What happens to packets to one frontend.
 
     ``address`` is None for a node port: any address of the node. ``endpoints`` are those that are
     chosen from, sorted; there are some exactly if the action is ``dnat``. ``key`` is the topology
@@ -51,12 +51,12 @@ class Route(Struct):
     addresses a packet of this node itself carries, if the node is in range.
     """
 
-    path: Path
+    path: RoutePath
     address: str | None
     number: int
-    source: Source
+    source: RouteSource
     action: RouteAction
-    why: RouteRule
+    rule: RouteRule
     key: str | None = None
     endpoints: tuple[Backend, ...] = ()
     source_ranges: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Route(Struct):
 
 
 class PortRoutes(Struct):
-    """A port of a Service in one address family, with all its ways in.
+    """A port of a Service in one address family, with all its frontends.
 
     ``serving`` is for UDP ports: every endpoint that still serves, on whatever node and whatever
     the topology says. A flow to any other one is stale. Other protocols need none of this.
@@ -102,7 +102,7 @@ class ServiceRoutes(Struct):
         return self.namespace, self.service
 
     def rows(self) -> list[dict[str, Any]]:
-        """The routes as JSON has them, each complete in itself."""
+        """The routes as rows of ``-o json``, each complete in itself."""
         return [
             {
                 "namespace": self.namespace,
@@ -115,9 +115,9 @@ class ServiceRoutes(Struct):
                 "number": route.number,
                 "from": route.source,
                 "action": route.action,
-                "why": route.why.value,
+                "why": route.rule.value,
                 "key": route.key,
-                "endpoints": [backend.plain() for backend in route.endpoints],
+                "endpoints": [backend.to_dict() for backend in route.endpoints],
                 "affinitySeconds": port.affinity_seconds,
                 "sourceRanges": list(route.source_ranges),
             }
@@ -137,8 +137,8 @@ class NodeRoutes(Struct):
     services: tuple[ServiceRoutes, ...] = ()
     notes: tuple[Reason, ...] = ()
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+    def to_dict(self) -> dict[str, Any]:
+        """The value of ``-o json``."""
         notes = [*self.notes, *(note for part in self.services for note in part.notes)]
         return {
             "node": self.node,

@@ -3,15 +3,15 @@
 Slices are never repacked to look better: a write costs every proxy in the cluster, a half-full
 slice costs nothing. One pass over the slices of a family, by name:
 
-1. endpoints that are no longer wanted go, changed ones are replaced where they are. A slice in
-   which nothing is left, or whose ports no endpoint has any more, is *spare*;
+1. endpoints that are no longer desired are removed, changed ones are replaced where they are. A
+   slice without any endpoint left, or whose ports no endpoint has any more, is *spare*;
 2. new endpoints fill slices that are written anyway, the fullest first;
-3. what is left goes into spare slices, which would have cost a deletion; then, if it fits, into
-   the one other slice that is fullest afterwards; then into new slices.
+3. the remaining ones go into spare slices, which would have cost a deletion; then, if they fit,
+   into the one other slice that is fullest afterwards; then into new slices.
 
 A new endpoint thus costs a write only when no slice is written anyway, and then one write for a
-whole slice's worth. That is never more than Kubernetes' own controller, which takes step 3's
-spare slices only instead of creating one.
+full slice. That is never more than Kubernetes' own controller, which uses spare slices (step 3)
+only instead of creating one.
 
 The address type of a slice cannot change, its ports can. A Service without endpoints keeps one
 empty slice, so that a client finds that it has no endpoints rather than no slices.
@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 
 from zonewise.api.objects.discovery import Endpoint
 from zonewise.traffic.slices.endpoint_pods import PortGroup, Ports
-from zonewise.traffic.slices.reading import Reading
+from zonewise.traffic.slices.reading import SliceReading
 
 
 @dataclass(slots=True)
-class GroupEndpoints:
+class PortGroupEndpoints:
     """The endpoints of one group: ports as they are written, endpoints by pod."""
 
     ports: Ports
@@ -36,22 +36,22 @@ class GroupEndpoints:
 
 
 @dataclass(slots=True)
-class Filling:
+class SliceWrite:
     """A slice that is written: a new one if there is no ``reading``."""
 
     ports: Ports
     endpoints: list[Endpoint]
-    reading: Reading | None = None
+    reading: SliceReading | None = None
 
 
 @dataclass(slots=True)
 class Packing:
-    """What becomes of the slices of one family."""
+    """What is done with the slices of one family."""
 
-    fillings: list[Filling] = field(default_factory=list)
-    spare: list[Reading] = field(default_factory=list)
+    writes: list[SliceWrite] = field(default_factory=list)
+    spare: list[SliceReading] = field(default_factory=list)
     """To be deleted."""
-    kept: int = 0
+    unchanged: int = 0
     """How many stay as they are."""
     added: dict[str, Endpoint] = field(default_factory=dict)
     """Endpoints that were in no slice of their group, by pod."""
@@ -60,9 +60,9 @@ class Packing:
     removed: int = 0
 
 
-def pack(
-    groups: Mapping[PortGroup, GroupEndpoints],
-    readings: Iterable[Reading],
+def pack_slices(
+    groups: Mapping[PortGroup, PortGroupEndpoints],
+    readings: Iterable[SliceReading],
     *,
     stale: Iterable[str],
     limit: int,
@@ -73,98 +73,100 @@ def pack(
     in them, because their metadata are wrong.
     """
     packing = Packing()
-    written: dict[PortGroup, list[Filling]] = {}
-    untouched: dict[PortGroup, list[Reading]] = {}
+    writes_by_group: dict[PortGroup, list[SliceWrite]] = {}
+    untouched: dict[PortGroup, list[SliceReading]] = {}
     outdated = frozenset(stale)
     for reading in readings:
-        wanted = groups.get(reading.group)
-        kept = _keep(packing, reading, {} if wanted is None else wanted.endpoints)
-        if not kept or wanted is None:
+        desired = groups.get(reading.group)
+        staying = _keep_endpoints(packing, reading, {} if desired is None else desired.endpoints)
+        if not staying or desired is None:
             packing.spare.append(reading)
-        elif kept is reading.endpoints and reading.slice.metadata.name not in outdated:
+        elif staying is reading.endpoints and reading.slice.metadata.name not in outdated:
             untouched.setdefault(reading.group, []).append(reading)
         else:
-            filling = Filling(wanted.ports, list(kept), reading)
-            written.setdefault(reading.group, []).append(filling)
-            packing.fillings.append(filling)
-    for group in sorted(groups, key=_order):
-        wanted = groups[group]
-        packing.added |= wanted.endpoints
-        rest = [wanted.endpoints[pod] for pod in sorted(wanted.endpoints, reverse=True)]
-        for filling in sorted(written.get(group, ()), key=_fullest):
-            _fill(filling.endpoints, rest, limit)
-        _place(packing, wanted.ports, rest, untouched.get(group, []), limit)
-    packing.kept = sum(len(readings) for readings in untouched.values())
-    if not packing.kept and not packing.fillings:
-        _hold_place(packing, outdated)
+            write = SliceWrite(desired.ports, list(staying), reading)
+            writes_by_group.setdefault(reading.group, []).append(write)
+            packing.writes.append(write)
+    for group in sorted(groups, key=_group_order):
+        desired = groups[group]
+        packing.added |= desired.endpoints
+        remaining = [desired.endpoints[pod] for pod in sorted(desired.endpoints, reverse=True)]
+        for write in sorted(writes_by_group.get(group, ()), key=_by_fullness):
+            _fill(write.endpoints, remaining, limit)
+        _place_remaining(packing, desired.ports, remaining, untouched.get(group, []), limit)
+    packing.unchanged = sum(len(readings) for readings in untouched.values())
+    if not packing.unchanged and not packing.writes:
+        _keep_empty_slice(packing, outdated)
     return packing
 
 
-def _keep(
-    packing: Packing, reading: Reading, wanted: dict[str, Endpoint]
+def _keep_endpoints(
+    packing: Packing, reading: SliceReading, desired: dict[str, Endpoint]
 ) -> tuple[Endpoint, ...] | list[Endpoint]:
-    """The slice's endpoints that stay, as they shall be; the same tuple if nothing changes."""
-    kept: list[Endpoint] = []
+    """The endpoints that stay in the slice, updated; the same tuple if nothing changes."""
+    staying: list[Endpoint] = []
     changed = False
-    take = wanted.pop
+    pop_desired = desired.pop
     for pod, endpoint in zip(reading.pods, reading.endpoints, strict=True):
-        after = take(pod, None)
-        if after is None:
+        updated = pop_desired(pod, None)
+        if updated is None:
             changed = True
             packing.removed += 1
             continue
-        kept.append(after)
-        if after is not endpoint and after != endpoint:
+        staying.append(updated)
+        if updated is not endpoint and updated != endpoint:
             changed = True
-            packing.replaced.append((endpoint, after))
-    return kept if changed else reading.endpoints
+            packing.replaced.append((endpoint, updated))
+    return staying if changed else reading.endpoints
 
 
-def _place(
+def _place_remaining(
     packing: Packing,
     ports: Ports,
-    rest: list[Endpoint],
-    untouched: list[Reading],
+    remaining: list[Endpoint],
+    untouched: list[SliceReading],
     limit: int,
 ) -> None:
     """Find slices for endpoints that fit into none that is written anyway."""
-    while rest:
+    while remaining:
         if packing.spare:
-            filling = Filling(ports, [], packing.spare.pop(0))
+            write = SliceWrite(ports, [], packing.spare.pop(0))
         else:
-            room = [one for one in untouched if len(one.endpoints) + len(rest) <= limit]
-            if room:
-                reading = min(room, key=lambda one: -len(one.endpoints))
+            candidates = [
+                reading for reading in untouched if len(reading.endpoints) + len(remaining) <= limit
+            ]
+            if candidates:
+                reading = min(candidates, key=lambda reading: -len(reading.endpoints))
                 untouched.remove(reading)
-                filling = Filling(ports, list(reading.endpoints), reading)
+                write = SliceWrite(ports, list(reading.endpoints), reading)
             else:
-                filling = Filling(ports, [])
-        _fill(filling.endpoints, rest, limit)
-        packing.fillings.append(filling)
+                write = SliceWrite(ports, [])
+        _fill(write.endpoints, remaining, limit)
+        packing.writes.append(write)
 
 
-def _hold_place(packing: Packing, outdated: frozenset[str]) -> None:
-    """Keep, or make, the one empty slice of a Service without endpoints."""
+def _keep_empty_slice(packing: Packing, outdated: frozenset[str]) -> None:
+    """Keep, or create, the one empty slice of a Service without endpoints."""
     for number, reading in enumerate(packing.spare):
-        right = not reading.endpoints and not reading.group
-        if right and reading.slice.metadata.name not in outdated:
+        is_empty = not reading.endpoints and not reading.group
+        if is_empty and reading.slice.metadata.name not in outdated:
             del packing.spare[number]
-            packing.kept = 1
+            packing.unchanged = 1
             return
-    packing.fillings.append(Filling((), [], packing.spare.pop(0) if packing.spare else None))
+    packing.writes.append(SliceWrite((), [], packing.spare.pop(0) if packing.spare else None))
 
 
-def _fill(endpoints: list[Endpoint], rest: list[Endpoint], limit: int) -> None:
-    while rest and len(endpoints) < limit:
-        endpoints.append(rest.pop())
+def _fill(endpoints: list[Endpoint], remaining: list[Endpoint], limit: int) -> None:
+    while remaining and len(endpoints) < limit:
+        endpoints.append(remaining.pop())
 
 
-def _fullest(filling: Filling) -> tuple[int, str]:
-    name = "" if filling.reading is None else filling.reading.slice.metadata.name
-    return -len(filling.endpoints), name
+def _by_fullness(write: SliceWrite) -> tuple[int, str]:
+    name = "" if write.reading is None else write.reading.slice.metadata.name
+    return -len(write.endpoints), name
 
 
-def _order(group: PortGroup) -> list[tuple[str, str, int, str]]:
+def _group_order(group: PortGroup) -> list[tuple[str, str, int, str]]:
     return sorted(
         (port.name or "", port.protocol or "", port.port or 0, port.app_protocol or "")
         for port in group

@@ -1,14 +1,13 @@
-"""The whole of a Service's slices in one pass: what to create, to update and to delete, and why.
+"""All slices of a Service in one pass: what to create, to update and to delete, and why.
 
-``plan(view, memory)`` is pure: the same view gives the same bytes in any order, with or without the
-cache in ``memory``. Hints are decided *before* endpoints are packed, from all endpoints of a
-family; so a slice whose hints change takes new endpoints with it, and each slice is written at most
-once.
+``plan_slices(snapshot, cache)`` is pure: the same snapshot gives the same bytes in any order, with
+or without a cache. Hints are decided *before* endpoints are packed, from all endpoints of a family;
+so a slice whose hints change takes new endpoints with it, and each slice is written at most once.
 
-The trigger time, from which proxies measure how long a change took to reach them, is read from the
-difference itself: the earliest moment at which readiness of an endpoint that is new or changed
-changed, or for the first slices of a Service its creation. Nothing has to be remembered for it
-between two passes.
+The trigger time, from which proxies measure how long a change took to reach them, is derived from
+the difference itself: it is the earliest change of readiness of an endpoint that is new or changed,
+or for the first slices of a Service its creation. Nothing has to be remembered for it between two
+passes.
 
 Order of writes: what is created or updated first, deletions last, so that an endpoint that moves
 between slices is listed twice rather than not at all.
@@ -25,23 +24,23 @@ from zonewise.api.meta import ObjectMeta, OwnerReference
 from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import TRIGGER_ANNOTATION, Endpoint, EndpointSlice
 from zonewise.api.objects.pod import Pod
-from zonewise.topology import Shares
-from zonewise.traffic.endpoint import Hint, TrafficEndpoint, as_obeyed
-from zonewise.traffic.hints import HintDecision, Previous, ServiceSnapshot, decide
+from zonewise.topology.shares import Shares
+from zonewise.traffic.endpoint import Hint, TrafficEndpoint, read_as_proxy
+from zonewise.traffic.hints import HintDecision, PreviousHints, ServiceSnapshot, decide_hints
 from zonewise.traffic.limits import HintCounts
 from zonewise.traffic.modes import HintRequest
 from zonewise.traffic.slices import identity
-from zonewise.traffic.slices.endpoint_pods import Candidate, Member, Members, PortGroup
-from zonewise.traffic.slices.packing import Filling, GroupEndpoints, Packing, pack
-from zonewise.traffic.slices.reading import Reading, Readings, previous
+from zonewise.traffic.slices.endpoint_pods import EndpointPod, EndpointPods, PodEndpoint, PortGroup
+from zonewise.traffic.slices.packing import Packing, PortGroupEndpoints, SliceWrite, pack_slices
+from zonewise.traffic.slices.reading import SliceReading, SliceReadings, previous_hints
 from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
-LIMIT = 100
+MAX_ENDPOINTS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceView:
-    """The input: a Service, the pods it selects, the zones of nodes, every slice in its name.
+class SliceSnapshot:
+    """A Service, the pods it selects, the zones of nodes, and every slice that names it.
 
     ``zones`` has "" for a node without a zone and nothing for a node that does not exist.
     ``node_hints`` is false for servers that do not support them.
@@ -53,19 +52,19 @@ class SliceView:
     pods: Iterable[Pod] = ()
     zones: Mapping[str, str] = field(default_factory=dict)
     slices: Iterable[EndpointSlice] = ()
-    limit: int = LIMIT
+    limit: int = MAX_ENDPOINTS
     node_hints: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyPlan:
-    """One address family after a pass."""
+    """The plan for one address family."""
 
     decision: HintDecision
     counts: HintCounts
-    desired: int
+    desired_endpoints: int
     slices: int
-    fewest: int
+    desired_slices: int
     """In how many slices the endpoints would fit."""
 
 
@@ -77,7 +76,7 @@ class SlicePlan:
     update: tuple[EndpointSlice, ...] = ()
     delete: tuple[EndpointSlice, ...] = ()
     families: Mapping[str, FamilyPlan] = field(default_factory=dict)
-    lost: tuple[Pod, ...] = ()
+    without_node: tuple[Pod, ...] = ()
     """Pods that are left out because their node does not exist; try again."""
     added: int = 0
     removed: int = 0
@@ -94,138 +93,158 @@ class SlicePlan:
 
 
 @dataclass(slots=True)
-class Memory:
-    """What is remembered of a Service between two passes; all of it is derived."""
+class PlanCache:
+    """What is kept of a Service between two passes; all of it is derived."""
 
-    members: Members = field(default_factory=Members)
-    readings: Readings = field(default_factory=Readings)
+    endpoint_pods: EndpointPods = field(default_factory=EndpointPods)
+    readings: SliceReadings = field(default_factory=SliceReadings)
 
 
-def plan(view: SliceView, memory: Memory | None = None) -> SlicePlan:
-    """Everything to be written so that the slices are right."""
-    memory = memory or Memory()
-    members, lost = memory.members.update(view.service, view.pods, view.zones)
-    ours, old, foreign = _sorted_out(view)
-    readings = memory.readings.update(ours)
-    metadata = _Metadata(view.service)
+def plan_slices(snapshot: SliceSnapshot, cache: PlanCache | None = None) -> SlicePlan:
+    """Everything that must be written to bring the slices to the desired state."""
+    cache = cache or PlanCache()
+    endpoint_pods, without_node = cache.endpoint_pods.update(
+        snapshot.service, snapshot.pods, snapshot.zones
+    )
+    own, outdated, foreign = _split_slices(snapshot)
+    readings = cache.readings.update(own)
+    metadata = _SliceMetadata(snapshot.service)
     families: dict[str, FamilyPlan] = {}
-    written: list[Filling] = []
-    kinds: list[str] = []
-    wanted_types = identity.families_of(view.service)
-    dropped = [r.slice for r in readings if r.slice.address_type not in wanted_types]
-    spare: list[EndpointSlice] = [*old, *dropped]
+    writes: list[tuple[str, SliceWrite]] = []
+    address_types = identity.families_of(snapshot.service)
+    dropped = [
+        reading.slice for reading in readings if reading.slice.address_type not in address_types
+    ]
+    spare: list[EndpointSlice] = [*outdated, *dropped]
     added = removed = 0
-    moments: list[str] = [] if readings else [view.service.metadata.creation_timestamp or ""]
-    for kind in wanted_types:
-        mine = [reading for reading in readings if reading.slice.address_type == kind]
-        theirs = [piece for piece in foreign if piece.address_type == kind]
-        family, packing = _family(view, kind, members, mine, theirs, metadata)
-        families[kind] = family
-        written += packing.fillings
-        kinds += [kind] * len(packing.fillings)
+    created = snapshot.service.metadata.creation_timestamp or ""
+    trigger_times: list[str] = [] if readings else [created]
+    for address_type in address_types:
+        family_readings = [
+            reading for reading in readings if reading.slice.address_type == address_type
+        ]
+        family_foreign = [
+            endpoint_slice
+            for endpoint_slice in foreign
+            if endpoint_slice.address_type == address_type
+        ]
+        family, packing = _plan_family(
+            snapshot, address_type, endpoint_pods, family_readings, family_foreign, metadata
+        )
+        families[address_type] = family
+        writes += ((address_type, write) for write in packing.writes)
         spare += [reading.slice for reading in packing.spare]
         added += len(packing.added)
         removed += packing.removed
-        if readings and packing.fillings:
-            moments += _moments(members, mine, packing)
-    metadata.moment = min(filter(None, moments), default="")
-    made = [metadata.finish(kind, filling) for kind, filling in zip(kinds, written, strict=True)]
-    deleting = view.service.metadata.deletion_timestamp is not None
+        if readings and packing.writes:
+            trigger_times += _trigger_times(endpoint_pods, family_readings, packing)
+    metadata.trigger_time = min(filter(None, trigger_times), default="")
+    slices = [metadata.finish(address_type, write) for address_type, write in writes]
+    deleting = snapshot.service.metadata.deletion_timestamp is not None
     return SlicePlan(
-        create=() if deleting else tuple(p for p in made if not p.metadata.name),
-        update=tuple(sorted((p for p in made if p.metadata.name), key=_name)),
+        create=() if deleting else tuple(new for new in slices if not _name(new)),
+        update=tuple(sorted(filter(_name, slices), key=_name)),
         delete=tuple(sorted(spare, key=_name)),
         families=families,
-        lost=tuple(sorted(lost, key=_name)),
+        without_node=tuple(sorted(without_node, key=_name)),
         added=added,
         removed=removed,
     )
 
 
-def _sorted_out(
-    view: SliceView,
+def _split_slices(
+    snapshot: SliceSnapshot,
 ) -> tuple[list[EndpointSlice], list[EndpointSlice], list[EndpointSlice]]:
-    """Our slices, those of an older Service of this name, and those that others write.
+    """Our slices, those of an older Service of this name, and those of other controllers.
 
-    A terminating one is in none of them: what is written into it is deleted with it.
+    A terminating slice is in none of them: what is written into it is deleted with it.
     """
-    uid = view.service.metadata.uid
-    ours: list[EndpointSlice] = []
-    old: list[EndpointSlice] = []
+    uid = snapshot.service.metadata.uid
+    own: list[EndpointSlice] = []
+    outdated: list[EndpointSlice] = []
     foreign: list[EndpointSlice] = []
-    for piece in view.slices:
-        if piece.metadata.deletion_timestamp is not None:
+    for endpoint_slice in snapshot.slices:
+        if endpoint_slice.metadata.deletion_timestamp is not None:
             continue
-        if not identity.is_managed(piece):
-            foreign.append(piece)
+        if not identity.is_managed(endpoint_slice):
+            foreign.append(endpoint_slice)
             continue
-        owner = piece.metadata.controller
-        (ours if owner is None or owner.uid == uid else old).append(piece)
-    return ours, old, foreign
+        owner = endpoint_slice.metadata.controller
+        (own if owner is None or owner.uid == uid else outdated).append(endpoint_slice)
+    return own, outdated, foreign
 
 
-def _family(
-    view: SliceView,
-    kind: str,
-    members: Sequence[Member],
-    readings: list[Reading],
+def _plan_family(
+    snapshot: SliceSnapshot,
+    address_type: str,
+    endpoint_pods: Sequence[EndpointPod],
+    readings: list[SliceReading],
     foreign: Iterable[EndpointSlice],
-    metadata: _Metadata,
+    metadata: _SliceMetadata,
 ) -> tuple[FamilyPlan, Packing]:
-    candidates: list[Candidate] = []
-    groups: dict[PortGroup, GroupEndpoints] = {}
-    homes: list[dict[str, Endpoint]] = []
-    for member in members:
-        candidate = member.families.get(kind)
+    candidates: list[PodEndpoint] = []
+    groups: dict[PortGroup, PortGroupEndpoints] = {}
+    group_endpoints: list[dict[str, Endpoint]] = []
+    for endpoint_pod in endpoint_pods:
+        candidate = endpoint_pod.families.get(address_type)
         if candidate is not None:
-            wanted = groups.get(member.group)
-            if wanted is None:
-                wanted = groups[member.group] = GroupEndpoints(member.ports)
+            group = groups.get(endpoint_pod.group)
+            if group is None:
+                group = groups[endpoint_pod.group] = PortGroupEndpoints(endpoint_pod.ports)
             candidates.append(candidate)
-            homes.append(wanted.endpoints)
-    targets, before = _named(candidates, readings)
-    strangers = tuple(as_obeyed(one) for piece in foreign for one in piece.endpoints or ())
-    snapshot = ServiceSnapshot(view.hint_request, view.shares, targets, strangers)
-    decision = decide(snapshot, before)
-    hints = decision.hints if view.node_hints else _without_nodes(decision.hints)
-    for candidate, target, home in zip(candidates, targets, homes, strict=True):
+            group_endpoints.append(group.endpoints)
+    traffic_endpoints, previous = _name_endpoints(candidates, readings)
+    foreign_endpoints = tuple(
+        read_as_proxy(endpoint)
+        for endpoint_slice in foreign
+        for endpoint in endpoint_slice.endpoints or ()
+    )
+    service_snapshot = ServiceSnapshot(
+        snapshot.hint_request, snapshot.shares, traffic_endpoints, foreign_endpoints
+    )
+    decision = decide_hints(service_snapshot, previous)
+    hints = decision.hints if snapshot.node_hints else _without_nodes(decision.hints)
+    for candidate, traffic_endpoint, by_pod in zip(
+        candidates, traffic_endpoints, group_endpoints, strict=True
+    ):
         # A pod that ends on a node's network has the address of its successor, not its hint.
-        home[candidate.name] = candidate.written(hints.get(target.name) if target.ready else None)
-    sizes = [len(wanted.endpoints) for wanted in groups.values()]
-    metadata.weights[kind] = decision.weights
-    stale = metadata.stale(readings, decision.weights)
-    packing = pack(groups, readings, stale=stale, limit=view.limit)
+        hint = hints.get(traffic_endpoint.name) if traffic_endpoint.ready else None
+        by_pod[candidate.name] = candidate.with_hint(hint)
+    sizes = [len(group.endpoints) for group in groups.values()]
+    metadata.weights[address_type] = decision.weights
+    stale = metadata.find_stale(readings, decision.weights)
+    packing = pack_slices(groups, readings, stale=stale, limit=snapshot.limit)
     family = FamilyPlan(
         decision=decision,
-        counts=decision.counts(targets),
-        desired=len(candidates),
-        slices=packing.kept + len(packing.fillings),
-        fewest=sum(-(-size // view.limit) for size in sizes) or 1,
+        counts=decision.counts(traffic_endpoints),
+        desired_endpoints=len(candidates),
+        slices=packing.unchanged + len(packing.writes),
+        desired_slices=sum(-(-size // snapshot.limit) for size in sizes) or 1,
     )
     return family, packing
 
 
-def _named(
-    candidates: Sequence[Candidate], readings: Sequence[Reading]
-) -> tuple[tuple[TrafficEndpoint, ...], Previous]:
-    """The targets under names of their own, and the hints that were, under the same names.
+def _name_endpoints(
+    candidates: Sequence[PodEndpoint], readings: Sequence[SliceReading]
+) -> tuple[tuple[TrafficEndpoint, ...], PreviousHints]:
+    """The endpoints under unique names, and the existing hints under the same names.
 
-    Addresses are the names. Pods on a node's network may share one; then all but the first of
-    those that are ready carry the pod's name as well.
+    Addresses are the names. Pods on a node's network may share one; then the names of all but the
+    first of those that are ready include the pod's name.
     """
-    targets = tuple(candidate.target for candidate in candidates)
-    ready = [target.name for target in targets if target.ready]
+    traffic_endpoints = tuple(candidate.traffic_endpoint for candidate in candidates)
+    ready = [endpoint.name for endpoint in traffic_endpoints if endpoint.ready]
     if len(set(ready)) == len(ready):
-        return targets, previous(readings)
+        return traffic_endpoints, previous_hints(readings)
     first: dict[str, str] = {}
     for candidate in candidates:
-        if candidate.target.ready:
-            address = candidate.target.name
+        if candidate.traffic_endpoint.ready:
+            address = candidate.traffic_endpoint.name
             first[address] = min(first.get(address, candidate.name), candidate.name)
     names = {
-        candidate.name: candidate.target.name
-        if first.get(candidate.target.name, candidate.name) == candidate.name
-        else f"{candidate.target.name} {candidate.name}"
+        candidate.name: candidate.traffic_endpoint.name
+        if first.get(candidate.traffic_endpoint.name, candidate.name) == candidate.name
+        else f"{candidate.traffic_endpoint.name} {candidate.name}"
         for candidate in candidates
     }
     hints: dict[str, Hint] = {}
@@ -233,47 +252,55 @@ def _named(
         for pod, endpoint in zip(reading.pods, reading.endpoints, strict=True):
             if endpoint.conditions.ready:
                 address = (endpoint.addresses or ("",))[0]
-                hints[names.get(pod, address)] = Hint.read(endpoint.hints)
+                hints[names.get(pod, address)] = Hint.from_object(endpoint.hints)
     hinted = bool(hints) and all(hint.zones for hint in hints.values())
-    renamed = tuple(replace(one.target, name=names[one.name]) for one in candidates)
-    return renamed, replace(previous(readings), hints=hints, hinted=hinted)
+    renamed = tuple(
+        replace(candidate.traffic_endpoint, name=names[candidate.name]) for candidate in candidates
+    )
+    return renamed, replace(previous_hints(readings), hints=hints, hinted=hinted)
 
 
 def _without_nodes(hints: Mapping[str, Hint]) -> dict[str, Hint]:
     return {name: Hint(hint.zones) for name, hint in hints.items() if hint.zones}
 
 
-def _moments(members: Iterable[Member], readings: Iterable[Reading], packing: Packing) -> list[str]:
-    """When readiness of endpoints that are new here, or whose readiness changed, changed."""
+def _trigger_times(
+    endpoint_pods: Iterable[EndpointPod], readings: Iterable[SliceReading], packing: Packing
+) -> list[str]:
+    """When the readiness changed of endpoints that are new here, or whose readiness is new."""
     if not packing.added and not packing.replaced:
         return []
-    moved = {pod for reading in readings for pod in reading.pods}
-    about = {pod for pod in packing.added if pod not in moved}
-    for before, after in packing.replaced:
-        if before.conditions.serving != after.conditions.serving and after.target_ref is not None:
-            about.add(after.target_ref.name)
-    return [member.since for member in members if member.pod.metadata.name in about]
+    listed = {pod for reading in readings for pod in reading.pods}
+    changed = {pod for pod in packing.added if pod not in listed}
+    for old, new in packing.replaced:
+        if old.conditions.serving != new.conditions.serving and new.target_ref is not None:
+            changed.add(new.target_ref.name)
+    return [
+        endpoint_pod.ready_since
+        for endpoint_pod in endpoint_pods
+        if endpoint_pod.pod.metadata.name in changed
+    ]
 
 
-class _Metadata:
-    """What slices of a Service are labelled with, owned by and named after."""
+class _SliceMetadata:
+    """The labels, owner and name of the slices of a Service."""
 
     def __init__(self, service: Service) -> None:
         self._labels = identity.labels_of(service)
         self._owners: tuple[OwnerReference, ...] = (identity.owner_of(service),)
         self._new = ObjectMeta(
-            generate_name=identity.generate_name(service),
+            generate_name=identity.name_prefix(service),
             namespace=service.metadata.namespace,
             labels=self._labels,
             owner_references=self._owners,
         )
-        self.moment = ""
+        self.trigger_time = ""
         self.weights: dict[str, str] = {}
         """The text of the weights of each address family."""
 
-    def stale(self, readings: Iterable[Reading], weights: str) -> list[str]:
+    def find_stale(self, readings: Iterable[SliceReading], weights: str) -> list[str]:
         """The slices whose labels, owner or weights are not what they should be."""
-        found = []
+        names = []
         for reading in readings:
             metadata = reading.slice.metadata
             if (
@@ -281,18 +308,18 @@ class _Metadata:
                 or metadata.owner_references != self._owners
                 or reading.weights != weights
             ):
-                found.append(metadata.name)
-        return found
+                names.append(metadata.name)
+        return names
 
-    def finish(self, kind: str, filling: Filling) -> EndpointSlice:
+    def finish(self, address_type: str, write: SliceWrite) -> EndpointSlice:
         """The slice as it is written."""
-        old = self._new if filling.reading is None else filling.reading.slice.metadata
+        old = self._new if write.reading is None else write.reading.slice.metadata
         annotations = {**old.annotations}
         annotations.pop(TRIGGER_ANNOTATION, None)
-        if self.moment:
-            annotations[TRIGGER_ANNOTATION] = self.moment
+        if self.trigger_time:
+            annotations[TRIGGER_ANNOTATION] = self.trigger_time
         annotations.pop(WEIGHTS_ANNOTATION, None)
-        if weights := self.weights.get(kind, ""):
+        if weights := self.weights.get(address_type, ""):
             annotations[WEIGHTS_ANNOTATION] = weights
         metadata = msgspec.structs.replace(
             old,
@@ -302,11 +329,11 @@ class _Metadata:
         )
         return EndpointSlice(
             metadata=metadata,
-            address_type=kind,
-            endpoints=tuple(filling.endpoints),
-            ports=filling.ports,
+            address_type=address_type,
+            endpoints=tuple(write.endpoints),
+            ports=write.ports,
         )
 
 
-def _name(item: EndpointSlice | Pod) -> str:
-    return item.metadata.name
+def _name(obj: EndpointSlice | Pod) -> str:
+    return obj.metadata.name

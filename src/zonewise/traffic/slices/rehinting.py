@@ -1,16 +1,17 @@
 """Hints on slices that another controller fills.
 
 On a cluster whose own controller cannot be switched off, that controller decides which endpoints
-are in which slice, and we decide their hints. ``rehint`` takes the slices as they are and gives
-those whose hints are to change. ``rehint_one`` is what admission calls when one of them is about to
-be written: the others are as they are stored, this one is as its writer sends it, and its version
-``before`` says which hints it had, because its writer has stripped or replaced them. Hints in the
+are in which slice, and we decide their hints. ``rehint`` takes the slices as they are and returns
+those whose hints change. ``rehint_slice`` is what admission calls when one of them is about to be
+written: the others are as they are stored, this one is as its writer sends it, and its ``previous``
+version says which hints it had, because its writer has stripped or replaced them. Hints in the
 other slices that would have to move are left to ``rehint``, which sees the write.
 
-Both decide as ``plan`` does, from the same endpoints under the same names, so what one writes the
-other leaves unchanged. A Service that does not request hints keeps whatever hints its slices have:
-another controller may have written them. Only we write weights, and they would be obeyed forever,
-so they are removed; unless the Service is not ours, for then another controller may manage it.
+Both decide as ``plan_slices`` does, from the same endpoints under the same names, so what one
+writes the other leaves unchanged. A Service that does not request hints keeps whatever hints its
+slices have: another controller may have written them. Only we write weights, and they would be
+obeyed forever, so they are removed; unless the Service is not ours, for then another controller may
+manage it.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ import msgspec
 
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.discovery import Endpoint, EndpointSlice
-from zonewise.topology import Shares
-from zonewise.traffic.endpoint import NO_HINT, Hint, TrafficEndpoint, as_obeyed, as_written
-from zonewise.traffic.hints import HintDecision, Previous, ServiceSnapshot, decide
-from zonewise.traffic.modes import HintRequest, Mode
+from zonewise.topology.shares import Shares
+from zonewise.traffic.endpoint import NO_HINT, Hint, TrafficEndpoint, read_as_proxy, read_as_writer
+from zonewise.traffic.hints import HintDecision, PreviousHints, ServiceSnapshot, decide_hints
+from zonewise.traffic.modes import NOT_REQUESTED, HintRequest, Mode
 from zonewise.traffic.slices import identity
 from zonewise.traffic.slices.identity import IPV4, IPV6
 from zonewise.traffic.slices.planning import FamilyPlan, SlicePlan
 from zonewise.traffic.slices.reading import common_weights
 from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
-_NOT_OURS = "NotSelected"
-_SILENT = ("NotAsked", _NOT_OURS)
+_NOT_SELECTED = "NotSelected"
+_NOT_REQUESTED_CODES = (NOT_REQUESTED, _NOT_SELECTED)
 
 
-def asks(hint_request: HintRequest) -> bool:
+def requests_hints(hint_request: HintRequest) -> bool:
     """Whether a Service requests hints, even if it gets none."""
     return hint_request.mode is not Mode.OFF or (
-        hint_request.reason is not None and hint_request.reason.code not in _SILENT
+        hint_request.reason is not None and hint_request.reason.code not in _NOT_REQUESTED_CODES
     )
 
 
@@ -48,136 +49,165 @@ def rehint(
     hint_request: HintRequest,
     shares: Shares,
     *,
-    before: Iterable[EndpointSlice] | None = None,
+    previous_slices: Iterable[EndpointSlice] | None = None,
     families: Iterable[str] = (IPV4, IPV6),
     node_hints: bool = True,
 ) -> SlicePlan:
-    """The slices whose hints change; ``before`` are the slices whose hints count as existing."""
-    known = sorted(slices, key=_name)
-    earlier = known if before is None else sorted(before, key=_name)
-    ours = [piece for piece in known if identity.is_managed(piece)]
+    """The slices whose hints change; hints on the ``previous_slices`` count as existing."""
+    ordered = sorted(slices, key=_name)
+    previous = ordered if previous_slices is None else sorted(previous_slices, key=_name)
+    managed = [endpoint_slice for endpoint_slice in ordered if identity.is_managed(endpoint_slice)]
     update: list[EndpointSlice] = []
-    decided: dict[str, FamilyPlan] = {}
-    present = {piece.address_type for piece in known}
-    for kind in filter(present.__contains__, families):
-        mine = [piece for piece in ours if piece.address_type == kind]
-        names = _Names()
-        targets = [(piece, [names.target(one) for one in piece.endpoints or ()]) for piece in mine]
-        past = _Names()
-        theirs = [p for p in earlier if p.address_type == kind and identity.is_managed(p)]
-        previous = replace(
-            Previous.read(past.target(one) for piece in theirs for one in piece.endpoints or ()),
-            weights=common_weights(theirs),
+    family_plans: dict[str, FamilyPlan] = {}
+    present = {endpoint_slice.address_type for endpoint_slice in ordered}
+    for address_type in filter(present.__contains__, families):
+        family_slices = [
+            endpoint_slice
+            for endpoint_slice in managed
+            if endpoint_slice.address_type == address_type
+        ]
+        names = _UniqueNames()
+        endpoints_by_slice = [
+            (endpoint_slice, [names.read(endpoint) for endpoint in endpoint_slice.endpoints or ()])
+            for endpoint_slice in family_slices
+        ]
+        previous_names = _UniqueNames()
+        previous_managed = [
+            endpoint_slice
+            for endpoint_slice in previous
+            if endpoint_slice.address_type == address_type and identity.is_managed(endpoint_slice)
+        ]
+        previous_hints = replace(
+            PreviousHints.from_endpoints(
+                previous_names.read(endpoint)
+                for endpoint_slice in previous_managed
+                for endpoint in endpoint_slice.endpoints or ()
+            ),
+            weights=common_weights(previous_managed),
         )
-        strangers = tuple(
-            as_obeyed(endpoint)
-            for piece in known
-            if piece.address_type == kind and not identity.is_managed(piece)
-            for endpoint in piece.endpoints or ()
+        foreign_endpoints = tuple(
+            read_as_proxy(endpoint)
+            for endpoint_slice in ordered
+            if endpoint_slice.address_type == address_type
+            and not identity.is_managed(endpoint_slice)
+            for endpoint in endpoint_slice.endpoints or ()
         )
-        flat = tuple(target for _, some in targets for target in some)
-        decision = decide(ServiceSnapshot(hint_request, shares, flat, strangers), previous)
-        decided[kind] = _family(decision, flat, len(mine))
-        if hint_request.reason is not None and hint_request.reason.code == _NOT_OURS:
+        all_endpoints = tuple(
+            endpoint for _, slice_endpoints in endpoints_by_slice for endpoint in slice_endpoints
+        )
+        snapshot = ServiceSnapshot(hint_request, shares, all_endpoints, foreign_endpoints)
+        decision = decide_hints(snapshot, previous_hints)
+        family_plans[address_type] = _family_plan(decision, all_endpoints, len(family_slices))
+        if hint_request.reason is not None and hint_request.reason.code == _NOT_SELECTED:
             continue
-        for piece, some in targets:
+        for endpoint_slice, slice_endpoints in endpoints_by_slice:
             changed = (
-                _hinted(piece, some, decision, node_hints=node_hints)
-                if asks(hint_request)
-                else _unweighted(piece)
+                _with_hints(endpoint_slice, slice_endpoints, decision, node_hints=node_hints)
+                if requests_hints(hint_request)
+                else _without_weights(endpoint_slice)
             )
-            if changed is not piece:
+            if changed is not endpoint_slice:
                 update.append(changed)
-    return SlicePlan(update=tuple(update), families=decided)
+    return SlicePlan(update=tuple(update), families=family_plans)
 
 
-def rehint_one(
-    piece: EndpointSlice,
+def rehint_slice(
+    endpoint_slice: EndpointSlice,
     *,
-    before: EndpointSlice | None,
+    previous: EndpointSlice | None,
     others: Iterable[EndpointSlice],
     hint_request: HintRequest,
     shares: Shares,
 ) -> EndpointSlice:
     """One slice with its hints, the same object if they are right."""
-    rest = [other for other in others if other.key != piece.key]
-    earlier = rest if before is None else [*rest, before]
-    decided = rehint([*rest, piece], hint_request, shares, before=earlier)
-    return next((one for one in decided.update if one.key == piece.key), piece)
+    key = endpoint_slice.key
+    stored = [other for other in others if other.key != key]
+    previous_slices = stored if previous is None else [*stored, previous]
+    slices = [*stored, endpoint_slice]
+    plan = rehint(slices, hint_request, shares, previous_slices=previous_slices)
+    return next((changed for changed in plan.update if changed.key == key), endpoint_slice)
 
 
 @dataclass(slots=True)
-class _Names:
-    """Names of their own for endpoints: addresses, and the pod as well where one is shared."""
+class _UniqueNames:
+    """Gives endpoints unique names: addresses, with the pod's name where pods share one."""
 
     used: set[str] = field(default_factory=set)
 
-    def target(self, endpoint: Endpoint) -> TrafficEndpoint:
-        target = as_written(endpoint)
-        if not target.ready:
-            return target
-        if target.name in self.used and endpoint.target_ref is not None:
-            target = replace(target, name=f"{target.name} {endpoint.target_ref.name}")
-        self.used.add(target.name)
-        return target
+    def read(self, endpoint: Endpoint) -> TrafficEndpoint:
+        traffic_endpoint = read_as_writer(endpoint)
+        if not traffic_endpoint.ready:
+            return traffic_endpoint
+        if traffic_endpoint.name in self.used and endpoint.target_ref is not None:
+            name = f"{traffic_endpoint.name} {endpoint.target_ref.name}"
+            traffic_endpoint = replace(traffic_endpoint, name=name)
+        self.used.add(traffic_endpoint.name)
+        return traffic_endpoint
 
 
-def _family(
-    decision: HintDecision, targets: tuple[TrafficEndpoint, ...], slices: int
+def _family_plan(
+    decision: HintDecision, endpoints: tuple[TrafficEndpoint, ...], slices: int
 ) -> FamilyPlan:
     return FamilyPlan(
         decision=decision,
-        counts=decision.counts(targets),
-        desired=len(targets),
+        counts=decision.counts(endpoints),
+        desired_endpoints=len(endpoints),
         slices=slices,
-        fewest=slices,
+        desired_slices=slices,
     )
 
 
-def _hinted(
-    piece: EndpointSlice,
-    targets: list[TrafficEndpoint],
+def _with_hints(
+    endpoint_slice: EndpointSlice,
+    traffic_endpoints: list[TrafficEndpoint],
     decision: HintDecision,
     *,
     node_hints: bool,
 ) -> EndpointSlice:
-    endpoints = piece.endpoints or ()
-    hints = [_allowed(decision.hints, target, node_hints=node_hints) for target in targets]
-    metadata = _weighted(piece.metadata, decision.weights)
-    hinted = all(target.hint == hint for target, hint in zip(targets, hints, strict=True))
-    if hinted and metadata is piece.metadata:
-        return piece
+    endpoints = endpoint_slice.endpoints or ()
+    hints = [
+        _hint_for(decision.hints, traffic_endpoint, node_hints=node_hints)
+        for traffic_endpoint in traffic_endpoints
+    ]
+    metadata = _with_weights(endpoint_slice.metadata, decision.weights)
+    hinted = all(
+        traffic_endpoint.hint == hint
+        for traffic_endpoint, hint in zip(traffic_endpoints, hints, strict=True)
+    )
+    if hinted and metadata is endpoint_slice.metadata:
+        return endpoint_slice
     return msgspec.structs.replace(
-        piece,
+        endpoint_slice,
         metadata=metadata,
         endpoints=tuple(
-            msgspec.structs.replace(endpoint, hints=hint.written())
+            msgspec.structs.replace(endpoint, hints=hint.to_object())
             for endpoint, hint in zip(endpoints, hints, strict=True)
         ),
     )
 
 
-def _unweighted(piece: EndpointSlice) -> EndpointSlice:
-    metadata = _weighted(piece.metadata, "")
-    return (
-        piece if metadata is piece.metadata else msgspec.structs.replace(piece, metadata=metadata)
-    )
+def _without_weights(endpoint_slice: EndpointSlice) -> EndpointSlice:
+    metadata = _with_weights(endpoint_slice.metadata, "")
+    if metadata is endpoint_slice.metadata:
+        return endpoint_slice
+    return msgspec.structs.replace(endpoint_slice, metadata=metadata)
 
 
-def _weighted(metadata: ObjectMeta, weights: str) -> ObjectMeta:
+def _with_weights(metadata: ObjectMeta, weights: str) -> ObjectMeta:
     """The metadata with the text of the weights, the same object if it is unchanged."""
     if metadata.annotations.get(WEIGHTS_ANNOTATION, "") == weights:
         return metadata
-    annotations = {k: v for k, v in metadata.annotations.items() if k != WEIGHTS_ANNOTATION}
+    annotations = dict(metadata.annotations)
+    annotations.pop(WEIGHTS_ANNOTATION, None)
     if weights:
         annotations[WEIGHTS_ANNOTATION] = weights
     return msgspec.structs.replace(metadata, annotations=annotations)
 
 
-def _allowed(hints: Mapping[str, Hint], target: TrafficEndpoint, *, node_hints: bool) -> Hint:
-    hint = hints.get(target.name, NO_HINT) if target.ready else NO_HINT
+def _hint_for(hints: Mapping[str, Hint], endpoint: TrafficEndpoint, *, node_hints: bool) -> Hint:
+    hint = hints.get(endpoint.name, NO_HINT) if endpoint.ready else NO_HINT
     return hint if node_hints or not hint.nodes else Hint(hint.zones)
 
 
-def _name(piece: EndpointSlice) -> str:
-    return piece.metadata.name
+def _name(endpoint_slice: EndpointSlice) -> str:
+    return endpoint_slice.metadata.name

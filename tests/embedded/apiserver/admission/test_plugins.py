@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 async def post(cluster: VirtualCluster, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Create an object."""
     answer = await cluster.client.raw("POST", f"/api/v1/{path}", body=msgspec.json.encode(body))
-    made: dict[str, Any] = msgspec.json.decode(answer.body)
-    return made
+    created: dict[str, Any] = msgspec.json.decode(answer.body)
+    return created
 
 
 def pod(account: str = "") -> dict[str, Any]:
@@ -31,8 +31,8 @@ async def test_a_pod_may_follow_its_namespace_at_once() -> None:
     async with virtual_cluster({}) as cluster:
         await post(cluster, "namespaces", {"metadata": {"name": "new"}})
         assert cluster.server.state.latest("/serviceaccounts", "new", "default") is None
-        made = await post(cluster, "namespaces/new/pods", pod())
-    assert made["spec"]["serviceAccountName"] == "default"
+        created = await post(cluster, "namespaces/new/pods", pod())
+    assert created["spec"]["serviceAccountName"] == "default"
 
 
 async def test_no_pod_waits_for_an_account_that_nobody_makes() -> None:

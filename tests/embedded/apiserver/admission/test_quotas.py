@@ -32,8 +32,8 @@ async def post(cluster: VirtualCluster, resource: str, name: str, **body: Any) -
     answer = await cluster.client.raw(
         "POST", f"/api/v1/namespaces/default/{resource}", body=msgspec.json.encode(whole)
     )
-    made: dict[str, Any] = msgspec.json.decode(answer.body)
-    return made
+    created: dict[str, Any] = msgspec.json.decode(answer.body)
+    return created
 
 
 async def pod(
@@ -48,8 +48,8 @@ def used(cluster: VirtualCluster, name: str = "q") -> dict[str, str]:
     """What a quota's status says is used."""
     entry = cluster.server.state.get("/resourcequotas", "default", name)
     status = msgspec.json.decode(entry.raw).get("status") if entry else None
-    found: dict[str, str] = (status or {}).get("used") or {}
-    return found
+    usage: dict[str, str] = (status or {}).get("used") or {}
+    return usage
 
 
 async def test_a_quota_counts_and_refuses() -> None:
@@ -96,8 +96,8 @@ async def test_the_last_place_is_given_once() -> None:
         answers = await asyncio.gather(
             *(pod(cluster, f"p{n}") for n in range(10)), return_exceptions=True
         )
-        assert sum(isinstance(one, dict) for one in answers) == 3
-        assert sum(isinstance(one, Forbidden) for one in answers) == 7
+        assert sum(isinstance(answer, dict) for answer in answers) == 3
+        assert sum(isinstance(answer, Forbidden) for answer in answers) == 7
         await until(lambda: used(cluster) == {"pods": "3"})
         with pytest.raises(Forbidden):
             await pod(cluster, "late")
@@ -129,12 +129,12 @@ async def test_limit_ranges_give_and_refuse() -> None:
             "maxLimitRequestRatio": {"cpu": "4"},
         }
         await post(cluster, "limitranges", "l", spec={"limits": [limit]})
-        made = await pod(cluster, "a")
-        assert made["spec"]["containers"][0]["resources"] == {
+        created = await pod(cluster, "a")
+        assert created["spec"]["containers"][0]["resources"] == {
             "requests": {"cpu": "100m"},
             "limits": {"cpu": "300m"},
         }
-        assert made["metadata"]["annotations"]["kubernetes.io/limit-ranger"] == (
+        assert created["metadata"]["annotations"]["kubernetes.io/limit-ranger"] == (
             "LimitRanger plugin set: cpu request for container c; cpu limit for container c"
         )
         for requests, limits, why in (
@@ -150,10 +150,10 @@ async def test_a_status_that_is_refused_is_written_later_and_not_in_a_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever refuses the status, such as a broken webhook, is asked again every few seconds."""
-    asked: list[str] = []
+    attempts: list[str] = []
 
     async def refuse(*_: object, **__: object) -> None:
-        asked.append("once more")
+        attempts.append("once more")
         raise Forbidden(Status(message="no"))
 
     async with counting() as cluster:
@@ -161,5 +161,5 @@ async def test_a_status_that_is_refused_is_written_later_and_not_in_a_loop(
             broken.setattr(cluster.server.quota_status._writer, "change", refuse)
             await post(cluster, "resourcequotas", "q", spec={"hard": {"pods": "2"}})
             await asyncio.sleep(60)
-        assert 5 <= len(asked) <= 20
+        assert 5 <= len(attempts) <= 20
         await until(lambda: used(cluster) == {"pods": "0"})

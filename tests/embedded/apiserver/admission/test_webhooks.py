@@ -12,22 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.webhook_bench import CA, MERGE_PATCH, Bench, Stranger, rule
-from tests.contract.webhook_cases import SITUATIONS, Situation, create, one
+from tests.contract.webhook_bench import CA, MERGE_PATCH, Bench, WebhookPlayer, rule
+from tests.contract.webhook_cases import SITUATIONS, Situation, configmap_path, create
 from tests.runtime.loopback import Reply, Web, server_tls, web
 
 from zonewise.api.objects.admissionregistration import ServiceReference, WebhookClientConfig
 from zonewise.embedded.apiserver.server import ApiServer
-from zonewise.embedded.apiserver.webhooks.caller import ANSWER_LIMIT, Caller, Services, Unanswered
+from zonewise.embedded.apiserver.webhooks.caller import (
+    ANSWER_LIMIT,
+    ServiceResolver,
+    WebhookCaller,
+    WebhookCallError,
+)
 
 
 @pytest.fixture
-def stranger() -> Stranger:
-    return Stranger()
+def stranger() -> WebhookPlayer:
+    return WebhookPlayer()
 
 
 @pytest.fixture
-def listening(stranger: Stranger) -> Iterator[Web]:
+def listening(stranger: WebhookPlayer) -> Iterator[Web]:
     with web(stranger.answer, tls=server_tls(CA)) as running:
         yield running
 
@@ -41,17 +46,18 @@ async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
 
 
 @pytest.fixture
-async def bench(server: ApiServer, stranger: Stranger, listening: Web) -> AsyncIterator[Bench]:
+async def bench(server: ApiServer, stranger: WebhookPlayer, listening: Web) -> AsyncIterator[Bench]:
     bench = Bench(server.identity.kubeconfig, stranger, listening, "bench")
     await bench.open()
     yield bench
     await bench.close()
 
 
-@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda case: case.__name__)
 async def test_situations_have_the_outcome_they_state(situation: Situation, bench: Bench) -> None:
     """Every situation of the contract holds on the embedded server."""
     await situation(bench)
+    assert bench.notes, "a situation notes what the server answered"
 
 
 SERVICE: dict[str, Any] = {"spec": {"ports": [{"name": "https", "port": 8443}]}}
@@ -69,12 +75,14 @@ def _slice(port: int, *, ready: bool = True, name: str = "https") -> dict[str, A
 async def _called(
     slices: list[dict[str, Any]], *, service: dict[str, Any] | None = SERVICE, port: int = 8443
 ) -> bytes:
-    caller = Caller(Services(lambda *_: service, lambda *_: slices, lambda found: found[0]))
+    caller = WebhookCaller(
+        ServiceResolver(lambda *_: service, lambda *_: slices, lambda endpoints: endpoints[0])
+    )
     reference = ServiceReference(namespace="ns", name="hook", path="/behind", port=port)
     bundle = base64.b64encode(CA.cert_pem.bytes()).decode()
     try:
         config = WebhookClientConfig(service=reference, ca_bundle=bundle)
-        return await caller.ask(config, b"{}", 10.0)
+        return await caller.call(config, b"{}", 10.0)
     finally:
         await caller.close()
 
@@ -91,38 +99,40 @@ async def test_a_service_is_called_at_a_ready_endpoint_under_its_own_name() -> N
 async def test_a_service_whose_certificate_is_for_another_name_is_not_believed() -> None:
     """The address is not enough: the certificate must be the Service's."""
     tls = server_tls(CA, "other.ns.svc")
-    with web(tls=tls) as behind, pytest.raises(Unanswered, match="certificate"):
+    with web(tls=tls) as behind, pytest.raises(WebhookCallError, match="certificate"):
         await _called([_slice(behind.port)])
 
 
 async def test_a_service_that_leads_nowhere_is_told_as_such() -> None:
     """No Service, no such port, no ready endpoint: each has its sentence."""
-    with pytest.raises(Unanswered, match='service "hook" not found'):
+    with pytest.raises(WebhookCallError, match='service "hook" not found'):
         await _called([], service=None)
-    with pytest.raises(Unanswered, match='no service port 1 found for service "hook"'):
+    with pytest.raises(WebhookCallError, match='no service port 1 found for service "hook"'):
         await _called([_slice(1)], port=1)
-    with pytest.raises(Unanswered, match="has no service network"):
+    with pytest.raises(WebhookCallError, match="has no service network"):
         await _called([_slice(1, ready=False)])
 
 
 async def test_only_https_is_called() -> None:
     """A URL of another scheme is refused before anything is sent."""
-    caller = Caller(Services(lambda *_: None, lambda *_: [], lambda found: found[0]))
-    with pytest.raises(Unanswered, match="https only"):
-        await caller.ask(WebhookClientConfig(url="http://127.0.0.1:1/"), b"{}", 1.0)
+    caller = WebhookCaller(
+        ServiceResolver(lambda *_: None, lambda *_: [], lambda endpoints: endpoints[0])
+    )
+    with pytest.raises(WebhookCallError, match="https only"):
+        await caller.call(WebhookClientConfig(url="http://127.0.0.1:1/"), b"{}", 1.0)
 
 
 async def test_an_answer_that_is_too_long_is_not_read_to_its_end(bench: Bench) -> None:
     """An answer may have three mebibytes."""
-    await bench.hook("long", lambda _: Reply(body=b" " * (ANSWER_LIMIT + 1)))
+    await bench.register("long", lambda _: Reply(body=b" " * (ANSWER_LIMIT + 1)))
     refused = await create(bench, "a")
     assert refused.status == 500
     assert "longer than" in refused.body["message"]
 
 
-async def test_connections_are_used_again(bench: Bench, stranger: Stranger) -> None:
+async def test_connections_are_used_again(bench: Bench, stranger: WebhookPlayer) -> None:
     """Twenty questions one after another need no new connection."""
-    await bench.hook("yes")
+    await bench.register("yes")
     before = set(stranger.connections)
     for number in range(20):
         assert (await create(bench, f"c-{number}")).status == 201
@@ -130,7 +140,7 @@ async def test_connections_are_used_again(bench: Bench, stranger: Stranger) -> N
 
 
 async def test_of_several_refusals_the_first_in_order_is_given(
-    bench: Bench, stranger: Stranger
+    bench: Bench, stranger: WebhookPlayer
 ) -> None:
     """The slowest refusal wins if it is first in the list."""
     heard = threading.Event()
@@ -143,30 +153,34 @@ async def test_of_several_refusals_the_first_in_order_is_given(
         heard.set()
         return {"allowed": False, "status": {"message": "from the second"}}
 
-    await bench.hook("first", slow, more={"second": quick})
+    await bench.register("first", slow, more={"second": quick})
     refused = await create(bench, "a")
     assert "from the first" in refused.body["message"]
 
 
 async def test_a_patch_starts_over_when_a_webhook_took_too_long(
-    bench: Bench, stranger: Stranger, server: ApiServer
+    bench: Bench, stranger: WebhookPlayer, server: ApiServer
 ) -> None:
     """What another writer did while a webhook thought is not lost."""
-    await bench.hook("thinks")
+    await bench.register("thinks")
     assert (await create(bench, "a", x="1")).status == 201
-    asked, go_on = threading.Event(), threading.Event()
+    called, go_on = threading.Event(), threading.Event()
 
     def think(request: dict[str, Any]) -> dict[str, Any]:
         if request["object"]["data"].get("slow") and not go_on.is_set():
-            asked.set()
+            called.set()
             assert go_on.wait(10)
         return {"allowed": True}
 
-    stranger.judges["thinks"] = think
+    stranger.handlers["thinks"] = think
     change = {"data": {"slow": "1"}}
-    slow = asyncio.create_task(bench.ask("PATCH", one(bench, "a"), change, kind=MERGE_PATCH))
-    assert await asyncio.to_thread(asked.wait, 10)
-    quick = await bench.ask("PATCH", one(bench, "a"), {"data": {"y": "2"}}, kind=MERGE_PATCH)
+    slow = asyncio.create_task(
+        bench.ask("PATCH", configmap_path(bench, "a"), change, kind=MERGE_PATCH)
+    )
+    assert await asyncio.to_thread(called.wait, 10)
+    quick = await bench.ask(
+        "PATCH", configmap_path(bench, "a"), {"data": {"y": "2"}}, kind=MERGE_PATCH
+    )
     assert quick.status == 200
     go_on.set()
     assert (await slow).body["data"] == {"x": "1", "y": "2", "slow": "1"}
@@ -177,14 +191,14 @@ async def test_a_write_that_no_webhook_is_about_finds_that_out_by_one_look(
 ) -> None:
     """Kinds without webhooks, and all kinds once the last is gone, concern nobody."""
     hooks = server.webhooks
-    configmaps = server.registry.at("", "v1", "configmaps")
-    secrets = server.registry.at("", "v1", "secrets")
+    configmaps = server.registry.by_path("", "v1", "configmaps")
+    secrets = server.registry.by_path("", "v1", "secrets")
     assert configmaps is not None and secrets is not None
-    assert not hooks.concern(configmaps, "CREATE", "")
-    await bench.hook("yes", rules=[rule(operations=("CREATE",))])
-    assert hooks.concern(configmaps, "CREATE", "")
-    assert not hooks.concern(configmaps, "UPDATE", "status")
-    assert not hooks.concern(secrets, "CREATE", "")
+    assert not hooks.may_match(configmaps, "CREATE", "")
+    await bench.register("yes", rules=[rule(operations=("CREATE",))])
+    assert hooks.may_match(configmaps, "CREATE", "")
+    assert not hooks.may_match(configmaps, "UPDATE", "status")
+    assert not hooks.may_match(secrets, "CREATE", "")
     path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     assert (await bench.ask("DELETE", path)).status == 200
-    assert not hooks.concern(configmaps, "CREATE", "")
+    assert not hooks.may_match(configmaps, "CREATE", "")

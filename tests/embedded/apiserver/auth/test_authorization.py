@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from zonewise.embedded.apiserver.auth.authorization import (
     MASTERS,
-    Attempt,
+    AccessAttributes,
     Authorizer,
     PolicyRule,
-    refusal,
+    refusal_message,
 )
 from zonewise.embedded.apiserver.request.call import User
 
@@ -33,13 +33,17 @@ USER_BOB = {"kind": "User", "name": "bob"}
 
 def test_nothing_is_allowed_without_a_role() -> None:
     """A user without bindings may do nothing."""
-    assert not Authorizer().judge(BOB, Attempt(verb="get", resource="pods")).allowed
+    assert not Authorizer().authorize(BOB, AccessAttributes(verb="get", resource="pods")).allowed
 
 
 def test_masters_need_no_role() -> None:
     """Members of system:masters may do everything, whatever the roles say."""
     owner = User("anybody", (MASTERS,))
-    assert Authorizer().judge(owner, Attempt(verb="delete", resource="nodes", name="n")).allowed
+    assert (
+        Authorizer()
+        .authorize(owner, AccessAttributes(verb="delete", resource="nodes", name="n"))
+        .allowed
+    )
 
 
 def test_role_binding_holds_in_its_namespace_only() -> None:
@@ -47,9 +51,13 @@ def test_role_binding_holds_in_its_namespace_only() -> None:
     roles = Authorizer()
     roles.put_role("", "reader", role(READ_PODS))
     roles.put_binding("a", "bob", binding("ClusterRole", "reader", USER_BOB))
-    assert roles.judge(BOB, Attempt(verb="get", resource="pods", namespace="a")).allowed
-    assert not roles.judge(BOB, Attempt(verb="get", resource="pods", namespace="b")).allowed
-    assert not roles.judge(BOB, Attempt(verb="list", resource="pods")).allowed
+    assert roles.authorize(
+        BOB, AccessAttributes(verb="get", resource="pods", namespace="a")
+    ).allowed
+    assert not roles.authorize(
+        BOB, AccessAttributes(verb="get", resource="pods", namespace="b")
+    ).allowed
+    assert not roles.authorize(BOB, AccessAttributes(verb="list", resource="pods")).allowed
 
 
 def test_cluster_role_binding_holds_everywhere() -> None:
@@ -59,8 +67,8 @@ def test_cluster_role_binding_holds_everywhere() -> None:
     roles.put_binding(
         "", "devs", binding("ClusterRole", "reader", {"kind": "Group", "name": "devs"})
     )
-    assert roles.judge(BOB, Attempt(verb="list", resource="pods")).allowed
-    verdict = roles.judge(BOB, Attempt(verb="get", resource="pods", namespace="x"))
+    assert roles.authorize(BOB, AccessAttributes(verb="list", resource="pods")).allowed
+    verdict = roles.authorize(BOB, AccessAttributes(verb="get", resource="pods", namespace="x"))
     assert 'ClusterRoleBinding "devs"' in verdict.reason
     assert 'Group "devs"' in verdict.reason
 
@@ -68,20 +76,20 @@ def test_cluster_role_binding_holds_everywhere() -> None:
 def test_changes_take_effect_at_once() -> None:
     """A decision that was remembered is forgotten when a role or a binding changes."""
     roles = Authorizer()
-    act = Attempt(verb="get", resource="pods")
+    act = AccessAttributes(verb="get", resource="pods")
     roles.put_role("", "reader", role(READ_PODS))
     roles.put_binding("", "b", binding("ClusterRole", "reader", USER_BOB))
-    assert roles.judge(BOB, act).allowed
+    assert roles.authorize(BOB, act).allowed
     roles.put_binding("", "b", None)
-    assert not roles.judge(BOB, act).allowed
+    assert not roles.authorize(BOB, act).allowed
     roles.put_binding("", "b", binding("ClusterRole", "reader", USER_BOB))
     roles.put_role("", "reader", None)
-    assert not roles.judge(BOB, act).allowed
+    assert not roles.authorize(BOB, act).allowed
 
 
 def test_names_and_subresources_are_precise() -> None:
     """Rules for one object or one subresource give nothing beside them."""
-    rule = PolicyRule.read(
+    rule = PolicyRule.parse(
         {
             "verbs": ["update"],
             "apiGroups": ["apps"],
@@ -89,12 +97,14 @@ def test_names_and_subresources_are_precise() -> None:
             "resourceNames": ["web"],
         }
     )
-    scale = Attempt(
+    scale = AccessAttributes(
         verb="update", group="apps", resource="deployments", subresource="scale", name="web"
     )
     assert rule.allows(scale)
-    assert not rule.allows(Attempt(verb="update", group="apps", resource="deployments", name="web"))
-    other = Attempt(
+    assert not rule.allows(
+        AccessAttributes(verb="update", group="apps", resource="deployments", name="web")
+    )
+    other = AccessAttributes(
         verb="update", group="apps", resource="deployments", subresource="scale", name="other"
     )
     assert not rule.allows(other)
@@ -102,17 +112,17 @@ def test_names_and_subresources_are_precise() -> None:
 
 def test_any_resource_with_a_subresource() -> None:
     """`*/scale` is the scale of everything and nothing else of it."""
-    rule = PolicyRule.read({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*/scale"]})
-    assert rule.allows(Attempt(verb="get", resource="replicasets", subresource="scale"))
-    assert not rule.allows(Attempt(verb="get", resource="replicasets"))
+    rule = PolicyRule.parse({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*/scale"]})
+    assert rule.allows(AccessAttributes(verb="get", resource="replicasets", subresource="scale"))
+    assert not rule.allows(AccessAttributes(verb="get", resource="replicasets"))
 
 
 def test_paths_match_by_prefix() -> None:
     """A path rule with a star at its end covers what is below."""
-    rule = PolicyRule.read({"verbs": ["get"], "nonResourceURLs": ["/healthz", "/api/*"]})
-    assert rule.allows(Attempt(verb="get", path="/healthz"))
-    assert rule.allows(Attempt(verb="get", path="/api/v1"))
-    assert not rule.allows(Attempt(verb="get", path="/healthz/ping"))
+    rule = PolicyRule.parse({"verbs": ["get"], "nonResourceURLs": ["/healthz", "/api/*"]})
+    assert rule.allows(AccessAttributes(verb="get", path="/healthz"))
+    assert rule.allows(AccessAttributes(verb="get", path="/api/v1"))
+    assert not rule.allows(AccessAttributes(verb="get", path="/healthz/ping"))
 
 
 def test_escalation_names_what_is_missing() -> None:
@@ -120,15 +130,17 @@ def test_escalation_names_what_is_missing() -> None:
     roles = Authorizer()
     roles.put_role("", "reader", role(READ_PODS))
     roles.put_binding("", "b", binding("ClusterRole", "reader", USER_BOB))
-    wanted = PolicyRule.read({"verbs": ["get", "delete"], "apiGroups": [""], "resources": ["pods"]})
-    missing = roles.missing(BOB, "", [wanted])
+    requested = PolicyRule.parse(
+        {"verbs": ["get", "delete"], "apiGroups": [""], "resources": ["pods"]}
+    )
+    missing = roles.missing_rules(BOB, "", [requested])
     assert [rule.verbs for rule in missing] == [frozenset({"delete"})]
 
 
 def test_refusals_read_as_a_real_servers() -> None:
     """The sentence of a refusal names user, verb, resource, group and place."""
-    act = Attempt(verb="list", group="apps", resource="deployments", namespace="x")
-    assert refusal(BOB, act) == (
+    act = AccessAttributes(verb="list", group="apps", resource="deployments", namespace="x")
+    assert refusal_message(BOB, act) == (
         'User "bob" cannot list resource "deployments" in API group "apps" in the namespace "x"'
     )
 
@@ -137,11 +149,11 @@ WORDS = st.lists(st.sampled_from(["get", "list", "delete", "*"]), min_size=1, ma
 
 
 @given(WORDS, WORDS)
-def test_covering_agrees_with_allowing(held: list[str], wanted: list[str]) -> None:
+def test_covering_agrees_with_allowing(granted: list[str], requested: list[str]) -> None:
     """A rule that covers another allows all that the other allows."""
-    mine = PolicyRule.read({"verbs": held, "apiGroups": [""], "resources": ["pods"]})
-    other = PolicyRule.read({"verbs": wanted, "apiGroups": [""], "resources": ["pods"]})
-    if all(mine.covers(part) for part in other.acts()):
+    mine = PolicyRule.parse({"verbs": granted, "apiGroups": [""], "resources": ["pods"]})
+    other = PolicyRule.parse({"verbs": requested, "apiGroups": [""], "resources": ["pods"]})
+    if all(mine.covers(part) for part in other.break_down()):
         for verb in ("get", "list", "delete", "watch"):
-            act = Attempt(verb=verb, resource="pods")
+            act = AccessAttributes(verb=verb, resource="pods")
             assert mine.allows(act) or not other.allows(act)

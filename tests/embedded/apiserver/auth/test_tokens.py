@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from zonewise.embedded.apiserver.auth.tokens import AUDIENCE, BadToken, Binding, Tokens
+from zonewise.embedded.apiserver.auth.tokens import AUDIENCE, BadToken, BoundObject, Tokens
 
 
 class Clock:
@@ -30,9 +30,9 @@ def tokens(clock: Callable[[], float]) -> Tokens:
     return Tokens(ec.generate_private_key(ec.SECP256R1()), clock=clock, new_id=lambda: "id-1")
 
 
-def issue(made: Tokens, bound: Binding | None = None) -> str:
+def issue(issuer: Tokens, bound: BoundObject | None = None) -> str:
     """A token for an hour."""
-    token, _ = made.issue(
+    token, _ = issuer.issue(
         namespace="ns", account="robot", uid="u-1", audiences=(), seconds=3600, bound=bound
     )
     return token
@@ -40,29 +40,29 @@ def issue(made: Tokens, bound: Binding | None = None) -> str:
 
 def test_claims_come_back(clock: Clock) -> None:
     """A token says whom it speaks for, for which audience and until when."""
-    made = tokens(clock)
-    claims = made.read(issue(made, Binding(kind="Pod", name="p", uid="u-2")))
+    issuer = tokens(clock)
+    claims = issuer.read(issue(issuer, BoundObject(kind="Pod", name="p", uid="u-2")))
     assert (claims.namespace, claims.account, claims.account_uid) == ("ns", "robot", "u-1")
     assert claims.audiences == (AUDIENCE,)
     assert claims.expires == int(clock.now) + 3600
-    assert claims.bound == Binding(kind="Pod", name="p", uid="u-2")
+    assert claims.bound == BoundObject(kind="Pod", name="p", uid="u-2")
 
 
 def test_tokens_end(clock: Clock) -> None:
     """A token is refused from the second it ends."""
-    made = tokens(clock)
-    token = issue(made)
+    issuer = tokens(clock)
+    token = issue(issuer)
     clock.now += 3599
-    made.read(token)
+    issuer.read(token)
     clock.now += 1
     with pytest.raises(BadToken, match="expired"):
-        made.read(token)
+        issuer.read(token)
 
 
 def test_foreign_and_forged_tokens_are_refused(clock: Clock) -> None:
     """Only tokens signed with this key are taken, unchanged."""
-    made = tokens(clock)
-    token = issue(made)
+    issuer = tokens(clock)
+    token = issue(issuer)
     with pytest.raises(BadToken):
         tokens(clock).read(token)
     head, body, signature = token.split(".")
@@ -76,12 +76,12 @@ def test_foreign_and_forged_tokens_are_refused(clock: Clock) -> None:
         token + "x",
     ):
         with pytest.raises(BadToken):
-            made.read(forged)
+            issuer.read(forged)
 
 
 def test_key_set_names_the_key(clock: Clock) -> None:
     """The published key set has the public key under the id that tokens carry."""
-    made = tokens(clock)
-    (key,) = made.key_set()["keys"]
-    assert key["kid"] == made.key_id
+    issuer = tokens(clock)
+    (key,) = issuer.key_set()["keys"]
+    assert key["kid"] == issuer.key_id
     assert "d" not in key, "the private part is nobody's business"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.embedded.machinery.schema.by_path import by_path
 
-from zonewise.embedded.apiserver.codec.printers import duration, printer_of
-from zonewise.embedded.apiserver.codec.printers.base import PRINTERS
+from zonewise.embedded.apiserver.codec.printers.base import PRINTERS, format_duration
+from zonewise.embedded.apiserver.codec.table import printer_of
 from zonewise.embedded.machinery.schema.kinds import served_kinds
 
 NOW = "2026-01-01T00:10:00Z"
@@ -37,7 +37,7 @@ KINDS = by_path(served_kinds())
 )
 def test_durations(seconds: float, text: str) -> None:
     """A length of time has two units at most."""
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def cells(group: str, version: str, plural: str, obj: dict[str, Any]) -> dict[str, Any]:
@@ -99,10 +99,10 @@ def test_a_pod_that_crashes() -> None:
             ],
         },
     }
-    found = cells("", "v1", "pods", pod)
-    assert found["Status"] == "CrashLoopBackOff"
-    assert found["Ready"] == "1/2"
-    assert found["Restarts"] == "3 (60s ago)"
+    row = cells("", "v1", "pods", pod)
+    assert row["Status"] == "CrashLoopBackOff"
+    assert row["Ready"] == "1/2"
+    assert row["Restarts"] == "3 (60s ago)"
 
 
 def test_a_pod_that_initializes() -> None:
@@ -136,10 +136,10 @@ def test_an_autoscaler_shows_its_target_and_its_first_metrics() -> None:
     }
     current = {"name": "cpu", "current": {"averageUtilization": 35, "averageValue": "1"}}
     status = {"currentReplicas": 2, "currentMetrics": [{"type": "Resource", "resource": current}]}
-    found = cells("autoscaling", "v2", "horizontalpodautoscalers", {"spec": spec, "status": status})
-    assert found["Reference"] == "Deployment/web"
-    assert found["Targets"] == "cpu: 35%/80%, <unknown>/5 + 1 more..."
-    assert (found["MinPods"], found["MaxPods"], found["Replicas"]) == ("<unset>", 9, 2)
+    row = cells("autoscaling", "v2", "horizontalpodautoscalers", {"spec": spec, "status": status})
+    assert row["Reference"] == "Deployment/web"
+    assert row["Targets"] == "cpu: 35%/80%, <unknown>/5 + 1 more..."
+    assert (row["MinPods"], row["MaxPods"], row["Replicas"]) == ("<unset>", 9, 2)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_components_are_healthy_or_not(
 ) -> None:
     """`kubectl get cs` says how each component is, and with which message."""
     kind, status, message = condition
-    found = {"conditions": [{"type": kind, "status": status, "message": message}]}
-    assert cells("", "v1", "componentstatuses", found) == {"Name": "x", **row}
+    component = {"conditions": [{"type": kind, "status": status, "message": message}]}
+    assert cells("", "v1", "componentstatuses", component) == {"Name": "x", **row}
 
 
 @pytest.mark.parametrize(
@@ -266,6 +266,6 @@ def test_services_of_apis_are_available_or_say_why_not(
     spec: dict[str, Any], conditions: list[dict[str, str]], service: str, available: str
 ) -> None:
     """`kubectl get apiservices` says who serves an API, and why it is not available."""
-    found = {"spec": spec, "status": {"conditions": conditions}}
+    api_service = {"spec": spec, "status": {"conditions": conditions}}
     row = {"Name": "x", "Service": service, "Available": available, "Age": "10m"}
-    assert cells("apiregistration.k8s.io", "v1", "apiservices", found) == row
+    assert cells("apiregistration.k8s.io", "v1", "apiservices", api_service) == row

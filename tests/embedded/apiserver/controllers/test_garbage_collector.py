@@ -11,11 +11,11 @@ from zonewise.api.errors import Conflict, Status
 from zonewise.embedded.apiserver.controllers.garbage_collector import (
     FOREGROUND,
     ORPHAN,
-    Collector,
     GarbageActions,
-    GraphNode,
+    GarbageCollector,
+    ObjectKey,
 )
-from zonewise.embedded.apiserver.registry import Registry, Served
+from zonewise.embedded.apiserver.registry import Registry, ServedKind
 from zonewise.embedded.apiserver.strategy.base import Rules
 from zonewise.embedded.machinery.schema.kinds import served_kinds
 
@@ -28,13 +28,13 @@ class World:
     """Objects, and a collector that sees what happens to them."""
 
     def __init__(self) -> None:
-        self.objects: dict[GraphNode, Obj] = {}
-        self.refused: set[GraphNode] = set()
-        served = [Served(kind=kind, rules=Rules()) for kind in served_kinds()]
-        self.collector = Collector(
+        self.objects: dict[ObjectKey, Obj] = {}
+        self.refused: set[ObjectKey] = set()
+        served = [ServedKind(kind=kind, rules=Rules()) for kind in served_kinds()]
+        self.collector = GarbageCollector(
             Registry(served),
             GarbageActions(
-                look=self.objects.get,
+                get_object=self.objects.get,
                 delete=self.delete,
                 drop_owners=self.drop_owners,
                 drop_finalizer=self.drop_finalizer,
@@ -44,9 +44,9 @@ class World:
 
     def put(
         self, storage: str, name: str, *owners: Obj, namespace: str = "d", **meta: Any
-    ) -> GraphNode:
+    ) -> ObjectKey:
         """An object with these owners."""
-        node = GraphNode(storage, namespace, name)
+        node = ObjectKey(storage, namespace, name)
         self.objects[node] = {
             "metadata": {
                 "name": name,
@@ -58,17 +58,17 @@ class World:
         self.tell(node)
         return node
 
-    def tell(self, node: GraphNode) -> None:
+    def tell(self, node: ObjectKey) -> None:
         """The collector hears of an object's present state."""
         obj = self.objects[node]
         self.collector.observe(node, obj["metadata"]["uid"], msgspec.json.encode(obj))
 
-    def gone(self, node: GraphNode) -> None:
+    def gone(self, node: ObjectKey) -> None:
         """An object is gone."""
         uid = self.objects.pop(node)["metadata"]["uid"]
         self.collector.observe(node, uid, None)
 
-    async def delete(self, node: GraphNode, uid: str, policy: str) -> None:
+    async def delete(self, node: ObjectKey, uid: str, policy: str) -> None:
         if node in self.refused:
             raise Conflict(Status(code=409))
         meta = self.objects[node]["metadata"]
@@ -78,7 +78,7 @@ class World:
         elif not meta.get("finalizers"):
             self.gone(node)
 
-    def mark(self, node: GraphNode, finalizer: str) -> None:
+    def mark(self, node: ObjectKey, finalizer: str) -> None:
         """A deletion that waits for a finalizer."""
         meta = self.objects[node]["metadata"]
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -87,17 +87,19 @@ class World:
             meta["finalizers"].append(finalizer)
         self.tell(node)
 
-    async def drop_owners(self, node: GraphNode, uids: frozenset[str]) -> None:
+    async def drop_owners(self, node: ObjectKey, uids: frozenset[str]) -> None:
         meta = self.objects[node]["metadata"]
-        meta["ownerReferences"] = [one for one in meta["ownerReferences"] if one["uid"] not in uids]
+        meta["ownerReferences"] = [
+            owner for owner in meta["ownerReferences"] if owner["uid"] not in uids
+        ]
         self.tell(node)
 
-    async def unblock(self, node: GraphNode) -> None:
-        for one in self.objects[node]["metadata"]["ownerReferences"]:
-            one["blockOwnerDeletion"] = False
+    async def unblock(self, node: ObjectKey) -> None:
+        for owner in self.objects[node]["metadata"]["ownerReferences"]:
+            owner["blockOwnerDeletion"] = False
         self.tell(node)
 
-    async def drop_finalizer(self, node: GraphNode, finalizer: str) -> None:
+    async def drop_finalizer(self, node: ObjectKey, finalizer: str) -> None:
         meta = self.objects[node]["metadata"]
         meta["finalizers"].remove(finalizer)
         if not meta["finalizers"]:
@@ -129,7 +131,7 @@ async def test_dependents_follow_their_owner(world: World) -> None:
     middle = world.put(SETS, "middle", owner("top"))
     leaf = world.put(PODS, "leaf", owner("middle"))
     world.gone(top)
-    await world.collector.settle()
+    await world.collector.process_queue()
     assert middle not in world.objects
     assert leaf not in world.objects
 
@@ -140,10 +142,10 @@ async def test_a_refused_deletion_is_tried_again_and_holds_up_nobody(world: Worl
     pods = [world.put(PODS, f"p{n}", owner("web")) for n in range(3)]
     world.refused = {pods[0]}
     world.gone(top)
-    await world.collector.settle()
+    await world.collector.process_queue()
     assert list(world.objects) == pods[:1]
     world.refused = set()
-    await world.collector.settle()
+    await world.collector.process_queue()
     assert not world.objects
 
 
@@ -153,8 +155,8 @@ async def test_a_living_owner_keeps(world: World) -> None:
     world.put(SETS, "second")
     pod = world.put(PODS, "pod", owner("first"), owner("second"))
     world.gone(first)
-    await world.collector.settle()
-    names = [one["name"] for one in world.objects[pod]["metadata"]["ownerReferences"]]
+    await world.collector.process_queue()
+    names = [owner["name"] for owner in world.objects[pod]["metadata"]["ownerReferences"]]
     assert names == ["second"]
 
 
@@ -162,14 +164,14 @@ async def test_a_namesake_is_no_owner(world: World) -> None:
     """An owner of the right name and the wrong uid does not count."""
     world.put(SETS, "set")
     pod = world.put(PODS, "pod", owner("set", uid="another"))
-    await world.collector.settle()
+    await world.collector.process_queue()
     assert pod not in world.objects
 
 
 async def test_unknown_kinds_are_taken_as_alive(world: World) -> None:
     """Nothing is deleted because its owner's kind is not known."""
     pod = world.put(PODS, "pod", {**owner("x"), "apiVersion": "example.com/v1", "kind": "Thing"})
-    await world.collector.settle()
+    await world.collector.process_queue()
     assert pod in world.objects
 
 
@@ -178,7 +180,7 @@ async def test_orphans_are_let_go(world: World) -> None:
     top = world.put(SETS, "top")
     pod = world.put(PODS, "pod", owner("top"))
     world.mark(top, ORPHAN)
-    await world.collector.settle()
+    await world.collector.process_queue()
     assert top not in world.objects
     assert world.objects[pod]["metadata"]["ownerReferences"] == []
 
@@ -188,11 +190,11 @@ async def test_foreground_waits_for_what_blocks(world: World) -> None:
     top = world.put(SETS, "top")
     pod = world.put(PODS, "pod", owner("top", block=True), finalizers=["example.com/slow"])
     world.mark(top, FOREGROUND)
-    await world.collector.settle()
+    await world.collector.process_queue()
     assert top in world.objects, "its dependent is still there"
     world.objects[pod]["metadata"]["finalizers"].clear()
     world.gone(pod)
-    await world.collector.settle()
+    await world.collector.process_queue()
     assert top not in world.objects
 
 
@@ -200,9 +202,9 @@ async def test_a_circle_does_not_wait_for_itself(world: World) -> None:
     """Three that own each other all go when one of them is deleted and waits for the others."""
     for name, above in (("a", "c"), ("b", "a"), ("c", "b")):
         world.put(SETS, name, owner(above, block=True))
-    world.mark(GraphNode(SETS, "d", "a"), FOREGROUND)
+    world.mark(ObjectKey(SETS, "d", "a"), FOREGROUND)
     for _ in range(9):
-        await world.collector.settle()
+        await world.collector.process_queue()
     assert not world.objects
 
 
@@ -210,5 +212,5 @@ async def test_owners_in_other_namespaces_do_not_count(world: World) -> None:
     """A namespaced owner counts only in its own namespace."""
     world.put(SETS, "set", namespace="elsewhere")
     pod = world.put(PODS, "pod", owner("set"))
-    await world.collector.settle()
+    await world.collector.process_queue()
     assert pod not in world.objects

@@ -15,7 +15,7 @@ from zonewise.embedded.apiserver.registry import version_rank
 from zonewise.embedded.apiserver.request.call import Answer, Call, User
 from zonewise.embedded.machinery.schema.definitions import Definitions
 from zonewise.embedded.machinery.schema.kinds import Kind, Subresource, builtin_kinds
-from zonewise.embedded.machinery.schema.types import ANY
+from zonewise.embedded.machinery.schema.schema import ANY
 
 BUILTIN = builtin_kinds(Definitions())
 
@@ -29,7 +29,7 @@ def custom(group: str, version: str, kind: str) -> Kind:
         singular=kind.lower(),
         list_kind=f"{kind}List",
         verbs=("get", "list"),
-        make_type=lambda: ANY,
+        build_schema=lambda: ANY,
         subresources={"status": status},
         storage=f"{group}/{plural}",
         custom=True,
@@ -39,14 +39,14 @@ def custom(group: str, version: str, kind: str) -> Kind:
 def ask(discovery: Discovery, path: str, **headers: str) -> Answer | None:
     """The answer to a GET."""
     call = Call(method="GET", path=path, user=User("someone"), headers=headers)
-    return discovery.page(path, call)
+    return discovery.answer(path, call)
 
 
 def answer(discovery: Discovery, path: str, **headers: str) -> Any:
     """The decoded answer to a GET."""
-    found = ask(discovery, path, **headers)
-    assert found is not None
-    return json.loads(found.body)
+    response = ask(discovery, path, **headers)
+    assert response is not None
+    return json.loads(response.body)
 
 
 def test_groups_stand_in_the_order_of_a_real_server() -> None:
@@ -78,7 +78,10 @@ def test_versions_stand_best_first() -> None:
 
 def test_resources_name_the_kinds_of_subresources() -> None:
     """kubectl looks for eviction's group and for the kind of scale."""
-    resources = {one["name"]: one for one in answer(Discovery(BUILTIN), "/api/v1")["resources"]}
+    resources = {
+        resource["name"]: resource
+        for resource in answer(Discovery(BUILTIN), "/api/v1")["resources"]
+    }
     assert resources["pods/eviction"] == {
         "name": "pods/eviction",
         "singularName": "",
@@ -95,12 +98,14 @@ def test_resources_name_the_kinds_of_subresources() -> None:
 def test_aggregated_discovery_says_everything_at_once() -> None:
     """One document has all groups, with the kinds of built-in ones in short form."""
     discovery = Discovery((*BUILTIN, custom("a.example", "v1", "A")))
-    found = ask(discovery, "/apis", accept=f"{AGGREGATED},application/json")
-    assert found is not None
-    assert found.content_type == AGGREGATED
-    items = {item["metadata"]["name"]: item for item in json.loads(found.body)["items"]}
+    response = ask(discovery, "/apis", accept=f"{AGGREGATED},application/json")
+    assert response is not None
+    assert response.content_type == AGGREGATED
+    items = {item["metadata"]["name"]: item for item in json.loads(response.body)["items"]}
     deployments = next(
-        one for one in items["apps"]["versions"][0]["resources"] if one["resource"] == "deployments"
+        resource
+        for resource in items["apps"]["versions"][0]["resources"]
+        if resource["resource"] == "deployments"
     )
     assert deployments["responseKind"] == {"group": "", "version": "", "kind": "Deployment"}
     scale = next(sub for sub in deployments["subresources"] if sub["subresource"] == "scale")
@@ -137,9 +142,9 @@ def test_old_aggregated_versions_fall_back_to_the_plain_form() -> None:
 
 def test_yaml_is_written_for_people() -> None:
     """Discovery can be read as YAML."""
-    found = ask(Discovery(BUILTIN), "/apis/apps", accept="application/yaml")
-    assert found is not None
-    assert yaml.safe_load(found.body)["name"] == "apps"
+    response = ask(Discovery(BUILTIN), "/apis/apps", accept="application/yaml")
+    assert response is not None
+    assert yaml.safe_load(response.body)["name"] == "apps"
 
 
 @pytest.mark.parametrize("path", ["/apis/none", "/apis/apps/v9", "/api/v9", "/apis/", "/api/v1/x"])

@@ -9,10 +9,10 @@ import pytest
 from tests.embedded.machinery.schema.by_path import by_path
 
 from zonewise.api.resource import Resource
-from zonewise.embedded.apiserver.discovery.openapi import Documents
+from zonewise.embedded.apiserver.discovery.openapi import OpenApiDocuments
 from zonewise.embedded.apiserver.request.call import Answer, Call, User
 from zonewise.embedded.machinery.schema.kinds import Kind, served_kinds
-from zonewise.embedded.machinery.schema.types import ANY
+from zonewise.embedded.machinery.schema.schema import ANY
 
 KINDS = served_kinds()
 REF = "#/components/schemas/"
@@ -21,10 +21,10 @@ CUSTOM = Kind(
     singular="sample",
     list_kind="SampleList",
     verbs=("create", "get", "list", "patch"),
-    make_type=lambda: ANY,
+    build_schema=lambda: ANY,
     storage="example.com/samples",
     custom=True,
-    schema={
+    openapi_schema={
         "type": "object",
         "description": "A sample",
         "properties": {
@@ -40,18 +40,18 @@ CUSTOM = Kind(
 )
 
 
-def ask(documents: Documents, path: str, query: str = "", **headers: str) -> Answer | None:
+def ask(documents: OpenApiDocuments, path: str, query: str = "", **headers: str) -> Answer | None:
     """The answer to a GET."""
     parameters = {"hash": query} if query else {}
     call = Call(method="GET", path=path, user=User("x"), headers=headers, query=parameters)
-    return documents.page(path, call)
+    return documents.answer(path, call)
 
 
 def document(name: str, *kinds: Kind) -> Any:
     """One decoded document."""
-    found = ask(Documents(kinds or KINDS), f"/openapi/v3/{name}")
-    assert found is not None
-    return json.loads(found.body)
+    response = ask(OpenApiDocuments(kinds or KINDS), f"/openapi/v3/{name}")
+    assert response is not None
+    return json.loads(response.body)
 
 
 def references(value: Any) -> set[str]:
@@ -65,9 +65,9 @@ def references(value: Any) -> set[str]:
 @pytest.mark.parametrize("name", sorted({kind.resource.root[1:] for kind in KINDS}))
 def test_a_document_is_complete(name: str) -> None:
     """Every reference leads somewhere, and every kind can be found by group, version and kind."""
-    found = document(name)
-    schemas = found["components"]["schemas"]
-    assert references(found) <= schemas.keys()
+    openapi = document(name)
+    schemas = openapi["components"]["schemas"]
+    assert references(openapi) <= schemas.keys()
     named = [
         tuple(gvk.values())
         for schema in schemas.values()
@@ -146,19 +146,19 @@ def test_fields_of_the_sources_are_published() -> None:
 
 def test_the_index_names_each_document_with_its_hash() -> None:
     """A hash changes with the document and only then, and a document with it may be kept."""
-    found = ask(Documents(KINDS), "/openapi/v3")
-    assert found is not None
-    index = json.loads(found.body)["paths"]
+    response = ask(OpenApiDocuments(KINDS), "/openapi/v3")
+    assert response is not None
+    index = json.loads(response.body)["paths"]
     url = index["apis/apps/v1"]["serverRelativeURL"]
     path, _, tag = url.partition("?hash=")
-    kept = ask(Documents(KINDS), path, tag)
-    assert kept is not None
-    assert kept.headers["Cache-Control"] == "public, immutable"
-    unchanged = ask(Documents(KINDS), path, **{"if-none-match": f'"{tag}"'})
+    cacheable = ask(OpenApiDocuments(KINDS), path, tag)
+    assert cacheable is not None
+    assert cacheable.headers["Cache-Control"] == "public, immutable"
+    unchanged = ask(OpenApiDocuments(KINDS), path, **{"if-none-match": f'"{tag}"'})
     assert unchanged is not None
     assert unchanged.status == 304
     fewer = tuple(kind for kind in KINDS if kind.resource.plural != "daemonsets")
-    changed = ask(Documents(fewer), "/openapi/v3")
+    changed = ask(OpenApiDocuments(fewer), "/openapi/v3")
     assert changed is not None
     others = json.loads(changed.body)["paths"]
     assert others["apis/apps/v1"] != index["apis/apps/v1"]
@@ -167,14 +167,14 @@ def test_the_index_names_each_document_with_its_hash() -> None:
 
 def test_unknown_documents_are_not_there() -> None:
     """Only groups and versions that are served have a document."""
-    documents = Documents([by_path(KINDS)["", "v1", "pods"]])
+    documents = OpenApiDocuments([by_path(KINDS)["", "v1", "pods"]])
     assert ask(documents, "/openapi/v3/apis/apps/v1") is None
     assert ask(documents, "/openapi") is None
 
 
 def test_version_2_is_there_and_empty() -> None:
     """kubectl, looking for a kind nobody serves, finds a version 2 without definitions."""
-    documents = Documents([by_path(KINDS)["", "v1", "pods"]])
+    documents = OpenApiDocuments([by_path(KINDS)["", "v1", "pods"]])
     answer = ask(documents, "/openapi/v2")
     assert answer is not None
     assert answer.body.startswith(b"\x0a\x032.0")

@@ -8,26 +8,32 @@ import msgspec
 import pytest
 from tests.embedded.whole_cluster import whole
 
-from zonewise.embedded.apiserver.handlers.component_statuses import components
+from zonewise.embedded.apiserver.handlers.component_statuses import component_statuses
 
 
-def said(*, failure: str | None, running: bool) -> dict[str, tuple[str, str]]:
+def component_states(*, failure: str | None, running: bool) -> dict[str, tuple[str, str]]:
     """Each component with its status and message."""
-    found = [msgspec.json.decode(one.raw) for one in components(failure=failure, running=running)]
+    components = [
+        msgspec.json.decode(entry.raw)
+        for entry in component_statuses(failure=failure, running=running)
+    ]
     return {
-        one["metadata"]["name"]: (one["conditions"][0]["status"], one["conditions"][0]["message"])
-        for one in found
+        component["metadata"]["name"]: (
+            component["conditions"][0]["status"],
+            component["conditions"][0]["message"],
+        )
+        for component in components
     }
 
 
 def test_each_part_is_as_it_is() -> None:
     """Without components nobody answers for it; a log that fails says why."""
-    assert said(failure=None, running=True) == {
+    assert component_states(failure=None, running=True) == {
         "scheduler": ("True", "ok"),
         "controller-manager": ("True", "ok"),
         "etcd-0": ("True", "ok"),
     }
-    alone = said(failure="the disk is full", running=False)
+    alone = component_states(failure="the disk is full", running=False)
     assert alone["etcd-0"] == ("False", "the disk is full")
     status, message = alone["scheduler"]
     assert status == "False"
@@ -41,9 +47,9 @@ async def test_a_cluster_at_work_is_healthy() -> None:
         await asyncio.sleep(1)
         answer = await cluster.client.raw("GET", "/api/v1/componentstatuses")
         items = msgspec.json.decode(answer.body)["items"]
-        assert [one["metadata"]["name"] for one in items] == [
+        assert [component["metadata"]["name"] for component in items] == [
             "scheduler",
             "controller-manager",
             "etcd-0",
         ]
-        assert {one["conditions"][0]["status"] for one in items} == {"True"}
+        assert {component["conditions"][0]["status"] for component in items} == {"True"}

@@ -6,7 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.embedded.apiserver.program import running
+
+pytestmark = pytest.mark.system
 
 PATH = "/api/v1/namespaces/default/configmaps"
 SIZE = 300_000
@@ -15,14 +18,14 @@ SIZE = 300_000
 def test_large_lists(tmp_path: Path) -> None:
     """Many readers of a large list get all of it, and at once what was written since."""
     with running(tmp_path / "data") as program:
-        wanted: set[str] = set()
+        expected: set[str] = set()
 
         def listed(_: int) -> dict[str, str]:
-            found: Any = program.ask("GET", PATH)
-            assert found["kind"] == "ConfigMapList"
+            listing: Any = program.ask("GET", PATH)
+            assert listing["kind"] == "ConfigMapList"
             return {
                 item["metadata"]["name"]: item["metadata"]["resourceVersion"]
-                for item in found["items"]
+                for item in listing["items"]
                 if item["metadata"]["name"].startswith("large-") and len(item["data"]["a"]) == SIZE
             }
 
@@ -30,13 +33,13 @@ def test_large_lists(tmp_path: Path) -> None:
             for number in range(6):
                 name = f"large-{number}"
                 content = {"metadata": {"name": name}, "data": {"a": "x" * SIZE}}
-                made = program.ask("POST", PATH, content)
-                wanted.add(name)
-                for found in readers.map(listed, range(8)):
-                    assert set(found) == wanted
-                    assert found[name] == made["metadata"]["resourceVersion"]
+                created = program.ask("POST", PATH, content)
+                expected.add(name)
+                for versions in readers.map(listed, range(8)):
+                    assert set(versions) == expected
+                    assert versions[name] == created["metadata"]["resourceVersion"]
             program.ask("DELETE", f"{PATH}/large-0")
-            assert all("large-0" not in found for found in readers.map(listed, range(8)))
+            assert all("large-0" not in versions for versions in readers.map(listed, range(8)))
 
 
 def test_readers_of_large_lists_may_leave(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ async def test_who_scales_owns_the_size_wherever_it_is() -> None:
     """After a custom object was scaled, an apply of another size is a conflict."""
     async with virtual_cluster({}) as cluster:
         registry = cluster.server.registry
-        await Seeder(cluster.client, registry).plant([DEFINITION])
-        await until(lambda: registry.of("db.example/v1", "Ring") is not None)
+        await Seeder(cluster.client, registry).create([DEFINITION])
+        await until(lambda: registry.by_kind("db.example/v1", "Ring") is not None)
         size = {"spec": {"size": 1}}
         await cluster.client.apply(Ring, "r", "default", size, field_manager="one")
         scale = {"spec": {"replicas": 4}}

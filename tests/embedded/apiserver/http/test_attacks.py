@@ -1,7 +1,7 @@
 """What strangers and careless clients may do to the server: it serves others, in bounded memory.
 
 The sizes are those of the attacks that once hurt: what each of them cost before and costs now is in
-the table of limits in ``docs/embedded.md``.
+the table of limits in ``docs/embedded-reference.md``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.embedded.apiserver.program import Program, running, say
-from tests.embedded.apiserver.store.test_idle_watchers import descriptors
+from tests.embedded.apiserver.program import Program, descriptors, running, say
+from tests.system_guard import starts_programs
 
 MIB = 1024  # KiB
 SPACE = "/api/v1/namespaces/default/configmaps"
@@ -24,11 +24,12 @@ PATIENCE = 60.0
 
 
 @pytest.fixture
+@starts_programs
 def program(tmp_path: Path) -> Iterator[Program]:
     """A server of its own for each attack, so that its memory tells of nothing else."""
-    with running(tmp_path / "data") as found:
-        found.ask("GET", SPACE)
-        yield found
+    with running(tmp_path / "data") as started:
+        started.ask("GET", SPACE)
+        yield started
 
 
 @contextmanager
@@ -89,12 +90,13 @@ def test_watches_that_nobody_reads(program: Program) -> None:
             program.ask("POST", SPACE, {"metadata": {"name": f"big-{number}"}, "data": data})
             most = max(most, program.memory())
         assert len(program.ask("GET", SPACE)["items"]) >= 30
-    held = 2 * 30 * 500_000 // 1024
-    after = settled(program, before + held + 64 * MIB)
-    assert most - before < held + 128 * MIB, f"grew by {(most - before) / MIB:.0f} MiB"
-    assert after - before < held + 64 * MIB, f"kept {(after - before) / MIB:.0f} MiB"
+    stored = 2 * 30 * 500_000 // 1024
+    after = settled(program, before + stored + 64 * MIB)
+    assert most - before < stored + 128 * MIB, f"grew by {(most - before) / MIB:.0f} MiB"
+    assert after - before < stored + 64 * MIB, f"kept {(after - before) / MIB:.0f} MiB"
 
 
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_more_connections_than_descriptors(tmp_path: Path) -> None:
     """With its descriptors used up the server serves who is connected, and says so in one line."""
@@ -116,6 +118,6 @@ def test_more_connections_than_descriptors(tmp_path: Path) -> None:
         log = tmp_path / "data.log"
         assert len(log.read_text().splitlines()) < 20
         assert log.read_text().count("no more connections are accepted") == 1
-        for one in (*links[1:], *crowd):
-            one.close()
+        for connection in (*links[1:], *crowd):
+            connection.close()
         assert program.ask("GET", SPACE)["kind"] == "ConfigMapList"

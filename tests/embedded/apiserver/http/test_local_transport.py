@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from zonewise.api import Lease, LeaseSpec, Node, ObjectMeta, Pod
+from zonewise.api import Lease, Node, ObjectMeta, Pod
 from zonewise.api.errors import Conflict, Forbidden, Invalid, NotFound
+from zonewise.api.objects.coordination import LeaseSpec
 from zonewise.embedded.apiserver.auth.authorization import MASTERS
 from zonewise.embedded.apiserver.http.local_transport import LocalTransport
 from zonewise.embedded.apiserver.request.call import User
@@ -32,8 +33,8 @@ async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
 async def test_client_works_over_it(server: ApiServer) -> None:
     """The one client creates, reads, patches, lists and deletes through it."""
     client = Client(LocalTransport(server.handle, OWNER))
-    made = await client.create(Node(metadata=ObjectMeta(name="n1", labels={"zone": "a"})))
-    assert made.key == ("", "n1")
+    created = await client.create(Node(metadata=ObjectMeta(name="n1", labels={"zone": "a"})))
+    assert created.key == ("", "n1")
     patched = await client.patch(Node, "n1", None, {"metadata": {"labels": {"zone": "b"}}})
     assert patched.metadata.labels["zone"] == "b"
     listing = await client.list(Node, label_selector="zone=b")
@@ -63,10 +64,10 @@ async def test_stale_writes_are_conflicts(server: ApiServer) -> None:
     """Two writers who read the same version cannot both win."""
     client = Client(LocalTransport(server.handle, OWNER))
     meta = ObjectMeta(name="l", namespace="default")
-    made = await client.create(Lease(metadata=meta, spec=LeaseSpec(holder_identity="a")))
-    await client.replace(Lease(metadata=made.metadata, spec=LeaseSpec(holder_identity="b")))
+    created = await client.create(Lease(metadata=meta, spec=LeaseSpec(holder_identity="a")))
+    await client.replace(Lease(metadata=created.metadata, spec=LeaseSpec(holder_identity="b")))
     with pytest.raises(Conflict):
-        await client.replace(Lease(metadata=made.metadata, spec=LeaseSpec(holder_identity="c")))
+        await client.replace(Lease(metadata=created.metadata, spec=LeaseSpec(holder_identity="c")))
 
 
 async def test_binding_schedules_a_pod(server: ApiServer) -> None:
@@ -84,7 +85,7 @@ async def test_binding_schedules_a_pod(server: ApiServer) -> None:
     bound = await client.get(Pod, "p", "default")
     assert bound.spec.node_name == "n1"
     assert bound.metadata.labels["topology.kubernetes.io/zone"] == "a"
-    assert [(one.type, one.status) for one in bound.status.conditions or ()] == [
+    assert [(condition.type, condition.status) for condition in bound.status.conditions or ()] == [
         ("PodScheduled", "True")
     ]
     with pytest.raises(Conflict, match="already assigned"):

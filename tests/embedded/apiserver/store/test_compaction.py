@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from zonewise.embedded.apiserver.store.compaction import (
     ADDED,
+    COPY,
     DELETED,
-    KEPT,
     MODIFIED,
-    Floor,
+    CompactionPass,
+    FloorReader,
     Record,
-    Sweep,
 )
 
 Commit = list[tuple[str, bool]]
@@ -29,7 +29,7 @@ class Rows:
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, list[Record]]] = []
-        self.sweep: Sweep | None = None
+        self.sweep: CompactionPass | None = None
         self.number = 0
         self.rv = 1
         self.floor = 1
@@ -61,7 +61,7 @@ class Rows:
     def begin(self, part: float) -> None:
         """Begin a sweep, as after a restart, with a floor between the old one and the present."""
         floor = self.floor + int((self.rv - self.floor) * part)
-        self.sweep = Sweep(floor, {"/k": self.then[floor]}, self.number)
+        self.sweep = CompactionPass(floor, {"/k": self.then[floor]}, self.number)
 
     def step(self, number: int) -> bool:
         """Remove some of the oldest rows."""
@@ -69,13 +69,13 @@ class Rows:
             return False
         going = []
         for row, records in self.rows[:number]:
-            above = records[-1].type < KEPT and records[-1].rv > self.sweep.floor
-            if row > self.sweep.until or above:
+            above = records[-1].type < COPY and records[-1].rv > self.sweep.floor
+            if row > self.sweep.last_row or above:
                 break
             going.append(records)
         if not going:
             return False
-        repeat = self.sweep.repeated(record for records in going for record in records)
+        repeat = self.sweep.records_to_repeat(record for records in going for record in records)
         del self.rows[: len(going)]
         if repeat:
             self.add(repeat)
@@ -95,7 +95,7 @@ class Rows:
 
     def check(self) -> None:
         """A reader of the rows finds the objects at the floor, every event since, no more."""
-        floor = Floor(self.floor)
+        floor = FloorReader(self.floor)
         for _, records in self.rows:
             for record in records:
                 floor.read(record)

@@ -18,6 +18,8 @@ from tests.embedded.apiserver.store.folders import copy
 from zonewise.embedded.apiserver.store.log import Log
 from zonewise.embedded.apiserver.store.state import State
 
+pytestmark = pytest.mark.system
+
 ROUNDS = 8
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
@@ -34,11 +36,11 @@ def killed(command: list[str], lines: int) -> list[list[str]]:
     """Let the program write, kill it after so many lines, and return all it said."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as program:
         assert program.stdout is not None
-        said = [program.stdout.readline() for _ in range(lines)]
+        output = [program.stdout.readline() for _ in range(lines)]
         program.kill()
-        said += program.stdout.readlines()
-    assert said[lines - 1], "it ended by itself"
-    return [line.decode().split() for line in said if line.endswith(b"\n")]
+        output += program.stdout.readlines()
+    assert output[lines - 1], "it ended by itself"
+    return [line.decode().split() for line in output if line.endswith(b"\n")]
 
 
 @pytest.mark.parametrize("history", [10_000, 100], ids=["growing", "compacted"])
@@ -53,9 +55,9 @@ def test_nothing_acknowledged_is_lost_to_kill(tmp_path: Path, history: int) -> N
     for _ in range(ROUNDS):
         newest = max(versions, default=1)
         command = writer(folder, since=seen[-1] if seen else 1, history=history)
-        said = killed(command, rng.randrange(20, 800))
+        output = killed(command, rng.randrange(20, 800))
         now = []
-        for what, *rest in said:
+        for what, *rest in output:
             if what == "saw":
                 seen.append(int(rest[0]))
             else:

@@ -28,7 +28,7 @@ def test_facts_are_read_from_the_bytes() -> None:
             "spec": {"metadata": {"name": "decoy"}},
         }
     )
-    entry = Entry.of(raw)
+    entry = Entry.decode(raw)
     assert (entry.rv, entry.namespace, entry.name, entry.key) == (12, "shop", "a", "shop/a")
     assert (entry.uid, dict(entry.labels), entry.deleting) == ("u", {"x": "y"}, True)
     assert entry.raw is raw
@@ -36,7 +36,7 @@ def test_facts_are_read_from_the_bytes() -> None:
 
 def test_null_metadata_is_as_good_as_none() -> None:
     """Fields that a client sent as null are empty, and the version may be given from outside."""
-    entry = Entry.of(
+    entry = Entry.decode(
         b'{"metadata":{"name":"n","namespace":null,"labels":null,"deletionTimestamp":null}}', 7
     )
     assert (entry.key, dict(entry.labels), entry.deleting, entry.rv) == ("n", {}, False, 7)
@@ -46,15 +46,15 @@ def test_null_metadata_is_as_good_as_none() -> None:
 def test_bytes_without_a_name_are_refused(raw: bytes) -> None:
     """What is no object with a name cannot become an entry."""
     with pytest.raises(msgspec.DecodeError):
-        Entry.of(raw)
+        Entry.decode(raw)
 
 
 def test_another_version_changes_nothing_else() -> None:
     """The same content under another version differs in that number only, wherever else it is."""
-    entry = Entry.of(
+    entry = Entry.decode(
         configmap("a", value='"resourceVersion":"5"', labels={"resourceVersion": "5"})(5)
     )
-    later = entry.at(9)
+    later = entry.with_version(9)
     assert later.rv == 9
     before, after = msgspec.json.decode(entry.raw), msgspec.json.decode(later.raw)
     assert after["metadata"].pop("resourceVersion") == "9"
@@ -65,16 +65,16 @@ def test_another_version_changes_nothing_else() -> None:
 
 def test_selectable_fields_are_extracted_once() -> None:
     """However many selectors ask, an object is decoded for its fields one time."""
-    entry = Entry.of(configmap("a")(5))
-    asked = []
+    entry = Entry.decode(configmap("a")(5))
+    decoded = []
 
     def extract(raw: bytes) -> dict[str, str]:
-        asked.append(raw)
+        decoded.append(raw)
         return {"metadata.name": "a"}
 
     rules = object()
-    assert entry.selectable(rules, extract) is entry.selectable(rules, extract)
-    assert asked == [entry.raw]
+    assert entry.selectable_fields(rules, extract) is entry.selectable_fields(rules, extract)
+    assert decoded == [entry.raw]
 
 
 _SEGMENT = st.text(alphabet="ab-.z09", min_size=1, max_size=4)
@@ -83,6 +83,6 @@ _SEGMENT = st.text(alphabet="ab-.z09", min_size=1, max_size=4)
 @given(st.lists(st.tuples(_SEGMENT, _SEGMENT), max_size=8))
 def test_keys_are_ordered_as_paths(places: list[tuple[str, str]]) -> None:
     """The order of keys is the order of etcd's paths, byte by byte."""
-    by_key = sorted(key_of(*place) for place in places)
+    by_key = sorted(key_of(*pair) for pair in places)
     by_path = sorted(f"/registry/configmaps/{ns}/{name}".encode() for ns, name in places)
     assert [f"/registry/configmaps/{key}".encode() for key in by_key] == by_path

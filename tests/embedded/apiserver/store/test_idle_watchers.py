@@ -5,28 +5,18 @@ from __future__ import annotations
 import resource
 import select
 import ssl
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.embedded.apiserver.program import Program, running
+from tests.embedded.apiserver.program import Program, descriptors, running
+
+pytestmark = pytest.mark.system
 
 WATCHERS = 2000
 KIB_EACH = 64
 PATH = "/api/v1/namespaces/default/configmaps"
 PATIENCE = 60.0
-
-
-@contextmanager
-def descriptors(soft: int) -> Iterator[None]:
-    """How many files this process and those it starts may open."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, before[1]), before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def receive(links: dict[int, ssl.SSLSocket], mark: bytes) -> None:

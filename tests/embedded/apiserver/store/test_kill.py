@@ -22,6 +22,8 @@ import msgspec
 import pytest
 import yaml
 
+pytestmark = pytest.mark.system
+
 ROUNDS = int(os.environ.get("ZONEWISE_KILL_ROUNDS", "8"))
 WRITERS = 4
 READY_SECONDS = 30.0
@@ -124,12 +126,12 @@ async def test_no_acknowledged_write_is_lost(tmp_path: Path) -> None:
         async with served(tmp_path) as server, server.session() as session:
             async with session.get(path) as answer:
                 listing = await answer.json()
-            found = {
+            stored = {
                 item["metadata"]["name"]: int(item["data"]["n"])
                 for item in listing["items"]
                 if "n" in item["data"]
             }
-            lost = {name: n for name, n in ledger.values.items() if found.get(name, 0) < n}
+            lost = {name: n for name, n in ledger.values.items() if stored.get(name, 0) < n}
             assert not lost
             assert int(listing["metadata"]["resourceVersion"]) >= ledger.newest
             resume = await resumed(session, path, seen)

@@ -17,7 +17,7 @@ from tests.embedded.apiserver.store.folders import SMALL, copy, fill, held, reop
 
 from zonewise.api.errors import ConfigError
 from zonewise.csi.backends.folders import mounts
-from zonewise.embedded.apiserver.store.compaction import Record, Sweep
+from zonewise.embedded.apiserver.store.compaction import CompactionPass, Record
 from zonewise.embedded.apiserver.store.folder import FolderDamaged, FolderInUse
 from zonewise.embedded.apiserver.store.layout import MIGRATIONS, LayoutTooNew
 from zonewise.embedded.apiserver.store.log import CHECKPOINT_BYTES, Log
@@ -38,6 +38,7 @@ def test_a_folder_has_one_owner(tmp_path: Path) -> None:
     Log.open(tmp_path)[0].close(1)
 
 
+@pytest.mark.system
 def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
     """The kernel gives up the lock of a process that ends without closing."""
     program = (
@@ -77,7 +78,7 @@ def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
     log, _ = Log.open(tmp_path, migrations=later)
     log.close(1)
     before = (tmp_path / "state.db").read_bytes()
-    with pytest.raises(LayoutTooNew, match=r"newer release \(layout 2, this one knows 1\): run"):
+    with pytest.raises(LayoutTooNew, match=r"newer release \(layout 2, this one supports 1\): run"):
         Log.open(tmp_path)
     assert (tmp_path / "state.db").read_bytes() == before
 
@@ -92,15 +93,15 @@ def test_an_older_layout_is_migrated(tmp_path: Path) -> None:
 
     asyncio.run(run())
     later = (*MIGRATIONS, ("CREATE TABLE extra (id INTEGER PRIMARY KEY)",))
-    log, found = Log.open(tmp_path, migrations=later)
-    assert len(found.records) == 15
-    log.close(found.rv)
+    log, recovered = Log.open(tmp_path, migrations=later)
+    assert len(recovered.records) == 15
+    log.close(recovered.rv)
     with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (2,)
         assert connection.execute("SELECT count(*) FROM extra").fetchone() == (0,)
     log, again = Log.open(tmp_path, migrations=later)
-    assert again == found
-    log.close(found.rv)
+    assert again == recovered
+    log.close(recovered.rv)
 
 
 def test_a_migration_that_is_cut_short_changed_nothing(tmp_path: Path) -> None:
@@ -111,8 +112,8 @@ def test_a_migration_that_is_cut_short_changed_nothing(tmp_path: Path) -> None:
     broken = (*MIGRATIONS, ("CREATE TABLE extra (id INTEGER)", "CREATE TABLE nonsense ("))
     with pytest.raises(ConfigError):
         Log.open(tmp_path, migrations=broken)
-    log, found = Log.open(tmp_path)
-    assert found.records == [record(2)]
+    log, recovered = Log.open(tmp_path)
+    assert recovered.records == [record(2)]
     log.close(2)
 
 
@@ -121,7 +122,7 @@ def test_another_programs_database_is_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
         connection.execute("CREATE TABLE recipes (name TEXT)")
         connection.commit()
-    with pytest.raises(FolderDamaged, match="not begin as a Zonewise database"):
+    with pytest.raises(FolderDamaged, match="not start like a Zonewise database"):
         Log.open(tmp_path)
     with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
         connection.execute("PRAGMA page_size=8192")
@@ -135,8 +136,8 @@ def test_a_creation_that_was_cut_short_is_begun_again(tmp_path: Path) -> None:
     """Half a database under its working name is no database."""
     (tmp_path / "state.db.new").write_bytes(b"half")
     (tmp_path / "state.db.new-wal").write_bytes(b"half")
-    log, found = Log.open(tmp_path)
-    assert (found.rv, found.records) == (1, [])
+    log, recovered = Log.open(tmp_path)
+    assert (recovered.rv, recovered.records) == (1, [])
     log.close(1)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["acknowledged", "lock", "state.db"]
 
@@ -155,10 +156,10 @@ async def test_compaction_bounds_the_file_under_load(tmp_path: Path) -> None:
     crashed = copy(tmp_path, tmp_path.parent / "crashed")
     size = sum(file.stat().st_size for file in crashed.iterdir())
     assert size < CHECKPOINT_BYTES + 2_000_000  # of 4.8 MB that were written
-    log, found = Log.open(crashed)
+    log, recovered = Log.open(crashed)
     assert log.weight < 2 * (8 + 2 * 30) * 2400 + 2000 + 8 * 2400
-    assert 1 < found.floor <= state.floor
-    log.close(found.rv)
+    assert 1 < recovered.floor <= state.floor
+    log.close(recovered.rv)
     await state.close()
     assert (await reopened(tmp_path)).objects == expected
 
@@ -169,9 +170,9 @@ async def test_restarts_between_compactions_agree(tmp_path: Path) -> None:
     for number in range(60):
         await fill(state, 1, seed=number)
         if number % 7 == 0:
-            found = await reopened(copy(tmp_path, tmp_path.parent / "crashed"))
-            assert (found.objects, found.rv) == (contents(state), state.visible_rv)
-            assert found.stream.endswith(held(state).stream)
+            recovered = await reopened(copy(tmp_path, tmp_path.parent / "crashed"))
+            assert (recovered.objects, recovered.rv) == (contents(state), state.visible_rv)
+            assert recovered.stream.endswith(held(state).stream)
     assert state.floor > 1
     await state.close()
 
@@ -182,29 +183,29 @@ def test_compaction_removes_only_what_was_forgotten(tmp_path: Path) -> None:
     log.append([record(2, "a", raw=b"1"), record(3, "b", raw=b"2")])
     log.append([record(4, "a", 1, b"3"), record(5, "b", 2, b"2")])
     log.append([record(6, "c")])
-    first = Sweep(4, {KIND: {"a": 4, "b": 3}}, log.row)
+    first = CompactionPass(4, {KIND: {"a": 4, "b": 3}}, log.row)
     assert log.compact(first, 1 << 20)
     assert not log.compact(first, 1 << 20)
     log.close(6)
-    log, found = Log.open(tmp_path)
-    assert [(item.key, item.rv) for item in found.objects] == [("a", 4), ("b", 3)]
-    assert [item.rv for item in found.records] == [5, 6]
-    assert found.floor == 4
-    second = Sweep(6, {KIND: {"a": 4, "b": 0, "c": 6}}, log.row)
+    log, recovered = Log.open(tmp_path)
+    assert [(item.key, item.rv) for item in recovered.objects] == [("a", 4), ("b", 3)]
+    assert [item.rv for item in recovered.records] == [5, 6]
+    assert recovered.floor == 4
+    second = CompactionPass(6, {KIND: {"a": 4, "b": 0, "c": 6}}, log.row)
     while log.compact(second, 1):
         pass
     log.close(6)
-    log, found = Log.open(tmp_path)
-    assert [(item.key, item.rv) for item in found.objects] == [("a", 4), ("c", 6)]
-    assert (found.records, found.floor, found.rv) == ([], 6, 6)
+    log, recovered = Log.open(tmp_path)
+    assert [(item.key, item.rv) for item in recovered.objects] == [("a", 4), ("c", 6)]
+    assert (recovered.records, recovered.floor, recovered.rv) == ([], 6, 6)
     log.append([record(7, "a", 2, b"3"), record(8, "c", 2)])
     for _ in range(2):
-        third = Sweep(8, {KIND: {}}, log.row)
+        third = CompactionPass(8, {KIND: {}}, log.row)
         while log.compact(third, 1):
             pass
     log.close(8)
-    log, found = Log.open(tmp_path)
-    assert (found.objects, found.records, found.rv) == ([], [], 8)
+    log, recovered = Log.open(tmp_path)
+    assert (recovered.objects, recovered.records, recovered.rv) == ([], [], 8)
     assert log.weight == 0, "nothing is left of what is gone"
     log.append([record(9, "d")])
     log.close(9)
@@ -234,7 +235,7 @@ async def main():
             written[entry.key] = entry.raw
     except WriteFailed as failure:
         assert "disk is full; free some space" in str(failure), failure
-        assert not failure.lasting
+        assert not failure.permanent
     else:
         raise AssertionError("the disk never filled up")
     assert "disk is full" in state.failure
@@ -283,6 +284,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.system
 def test_a_full_disk_fails_writes_and_loses_nothing(tmp_path: Path) -> None:
     """On a really full disk writes fail in a sentence; what was acknowledged stays; space heals."""
     mounts.mount(Path("none"), tmp_path, "tmpfs", ["size=3m"])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,63 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.embedded.apiserver.objects import KIND, configmap, contents, keys, put
+from tests.embedded.apiserver.store.gated_log import Ticks, gated
 
 from zonewise.embedded.apiserver.store.committer import Overloaded
-from zonewise.embedded.apiserver.store.compaction import Record
 from zonewise.embedded.apiserver.store.entry import Entry, WatchEventType
 from zonewise.embedded.apiserver.store.history import Expired, StoreEvent
 from zonewise.embedded.apiserver.store.limits import StoreLimits
-from zonewise.embedded.apiserver.store.log import Log, WriteFailed
-from zonewise.embedded.apiserver.store.state import Overtaken, State, TooNew
-
-
-class Ticks:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from zonewise.embedded.apiserver.store.log import WriteFailed
+from zonewise.embedded.apiserver.store.state import State, VersionTooLarge, WriteConflict
 
 
 def memory(clock: Ticks | None = None, limits: StoreLimits | None = None) -> State:
     """A state without a disk."""
     return State(clock=clock or Ticks(), limits=limits)
-
-
-class Gate(Log):
-    """A log whose commits wait for a test's permission, and fail if it says so."""
-
-    def prepare(self) -> None:
-        self.allowed = threading.Semaphore(0)
-        self.entered = threading.Semaphore(0)
-        self.commits: list[list[int]] = []
-        self.trouble: WriteFailed | None = None
-
-    def append(self, records: Sequence[Record], *, ceiling: int | None = None) -> None:
-        self.entered.release()
-        self.allowed.acquire()
-        if self.trouble is not None:
-            raise self.trouble
-        super().append(records, ceiling=ceiling)
-        self.commits.append([record.rv for record in records])
-
-    async def enter(self) -> None:
-        """Wait until the worker holds a commit."""
-        await asyncio.to_thread(self.entered.acquire)
-
-
-def gated(
-    path: Path, limits: StoreLimits | None = None, clock: Ticks | None = None, permits: int = 0
-) -> tuple[State, Gate]:
-    """A state on a log that waits for permission."""
-    log, found = Gate.open(path)
-    assert isinstance(log, Gate)
-    log.prepare()
-    if permits:
-        log.allowed.release(permits)
-    return State(log, found, clock=clock or time.monotonic, limits=limits), log
 
 
 async def test_versions_follow_the_order_of_calls() -> None:
@@ -95,17 +49,17 @@ async def test_a_write_that_was_overtaken_is_refused() -> None:
     state = memory()
     read = await put(state, "a")
     newer = await state.write(
-        KIND, "default", "a", "MODIFIED", configmap("a", value="1"), expect=read
+        KIND, "default", "a", "MODIFIED", configmap("a", value="1"), expected=read
     )
-    with pytest.raises(Overtaken) as refusal:
-        state.write(KIND, "default", "a", "MODIFIED", configmap("a", value="2"), expect=read)
+    with pytest.raises(WriteConflict) as refusal:
+        state.write(KIND, "default", "a", "MODIFIED", configmap("a", value="2"), expected=read)
     assert refusal.value.latest is newer
-    with pytest.raises(Overtaken):
+    with pytest.raises(WriteConflict):
         state.write(KIND, "default", "a", "ADDED", configmap("a"))
-    with pytest.raises(Overtaken):
+    with pytest.raises(WriteConflict):
         state.write(KIND, "default", "b", "DELETED", configmap("b"))
-    with pytest.raises(Overtaken):
-        state.write(KIND, "default", "a", "MODIFIED", configmap("a"), expect=None)
+    with pytest.raises(WriteConflict):
+        state.write(KIND, "default", "a", "MODIFIED", configmap("a"), expected=None)
     assert state.visible_rv == newer.rv
 
 
@@ -137,7 +91,7 @@ async def test_nothing_is_seen_before_its_commit(tmp_path: Path) -> None:
     latest = state.latest(KIND, "default", "a")
     assert latest is not None
     assert not future.done()
-    with pytest.raises(Overtaken):
+    with pytest.raises(WriteConflict):
         state.write(KIND, "default", "a", "ADDED", configmap("a"))
     log.allowed.release()
     assert await future is latest
@@ -191,7 +145,7 @@ async def test_a_write_that_nobody_waits_for_still_happens(tmp_path: Path) -> No
     await log.enter()
     future.cancel()
     log.allowed.release()
-    await state.reach(2, timeout=30)
+    await state.wait_for_version(2, timeout=30)
     assert state.get(KIND, "default", "a") is not None
     await state.close()
 
@@ -201,9 +155,9 @@ async def test_a_refused_commit_undoes_every_write_that_waits(tmp_path: Path) ->
     clock = Ticks()
     state, log = gated(tmp_path, clock=clock)
     log.allowed.release()
-    kept = await put(state, "kept", value="old")
+    stored = await put(state, "kept", value="old")
     log.entered.acquire()
-    log.trouble = WriteFailed("the disk is full; free some space", lasting=False)
+    log.trouble = WriteFailed("the disk is full; free some space", permanent=False)
     futures = [state.write(KIND, "default", "kept", "MODIFIED", configmap("kept", value="new"))]
     await log.enter()
     futures.append(state.write(KIND, "default", "next", "ADDED", configmap("next")))
@@ -212,15 +166,15 @@ async def test_a_refused_commit_undoes_every_write_that_waits(tmp_path: Path) ->
         assert isinstance(outcome, WriteFailed)
         assert "disk is full" in str(outcome)
     assert str(state.failure) == "the disk is full; free some space"
-    assert state.latest(KIND, "default", "kept") is state.get(KIND, "default", "kept") is kept
+    assert state.latest(KIND, "default", "kept") is state.get(KIND, "default", "kept") is stored
     assert state.latest(KIND, "default", "next") is None
     with pytest.raises(WriteFailed, match="disk is full"):
         state.write(KIND, "default", "next", "ADDED", configmap("next"))
-    assert state.list(KIND).entries == [kept]
+    assert state.list(KIND).entries == [stored]
     clock.now += 2
     log.trouble = None
     log.allowed.release()
-    assert (await put(state, "next")).rv == kept.rv + 1
+    assert (await put(state, "next")).rv == stored.rv + 1
     assert not state.failure
     await state.close()
 
@@ -229,7 +183,7 @@ async def test_a_lasting_failure_ends_writing_for_good(tmp_path: Path) -> None:
     """After an error that leaves the file's state unknown only reading goes on."""
     clock = Ticks()
     state, log = gated(tmp_path, clock=clock)
-    log.trouble = WriteFailed("disk I/O error; check the disk, then start again", lasting=True)
+    log.trouble = WriteFailed("disk I/O error; check the disk, then start again", permanent=True)
     log.allowed.release()
     with pytest.raises(WriteFailed, match="I/O"):
         await put(state, "a")
@@ -328,14 +282,14 @@ async def test_old_states_expire_with_age_and_watches_with_numbers() -> None:
     for n in range(3):
         await put(state, f"n{n}")
         clock.now += 100
-    assert len(state.list(KIND, at=2).entries) == 1
+    assert len(state.list(KIND, rv_at=2).entries) == 1
     clock.now += 100
     with pytest.raises(Expired, match=r"too old resource version: 2 \(3\)"):
-        state.list(KIND, at=2)
-    assert len(state.list(KIND, at=3).entries) == 2
+        state.list(KIND, rv_at=2)
+    assert len(state.list(KIND, rv_at=3).entries) == 2
     assert state.watch(KIND, since=2).poll()
-    with pytest.raises(TooNew, match="Too large resource version: 5, current: 4"):
-        state.list(KIND, at=5)
+    with pytest.raises(VersionTooLarge, match="Too large resource version: 5, current: 4"):
+        state.list(KIND, rv_at=5)
     clock.now += 200
     for n in range(3, 6):
         await put(state, f"n{n}")
@@ -365,14 +319,14 @@ async def test_listeners_hear_of_every_write_before_its_writer() -> None:
 async def test_waiting_for_a_version_ends_when_it_is_there() -> None:
     """A reader may wait for a version of the near future, and is refused when it does not come."""
     state = memory()
-    await state.reach(1, timeout=0)
-    waiting = asyncio.create_task(state.reach(3, timeout=30))
+    await state.wait_for_version(1, timeout=0)
+    waiting = asyncio.create_task(state.wait_for_version(3, timeout=30))
     await put(state, "a")
     assert not waiting.done()
     await put(state, "b")
     await waiting
-    with pytest.raises(TooNew):
-        await state.reach(9, timeout=0)
+    with pytest.raises(VersionTooLarge):
+        await state.wait_for_version(9, timeout=0)
 
 
 async def renew(state: State, value: str) -> Entry:
@@ -435,11 +389,11 @@ async def test_a_renewal_that_could_not_be_stored_is_kept_for_the_next_try(tmp_p
     state, log = gated(tmp_path, StoreLimits(unsynced_seconds=3600), clock, permits=50)
     await put(state, "lease")
     await renew(state, "1")
-    shown = await renew(state, "2")
-    log.trouble = WriteFailed("full", lasting=False)
+    renewed = await renew(state, "2")
+    log.trouble = WriteFailed("full", permanent=False)
     with pytest.raises(WriteFailed):
         await put(state, "a")
-    assert state.get(KIND, "default", "lease") is state.latest(KIND, "default", "lease") is shown
+    assert state.get(KIND, "default", "lease") is state.latest(KIND, "default", "lease") is renewed
     clock.now += 2
     log.trouble = None
     await put(state, "a")
@@ -506,15 +460,15 @@ def test_every_old_state_can_be_listed(
                 for key, version in then.items()
                 if key.startswith(f"{namespace}/"[-len(namespace) - 1 :] if namespace else "")
             }
-            found: list[Entry] = []
+            listed: list[Entry] = []
             after: str | None = ""
             while after is not None:
-                page = state.list(KIND, namespace, at=rv, limit=limit, after=after)
+                page = state.list(KIND, namespace, rv_at=rv, limit=limit, after=after)
                 assert page.rv == rv
-                found += page.entries
+                listed += page.entries
                 after = page.last
-                assert page.remaining == len(expected) - len(found)
-            assert [(entry.key, entry.rv) for entry in found] == sorted(expected.items())
+                assert page.remaining == len(expected) - len(listed)
+            assert [(entry.key, entry.rv) for entry in listed] == sorted(expected.items())
 
     asyncio.run(run())
 
@@ -527,13 +481,13 @@ async def test_a_restart_has_the_same_objects_versions_and_history(tmp_path: Pat
     await put(state, "n4", "MODIFIED", value="new")
     before = contents(state)
     stream = state.watch(KIND, since=10).poll()
-    old = keys(state.list(KIND, at=12).entries)
+    old = keys(state.list(KIND, rv_at=12).entries)
     rv = state.visible_rv
     await state.close()
     again = State.open(tmp_path, clock=time.monotonic, inline=True)
     assert contents(again) == before
     assert again.visible_rv == rv
     assert again.watch(KIND, since=10).poll() == stream
-    assert keys(again.list(KIND, at=12).entries) == old
+    assert keys(again.list(KIND, rv_at=12).entries) == old
     assert (await put(again, "n3")).rv == rv + 1
     await again.close()

@@ -15,8 +15,15 @@ from tests.embedded.apiserver.objects import KIND, frames, put
 
 from zonewise.embedded.apiserver.store.entry import Entry, WatchEventType
 from zonewise.embedded.apiserver.store.limits import StoreLimits
-from zonewise.embedded.apiserver.store.state import State, TooNew
-from zonewise.embedded.apiserver.store.watchers import LEFT, SCAN, SLOW, STOPPED, SWEEP, Watcher
+from zonewise.embedded.apiserver.store.state import State, VersionTooLarge
+from zonewise.embedded.apiserver.store.watchers import (
+    CLOSED_BY_WATCHER,
+    LAG_CHECK_EVENTS,
+    SCAN_LIMIT,
+    SERVER_STOPPING,
+    TOO_SLOW,
+    Watcher,
+)
 
 
 def memory(limits: StoreLimits | None = None) -> State:
@@ -24,15 +31,15 @@ def memory(limits: StoreLimits | None = None) -> State:
     return State(clock=asyncio.get_running_loop().time, limits=limits)
 
 
-def labelled(**wanted: str) -> Callable[[Entry], bool]:
+def labelled(**labels: str) -> Callable[[Entry], bool]:
     """Selects by labels."""
-    return lambda entry: all(entry.labels.get(key) == value for key, value in wanted.items())
+    return lambda entry: all(entry.labels.get(key) == value for key, value in labels.items())
 
 
 def drain(watcher: Watcher) -> list[tuple[str, str, int]]:
     """Everything that is there for a watcher now."""
     chunks = []
-    while (chunk := watcher.poll()) or (chunk is not None and watcher.behind):
+    while (chunk := watcher.poll()) or (chunk is not None and watcher.is_behind):
         chunks.append(chunk)
     return frames(*chunks)
 
@@ -63,7 +70,7 @@ async def test_a_watch_resumes_without_gap_or_repeat() -> None:
         await put(state, f"n{n}", kind="/secrets")
     for since in range(1, state.visible_rv + 1):
         assert drain(state.watch(KIND, since=since)) == [e for e in expected if e[2] > since]
-    with pytest.raises(TooNew):
+    with pytest.raises(VersionTooLarge):
         state.watch(KIND, since=state.visible_rv + 1)
 
 
@@ -98,11 +105,11 @@ async def test_initial_events_come_in_chunks() -> None:
         await put(state, f"n{n:02}")
     watcher = state.watch(KIND, initial=True)
     sizes = []
-    found = []
+    events = []
     while chunk := watcher.poll():
         sizes.append(len(chunk))
-        found += frames(chunk)
-    assert [key for _, key, _ in found] == [f"default/n{n:02}" for n in range(50)]
+        events += frames(chunk)
+    assert [key for _, key, _ in events] == [f"default/n{n:02}" for n in range(50)]
     assert max(sizes) < 1300
     assert drain(state.watch(KIND, "other", initial=True)) == []
     assert drain(state.watch(KIND, "default", "n07", initial=True)) == [("ADDED", "default/n07", 9)]
@@ -175,12 +182,12 @@ def test_a_watch_always_adds_up_to_the_list(
                 labels = {"app": label} if label else None
                 await put(state, name, kind, namespace=namespace, labels=labels)
             if data.draw(st.booleans()):
-                place = data.draw(st.sampled_from(["", "a", "a-b"]))
+                scope = data.draw(st.sampled_from(["", "a", "a-b"]))
                 matches = data.draw(st.sampled_from([None, labelled(app="web")]))
-                listed = state.list(KIND, place, matches=matches)
+                listed = state.list(KIND, scope, matches=matches)
                 model = {entry.key: entry.rv for entry in listed.entries}
-                watcher = state.watch(KIND, place, since=listed.rv, matches=matches)
-                views.append((watcher, place, matches, model))
+                watcher = state.watch(KIND, scope, since=listed.rv, matches=matches)
+                views.append((watcher, scope, matches, model))
             if data.draw(st.booleans()):
                 check()
         check()
@@ -227,7 +234,7 @@ async def test_a_selection_is_tried_before_its_watcher_is_woken() -> None:
     assert watcher.progress == 2
     await put(state, "b", labels={"app": "web"})
     assert woken == [3]
-    assert watcher.behind
+    assert watcher.is_behind
     assert drain(watcher) == [("ADDED", "default/b", 3)]
 
 
@@ -263,9 +270,9 @@ async def test_kept_encodings_are_bounded() -> None:
     for n in range(20):
         await put(state, f"n{n}")
     whole = watcher.poll()
-    events = state.watch(KIND)._watchers.trail.events
-    kept = sum(len(frame) for event in events for frame in (event.encoded or {}).values())
-    assert 0 < kept <= 1000
+    events = state.watch(KIND)._watchers.buffer.events
+    encoded = sum(len(frame) for event in events for frame in (event.encoded or {}).values())
+    assert 0 < encoded <= 1000
     other = state.watch(KIND, since=1, matches=lambda _: True)
     assert other.poll() == whole
 
@@ -289,17 +296,17 @@ async def test_a_watcher_that_falls_behind_is_closed() -> None:
     """A watcher that does not read is closed when too many events wait, others are not."""
     state = memory(StoreLimits(lag_events=500))
     slow = state.watch(KIND)
-    told = []
-    slow.on_close = lambda: told.append("closed")
+    closings = []
+    slow.on_close = lambda: closings.append("closed")
     quick = state.watch(KIND)
     idle = state.watch(KIND, "elsewhere")
     assert idle.arm(lambda: None)
     seen = 0
-    for n in range(500 + SWEEP + 1):
+    for n in range(500 + LAG_CHECK_EVENTS + 1):
         await put(state, f"n{n}")
         seen += len(frames(quick.poll()))
-    assert (slow.closed, slow.poll(), told) == (SLOW, None, ["closed"])
-    assert (quick.closed, idle.closed, seen) == (None, None, 500 + SWEEP + 1)
+    assert (slow.closed, slow.poll(), closings) == (TOO_SLOW, None, ["closed"])
+    assert (quick.closed, idle.closed, seen) == (None, None, 500 + LAG_CHECK_EVENTS + 1)
     assert [count for _, _, count in state.kinds()] == [2]
 
 
@@ -307,9 +314,9 @@ async def test_a_watcher_that_falls_behind_in_bytes_is_closed() -> None:
     """Few large events close a watcher that does not read, too."""
     state = memory(StoreLimits(lag_bytes=100_000))
     slow = state.watch(KIND)
-    for n in range(SWEEP):
+    for n in range(LAG_CHECK_EVENTS):
         await put(state, f"n{n}", value="x" * 1000)
-    assert slow.closed == SLOW
+    assert slow.closed == TOO_SLOW
 
 
 async def test_a_slow_watcher_costs_no_memory_of_its_own() -> None:
@@ -318,10 +325,10 @@ async def test_a_slow_watcher_costs_no_memory_of_its_own() -> None:
     slow = [state.watch(KIND) for _ in range(50)]
     for n in range(1000):
         await put(state, "a", "MODIFIED" if n else "ADDED", value="x" * 1000)
-    assert len(slow[0]._watchers.trail.events) == 100
+    assert len(slow[0]._watchers.buffer.events) == 100
     assert sum(sys.getsizeof(watcher) for watcher in slow) < 50 * 1024
     assert slow[0].poll() is None
-    assert slow[0].closed == SLOW
+    assert slow[0].closed == TOO_SLOW
 
 
 @pytest.mark.looptime
@@ -341,7 +348,7 @@ async def test_waiting_ends_with_an_event_a_timeout_or_the_end() -> None:
     loop.call_later(3, watcher.close)
     assert await watcher.next(100) is None
     assert loop.time() == pytest.approx(28)
-    assert (watcher.closed, await watcher.next()) == (LEFT, None)
+    assert (watcher.closed, await watcher.next()) == (CLOSED_BY_WATCHER, None)
 
 
 @pytest.mark.looptime
@@ -382,14 +389,14 @@ async def test_a_reader_that_gives_up_loses_nothing() -> None:
 
 async def test_long_stretches_of_nothing_are_walked_in_steps() -> None:
     """A selection that excludes thousands of events lets others run while it looks at them."""
-    state = memory(StoreLimits(history_events=10 * SCAN, lag_events=10 * SCAN))
-    for n in range(3 * SCAN):
+    state = memory(StoreLimits(history_events=10 * SCAN_LIMIT, lag_events=10 * SCAN_LIMIT))
+    for n in range(3 * SCAN_LIMIT):
         await put(state, "a", "MODIFIED" if n else "ADDED")
     await put(state, "b", labels={"app": "web"})
     watcher = state.watch(KIND, since=1, matches=labelled(app="web"))
     assert watcher.poll() == b""
-    assert watcher.behind
-    assert watcher.progress == 1 + SCAN
+    assert watcher.is_behind
+    assert watcher.progress == 1 + SCAN_LIMIT
     assert frames(await watcher.next(0)) == [("ADDED", "default/b", state.visible_rv)]
 
 
@@ -437,7 +444,7 @@ async def test_ending_a_kind_and_stopping_end_watches() -> None:
     assert nodes.closed is None
     await state.close()
     assert await waiting is None
-    assert nodes.closed == STOPPED
+    assert nodes.closed == SERVER_STOPPING
 
 
 async def test_arming_says_whether_there_is_something_already() -> None:

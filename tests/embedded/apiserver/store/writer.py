@@ -41,7 +41,7 @@ async def write(state: State, writer: int, rounds: int) -> None:
             name,
             "MODIFIED" if before else "ADDED",
             configmap(name, value=value),
-            expect=before,
+            expected=before,
         )
         tell(f"ack {name} {entry.rv} {value}")
 

@@ -50,25 +50,25 @@ class Case:
 async def ask(send: Send, case: Case, namespace: str) -> list[Obj]:
     """Every answer to a case, cleaned for comparison; the object is gone afterwards."""
     path = case.path.replace("{ns}", namespace)
-    code, made = await send("POST", path, placed(case.body, namespace), PLAIN)
-    answers = [clean(code, made, namespace)]
+    code, created = await send("POST", path, placed(case.body, namespace), PLAIN)
+    answers = [clean(code, created, namespace)]
     if code >= 400:
         return answers
-    name = made["metadata"]["name"]
-    current = made
+    name = created["metadata"]["name"]
+    current = created
     for step in case.steps:
         change = placed(step.change, namespace)
         where = f"{path}/{name}" + ("/status" if step.verb == "status" else "")
         if step.verb == "get":
-            code, found = await send("GET", f"{path}{step.change}", None, {})
+            code, answer = await send("GET", f"{path}{step.change}", None, {})
         elif step.verb == "patch":
-            code, found = await send("PATCH", where, change, MERGE)
+            code, answer = await send("PATCH", where, change, MERGE)
         else:
             body = mergepatch.apply(current, change)
-            code, found = await send("PUT", where, body, PLAIN)
-        answers.append(clean(code, found, namespace))
+            code, answer = await send("PUT", where, body, PLAIN)
+        answers.append(clean(code, answer, namespace))
         if code < 400 and step.verb != "get":
-            current = found
+            current = answer
     await send("PATCH", f"{path}/{name}", {"metadata": {"finalizers": None}}, MERGE)
     await send("DELETE", f"{path}/{name}?gracePeriodSeconds=0", None, {})
     await send("PATCH", f"{path}/{name}", {"metadata": {"finalizers": None}}, MERGE)
@@ -87,16 +87,16 @@ def clean(code: int, body: Obj, namespace: str) -> Obj:
     """What of an answer is compared."""
     if body.get("kind") == "Status" and code >= 400:
         causes = (body.get("details") or {}).get("causes") or ()
-        found = sorted({(one.get("reason", ""), one.get("field", "")) for one in causes})
-        return {"code": code, "reason": body.get("reason", ""), "causes": [list(c) for c in found]}
+        pairs = sorted({(cause.get("reason", ""), cause.get("field", "")) for cause in causes})
+        return {"code": code, "reason": body.get("reason", ""), "causes": [list(c) for c in pairs]}
     body = copy.deepcopy(body)
-    for one in (body, *(body.get("items") or ())):
-        meta = one.get("metadata") or {}
+    for item in (body, *(body.get("items") or ())):
+        meta = item.get("metadata") or {}
         for key in VOLATILE:
             meta.pop(key, None)
-        if isinstance(one.get("status"), dict):
-            one["status"].pop("lastPhaseTransitionTime", None)
+        if isinstance(item.get("status"), dict):
+            item["status"].pop("lastPhaseTransitionTime", None)
     if body.get("kind") == "Status":
         (body.get("details") or {}).pop("uid", None)
-    shown = json.loads(json.dumps(body).replace(namespace, "{ns}"))
-    return {"code": code, "object": shown}
+    cleaned = json.loads(json.dumps(body).replace(namespace, "{ns}"))
+    return {"code": code, "object": cleaned}

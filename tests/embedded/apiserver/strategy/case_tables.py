@@ -93,7 +93,7 @@ async def story_answers(owner: Send, joe: Send) -> dict[str, list[Obj]]:
     """The answers to the story of somebody who may write roles but holds little."""
     for path, body in cases_escalation.SETUP:
         await owner("POST", path.replace("{ns}", NAMESPACE), placed(body, NAMESPACE), PLAIN)
-    found = {}
+    answers = {}
     for index, (method, path, body) in enumerate(cases_escalation.STEPS):
         code, answer = await joe(
             method,
@@ -101,13 +101,13 @@ async def story_answers(owner: Send, joe: Send) -> dict[str, list[Obj]]:
             placed(body, NAMESPACE),
             MERGE if method == "PATCH" else PLAIN,
         )
-        found[f"{index} {method} {path}"] = [clean(code, answer, NAMESPACE)]
-    return found
+        answers[f"{index} {method} {path}"] = [clean(code, answer, NAMESPACE)]
+    return answers
 
 
 def short(answers: dict[str, list[Obj]]) -> dict[str, list[Obj]]:
     """Answers as they are kept: of a large object only its digest."""
-    return {label: [_short(one) for one in many] for label, many in answers.items()}
+    return {label: [_short(answer) for answer in many] for label, many in answers.items()}
 
 
 def _short(answer: Obj) -> Obj:

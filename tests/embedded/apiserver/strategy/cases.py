@@ -68,8 +68,8 @@ def change(
 def edited(base: dict[str, Any], edits: dict[str, Any]) -> dict[str, Any]:
     """A copy with edits."""
     obj = copy.deepcopy(base)
-    for place, value in edits.items():
-        *way, last = place.split(".")
+    for dotted, value in edits.items():
+        *way, last = dotted.split(".")
         holder: Any = obj
         for step in way:
             inside = isinstance(holder, list)
@@ -127,7 +127,7 @@ def plain(obj: dict[str, Any]) -> dict[str, Any]:
         text = text.replace(uid, "UID")
     text = re.sub(r'("lastTransitionTime": )"[^"]*"', r'\1"now"', text)
     text = re.sub(r"kube-api-access-[a-z0-9]{5}", "kube-api-access-x", text)
-    found: dict[str, Any] = json.loads(text)
+    cleaned: dict[str, Any] = json.loads(text)
     for key in ("uid", "creationTimestamp", "resourceVersion", "managedFields", "namespace"):
-        found["metadata"].pop(key, None)
-    return found
+        cleaned["metadata"].pop(key, None)
+    return cleaned

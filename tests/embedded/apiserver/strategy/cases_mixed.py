@@ -602,7 +602,7 @@ CASES: tuple[Case, ...] = (
         "slice both hints",
         slices.SLICES,
         {"addressType": "IPv4"}
-        | slices._one(hints={"forZones": [{"name": "a"}], "forNodes": [{"name": "n"}]}),
+        | slices._endpoint(hints={"forZones": [{"name": "a"}], "forNodes": [{"name": "n"}]}),
     ),
     _case(
         "slice hints on fqdn",
@@ -644,7 +644,7 @@ CASES: tuple[Case, ...] = (
     _case(
         "slice address update",
         slices.SLICES,
-        {"addressType": "IPv4"} | slices._one(),
+        {"addressType": "IPv4"} | slices._endpoint(),
         put({"endpoints": [{"addresses": ["10.0.0.1"]}, {"addresses": ["10.0.0.999"]}]}),
         put({"endpoints": [{"addresses": ["10.0.0.1"], "deprecatedTopology": {"a": "b"}}]}),
     ),

@@ -639,8 +639,8 @@ CREATES: list[Case] = [
     ),
     # tolerations
     *(
-        pod(f"toleration {one}", {"spec.tolerations": [one]})
-        for one in (
+        pod(f"toleration {toleration}", {"spec.tolerations": [toleration]})
+        for toleration in (
             {},
             {"operator": "Exists"},
             {"key": "a", "operator": "Foo"},

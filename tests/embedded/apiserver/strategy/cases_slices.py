@@ -18,7 +18,7 @@ def _slice(label: str, fields: Obj, *steps: Step, kind: Any = "IPv4", **meta: An
     return Case(f"slice {label}", SLICES, body, steps)
 
 
-def _one(**fields: Any) -> Obj:
+def _endpoint(**fields: Any) -> Obj:
     return {"endpoints": [{"addresses": ["10.0.0.1"], **fields}]}
 
 
@@ -27,11 +27,11 @@ def _ports(*ports: Obj) -> Obj:
 
 
 def _hints(*zones: str) -> Obj:
-    return _one(hints={"forZones": [{"name": zone} for zone in zones]})
+    return _endpoint(hints={"forZones": [{"name": zone} for zone in zones]})
 
 
 def _nodes(*nodes: str) -> Obj:
-    return _one(hints={"forNodes": [{"name": node} for node in nodes]})
+    return _endpoint(hints={"forNodes": [{"name": node} for node in nodes]})
 
 
 def _points(label: str, *subsets: Obj, steps: tuple[Step, ...] = (), **meta: Any) -> Case:
@@ -42,7 +42,7 @@ def _points(label: str, *subsets: Obj, steps: tuple[Step, ...] = (), **meta: Any
 CASES: tuple[Case, ...] = (
     _slice(
         "plain",
-        _one(conditions={"ready": True}, zone="a", nodeName="n", hostname="h")
+        _endpoint(conditions={"ready": True}, zone="a", nodeName="n", hostname="h")
         | {"ports": [{"name": "http", "port": 80}]},
         put({"metadata": {"labels": {"a": "b"}}}),
         put({"metadata": {"annotations": {"a": "b"}}}),
@@ -54,13 +54,13 @@ CASES: tuple[Case, ...] = (
     ),
     _slice("no type", {"endpoints": []}, kind=None),
     _slice("empty type", {"endpoints": []}, kind=""),
-    _slice("odd type", _one(), kind="Odd"),
-    _slice("IP type", _one(), kind="IP"),
+    _slice("odd type", _endpoint(), kind="Odd"),
+    _slice("IP type", _endpoint(), kind="IP"),
     _slice("null endpoints", {"endpoints": None}),
     _slice("no endpoints", {}),
     _slice("no addresses", {"endpoints": [{"addresses": []}]}),
     _slice("v6 in v4", {"endpoints": [{"addresses": ["fd00::1"]}]}),
-    _slice("v4 in v6", _one(), kind="IPv6"),
+    _slice("v4 in v6", _endpoint(), kind="IPv6"),
     _slice("v6", {"endpoints": [{"addresses": ["fd00::1"]}]}, kind="IPv6"),
     _slice("v6 mapped", {"endpoints": [{"addresses": ["::ffff:10.0.0.1"]}]}, kind="IPv6"),
     _slice("v6 long", {"endpoints": [{"addresses": ["fd00:0:0::1"]}]}, kind="IPv6"),
@@ -126,21 +126,25 @@ CASES: tuple[Case, ...] = (
     _slice("9 nodes", _nodes(*"abcdefghi")),
     _slice("node twice", _nodes("a", "a")),
     _slice("node bad", _nodes("A b", "")),
-    _slice("empty hints", _one(hints={})),
-    _slice("empty zones", _one(hints={"forZones": []})),
-    _slice("bad node name", _one(nodeName="A b")),
-    _slice("empty node name", _one(nodeName="")),
-    _slice("bad hostname", _one(hostname="a.b")),
-    _slice("empty hostname", _one(hostname="")),
-    _slice("long hostname", _one(hostname="h" * 64)),
-    _slice("bad zone", _one(zone="a b")),
-    _slice("empty zone", _one(zone="")),
-    _slice("topology", _one(deprecatedTopology={"a": "b"})),
-    _slice("bad topology", _one(deprecatedTopology={"a b": "b c"})),
-    _slice("topology zone", _one(deprecatedTopology={"topology.kubernetes.io/zone": "b"})),
-    _slice("much topology", _one(deprecatedTopology={f"k{i}": "v" for i in range(17)})),
-    _slice("conditions", _one(conditions={"ready": False, "serving": True, "terminating": True})),
-    _slice("target", _one(targetRef={"kind": "Pod", "name": "p", "namespace": "{ns}", "uid": "1"})),
+    _slice("empty hints", _endpoint(hints={})),
+    _slice("empty zones", _endpoint(hints={"forZones": []})),
+    _slice("bad node name", _endpoint(nodeName="A b")),
+    _slice("empty node name", _endpoint(nodeName="")),
+    _slice("bad hostname", _endpoint(hostname="a.b")),
+    _slice("empty hostname", _endpoint(hostname="")),
+    _slice("long hostname", _endpoint(hostname="h" * 64)),
+    _slice("bad zone", _endpoint(zone="a b")),
+    _slice("empty zone", _endpoint(zone="")),
+    _slice("topology", _endpoint(deprecatedTopology={"a": "b"})),
+    _slice("bad topology", _endpoint(deprecatedTopology={"a b": "b c"})),
+    _slice("topology zone", _endpoint(deprecatedTopology={"topology.kubernetes.io/zone": "b"})),
+    _slice("much topology", _endpoint(deprecatedTopology={f"k{i}": "v" for i in range(17)})),
+    _slice(
+        "conditions", _endpoint(conditions={"ready": False, "serving": True, "terminating": True})
+    ),
+    _slice(
+        "target", _endpoint(targetRef={"kind": "Pod", "name": "p", "namespace": "{ns}", "uid": "1"})
+    ),
     _slice(
         "ports", _ports({"name": "a", "port": 80}, {"name": "b", "port": 80, "protocol": "UDP"})
     ),

@@ -186,11 +186,11 @@ CREATES: list[Case] = [
     *(
         new(
             kind,
-            f"selector expression {one}",
-            {"spec.selector": {"matchExpressions": [one]}},
+            f"selector expression {expression}",
+            {"spec.selector": {"matchExpressions": [expression]}},
         )
         for kind in (*RUNNING, "budget")
-        for one in (
+        for expression in (
             {"key": "app", "operator": "In", "values": ["a", "b"]},
             {"key": "app", "operator": "Exists"},
             {"key": "app", "operator": "DoesNotExist"},

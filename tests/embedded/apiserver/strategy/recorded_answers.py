@@ -24,23 +24,23 @@ CASES: list[Case] = [
 ]
 
 
-def short(said: dict[str, Any]) -> str:
+def short(response: dict[str, Any]) -> str:
     """An answer in one line."""
-    if "setup" in said:
-        return f"setup {short(said['setup'])}"
-    if "object" in said:
-        text = json.dumps(said["object"], sort_keys=True)
-        return f"{said['code']} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    return " | ".join([f"{said['code']} {said['reason']}", *said["causes"]])
+    if "setup" in response:
+        return f"setup {short(response['setup'])}"
+    if "object" in response:
+        text = json.dumps(response["object"], sort_keys=True)
+        return f"{response['code']} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return " | ".join([f"{response['code']} {response['reason']}", *response["causes"]])
 
 
 def load() -> dict[str, str]:
     """The recorded answers by label."""
-    found: dict[str, str] = json.loads(FILE.read_text())
-    return found
+    recorded: dict[str, str] = json.loads(FILE.read_text())
+    return recorded
 
 
 async def record(ask: Ask, namespace: str) -> None:
     """Ask a real server and write its answers down."""
-    said = {case.label: short(await answer(ask, case, namespace)) for case in CASES}
-    FILE.write_text(json.dumps(said, indent=0, sort_keys=True, ensure_ascii=False) + "\n")
+    answers = {case.label: short(await answer(ask, case, namespace)) for case in CASES}
+    FILE.write_text(json.dumps(answers, indent=0, sort_keys=True, ensure_ascii=False) + "\n")

@@ -19,12 +19,14 @@ async def test_table(name: str, tmp_path: Path) -> None:
     """Status, reason, causes and accepted objects are the real server's."""
     server = await case_tables.embedded_server(tmp_path)
     try:
-        found = case_tables.short(
+        answers = case_tables.short(
             await case_tables.table_answers(case_tables.embedded(server), name)
         )
     finally:
         await server.close()
-    wrong = {label: one for label, one in found.items() if one != RECORD[name].get(label)}
+    wrong = {
+        label: answer for label, answer in answers.items() if answer != RECORD[name].get(label)
+    }
     assert not wrong
 
 
@@ -32,14 +34,14 @@ async def test_escalation(tmp_path: Path) -> None:
     """Whoever may write roles and bindings cannot give away more than they hold."""
     server = await case_tables.embedded_server(tmp_path)
     try:
-        found = case_tables.short(
+        answers = case_tables.short(
             await case_tables.story_answers(
                 case_tables.embedded(server), case_tables.embedded(server, case_tables.JOE)
             )
         )
     finally:
         await server.close()
-    assert found == RECORD[case_tables.STORY]
+    assert answers == RECORD[case_tables.STORY]
 
 
 def test_record_is_complete() -> None:

@@ -44,18 +44,18 @@ async def ask(tmp_path: Path) -> AsyncIterator[Ask]:
     await server.boot()
 
     async def send(method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
-        place, _, query = path.partition("?")
+        bare_path, _, query = path.partition("?")
         call = Call(
             method=method,
-            path=place,
+            path=bare_path,
             user=SYSTEM,
             query=parse_query(query),
             headers={"content-type": "application/json", "user-agent": "tests"},
             body=b"" if body is None else msgspec.json.encode(body),
         )
-        said = await server.handle(call)
-        found: dict[str, Any] = msgspec.json.decode(said.body)
-        return said.status, found
+        response = await server.handle(call)
+        decoded: dict[str, Any] = msgspec.json.decode(response.body)
+        return response.status, decoded
 
     try:
         await send("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
@@ -71,9 +71,9 @@ async def test_answers_are_a_real_servers(ask: Ask, batch: int) -> None:
     known = recorded_answers.load()
     wrong = {}
     for case in recorded_answers.CASES[batch::BATCHES]:
-        said = await answer(ask, case, NAMESPACE)
-        if recorded_answers.short(said) != known[case.label]:
-            wrong[case.label] = (known[case.label], said)
+        response = await answer(ask, case, NAMESPACE)
+        if recorded_answers.short(response) != known[case.label]:
+            wrong[case.label] = (known[case.label], response)
     assert not wrong
 
 
@@ -88,7 +88,7 @@ async def listed(ask: Ask, path: str, selector: str) -> list[str]:
     """The names a field selector selects."""
     code, body = await ask("GET", f"{path}?fieldSelector={selector}", None)
     assert code == 200, body
-    return [one["metadata"]["name"] for one in body["items"]]
+    return [item["metadata"]["name"] for item in body["items"]]
 
 
 async def test_fields_of_workloads_can_be_selected(ask: Ask) -> None:
@@ -131,8 +131,8 @@ def test_odd_pods_are_warned_of() -> None:
         ],
         "nodeSelector": {"beta.kubernetes.io/os": "linux"},
     }
-    found = pod_warnings({"metadata": {}, "spec": spec})
-    assert [line.partition(":")[0] for line in found] == [
+    warnings = pod_warnings({"metadata": {}, "spec": spec})
+    assert [line.partition(":")[0] for line in warnings] == [
         "spec.nodeSelector[beta.kubernetes.io/os]",
         "spec.containers[0].env[1]",
         "spec.containers[0].ports[1]",
@@ -150,9 +150,9 @@ async def test_annotations_count_as_changes_of_deployments(ask: Ask) -> None:
             "template": {"metadata": {"labels": {"a": "b"}}, "spec": POD["spec"]},
         },
     }
-    _, made = await ask("POST", path, body)
-    made["metadata"]["annotations"] = {"x": "y"}
-    _, changed = await ask("PUT", f"{path}/d", made)
+    _, created = await ask("POST", path, body)
+    created["metadata"]["annotations"] = {"x": "y"}
+    _, changed = await ask("PUT", f"{path}/d", created)
     assert changed["metadata"]["generation"] == 2
     changed["metadata"]["annotations"] = {"x": "z"}
     _, status = await ask("PUT", f"{path}/d/status", changed)

@@ -12,11 +12,11 @@ from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluste
 from zonewise.api.errors import ServerError, TooManyRequests
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.policy import PodDisruptionBudget
-from zonewise.embedded.components.disruption.budgets import Budgets
+from zonewise.embedded.components.disruption.budgets import DisruptionController
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-PARTS = {"disruption-controller": Budgets}
+PARTS = {"disruption-controller": DisruptionController}
 TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"app": "web"}},
     "spec": {"containers": [{"name": "c", "image": "c"}]},
@@ -31,8 +31,8 @@ async def post(cluster: VirtualCluster, path: str, body: dict[str, Any]) -> dict
         headers={"Content-Type": "application/json"},
         body=msgspec.json.encode(body),
     )
-    made: dict[str, Any] = msgspec.json.decode(answer.body)
-    return made
+    created: dict[str, Any] = msgspec.json.decode(answer.body)
+    return created
 
 
 async def set_of(
@@ -83,9 +83,9 @@ async def budget(cluster: VirtualCluster, name: str = "web", **spec: Any) -> Non
     )
 
 
-async def status(cluster: VirtualCluster, *wanted: int, name: str = "web") -> PodDisruptionBudget:
+async def status(cluster: VirtualCluster, *counts: int, name: str = "web") -> PodDisruptionBudget:
     """Wait for expected, desired, healthy and allowed pods; gives the budget."""
-    budgets = cluster.components.cache.store(PodDisruptionBudget)
+    budgets = cluster.program.cache.store(PodDisruptionBudget)
     seen: PodDisruptionBudget | None = None
 
     def there() -> bool:
@@ -94,7 +94,7 @@ async def status(cluster: VirtualCluster, *wanted: int, name: str = "web") -> Po
         if seen is None or seen.status.observed_generation != seen.metadata.generation:
             return False
         has = seen.status
-        return wanted == (
+        return counts == (
             has.expected_pods,
             has.desired_healthy,
             has.current_healthy,
@@ -104,7 +104,7 @@ async def status(cluster: VirtualCluster, *wanted: int, name: str = "web") -> Po
     try:
         await until(there, within=30)
     except TimeoutError:
-        raise AssertionError(f"{seen and seen.status} is not {wanted}") from None
+        raise AssertionError(f"{seen and seen.status} is not {counts}") from None
     assert seen is not None
     return seen
 
@@ -117,11 +117,11 @@ async def test_a_budget_follows_its_pods() -> None:
         await status(cluster, 0, 0, 0, 0)
         for name in "abc":
             await pod(cluster, name, owner)
-        found = await status(cluster, 3, 2, 3, 1)
-        assert found.status.conditions[0].reason == "SufficientPods"
+        pdb = await status(cluster, 3, 2, 3, 1)
+        assert pdb.status.conditions[0].reason == "SufficientPods"
         await turn(cluster, "a", ready=False)
-        found = await status(cluster, 3, 2, 2, 0)
-        assert found.status.conditions[0].reason == "InsufficientPods"
+        pdb = await status(cluster, 3, 2, 2, 0)
+        assert pdb.status.conditions[0].reason == "InsufficientPods"
         await turn(cluster, "a", ready=True)
         await status(cluster, 3, 2, 3, 1)
         await cluster.client.delete(Pod, "b", "default", grace_period=0)
@@ -178,8 +178,8 @@ async def test_evictions_spend_the_budget_and_are_told_why_not() -> None:
             await cluster.client.evict("b", "default")
         assert caught.value.retry_after is None
         # The pod is leaving now, so the promise is over and the pod is no longer healthy.
-        found = await status(cluster, 3, 2, 2, 0)
-        await until(lambda: not found.status.disrupted_pods)
+        pdb = await status(cluster, 3, 2, 2, 0)
+        await until(lambda: not pdb.status.disrupted_pods)
         with pytest.raises(TooManyRequests) as caught:
             await cluster.client.evict("b", "default")
         details = caught.value.status.details
@@ -195,8 +195,8 @@ async def test_a_promise_nobody_keeps_is_taken_back() -> None:
             await pod(cluster, name, owner)
         await asyncio.sleep(2)  # a promise of the pod's first second could be its forerunner's
         await budget(cluster, maxUnavailable=1)
-        found = await status(cluster, 3, 2, 3, 1)
-        promised = {"a": found.metadata.creation_timestamp}
+        pdb = await status(cluster, 3, 2, 3, 1)
+        promised = {"a": pdb.metadata.creation_timestamp}
         body = {"status": {"disruptedPods": promised, "disruptionsAllowed": 0}}
         await cluster.client.patch(
             PodDisruptionBudget, "web", "default", body, subresource="status"
@@ -204,7 +204,7 @@ async def test_a_promise_nobody_keeps_is_taken_back() -> None:
         await status(cluster, 3, 2, 2, 0)
         loop = asyncio.get_running_loop()
         before = loop.time()
-        budgets = cluster.components.cache.store(PodDisruptionBudget)
+        budgets = cluster.program.cache.store(PodDisruptionBudget)
 
         def free() -> bool:
             seen = budgets.get(("default", "web"))
@@ -236,12 +236,16 @@ async def test_a_pod_left_alone_is_no_longer_a_target() -> None:
         )
         await asyncio.sleep(110)
         seen = await cluster.client.get(Pod, "a", "default")
-        assert [one.status for one in seen.status.conditions if one.type == mark["type"]] == [
-            "True"
-        ]
+        assert [
+            condition.status
+            for condition in seen.status.conditions
+            if condition.type == mark["type"]
+        ] == ["True"]
         await asyncio.sleep(20)
         seen = await cluster.client.get(Pod, "a", "default")
-        target = next(one for one in seen.status.conditions if one.type == mark["type"])
+        target = next(
+            condition for condition in seen.status.conditions if condition.type == mark["type"]
+        )
         assert (target.status, target.reason, target.message) == ("False", "", "")
 
 
@@ -251,7 +255,7 @@ async def test_pods_whose_controller_has_no_scale_cannot_be_counted() -> None:
         owner = await set_of(cluster, 0, kind="DaemonSet")
         await pod(cluster, "a", owner)
         await budget(cluster, maxUnavailable=1)
-        budgets = cluster.components.cache.store(PodDisruptionBudget)
+        budgets = cluster.program.cache.store(PodDisruptionBudget)
 
         def failed() -> bool:
             seen = budgets.get(("default", "web"))

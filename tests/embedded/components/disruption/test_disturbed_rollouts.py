@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.embedded.components.disruption.test_domain_budgets import (
+from tests.embedded.components.disruption.budget_stories import (
     OLD_ZONE,
     STORY_2,
     Watcher,
@@ -21,9 +21,9 @@ from tests.embedded.components.disruption.test_domain_budgets import (
 from tests.embedded.whole_cluster import settled, whole
 
 from zonewise.api import DisruptionLedger, Node, Pod, PodDisruptionBudget
-from zonewise.api.objects.pod_state import active, ready
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
 from zonewise.embedded.cluster import EmbeddedCluster
-from zonewise.embedded.components.kubelet import FAILED
+from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
 from zonewise.embedded.seed.nodes import NodeLayout
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -31,15 +31,17 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 def slow(replicas: int, **more: int) -> dict[str, Any]:
     """Pods that need a while to get Ready, so that a rollout has a middle."""
-    made = deployment(replicas, **more)
-    made["spec"]["template"]["metadata"]["annotations"] = {"zonewise.io/ready-after": "10s"}
-    return made
+    body = deployment(replicas, **more)
+    body["spec"]["template"]["metadata"]["annotations"] = {"zonewise.io/ready-after": "10s"}
+    return body
 
 
 async def fail(cluster: EmbeddedCluster, zone: str, *, heal: bool = False) -> None:
     """A zone goes out, or comes back."""
     for number in range(1, 4):
-        body: dict[str, Any] = {"metadata": {"annotations": {FAILED: None if heal else "yes"}}}
+        body: dict[str, Any] = {
+            "metadata": {"annotations": {FAILED_ANNOTATION: None if heal else "yes"}}
+        }
         await cluster.client.patch(Node, f"{zone}-{number}", None, body)
 
 
@@ -85,10 +87,10 @@ async def test_a_budget_edited_in_the_middle() -> None:
         body = {"spec": {"maxUnavailable": 0}}
         await cluster.client.patch(PodDisruptionBudget, "app-pdb", "default", body)
         await asyncio.sleep(60)
-        held = await images(cluster)
-        assert {image for _, image in held} == {"c:1", "c:2"}
+        stalled = await images(cluster)
+        assert {image for _, image in stalled} == {"c:1", "c:2"}
         await asyncio.sleep(600)
-        assert await images(cluster) == held
+        assert await images(cluster) == stalled
         assert all(least >= 3 for least in watcher.least.values())
         body = {"spec": {"maxUnavailable": 2}}
         await cluster.client.patch(PodDisruptionBudget, "app-pdb", "default", body)
@@ -115,7 +117,7 @@ async def test_the_keys_of_a_budget_edited_in_the_middle() -> None:
         body = {"spec": {"nodeSelectorTerm": term}}
         await cluster.client.patch(PodDisruptionBudget, "app-pdb", "default", body)
         pods = await cluster.client.list(Pod, "default")
-        first = next(pod for pod in pods if active(pod) and ready(pod))
+        first = next(pod for pod in pods if is_pod_active(pod) and is_pod_ready(pod))
         assert not await evict(cluster, first.metadata.name)
         assert set(await counted(cluster)) == {
             f"{zone}/{zone}-r{n}" for zone in "abc" for n in (1, 2)
@@ -164,11 +166,11 @@ async def test_a_leader_dies_between_grant_and_eviction(tmp_path: Path) -> None:
         await settled(cluster)
         await apply(cluster, STORY_2)
         await counted(cluster)
-        guard = cluster.server.evictions.guard
-        assert guard is not None
+        gate = cluster.server.evictions.gate
+        assert gate is not None
         pods = list(await cluster.client.list(Pod, "default"))
         zone = [pod for pod in pods if pod.spec.node_name.startswith("a")]
-        verdict = await guard.ask(zone[0], evicting=True, dry_run=False)
+        verdict = await gate.ask(zone[0], evicting=True, dry_run=False)
         assert verdict.charged
     async with whole([], folder=tmp_path) as cluster:
         await counted(cluster)
@@ -188,11 +190,11 @@ async def test_a_leader_dies_and_its_pod_goes_once(tmp_path: Path) -> None:
         await settled(cluster)
         await apply(cluster, STORY_2)
         await counted(cluster)
-        guard = cluster.server.evictions.guard
-        assert guard is not None
+        gate = cluster.server.evictions.gate
+        assert gate is not None
         pods = list(await cluster.client.list(Pod, "default"))
         first = next(pod for pod in pods if pod.spec.node_name.startswith("a"))
-        await guard.ask(first, evicting=True, dry_run=False)
+        await gate.ask(first, evicting=True, dry_run=False)
     async with whole([], folder=tmp_path) as cluster:
         await counted(cluster)
         await asyncio.sleep(5)

@@ -7,151 +7,36 @@ from collections import Counter
 from typing import Any
 
 import pytest
-import yaml
+from tests.embedded.components.disruption.budget_stories import (
+    OLD_ZONE,
+    STORY_1,
+    STORY_2,
+    Obj,
+    Watcher,
+    apply,
+    counted,
+    deployment,
+    evict,
+    images,
+    update,
+)
 from tests.embedded.virtual_cluster import until
 from tests.embedded.whole_cluster import settled, whole
 
 from zonewise.api import Deployment, DisruptionLedger, Pod, PodDisruptionBudget, StatefulSet
-from zonewise.api.errors import Invalid, TooManyRequests
+from zonewise.api.errors import Invalid
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.objects.events import Event
-from zonewise.api.objects.pod_state import active, ready
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.disruption.ledger import order
+from zonewise.disruption.ledger import version_number
 from zonewise.embedded.cluster import EmbeddedCluster
 from zonewise.embedded.seed.nodes import NodeLayout
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-Obj = dict[str, Any]
 
-OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
-STORY_2 = """
-apiVersion: policy/v1beta1
-kind: PodDisruptionBudget
-metadata:
-  name: app-pdb
-spec:
-  maxUnavailable: 1
-  selector:
-    matchLabels:
-      app: foo
-  nodeSelectorTerm:
-      # Only allow 1 pod to be evicted/updated per zone
-      matchExpressions:
-      - key: failure-domain.beta.kubernetes.io/zone
-        operator: Exists
-"""
-STORY_1 = """
-apiVersion: policy/v1beta1
-kind: PodDisruptionBudget
-metadata:
-  name: app-pdb
-spec:
-  maxUnavailable: 0
-  selector:
-    matchLabels:
-      app: foo
-  nodeSelectorTerm:
-      # Only allow evicting/updating pods in zone "bar"
-      matchExpressions:
-      - key: failure-domain.beta.kubernetes.io/zone
-        operator: NotIn
-        values:
-        - a
-      - key: failure-domain.beta.kubernetes.io/zone
-        operator: Exists
-"""
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-
-
-def deployment(replicas: int, *, surge: int = 0, unavailable: int = 3, **strategy: Any) -> Obj:
-    """Pods of app=foo, spread over zones."""
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": "topology.kubernetes.io/zone",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": {"app": "foo"}},
-    }
-    rolling = {
-        "type": "RollingUpdate",
-        "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "foo"},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": "foo"}},
-            "strategy": strategy or rolling,
-            "template": {
-                "metadata": {"labels": {"app": "foo"}},
-                "spec": {
-                    "containers": [{"name": "c", "image": "c:1"}],
-                    "topologySpreadConstraints": [spread],
-                },
-            },
-        },
-    }
-
-
-class Watcher:
-    """Follows pods at every change: how many are healthy in each zone, and the most there were."""
-
-    def __init__(self, cluster: EmbeddedCluster) -> None:
-        self._pods = cluster.components.cache.store(Pod)
-        self.least: dict[str, int] = {}
-        self.most = 0
-        self.watching = False
-        self._pods.on_change(self._changed)
-
-    def zones(self) -> Counter[str]:
-        """Healthy pods by zone."""
-        return Counter(pod.spec.node_name[0] for pod in self._pods if active(pod) and ready(pod))
-
-    def begin(self) -> None:
-        """Remember from here on."""
-        self.watching = True
-        self.least = dict(self.zones())
-
-    def _changed(self, old: Pod | None, new: Pod | None) -> None:
-        if self.watching:
-            now = self.zones()
-            self.least = {zone: min(least, now[zone]) for zone, least in self.least.items()}
-            self.most = max(self.most, sum(active(pod) for pod in self._pods))
-
-
-async def apply(cluster: EmbeddedCluster, text: str) -> None:
-    """Create what YAML says."""
-    await cluster.seeder.plant([yaml.safe_load(text)])
-
-
-async def counted(cluster: EmbeddedCluster, name: str = "app-pdb") -> dict[str, int | None]:
-    """What a budget allows by domain, once it was counted."""
-    while True:
-        budget = await cluster.client.get(PodDisruptionBudget, name, "default")
-        status = budget.status
-        if status.domains and status.observed_generation == budget.metadata.generation:
-            return {row.domain: row.disruptions_allowed for row in status.domains}
-        await asyncio.sleep(0.5)
-
-
-async def update(cluster: EmbeddedCluster, image: str = "c:2") -> None:
-    """Change the pods' template."""
-    container = {"name": "c", "image": image}
-    body = {"spec": {"template": {"spec": {"containers": [container]}}}}
-    await cluster.client.patch(Deployment, "foo", "default", body)
-
-
-async def images(cluster: EmbeddedCluster) -> Counter[tuple[str, str]]:
-    """Pods by zone and image."""
-    return Counter(
-        (pod.spec.node_name[0], (pod.spec.containers or ())[0].image)
-        for pod in await cluster.client.list(Pod, "default")
-        if active(pod)
-    )
 
 
 async def test_story_2_a_rollout_takes_one_pod_of_each_zone() -> None:
@@ -245,21 +130,12 @@ async def test_a_stateful_set_is_scaled_down_where_its_pods_are(limit: Obj) -> N
     }
     async with whole([*NodeLayout().nodes(), group]) as cluster:
         await settled(cluster)
-        await cluster.seeder.plant([budget])
+        await cluster.seeder.create([budget])
         await asyncio.sleep(5)
         for replicas in (2, 1):
             body = {"spec": {"replicas": replicas}}
             await cluster.client.patch(StatefulSet, "foo", "default", body)
             await settled(cluster)
-
-
-async def evict(cluster: EmbeddedCluster, name: str) -> bool:
-    """Whether an eviction was granted."""
-    try:
-        await cluster.client.evict(name, "default")
-    except TooManyRequests:
-        return False
-    return True
 
 
 async def test_fifty_evictions_at_once_under_three_budgets() -> None:
@@ -280,7 +156,7 @@ async def test_fifty_evictions_at_once_under_three_budgets() -> None:
     ]
     async with whole([*NodeLayout().nodes(), deployment(50)]) as cluster:
         await settled(cluster)
-        await cluster.seeder.plant(more)
+        await cluster.seeder.create(more)
         await apply(cluster, STORY_2.replace("maxUnavailable: 1", "maxUnavailable: 3"))
         await counted(cluster)
         await asyncio.sleep(2)
@@ -307,16 +183,16 @@ async def test_a_held_rollout_is_told_on_its_deployment() -> None:
         await asyncio.sleep(60)
         notes = await _notes(cluster)
         assert [note for reason, note in notes if "Scaled down" in note] == []
-        (held,) = [note for reason, note in notes if reason == "HeldByBudget"]
-        assert "app-pdb" in held
+        (refusal,) = [note for reason, note in notes if reason == "HeldByBudget"]
+        assert "app-pdb" in refusal
         item = await cluster.client.get(Deployment, "foo", "default")
-        (condition,) = [one for one in item.status.conditions if one.type == "HeldByBudget"]
+        (condition,) = [entry for entry in item.status.conditions if entry.type == "HeldByBudget"]
         assert condition.status == "True"
         assert "has 9 pods and should have 6: " in condition.message
         await cluster.client.delete(PodDisruptionBudget, "app-pdb", "default")
         await asyncio.sleep(120)
         item = await cluster.client.get(Deployment, "foo", "default")
-        assert "HeldByBudget" not in [one.type for one in item.status.conditions]
+        assert "HeldByBudget" not in [entry.type for entry in item.status.conditions]
         assert item.status.updated_replicas == 9
         downs = [note for _, note in await _notes(cluster) if "Scaled down" in note]
         assert downs[-1].endswith("to 0")
@@ -327,11 +203,12 @@ async def _notes(cluster: EmbeddedCluster) -> list[tuple[str, str]]:
     events = await cluster.client.list(Event, "default")
     return [
         (event.reason or "", event.note or "")
-        for event in sorted(events, key=lambda one: order(one.metadata.resource_version))
+        for event in sorted(events, key=lambda item: version_number(item.metadata.resource_version))
         if event.regarding.kind == "Deployment"
     ]
 
 
+@pytest.mark.slow
 async def test_an_hour_of_being_blocked_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollout that no budget allows costs no eviction and no write of a status."""
     async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
@@ -341,19 +218,19 @@ async def test_an_hour_of_being_blocked_is_quiet(monkeypatch: pytest.MonkeyPatch
         await update(cluster)
         await asyncio.sleep(60)
         before = await cluster.client.get(PodDisruptionBudget, "app-pdb", "default")
-        asked = Counter[str]()
-        guard = cluster.server.evictions.guard
-        assert guard is not None
-        ask = guard.ask
+        questions = Counter[str]()
+        gate = cluster.server.evictions.gate
+        assert gate is not None
+        ask = gate.ask
 
         async def noticed(*args: Any, **more: Any) -> Any:
-            asked["evictions"] += 1
+            questions["evictions"] += 1
             return await ask(*args, **more)
 
-        monkeypatch.setattr(guard, "ask", noticed)
+        monkeypatch.setattr(gate, "ask", noticed)
         await asyncio.sleep(3600)
         after = await cluster.client.get(PodDisruptionBudget, "app-pdb", "default")
-        assert asked["evictions"] == 0
+        assert questions["evictions"] == 0
         assert after.metadata.resource_version == before.metadata.resource_version
 
 
@@ -410,7 +287,7 @@ async def test_a_budget_that_cannot_be_meant_is_refused(spec: Obj, says: str) ->
     async with whole() as cluster:
         registry = cluster.server.registry
         wanted = "TopologyDisruptionBudget"
-        await until(lambda: registry.of("zonewise.io/v1alpha1", wanted) is not None)
+        await until(lambda: registry.by_kind("zonewise.io/v1alpha1", wanted) is not None)
         body = {
             "metadata": {"name": "web", "namespace": "default"},
             "spec": {"selector": {"matchLabels": {"app": "foo"}}, **spec},
@@ -437,9 +314,9 @@ async def test_requests_are_counted() -> None:
         await counted(cluster)
         first = next(iter(await cluster.client.list(Pod, "default")))
         assert not await evict(cluster, first.metadata.name)
-        told = (await cluster.client.raw("GET", "/metrics")).body.decode()
-        wanted = (
+        metrics = (await cluster.client.raw("GET", "/metrics")).body.decode()
+        line = (
             'apiserver_request_total{code="429",resource="pods",subresource="eviction",'
             'verb="POST"} 1.0'
         )
-        assert wanted in told.splitlines()
+        assert line in metrics.splitlines()

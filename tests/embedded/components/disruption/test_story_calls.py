@@ -12,7 +12,7 @@ import re
 from collections import Counter
 
 import pytest
-from tests.embedded.components.disruption.test_domain_budgets import (
+from tests.embedded.components.disruption.budget_stories import (
     STORY_1,
     STORY_2,
     Watcher,
@@ -24,7 +24,7 @@ from tests.embedded.components.disruption.test_domain_budgets import (
 from tests.embedded.whole_cluster import settled, whole
 
 from zonewise.api import Deployment, Pod
-from zonewise.api.objects.pod_state import active, ready
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
 from zonewise.embedded.cluster import EmbeddedCluster
 from zonewise.embedded.seed.nodes import NodeLayout
 
@@ -46,14 +46,14 @@ WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
 async def requests(cluster: EmbeddedCluster) -> Counter[tuple[str, str]]:
     """Writes so far: by resource, and the code if it was a refusal."""
-    told = (await cluster.client.raw("GET", "/metrics")).body.decode()
-    found: Counter[tuple[str, str]] = Counter()
-    for line in map(LINE.fullmatch, told.splitlines()):
+    metrics = (await cluster.client.raw("GET", "/metrics")).body.decode()
+    writes: Counter[tuple[str, str]] = Counter()
+    for line in map(LINE.fullmatch, metrics.splitlines()):
         if line is not None and line["verb"] in WRITES:
             name = f"{line['resource']}/{line['part']}".rstrip("/")
             code = line["code"] if int(line["code"]) >= 400 else ""
-            found[name, code] += int(float(line["count"]))
-    return found
+            writes[name, code] += int(float(line["count"]))
+    return writes
 
 
 class Total(Watcher):
@@ -64,7 +64,7 @@ class Total(Watcher):
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
         super()._changed(old, new)
         if self.watching:
-            healthy = sum(active(pod) and ready(pod) for pod in self._pods)
+            healthy = sum(is_pod_active(pod) and is_pod_ready(pod) for pod in self._pods)
             self.fewest = min(self.fewest, healthy)
 
 
@@ -93,12 +93,12 @@ async def test_a_rollout_costs_what_it_must(story: str, together: int) -> None:
         assert watcher.most == 9
         # The grants are dropped, too, before it is counted up.
         await asyncio.sleep(200)
-        made = await requests(cluster) - before
-        assert made["pods/eviction", ""] == 9
-        assert made["pods/eviction", "429"] == 0
-        assert made["disruptionledgers", ""] <= 18
-        assert made["poddisruptionbudgets/status", ""] <= 18
-        assert made["topologydisruptionbudgets/status", ""] <= 18
+        calls = await requests(cluster) - before
+        assert calls["pods/eviction", ""] == 9
+        assert calls["pods/eviction", "429"] == 0
+        assert calls["disruptionledgers", ""] <= 18
+        assert calls["poddisruptionbudgets/status", ""] <= 18
+        assert calls["topologydisruptionbudgets/status", ""] <= 18
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ async def test_nobody_waits_for_what_a_status_never_shows(surge: int, limit: str
         async with asyncio.timeout(30):
             while {image for _, image in await images(cluster)} != {"c:2"}:
                 await settled(cluster)
-        made = await requests(cluster) - before
-        assert made["pods/eviction", ""] == 9
-        assert made["pods/eviction", "429"] == 0
+        calls = await requests(cluster) - before
+        assert calls["pods/eviction", ""] == 9
+        assert calls["pods/eviction", "429"] == 0
 
 
 async def test_a_closed_zone_costs_nothing() -> None:
@@ -135,9 +135,9 @@ async def test_a_closed_zone_costs_nothing() -> None:
         before = await requests(cluster)
         await update(cluster)
         await asyncio.sleep(600)
-        made = await requests(cluster) - before
-        assert made["pods/eviction", ""] == 3
-        assert made["pods/eviction", "429"] == 0
+        calls = await requests(cluster) - before
+        assert calls["pods/eviction", ""] == 3
+        assert calls["pods/eviction", "429"] == 0
         assert {zone: watcher.least[zone] for zone in "bc"} == {"b": 3, "c": 3}
         assert watcher.most == 9
 
@@ -153,6 +153,6 @@ async def test_a_scale_down_costs_what_it_must(story: str) -> None:
         await cluster.client.patch(Deployment, "foo", "default", {"spec": {"replicas": 4}})
         await asyncio.sleep(1)
         await settled(cluster, within=600)
-        made = await requests(cluster) - before
-        assert made["pods/eviction", ""] == 6
-        assert made["pods/eviction", "429"] == 0
+        calls = await requests(cluster) - before
+        assert calls["pods/eviction", ""] == 6
+        assert calls["pods/eviction", "429"] == 0

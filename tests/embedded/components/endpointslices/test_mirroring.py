@@ -11,11 +11,14 @@ from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluste
 
 from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import EndpointSlice
-from zonewise.embedded.components.endpointslices.mirroring import Endpoints, Mirroring
+from zonewise.embedded.components.endpointslices.mirroring import (
+    Endpoints,
+    EndpointSliceMirroringController,
+)
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-PARTS = {"endpointslicemirroring-controller": Mirroring}
+PARTS = {"endpointslicemirroring-controller": EndpointSliceMirroringController}
 
 
 async def put(cluster: VirtualCluster, resource: str, method: str = "POST", **body: Any) -> None:
@@ -28,27 +31,28 @@ async def put(cluster: VirtualCluster, resource: str, method: str = "POST", **bo
 def subset(*addresses: str, port: int = 5432, down: tuple[str, ...] = ()) -> dict[str, Any]:
     """Addresses with a port."""
     return {
-        "addresses": [{"ip": one} for one in addresses],
-        "notReadyAddresses": [{"ip": one} for one in down],
+        "addresses": [{"ip": address} for address in addresses],
+        "notReadyAddresses": [{"ip": address} for address in down],
         "ports": [{"port": port}],
     }
 
 
-def shown(
+def summarize(
     cluster: VirtualCluster,
 ) -> list[tuple[str, list[tuple[str, bool | None]], list[int | None]]]:
     """What the slices say."""
-    slices = cluster.components.cache.store(EndpointSlice)
+    slices = cluster.program.cache.store(EndpointSlice)
     return sorted(
         (
-            one.address_type,
-            [((e.addresses or ("",))[0], e.conditions.ready) for e in one.endpoints or ()],
-            [port.port for port in one.ports or ()],
+            piece.address_type,
+            [((e.addresses or ("",))[0], e.conditions.ready) for e in piece.endpoints or ()],
+            [port.port for port in piece.ports or ()],
         )
-        for one in slices
+        for piece in slices
     )
 
 
+@pytest.mark.slow
 async def test_slices_follow_their_endpoints() -> None:
     """One slice per family and ports; they change, come and go with the Endpoints."""
     async with virtual_cluster(PARTS) as cluster:
@@ -56,23 +60,23 @@ async def test_slices_follow_their_endpoints() -> None:
         subsets = [subset("10.0.0.2", "fd00::2", down=("10.0.0.1",))]
         await put(cluster, "endpoints", subsets=subsets, metadata={"labels": {"a": "b"}})
         first = ("IPv4", [("10.0.0.1", False), ("10.0.0.2", True)], [5432])
-        await until(lambda: shown(cluster) == [first, ("IPv6", [("fd00::2", True)], [5432])])
-        one = cluster.components.cache.store(EndpointSlice).values()[0]
-        assert one.metadata.labels == {
+        await until(lambda: summarize(cluster) == [first, ("IPv6", [("fd00::2", True)], [5432])])
+        first_slice = cluster.program.cache.store(EndpointSlice).values()[0]
+        assert first_slice.metadata.labels == {
             "a": "b",
             "kubernetes.io/service-name": "db",
             "endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io",
         }
-        assert one.metadata.owner_references[0].kind == "Endpoints"
+        assert first_slice.metadata.owner_references[0].kind == "Endpoints"
         await put(cluster, "endpoints", "PUT", subsets=[subset("10.0.0.9")])
-        await until(lambda: shown(cluster) == [("IPv4", [("10.0.0.9", True)], [5432])])
-        assert cluster.components.cache.store(EndpointSlice).values()[0].metadata.name == (
-            one.metadata.name
+        await until(lambda: summarize(cluster) == [("IPv4", [("10.0.0.9", True)], [5432])])
+        assert cluster.program.cache.store(EndpointSlice).values()[0].metadata.name == (
+            first_slice.metadata.name
         )
         await put(cluster, "endpoints", "PUT", subsets=[subset("10.0.0.9", port=1)])
-        await until(lambda: shown(cluster) == [("IPv4", [("10.0.0.9", True)], [1])])
+        await until(lambda: summarize(cluster) == [("IPv4", [("10.0.0.9", True)], [1])])
         await cluster.client.delete(Endpoints, "db", "default")
-        await until(lambda: not shown(cluster))
+        await until(lambda: not summarize(cluster))
 
 
 async def test_only_what_nobody_else_writes_is_mirrored() -> None:
@@ -80,13 +84,13 @@ async def test_only_what_nobody_else_writes_is_mirrored() -> None:
     async with virtual_cluster(PARTS) as cluster:
         await put(cluster, "endpoints", subsets=[subset("10.0.0.2")])
         await asyncio.sleep(5)
-        assert not shown(cluster)
+        assert not summarize(cluster)
         ports = [{"port": 5432}]
         await put(cluster, "services", spec={"selector": {"app": "db"}, "ports": ports})
         await asyncio.sleep(5)
-        assert not shown(cluster)
+        assert not summarize(cluster)
         await cluster.client.patch(Service, "db", "default", {"spec": {"selector": None}})
-        await until(lambda: len(shown(cluster)) == 1)
+        await until(lambda: len(summarize(cluster)) == 1)
         skip = {"metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}}}
         await cluster.client.patch(Endpoints, "db", "default", skip)
-        await until(lambda: not shown(cluster))
+        await until(lambda: not summarize(cluster))

@@ -21,8 +21,8 @@ from zonewise.api.objects.events import Event
 from zonewise.api.objects.pod import Pod
 from zonewise.embedded.components.kubelet import (
     DUAL_STACK,
-    FAILED,
-    KUBELET,
+    FAILED_ANNOTATION,
+    KUBELET_ANNOTATION,
     Kubelets,
     KubeletSettings,
     read_stages,
@@ -30,7 +30,8 @@ from zonewise.embedded.components.kubelet import (
 from zonewise.embedded.components.kubelet.heartbeats import Heartbeats
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request, Response
-from zonewise.runtime.controller.components import ComponentContext, ComponentGroup
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.runtime.program.program import Program
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -44,8 +45,8 @@ class Scene:
     def __init__(self, cluster: VirtualCluster) -> None:
         self.cluster = cluster
         self.client = cluster.client
-        self.pods = cluster.components.cache.store(Pod)
-        self.nodes = cluster.components.cache.store(Node)
+        self.pods = cluster.program.cache.store(Pod)
+        self.nodes = cluster.program.cache.store(Node)
 
     async def node(self, name: str = "n1", **fields: Any) -> None:
         """Create a node and wait until it lives."""
@@ -85,10 +86,14 @@ class Scene:
 
     @staticmethod
     def conditions(item: Pod | Node | None) -> dict[str, str]:
-        return {} if item is None else {one.type: one.status for one in item.status.conditions}
+        return (
+            {}
+            if item is None
+            else {condition.type: condition.status for condition in item.status.conditions}
+        )
 
 
-def kubelets(**changes: Any) -> dict[str, Callable[[ComponentContext], Kubelets]]:
+def kubelets(**changes: Any) -> dict[str, Callable[[ControllerContext], Kubelets]]:
     """Kubelets with other settings."""
     return {"kubelets": lambda context: Kubelets(context, KubeletSettings(**changes))}
 
@@ -98,18 +103,18 @@ async def test_a_node_comes_to_life() -> None:
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
-        found = await cluster.client.get(Node, "n1")
-        assert scene.conditions(found) == {
+        node = await cluster.client.get(Node, "n1")
+        assert scene.conditions(node) == {
             "Ready": "True",
             "MemoryPressure": "False",
             "DiskPressure": "False",
             "PIDPressure": "False",
         }
-        assert found.status.allocatable["cpu"] == "8"
-        assert found.metadata.labels["kubernetes.io/hostname"] == "n1"
-        assert found.spec.pod_cidrs == ("10.128.0.0/24",)
-        assert [one.type for one in found.status.addresses] == ["InternalIP", "Hostname"]
-        assert found.status.node_info.kubelet_version.startswith("v1.")
+        assert node.status.allocatable["cpu"] == "8"
+        assert node.metadata.labels["kubernetes.io/hostname"] == "n1"
+        assert node.spec.pod_cidrs == ("10.128.0.0/24",)
+        assert [address.type for address in node.status.addresses] == ["InternalIP", "Hostname"]
+        assert node.status.node_info.kubelet_version.startswith("v1.")
         lease = await cluster.client.get(Lease, "n1", "kube-node-lease")
         assert lease.spec.holder_identity == "n1"
         assert lease.metadata.owner_references[0].name == "n1"
@@ -147,7 +152,9 @@ async def test_a_node_without_a_kubelet_is_left_alone() -> None:
     """An annotation keeps our hands off a Node and the pods on it."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
-        await scene.post("nodes", {"metadata": {"name": "own", "annotations": {KUBELET: "none"}}})
+        await scene.post(
+            "nodes", {"metadata": {"name": "own", "annotations": {KUBELET_ANNOTATION: "none"}}}
+        )
         await scene.pod(node="own")
         await scene.node()
         await asyncio.sleep(60)
@@ -214,7 +221,9 @@ async def test_annotations_steer_a_pod() -> None:
         assert scene.conditions(scene.see())["Ready"] == "True"
         await scene.annotate("web", unready="true")
         await until(lambda: scene.conditions(scene.see())["Ready"] == "False")
-        message = next(one for one in scene.see().status.conditions if one.type == "Ready").message
+        message = next(
+            condition for condition in scene.see().status.conditions if condition.type == "Ready"
+        ).message
         assert message == "containers with unready status: [web]"
         await scene.annotate("web", unready=None)
         await scene.ready()
@@ -237,7 +246,7 @@ async def test_readiness_gates_are_honoured() -> None:
         await scene.pod(readinessGates=[{"conditionType": "example.com/go"}])
         pod = await scene.becomes("Running")
         assert scene.conditions(pod)["ContainersReady"] == "True"
-        ready = next(one for one in pod.status.conditions if one.type == "Ready")
+        ready = next(condition for condition in pod.status.conditions if condition.type == "Ready")
         assert (ready.status, ready.reason) == ("False", "ReadinessGatesNotReady")
         for status in ("False", "True"):
             go = {"type": "example.com/go", "status": status}
@@ -271,7 +280,9 @@ async def test_pods_of_jobs_end(
         pod = await scene.becomes(phase)
         over = pod.status.container_statuses[0].state.terminated
         assert over is not None and over.exit_code == code
-        reason = next(one for one in pod.status.conditions if one.type == "Ready").reason
+        reason = next(
+            condition for condition in pod.status.conditions if condition.type == "Ready"
+        ).reason
         assert reason == ("PodFailed" if code else "PodCompleted")
         await asyncio.sleep(600)
         assert scene.see().status.phase == phase
@@ -300,7 +311,7 @@ async def test_a_failing_container_is_restarted_with_growing_pauses() -> None:
         assert status.last_state.terminated is not None
         assert scene.see().status.phase == "Running"
         await asyncio.sleep(1)
-        reasons = {one.reason for one in await cluster.client.list(Event, "default")}
+        reasons = {event.reason for event in await cluster.client.list(Event, "default")}
         assert "BackOff" in reasons
 
 
@@ -328,7 +339,7 @@ async def test_init_containers_and_sidecars_have_their_state() -> None:
             initContainers=[first, {"name": "beside", "image": "x", "restartPolicy": "Always"}]
         )
         pod = await scene.ready()
-        states = {one.name: one for one in pod.status.init_container_statuses}
+        states = {container.name: container for container in pod.status.init_container_statuses}
         assert states["first"].state.terminated is not None
         assert states["beside"].state.running is not None
         assert states["first"].ready and states["beside"].ready
@@ -358,8 +369,10 @@ async def test_both_families() -> None:
         pod = await scene.ready()
         node = await cluster.client.get(Node, "n2")
         assert node.spec.pod_cidrs == ("10.128.1.0/24", "fd00:10:128:1::/64")
-        assert [one.type for one in node.status.addresses] == ["InternalIP"] * 2 + ["Hostname"]
-        assert [one.ip for one in pod.status.pod_ips] == ["10.128.1.2", "fd00:10:128:1::2"]
+        assert [address.type for address in node.status.addresses] == ["InternalIP"] * 2 + [
+            "Hostname"
+        ]
+        assert [address.ip for address in pod.status.pod_ips] == ["10.128.1.2", "fd00:10:128:1::2"]
         assert len(pod.status.host_ips) == 2
 
 
@@ -448,8 +461,8 @@ async def test_who_watches_a_deleted_pod_sees_it_end(
             "bound": lambda: scene.conditions(scene.see()).get("Ready") == "False",
             "ready": lambda: scene.conditions(scene.see()).get("Ready") == "True",
             "ended": lambda: any(
-                one.state.waiting is not None and one.restart_count
-                for one in scene.see().status.container_statuses
+                container.state.waiting is not None and container.restart_count
+                for container in scene.see().status.container_statuses
             ),
         }
         await until(far[reached])
@@ -461,14 +474,17 @@ async def test_who_watches_a_deleted_pod_sees_it_end(
         assert last is not None
         assert last.metadata.deletion_timestamp is not None
         assert last.status.phase == "Failed"
-        told = {one.type: (one.status, one.reason) for one in last.status.conditions}
-        assert told["Ready"] == told["ContainersReady"] == ("False", "PodFailed")
-        assert told["PodReadyToStartContainers"][0] == "False"
+        conditions = {
+            condition.type: (condition.status, condition.reason)
+            for condition in last.status.conditions
+        }
+        assert conditions["Ready"] == conditions["ContainersReady"] == ("False", "PodFailed")
+        assert conditions["PodReadyToStartContainers"][0] == "False"
         (status,) = last.status.container_statuses
         assert not status.ready
         if state == "waiting":
             assert status.state.waiting is not None
-            assert told["Initialized"][0] == "False"
+            assert conditions["Initialized"][0] == "False"
         else:
             assert status.state.terminated is not None
             assert status.state.terminated.exit_code == code
@@ -500,17 +516,17 @@ async def test_addresses_outlive_the_process() -> None:
         before = await addresses(cluster, "a", "b")
         after = await addresses(cluster, "c")
         assert after[:2] == before
-        assert [one[1] for one in after] == ["10.128.0.2", "10.128.0.3", "10.128.0.4"]
+        assert [pair[1] for pair in after] == ["10.128.0.2", "10.128.0.3", "10.128.0.4"]
 
 
 async def addresses(cluster: VirtualCluster, *names: str) -> list[tuple[str, str]]:
     """Start kubelets and some pods, stop them, and give all pods' versions and addresses."""
     loop = asyncio.get_running_loop()
-    components = ComponentGroup(
+    components = Program(
         cluster.server.connect, clock=lambda: EPOCH + loop.time(), rng=random.Random(2)
     )
     components.add("kubelets", Kubelets)
-    scene = Scene(replace(cluster, components=components))
+    scene = Scene(replace(cluster, program=components))
     work = asyncio.create_task(components.run())
     try:
         if names[0] == "a":
@@ -528,7 +544,7 @@ async def addresses(cluster: VirtualCluster, *names: str) -> list[tuple[str, str
 
 async def test_a_full_range_makes_pods_wait() -> None:
     """A pod that gets no address says so in an event, and runs when one is free."""
-    small = replace(KubeletSettings(), pod_networks=("192.0.2.0/30",), blocks=(30,))
+    small = replace(KubeletSettings(), pod_networks=("192.0.2.0/30",), node_cidr_mask_sizes=(30,))
     async with virtual_cluster({"kubelets": lambda context: Kubelets(context, small)}) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -537,7 +553,7 @@ async def test_a_full_range_makes_pods_wait() -> None:
         await scene.pod("second")
         await asyncio.sleep(1)
         assert scene.see("second").status.phase == "Pending"
-        reasons = {one.reason for one in await cluster.client.list(Event, "default")}
+        reasons = {event.reason for event in await cluster.client.list(Event, "default")}
         assert reasons == {"FailedCreatePodSandBox"}
         await cluster.client.delete(Pod, "first", "default")
         assert (await scene.ready("second")).status.pod_ip == "192.0.2.2"
@@ -550,7 +566,7 @@ async def test_a_failed_node_is_silent_until_it_heals() -> None:
         await scene.node()
         await scene.pod("old")
         await scene.ready("old")
-        fail = {"metadata": {"annotations": {FAILED: "test"}}}
+        fail = {"metadata": {"annotations": {FAILED_ANNOTATION: "test"}}}
         await cluster.client.patch(Node, "n1", None, fail)
         await scene.pod("new")
         await cluster.client.delete(Pod, "old", "default")
@@ -560,7 +576,7 @@ async def test_a_failed_node_is_silent_until_it_heals() -> None:
         assert (await cluster.client.get(Lease, "n1", "kube-node-lease")) == lease
         assert ("default", "old") in scene.pods
         assert scene.see("new").status.phase == "Pending"
-        heal = {"metadata": {"annotations": {FAILED: None}}}
+        heal = {"metadata": {"annotations": {FAILED_ANNOTATION: None}}}
         await cluster.client.patch(Node, "n1", None, heal)
         await scene.ready("new")
         await until(lambda: ("default", "old") not in scene.pods)
@@ -588,17 +604,17 @@ async def test_who_outlives_its_node_keeps_its_address_to_itself() -> None:
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         first, second = (
-            {"podCIDR": one, "podCIDRs": [one]} for one in ("10.9.0.0/24", "10.9.1.0/24")
+            {"podCIDR": cidr, "podCIDRs": [cidr]} for cidr in ("10.9.0.0/24", "10.9.1.0/24")
         )
         await scene.node(spec=first)
         await scene.pod("old")
-        kept = (await scene.ready("old")).status.pod_ip
+        old_address = (await scene.ready("old")).status.pod_ip
         await cluster.client.delete(Node, "n1")
         await scene.node(spec=second)
         await scene.node("n2", spec=first)
         await scene.pod("new", node="n2")
         assert (await scene.ready("new")).status.pod_ip == "10.9.0.3"
-        assert scene.see("old").status.pod_ip == kept == "10.9.0.2"
+        assert scene.see("old").status.pod_ip == old_address == "10.9.0.2"
 
 
 async def test_many_nodes_have_ranges_and_addresses_of_their_own() -> None:
@@ -630,13 +646,13 @@ class Slow:
         loop = asyncio.get_running_loop()
         self.seen.setdefault(request.path, []).append(loop.time())
         await asyncio.sleep(5)
-        return Said()
+        return LeaseAnswer()
 
     async def close(self) -> None:
         """Nothing to end."""
 
 
-class Said:
+class LeaseAnswer:
     """An answer."""
 
     status = 200

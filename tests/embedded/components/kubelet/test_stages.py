@@ -12,17 +12,17 @@ from zonewise.api.codec import convert
 from zonewise.api.errors import ConfigError
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.pod import Container, Pod, PodSpec
-from zonewise.embedded.components.kubelet.commands import Outcome, outcome
-from zonewise.embedded.components.kubelet.ipam import AddressPool, NodeRanges
-from zonewise.embedded.components.kubelet.pod_lifecycle import PodProgress, advance, read
-from zonewise.embedded.components.kubelet.pod_status import PodAddresses, report
+from zonewise.embedded.components.kubelet.commands import Outcome, predict_outcome
+from zonewise.embedded.components.kubelet.ipam import AddressPool, NodeCidrAllocator
+from zonewise.embedded.components.kubelet.pod_lifecycle import PodProgress, advance, read_progress
+from zonewise.embedded.components.kubelet.pod_status import PodAddresses, generate_pod_status
 from zonewise.embedded.components.kubelet.stages import (
-    Span,
-    backoff,
+    DelayRange,
+    backoff_seconds,
     default_stages,
+    parse_delay,
     read_stages,
-    span,
-    timed,
+    with_delays,
 )
 
 NOW = 1_750_000_000.0
@@ -41,16 +41,16 @@ def pod(*, restart: str = "Always", uid: str = "u1", **annotations: str) -> Pod:
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("0s", Span(0, 0)),
-        ("1m30s", Span(90, 90)),
-        ("500ms..2s", Span(0.5, 2)),
-        ("never", Span(inf, inf)),
-        ("backoff", Span(0, 0, backoff=True)),
+        ("0s", DelayRange(0, 0)),
+        ("1m30s", DelayRange(90, 90)),
+        ("500ms..2s", DelayRange(0.5, 2)),
+        ("never", DelayRange(inf, inf)),
+        ("backoff", DelayRange(0, 0, backoff=True)),
     ],
 )
-def test_times(text: str, meant: Span) -> None:
+def test_times(text: str, meant: DelayRange) -> None:
     """A time is a duration, a range of them, never, or the pause before a restart."""
-    assert span(text) == meant
+    assert parse_delay(text) == meant
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_stages_that_could_never_happen_are_refused(text: str, fault: str) -> No
 def test_the_stages_we_bring_know_every_state() -> None:
     """Our own file is valid, and its times can be set by name."""
     stages = default_stages()
-    assert [one.name for one in stages["terminating"]] == ["stop"]
-    changed = timed(stages, start="7s")
-    assert changed["bound"][0].after == Span(7, 7)
+    assert [stage.name for stage in stages["terminating"]] == ["stop"]
+    changed = with_delays(stages, start="7s")
+    assert changed["bound"][0].after == DelayRange(7, 7)
     assert changed["running"] == stages["running"]
 
 
@@ -92,7 +92,7 @@ def test_what_is_due_first_happens() -> None:
     stages = read_stages(text, "file")
     progress = PodProgress("ready", NOW, started=NOW)
     step = advance(pod(), progress, stages, now=NOW, seed=1)
-    assert (step.progress, step.again) == (progress, NOW + 10)
+    assert (step.progress, step.next_at) == (progress, NOW + 10)
     step = advance(pod(), progress, stages, now=NOW + 10, seed=1)
     assert step.progress.state == "running"
 
@@ -109,13 +109,15 @@ def test_what_a_pod_draws_depends_on_seed_pod_and_stage_alone(seed: int, uid: st
 
 def test_pauses_before_restarts_grow_up_to_five_minutes() -> None:
     """None at first, then 10 s, doubled each time."""
-    assert [backoff(count) for count in (0, 1, 2, 5, 6, 100)] == [0, 10, 20, 160, 300, 300]
-    assert backoff(2_000_000) == 300
+    assert [backoff_seconds(count) for count in (0, 1, 2, 5, 6, 100)] == [0, 10, 20, 160, 300, 300]
+    assert backoff_seconds(2_000_000) == 300
 
 
 def test_who_ran_long_is_restarted_at_once() -> None:
     """A container that ran for ten minutes is not made to wait for its earlier crashes."""
-    progress = PodProgress("ended", NOW, restarts=5, code=1, previous=NOW - 3600, ended=NOW)
+    progress = PodProgress(
+        "ended", NOW, restarts=5, exit_code=1, last_started=NOW - 3600, last_ended=NOW
+    )
     step = advance(pod(), progress, default_stages(), now=NOW, seed=1)
     assert (step.progress.state, step.progress.restarts) == ("ready", 6)
 
@@ -139,7 +141,7 @@ def test_who_ran_long_is_restarted_at_once() -> None:
 def test_commands_are_recognised(words: tuple[str, ...], meant: Outcome) -> None:
     """What plainly ends is known to end, and how; the rest is unknown."""
     container = Container(name="c", command=words[:1], args=words[1:])
-    assert outcome(Pod(spec=PodSpec(containers=(container,)))) == meant
+    assert predict_outcome(Pod(spec=PodSpec(containers=(container,)))) == meant
 
 
 def test_a_pod_ends_as_the_worst_of_its_containers() -> None:
@@ -153,80 +155,80 @@ def test_a_pod_ends_as_the_worst_of_its_containers() -> None:
         ((quick, unknown), Outcome(3, None)),
         ((quick, pause), Outcome(3, inf)),
     ):
-        assert outcome(Pod(spec=PodSpec(containers=containers))) == meant
+        assert predict_outcome(Pod(spec=PodSpec(containers=containers))) == meant
 
 
 def test_nothing_is_reported_twice() -> None:
     """A status that says all of it already is not written again."""
     whole = pod()
-    step = advance(whole, read(whole, NOW), default_stages(), now=NOW, seed=1)
-    place = PodAddresses(("192.0.2.1",), ("10.0.0.2",))
-    status = report(whole, step.progress, place, NOW)
+    step = advance(whole, read_progress(whole, NOW), default_stages(), now=NOW, seed=1)
+    addresses = PodAddresses(("192.0.2.1",), ("10.0.0.2",))
+    status = generate_pod_status(whole, step.progress, addresses, NOW)
     assert status is not None
-    told = convert(Pod, {"metadata": {"uid": "u1"}, "status": status})
-    again = Pod(metadata=whole.metadata, spec=whole.spec, status=told.status)
-    assert read(again, NOW + 5).state == "ready"
-    assert report(again, read(again, NOW + 5), place, NOW + 5) is None
+    reported = convert(Pod, {"metadata": {"uid": "u1"}, "status": status})
+    again = Pod(metadata=whole.metadata, spec=whole.spec, status=reported.status)
+    assert read_progress(again, NOW + 5).state == "ready"
+    assert generate_pod_status(again, read_progress(again, NOW + 5), addresses, NOW + 5) is None
 
 
 def test_addresses_are_used_again_last() -> None:
     """An address given back is not handed out while others are free, and never twice at once."""
     addresses = AddressPool("192.0.2.0/29")
-    addresses.note("192.0.2.4")
-    addresses.note("198.51.100.1")
-    addresses.note("nonsense")
-    assert [addresses.take() for _ in range(3)] == ["192.0.2.2", "192.0.2.3", "192.0.2.5"]
-    addresses.free("192.0.2.2")
-    assert [addresses.take() for _ in range(3)] == ["192.0.2.6", "192.0.2.2", None]
+    addresses.mark_used("192.0.2.4")
+    addresses.mark_used("198.51.100.1")
+    addresses.mark_used("nonsense")
+    assert [addresses.allocate() for _ in range(3)] == ["192.0.2.2", "192.0.2.3", "192.0.2.5"]
+    addresses.release("192.0.2.2")
+    assert [addresses.allocate() for _ in range(3)] == ["192.0.2.6", "192.0.2.2", None]
 
 
 def test_tiny_networks_give_what_they_have() -> None:
     """A network without room for anybody gives nothing, and says so by None."""
-    assert AddressPool("192.0.2.0/32").take() is None
-    assert AddressPool("fd00::/126").take() == "fd00::2"
+    assert AddressPool("192.0.2.0/32").allocate() is None
+    assert AddressPool("fd00::/126").allocate() == "fd00::2"
 
 
 def test_a_range_may_name_an_address_in_it() -> None:
     """A server takes 192.0.2.9/29 as the range of a node, so its pods get addresses."""
-    assert AddressPool("192.0.2.9/29").take() == "192.0.2.10"
+    assert AddressPool("192.0.2.9/29").allocate() == "192.0.2.10"
 
 
 def test_ranges_are_cut_in_step() -> None:
     """A node's ranges have the same number in each network; foreign ones keep theirs."""
-    ranges = NodeRanges(("10.0.0.0/22", "fd00::/48"), sizes=(24, 64))
-    ranges.note(("10.0.1.0/24",))
-    assert ranges.take() == ("10.0.0.0/24", "fd00::/64")
-    assert ranges.take() == ("10.0.2.0/24", "fd00:0:0:2::/64")
-    assert ranges.take() == ("10.0.3.0/24", "fd00:0:0:3::/64")
-    assert ranges.take() is None
-    ranges.free(("10.0.1.0/24",))
-    assert ranges.take() == ("10.0.1.0/24", "fd00:0:0:1::/64")
+    ranges = NodeCidrAllocator(("10.0.0.0/22", "fd00::/48"), mask_sizes=(24, 64))
+    ranges.mark_used(("10.0.1.0/24",))
+    assert ranges.allocate() == ("10.0.0.0/24", "fd00::/64")
+    assert ranges.allocate() == ("10.0.2.0/24", "fd00:0:0:2::/64")
+    assert ranges.allocate() == ("10.0.3.0/24", "fd00:0:0:3::/64")
+    assert ranges.allocate() is None
+    ranges.release(("10.0.1.0/24",))
+    assert ranges.allocate() == ("10.0.1.0/24", "fd00:0:0:1::/64")
 
 
 def test_a_large_foreign_range_covers_all_it_covers() -> None:
     """A Node that brings a larger block takes all the numbers in it."""
-    ranges = NodeRanges(("10.0.0.0/22",), sizes=(24,))
-    ranges.note(("10.0.0.0/23", "172.16.0.0/24", "nonsense"))
-    assert ranges.take() == ("10.0.2.0/24",)
+    ranges = NodeCidrAllocator(("10.0.0.0/22",), mask_sizes=(24,))
+    ranges.mark_used(("10.0.0.0/23", "172.16.0.0/24", "nonsense"))
+    assert ranges.allocate() == ("10.0.2.0/24",)
 
 
 def lived(start: Pod, *, remembering: bool, seconds: int) -> list[tuple[float, object]]:
     """What is written about a pod in some time, by a kubelet with or without a memory."""
-    place = PodAddresses(("192.0.2.1",), ("10.0.0.2",))
-    whole, now, told = start, NOW, list[tuple[float, object]]()
-    progress = read(whole, now)
+    addresses = PodAddresses(("192.0.2.1",), ("10.0.0.2",))
+    whole, now, written = start, NOW, list[tuple[float, object]]()
+    progress = read_progress(whole, now)
     while now <= NOW + seconds:
         step = advance(whole, progress, STAGES, now=now, seed=1)
-        status = report(whole, step.progress, place, now)
+        status = generate_pod_status(whole, step.progress, addresses, now)
         if status is not None:
-            told.append((now, status))
-            shown = convert(Pod, {"metadata": {}, "status": status}).status
-            whole = Pod(metadata=start.metadata, spec=start.spec, status=shown)
-        progress = step.progress if remembering else read(whole, now)
-        if step.again == inf:
+            written.append((now, status))
+            reported = convert(Pod, {"metadata": {}, "status": status}).status
+            whole = Pod(metadata=start.metadata, spec=start.spec, status=reported)
+        progress = step.progress if remembering else read_progress(whole, now)
+        if step.next_at == inf:
             break
-        now = step.again
-    return told
+        now = step.next_at
+    return written
 
 
 SECONDS = st.integers(0, 20).map(lambda number: f"{number}s")

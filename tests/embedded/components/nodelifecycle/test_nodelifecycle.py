@@ -16,23 +16,23 @@ from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.events import Event
 from zonewise.api.objects.pod import Pod
-from zonewise.embedded.components.kubelet import FAILED, KUBELET, Kubelets
+from zonewise.embedded.components.kubelet import FAILED_ANNOTATION, KUBELET_ANNOTATION, Kubelets
 from zonewise.embedded.components.nodelifecycle import (
-    NodeLifecycle,
+    NodeLifecycleController,
     NodeLifecycleSettings,
-    PodCollector,
-    TaintEviction,
+    PodGCController,
+    TaintEvictionController,
 )
 from zonewise.runtime.client.client import Client
-from zonewise.runtime.controller.components import ComponentGroup
+from zonewise.runtime.program.program import Program
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 PARTS: dict[str, Any] = {
     "kubelets": Kubelets,
-    "node-controller": NodeLifecycle,
-    "taint-eviction-controller": TaintEviction,
-    "pod-garbage-collector": PodCollector,
+    "node-controller": NodeLifecycleController,
+    "taint-eviction-controller": TaintEvictionController,
+    "pod-garbage-collector": PodGCController,
 }
 ZONE = "topology.kubernetes.io/zone"
 PREFIX = "node.kubernetes.io/"
@@ -44,8 +44,8 @@ class Scene:
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self.client = cluster.client
-        self.nodes = cluster.components.cache.store(Node)
-        self.pods = cluster.components.cache.store(Pod)
+        self.nodes = cluster.program.cache.store(Node)
+        self.pods = cluster.program.cache.store(Pod)
 
     async def build(self, *names: str) -> None:
         for name in names:
@@ -66,33 +66,33 @@ class Scene:
 
     async def fail(self, *names: str, heal: bool = False) -> None:
         for name in names:
-            body = {"metadata": {"annotations": {FAILED: None if heal else "yes"}}}
+            body = {"metadata": {"annotations": {FAILED_ANNOTATION: None if heal else "yes"}}}
             await self.client.patch(Node, name, None, body)
 
     def ready(self, name: str) -> str:
         node = self.nodes.get(("", name))
         conditions = node.status.conditions if node else ()
-        return next((one.status for one in conditions if one.type == "Ready"), "")
+        return next((condition.status for condition in conditions if condition.type == "Ready"), "")
 
     def taints(self, name: str) -> set[tuple[str, str]]:
         node = self.nodes.get(("", name))
-        return {(one.key, one.effect) for one in node.spec.taints} if node else set()
+        return {(taint.key, taint.effect) for taint in node.spec.taints} if node else set()
 
     async def tainted(self, name: str, want: set[tuple[str, str]]) -> None:
         await until(lambda: self.taints(name) == want)
 
     def pod(self, name: str) -> Pod:
-        found = self.pods.get(("default", name))
-        assert found is not None, f"{name} is gone"
-        return found
+        pod = self.pods.get(("default", name))
+        assert pod is not None, f"{name} is gone"
+        return pod
 
     def gone(self, name: str) -> bool:
         return ("default", name) not in self.pods
 
     def pod_ready(self, name: str) -> str:
-        found = self.pods.get(("default", name))
-        conditions = found.status.conditions if found else ()
-        return next((one.status for one in conditions if one.type == "Ready"), "")
+        pod = self.pods.get(("default", name))
+        conditions = pod.status.conditions if pod else ()
+        return next((condition.status for condition in conditions if condition.type == "Ready"), "")
 
 
 async def test_a_pod_that_was_replaced_meanwhile_does_not_spare_its_node(
@@ -139,7 +139,7 @@ async def test_a_silent_node_is_lost_and_its_pods_leave_after_their_time() -> No
         await until(lambda: scene.taints("a1") == LOST)
         node = scene.nodes.get(("", "a1"))
         assert node is not None
-        assert {(one.reason, one.status) for one in node.status.conditions} == {
+        assert {(condition.reason, condition.status) for condition in node.status.conditions} == {
             ("NodeStatusUnknown", "Unknown")
         }
         assert scene.pod_ready("web") == "False"
@@ -148,7 +148,9 @@ async def test_a_silent_node_is_lost_and_its_pods_leave_after_their_time() -> No
         assert scene.pod("web").metadata.deletion_timestamp is None
         await until(lambda: scene.pod("web").metadata.deletion_timestamp is not None)
         target = next(
-            one for one in scene.pod("web").status.conditions if one.type == "DisruptionTarget"
+            condition
+            for condition in scene.pod("web").status.conditions
+            if condition.type == "DisruptionTarget"
         )
         assert target.reason == "DeletionByTaintManager"
         await asyncio.sleep(100)
@@ -191,7 +193,7 @@ async def test_a_node_that_never_speaks_is_lost_after_its_startup_grace() -> Non
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         await scene.build("a1")
-        meta = ObjectMeta(name="a2", annotations={KUBELET: "none"})
+        meta = ObjectMeta(name="a2", annotations={KUBELET_ANNOTATION: "none"})
         await scene.client.create(Node(metadata=meta))
         await asyncio.sleep(55)
         assert scene.ready("a2") == ""
@@ -199,7 +201,9 @@ async def test_a_node_that_never_speaks_is_lost_after_its_startup_grace() -> Non
         await until(lambda: scene.taints("a2") == LOST)
         node = scene.nodes.get(("", "a2"))
         assert node is not None
-        assert {one.reason for one in node.status.conditions} == {"NodeStatusNeverUpdated"}
+        assert {condition.reason for condition in node.status.conditions} == {
+            "NodeStatusNeverUpdated"
+        }
 
 
 async def test_what_a_kubelet_says_becomes_taints() -> None:
@@ -207,7 +211,7 @@ async def test_what_a_kubelet_says_becomes_taints() -> None:
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         await scene.build("a1")
-        meta = ObjectMeta(name="b1", annotations={KUBELET: "none"})
+        meta = ObjectMeta(name="b1", annotations={KUBELET_ANNOTATION: "none"})
         await scene.client.create(Node(metadata=meta))
         for says, taints in (
             ({"Ready": "True", "DiskPressure": "True"}, {("disk-pressure", "NoSchedule")}),
@@ -240,9 +244,9 @@ async def test_pods_are_driven_away_by_any_taint_of_that_kind() -> None:
         await asyncio.sleep(100)
         assert not scene.gone("waits")
         notes = {
-            one.note
-            for one in await scene.client.list(Event, "default")
-            if one.reason == "TaintManagerEviction"
+            event.note
+            for event in await scene.client.list(Event, "default")
+            if event.reason == "TaintManagerEviction"
         }
         assert notes == {
             "Marking for deletion Pod default/goes",
@@ -313,9 +317,9 @@ async def test_pods_of_a_deleted_node_are_removed() -> None:
         seen: list[tuple[str, str]] = []
 
         def watch(_: Pod | None, pod: Pod | None) -> None:
-            for one in pod.status.conditions if pod else ():
-                if pod and one.type == "DisruptionTarget":
-                    seen.append((pod.status.phase, one.reason))
+            for condition in pod.status.conditions if pod else ():
+                if pod and condition.type == "DisruptionTarget":
+                    seen.append((pod.status.phase, condition.reason))
 
         scene.pods.on_change(watch)
         await scene.client.delete(Node, "a1")
@@ -352,7 +356,7 @@ async def test_terminating_pods_of_a_node_out_of_service_are_removed() -> None:
 async def test_the_oldest_finished_pods_go_beyond_a_number() -> None:
     """Finished pods are kept up to a number."""
     few = NodeLifecycleSettings(finished_pods=2)
-    parts = {**PARTS, "pod-garbage-collector": lambda context: PodCollector(context, few)}
+    parts = {**PARTS, "pod-garbage-collector": lambda context: PodGCController(context, few)}
     async with virtual_cluster(parts) as cluster:
         scene = Scene(cluster)
         await scene.build("a1")
@@ -367,11 +371,11 @@ async def test_a_finished_pod_that_may_not_go_ends_no_collector() -> None:
     """Whatever refuses a deletion, such as a broken webhook, is asked again later."""
     refusals = [ServerError(Status(message="a webhook is broken"))] * 2
 
-    class Hindered(PodCollector):
-        async def _remove(self, pod: Pod, *, because: str) -> None:
+    class Hindered(PodGCController):
+        async def _remove(self, pod: Pod, *, message: str) -> None:
             if refusals:
                 raise refusals.pop()
-            await super()._remove(pod, because=because)
+            await super()._remove(pod, message=message)
 
     none = NodeLifecycleSettings(finished_pods=0)
     parts = {**PARTS, "pod-garbage-collector": lambda context: Hindered(context, none)}
@@ -388,14 +392,14 @@ async def test_a_machine_that_slept_blames_nobody() -> None:
     slept = 0.0
     loop = asyncio.get_running_loop()
     async with virtual_cluster({}) as cluster:
-        components = ComponentGroup(
+        components = Program(
             cluster.server.connect,
             clock=lambda: EPOCH + slept + loop.time(),
             rng=random.Random(1),
         )
         for name, make in PARTS.items():
             components.add(name, make)
-        scene = Scene(replace(cluster, components=components))
+        scene = Scene(replace(cluster, program=components))
         seen: list[str] = []
         work = asyncio.create_task(components.run())
         try:

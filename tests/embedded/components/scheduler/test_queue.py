@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zonewise.embedded.components.scheduler.queue import FLUSH, SchedulingQueue
-from zonewise.scheduling import ClusterEvent
+from zonewise.embedded.components.scheduler.queue import FLUSH_SECONDS, SchedulingQueue
+from zonewise.scheduling.decision import ClusterEvent
 
 A, B, C = ("default", "a"), ("default", "b"), ("default", "c")
 
@@ -14,24 +14,24 @@ def test_priority_then_time_decides() -> None:
     pending.add(A, 0, 0.0)
     pending.add(B, 0, 1.0)
     pending.add(C, 5, 2.0)
-    assert [pending.next(3.0) for _ in range(4)] == [C, A, B, None]
+    assert [pending.pop(3.0) for _ in range(4)] == [C, A, B, None]
 
 
 def test_a_pod_rests_until_something_helps() -> None:
     """Only a change that may help makes a pod ready again, and only after its pause."""
     pending = SchedulingQueue()
     pending.add(A, 0, 0.0)
-    assert pending.next(0.0) == A
-    pending.fail(A, ClusterEvent.NODE, 0.0)
-    pending.note(ClusterEvent.POD_WENT)
-    assert pending.next(50.0) is None
-    pending.note(ClusterEvent.NODE)
-    assert pending.next(50.0) == A
-    pending.fail(A, ClusterEvent.NODE, 50.0)
-    pending.note(ClusterEvent.NODE)
-    assert pending.next(51.9) is None
-    assert pending.wakes() == 52.0
-    assert pending.next(52.0) == A
+    assert pending.pop(0.0) == A
+    pending.add_unschedulable(A, ClusterEvent.NODE, 0.0)
+    pending.record(ClusterEvent.POD_DELETED)
+    assert pending.pop(50.0) is None
+    pending.record(ClusterEvent.NODE)
+    assert pending.pop(50.0) == A
+    pending.add_unschedulable(A, ClusterEvent.NODE, 50.0)
+    pending.record(ClusterEvent.NODE)
+    assert pending.pop(51.9) is None
+    assert pending.next_due() == 52.0
+    assert pending.pop(52.0) == A
 
 
 def test_pauses_double_up_to_ten_seconds() -> None:
@@ -40,9 +40,9 @@ def test_pauses_double_up_to_ten_seconds() -> None:
     pending.add(A, 0, 0.0)
     now, pauses = 0.0, []
     for _ in range(6):
-        assert pending.next(now) == A
-        pending.retry(A, now)
-        due = pending.wakes()
+        assert pending.pop(now) == A
+        pending.back_off(A, now)
+        due = pending.next_due()
         assert due is not None
         pauses.append(due - now)
         now = due
@@ -53,11 +53,11 @@ def test_a_pod_that_rests_is_tried_after_minutes_anyway() -> None:
     """A change that was missed costs minutes, not for ever."""
     pending = SchedulingQueue()
     pending.add(A, 0, 0.0)
-    pending.next(0.0)
-    pending.fail(A, ClusterEvent.VOLUME, 0.0)
-    assert pending.wakes() == FLUSH
-    assert pending.next(FLUSH - 1) is None
-    assert pending.next(FLUSH) == A
+    pending.pop(0.0)
+    pending.add_unschedulable(A, ClusterEvent.VOLUME, 0.0)
+    assert pending.next_due() == FLUSH_SECONDS
+    assert pending.pop(FLUSH_SECONDS - 1) is None
+    assert pending.pop(FLUSH_SECONDS) == A
 
 
 def test_a_pod_that_is_gone_is_not_served() -> None:
@@ -65,15 +65,15 @@ def test_a_pod_that_is_gone_is_not_served() -> None:
     pending = SchedulingQueue()
     for key in (A, B, C):
         pending.add(key, 0, 0.0)
-    pending.next(0.0)
-    pending.fail(A, ClusterEvent.NODE, 0.0)
-    pending.next(0.0)
-    pending.retry(B, 0.0)
+    pending.pop(0.0)
+    pending.add_unschedulable(A, ClusterEvent.NODE, 0.0)
+    pending.pop(0.0)
+    pending.back_off(B, 0.0)
     for key in (A, B, C):
         pending.remove(key)
-    pending.note(ClusterEvent.NODE)
-    assert pending.next(1e6) is None
-    assert pending.wakes() is None
+    pending.record(ClusterEvent.NODE)
+    assert pending.pop(1e6) is None
+    assert pending.next_due() is None
     assert not len(pending) and A not in pending
 
 
@@ -81,8 +81,8 @@ def test_a_changed_wish_is_tried_but_not_in_a_hot_loop() -> None:
     """A pod that changes while it rests is ready when its pause is over."""
     pending = SchedulingQueue()
     pending.add(A, 0, 0.0)
-    pending.next(0.0)
-    pending.fail(A, ClusterEvent.NODE, 0.0)
+    pending.pop(0.0)
+    pending.add_unschedulable(A, ClusterEvent.NODE, 0.0)
     pending.add(A, 0, 0.5)
-    assert pending.next(0.9) is None
-    assert pending.next(1.0) == A
+    assert pending.pop(0.9) is None
+    assert pending.pop(1.0) == A

@@ -19,7 +19,8 @@ from zonewise.api.objects.events import Event
 from zonewise.api.objects.pod import PodCondition
 from zonewise.api.objects.storage import PersistentVolumeClaim
 from zonewise.embedded.components.scheduler.scheduler import Scheduler
-from zonewise.runtime.controller.components import ComponentContext, ComponentGroup
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.runtime.program.program import Program
 from zonewise.scheduling.volumes import SELECTED_NODE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -35,9 +36,9 @@ async def add_node(cluster: VirtualCluster, name: str, *, cpu: str = "4", zone: 
         "spec": {},
         "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "110"}},
     }
-    made = await cluster.client.create(convert(Node, node))
+    created = await cluster.client.create(convert(Node, node))
     # A new node is tainted until its kubelet speaks; here nobody does.
-    assert made.spec.taints
+    assert created.spec.taints
     await cluster.client.patch(Node, name, None, {"spec": {"taints": None}})
 
 
@@ -64,21 +65,21 @@ def condition(
     cluster: VirtualCluster, name: str, kind: str = "PodScheduled"
 ) -> PodCondition | None:
     """A condition of a pod, as far as the cache knows."""
-    pod = cluster.components.cache.store(Pod).get(("default", name))
-    found = pod.status.conditions if pod is not None else ()
-    return next((one for one in found if one.type == kind), None)
+    pod = cluster.program.cache.store(Pod).get(("default", name))
+    conditions = pod.status.conditions if pod is not None else ()
+    return next((entry for entry in conditions if entry.type == kind), None)
 
 
 def refused(cluster: VirtualCluster, name: str) -> str:
     """Why a pod has no node, as it is told."""
-    said = condition(cluster, name)
-    return said.message if said is not None and said.status == "False" else ""
+    scheduled = condition(cluster, name)
+    return scheduled.message if scheduled is not None and scheduled.status == "False" else ""
 
 
 async def events(cluster: VirtualCluster, reason: str) -> set[str]:
     """What was told with a reason."""
     await asyncio.sleep(1)
-    return {one.note for one in await cluster.client.list(Event) if one.reason == reason}
+    return {event.note for event in await cluster.client.list(Event) if event.reason == reason}
 
 
 async def create(cluster: VirtualCluster, path: str, obj: dict[str, Any]) -> None:
@@ -94,7 +95,7 @@ async def add_priority(cluster: VirtualCluster, name: str, value: int) -> None:
 
 def node_of(cluster: VirtualCluster, name: str) -> str:
     """The node a pod is bound to, as far as the cache knows."""
-    pod = cluster.components.cache.store(Pod).get(("default", name))
+    pod = cluster.program.cache.store(Pod).get(("default", name))
     return pod.spec.node_name if pod is not None else ""
 
 
@@ -117,11 +118,11 @@ async def test_pods_are_bound_and_spread_over_zones() -> None:
                 topologySpreadConstraints=[constraint],
             )
         await until(lambda: all(node_of(cluster, f"p{number}") for number in range(9)))
-        pods = cluster.components.cache.store(Pod)
+        pods = cluster.program.cache.store(Pod)
         zones = sorted(pod.metadata.labels[ZONE] for pod in pods)
         assert zones == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
-        told = f"Successfully assigned default/p0 to {node_of(cluster, 'p0')}"
-        assert told in await events(cluster, "Scheduled")
+        note = f"Successfully assigned default/p0 to {node_of(cluster, 'p0')}"
+        assert note in await events(cluster, "Scheduled")
 
 
 async def test_a_pod_that_fits_nowhere_is_told_why_and_tried_when_it_may_help() -> None:
@@ -132,8 +133,11 @@ async def test_a_pod_that_fits_nowhere_is_told_why_and_tried_when_it_may_help() 
         await until(lambda: bool(refused(cluster, "p")))
         message = refused(cluster, "p")
         assert message.startswith("0/1 nodes are available: 1 Insufficient cpu. ")
-        said = condition(cluster, "p")
-        assert said is not None and (said.reason, said.observed_generation) == ("Unschedulable", 1)
+        scheduled = condition(cluster, "p")
+        assert scheduled is not None and (scheduled.reason, scheduled.observed_generation) == (
+            "Unschedulable",
+            1,
+        )
         assert message in await events(cluster, "FailedScheduling")
         await add_node(cluster, "large", cpu="4")
         await until(lambda: node_of(cluster, "p") == "large", within=3)
@@ -141,21 +145,21 @@ async def test_a_pod_that_fits_nowhere_is_told_why_and_tried_when_it_may_help() 
 
 async def test_nothing_is_tried_while_nothing_happens() -> None:
     """A pod that fits nowhere rests for minutes, and is looked at from time to time only."""
-    found: list[Scheduler] = []
+    schedulers: list[Scheduler] = []
 
-    def part(context: ComponentContext) -> Scheduler:
-        found.append(Scheduler(context))
-        return found[0]
+    def part(context: ControllerContext) -> Scheduler:
+        schedulers.append(Scheduler(context))
+        return schedulers[0]
 
     async with virtual_cluster({"default-scheduler": part}) as cluster:
         await add_node(cluster, "n")
         await add_pod(cluster, "p", cpu="9")
         await until(lambda: bool(refused(cluster, "p")))
         await asyncio.sleep(30)
-        before = found[0].attempts
+        before = schedulers[0].attempts
         assert before <= 2
         await asyncio.sleep(620)
-        assert before + 1 <= found[0].attempts <= before + 3
+        assert before + 1 <= schedulers[0].attempts <= before + 3
 
 
 async def test_the_more_important_pod_is_served_first() -> None:
@@ -179,13 +183,13 @@ async def test_less_important_pods_make_room() -> None:
         await add_pod(cluster, "victim", cpu="3")
         await until(lambda: bool(node_of(cluster, "victim")))
         pod = await add_pod(cluster, "p", cpu="3", priorityClassName="high")
-        pods = cluster.components.cache.store(Pod)
+        pods = cluster.program.cache.store(Pod)
 
         def nominated() -> bool:
-            found, victim = pods.get(("default", "p")), pods.get(("default", "victim"))
-            if found is None or victim is None or not victim.metadata.deletion_timestamp:
+            pod, victim = pods.get(("default", "p")), pods.get(("default", "victim"))
+            if pod is None or victim is None or not victim.metadata.deletion_timestamp:
                 return False
-            return found.status.nominated_node_name == "n"
+            return pod.status.nominated_node_name == "n"
 
         await until(nominated)
         assert refused(cluster, "p") == "0/1 nodes are available: 1 Insufficient cpu."
@@ -241,16 +245,16 @@ async def test_a_claim_that_waits_is_told_the_node_and_waited_for() -> None:
         }
         claim = {"metadata": {"name": "c"}, "spec": spec}
         await create(cluster, PersistentVolumeClaim.resource.path("default"), claim)
-        claims = cluster.components.cache.store(PersistentVolumeClaim)
+        claims = cluster.program.cache.store(PersistentVolumeClaim)
 
-        def told() -> bool:
-            found = claims.get(("default", "c"))
-            return found is not None and found.metadata.annotations.get(SELECTED_NODE) == "n"
+        def node_selected() -> bool:
+            claim = claims.get(("default", "c"))
+            return claim is not None and claim.metadata.annotations.get(SELECTED_NODE) == "n"
 
-        await until(told)
+        await until(node_selected)
         await asyncio.sleep(5)
         assert not node_of(cluster, "p")
-        made = {
+        volume = {
             "metadata": {"name": "pv"},
             "spec": {
                 "capacity": {"storage": "1Gi"},
@@ -258,7 +262,7 @@ async def test_a_claim_that_waits_is_told_the_node_and_waited_for() -> None:
                 "csi": {"driver": "example.com", "volumeHandle": "pv"},
             },
         }
-        await create(cluster, "/api/v1/persistentvolumes", made)
+        await create(cluster, "/api/v1/persistentvolumes", volume)
         bound = {
             "metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
             "spec": {"volumeName": "pv"},
@@ -288,8 +292,8 @@ async def wait_for_volumes(cluster: VirtualCluster) -> None:
 
 def selected(cluster: VirtualCluster) -> str:
     """The node that the claim was told."""
-    found = cluster.components.cache.store(PersistentVolumeClaim).get(("default", "c"))
-    return found.metadata.annotations.get(SELECTED_NODE, "") if found is not None else ""
+    claim = cluster.program.cache.store(PersistentVolumeClaim).get(("default", "c"))
+    return claim.metadata.annotations.get(SELECTED_NODE, "") if claim is not None else ""
 
 
 async def test_a_claim_whose_node_was_taken_off_is_told_another_at_once() -> None:
@@ -316,7 +320,7 @@ async def test_a_pod_is_not_bound_where_its_new_volume_cannot_be_used() -> None:
         await wait_for_volumes(cluster)
         await until(lambda: selected(cluster) == "n")
         needs = {"key": ZONE, "operator": "In", "values": ["a"]}
-        made = {
+        volume = {
             "metadata": {"name": "pv"},
             "spec": {
                 "capacity": {"storage": "1Gi"},
@@ -337,7 +341,7 @@ async def test_a_pod_is_not_bound_where_its_new_volume_cannot_be_used() -> None:
         await cluster.client.patch(PersistentVolumeClaim, "c", "default", bound)
         await asyncio.sleep(2)
         assert not node_of(cluster, "p")
-        await create(cluster, "/api/v1/persistentvolumes", made)
+        await create(cluster, "/api/v1/persistentvolumes", volume)
         await until(lambda: "didn't match PersistentVolume's" in refused(cluster, "p"), within=15)
         assert (
             'running PreBind plugin "VolumeBinding": binding volumes: pv "pv" node affinity'
@@ -374,7 +378,7 @@ async def test_a_selector_that_nobody_understands_stops_one_pod_and_no_scheduler
 async def test_a_new_scheduler_goes_on_where_the_old_one_stopped() -> None:
     """Who waits, and for whom a node is kept free, is found in the objects."""
     async with virtual_cluster({}) as cluster:
-        pods = cluster.components.cache.store(Pod)
+        pods = cluster.program.cache.store(Pod)
         await add_priority(cluster, "high", 100)
         await add_node(cluster, "n", cpu="4")
         async with scheduling(cluster):
@@ -383,8 +387,8 @@ async def test_a_new_scheduler_goes_on_where_the_old_one_stopped() -> None:
             await add_pod(cluster, "p", cpu="3", priorityClassName="high")
 
             def nominated() -> bool:
-                found = pods.get(("default", "p"))
-                return found is not None and found.status.nominated_node_name == "n"
+                pod = pods.get(("default", "p"))
+                return pod is not None and pod.status.nominated_node_name == "n"
 
             await until(nominated)
         await cluster.client.delete(Pod, "victim", "default", grace_period=0)
@@ -398,9 +402,7 @@ async def test_a_new_scheduler_goes_on_where_the_old_one_stopped() -> None:
 async def scheduling(cluster: VirtualCluster) -> AsyncIterator[None]:
     """A scheduler of its own, for as long as it is needed."""
     loop = asyncio.get_running_loop()
-    components = ComponentGroup(
-        cluster.server.connect, clock=lambda: EPOCH + loop.time(), rng=Random(2)
-    )
+    components = Program(cluster.server.connect, clock=lambda: EPOCH + loop.time(), rng=Random(2))
     components.add("default-scheduler", Scheduler)
     work = asyncio.create_task(components.run())
     try:
@@ -412,7 +414,7 @@ async def scheduling(cluster: VirtualCluster) -> AsyncIterator[None]:
 
 def binds(scheduler: Scheduler, pod: Pod) -> bool:
     """Whether a scheduler knows to which pods a pod belongs."""
-    return str(scheduler.cluster.default_spread.of(pod)) == "app=web"
+    return str(scheduler.cluster.default_spread.selector_of(pod)) == "app=web"
 
 
 async def test_the_selectors_of_all_workloads_bind_their_pods() -> None:
@@ -429,7 +431,7 @@ async def test_the_selectors_of_all_workloads_bind_their_pods() -> None:
     }
     schedulers: list[Scheduler] = []
 
-    def part(context: ComponentContext) -> Scheduler:
+    def part(context: ControllerContext) -> Scheduler:
         schedulers.append(Scheduler(context))
         return schedulers[-1]
 

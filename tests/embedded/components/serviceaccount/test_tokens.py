@@ -10,14 +10,14 @@ from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluste
 
 from zonewise.api.errors import ApiError
 from zonewise.embedded.components.serviceaccount.tokens import (
-    AccountTokens,
     ServiceAccount,
+    TokensController,
     TokenSecret,
 )
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-PARTS = {"tokens-controller": AccountTokens}
+PARTS = {"tokens-controller": TokensController}
 
 
 async def secret(cluster: VirtualCluster, account: str) -> None:
@@ -34,13 +34,13 @@ async def test_a_secret_is_filled_with_a_token_that_works() -> None:
     async with virtual_cluster(PARTS) as cluster:
         await secret(cluster, "default")
         selector = "type=kubernetes.io/service-account-token"
-        secrets = cluster.components.cache.store(TokenSecret, field_selector=selector)
-        await until(lambda: any("token" in one.data for one in secrets))
-        found = secrets.values()[0]
-        assert base64.b64decode(found.data["namespace"]) == b"default"
-        assert b"BEGIN CERTIFICATE" in base64.b64decode(found.data["ca.crt"])
-        assert "kubernetes.io/service-account.uid" in found.metadata.annotations
-        token = base64.b64decode(found.data["token"]).decode()
+        secrets = cluster.program.cache.store(TokenSecret, field_selector=selector)
+        await until(lambda: any("token" in secret.data for secret in secrets))
+        issued = secrets.values()[0]
+        assert base64.b64decode(issued.data["namespace"]) == b"default"
+        assert b"BEGIN CERTIFICATE" in base64.b64decode(issued.data["ca.crt"])
+        assert "kubernetes.io/service-account.uid" in issued.metadata.annotations
+        token = base64.b64decode(issued.data["token"]).decode()
         user = cluster.server.authenticator.authenticate(f"Bearer {token}", None)
         assert user.name == "system:serviceaccount:default:default"
         await cluster.client.delete(TokenSecret, "t", "default")
@@ -63,12 +63,12 @@ async def test_a_secret_goes_with_its_account() -> None:
         await cluster.client.raw("POST", "/api/v1/namespaces/default/serviceaccounts", body=body)
         await secret(cluster, "robot")
         selector = "type=kubernetes.io/service-account-token"
-        secrets = cluster.components.cache.store(TokenSecret, field_selector=selector)
-        await until(lambda: any("token" in one.data for one in secrets))
+        secrets = cluster.program.cache.store(TokenSecret, field_selector=selector)
+        await until(lambda: any("token" in secret.data for secret in secrets))
         await cluster.client.delete(ServiceAccount, "robot", "default")
         await until(lambda: not secrets.values())
         seen: list[TokenSecret | None] = []
         secrets.on_change(lambda _, new: seen.append(new))
         await secret(cluster, "nobody")
         await until(lambda: len(seen) > 1 and not secrets.values())
-        assert all(one is None or not one.data for one in seen)
+        assert all(secret is None or not secret.data for secret in seen)

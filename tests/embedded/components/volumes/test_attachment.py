@@ -14,17 +14,18 @@ from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.storage import VolumeAttachment
-from zonewise.embedded.components.volumes import AttachDetach, Binder
-from zonewise.runtime.controller.components import Component, ComponentContext
+from zonewise.embedded.components.volumes import AttachDetachController, PersistentVolumeController
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.runtime.program.program import Runnable
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-PARTS: Mapping[str, Callable[[ComponentContext], Component]] = {
-    "binder": Binder,
-    "attachdetach": AttachDetach,
+PARTS: Mapping[str, Callable[[ControllerContext], Runnable]] = {
+    "binder": PersistentVolumeController,
+    "attachdetach": AttachDetachController,
 }
 DRIVER = "disks.example.com"
-HELD = "external-attacher/disks-example-com"
+ATTACHER = "external-attacher/disks-example-com"
 
 
 async def post(cluster: VirtualCluster, path: str, body: dict[str, Any]) -> None:
@@ -69,15 +70,15 @@ async def use(cluster: VirtualCluster, name: str, node: str) -> None:
 
 def attached(cluster: VirtualCluster) -> list[str]:
     """The nodes that the volume is attached to, or on its way off."""
-    store = cluster.components.cache.store(VolumeAttachment)
-    return sorted(one.spec.node_name for one in store)
+    store = cluster.program.cache.store(VolumeAttachment)
+    return sorted(attachment.spec.node_name for attachment in store)
 
 
 async def hold(cluster: VirtualCluster) -> None:
     """What an attacher does: it keeps the attachment until the volume is off the node."""
-    (found,) = await cluster.client.list(VolumeAttachment)
-    body = {"metadata": {"finalizers": [HELD]}}
-    await cluster.client.patch(VolumeAttachment, found.metadata.name, None, body)
+    (attachment,) = await cluster.client.list(VolumeAttachment)
+    body = {"metadata": {"finalizers": [ATTACHER]}}
+    await cluster.client.patch(VolumeAttachment, attachment.metadata.name, None, body)
 
 
 async def test_a_volume_is_attached_for_its_first_pod_and_detached_after_its_last() -> None:
@@ -87,9 +88,9 @@ async def test_a_volume_is_attached_for_its_first_pod_and_detached_after_its_las
         await use(cluster, "p", "n1")
         await use(cluster, "q", "n1")
         await until(lambda: attached(cluster) == ["n1"])
-        (made,) = await cluster.client.list(VolumeAttachment)
-        assert made.spec.attacher == DRIVER
-        assert made.spec.source.persistent_volume_name == "v"
+        (attachment,) = await cluster.client.list(VolumeAttachment)
+        assert attachment.spec.attacher == DRIVER
+        assert attachment.spec.source.persistent_volume_name == "v"
         await cluster.client.delete(Pod, "p", "default", grace_period=0)
         await asyncio.sleep(10)
         assert attached(cluster) == ["n1"]

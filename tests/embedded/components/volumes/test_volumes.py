@@ -15,17 +15,22 @@ from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.storage import LEGACY_CLASS, PersistentVolume, PersistentVolumeClaim
 from zonewise.embedded.components.kubelet import Kubelets
-from zonewise.embedded.components.volumes import Binder, Ephemeral, Protection, Provisioner
+from zonewise.embedded.components.volumes import (
+    EphemeralVolumeController,
+    PersistentVolumeController,
+    SimulatedProvisioner,
+    VolumeProtectionController,
+)
 from zonewise.scheduling.volumes import SELECTED_NODE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 PARTS = {
     "kubelet": Kubelets,
-    "persistentvolume-binder": Binder,
-    "provisioner": Provisioner,
-    "protection": Protection,
-    "ephemeral": Ephemeral,
+    "persistentvolume-binder": PersistentVolumeController,
+    "provisioner": SimulatedProvisioner,
+    "protection": VolumeProtectionController,
+    "ephemeral": EphemeralVolumeController,
 }
 ZONE = "topology.kubernetes.io/zone"
 
@@ -67,7 +72,7 @@ async def pod(
     body = {
         "nodeName": node,
         "containers": [{"name": "c", "image": "c"}],
-        "volumes": [{"name": f"v{n}", **one} for n, one in enumerate(volumes)],
+        "volumes": [{"name": f"v{n}", **source} for n, source in enumerate(volumes)],
     }
     await post(
         cluster, "/api/v1/namespaces/default/pods", {"metadata": {"name": name}, "spec": body}
@@ -76,14 +81,14 @@ async def pod(
 
 def phase(cluster: VirtualCluster, name: str = "data") -> str:
     """The phase of a claim."""
-    found = cluster.components.cache.store(PersistentVolumeClaim).get(("default", name))
-    return found.status.phase if found else ""
+    claim = cluster.program.cache.store(PersistentVolumeClaim).get(("default", name))
+    return claim.status.phase if claim else ""
 
 
 def volume_phase(cluster: VirtualCluster, name: str) -> str:
     """The phase of a volume."""
-    found = cluster.components.cache.store(PersistentVolume).get(("", name))
-    return found.status.phase if found else ""
+    volume = cluster.program.cache.store(PersistentVolume).get(("", name))
+    return volume.status.phase if volume else ""
 
 
 async def select(cluster: VirtualCluster, node: str, name: str = "data") -> None:
@@ -120,7 +125,7 @@ async def storage_class(cluster: VirtualCluster, name: str, **marks: str) -> Non
 
 async def test_early_and_late_claims_get_the_same_default_class() -> None:
     """Of default classes of one second the first name counts, also by the beta annotation."""
-    async with virtual_cluster({"persistentvolume-binder": Binder}) as cluster:
+    async with virtual_cluster({"persistentvolume-binder": PersistentVolumeController}) as cluster:
         await claim(cluster, "early")
         await until(lambda: phase(cluster, "early") == "Pending")
         await storage_class(cluster, "a", **{BETA_DEFAULT: "true"})
@@ -141,9 +146,9 @@ async def test_a_claim_may_name_its_class_by_the_annotation_of_old() -> None:
         body = {"metadata": old, "spec": spec()}
         await post(cluster, "/api/v1/namespaces/default/persistentvolumeclaims", body)
         await until(lambda: phase(cluster) == "Bound")
-        found = await cluster.client.get(PersistentVolumeClaim, "data", "default")
-        made = await cluster.client.get(PersistentVolume, found.spec.volume_name)
-        assert (found.spec.storage_class_name, made.spec.storage_class_name) == (None, "fast")
+        claim = await cluster.client.get(PersistentVolumeClaim, "data", "default")
+        volume = await cluster.client.get(PersistentVolume, claim.spec.volume_name)
+        assert (claim.spec.storage_class_name, volume.spec.storage_class_name) == (None, "fast")
 
 
 async def test_a_claim_waits_for_its_node_and_gets_a_volume_in_its_zone() -> None:
@@ -159,9 +164,9 @@ async def test_a_claim_waits_for_its_node_and_gets_a_volume_in_its_zone() -> Non
         await until(lambda: phase(cluster) == "Bound")
         found = await cluster.client.get(PersistentVolumeClaim, "data", "default")
         assert found.status.capacity == {"storage": "1Gi"}
-        made = await cluster.client.get(PersistentVolume, found.spec.volume_name)
-        await until(lambda: volume_phase(cluster, made.metadata.name) == "Bound")
-        affinity = made.spec.node_affinity
+        volume = await cluster.client.get(PersistentVolume, found.spec.volume_name)
+        await until(lambda: volume_phase(cluster, volume.metadata.name) == "Bound")
+        affinity = volume.spec.node_affinity
         assert affinity is not None and affinity.required is not None
         terms = affinity.required.node_selector_terms
         assert terms is not None and terms[0].match_expressions is not None
@@ -179,14 +184,14 @@ async def test_a_deleted_claim_takes_its_volume_along_when_no_pod_uses_it() -> N
         await select(cluster, "n1")
         await until(lambda: phase(cluster) == "Bound")
         await pod(cluster, "p", {"persistentVolumeClaim": {"claimName": "data"}})
-        pods = cluster.components.cache.store(Pod)
-        await until(lambda: any(one.status.phase == "Running" for one in pods))
+        pods = cluster.program.cache.store(Pod)
+        await until(lambda: any(item.status.phase == "Running" for item in pods))
         await cluster.client.delete(PersistentVolumeClaim, "data", "default")
         await asyncio.sleep(10)
         assert phase(cluster) == "Bound"
         await cluster.client.delete(Pod, "p", "default")
         await until(lambda: phase(cluster) == "")
-        volumes = cluster.components.cache.store(PersistentVolume)
+        volumes = cluster.program.cache.store(PersistentVolume)
         await until(lambda: len(volumes) == 0)
 
 
@@ -228,9 +233,9 @@ async def test_a_claim_older_than_the_default_class_gets_it() -> None:
     async with virtual_cluster(parts) as cluster:
         await claim(cluster)
         await until(lambda: phase(cluster) == "Pending")
-        late = Provisioner(cluster.components.context("provisioner"))
+        late = SimulatedProvisioner(cluster.program.context("provisioner"))
         work = asyncio.create_task(late.run())
-        claims = cluster.components.cache.store(PersistentVolumeClaim)
+        claims = cluster.program.cache.store(PersistentVolumeClaim)
         await until(lambda: claims.values()[0].spec.storage_class_name == "standard")
         work.cancel()
 
@@ -254,8 +259,8 @@ async def test_an_ephemeral_volume_lives_and_dies_with_its_pod() -> None:
         await class_there(cluster)
         await pod(cluster, "p", {"ephemeral": {"volumeClaimTemplate": {"spec": spec()}}})
         await until(lambda: phase(cluster, "p-v0") == "Pending")
-        found = await cluster.client.get(PersistentVolumeClaim, "p-v0", "default")
-        assert found.metadata.owner_references[0].kind == "Pod"
+        claim = await cluster.client.get(PersistentVolumeClaim, "p-v0", "default")
+        assert claim.metadata.owner_references[0].kind == "Pod"
         await cluster.client.delete(Pod, "p", "default")
         await until(lambda: phase(cluster, "p-v0") == "")
         with pytest.raises(NotFound):
@@ -276,6 +281,6 @@ async def test_a_class_that_binds_at_once_spreads_over_the_zones() -> None:
         await post(cluster, "/apis/storage.k8s.io/v1/storageclasses", body)
         for number in range(3):
             await claim(cluster, f"data-db-{number}", storageClassName="fast")
-        volumes = cluster.components.cache.store(PersistentVolume)
+        volumes = cluster.program.cache.store(PersistentVolume)
         await until(lambda: len(volumes) == 3)
-        assert len({msgspec.json.encode(one.spec.node_affinity) for one in volumes}) == 3
+        assert len({msgspec.json.encode(volume.spec.node_affinity) for volume in volumes}) == 3

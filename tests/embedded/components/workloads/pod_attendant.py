@@ -11,10 +11,10 @@ import msgspec
 from zonewise.api.errors import Conflict, NotFound
 from zonewise.api.meta import Key
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import ready as is_ready
+from zonewise.api.objects.pod_state import is_pod_ready as is_ready
 from zonewise.api.values import times
-from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.program.context import ControllerContext
 
 NODES = 3
 
@@ -24,7 +24,7 @@ class Attendant:
 
     def __init__(
         self,
-        context: ComponentContext,
+        context: ControllerContext,
         *,
         ready: Callable[[Pod], bool] = lambda pod: not _image(pod).endswith("bad"),
         stopping: float = 0.1,

@@ -16,32 +16,37 @@ from zonewise.api.objects.core import Node
 from zonewise.api.objects.events import Event
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.storage import PersistentVolumeClaim
-from zonewise.embedded.components.disruption.budgets import Budgets
+from zonewise.embedded.components.disruption.budgets import DisruptionController
 from zonewise.embedded.components.kubelet import Kubelets
-from zonewise.embedded.components.nodelifecycle import NodeLifecycle, PodCollector, TaintEviction
+from zonewise.embedded.components.nodelifecycle import (
+    NodeLifecycleController,
+    PodGCController,
+    TaintEvictionController,
+)
 from zonewise.embedded.components.scheduler.scheduler import Scheduler
-from zonewise.embedded.components.volumes import Protection
-from zonewise.embedded.components.workloads.daemonsets.controller import DaemonSets
-from zonewise.embedded.components.workloads.statefulsets.controller import StatefulSets
+from zonewise.embedded.components.volumes import VolumeProtectionController
+from zonewise.embedded.components.workloads.daemonsets.controller import DaemonSetController
+from zonewise.embedded.components.workloads.statefulsets.controller import StatefulSetController
 from zonewise.runtime.client.versions import newer
-from zonewise.runtime.controller.components import Component, ComponentContext
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.runtime.program.program import Runnable
 
 T = TypeVar("T", bound=Object)
-Parts = Mapping[str, Callable[[ComponentContext], Component]]
+Parts = Mapping[str, Callable[[ControllerContext], Runnable]]
 
 
 def parts(removal: Literal["evict", "delete"]) -> Parts:
     """Everybody but who keeps other workloads."""
     return {
         "kubelets": Kubelets,
-        "node-controller": NodeLifecycle,
-        "taint-eviction-controller": TaintEviction,
-        "pod-garbage-collector": PodCollector,
+        "node-controller": NodeLifecycleController,
+        "taint-eviction-controller": TaintEvictionController,
+        "pod-garbage-collector": PodGCController,
         "default-scheduler": Scheduler,
-        "disruption-controller": Budgets,
-        "volume-protection-controller": Protection,
-        "statefulset-controller": lambda context: StatefulSets(context, removal=removal),
-        "daemonset-controller": lambda context: DaemonSets(context, removal=removal),
+        "disruption-controller": DisruptionController,
+        "volume-protection-controller": VolumeProtectionController,
+        "statefulset-controller": lambda context: StatefulSetController(context, removal=removal),
+        "daemonset-controller": lambda context: DaemonSetController(context, removal=removal),
     }
 
 
@@ -50,7 +55,7 @@ class SetCluster:
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self.client = cluster.client
-        self.cache = cache = cluster.components.cache
+        self.cache = cache = cluster.program.cache
         self.nodes = cache.store(Node)
         self.pods = cache.store(Pod)
         self.sets = cache.store(StatefulSet)

@@ -10,9 +10,9 @@ import pytest
 from zonewise.api.codec import encode
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.apps import ReplicaSet
-from zonewise.embedded.components.workloads import templates
-from zonewise.embedded.components.workloads.creation import draft, in_batches
-from zonewise.embedded.components.workloads.pacing import LONGEST, SHORTEST, Pacing
+from zonewise.embedded.components.workloads.creation import draft_pod, run_in_batches
+from zonewise.embedded.components.workloads.deployments import templates
+from zonewise.embedded.components.workloads.pacing import MAX_INTERVAL, MIN_INTERVAL, Pacing
 
 TEMPLATE = msgspec.Raw(
     b'{"metadata":{"labels":{"app":"web"},"annotations":{"a":"b"},"finalizers":["x/y"],'
@@ -23,8 +23,8 @@ OWNER = ReplicaSet(metadata=ObjectMeta(name="web", namespace="shop", uid="u"))
 
 def test_a_pod_has_all_of_its_template() -> None:
     """Members nobody here knows are kept; name and namespace are the owner's business."""
-    made = msgspec.json.decode(encode(draft(TEMPLATE, OWNER)))
-    assert made == {
+    drafted = msgspec.json.decode(encode(draft_pod(TEMPLATE, OWNER)))
+    assert drafted == {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -51,7 +51,7 @@ def test_a_pod_has_all_of_its_template() -> None:
 def test_a_pod_may_have_a_name_and_more() -> None:
     """What a workload adds comes on top of the template, and a spec in its place."""
     spec = msgspec.Raw(b'{"hostname":"web-0"}')
-    pod = draft(
+    pod = draft_pod(
         TEMPLATE, OWNER, name="web-0", labels={"app": "x", "n": "0"}, finalizers=["z"], spec=spec
     )
     assert (pod.metadata.name, pod.metadata.generate_name) == ("web-0", "")
@@ -77,26 +77,26 @@ async def test_batches_grow_while_all_goes_well() -> None:
         for _ in range(3):
             await asyncio.sleep(0)
 
-    assert await in_batches(range(10), work) == [n * 2 for n in range(10)]
+    assert await run_in_batches(range(10), work) == [n * 2 for n in range(10)]
     assert sizes == [1, 1, 2, 1, 2, 3, 4, 1, 2, 3]
 
 
 @pytest.mark.asyncio
 async def test_the_first_bad_batch_is_the_last() -> None:
     """A quota that is used up is asked as often as the batch was large, not once per pod."""
-    asked = 0
+    attempts = 0
 
     async def work(number: int) -> int:
-        nonlocal asked
-        asked += 1
+        nonlocal attempts
+        attempts += 1
         if number >= 5:
             raise ValueError(number)
         return number
 
-    results = await in_batches(range(500), work)
-    assert asked == len(results) == 7
+    results = await run_in_batches(range(500), work)
+    assert attempts == len(results) == 7
     assert results[:5] == [0, 1, 2, 3, 4]
-    assert all(isinstance(one, ValueError) for one in results[5:])
+    assert all(isinstance(outcome, ValueError) for outcome in results[5:])
 
 
 def test_templates_are_the_same_in_any_order_and_without_their_hash() -> None:
@@ -105,22 +105,29 @@ def test_templates_are_the_same_in_any_order_and_without_their_hash() -> None:
         b'{"spec":{"containers":[{"secret":{"unknown":[1,null]},"name":"main"}]},"metadata":'
         b'{"name":"no","finalizers":["x/y"],"labels":{"app":"web"},"annotations":{"a":"b"}}}'
     )
-    marked = templates.labeled(TEMPLATE, "12345")
-    assert templates.same(TEMPLATE, other)
-    assert templates.same(TEMPLATE, marked)
+    marked = templates.add_hash_label(TEMPLATE, "12345")
+    assert templates.equal_ignoring_hash(TEMPLATE, other)
+    assert templates.equal_ignoring_hash(TEMPLATE, marked)
     assert b'"pod-template-hash":"12345"' in bytes(marked)
-    assert not templates.same(TEMPLATE, msgspec.Raw(b'{"spec":{}}'))
+    assert not templates.equal_ignoring_hash(TEMPLATE, msgspec.Raw(b'{"spec":{}}'))
     bare = msgspec.Raw(b'{"metadata":{"creationTimestamp":null},"spec":{}}')
-    assert templates.same(bare, templates.labeled(bare, "1"))
+    assert templates.equal_ignoring_hash(bare, templates.add_hash_label(bare, "1"))
 
 
 def test_hashes_differ_by_template_and_collision() -> None:
     """Equal templates have equal hashes; a collision leads to another one."""
-    one = templates.hashed(TEMPLATE, None)
-    assert one == templates.hashed(templates.labeled(TEMPLATE, "x"), None)
-    assert one.isalnum() and len(one) <= 10
+    digest = templates.hash_template(TEMPLATE, None)
+    assert digest == templates.hash_template(templates.add_hash_label(TEMPLATE, "x"), None)
+    assert digest.isalnum() and len(digest) <= 10
     assert (
-        len({one, templates.hashed(TEMPLATE, 1), templates.hashed(msgspec.Raw(b"{}"), None)}) == 3
+        len(
+            {
+                digest,
+                templates.hash_template(TEMPLATE, 1),
+                templates.hash_template(msgspec.Raw(b"{}"), None),
+            }
+        )
+        == 3
     )
 
 
@@ -129,8 +136,8 @@ def test_large_workloads_rest_longer() -> None:
     now = 100.0
     pacing: Pacing[str] = Pacing(lambda: now)
     assert pacing.wait("a") <= 0
-    for pods, rest in ((0, SHORTEST), (100_000, LONGEST)):
-        pacing.passed("a", pods)
+    for pods, rest in ((0, MIN_INTERVAL), (100_000, MAX_INTERVAL)):
+        pacing.synced("a", pods)
         assert pacing.wait("a") == pytest.approx(rest)
     pacing.forget("a")
     assert pacing.wait("a") <= 0

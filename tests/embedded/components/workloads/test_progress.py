@@ -17,16 +17,17 @@ from zonewise.api.meta import Object, ObjectMeta
 from zonewise.api.objects.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import active
-from zonewise.embedded.components.workloads.daemonsets.controller import DaemonSets
-from zonewise.embedded.components.workloads.deployments.controller import Deployments
-from zonewise.embedded.components.workloads.jobs.controller import Jobs
-from zonewise.embedded.components.workloads.jobs.views import Job
-from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSets
-from zonewise.embedded.components.workloads.statefulsets.controller import StatefulSets
-from zonewise.runtime.controller.components import Component, ComponentContext
+from zonewise.api.objects.pod_state import is_pod_active
+from zonewise.embedded.components.workloads.daemonsets.controller import DaemonSetController
+from zonewise.embedded.components.workloads.deployments.controller import DeploymentController
+from zonewise.embedded.components.workloads.jobs.controller import JobController
+from zonewise.embedded.components.workloads.jobs.objects import Job
+from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSetController
+from zonewise.embedded.components.workloads.statefulsets.controller import StatefulSetController
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.runtime.program.program import Runnable
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime, pytest.mark.slow]
 
 LABELS = {"app": "web"}
 TEMPLATE = {
@@ -43,7 +44,7 @@ class Kind:
     """A kind of workload, who keeps it, a large one, and how many pods its status tells."""
 
     cls: type[Object]
-    keeper: Callable[[ComponentContext], Component]
+    keeper: Callable[[ControllerContext], Runnable]
     spec: dict[str, Any]
     told: Callable[[Any], int]
     burst: int
@@ -53,7 +54,7 @@ class Kind:
 KINDS = {
     "replicaset": Kind(
         ReplicaSet,
-        ReplicaSets,
+        ReplicaSetController,
         {"replicas": 1300, "selector": {"matchLabels": LABELS}, "template": TEMPLATE},
         lambda status: int(status.replicas),
         500,
@@ -61,7 +62,7 @@ KINDS = {
     ),
     "statefulset": Kind(
         StatefulSet,
-        StatefulSets,
+        StatefulSetController,
         {
             "replicas": 1300,
             "serviceName": "web",
@@ -75,7 +76,7 @@ KINDS = {
     ),
     "daemonset": Kind(
         DaemonSet,
-        DaemonSets,
+        DaemonSetController,
         {"selector": {"matchLabels": LABELS}, "template": TEMPLATE},
         lambda status: int(status.current_number_scheduled),
         250,
@@ -83,7 +84,7 @@ KINDS = {
     ),
     "job": Kind(
         Job,
-        Jobs,
+        JobController,
         {
             "parallelism": 1300,
             "completions": 1300,
@@ -108,12 +109,12 @@ class Lag:
         self.most = 0
         self._told = told
         self._here: set[str] = set()
-        cluster.components.cache.store(Pod).on_change(self._changed)
+        cluster.program.cache.store(Pod).on_change(self._changed)
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
         del old
         if new is not None:
-            (self._here.add if active(new) else self._here.discard)(new.metadata.uid)
+            (self._here.add if is_pod_active(new) else self._here.discard)(new.metadata.uid)
         self.most = max(self.most, abs(len(self._here) - self._told()))
 
 
@@ -122,7 +123,7 @@ async def test_a_large_workload_tells_how_far_it_is(name: str) -> None:
     """At no moment is the status more than two bursts behind the pods, up and down."""
     kind = KINDS[name]
     async with virtual_cluster({"keeper": kind.keeper}) as cluster:
-        store = cluster.components.cache.store(kind.cls)
+        store = cluster.program.cache.store(kind.cls)
 
         def told() -> int:
             there: Any = store.get(("default", "web"))
@@ -145,13 +146,13 @@ async def test_a_large_workload_tells_how_far_it_is(name: str) -> None:
 
 async def test_a_large_deployment_tells_how_far_it_is() -> None:
     """A Deployment sums its ReplicaSets, so it tells what they do."""
-    parts: dict[str, Callable[[ComponentContext], Component]] = {
-        "deployment-controller": Deployments,
-        "replicaset-controller": ReplicaSets,
+    parts: dict[str, Callable[[ControllerContext], Runnable]] = {
+        "deployment-controller": DeploymentController,
+        "replicaset-controller": ReplicaSetController,
         "nodes": Attendant,
     }
     async with virtual_cluster(parts) as cluster:
-        store = cluster.components.cache.store(Deployment)
+        store = cluster.program.cache.store(Deployment)
         numbers: list[int] = []
         store.on_change(lambda _, new: numbers.append(0 if new is None else new.status.replicas))
         await cluster.client.create(deployment(replicas=1600))

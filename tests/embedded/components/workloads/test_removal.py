@@ -79,20 +79,20 @@ def names(pods: tuple[Pod, ...]) -> list[str]:
 async def test_unready_pods_are_deleted_as_they_were_seen() -> None:
     """No budget is asked about a pod that serves nobody; one that changed is left alone."""
     server = Server()
-    taken = await removal(server, Clock()).take("w", [pod("a", ready=False), pod("b")], 2)
+    taken = await removal(server, Clock()).remove("w", [pod("a", ready=False), pod("b")], 2)
     assert sorted(server.asked) == [("delete", "a"), ("evict", "b")]
     assert server.bodies[0]["preconditions"] == {"uid": "a", "resourceVersion": "7"}
     assert names(taken.granted) == ["a", "b"]
     server = Server(lambda name: refused(code=409))
-    taken = await removal(server, Clock()).take("w", [pod("a", ready=False)], 1)
+    taken = await removal(server, Clock()).remove("w", [pod("a", ready=False)], 1)
     assert taken.granted == ()
-    assert taken.again is not None
+    assert taken.retry_after is not None
 
 
 async def test_delete_asks_no_budget() -> None:
     """With ``delete`` nothing is evicted, as on a plain cluster."""
     server = Server()
-    taken = await removal(server, Clock(), "delete").take("w", [pod("a"), pod("b")], 1)
+    taken = await removal(server, Clock(), "delete").remove("w", [pod("a"), pod("b")], 1)
     assert server.asked == [("delete", "a")]
     assert names(taken.granted) == ["a"]
 
@@ -100,7 +100,7 @@ async def test_delete_asks_no_budget() -> None:
 async def test_what_is_gone_counts_as_granted() -> None:
     """Somebody else was quicker."""
     server = Server(lambda name: refused(code=404))
-    taken = await removal(server, Clock()).take("w", [pod("a"), pod("b", ready=False)], 2)
+    taken = await removal(server, Clock()).remove("w", [pod("a"), pod("b", ready=False)], 2)
     assert names(taken.granted) == ["b", "a"]
 
 
@@ -109,14 +109,14 @@ async def test_a_refusal_ends_the_round_and_begins_a_rest() -> None:
     clock, server = Clock(), Server(refused)
     hands = removal(server, clock)
     pods = [pod(name) for name in "abcd"]
-    taken = await hands.take("w", pods, 4)
-    assert (taken.granted, len(taken.refused), taken.again) == ((), 1, 1.0)
+    taken = await hands.remove("w", pods, 4)
+    assert (taken.granted, len(taken.refused), taken.retry_after) == ((), 1, 1.0)
     clock.now += 0.5
-    assert (await hands.take("w", pods, 4)).again == 0.5
+    assert (await hands.remove("w", pods, 4)).retry_after == 0.5
     assert len(server.asked) == 1
     clock.now += 0.5
-    assert (await hands.take("w", pods, 4)).again == 2.0
-    assert (await hands.take("other", pods, 4)).again == 1.0
+    assert (await hands.remove("w", pods, 4)).retry_after == 2.0
+    assert (await hands.remove("other", pods, 4)).retry_after == 1.0
 
 
 async def test_a_refusal_says_why() -> None:
@@ -124,8 +124,8 @@ async def test_a_refusal_says_why() -> None:
     cause = StatusCause(reason="DisruptionBudget", message="The disruption budget web needs 2.")
     status = Status(code=429, message="Cannot evict pod.", details=StatusDetails(causes=(cause,)))
     server = Server(lambda name: TooManyRequests(status))
-    (refusal,) = (await removal(server, Clock()).take("w", [pod("a")], 1)).refused
-    assert refusal.why == "Cannot evict pod. The disruption budget web needs 2."
+    (refusal,) = (await removal(server, Clock()).remove("w", [pod("a")], 1)).refused
+    assert refusal.message == "Cannot evict pod. The disruption budget web needs 2."
 
 
 async def test_each_time_another_pod_is_asked_for() -> None:
@@ -134,8 +134,8 @@ async def test_each_time_another_pod_is_asked_for() -> None:
     hands = removal(server, clock)
     pods = [pod(name) for name in "abc"]
     for _ in range(7):
-        taken = await hands.take("w", pods, 1)
-        clock.now += taken.again or 0.0
+        taken = await hands.remove("w", pods, 1)
+        clock.now += taken.retry_after or 0.0
     assert [name for _, name in server.asked] == list("abcabca")
 
 
@@ -145,18 +145,18 @@ async def test_a_grant_ends_the_rest() -> None:
     server = Server(lambda name: refused() if name in "ac" else None)
     hands = removal(server, clock)
     pods = [pod(name) for name in "abcd"]
-    taken = await hands.take("w", pods, 2)
+    taken = await hands.remove("w", pods, 2)
     assert names(taken.granted) == []
     clock.now += 1.0
-    taken = await hands.take("w", pods, 2)
+    taken = await hands.remove("w", pods, 2)
     assert names(taken.granted) == ["b"]
-    assert taken.again == 1.0
+    assert taken.retry_after == 1.0
 
 
 async def test_the_server_may_ask_for_a_longer_rest() -> None:
     """Retry-After is a lower bound."""
     server = Server(lambda name: refused(after=10.0))
-    assert (await removal(server, Clock()).take("w", [pod("a")], 1)).again == 10.0
+    assert (await removal(server, Clock()).remove("w", [pod("a")], 1)).retry_after == 10.0
 
 
 async def test_an_hour_of_refusals_costs_few_requests() -> None:
@@ -166,7 +166,7 @@ async def test_an_hour_of_refusals_costs_few_requests() -> None:
     pods = [pod(f"p{n}") for n in range(50)]
     end = clock.now + 3600.0
     while clock.now < end:
-        await hands.take("w", pods, 25)
+        await hands.remove("w", pods, 25)
         clock.now += 0.5
     assert len(server.asked) < 100
 
@@ -175,11 +175,11 @@ async def test_news_about_a_budget_end_the_rest() -> None:
     """Who rests may ask at once; who does not rest is not told."""
     clock, server = Clock(), Server(refused)
     hands = removal(server, clock)
-    assert not hands.reconsider("w")
-    await hands.take("w", [pod("a")], 1)
-    assert hands.resting() == ("w",)
-    assert hands.reconsider("w")
-    await hands.take("w", [pod("a")], 1)
+    assert not hands.end_pause("w")
+    await hands.remove("w", [pod("a")], 1)
+    assert hands.paused() == ("w",)
+    assert hands.end_pause("w")
+    await hands.remove("w", [pod("a")], 1)
     assert len(server.asked) == 2
     hands.forget("w")
-    assert hands.resting() == ()
+    assert hands.paused() == ()

@@ -27,7 +27,7 @@ def revision(name: str, number: int, data: bytes) -> ControllerRevision:
 
 def test_a_patch_is_written_as_kubernetes_writes_it() -> None:
     """Members are sorted, and what HTML cares about is escaped: equal bytes give equal names."""
-    assert revisions.patch_of(msgspec.json.encode(TEMPLATE)) == (
+    assert revisions.make_patch(msgspec.json.encode(TEMPLATE)) == (
         b'{"spec":{"template":{"$patch":"replace","metadata":{"annotations":{"note":'
         b'"a \\u003c b \\u0026 c"},"labels":{"app":"web"}},'
         b'"spec":{"containers":[{"image":"app:1","name":"main"}]}}}}'
@@ -37,7 +37,7 @@ def test_a_patch_is_written_as_kubernetes_writes_it() -> None:
 def test_a_template_survives_its_revision() -> None:
     """What a revision brings back is the template it was made from."""
     text = msgspec.json.encode(TEMPLATE)
-    assert msgspec.json.decode(revisions.template_of(revisions.patch_of(text))) == TEMPLATE
+    assert msgspec.json.decode(revisions.template_of(revisions.make_patch(text))) == TEMPLATE
 
 
 @pytest.mark.parametrize(
@@ -46,36 +46,36 @@ def test_a_template_survives_its_revision() -> None:
 )
 def test_names_are_hashed(data: bytes, collisions: int | None, expected: str) -> None:
     """The hash is FNV-1 of the data and the count, in letters that spell no words."""
-    assert revisions.digest(data, collisions) == expected
+    assert revisions.compute_hash(data, collisions) == expected
 
 
 def test_the_newest_equal_revision_is_chosen_and_gets_the_next_number() -> None:
     """The last revision is kept as it is; an older one moves to the end; else a new one comes."""
-    one, two = revision("a", 1, b'{"x":1}'), revision("b", 2, b'{"x":2}')
-    assert revisions.choose([], b'{"x":1}') == (None, 1)
-    assert revisions.choose([one, two], b'{"x":2}') == (two, 2)
-    assert revisions.choose([one, two], b'{"x":1}') == (one, 3)
-    assert revisions.choose([one, two], b'{"x":3}') == (None, 3)
+    older, two = revision("a", 1, b'{"x":1}'), revision("b", 2, b'{"x":2}')
+    assert revisions.find_revision([], b'{"x":1}') == (None, 1)
+    assert revisions.find_revision([older, two], b'{"x":2}') == (two, 2)
+    assert revisions.find_revision([older, two], b'{"x":1}') == (older, 3)
+    assert revisions.find_revision([older, two], b'{"x":3}') == (None, 3)
 
 
 def test_data_is_compared_by_what_it_says() -> None:
     """A store may order members anew; that changes nothing."""
     there = revision("a", 1, b'{ "y": 2, "x": "<" }')
-    assert revisions.choose([there], b'{"x":"\\u003c","y":2}') == (there, 1)
+    assert revisions.find_revision([there], b'{"x":"\\u003c","y":2}') == (there, 1)
 
 
 def test_history_is_ordered_by_number_then_age() -> None:
     """Equal numbers are told apart by creation and name."""
     several = [revision("b", 1, b"{}"), revision("a", 1, b"{}"), revision("c", 0, b"{}")]
-    assert [one.metadata.name for one in revisions.ordered(several)] == ["c", "a", "b"]
+    assert [item.metadata.name for item in revisions.sort_revisions(several)] == ["c", "a", "b"]
 
 
 def test_the_oldest_unused_revisions_are_forgotten() -> None:
     """Revisions in use stay and do not count."""
     several = [revision(name, number, b"{}") for number, name in enumerate("abcd")]
-    gone = revisions.surplus(several, lambda one: one.metadata.name == "a", keep=1)
-    assert [one.metadata.name for one in gone] == ["b", "c"]
-    assert revisions.surplus(several, lambda _: False, keep=9) == []
+    gone = revisions.select_surplus(several, lambda item: item.metadata.name == "a", keep=1)
+    assert [item.metadata.name for item in gone] == ["b", "c"]
+    assert revisions.select_surplus(several, lambda _: False, keep=9) == []
 
 
 @pytest.mark.asyncio
@@ -87,13 +87,13 @@ async def test_a_collision_is_counted_and_a_repetition_is_not() -> None:
         owner = DaemonSet(metadata=ObjectMeta(name="agent", namespace="default", uid="u"))
 
         async def record(data: bytes, collisions: int | None) -> tuple[str, int | None]:
-            made, count = await revisions.record(
+            created, count = await revisions.create_revision(
                 client, owner, data, 1, labels={}, hash_label="hash", collisions=collisions
             )
-            return made.metadata.name, count
+            return created.metadata.name, count
 
         first = await record(DATA, None)
-        assert first == ("agent-" + revisions.digest(DATA, None), None)
+        assert first == ("agent-" + revisions.compute_hash(DATA, None), None)
         assert await record(DATA, None) == first
         await client.delete(ControllerRevision, first[0], "default")
         other = ControllerRevision(
@@ -102,4 +102,4 @@ async def test_a_collision_is_counted_and_a_repetition_is_not() -> None:
             revision=7,
         )
         await client.create(other)
-        assert await record(DATA, None) == ("agent-" + revisions.digest(DATA, 1), 1)
+        assert await record(DATA, None) == ("agent-" + revisions.compute_hash(DATA, 1), 1)

@@ -11,15 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.embedded.machinery.cel import (
-    CompileError,
-    EvaluationError,
-    OutOfBudget,
-    compile_expression,
-)
-from zonewise.embedded.machinery.cel.kinds import DYN, INT, STRING, CelKind, escaped, list_of
-from zonewise.embedded.machinery.cel.syntax import DEPTH_LIMIT, TEXT_LIMIT
-from zonewise.embedded.machinery.cel.values import Duration, Timestamp
+from zonewise.embedded.machinery.cel.compiler import compile_expression
+from zonewise.embedded.machinery.cel.evaluation import OutOfBudget
+from zonewise.embedded.machinery.cel.kinds import DYN, INT, STRING, CelKind, escape_name, list_of
+from zonewise.embedded.machinery.cel.syntax import DEPTH_LIMIT, TEXT_LIMIT, CompileError
+from zonewise.embedded.machinery.cel.values import Duration, EvaluationError, Timestamp
 
 VARIABLES: dict[str, CelKind] = {"x": DYN, "n": INT, "s": STRING, "l": list_of(INT)}
 
@@ -138,7 +134,7 @@ def test_an_error_counts_only_where_nothing_decides() -> None:
 )
 def test_property_names_are_escaped(name: str, written: str | None) -> None:
     """A property that is no identifier is written as one, or cannot be spoken of."""
-    assert escaped(name) == written
+    assert escape_name(name) == written
 
 
 @given(st.integers(-(2**62), 2**62))

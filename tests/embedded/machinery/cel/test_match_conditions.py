@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from zonewise.embedded.machinery.cel import CompileError
 from zonewise.embedded.machinery.cel.match_conditions import (
     ConditionFailed,
-    condition_of,
-    conditions_of,
+    compile_condition,
+    compile_conditions,
 )
+from zonewise.embedded.machinery.cel.syntax import CompileError
 
 REQUEST = {
     "operation": "UPDATE",
@@ -22,7 +22,7 @@ POD = {"metadata": {"labels": {"a": "b"}}}
 
 def hold(*expressions: str) -> bool:
     entries = [{"name": f"c{n}", "expression": text} for n, text in enumerate(expressions)]
-    return conditions_of(entries).hold(request=REQUEST, object=POD, old_object=None)
+    return compile_conditions(entries).evaluate(request=REQUEST, object=POD, old_object=None)
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_what_cannot_be_told_is_an_error() -> None:
 def test_what_is_no_condition_is_refused_in_words(expression: str, why: str) -> None:
     """An expression that could never decide, or uses what we do not offer, is not compiled."""
     with pytest.raises(CompileError, match=why):
-        condition_of(expression)
+        compile_condition(expression)

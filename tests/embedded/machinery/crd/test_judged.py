@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.kubernetes.judgements import load, schema_of, sorted_by_case
 
-from zonewise.embedded.machinery.crd.custom import prepared, resource_faults
-from zonewise.embedded.machinery.crd.schema_errors import schema_faults
-from zonewise.embedded.machinery.crd.structural import type_of
+from zonewise.embedded.machinery.crd.custom_resource import prepare, validate_custom_resource
+from zonewise.embedded.machinery.crd.schema_validation import validate_schema
+from zonewise.embedded.machinery.crd.structural import compile_schema
 
 AT = "spec.validation.openAPIV3Schema"
 
@@ -26,15 +26,16 @@ def cases(name: str) -> list[Any]:
 
 def verdict(case: dict[str, Any]) -> dict[str, Any]:
     schema = schema_of([case])
-    found = [(fault.reason, fault.field) for fault in schema_faults(schema, AT)]
+    found = [(fault.reason, fault.field) for fault in validate_schema(schema, AT)]
     refused = sorted_by_case(found, f"{AT}.properties[spec].properties", 1)[0]
     if refused or "value" not in case:
         return {"definition": refused}
-    kind = type_of(schema)
+    kind = compile_schema(schema)
     value = {"apiVersion": "x/v1", "kind": "Thing", "spec": {"p0": case["value"]}}
     before = copy.deepcopy(value)
     found = [
-        (fault.reason, fault.field) for fault in resource_faults(kind, prepared(kind, value).value)
+        (fault.reason, fault.field)
+        for fault in validate_custom_resource(kind, prepare(kind, value).value)
     ]
     assert value == before, "preparing must not change its input"
     return {"object": sorted_by_case(found, "spec", 1)[0]}

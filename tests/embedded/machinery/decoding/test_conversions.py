@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 import pytest
+from tests.embedded.machinery.decoding.autoscalers import BEHAVIOR, CPU, METRICS, TARGET, resource
 
-from zonewise.embedded.machinery.decoding.conversions import WAYS
+from zonewise.embedded.machinery.decoding.conversions import STORAGE_CONVERSIONS
 
-EVENTS = WAYS["events.k8s.io", "v1", "events"]
-SCALERS = WAYS["autoscaling", "v1", "horizontalpodautoscalers"]
-TARGET = {"kind": "Deployment", "name": "a", "apiVersion": "apps/v1"}
+EVENTS = STORAGE_CONVERSIONS["events.k8s.io", "v1", "events"]
+SCALERS = STORAGE_CONVERSIONS["autoscaling", "v1", "horizontalpodautoscalers"]
 
 
 def scaler(metrics: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -22,59 +22,6 @@ def scaler(metrics: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         "spec": {"minReplicas": 1, "maxReplicas": 2, "scaleTargetRef": TARGET, "metrics": metrics},
         "status": {"desiredReplicas": 0, "currentMetrics": None},
     } | more
-
-
-def resource(name: str, **target: Any) -> dict[str, Any]:
-    """A metric of a resource."""
-    return {"type": "Resource", "resource": {"name": name, "target": target}}
-
-
-CPU = resource("cpu", type="Utilization", averageUtilization=5)
-METRICS = [
-    resource("memory", type="Utilization", averageUtilization=7),
-    resource("cpu", type="AverageValue", averageValue="5"),
-    {
-        "type": "ContainerResource",
-        "containerResource": {
-            "name": "cpu",
-            "container": "a",
-            "target": {"type": "AverageValue", "averageValue": "5"},
-        },
-    },
-    {
-        "type": "Pods",
-        "pods": {
-            "metric": {"name": "m", "selector": {"matchLabels": {"a": "b"}}},
-            "target": {"type": "AverageValue", "averageValue": "100m"},
-        },
-    },
-    {
-        "type": "Object",
-        "object": {
-            "describedObject": {"kind": "Service", "name": "a", "apiVersion": "v1"},
-            "metric": {"name": "m"},
-            "target": {"type": "Value", "value": "5"},
-        },
-    },
-    {
-        "type": "External",
-        "external": {
-            "metric": {"name": "m", "selector": {"matchLabels": {"a": "b"}}},
-            "target": {"type": "AverageValue", "averageValue": "5"},
-        },
-    },
-]
-BEHAVIOR = {
-    "scaleUp": {
-        "stabilizationWindowSeconds": 3,
-        "selectPolicy": "Max",
-        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}],
-    },
-    "scaleDown": {
-        "selectPolicy": "Max",
-        "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
-    },
-}
 
 
 def test_an_event_has_two_sets_of_names() -> None:
@@ -90,9 +37,9 @@ def test_an_event_has_two_sets_of_names() -> None:
         "reportingComponent": "",
         "reportingInstance": "",
     }
-    shown = copy.deepcopy(event)
-    EVENTS.from_storage(shown)
-    assert shown == {
+    converted = copy.deepcopy(event)
+    EVENTS.from_storage(converted)
+    assert converted == {
         "regarding": {"kind": "Pod"},
         "note": "m",
         "deprecatedSource": {"component": "c"},
@@ -101,23 +48,23 @@ def test_an_event_has_two_sets_of_names() -> None:
         "deprecatedLastTimestamp": None,
         "eventTime": None,
     }
-    EVENTS.to_storage(shown)
-    assert shown == event
+    EVENTS.to_storage(converted)
+    assert converted == event
 
 
 def test_v1_has_one_target_and_annotations_for_the_rest() -> None:
     """The CPU target is a field; other metrics and the behaviour are kept as JSON."""
-    shown = scaler([*METRICS[:1], CPU, *METRICS[1:]])
-    shown["spec"]["behavior"] = BEHAVIOR
-    SCALERS.from_storage(shown)
-    annotations = shown["metadata"]["annotations"]
-    assert shown["spec"] == {
+    converted = scaler([*METRICS[:1], CPU, *METRICS[1:]])
+    converted["spec"]["behavior"] = BEHAVIOR
+    SCALERS.from_storage(converted)
+    annotations = converted["metadata"]["annotations"]
+    assert converted["spec"] == {
         "minReplicas": 1,
         "maxReplicas": 2,
         "scaleTargetRef": TARGET,
         "targetCPUUtilizationPercentage": 5,
     }
-    assert shown["status"] == {"currentReplicas": 0, "desiredReplicas": 0}
+    assert converted["status"] == {"currentReplicas": 0, "desiredReplicas": 0}
     metrics = json.loads(annotations["autoscaling.alpha.kubernetes.io/metrics"])
     assert metrics[0] == {
         "type": "Resource",
@@ -144,17 +91,19 @@ def test_an_autoscaler_survives_the_way_there_and_back(metrics: list[dict[str, A
     stored = scaler(copy.deepcopy(metrics))
     stored["spec"]["behavior"] = copy.deepcopy(BEHAVIOR)
     stored["status"]["conditions"] = [{"type": "AbleToScale", "status": "True"}]
-    shown = copy.deepcopy(stored)
-    SCALERS.from_storage(shown)
-    SCALERS.to_storage(shown)
-    assert shown == stored
+    converted = copy.deepcopy(stored)
+    SCALERS.from_storage(converted)
+    SCALERS.to_storage(converted)
+    assert converted == stored
 
 
 def test_a_v1_autoscaler_without_a_target_aims_at_80_percent() -> None:
     """v2 always has a metric."""
-    made: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"maxReplicas": 2}}
-    SCALERS.to_storage(made)
-    assert made["spec"]["metrics"] == [resource("cpu", type="Utilization", averageUtilization=80)]
+    scaler_v1: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"maxReplicas": 2}}
+    SCALERS.to_storage(scaler_v1)
+    assert scaler_v1["spec"]["metrics"] == [
+        resource("cpu", type="Utilization", averageUtilization=80)
+    ]
 
 
 def test_current_cpu_is_a_field_of_its_own() -> None:
@@ -171,10 +120,10 @@ def test_current_cpu_is_a_field_of_its_own() -> None:
 @pytest.mark.parametrize("text", ["", "x", "{}", "[1]", "null", "[" * 5000])
 def test_annotations_that_cannot_be_read_say_nothing(text: str) -> None:
     """People write annotations: nonsense in one is no metric, and no failure."""
-    made: dict[str, Any] = {
+    scaler_v1: dict[str, Any] = {
         "metadata": {"annotations": {"autoscaling.alpha.kubernetes.io/metrics": text, "a": "b"}},
         "spec": {"targetCPUUtilizationPercentage": 5},
     }
-    SCALERS.to_storage(made)
-    assert made["spec"]["metrics"] == [CPU]
-    assert made["metadata"]["annotations"] == {"a": "b"}
+    SCALERS.to_storage(scaler_v1)
+    assert scaler_v1["spec"]["metrics"] == [CPU]
+    assert scaler_v1["metadata"]["annotations"] == {"a": "b"}

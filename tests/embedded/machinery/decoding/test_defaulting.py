@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from tools.tables.defaults import BY_HAND, STATUS, without_server_fields
 
-from zonewise.embedded.machinery.decoding.default_rules import RULES
+from zonewise.embedded.machinery.decoding.decoder import decode_value
+from zonewise.embedded.machinery.decoding.default_rules import RULES, pull_policy
 from zonewise.embedded.machinery.decoding.defaulting import complete
-from zonewise.embedded.machinery.decoding.images import pull_policy
-from zonewise.embedded.machinery.decoding.validation import accept
 from zonewise.embedded.machinery.schema.definitions import Definitions, defaults_table
 
 DEFINITIONS = Definitions()
@@ -25,8 +24,8 @@ ANSWERS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("answers.jso
 
 def completed(definition: str, value: dict[str, Any]) -> dict[str, Any]:
     """An object with everything a server would add by itself."""
-    kind = DEFINITIONS.type(definition)
-    return complete(kind, accept(kind, copy.deepcopy(value)).value)
+    kind = DEFINITIONS.schema(definition)
+    return complete(kind, decode_value(kind, copy.deepcopy(value)).value)
 
 
 def name_of(answer: dict[str, Any]) -> str:
@@ -37,7 +36,7 @@ def name_of(answer: dict[str, Any]) -> str:
 @pytest.mark.parametrize("answer", ANSWERS, ids=name_of)
 def test_makes_of_a_sample_what_a_real_server_makes_of_it(answer: dict[str, Any]) -> None:
     """A sample with our defaults equals the real server's answer, less what admission sets."""
-    kind = DEFINITIONS.type(answer["type"])
+    kind = DEFINITIONS.schema(answer["type"])
     ours = completed(answer["type"], answer["sent"])
     if answer["type"] not in STATUS:
         ours.pop("status", None)
@@ -95,8 +94,8 @@ def test_empty_status_is_printed_as_go_prints_it() -> None:
 def test_a_load_balancer_address_is_virtual_unless_it_says_otherwise() -> None:
     """The ipMode of an ingress with an address is VIP, only for Services of type LoadBalancer."""
     status = {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}, {"hostname": "a"}]}}
-    made = completed(CORE + "Service", {"spec": {"type": "LoadBalancer"}, "status": status})
-    assert made["status"]["loadBalancer"]["ingress"] == [
+    service = completed(CORE + "Service", {"spec": {"type": "LoadBalancer"}, "status": status})
+    assert service["status"]["loadBalancer"]["ingress"] == [
         {"ip": "1.2.3.4", "ipMode": "VIP"},
         {"hostname": "a"},
     ]
@@ -105,8 +104,8 @@ def test_a_load_balancer_address_is_virtual_unless_it_says_otherwise() -> None:
 
 def test_allocatable_is_capacity_unless_a_node_says_otherwise() -> None:
     """A node that reports only its capacity can allocate all of it."""
-    made = completed(CORE + "Node", {"status": {"capacity": {"cpu": "1"}}})
-    assert made["status"]["allocatable"] == {"cpu": "1"}
+    node = completed(CORE + "Node", {"status": {"capacity": {"cpu": "1"}}})
+    assert node["status"]["allocatable"] == {"cpu": "1"}
     both = {"capacity": {"cpu": "1"}, "allocatable": {"cpu": "0.5"}}
     assert completed(CORE + "Node", {"status": both})["status"]["allocatable"] == {"cpu": "500m"}
 
@@ -126,14 +125,14 @@ def test_pod_level_requests_count_what_runs_at_the_same_time() -> None:
         ],
         "containers": [container("1"), container("2500m")],
     }
-    made = completed(CORE + "Pod", {"spec": spec})
-    assert made["spec"]["resources"]["requests"] == {"cpu": "6"}
+    pod = completed(CORE + "Pod", {"spec": spec})
+    assert pod["spec"]["resources"]["requests"] == {"cpu": "6"}
     spec["containers"] = [container("4")]
-    made = completed(CORE + "Pod", {"spec": spec})
-    assert made["spec"]["resources"]["requests"] == {"cpu": "6"}
+    pod = completed(CORE + "Pod", {"spec": spec})
+    assert pod["spec"]["resources"]["requests"] == {"cpu": "6"}
     spec["containers"] = [container("5")]
-    made = completed(CORE + "Pod", {"spec": spec})
-    assert made["spec"]["resources"]["requests"] == {"cpu": "6500m"}
+    pod = completed(CORE + "Pod", {"spec": spec})
+    assert pod["spec"]["resources"]["requests"] == {"cpu": "6500m"}
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from zonewise.api.values.times import parse
 from zonewise.embedded.machinery.decoding import protobuf
-from zonewise.embedded.machinery.decoding.protobuf import MAGIC, NotProtobuf, decode, envelope
+from zonewise.embedded.machinery.decoding.protobuf import MAGIC, NotProtobuf, decode, open_envelope
 from zonewise.embedded.machinery.schema.kinds import served_kinds
-from zonewise.embedded.machinery.schema.types import Type
+from zonewise.embedded.machinery.schema.schema import Schema
 
 ANSWERS = msgspec.json.decode((Path(__file__).parent / "answers.json").read_bytes())["answers"]
 KINDS = {(kind.resource.api_version, kind.resource.kind): kind for kind in served_kinds()}
@@ -56,55 +56,55 @@ def wrapped(api_version: str, kind: str, message: bytes) -> bytes:
     return MAGIC + block(1, names) + block(2, message)
 
 
-def write(kind: Type, value: Obj, numbers: Obj) -> bytes:
+def write(schema: Schema, value: Obj, numbers: Obj) -> bytes:
     """An object as a message."""
     out = b""
     for number, name in numbers.items():
         if not isinstance(name, str):
-            out += block(int(number), write(kind, value, name))
-        elif value.get(name) is not None and name in kind.fields:
-            out += member(int(number), kind.fields[name], value[name])
+            out += block(int(number), write(schema, value, name))
+        elif value.get(name) is not None and name in schema.fields:
+            out += member(int(number), schema.fields[name], value[name])
     return out
 
 
-def member(number: int, kind: Type, value: Any) -> bytes:
+def member(number: int, schema: Schema, value: Any) -> bytes:
     """A member of an object."""
-    if kind.shape == "list":
-        assert kind.items is not None
-        return b"".join(member(number, kind.items, item) for item in value)
-    if kind.shape == "map":
-        assert kind.values is not None
+    if schema.shape == "list":
+        assert schema.items is not None
+        return b"".join(member(number, schema.items, item) for item in value)
+    if schema.shape == "map":
+        assert schema.values is not None
         return b"".join(
-            block(number, block(1, key.encode()) + entry(kind.values, item))
+            block(number, block(1, key.encode()) + entry(schema.values, item))
             for key, item in value.items()
         )
-    if kind.shape == "boolean":
+    if schema.shape == "boolean":
         return scalar(number, int(value))
-    if kind.shape == "integer":
+    if schema.shape == "integer":
         return scalar(number, value)
-    if kind.shape == "number":
+    if schema.shape == "number":
         return varint(number << 3 | 1) + struct.pack("<d", value)
-    return block(number, content(kind, value))
+    return block(number, content(schema, value))
 
 
-def entry(kind: Type, value: Any) -> bytes:
+def entry(schema: Schema, value: Any) -> bytes:
     """The value of a map's entry."""
-    if kind.shape == "list":
-        assert kind.items is not None
-        return block(2, b"".join(member(1, kind.items, item) for item in value))
-    return member(2, kind, value)
+    if schema.shape == "list":
+        assert schema.items is not None
+        return block(2, b"".join(member(1, schema.items, item) for item in value))
+    return member(2, schema, value)
 
 
-def content(kind: Type, value: Any) -> bytes:
+def content(schema: Schema, value: Any) -> bytes:
     """What stands inside a field that has a length."""
-    if kind.shape == "object":
-        return write(kind, value, protobuf._table().numbers.get(kind.name, {}))
-    if kind.shape == "int-or-string":
+    if schema.shape == "object":
+        return write(schema, value, protobuf._table().numbers.get(schema.name, {}))
+    if schema.shape == "int-or-string":
         if isinstance(value, str):
             return scalar(1, 1) + block(3, value.encode())
         return scalar(1, 0) + scalar(2, value)
-    if kind.shape == "string":
-        match kind.format:
+    if schema.shape == "string":
+        match schema.format:
             case "byte":
                 return base64.b64decode(value)
             case "quantity":
@@ -113,10 +113,10 @@ def content(kind: Type, value: Any) -> bytes:
                 moment = parse(value)
                 return scalar(1, int(moment.timestamp())) + scalar(2, moment.microsecond * 1000)
         return str(value).encode()
-    if kind.format.startswith("schema-or-") and isinstance(value, dict):
-        assert kind.items is not None
-        return block(2 if kind.format == "schema-or-bool" else 1, content(kind.items, value))
-    if kind.format == "schema-or-bool":
+    if schema.format.startswith("schema-or-") and isinstance(value, dict):
+        assert schema.items is not None
+        return block(2 if schema.format == "schema-or-bool" else 1, content(schema.items, value))
+    if schema.format == "schema-or-bool":
         return scalar(1, int(value))
     return block(1, msgspec.json.encode(value))
 
@@ -124,8 +124,10 @@ def content(kind: Type, value: Any) -> bytes:
 def without_nulls(value: Any) -> Any:
     """A value without what protobuf cannot say: nulls, empty lists and maps, kinds of templates."""
     if isinstance(value, dict):
-        said = {key: item for key, item in value.items() if "spec" not in value or key not in KIND}
-        cleaned = {key: without_nulls(item) for key, item in said.items()}
+        content = {
+            key: item for key, item in value.items() if "spec" not in value or key not in KIND
+        }
+        cleaned = {key: without_nulls(item) for key, item in content.items()}
         return {key: item for key, item in cleaned.items() if item not in (None, [], {})}
     if isinstance(value, list):
         return [without_nulls(item) for item in value]
@@ -134,14 +136,14 @@ def without_nulls(value: Any) -> Any:
 
 def objects() -> list[tuple[str, Obj]]:
     """What a real server answered, of the kinds that have a protobuf form."""
-    found: list[tuple[str, Obj]] = []
+    samples: list[tuple[str, Obj]] = []
     for answer in ANSWERS:
         obj = next(
             (part for part in answer.values() if isinstance(part, dict) and "kind" in part), None
         )
         if obj is not None and (obj.get("apiVersion"), obj["kind"]) in KINDS:
-            found.append((f"{obj['kind']}-{len(found)}", obj))
-    return found
+            samples.append((f"{obj['kind']}-{len(samples)}", obj))
+    return samples
 
 
 def test_there_is_something_to_compare() -> None:
@@ -152,17 +154,19 @@ def test_there_is_something_to_compare() -> None:
 @pytest.mark.parametrize("obj", [obj for _, obj in objects()], ids=[name for name, _ in objects()])
 def test_objects_come_back(obj: Obj) -> None:
     """An object written as protobuf is read as its JSON."""
-    kind = KINDS[obj["apiVersion"], obj["kind"]].type
-    body = wrapped(obj["apiVersion"], obj["kind"], write(kind, obj, protobuf._numbers(kind.name)))
-    found = envelope(body)
-    assert (found.api_version, found.kind) == (obj["apiVersion"], obj["kind"])
+    kind = KINDS[obj["apiVersion"], obj["kind"]].schema
+    body = wrapped(
+        obj["apiVersion"], obj["kind"], write(kind, obj, protobuf._field_numbers(kind.name))
+    )
+    envelope = open_envelope(body)
+    assert (envelope.api_version, envelope.kind) == (obj["apiVersion"], obj["kind"])
     expected = {key: item for key, item in obj.items() if key not in ("apiVersion", "kind")}
-    assert without_nulls(decode(kind, found.message)) == without_nulls(expected)
+    assert without_nulls(decode(kind, envelope.message)) == without_nulls(expected)
 
 
 def test_unknown_numbers_are_skipped() -> None:
     """A field of a newer client is passed over."""
-    kind = KINDS["v1", "ConfigMap"].type
+    kind = KINDS["v1", "ConfigMap"].schema
     data = block(2, block(1, b"k") + block(2, b"v"))
     assert decode(kind, scalar(999, 7) + data + block(998, b"x")) == {"data": {"k": "v"}}
 
@@ -182,13 +186,13 @@ def test_unknown_numbers_are_skipped() -> None:
 def test_what_is_not_protobuf_is_refused(body: bytes) -> None:
     """Bytes that are no Kubernetes protobuf are refused with a sentence."""
     with pytest.raises(NotProtobuf):
-        envelope(body)
+        open_envelope(body)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(message: bytes) -> None:
     """No bytes make the reader fail in any other way."""
-    kind = KINDS["v1", "Pod"].type
+    kind = KINDS["v1", "Pod"].schema
     try:
         decode(kind, message)
     except NotProtobuf:
@@ -197,13 +201,13 @@ def test_any_bytes_are_read_or_refused(message: bytes) -> None:
 
 def test_nesting_is_bounded() -> None:
     """A message in a message in a message ends at a limit, not in the interpreter's."""
-    schema = KINDS["apiextensions.k8s.io/v1", "CustomResourceDefinition"].type
+    schema = KINDS["apiextensions.k8s.io/v1", "CustomResourceDefinition"].schema
     for name in ("spec", "versions"):
         schema = schema.fields[name]
     assert schema.items is not None
     validation = schema.items.fields["schema"].fields["openAPIV3Schema"]
     number = next(
-        int(key) for key, name in protobuf._numbers(validation.name).items() if name == "not"
+        int(key) for key, name in protobuf._field_numbers(validation.name).items() if name == "not"
     )
     message = b""
     for _ in range(300):

@@ -10,30 +10,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonewise.api.errors import BadRequest, Conflict
-from zonewise.embedded.machinery.fields.apply import LAST_APPLIED, applied
-from zonewise.embedded.machinery.fields.comparison import Mistyped, compare, fields_of
-from zonewise.embedded.machinery.fields.fieldset import paths, text
+from zonewise.embedded.machinery.fields.apply import LAST_APPLIED, apply
+from zonewise.embedded.machinery.fields.comparison import SchemaViolation, compare, fields_of
+from zonewise.embedded.machinery.fields.fieldset import format_path, paths
 from zonewise.embedded.machinery.fields.managed_fields import (
     ManagedFieldsEntry,
     VersionView,
     Write,
     decode,
     encode,
+    keep_unchanged_times,
     manager_name,
-    updated,
-    with_times_kept,
+    update_managed_fields,
 )
 from zonewise.embedded.machinery.fields.merging import merge, remove
-from zonewise.embedded.machinery.fields.reset_fields import reset_of
-from zonewise.embedded.machinery.schema.types import Type
+from zonewise.embedded.machinery.fields.reset_fields import reset_fields_of
+from zonewise.embedded.machinery.schema.schema import Schema
 
-TEXT = Type(shape="string")
-NUMBER = Type(shape="integer")
-TEXTS = Type(shape="map", values=TEXT)
+TEXT = Schema(shape="string")
+NUMBER = Schema(shape="integer")
+TEXTS = Schema(shape="map", values=TEXT)
 
 
-def record(**fields: Type) -> Type:
-    return Type(shape="object", fields=fields)
+def record(**fields: Schema) -> Schema:
+    return Schema(shape="object", fields=fields)
 
 
 PORT = record(port=NUMBER, protocol=TEXT.used_as(default="TCP"), name=TEXT, targetPort=NUMBER)
@@ -45,17 +45,17 @@ THING = record(
         resourceVersion=TEXT,
         labels=TEXTS,
         annotations=TEXTS,
-        finalizers=Type(shape="list", list_type="set", items=TEXT),
-    ).used_as(printed={}),
+        finalizers=Schema(shape="list", list_type="set", items=TEXT),
+    ).used_as(absent_value={}),
     spec=record(
         replicas=NUMBER,
-        paused=Type(shape="boolean"),
+        paused=Schema(shape="boolean"),
         selector=TEXTS.used_as(atomic=True),
-        args=Type(shape="list", items=TEXT),
-        ports=Type(shape="list", list_type="map", keys=("port", "protocol"), items=PORT),
+        args=Schema(shape="list", items=TEXT),
+        ports=Schema(shape="list", list_type="map", keys=("port", "protocol"), items=PORT),
         nested=record(deep=record(x=NUMBER, y=NUMBER)),
-        free=Type(shape="any", preserve=True),
-    ).used_as(printed={}),
+        free=Schema(shape="any", preserve_unknown_fields=True),
+    ).used_as(absent_value={}),
     status=record(phase=TEXT),
 )
 TIME = "2026-01-01T00:00:0{}Z"
@@ -69,10 +69,10 @@ def thing(spec: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
 
 def write(manager: str, second: int = 0, **facts: Any) -> Write:
     subresource = facts.pop("subresource", "")
-    reset = reset_of("", "things", subresource, has_status=True)
+    reset = reset_fields_of("", "things", subresource, has_status=True)
     return Write(
         **{
-            "type": THING,
+            "schema": THING,
             "api_version": "v1",
             "manager": manager,
             "time": TIME.format(second),
@@ -85,7 +85,9 @@ def write(manager: str, second: int = 0, **facts: Any) -> Write:
 
 def owners(entries: list[ManagedFieldsEntry]) -> dict[str, list[str]]:
     return {
-        entry["manager"] + "/" + entry["operation"]: [text(p) for p in paths(entry["fieldsV1"])]
+        entry["manager"] + "/" + entry["operation"]: [
+            format_path(p) for p in paths(entry["fieldsV1"])
+        ]
         for entry in entries
     }
 
@@ -109,14 +111,14 @@ class Server:
         force: bool = False,
         **more: Any,
     ) -> dict[str, Any]:
-        done = applied(write(manager), self.live, thing(spec, **more), force=force)
+        done = apply(write(manager), self.live, thing(spec, **more), force=force)
         return self.keep(done.object, done.managers)
 
     def put(
         self, manager: str, spec: Mapping[str, Any] | None = None, **more: Any
     ) -> dict[str, Any]:
         value = thing(spec, **more)
-        return self.keep(value, updated(write(manager), self.live, value))
+        return self.keep(value, update_managed_fields(write(manager), self.live, value))
 
     @property
     def owners(self) -> dict[str, list[str]]:
@@ -158,7 +160,7 @@ def test_an_update_without_effect_leaves_every_entry_itself() -> None:
     """A no-op keeps the very entries that were there, times included."""
     server = Server()
     live = server.put("ann", {"replicas": 1})
-    again = updated(write("ben", 5), live, {**live, "metadata": {"name": "t"}})
+    again = update_managed_fields(write("ben", 5), live, {**live, "metadata": {"name": "t"}})
     assert again == live["metadata"]["managedFields"]
     assert again[0] is live["metadata"]["managedFields"][0]
 
@@ -168,7 +170,7 @@ def test_untouched_entries_are_passed_on_as_they_are() -> None:
     server = Server()
     live = server.put("ann", {"replicas": 1})
     new = thing({"replicas": 1}, metadata={"labels": {"a": "b"}})
-    entries = updated(write("ben", 1), live, new)
+    entries = update_managed_fields(write("ben", 1), live, new)
     assert entries[0] is live["metadata"]["managedFields"][0]
 
 
@@ -178,7 +180,7 @@ def test_status_and_main_resource_do_not_own_each_others_fields() -> None:
     live = server.put("ann", {"replicas": 1}, status={"phase": "x"})
     assert server.owners == {"ann/Update": [".spec.replicas"]}
     new = thing({"replicas": 5}, status={"phase": "y"})
-    entries = updated(write("ben", subresource="status"), live, new)
+    entries = update_managed_fields(write("ben", subresource="status"), live, new)
     assert owners(entries)["ben/Update"] == [".status.phase"]
     assert entries[1]["subresource"] == "status"
 
@@ -189,9 +191,9 @@ def test_managers_can_be_forgotten(sent: list[ManagedFieldsEntry]) -> None:
     server = Server()
     live = server.put("ann", {"replicas": 1})
     new = thing({"replicas": 1}, metadata={"managedFields": sent})
-    assert updated(write("ben"), live, new) == []
+    assert update_managed_fields(write("ben"), live, new) == []
     bare = thing({"replicas": 1})
-    assert updated(write("ben"), bare, thing({"replicas": 2})) == []
+    assert update_managed_fields(write("ben"), bare, thing({"replicas": 2})) == []
     server.live = bare
     server.apply("cat", {"replicas": 1})
     assert server.owners == {
@@ -206,8 +208,10 @@ def test_sent_managers_count_only_through_the_main_resource() -> None:
     live = server.put("ann", {"replicas": 1})
     claim = {**live["metadata"]["managedFields"][0], "manager": "eve"}
     new = thing({"replicas": 1}, metadata={"managedFields": [claim]})
-    assert owners(updated(write("ben"), live, new)) == {"eve/Update": [".spec.replicas"]}
-    assert owners(updated(write("ben", subresource="status"), live, new)) == {
+    assert owners(update_managed_fields(write("ben"), live, new)) == {
+        "eve/Update": [".spec.replicas"]
+    }
+    assert owners(update_managed_fields(write("ben", subresource="status"), live, new)) == {
         "ann/Update": [".spec.replicas"]
     }
     wrongs: list[ManagedFieldsEntry] = [
@@ -218,7 +222,9 @@ def test_sent_managers_count_only_through_the_main_resource() -> None:
     ]
     for wrong in wrongs:
         nonsense = thing({"replicas": 1}, metadata={"managedFields": [{**claim, **wrong}]})
-        assert owners(updated(write("ben"), live, nonsense)) == {"ann/Update": [".spec.replicas"]}
+        assert owners(update_managed_fields(write("ben"), live, nonsense)) == {
+            "ann/Update": [".spec.replicas"]
+        }
 
 
 def test_old_updaters_are_united_beyond_ten() -> None:
@@ -227,7 +233,7 @@ def test_old_updaters_are_united_beyond_ten() -> None:
     for n in range(15):
         labels = {f"l{k}": "x" for k in range(n + 1)}
         value = thing({}, metadata={"labels": labels})
-        server.keep(value, updated(write(f"m{n:02}", n % 10), server.live, value))
+        server.keep(value, update_managed_fields(write(f"m{n:02}", n % 10), server.live, value))
     assert server.live is not None
     entries = server.live["metadata"]["managedFields"]
     assert len(entries) == 10
@@ -261,9 +267,9 @@ def test_times_stay_when_nothing_else_changes() -> None:
     live = server.apply("ann", {"replicas": 1})
     later = [{**entry, "time": TIME.format(9)} for entry in live["metadata"]["managedFields"]]
     new = {**live, "metadata": {**live["metadata"], "managedFields": later}}
-    assert with_times_kept(live, new) == live
+    assert keep_unchanged_times(live, new) == live
     other = {**new, "spec": {"replicas": 2}}
-    assert with_times_kept(live, other) is other
+    assert keep_unchanged_times(live, other) is other
 
 
 @pytest.mark.parametrize(
@@ -300,9 +306,9 @@ def test_apply_names_all_conflicts_at_once() -> None:
         '- .spec.replicas\n- .spec.ports[port=80,protocol="TCP"].name\n'
         'conflicts with "ben" using v1:\n- .spec.paused'
     )
-    with pytest.raises(Conflict) as one:
+    with pytest.raises(Conflict) as conflict:
         server.apply("cat", {"replicas": 2})
-    assert one.value.status.message == (
+    assert conflict.value.status.message == (
         'Apply failed with 1 conflict: conflict with "ann": .spec.replicas'
     )
 
@@ -352,7 +358,7 @@ def test_list_keys_are_filled_in_with_defaults() -> None:
 )
 def test_order_of_merged_lists(live: list[int], config: list[int], merged: list[int]) -> None:
     """Shared items stand as configured, others keep their place among them."""
-    kind = Type(shape="list", list_type="set", items=NUMBER)
+    kind = Schema(shape="list", list_type="set", items=NUMBER)
     assert merge(kind, live, config) == merged
 
 
@@ -425,7 +431,7 @@ def test_kubectl_still_conflicts_with_what_changed_since() -> None:
 )
 def test_what_the_type_cannot_describe_is_refused(spec: dict[str, Any], words: str) -> None:
     """A configuration with undeclared fields, wrong types or duplicates says where."""
-    with pytest.raises(Mistyped, match="failed to create typed patch object") as refused:
+    with pytest.raises(SchemaViolation, match="failed to create typed patch object") as refused:
         Server().apply("ann", spec)
     assert words in str(refused.value)
 
@@ -435,7 +441,7 @@ def test_a_configuration_may_not_bring_its_own_owners() -> None:
     with pytest.raises(BadRequest):
         Server().apply("ann", {}, metadata={"managedFields": []})
     with pytest.raises(BadRequest):
-        applied(write("ann"), None, {**thing({}), "apiVersion": "v2"})
+        apply(write("ann"), None, {**thing({}), "apiVersion": "v2"})
 
 
 def test_managers_of_other_versions_see_the_object_at_theirs() -> None:
@@ -455,11 +461,13 @@ def test_managers_of_other_versions_see_the_object_at_theirs() -> None:
         "fieldsV1": {"f:spec": {"f:count": {}}},
     }
     live = thing({"replicas": 1}, metadata={"managedFields": [entry]})
-    writer = write("ben", views=views.get)
-    assert updated(writer, live, thing({"replicas": 1})) == [entry]
-    assert list(owners(updated(writer, live, thing({"replicas": 2})))) == ["ben/Update"]
-    gone = write("ben", views={}.get)
-    assert updated(gone, live, thing({"replicas": 1})) == []
+    writer = write("ben", view_at=views.get)
+    assert update_managed_fields(writer, live, thing({"replicas": 1})) == [entry]
+    assert list(owners(update_managed_fields(writer, live, thing({"replicas": 2})))) == [
+        "ben/Update"
+    ]
+    gone = write("ben", view_at={}.get)
+    assert update_managed_fields(gone, live, thing({"replicas": 1})) == []
 
 
 def test_a_schema_that_became_atomic_is_owned_whole() -> None:
@@ -472,7 +480,9 @@ def test_a_schema_that_became_atomic_is_owned_whole() -> None:
         "fieldsV1": {"f:spec": {"f:replicas": {}, "f:selector": {"f:a": {}, "f:b": {}}}},
     }
     live = thing({"selector": {"a": "1"}}, metadata={"managedFields": [entry]})
-    entries = updated(write("ben", custom=True), live, thing({"selector": {"a": "1"}}))
+    entries = update_managed_fields(
+        write("ben", custom=True), live, thing({"selector": {"a": "1"}})
+    )
     assert owners(entries) == {"ann/Apply": [".spec.replicas", ".spec.selector"]}
 
 
@@ -480,20 +490,20 @@ def test_untyped_values_are_maps_of_maps_with_atomic_lists() -> None:
     """Preserved unknown fields have owners down to their leaves; true is not 1."""
     old = thing({"free": {"a": {"b": 1}, "l": [1], "t": 1}})
     new = thing({"free": {"a": {"b": 1, "c": 2}, "l": [2], "t": True}})
-    found = compare(THING, old, new, strict=True)
-    assert [text(p) for p in paths(found.added)] == [".spec.free.a.c"]
-    assert [text(p) for p in paths(found.modified)] == [".spec.free.l", ".spec.free.t"]
+    comparison = compare(THING, old, new, strict=True)
+    assert [format_path(p) for p in paths(comparison.added)] == [".spec.free.a.c"]
+    assert [format_path(p) for p in paths(comparison.modified)] == [".spec.free.l", ".spec.free.t"]
     turned = compare(THING, old, thing({"free": {"a": 5, "l": [1], "t": 1}}))
-    assert [text(p) for p in paths(turned.modified)] == [".spec.free.a"]
-    assert [text(p) for p in paths(turned.removed)] == [".spec.free.a.b"]
+    assert [format_path(p) for p in paths(turned.modified)] == [".spec.free.a"]
+    assert [format_path(p) for p in paths(turned.removed)] == [".spec.free.a.b"]
 
 
 def filled(value: Any) -> Any:
     """The value without empty containers, which are fields of their own and tested apart."""
     if not isinstance(value, dict):
         return value
-    made = {key: filled(sub) for key, sub in value.items()}
-    return {key: sub for key, sub in made.items() if sub not in ({}, [])}
+    members = {key: filled(sub) for key, sub in value.items()}
+    return {key: sub for key, sub in members.items() if sub not in ({}, [])}
 
 
 NUMBERS = st.integers(0, 1)
@@ -521,7 +531,7 @@ def test_comparison_tells_every_difference(old: dict[str, Any], new: dict[str, A
     """The three sets are disjoint, empty for equal values, and swap when the sides do."""
     there = compare(THING, thing(old), thing(new))
     back = compare(THING, thing(new), thing(old))
-    sets = [set(paths(found)) for found in there]
+    sets = [set(paths(field_set)) for field_set in there]
     assert not (sets[0] & sets[1] or sets[0] & sets[2] or sets[1] & sets[2])
     assert there.added == back.removed
     assert there.modified == back.modified
@@ -561,7 +571,7 @@ def test_appliers_own_what_they_last_said(steps: list[tuple[str, dict[str, Any]]
     for manager, spec in steps:
         server.apply(manager, spec, force=True)
     manager, spec = steps[-1]
-    mine = [text(p) for p in paths(fields_of(THING, {"spec": spec}))]
+    mine = [format_path(p) for p in paths(fields_of(THING, {"spec": spec}))]
     assert server.owners.get(f"{manager}/Apply", []) == mine
     assert not compare(
         THING, thing(server.spec or {}), thing(merge(THING.fields["spec"], server.spec or {}, spec))

@@ -17,13 +17,13 @@ SETS = st.frozensets(PATHS, max_size=12)
 
 
 def tree(paths: frozenset[tuple[str, ...]]) -> fieldset.FieldsV1:
-    return fieldset.of_paths(sorted(paths))
+    return fieldset.from_paths(sorted(paths))
 
 
 def members(fields: fieldset.FieldsV1) -> frozenset[tuple[str, ...]]:
-    found = list(fieldset.paths(fields))
-    assert len(found) == len(set(found))
-    return frozenset(found)
+    listed = list(fieldset.paths(fields))
+    assert len(listed) == len(set(listed))
+    return frozenset(listed)
 
 
 @given(SETS)
@@ -31,8 +31,8 @@ def test_a_set_is_its_paths(paths: frozenset[tuple[str, ...]]) -> None:
     """Paths make a set and come back out of it, in canonical order and no other."""
     fields = tree(paths)
     assert members(fields) == paths
-    assert repr(fieldset.canonical(fields)) == repr(fields)
-    assert all(fieldset.has(fields, path) for path in paths)
+    assert repr(fieldset.canonicalize(fields)) == repr(fields)
+    assert all(fieldset.contains(fields, path) for path in paths)
 
 
 @given(SETS, SETS)
@@ -42,13 +42,13 @@ def test_operations_are_those_of_sets(
     """Union, difference and intersection of trees are those of their paths, and stay in order."""
     a, b = tree(left), tree(right)
     before = repr((a, b))
-    for made, expected in [
+    for computed, expected in [
         (fieldset.union(a, b), left | right),
         (fieldset.difference(a, b), left - right),
         (fieldset.intersection(a, b), left & right),
     ]:
-        assert members(made) == expected
-        assert repr(fieldset.canonical(made)) == repr(made)
+        assert members(computed) == expected
+        assert repr(fieldset.canonicalize(computed)) == repr(computed)
     assert repr((a, b)) == before
 
 
@@ -57,9 +57,9 @@ def test_without_takes_what_lies_below(
     left: frozenset[tuple[str, ...]], right: frozenset[tuple[str, ...]]
 ) -> None:
     """Taking a field away recursively takes every path that begins with it."""
-    made = fieldset.without(tree(left), tree(right))
+    remaining = fieldset.recursive_difference(tree(left), tree(right))
     prefixes = {path for path in left if any(path[:n] in right for n in range(1, 5))}
-    assert members(made) == left - prefixes
+    assert members(remaining) == left - prefixes
 
 
 @given(SETS, SETS)
@@ -91,14 +91,14 @@ def test_what_does_not_change_is_not_copied(
 def test_elements_are_written_as_the_real_server_does(made: str, element: str, text: str) -> None:
     """Keys are sorted, values are JSON with HTML escaped, conflicts print them readably."""
     assert made == element
-    assert fieldset.text((made,)) == text
+    assert fieldset.format_path((made,)) == text
 
 
 def test_order_is_by_meaning() -> None:
     """Fields come before keys, keys before values, and numbers are in numeric order."""
     names = ["i:1", 'v:"a"', "v:10", "v:9", 'k:{"port":80}', 'k:{"port":9}', "f:z", "f:a", "."]
-    made = fieldset.canonical({"f:x": {name: {} for name in names}})
-    assert list(made["f:x"]) == [
+    canonical = fieldset.canonicalize({"f:x": {name: {} for name in names}})
+    assert list(canonical["f:x"]) == [
         ".",
         "f:a",
         "f:z",
@@ -126,13 +126,13 @@ def test_order_is_by_meaning() -> None:
 def test_malformed_sets_are_refused(sent: Any) -> None:
     """A client's set that is not one is an error, never half of a set."""
     with pytest.raises(ParseError):
-        fieldset.canonical(sent)
+        fieldset.canonicalize(sent)
 
 
 def test_unknown_kinds_of_elements_are_dropped() -> None:
     """What a later version may mean is left out, and keys are brought into the one spelling."""
     sent: dict[str, Any] = {"x:new": {}, 'k:{"b": 1, "a":2}': {".": {}}}
-    assert fieldset.canonical(sent) == {'k:{"a":2,"b":1}': {}}
+    assert fieldset.canonicalize(sent) == {'k:{"a":2,"b":1}': {}}
 
 
 def test_depth_is_bounded() -> None:
@@ -141,12 +141,12 @@ def test_depth_is_bounded() -> None:
     for _ in range(10_000):
         deep = {"f:a": deep}
     with pytest.raises(ParseError):
-        fieldset.canonical(deep)
+        fieldset.canonicalize(deep)
 
 
 def test_patterns_select_what_is_at_or_below_them() -> None:
     """A pattern with a star reaches every item, and nothing beside it."""
-    fields = fieldset.of_paths(
+    fields = fieldset.from_paths(
         [
             ("f:spec", "f:containers", 'k:{"name":"a"}', "f:resources", "f:limits"),
             ("f:spec", "f:containers", 'k:{"name":"a"}', "f:image"),
@@ -154,6 +154,6 @@ def test_patterns_select_what_is_at_or_below_them() -> None:
         ]
     )
     patterns = [("f:spec", "f:containers", "*", "f:resources")]
-    assert fieldset.matching(fields, patterns) == fieldset.of_paths(
+    assert fieldset.select_matching(fields, patterns) == fieldset.from_paths(
         [("f:spec", "f:containers", 'k:{"name":"a"}', "f:resources", "f:limits")]
     )

@@ -35,9 +35,9 @@ RFC = [
 @pytest.mark.parametrize(("document", "patch", "expected"), RFC)
 def test_examples_of_the_rfc(document: Any, patch: Any, expected: Any) -> None:
     """Each example of the RFC's appendix gives the RFC's result, and changes no input."""
-    kept = copy.deepcopy((document, patch))
+    original = copy.deepcopy((document, patch))
     assert mergepatch.apply(document, patch) == expected
-    assert (document, patch) == kept
+    assert (document, patch) == original
 
 
 def test_deep_patches_are_refused_not_crashed_on() -> None:
@@ -98,16 +98,16 @@ SHAPED = st.dictionaries(NAMES, st.dictionaries(NAMES, LEAVES, max_size=3), max_
 
 
 @given(SHAPED, SHAPED, SHAPED)
-def test_grouping_does_not_matter_within_one_schema(one: Any, two: Any, three: Any) -> None:
+def test_grouping_does_not_matter_within_one_schema(base: Any, two: Any, three: Any) -> None:
     """Patches that delete nothing and keep types can be merged first and applied at once."""
-    assert mergepatch.apply(mergepatch.apply(one, two), three) == mergepatch.apply(
-        one, mergepatch.apply(two, three)
+    assert mergepatch.apply(mergepatch.apply(base, two), three) == mergepatch.apply(
+        base, mergepatch.apply(two, three)
     )
 
 
 @given(DOCUMENTS, PATCHES)
 def test_inputs_stay_as_they_are(document: Any, patch: Any) -> None:
     """Neither document nor patch is changed."""
-    kept = copy.deepcopy((document, patch))
+    original = copy.deepcopy((document, patch))
     mergepatch.apply(document, patch)
-    assert (document, patch) == kept
+    assert (document, patch) == original

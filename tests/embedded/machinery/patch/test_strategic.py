@@ -192,9 +192,9 @@ def test_patches_do_what_a_server_does(
     document: dict[str, Any], patch: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     """Each directive and each kind of list gives a real API server's result; input is kept."""
-    kept = copy.deepcopy((document, patch))
+    original = copy.deepcopy((document, patch))
     assert strategic.apply(document, patch, SCHEMA) == expected
-    assert (document, patch) == kept
+    assert (document, patch) == original
 
 
 @pytest.mark.parametrize(
@@ -279,9 +279,9 @@ def test_plain_values_can_be_put_in_order() -> None:
 
 def test_a_deletion_and_an_addition_of_the_same_value_adds_it() -> None:
     """A contradictory patch has one outcome, whatever the order of its members."""
-    one = {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["a"]}
-    two = dict(reversed(one.items()))
-    for metadata in (one, two):
+    first = {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["a"]}
+    two = dict(reversed(first.items()))
+    for metadata in (first, two):
         result = strategic.apply({"metadata": {"finalizers": ["a"]}}, {"metadata": metadata}, POD)
         assert result == {"metadata": {"finalizers": ["a"]}}
 
@@ -334,19 +334,19 @@ def test_merge_can_be_spelled_out() -> None:
 def test_the_table_of_a_real_server_is_a_schema() -> None:
     """Facts of the built-in kinds lead: containers merge, tolerations and taints are replaced."""
     definitions = Definitions(table=types_table().types)
-    pod: PatchSchema = definitions.type("io.k8s.api.core.v1.Pod")
+    pod: PatchSchema = definitions.schema("io.k8s.api.core.v1.Pod")
     document = {"spec": {"containers": items("a"), "tolerations": [{"key": "x"}]}}
     patch = {"spec": {"containers": items("b"), "tolerations": [{"key": "y"}]}}
     assert strategic.apply(document, patch, pod) == {
         "spec": {"containers": items("ba"), "tolerations": [{"key": "y"}]}
     }
-    node = definitions.type("io.k8s.api.core.v1.Node")
+    node = definitions.schema("io.k8s.api.core.v1.Node")
     taints = spec(taints=[{"key": "b"}])
     assert strategic.apply(spec(taints=[{"key": "a"}]), taints, node) == taints
     conditions = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     changed = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     assert strategic.apply(conditions, changed, node) == changed
-    budget = definitions.type("io.k8s.api.policy.v1.PodDisruptionBudget")
+    budget = definitions.schema("io.k8s.api.policy.v1.PodDisruptionBudget")
     old, new = {"matchLabels": {"a": "b"}}, {"matchLabels": {"c": "d"}}
     assert strategic.apply(spec(selector=old), spec(selector=new), budget) == spec(selector=new)
 
@@ -361,9 +361,9 @@ def test_without_a_schema_lists_are_replaced() -> None:
 @pytest.mark.parametrize(
     ("patch", "words"),
     [
-        ({"$patch": "x"}, "at the top: $patch is none of replace, delete and merge: 'x'"),
-        (spec(a={"$patch": None}), "spec.a: $patch is none of"),
-        (spec(containers=[{"name": "a", "$patch": "x"}]), "spec.containers: $patch is none of"),
+        ({"$patch": "x"}, "at the root: $patch is not one of replace, delete and merge: 'x'"),
+        (spec(a={"$patch": None}), "spec.a: $patch is not one of"),
+        (spec(containers=[{"name": "a", "$patch": "x"}]), "spec.containers: $patch is not one of"),
         (spec(a={"$retainKeys": "b"}), "spec.a: $retainKeys is not a list"),
         (spec(a={"$retainKeys": [1]}), "spec.a: $retainKeys is not a list of names"),
         (spec(a={"$retainKeys": ["b"], "c": 1}), "$retainKeys does not name 'c'"),
@@ -378,7 +378,7 @@ def test_without_a_schema_lists_are_replaced() -> None:
                     "containers": items("ba"),
                 }
             },
-            "item 'a' is not where $setElementOrder/ puts it",
+            "item 'a' is not in the order of $setElementOrder/",
         ),
     ],
 )
@@ -490,9 +490,9 @@ def test_a_second_time_changes_nothing(document: Any, patch: Any) -> None:
 @given(DOCUMENTS, PATCHES)
 def test_inputs_stay_as_they_are_and_no_directive_stays(document: Any, patch: Any) -> None:
     """Neither input is changed, and nothing with a $ is ever stored."""
-    kept = copy.deepcopy((document, patch))
+    original = copy.deepcopy((document, patch))
     result = strategic.apply(document, patch, SCHEMA)
-    assert (document, patch) == kept
+    assert (document, patch) == original
     assert "$" not in repr(result)
 
 
@@ -513,14 +513,14 @@ def test_both_orders_are_kept(document: Any, patch: Any) -> None:
     """Items of the patch stand in its order; items only the document has stand in its own."""
     result = strategic.apply(document, patch, SCHEMA)
     after = [item["name"] for item in result["spec"].get("containers", [])]
-    wanted = [i["name"] for i in patch["spec"].get("containers", []) if "$patch" not in i]
+    patched = [i["name"] for i in patch["spec"].get("containers", []) if "$patch" not in i]
     others = [
         item["name"]
         for item in document["spec"].get("containers", [])
-        if item["name"] in after and item["name"] not in wanted
+        if item["name"] in after and item["name"] not in patched
     ]
-    assert [name for name in after if name in wanted] == wanted
-    assert [name for name in after if name not in wanted] == others
+    assert [name for name in after if name in patched] == patched
+    assert [name for name in after if name not in patched] == others
 
 
 @given(st.permutations("abcd"), st.permutations("abcd"), st.integers(0, 4))

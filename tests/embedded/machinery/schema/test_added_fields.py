@@ -38,12 +38,12 @@ async def _server(folder: Path, gates: FeatureGates) -> ApiServer:
 
 async def _service(send: Send, **fields: Any) -> tuple[int, Any]:
     spec = {"ports": [{"port": 80}], **fields}
-    code, made = await send("POST", SERVICES, {"metadata": {"name": "s"}, "spec": spec}, PLAIN)
+    code, created = await send("POST", SERVICES, {"metadata": {"name": "s"}, "spec": spec}, PLAIN)
     if code != 201:
-        causes = {(one["reason"], one["field"]) for one in made["details"]["causes"]}
+        causes = {(cause["reason"], cause["field"]) for cause in created["details"]["causes"]}
         return code, causes
     code, read = await send("GET", f"{SERVICES}/s", None, {})
-    assert read["spec"] == made["spec"]
+    assert read["spec"] == created["spec"]
     return code, read["spec"]
 
 
@@ -98,16 +98,16 @@ async def test_keys_in_an_annotation(tmp_path: Path) -> None:
         meta = {"name": "k", "annotations": {KEYS: text}}
         body = {"metadata": meta, "spec": {"ports": [{"port": 80}], **spec}}
         code, answer = await send("POST", SERVICES, body, PLAIN)
-        return code, [one["field"] for one in answer.get("details", {}).get("causes", ())]
+        return code, [cause["field"] for cause in answer.get("details", {}).get("causes", ())]
 
-    place = f"metadata.annotations[{KEYS}]"
-    assert await put("*,zone") == (422, [place])
-    assert await put("zone", type="NodePort", externalTrafficPolicy="Local") == (422, [place])
-    assert await put("zone", trafficPolicy="PreferZone") == (422, [place])
+    field = f"metadata.annotations[{KEYS}]"
+    assert await put("*,zone") == (422, [field])
+    assert await put("zone", type="NodePort", externalTrafficPolicy="Local") == (422, [field])
+    assert await put("zone", trafficPolicy="PreferZone") == (422, [field])
     assert await put("zone, *", type="NodePort") == (201, [])
     local = {"spec": {"externalTrafficPolicy": "Local"}}
     code, answer = await send("PATCH", f"{SERVICES}/k", local, MERGE)
-    assert (code, answer["details"]["causes"][0]["field"]) == (422, place)
+    assert (code, answer["details"]["causes"][0]["field"]) == (422, field)
     none = {"metadata": {"annotations": {KEYS: None}}, **local}
     assert (await send("PATCH", f"{SERVICES}/k", none, MERGE))[0] == 200
     await server.close()
@@ -129,21 +129,21 @@ async def test_budget_per_domain(version: str, tmp_path: Path) -> None:
         },
     }
     path = BUDGETS.format(version)
-    code, made = await send("POST", path, body, PLAIN)
+    code, created = await send("POST", path, body, PLAIN)
     assert code == 201
-    assert made["apiVersion"] == f"policy/{version}"
-    assert made["status"]["disruptionsAllowed"] == 0
+    assert created["apiVersion"] == f"policy/{version}"
+    assert created["status"]["disruptionsAllowed"] == 0
     domains = [
         {"domain": "a", "expectedPods": 3, "desiredHealthy": 2, "currentHealthy": 0},
         {"domain": "b", "expectedPods": 0, "desiredHealthy": 0, "currentHealthy": 0}
         | {"disruptionsAllowed": 0},
     ]
-    counted = made | {"status": made["status"] | {"fingerprint": "f", "domains": domains}}
+    counted = created | {"status": created["status"] | {"fingerprint": "f", "domains": domains}}
     code, _ = await send("PUT", f"{path}/b/status", counted, PLAIN)
     assert code == 200
-    for shown in ("v1", "v1beta1"):
-        _, read = await send("GET", f"{BUDGETS.format(shown)}/b", None, {})
-        assert read["apiVersion"] == f"policy/{shown}"
+    for served in ("v1", "v1beta1"):
+        _, read = await send("GET", f"{BUDGETS.format(served)}/b", None, {})
+        assert read["apiVersion"] == f"policy/{served}"
         assert read["spec"]["nodeSelectorTerm"] == TERM
         assert read["status"]["fingerprint"] == "f"
         assert read["status"]["domains"] == domains
@@ -160,8 +160,8 @@ async def test_eviction_from_a_budget_per_domain(tmp_path: Path) -> None:
         "metadata": {"name": "p", "labels": {"a": "b"}},
         "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": "n"},
     }
-    code, made = await send("POST", PODS, pod, PLAIN)
-    assert code == 201, json.dumps(made)
+    code, created = await send("POST", PODS, pod, PLAIN)
+    assert code == 201, json.dumps(created)
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     await send("PATCH", f"{PODS}/p/status", {"status": ready}, MERGE)
     budget = {

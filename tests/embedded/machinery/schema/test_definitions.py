@@ -11,20 +11,20 @@ from zonewise.embedded.machinery.schema.definitions import (
     JSON_SCHEMA,
     Definitions,
     Extension,
-    Row,
+    FieldRow,
     go_name,
     types_table,
 )
 from zonewise.embedded.machinery.schema.kinds import builtin_kinds, kind_table, served_kinds
-from zonewise.embedded.machinery.schema.types import UNSET, Type
+from zonewise.embedded.machinery.schema.schema import UNSET, Schema
 
 DEFINITIONS = Definitions()
 CORE = "io.k8s.api.core.v1."
 
 
-def core(name: str, *path: str) -> Type:
+def core(name: str, *path: str) -> Schema:
     """The type of a field of a core definition."""
-    kind = DEFINITIONS.type(CORE + name)
+    kind = DEFINITIONS.schema(CORE + name)
     for step in path:
         below = kind.child(step)
         assert below is not None
@@ -41,13 +41,13 @@ def test_lists_know_how_they_are_merged() -> None:
     assert (ports.merge, ports.merge_key) == (True, "containerPort")
     taints = core("NodeSpec", "taints")
     assert (taints.list_type, taints.merge) == ("atomic", False)
-    finalizers = DEFINITIONS.type("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").fields[
+    finalizers = DEFINITIONS.schema("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").fields[
         "finalizers"
     ]
     assert (finalizers.list_type, finalizers.merge, finalizers.merge_key) == ("set", True, "")
     volumes = core("PodSpec", "volumes")
     assert (volumes.merge_key, volumes.retain_keys) == ("name", True)
-    budget = DEFINITIONS.type("io.k8s.api.policy.v1.PodDisruptionBudgetSpec")
+    budget = DEFINITIONS.schema("io.k8s.api.policy.v1.PodDisruptionBudgetSpec")
     assert budget.fields["selector"].replace
 
 
@@ -68,34 +68,34 @@ def test_enums_required_and_formats_are_known() -> None:
     assert values.format == "byte"
     assert core("ContainerPort", "containerPort").format == "int32"
     assert core("ServicePort", "targetPort").shape == "int-or-string"
-    assert core("PodSpec", "containers").demanded
-    assert not core("Sysctl", "value").demanded
+    assert core("PodSpec", "containers").enforce_required
+    assert not core("Sysctl", "value").enforce_required
 
 
 def test_printing_is_go_s() -> None:
     """A pointer keeps an explicit zero, a plain value forgets it, no omitempty prints it."""
     grace = core("PodSpec", "terminationGracePeriodSeconds")
-    assert (grace.forgets, grace.printed) == (False, UNSET)
+    assert (grace.omit_empty, grace.absent_value) == (False, UNSET)
     network = core("PodSpec", "hostNetwork")
-    assert (network.forgets, network.printed) == (True, UNSET)
+    assert (network.omit_empty, network.absent_value) == (True, UNSET)
     name = core("Container", "name")
-    assert (name.forgets, name.printed) == (False, "")
-    assert core("PodSpec", "containers").printed is None
-    assert core("Container", "resources").printed == {}
-    assert core("Event", "firstTimestamp").printed is None
+    assert (name.omit_empty, name.absent_value) == (False, "")
+    assert core("PodSpec", "containers").absent_value is None
+    assert core("Container", "resources").absent_value == {}
+    assert core("Event", "firstTimestamp").absent_value is None
 
 
 def test_uses_share_the_content_of_a_definition() -> None:
     """A field is a copy with its own facts that keeps the link to its definition."""
     spec = core("Pod", "spec")
-    assert spec is not DEFINITIONS.type(CORE + "PodSpec")
-    assert spec.definition is DEFINITIONS.type(CORE + "PodSpec")
-    assert spec.fields is DEFINITIONS.type(CORE + "PodSpec").fields
+    assert spec is not DEFINITIONS.schema(CORE + "PodSpec")
+    assert spec.definition is DEFINITIONS.schema(CORE + "PodSpec")
+    assert spec.fields is DEFINITIONS.schema(CORE + "PodSpec").fields
 
 
 def test_a_schema_of_schemas_ends_in_itself() -> None:
     """The graph has cycles and is finite."""
-    schema = DEFINITIONS.type(JSON_SCHEMA)
+    schema = DEFINITIONS.schema(JSON_SCHEMA)
     properties = schema.fields["properties"].values
     assert properties is not None
     assert properties.definition is schema
@@ -107,14 +107,14 @@ def test_a_schema_of_schemas_ends_in_itself() -> None:
 def test_all_definitions_can_be_made() -> None:
     """Every definition of the table makes a type, and every kind has one."""
     fresh = Definitions()
-    assert all(fresh.type(name).name == name for name in fresh)
+    assert all(fresh.schema(name).name == name for name in fresh)
     assert {row.type for row in kind_table().kinds} <= set(types_table().types)
 
 
 def test_extensions_stay_in_their_own_graph() -> None:
     """A field of our own is in the server that wants it and nowhere else."""
-    mine = Definitions([Extension(CORE + "ServiceSpec", "extra", Row(of="[]string"))])
-    assert mine.type(CORE + "Service").fields["spec"].fields["extra"].shape == "list"
+    mine = Definitions([Extension(CORE + "ServiceSpec", "extra", FieldRow(of="[]string"))])
+    assert mine.schema(CORE + "Service").fields["spec"].fields["extra"].shape == "list"
     assert "extra" not in core("ServiceSpec").fields
 
 
@@ -123,12 +123,12 @@ def test_go_names_follow_from_expressions() -> None:
     assert go_name("[]" + CORE + "Container") == "[]v1.Container"
     assert go_name("{}string") == "map[string]string"
     assert go_name("io.k8s.apimachinery.pkg.api.resource.Quantity") == "resource.Quantity"
-    assert core("PodSpec", "restartPolicy").go == "v1.RestartPolicy"
+    assert core("PodSpec", "restartPolicy").go_type == "v1.RestartPolicy"
 
 
 def test_a_type_is_what_a_strategic_merge_asks_for() -> None:
     """Containers merge by name through the real types, tolerations are replaced."""
-    schema: PatchSchema = DEFINITIONS.type(CORE + "Pod")
+    schema: PatchSchema = DEFINITIONS.schema(CORE + "Pod")
     pod = {
         "spec": {
             "containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}],
@@ -172,22 +172,22 @@ def test_kinds_of_one_storage_are_kept_together() -> None:
 def test_the_embedded_server_has_the_fields_of_the_sources() -> None:
     """Services and budgets have the sources' fields, budgets also in v1beta1."""
     kinds = by_path(served_kinds())
-    spec = kinds["", "v1", "services"].type.fields["spec"]
+    spec = kinds["", "v1", "services"].schema.fields["spec"]
     assert spec.fields["trafficPolicy"].enum == ("Cluster", "Local", "PreferZone")
     assert spec.fields["topologyKeys"].shape == "list"
     old = kinds["policy", "v1beta1", "poddisruptionbudgets"]
     new = kinds["policy", "v1", "poddisruptionbudgets"]
     assert old.storage == new.storage
-    assert old.type.name == "io.k8s.api.policy.v1beta1.PodDisruptionBudget"
-    assert old.type.fields["spec"].name == "io.k8s.api.policy.v1beta1.PodDisruptionBudgetSpec"
-    assert old.type.fields["spec"].fields.keys() == new.type.fields["spec"].fields.keys()
-    term = old.type.fields["spec"].fields["nodeSelectorTerm"]
+    assert old.schema.name == "io.k8s.api.policy.v1beta1.PodDisruptionBudget"
+    assert old.schema.fields["spec"].name == "io.k8s.api.policy.v1beta1.PodDisruptionBudgetSpec"
+    assert old.schema.fields["spec"].fields.keys() == new.schema.fields["spec"].fields.keys()
+    term = old.schema.fields["spec"].fields["nodeSelectorTerm"]
     assert term.name == CORE + "NodeSelectorTerm"
-    assert old.type.fields["spec"].definition.name == old.type.fields["spec"].name
+    assert old.schema.fields["spec"].definition.name == old.schema.fields["spec"].name
 
 
 @pytest.mark.parametrize("facts", [{"default": 1}, {"shape": "map"}])
 def test_only_facts_of_a_place_keep_the_link(facts: dict[str, object]) -> None:
     """A use that changes the content is a type of its own, so compiled walks are not mixed up."""
-    base = DEFINITIONS.type(CORE + "PodSpec")
+    base = DEFINITIONS.schema(CORE + "PodSpec")
     assert (base.used_as(**facts).definition is base) == ("default" in facts)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from zonewise.storage.configuration import CephCluster
 
-NOWHERE: Mapping[str, str] = {}
+NO_DOMAIN: Mapping[str, str] = {}
 
 
 def mon_host(cluster: CephCluster) -> str:
@@ -26,10 +26,10 @@ def mon_host(cluster: CephCluster) -> str:
     Where an address does not name its protocol both are tried, and a wrong key is tried until the
     timeout, as if no monitor answered. Port 3300 is that of the second protocol.
     """
-    return ",".join(_protocol(one) for one in cluster.monitors)
+    return ",".join(_with_protocol(monitor) for monitor in cluster.monitors)
 
 
-def text(cluster: CephCluster, near: Mapping[str, str] = NOWHERE) -> str:
+def render_conf(cluster: CephCluster, read_domain: Mapping[str, str] = NO_DOMAIN) -> str:
     """A configuration for a client; the key stays in its own file."""
     settings = {
         "mon_host": mon_host(cluster),
@@ -37,27 +37,31 @@ def text(cluster: CephCluster, near: Mapping[str, str] = NOWHERE) -> str:
         "log_file": "/dev/null",
         "log_to_stderr": "false",
     }
-    if near:
-        settings["crush_location"] = " ".join(f"{kind}={name}" for kind, name in near.items())
+    if read_domain:
+        settings["crush_location"] = " ".join(
+            f"{kind}={name}" for kind, name in read_domain.items()
+        )
         settings["rbd_read_from_replica_policy"] = "localize"
     return "[global]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items())
 
 
-def path(folder: Path, cluster: CephCluster) -> Path:
+def conf_path(folder: Path, cluster: CephCluster) -> Path:
     """Where it is: each cluster has one of its own, because clients start at the same time."""
     return folder / f"ceph.{quote(cluster.cluster_id, safe='')}.conf"
 
 
-def write(folder: Path, cluster: CephCluster, near: Mapping[str, str] = NOWHERE) -> Path:
+def write_conf(
+    folder: Path, cluster: CephCluster, read_domain: Mapping[str, str] = NO_DOMAIN
+) -> Path:
     """Write it atomically: a concurrent reader sees the old file or the new one."""
     folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-    place = path(folder, cluster)
-    fresh = place.with_name(f"{place.name}.{os.getpid()}.{threading.get_ident()}")
-    fresh.write_text(text(cluster, near))
-    return fresh.rename(place)
+    target = conf_path(folder, cluster)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}")
+    temporary.write_text(render_conf(cluster, read_domain))
+    return temporary.rename(target)
 
 
-def kernel_options(cluster: CephCluster, near: Mapping[str, str] = NOWHERE) -> list[str]:
+def kernel_options(cluster: CephCluster, read_domain: Mapping[str, str] = NO_DOMAIN) -> list[str]:
     """Options for ``rbd device map`` by the kernel.
 
     ``noshare``: each image has a client of its own, so that fencing one leaves the node's others
@@ -65,16 +69,16 @@ def kernel_options(cluster: CephCluster, near: Mapping[str, str] = NOWHERE) -> l
     leaves monitors of the second protocol out unless it is requested.
     """
     options = ["noshare", "noudev"]
-    told = [_protocol(one) for one in cluster.monitors]
-    if all("v2:" in one and "v1:" not in one for one in told):
+    monitors = [_with_protocol(monitor) for monitor in cluster.monitors]
+    if all("v2:" in monitor and "v1:" not in monitor for monitor in monitors):
         options.append("ms_mode=prefer-crc")
-    if near:
+    if read_domain:
         options.append("read_from_replica=localize")
-        places = "|".join(f"{kind}:{name}" for kind, name in near.items())
-        options.append(f"crush_location={places}")
+        location = "|".join(f"{kind}:{name}" for kind, name in read_domain.items())
+        options.append(f"crush_location={location}")
     return options
 
 
-def _protocol(monitor: str) -> str:
-    plain = monitor.endswith(":3300") and monitor[0] != "[" and monitor.count(":") == 1
-    return f"v2:{monitor}" if plain else monitor
+def _with_protocol(monitor: str) -> str:
+    is_second_protocol = monitor.endswith(":3300") and monitor[0] != "[" and monitor.count(":") == 1
+    return f"v2:{monitor}" if is_second_protocol else monitor

@@ -23,26 +23,26 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from zonewise.api.errors import ConfigError
-from zonewise.csi.answering import answered
-from zonewise.csi.backends.ceph.connection import Ceph, ShutOut
-from zonewise.csi.backends.ceph.fs_node import CephFsNode
-from zonewise.csi.backends.ceph.images import RbdImages
-from zonewise.csi.backends.ceph.journals.omap import LEASE
-from zonewise.csi.backends.ceph.journals.pools import CLUSTER, JournalPools
-from zonewise.csi.backends.ceph.node import RbdNode
-from zonewise.csi.backends.ceph.revival import RevivingRbdNode
+from zonewise.csi.answering import collect_answers
+from zonewise.csi.backends.ceph.cephfs.node import CephFsNode
+from zonewise.csi.backends.ceph.cephfs.subvolumes import Subvolumes
+from zonewise.csi.backends.ceph.connection import Blocklisted, CephConnection
+from zonewise.csi.backends.ceph.journals.cluster_journal import CLUSTER, ClusterJournal
+from zonewise.csi.backends.ceph.journals.omap import LEASE_SECONDS
+from zonewise.csi.backends.ceph.rbd.images import RbdImages
+from zonewise.csi.backends.ceph.rbd.node import RbdNode
+from zonewise.csi.backends.ceph.rbd.recovery import RecoveringRbdNode
 from zonewise.csi.backends.ceph.storage import CephStorage
-from zonewise.csi.backends.ceph.subvolumes import Subvolumes
+from zonewise.csi.errors import CsiError, precondition
 from zonewise.csi.locks import Locks
-from zonewise.csi.private_folder import make_folder
-from zonewise.csi.status import CsiError, precondition
+from zonewise.csi.private_folder import make_private_folder
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import CephCluster, StorageConfiguration
 from zonewise.storage.domains import DomainLabels
 from zonewise.storage.journal import JournalEntry
 
-LOCKS = "calls.lock"
-FILES_NAMESPACE = "zonewise-fs"
+LOCK_FILE = "calls.lock"
+CEPHFS_NAMESPACE = "zonewise-fs"
 
 B = TypeVar("B", bound=RbdImages | Subvolumes)
 
@@ -56,50 +56,47 @@ class CephClusters(Generic[B]):
         self,
         folder: Path,
         configuration: StorageConfiguration,
-        opened: Callable[[CephCluster], CephStorage[B]],
-        node: Callable[[CephClusters[B]], RbdNode | CephFsNode],
+        open_cluster: Callable[[CephCluster], CephStorage[B]],
+        make_node: Callable[[CephClusters[B]], RbdNode | CephFsNode],
     ) -> None:
-        self.locks = Locks(folder / LOCKS)
-        self._opened = opened
-        self._node = node
+        self.locks = Locks(folder / LOCK_FILE)
+        self._open_cluster = open_cluster
+        self._make_node = make_node
         self._lock = threading.Lock()
-        self._turn = 0
-        self._calls: Counter[int] = Counter()
+        self._generation = 0
+        self._calls_by_generation: Counter[int] = Counter()
         self._retired: list[tuple[int, CephStorage[B]]] = []
-        self._closing: list[threading.Thread] = []
-        self._clusters = {one.cluster_id: opened(one) for one in configuration.clusters}
+        self._closing_threads: list[threading.Thread] = []
+        self._clusters = {
+            cluster.cluster_id: open_cluster(cluster) for cluster in configuration.clusters
+        }
 
     def clusters(self) -> Mapping[str, CephStorage[B]]:
         """Those of the configuration now, by their ids."""
         return self._clusters
 
-    @property
-    def only(self) -> CephStorage[B]:
-        """The one that there is, where there is one."""
-        (found,) = self._clusters.values()
-        return found
-
     def start(self, configuration: StorageConfiguration) -> None:
         """Ceph is not called: an unreachable cluster must not keep a driver from starting."""
-        for one in self._clusters.values():
-            one.backend.prepare(configuration)
+        for storage in self._clusters.values():
+            storage.backend.prepare(configuration)
 
-    def prepare(self, configuration: StorageConfiguration) -> None:
+    def apply_configuration(self, configuration: StorageConfiguration) -> None:
         """Apply what a changed file says about clusters, without waiting."""
         with self._lock:
-            before = self._clusters
-            now = {
-                one.cluster_id: known
-                if (known := before.get(one.cluster_id)) is not None and _same(known, one)
-                else self._opened(one)
-                for one in configuration.clusters
+            previous = self._clusters
+            current = {
+                cluster.cluster_id: known
+                if (known := previous.get(cluster.cluster_id)) is not None
+                and _is_same_cluster(known, cluster)
+                else self._open_cluster(cluster)
+                for cluster in configuration.clusters
             }
-            self._clusters = now
-            for name, storage in before.items():
-                if now.get(name) is not storage:
+            self._clusters = current
+            for name, storage in previous.items():
+                if current.get(name) is not storage:
                     _log.info("a Ceph cluster is not used any more", cluster=name)
-                    self._retired.append((self._turn, storage))
-            self._turn += 1
+                    self._retired.append((self._generation, storage))
+            self._generation += 1
         self._close_unused()
         self.start(configuration)
 
@@ -107,151 +104,162 @@ class CephClusters(Generic[B]):
     def in_call(self) -> Iterator[None]:
         """While a call lasts, no cluster is closed that it may work with."""
         with self._lock:
-            turn = self._turn
-            self._calls[turn] += 1
+            generation = self._generation
+            self._calls_by_generation[generation] += 1
         try:
             yield
-        except ShutOut:
-            self._renew()
+        except Blocklisted:
+            self._reconnect_blocklisted()
             raise
         finally:
             with self._lock:
-                self._calls -= Counter([turn])
+                self._calls_by_generation -= Counter([generation])
             if self._retired:
                 self._close_unused()
 
-    def _renew(self) -> None:
+    def _reconnect_blocklisted(self) -> None:
         """Reconnect where we were blocklisted, as a takeover may do while we have an image open."""
-        for name, one in self._clusters.items():
+        for name, storage in self._clusters.items():
             with suppress(CsiError):
-                if one.ceph.shut_out():
+                if storage.ceph.is_blocklisted():
                     with self._lock:
-                        if self._clusters.get(name) is one:
-                            fresh = self._opened(one.ceph.cluster)
-                            self._clusters = {**self._clusters, name: fresh}
-                            self._retired.append((self._turn, one))
-                            self._turn += 1
+                        if self._clusters.get(name) is storage:
+                            reconnected = self._open_cluster(storage.ceph.cluster)
+                            self._clusters = {**self._clusters, name: reconnected}
+                            self._retired.append((self._generation, storage))
+                            self._generation += 1
                             _log.warning("blocklisted, and connected anew", cluster=name)
 
-    def storage(self, entry: JournalEntry) -> CephStorage[B]:
+    def storage_of(self, entry: JournalEntry) -> CephStorage[B]:
         """Where an entry is, though its cluster may be called otherwise now."""
         clusters, name = self._clusters, entry.attributes[CLUSTER]
         if name in clusters:
             return clusters[name]
-        for one in clusters.values():
-            if len(clusters) == 1 or one.journal.get(entry.stored, entry.uuid) is not None:
-                return one
+        for storage in clusters.values():
+            if len(clusters) == 1 or storage.journal.get(entry.kind, entry.uuid) is not None:
+                return storage
         raise precondition(f"cluster {name} of {entry.name} is not in the configuration any more")
 
-    def of(self, entry: JournalEntry) -> Ceph:
+    def connection_of(self, entry: JournalEntry) -> CephConnection:
         """The connection to that cluster."""
-        return self.storage(entry).ceph
+        return self.storage_of(entry).ceph
 
-    def any(self) -> Ceph:
+    def any_connection(self) -> CephConnection:
         """One of them."""
         return next(iter(self._clusters.values())).ceph
 
-    def node(self) -> RbdNode | CephFsNode:
+    def node_backend(self) -> RbdNode | CephFsNode:
         """The node half, for volumes of all clusters."""
-        return self._node(self)
+        return self._make_node(self)
 
-    def findings(
+    def check_cluster(
         self, configuration: StorageConfiguration, cluster: str
     ) -> dict[str, list[dict[str, str]]]:
         """What ``check`` reports of a cluster besides journal and images.
 
         Pools are declared by their names for all clusters: one must have them.
         """
-        declared = {one.name: one for one in configuration.pools}
+        declared = {pool.name: pool for pool in configuration.pools}
         for pools in configuration.pool_sets.values():
-            declared |= {one.name: one for one in pools}
-        others: set[str] = set()
-        for name, one in self._clusters.items():
+            declared |= {pool.name: pool for pool in pools}
+        pools_elsewhere: set[str] = set()
+        for name, other in self._clusters.items():
             if name != cluster:
                 try:
-                    others |= {*one.backend.pools()}
+                    pools_elsewhere |= {*other.backend.pools()}
                 except CsiError:
-                    others |= {*declared}
+                    pools_elsewhere |= {*declared}
         storage = self._clusters[cluster]
         own = storage.backend.pools()
-        return storage.findings(
-            one for name, one in declared.items() if name in own or name not in others
+        return storage.check_pools(
+            pool for name, pool in declared.items() if name in own or name not in pools_elsewhere
         )
 
-    def domains(self, labels: DomainLabels) -> tuple[frozenset[str], frozenset[str]]:
+    def read_domain_health(self, labels: DomainLabels) -> tuple[frozenset[str], frozenset[str]]:
         """All domains of those that answer, and those that have failed in all that have them."""
         with self.in_call():
-            told = answered(
-                {name: partial(one.domains, labels) for name, one in self._clusters.items()}
+            answers = collect_answers(
+                {
+                    name: partial(storage.read_domain_health, labels)
+                    for name, storage in self._clusters.items()
+                }
             ).values()
-        known = frozenset(name for all, _ in told for name in all)
-        alive = {name for all, failed in told for name in all - failed}
+        known = frozenset(name for known_there, _ in answers for name in known_there)
+        alive = {name for known_there, failed in answers for name in known_there - failed}
         return known, known - alive
 
     def close(self) -> None:
         """Close everything."""
         with self._lock:
-            self._retired += [(self._turn, one) for one in self._clusters.values()]
+            self._retired += [(self._generation, storage) for storage in self._clusters.values()]
             self._clusters = {}
-            self._calls.clear()
+            self._calls_by_generation.clear()
         self._close_unused()
-        for thread in self._closing:
+        for thread in self._closing_threads:
             thread.join()
 
     def _close_unused(self) -> None:
         """Close what no call that is under way can have; in a thread, because Ceph takes time."""
         with self._lock:
-            oldest = min(self._calls, default=self._turn + 1)
-            ready = [one for turn, one in self._retired if turn < oldest]
-            self._retired = [(turn, one) for turn, one in self._retired if turn >= oldest]
-            for one in ready:
-                thread = threading.Thread(target=one.close, name="closing", daemon=True)
-                self._closing = [it for it in self._closing if it.is_alive()] + [thread]
+            oldest = min(self._calls_by_generation, default=self._generation + 1)
+            unused = [storage for generation, storage in self._retired if generation < oldest]
+            self._retired = [
+                (generation, storage)
+                for generation, storage in self._retired
+                if generation >= oldest
+            ]
+            for storage in unused:
+                thread = threading.Thread(target=storage.close, name="closing", daemon=True)
+                self._closing_threads = [
+                    other for other in self._closing_threads if other.is_alive()
+                ] + [thread]
                 thread.start()
 
 
-def open_ceph(
-    folder: Path, configuration: StorageConfiguration, *, lease: int = LEASE
+def open_rbd(
+    folder: Path, configuration: StorageConfiguration, *, lease: int = LEASE_SECONDS
 ) -> CephClusters[RbdImages]:
     """RBD on the clusters of a configuration; raises ConfigError if the folder cannot be used."""
 
-    def opened(cluster: CephCluster) -> CephStorage[RbdImages]:
-        ceph = Ceph(cluster)
-        journal = JournalPools(ceph, lease=lease)
+    def open_cluster(cluster: CephCluster) -> CephStorage[RbdImages]:
+        ceph = CephConnection(cluster)
+        journal = ClusterJournal(ceph, lease=lease)
         return CephStorage(ceph, journal, RbdImages(ceph, journal))
 
-    _make(folder / "rbd")
-    return CephClusters(folder, configuration, opened, lambda all: RevivingRbdNode(all, folder))
+    _make_folder(folder / "rbd")
+    return CephClusters(
+        folder, configuration, open_cluster, lambda clusters: RecoveringRbdNode(clusters, folder)
+    )
 
 
-def open_ceph_files(
-    folder: Path, configuration: StorageConfiguration, *, lease: int = LEASE
+def open_cephfs(
+    folder: Path, configuration: StorageConfiguration, *, lease: int = LEASE_SECONDS
 ) -> CephClusters[Subvolumes]:
     """CephFS on the same."""
 
-    def opened(cluster: CephCluster) -> CephStorage[Subvolumes]:
-        ceph = Ceph(cluster)
-        journal = JournalPools(ceph, namespace=FILES_NAMESPACE, lease=lease)
+    def open_cluster(cluster: CephCluster) -> CephStorage[Subvolumes]:
+        ceph = CephConnection(cluster)
+        journal = ClusterJournal(ceph, namespace=CEPHFS_NAMESPACE, lease=lease)
         return CephStorage(ceph, journal, Subvolumes(ceph, journal, folder / "fs"))
 
-    def node(all: CephClusters[Subvolumes]) -> CephFsNode:
+    def make_node(clusters: CephClusters[Subvolumes]) -> CephFsNode:
         return CephFsNode(
-            lambda entry: all.of(entry).cluster,
+            lambda entry: clusters.connection_of(entry).cluster,
             folder,
-            lambda entry: all.storage(entry).backend.path(entry),
+            lambda entry: clusters.storage_of(entry).backend.path(entry),
         )
 
-    _make(folder / "fs")
-    return CephClusters(folder, configuration, opened, node)
+    _make_folder(folder / "fs")
+    return CephClusters(folder, configuration, open_cluster, make_node)
 
 
-def _same(storage: CephStorage[B], cluster: CephCluster) -> bool:
+def _is_same_cluster(storage: CephStorage[B], cluster: CephCluster) -> bool:
     """Whether a connection fits what the file says now; readAffinity does not matter."""
     return replace(storage.ceph.cluster, read_affinity=cluster.read_affinity) == cluster
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
-        make_folder(folder)
+        make_private_folder(folder)
     except OSError as error:
         raise ConfigError(f"--data {folder.parent} cannot be used: {error.strerror}") from None

@@ -32,19 +32,19 @@ import rados
 import rbd
 
 from zonewise.csi.backends.ceph.client_conf import mon_host
-from zonewise.csi.status import Code, CsiError
+from zonewise.csi.errors import Code, CsiError
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import CephCluster
 
 CONNECT_SECONDS = 10
 OPERATION_SECONDS = 5
 MANAGER_SECONDS = 15
-AWAY_SECONDS = 3.0
+UNREACHABLE_SECONDS = 3.0
 """How long no connection is attempted to a cluster that did not answer."""
-NAME_SECONDS = 1.0
+POOL_NAME_SECONDS = 1.0
 """How long a pool's name is assumed to mean the same pool."""
 
-_MEANINGS = {
+_CODES = {
     errno.EPERM: Code.PERMISSION_DENIED,
     errno.EACCES: Code.PERMISSION_DENIED,
     errno.EAGAIN: Code.ABORTED,
@@ -60,16 +60,16 @@ class CommandFailed(CsiError):
     """A command that a monitor or the manager refused; ``errno`` is why, and is above 0."""
 
     def __init__(self, errno: int, message: str) -> None:
-        super().__init__(_MEANINGS.get(errno, Code.UNAVAILABLE), message)
+        super().__init__(_CODES.get(errno, Code.UNAVAILABLE), message)
         self.errno = errno
 
 
-class ShutOut(CsiError):
+class Blocklisted(CsiError):
     """The connection was blocklisted; another one may do it."""
 
-    def __init__(self, doing: str) -> None:
+    def __init__(self, action: str) -> None:
         super().__init__(
-            Code.UNAVAILABLE, f"{doing}: the driver's client was blocklisted; try again"
+            Code.UNAVAILABLE, f"{action}: the driver's client was blocklisted; try again"
         )
 
 
@@ -80,110 +80,110 @@ class PoolMissing(CsiError):
         super().__init__(Code.INVALID_ARGUMENT, message)
 
 
-class Ceph:
+class CephConnection:
     """A cluster and its pools."""
 
     def __init__(self, cluster: CephCluster, *, seconds: int = OPERATION_SECONDS) -> None:
         self.cluster = cluster
-        self._seconds = seconds
+        self._operation_seconds = seconds
         self._lock = threading.Lock()
         self._handle: rados.Rados | None = None
         self._manager: rados.Rados | None = None
         self._pools: dict[tuple[int, str], rados.Ioctx] = {}
-        self._numbers: dict[str, tuple[int, float]] = {}
-        self._away: tuple[float, CsiError] | None = None
+        self._numbers_by_name: dict[str, tuple[int, float]] = {}
+        self._unreachable: tuple[float, CsiError] | None = None
 
     @property
-    def client(self) -> str:
+    def client_name(self) -> str:
         """The user's full name."""
         return f"client.{self.cluster.user}"
 
-    def pool(self, name: str, namespace: str = "") -> rados.Ioctx:
+    def open_pool(self, name: str, namespace: str = "") -> rados.Ioctx:
         """A pool; INVALID_ARGUMENT if there is none of that name."""
-        return self.numbered(self.number(name), name, namespace)
+        return self.open_pool_number(self.pool_number(name), name, namespace)
 
-    def numbered(self, number: int, name: str, namespace: str = "") -> rados.Ioctx:
+    def open_pool_number(self, number: int, name: str, namespace: str = "") -> rados.Ioctx:
         """The pool of a number; ``name`` is for the error message if it is deleted."""
         handle = self.handle()
-        found = self._pools.get((number, namespace))
-        if found is None:
-            if self._numbers.get(name, (-1,))[0] != number:
-                self.newest()
-            with self._lock, told(f"opening pool {name}"):
+        pool = self._pools.get((number, namespace))
+        if pool is None:
+            if self._numbers_by_name.get(name, (-1,))[0] != number:
+                self.wait_for_newest_map()
+            with self._lock, translate_errors(f"opening pool {name}"):
                 try:
-                    found = handle.open_ioctx2(number)
+                    pool = handle.open_ioctx2(number)
                 except rados.ObjectNotFound:
-                    raise self._missing(name) from None
-                found.set_namespace(namespace)
-                found = self._pools.setdefault((number, namespace), found)
-        return found
+                    raise self._pool_missing(name) from None
+                pool.set_namespace(namespace)
+                pool = self._pools.setdefault((number, namespace), pool)
+        return pool
 
-    def number(self, name: str) -> int:
+    def pool_number(self, name: str) -> int:
         """The number of a pool; INVALID_ARGUMENT if there is none of that name."""
-        known = self._numbers.get(name)
-        if known is None or time.monotonic() - known[1] > NAME_SECONDS:
-            return self._looked_up(name)
-        return known[0]
+        cached = self._numbers_by_name.get(name)
+        if cached is None or time.monotonic() - cached[1] > POOL_NAME_SECONDS:
+            return self._look_up_number(name)
+        return cached[0]
 
-    def _looked_up(self, name: str) -> int:
+    def _look_up_number(self, name: str) -> int:
         handle = self.handle()
-        with told(f"looking for pool {name}"):
+        with translate_errors(f"looking for pool {name}"):
             if name not in handle.list_pools():
-                self.newest()
-            found = handle.pool_lookup(name)
-        if found is None:
-            self._numbers.pop(name, None)
-            raise self._missing(name)
-        self._numbers[name] = (found, time.monotonic())
-        return found
+                self.wait_for_newest_map()
+            number = handle.pool_lookup(name)
+        if number is None:
+            self._numbers_by_name.pop(name, None)
+            raise self._pool_missing(name)
+        self._numbers_by_name[name] = (number, time.monotonic())
+        return number
 
-    def name_of(self, number: int, guess: str) -> str | None:
+    def find_pool_name(self, number: int, guess: str) -> str | None:
         """A pool's name now, probably as guessed; None if it is deleted."""
         try:
-            if self._looked_up(guess) == number:
+            if self._look_up_number(guess) == number:
                 return guess
         except PoolMissing:
             pass
-        self.newest()
-        with told(f"looking for pool number {number}"):
+        self.wait_for_newest_map()
+        with translate_errors(f"looking for pool number {number}"):
             try:
                 return self.handle().pool_reverse_lookup(number)
             except rados.ObjectNotFound:
                 return None
 
-    def newest(self) -> None:
+    def wait_for_newest_map(self) -> None:
         """Wait for the newest map, as long as a monitor may take."""
-        self.ask("osd stat")
-        with told("waiting for the newest map"):
+        self.mon_command("osd stat")
+        with translate_errors("waiting for the newest map"):
             self.handle().wait_for_latest_osdmap()
 
-    def _missing(self, name: str) -> PoolMissing:
+    def _pool_missing(self, name: str) -> PoolMissing:
         return PoolMissing(f"cluster {self.cluster.cluster_id} has no pool {name!r}")
 
-    def pools(self) -> list[str]:
+    def list_pools(self) -> list[str]:
         """The names of all pools."""
-        with told("listing the pools"):
+        with translate_errors("listing the pools"):
             return sorted(self.handle().list_pools())
 
-    def ask(self, prefix: str, **arguments: Any) -> Any:
+    def mon_command(self, prefix: str, **arguments: Any) -> Any:
         """A monitor's answer."""
-        ask = self.handle().mon_command
-        with self._watched():
-            return self._asked(ask, prefix, arguments)
+        command = self.handle().mon_command
+        with self._log_reachability():
+            return self._run_command(command, prefix, arguments)
 
-    def manage(self, prefix: str, **arguments: Any) -> Any:
+    def mgr_command(self, prefix: str, **arguments: Any) -> Any:
         """The manager's answer."""
         with self._lock:
             if self._manager is None:
-                self._manager = self._reached(MANAGER_SECONDS)
+                self._manager = self._connect(MANAGER_SECONDS)
             manager = self._manager
-        return self._asked(manager.mgr_command, prefix, arguments)
+        return self._run_command(manager.mgr_command, prefix, arguments)
 
     def handle(self) -> rados.Rados:
         """The connection, made if there is none."""
         with self._lock:
             if self._handle is None:
-                self._handle = self._reached(self._seconds)
+                self._handle = self._connect(self._operation_seconds)
             return self._handle
 
     def close(self) -> None:
@@ -192,26 +192,32 @@ class Ceph:
             for pool in self._pools.values():
                 pool.close()
             self._pools.clear()
-            self._numbers.clear()
+            self._numbers_by_name.clear()
             for handle in (self._handle, self._manager):
                 if handle is not None:
                     handle.shutdown()
             self._handle = self._manager = None
 
-    def shut_out(self) -> bool:
+    def is_blocklisted(self) -> bool:
         """Whether our address is blocklisted: this connection will never write again."""
-        own = {*client_numbers(self.handle().get_addrs())}
-        return any(client_number(one) in own for one in self.ask("osd dump")["blocklist"])
+        own_nonces = {*client_nonces(self.handle().get_addrs())}
+        return any(
+            client_nonce(address) in own_nonces
+            for address in self.mon_command("osd dump")["blocklist"]
+        )
 
-    def _reached(self, seconds: int) -> rados.Rados:
+    def _connect(self, seconds: int) -> rados.Rados:
         """A connection. Callers that waited while another failed to make it get the same error."""
-        if self._away is not None and time.monotonic() - self._away[0] < AWAY_SECONDS:
-            raise CsiError(self._away[1].code, self._away[1].message)
-        with self._watched():
-            return self._connected(seconds)
+        if (
+            self._unreachable is not None
+            and time.monotonic() - self._unreachable[0] < UNREACHABLE_SECONDS
+        ):
+            raise CsiError(self._unreachable[1].code, self._unreachable[1].message)
+        with self._log_reachability():
+            return self._open_handle(seconds)
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _log_reachability(self) -> Iterator[None]:
         """Reports when a cluster becomes unreachable, and when it is reachable again."""
         cluster = self.cluster.cluster_id
         try:
@@ -219,18 +225,18 @@ class Ceph:
         except CsiError as error:
             refused = isinstance(error, CommandFailed) and error.errno != errno.ETIMEDOUT
             if error.code is Code.UNAVAILABLE and not refused:
-                if self._away is None:
+                if self._unreachable is None:
                     _log.warning(
                         "a Ceph cluster does not answer", cluster=cluster, why=error.message
                     )
-                self._away = (time.monotonic(), error)
+                self._unreachable = (time.monotonic(), error)
             raise
-        if self._away is not None:
+        if self._unreachable is not None:
             _log.info("a Ceph cluster answers again", cluster=cluster)
-        self._away = None
+        self._unreachable = None
 
-    def _connected(self, seconds: int) -> rados.Rados:
-        limits = str(seconds)
+    def _open_handle(self, seconds: int) -> rados.Rados:
+        timeout = str(seconds)
         try:
             handle = rados.Rados(
                 rados_id=self.cluster.user,
@@ -238,8 +244,8 @@ class Ceph:
                     "mon_host": mon_host(self.cluster),
                     "keyfile": self.cluster.key_file,
                     "client_mount_timeout": str(CONNECT_SECONDS),
-                    "rados_mon_op_timeout": limits,
-                    "rados_osd_op_timeout": limits,
+                    "rados_mon_op_timeout": timeout,
+                    "rados_osd_op_timeout": timeout,
                     "objecter_tick_interval": "1",
                     "objecter_timeout": "2",
                     "rbd_default_clone_format": "2",
@@ -248,7 +254,7 @@ class Ceph:
                 },
             )
             try:
-                with told(f"connecting to cluster {self.cluster.cluster_id}"):
+                with translate_errors(f"connecting to cluster {self.cluster.cluster_id}"):
                     handle.connect()
             except BaseException:
                 handle.shutdown()  # its threads and files would stay: the module does not free them
@@ -256,7 +262,7 @@ class Ceph:
         except rados.PermissionDeniedError:
             raise CsiError(
                 Code.UNAUTHENTICATED,
-                f"cluster {self.cluster.cluster_id} does not accept the key of {self.client}",
+                f"cluster {self.cluster.cluster_id} does not accept the key of {self.client_name}",
             ) from None
         except (rados.InvalidArgumentError, rados.ObjectNotFound):
             raise CsiError(
@@ -265,49 +271,49 @@ class Ceph:
             ) from None
         return handle
 
-    def _asked(self, ask: Any, prefix: str, arguments: dict[str, Any]) -> Any:
-        with told(prefix):
-            code, out, words = ask(
+    def _run_command(self, command: Any, prefix: str, arguments: dict[str, Any]) -> Any:
+        with translate_errors(prefix):
+            code, output, message = command(
                 json.dumps({"prefix": prefix, "format": "json", **arguments}), b""
             )
         if code:
             number = abs(code)
             if number == errno.ETIMEDOUT:
-                words = "Ceph did not answer in time; it may still happen"
-            raise CommandFailed(number, f"{prefix}: {words or errno.errorcode.get(number)}")
-        return json.loads(out) if out else None
+                message = "Ceph did not answer in time; it may still happen"
+            raise CommandFailed(number, f"{prefix}: {message or errno.errorcode.get(number)}")
+        return json.loads(output) if output else None
 
 
 @contextmanager
-def told(doing: str) -> Iterator[None]:
+def translate_errors(action: str) -> Iterator[None]:
     """Ceph's errors in the words of the protocol; those that a caller expects it catches itself."""
     try:
         yield
     except (rados.PermissionError, rbd.PermissionError) as error:
-        raise CsiError(Code.PERMISSION_DENIED, f"{doing}: the driver's user may not") from error
+        raise CsiError(Code.PERMISSION_DENIED, f"{action}: the driver's user may not") from error
     except (rados.PermissionDeniedError, rados.InvalidArgumentError, rados.ObjectNotFound):
         raise
     except rbd.ImageExists:
         raise
     except (rbd.ImageBusy, rados.ObjectBusy) as error:
         raise CsiError(
-            Code.ABORTED, f"{doing}: it is open elsewhere, or was until its client died; try again"
+            Code.ABORTED, f"{action}: it is open elsewhere, or was until its client died; try again"
         ) from error
     except (rados.TimedOut, rbd.Timeout) as error:
         raise CsiError(
-            Code.UNAVAILABLE, f"{doing}: Ceph did not answer in time; it may still happen"
+            Code.UNAVAILABLE, f"{action}: Ceph did not answer in time; it may still happen"
         ) from error
     except (rados.Error, rbd.Error) as error:
         if getattr(error, "errno", None) == errno.ESHUTDOWN:
-            raise ShutOut(doing) from error
-        raise CsiError(Code.UNAVAILABLE, f"{doing}: {error}") from error
+            raise Blocklisted(action) from error
+        raise CsiError(Code.UNAVAILABLE, f"{action}: {error}") from error
 
 
-def client_numbers(addresses: str) -> Iterator[str]:
+def client_nonces(addresses: str) -> Iterator[str]:
     """The numbers of all addresses of a client: ``v2:10.0.0.1:0/123,v1:…``."""
-    return (client_number(one) for one in addresses.strip("[]").split(","))
+    return (client_nonce(address) for address in addresses.strip("[]").split(","))
 
 
-def client_number(address: str) -> str:
+def client_nonce(address: str) -> str:
     """What distinguishes one client of an address from every other."""
     return address.rpartition("/")[2]

@@ -13,7 +13,7 @@ from typing import Any
 
 from zonewise.storage.pools import PoolSpec, PoolState
 
-_FULL = frozenset({"full", "full_quota", "full_no_quota"})
+_FULL_FLAGS = frozenset({"full", "full_quota", "full_no_quota"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class CephPool:
 
     name: str
     id: int
-    application: frozenset[str]
+    applications: frozenset[str]
     available: int
     full: bool
-    osds: int
-    up: int
-    needed: int
+    osd_count: int
+    up_count: int
+    min_size: int
     """How many must be up for it to serve."""
     buckets: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Types of buckets (``zone``) to the names of those that its data is in."""
@@ -35,109 +35,111 @@ class CephPool:
     @property
     def alive(self) -> bool:
         """Whether it can serve at all."""
-        return self.up >= max(1, self.needed)
+        return self.up_count >= max(1, self.min_size)
 
     @property
     def state(self) -> PoolState:
         """What placement needs. Ceph enforces space itself: volumes are thin."""
         return PoolState(
             capacity=0 if self.full else self.available,
-            health=Fraction(self.up, self.osds) if self.osds else Fraction(0),
+            health=Fraction(self.up_count, self.osd_count) if self.osd_count else Fraction(0),
             alive=self.alive,
             limited=False,
         )
 
 
-def read_pools(
+def parse_pools(
     space: Mapping[str, Any], osds: Mapping[str, Any], crush: Mapping[str, Any]
 ) -> dict[str, CephPool]:
     """The pools of ``df``, ``osd dump`` and ``osd crush dump``."""
-    available = {one["name"]: one["stats"]["max_avail"] for one in space["pools"]}
-    used = {one["name"]: one["stats"].get("stored", 0) for one in space["pools"]}
-    up = {one["osd"] for one in osds["osds"] if one["up"]}
-    buckets = {one["id"]: one for one in crush["buckets"]}
-    rules = {one["rule_id"]: one for one in crush["rules"]}
-    found = {}
+    available = {pool["name"]: pool["stats"]["max_avail"] for pool in space["pools"]}
+    used = {pool["name"]: pool["stats"].get("stored", 0) for pool in space["pools"]}
+    up = {osd["osd"] for osd in osds["osds"] if osd["up"]}
+    buckets = {bucket["id"]: bucket for bucket in crush["buckets"]}
+    rules = {rule["rule_id"]: rule for rule in crush["rules"]}
+    pools = {}
     for pool in osds["pools"]:
         name = pool["pool_name"]
-        taken = [step["item"] for step in rules[pool["crush_rule"]]["steps"] if "item" in step]
-        members = {osd for item in taken for osd in _below(item, buckets)}
-        room = available.get(name, 0)
+        roots = [step["item"] for step in rules[pool["crush_rule"]]["steps"] if "item" in step]
+        members = {osd for root in roots for osd in _osds_below(root, buckets)}
+        free = available.get(name, 0)
         if pool["quota_max_bytes"]:
-            room = min(room, max(0, pool["quota_max_bytes"] - used.get(name, 0)))
-        found[name] = CephPool(
+            free = min(free, max(0, pool["quota_max_bytes"] - used.get(name, 0)))
+        pools[name] = CephPool(
             name=name,
             id=pool["pool"],
-            application=frozenset(pool.get("application_metadata", {})),
-            available=int(room),
-            full=bool(_FULL & set(pool["flags_names"].split(","))),
-            osds=len(members),
-            up=len(members & up),
-            needed=pool["min_size"],
-            buckets=_above(members, buckets),
+            applications=frozenset(pool.get("application_metadata", {})),
+            available=int(free),
+            full=bool(_FULL_FLAGS & set(pool["flags_names"].split(","))),
+            osd_count=len(members),
+            up_count=len(members & up),
+            min_size=pool["min_size"],
+            buckets=_buckets_above(members, buckets),
         )
-    return found
+    return pools
 
 
-def contradictions(
+def find_contradictions(
     declared: Iterable[PoolSpec], pools: Mapping[str, CephPool]
 ) -> list[dict[str, str]]:
     """Where what is declared about pools is not what CRUSH does; by pool.
 
     A segment is compared where CRUSH has buckets of that type: a label ``zone`` with zones.
     """
-    found = []
-    for spec in sorted(declared, key=lambda one: one.name):
+    differences = []
+    for spec in sorted(declared, key=lambda spec: spec.name):
         pool = pools.get(spec.name)
         if pool is None:
-            found.append({"pool": spec.name, "declared": "", "crush": "there is no such pool"})
+            differences.append(
+                {"pool": spec.name, "declared": "", "crush": "there is no such pool"}
+            )
             continue
         for label, value in spec.segments.items():
-            real = pool.buckets.get(label)
-            if real is not None and real != {value}:
-                names = ", ".join(sorted(real))
-                found.append(
+            actual = pool.buckets.get(label)
+            if actual is not None and actual != {value}:
+                names = ", ".join(sorted(actual))
+                differences.append(
                     {"pool": spec.name, "declared": f"{label}={value}", "crush": f"{label}={names}"}
                 )
-    return found
+    return differences
 
 
-def failed_domains(
+def find_failed_domains(
     osds: Mapping[str, Any], crush: Mapping[str, Any], types: Iterable[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
     """The buckets of the smallest of these types that CRUSH has, and those that have no OSD up.
 
     Buckets that hold no OSD at all say nothing.
     """
-    up = {one["osd"] for one in osds["osds"] if one["up"]}
-    buckets = {one["id"]: one for one in crush["buckets"]}
-    found: dict[str, dict[str, bool]] = {}
+    up = {osd["osd"] for osd in osds["osds"] if osd["up"]}
+    buckets = {bucket["id"]: bucket for bucket in crush["buckets"]}
+    down_by_type: dict[str, dict[str, bool]] = {}
     for id, bucket in buckets.items():
-        members = _below(id, buckets)
+        members = _osds_below(id, buckets)
         if members and "~" not in bucket["name"]:
-            found.setdefault(bucket["type_name"], {})[bucket["name"]] = not members & up
+            down_by_type.setdefault(bucket["type_name"], {})[bucket["name"]] = not members & up
     for kind in reversed([*types]):
-        if kind in found:
-            failed = {name for name, down in found[kind].items() if down}
-            return frozenset(found[kind]), frozenset(failed)
+        if kind in down_by_type:
+            failed = {name for name, down in down_by_type[kind].items() if down}
+            return frozenset(down_by_type[kind]), frozenset(failed)
     return frozenset(), frozenset()
 
 
-def _below(item: int, buckets: Mapping[int, Mapping[str, Any]]) -> set[int]:
+def _osds_below(item: int, buckets: Mapping[int, Mapping[str, Any]]) -> set[int]:
     if item >= 0:
         return {item}
     return {
         osd
-        for one in buckets.get(item, {"items": ()})["items"]
-        for osd in _below(one["id"], buckets)
+        for child in buckets.get(item, {"items": ()})["items"]
+        for osd in _osds_below(child["id"], buckets)
     }
 
 
-def _above(
+def _buckets_above(
     osds: set[int], buckets: Mapping[int, Mapping[str, Any]]
 ) -> Mapping[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
+    names_by_type: dict[str, set[str]] = {}
     for id, bucket in buckets.items():
-        if _below(id, buckets) & osds and "~" not in bucket["name"]:
-            found.setdefault(bucket["type_name"], set()).add(bucket["name"])
-    return {kind: frozenset(names) for kind, names in found.items()}
+        if _osds_below(id, buckets) & osds and "~" not in bucket["name"]:
+            names_by_type.setdefault(bucket["type_name"], set()).add(bucket["name"])
+    return {kind: frozenset(names) for kind, names in names_by_type.items()}

@@ -22,65 +22,67 @@ from pathlib import Path
 
 from zonewise.csi.backends.ceph import client_conf
 from zonewise.csi.backends.folders import loops, mounts
-from zonewise.csi.status import Code, CsiError, aborted
+from zonewise.csi.errors import Code, CsiError, aborted
 from zonewise.storage.configuration import CephCluster
 from zonewise.storage.journal import JournalEntry
 
-SECONDS = 10.0
+CLIENT_SECONDS = 10.0
 PROGRAMS = (b"rbd-fuse", b"ceph-fuse")
 
 
-def begin(command: Sequence[str], folder: Path, answers: Callable[[], bool]) -> None:
+def start_client(command: Sequence[str], folder: Path, is_ready: Callable[[], bool]) -> None:
     """Start a client that mounts itself at a folder, and wait until it answers there."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    end_at = time.monotonic() + SECONDS
+    deadline = time.monotonic() + CLIENT_SECONDS
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             capture_output=True,
             text=True,
             check=False,
             stdin=subprocess.DEVNULL,
-            timeout=SECONDS,
+            timeout=CLIENT_SECONDS,
         )
-        words = done.stderr.strip().splitlines() or ["it shows nothing"]
-        while done.returncode == 0 and time.monotonic() < end_at:
-            if mounts.at(folder) is not None and answers():
+        messages = result.stderr.strip().splitlines() or ["it shows nothing"]
+        while result.returncode == 0 and time.monotonic() < deadline:
+            if mounts.at(folder) is not None and is_ready():
                 return
             time.sleep(0.01)
     except subprocess.TimeoutExpired:
-        words = ["Ceph did not answer in time"]
+        messages = ["Ceph did not answer in time"]
     except FileNotFoundError:
-        words = ["it is not installed"]
-    end(folder)
-    raise CsiError(Code.UNAVAILABLE, f"{command[0]} cannot show {folder.name}: {words[-1][:300]}")
+        messages = ["it is not installed"]
+    stop_client(folder)
+    raise CsiError(
+        Code.UNAVAILABLE, f"{command[0]} cannot show {folder.name}: {messages[-1][:300]}"
+    )
 
 
-def end(folder: Path) -> None:
+def stop_client(folder: Path) -> None:
     """Unmount a folder and wait for its client to exit."""
-    end_at = time.monotonic() + SECONDS
+    deadline = time.monotonic() + CLIENT_SECONDS
     while True:
         try:
             mounts.unmount(folder)
             break
         except OSError as error:
             if error.errno == errno.ENOTCONN:
-                detach(folder)
+                detach_dead(folder)
                 break
-            if error.errno != errno.EBUSY or time.monotonic() > end_at:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
                 raise CsiError(
                     Code.INTERNAL, f"{folder} cannot be unmounted: {error.strerror}"
                 ) from error
             time.sleep(0.01)
-    while any(True for _ in processes(folder)):
-        if time.monotonic() > end_at:
+    while any(True for _ in find_processes(folder)):
+        if time.monotonic() > deadline:
             raise aborted(f"the client of {folder.name} has not closed it yet; try again")
         time.sleep(0.01)
     with suppress(FileNotFoundError):
         folder.rmdir()
 
 
-def dead(path: Path) -> bool:
+def is_dead(path: Path) -> bool:
     """Whether something is mounted at a path whose client died."""
     try:
         path.stat()
@@ -89,7 +91,7 @@ def dead(path: Path) -> bool:
     return False
 
 
-def detach(path: Path) -> None:
+def detach_dead(path: Path) -> None:
     """Detach a dead mount, even if a process still has a file of it open."""
     try:
         while mounts.at(path) is not None:
@@ -98,13 +100,13 @@ def detach(path: Path) -> None:
         raise CsiError(Code.INTERNAL, f"{path} cannot be unmounted: {error.strerror}") from error
 
 
-def processes(folder: Path) -> Iterator[int]:
+def find_processes(folder: Path) -> Iterator[int]:
     """A folder's running clients; zombies do not count."""
-    wanted = str(folder).encode()
+    folder_argument = str(folder).encode()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             program, *arguments = (process / "cmdline").read_bytes().split(b"\0")
-            if wanted in arguments and program.rpartition(b"/")[2] in PROGRAMS:
+            if folder_argument in arguments and program.rpartition(b"/")[2] in PROGRAMS:
                 yield int(process.name)
 
 
@@ -119,109 +121,109 @@ class RbdFuse:
     def __init__(
         self, cluster: Callable[[JournalEntry], CephCluster], data: Path, prefix: str
     ) -> None:
-        self.data = data.resolve()
-        self.folder = self.data / "rbd"
+        self.data_folder = data.resolve()
+        self.folder = self.data_folder / "rbd"
         self._cluster = cluster
         self._prefix = prefix
 
     def path(self, entry: JournalEntry) -> Path:
         """The file of an entry's image, if it is shown."""
-        return self.file(entry.uuid)
+        return self.image_file(entry.uuid)
 
-    def file(self, uuid: str) -> Path:
+    def image_file(self, uuid: str) -> Path:
         """The same for a volume's uuid."""
         return self.folder / uuid / f"{self._prefix}{uuid}"
 
-    def show(self, entry: JournalEntry, *, readonly: bool, near: Mapping[str, str]) -> None:
+    def map(self, entry: JournalEntry, *, readonly: bool, read_domain: Mapping[str, str]) -> None:
         """Start an image's rbd-fuse, unless there is one; the device says what may be written."""
         file = self.path(entry)
         folder = file.parent
         if mounts.at(folder) is not None:
-            if _size(file):
+            if _size_of(file):
                 return
-            self.hide(entry.uuid)  # its rbd-fuse died and left a dead mount
+            self.unmap(entry.uuid)  # its rbd-fuse died and left a dead mount
         cluster = self._cluster(entry)
-        conf = str(client_conf.write(self.folder, cluster, near))
-        begin(
+        conf = str(client_conf.write_conf(self.folder, cluster, read_domain))
+        start_client(
             [
                 *("rbd-fuse", "-c", conf, "--id", cluster.user),
                 *("-p", entry.pool, "-r", file.name, str(folder)),
             ],
             folder,
-            lambda: _size(file) > 0,
+            lambda: _size_of(file) > 0,
         )
 
-    def shown(self, uuid: str) -> bool:
+    def is_mapped(self, uuid: str) -> bool:
         """Whether an image has an rbd-fuse, though it may have died."""
         return mounts.at(self.folder / uuid) is not None
 
-    def source(self, uuid: str) -> Path | None:
+    def find_source(self, uuid: str) -> Path | None:
         """The file of a volume, if it is shown."""
-        file = self.file(uuid)
-        return file if _size(file) else None
+        file = self.image_file(uuid)
+        return file if _size_of(file) else None
 
-    def devices(self, uuid: str) -> list[Path]:
+    def find_devices(self, uuid: str) -> list[Path]:
         """Those of this node's own rbd-fuse: others on this machine may show the same image.
 
         The file itself is not accessed: it may not respond.
         """
-        file = self.file(uuid)
-        return [one for one in loops.find(file) if loops.backing(one) == file]
+        file = self.image_file(uuid)
+        return [device for device in loops.find(file) if loops.backing_file(device) == file]
 
-    def attached(self, source: Path, *, readonly: bool, keep: bool) -> AbstractContextManager[Path]:
+    def attach(self, source: Path, *, readonly: bool, keep: bool) -> AbstractContextManager[Path]:
         """The file as a device."""
-        return loops.attached(source, readonly=readonly, keep=keep)
+        return loops.attach(source, readonly=readonly, keep=keep)
 
-    def follow(self, device: Path, size: int) -> None:
+    def update_size(self, device: Path, size: int) -> None:
         """Let a device take the size of its file, which the kernel caches for a second."""
-        file = loops.backing(device)
-        end_at = time.monotonic() + SECONDS
-        while file is not None and _size(file) < size:
-            if time.monotonic() > end_at:
+        file = loops.backing_file(device)
+        deadline = time.monotonic() + CLIENT_SECONDS
+        while file is not None and _size_of(file) < size:
+            if time.monotonic() > deadline:
                 raise aborted(f"{file.name} is not shown as large as it is yet; try again")
             time.sleep(0.05)
-        loops.follow(device)
+        loops.update_size(device)
 
-    def hide(self, uuid: str) -> None:
+    def unmap(self, uuid: str) -> None:
         """End an image's rbd-fuse; others may use its device, then it stays."""
-        if not self.devices(uuid):
-            end(self.folder / uuid)
+        if not self.find_devices(uuid):
+            stop_client(self.folder / uuid)
 
-    def let_go(self, uuid: str) -> None:
+    def release(self, uuid: str) -> None:
         """Detach the unused devices, then end the rbd-fuse; the image is closed then."""
-        loops.release(lambda: self.devices(uuid))
-        self.hide(uuid)
+        loops.release(lambda: self.find_devices(uuid))
+        self.unmap(uuid)
 
-    def cut_off(self, uuid: str) -> None:
+    def kill_client(self, uuid: str) -> None:
         """Kill an rbd-fuse that was fenced: after SIGTERM it would wait for Ceph forever.
 
         Then pending writes fail at once, and the path can be unmounted.
         """
-        for process in processes(self.folder / uuid):
+        for process in find_processes(self.folder / uuid):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
-    def abandon(self, uuid: str) -> None:
+    def force_unmap(self, uuid: str) -> None:
         """Remove what is left of a volume that another node has now."""
-        for device in self.devices(uuid):
+        for device in self.find_devices(uuid):
             loops.detach(device)
         folder = self.folder / uuid
         with suppress(OSError):
             mounts.detach(folder)
             folder.rmdir()
 
-    def shown_at(self, path: Path, uuid: str) -> bool:
+    def is_mounted_at(self, path: Path, uuid: str) -> bool:
         """Whether a volume's image is mounted at a path, through its loop device.
 
         When an rbd-fuse has ended, its folder is no longer in the name of the file.
         """
         device = mounts.device_at(path)
-        file = loops.backing(device) if device is not None else None
-        image = self.file(uuid)
+        file = loops.backing_file(device) if device is not None else None
+        image = self.image_file(uuid)
         return file is not None and file in (image, Path("/", image.name))
 
 
-def _size(file: Path) -> int:
+def _size_of(file: Path) -> int:
     """How large a file is; 0 if it does not exist, or its mount is dead."""
     try:
         return file.stat().st_size

@@ -7,56 +7,56 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from zonewise.csi.backends.ceph.connection import Ceph
-from zonewise.csi.backends.ceph.crush import CephPool, read_pools
-from zonewise.csi.backends.ceph.journals.pools import JournalPools
+from zonewise.csi.backends.ceph.connection import CephConnection
+from zonewise.csi.backends.ceph.crush import CephPool, parse_pools
+from zonewise.csi.backends.ceph.journals.cluster_journal import ClusterJournal
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.pools import PoolState
 
-FRESH_SECONDS = 2.0
+CACHE_SECONDS = 2.0
 
 
 class PoolStates:
     """The pools of a cluster; concurrent callers share one request."""
 
-    def __init__(self, ceph: Ceph, journals: JournalPools) -> None:
+    def __init__(self, ceph: CephConnection, journals: ClusterJournal) -> None:
         self._ceph = ceph
         self._journals = journals
         self._lock = threading.Lock()
-        self._asked = 0.0
+        self._read_at = 0.0
         self._pools: dict[str, CephPool] = {}
         self._states: dict[str, PoolState] = {}
 
     def pools(self) -> Mapping[str, CephPool]:
         """By name."""
         with self._lock:
-            if not self._asked or time.monotonic() - self._asked > FRESH_SECONDS:
-                ask = self._ceph.ask
-                self._pools = read_pools(
-                    ask("df", detail="detail"), ask("osd dump"), ask("osd crush dump")
+            if not self._read_at or time.monotonic() - self._read_at > CACHE_SECONDS:
+                command = self._ceph.mon_command
+                self._pools = parse_pools(
+                    command("df", detail="detail"), command("osd dump"), command("osd crush dump")
                 )
                 self._states = {name: pool.state for name, pool in self._pools.items()}
-                self._asked = time.monotonic()
+                self._read_at = time.monotonic()
             return self._pools
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Ask Ceph again next time."""
         with self._lock:
-            self._asked = 0.0
+            self._read_at = 0.0
 
-    def states(self, configuration: StorageConfiguration) -> Mapping[str, PoolState]:
+    def pool_states(self, configuration: StorageConfiguration) -> Mapping[str, PoolState]:
         """Space and health from Ceph; a declared capacity is a limit besides."""
         self.pools()
-        found = self._states
-        if configuration.states:
-            found = dict(found)
-            promised = self._journals.promised()
-            for name, declared in configuration.states.items():
-                if name in found:
-                    found[name] = replace(
+        states = self._states
+        if configuration.pool_states:
+            states = dict(states)
+            promised = self._journals.promised_bytes()
+            for name, declared in configuration.pool_states.items():
+                if name in states:
+                    states[name] = replace(
                         declared,
                         promised=promised.get(name, 0),
-                        health=declared.health * found[name].health,
-                        alive=found[name].alive and found[name].capacity > 0,
+                        health=declared.health * states[name].health,
+                        alive=states[name].alive and states[name].capacity > 0,
                     )
-        return found
+        return states

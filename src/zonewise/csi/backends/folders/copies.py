@@ -19,14 +19,14 @@ from zonewise.csi.backends.folders import mounts
 from zonewise.csi.backends.folders.file_data import copy_data
 from zonewise.csi.backends.folders.marks import write_mark
 from zonewise.csi.backends.folders.trees import copy_tree, remove_tree
-from zonewise.csi.status import CsiError, aborted
+from zonewise.csi.errors import CsiError, aborted
 
 PARTIAL = ".partial"
-ALONE_SECONDS = 5.0
+LOCK_SECONDS = 5.0
 """Callers wait ten."""
 
-_FREEZE = 0xC0045877
-_THAW = 0xC0045878
+_FIFREEZE = 0xC0045877
+_FITHAW = 0xC0045878
 
 
 def make_image(file: Path, bytes: int, mark: str, source: Path | None) -> None:
@@ -88,7 +88,7 @@ def _remove_partial(partial: Path) -> None:
 
 
 @contextmanager
-def frozen(mounted: list[mounts.Mounted]) -> Iterator[None]:
+def freeze(file_systems: list[mounts.Mount]) -> Iterator[None]:
     """Hold writes to mounted file systems, so that a copy of their image is one that mounts.
 
     They are held open meanwhile: one that is unmounted frozen could never be thawed again, and a
@@ -96,34 +96,34 @@ def frozen(mounted: list[mounts.Mounted]) -> Iterator[None]:
     program would leave them frozen: ``thaw`` is called for all of them at the start. One that
     another holds already is left to it.
     """
-    held, ours = [], []
+    descriptors, frozen_here = [], []
     try:
-        for one in mounted:
+        for mount in file_systems:
             with suppress(OSError):
-                descriptor = _opened(one.target)
+                descriptor = _open_folder(mount.target)
                 device = os.fstat(descriptor).st_dev
-                if (os.major(device), os.minor(device)) != one.device:
+                if (os.major(device), os.minor(device)) != mount.device:
                     os.close(descriptor)
                     continue
-                held.append(descriptor)
-                fcntl.ioctl(descriptor, _FREEZE, 0)
-                ours.append(descriptor)
+                descriptors.append(descriptor)
+                fcntl.ioctl(descriptor, _FIFREEZE, 0)
+                frozen_here.append(descriptor)
         yield
     finally:
-        for descriptor in ours:
+        for descriptor in frozen_here:
             _thaw(descriptor)
-        for descriptor in held:
+        for descriptor in descriptors:
             os.close(descriptor)
 
 
 @contextmanager
-def alone(image: Path, *, wait: bool = True) -> Iterator[None]:
+def lock_image(image: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold a lock on an image, so that one copy at a time freezes it; ABORTED after a while.
 
     A file system is frozen once, however many want it: the first to finish would thaw it under the
     others. The kernel drops the lock of a killed program.
     """
-    end = time.monotonic() + (ALONE_SECONDS if wait else 0.0)
+    deadline = time.monotonic() + (LOCK_SECONDS if wait else 0.0)
     descriptor = os.open(image, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while True:
@@ -131,7 +131,7 @@ def alone(image: Path, *, wait: bool = True) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() >= end:
+                if time.monotonic() >= deadline:
                     raise aborted(f"{image.name} is being copied by others; try again") from None
                 time.sleep(0.01)
         yield
@@ -142,7 +142,7 @@ def alone(image: Path, *, wait: bool = True) -> Iterator[None]:
 def thaw(target: Path) -> None:
     """Let a file system be written again; one that is not frozen stays as it is."""
     with suppress(OSError):
-        descriptor = _opened(target)
+        descriptor = _open_folder(target)
         try:
             _thaw(descriptor)
         finally:
@@ -151,8 +151,8 @@ def thaw(target: Path) -> None:
 
 def _thaw(descriptor: int) -> None:
     with suppress(OSError):
-        fcntl.ioctl(descriptor, _THAW, 0)
+        fcntl.ioctl(descriptor, _FITHAW, 0)
 
 
-def _opened(target: Path) -> int:
+def _open_folder(target: Path) -> int:
     return os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -25,23 +25,23 @@ from pathlib import Path
 from zonewise.csi.backends.folders import copies, filesystems, loops, mounts
 from zonewise.csi.backends.folders.marks import read_mark
 from zonewise.runtime.process.logs import logger
-from zonewise.storage.takeover.fencing import VolumeHolder
+from zonewise.storage.takeover.dead_nodes import VolumeHolder
 
-HOLDER = "user.zonewise.holder"
-REPLACING = ".mkfs"
+HOLDER_ATTRIBUTE = "user.zonewise.holder"
+REPLACEMENT_SUFFIX = ".mkfs"
 """Beside an image it is a step of stage, which the next one repeats."""
-SECONDS = 2.0
-_SHUTDOWN = 0x8004587D
-_FLUSH = struct.pack("I", 0)
+RELEASE_SECONDS = 2.0
+_XFS_IOC_GOINGDOWN = 0x8004587D
+_GOINGDOWN_FLUSH = struct.pack("I", 0)
 
 _log = logger("csi")
-Find = Callable[[Path], list[Path]]
+FindDevices = Callable[[Path], list[Path]]
 
 
 def read_holder(image: Path) -> VolumeHolder | None:
     """The recorded holder; None if there is none, or the file system keeps no attributes."""
     try:
-        return VolumeHolder.read(os.getxattr(image, HOLDER).decode(errors="replace"))
+        return VolumeHolder.from_json(os.getxattr(image, HOLDER_ATTRIBUTE).decode(errors="replace"))
     except OSError:
         return None
 
@@ -50,49 +50,49 @@ def write_holder(image: Path, holder: VolumeHolder | None) -> None:
     """Record the holder, where the file system can; None removes it."""
     with suppress(OSError):
         if holder is None:
-            os.removexattr(image, HOLDER)
+            os.removexattr(image, HOLDER_ATTRIBUTE)
         else:
-            os.setxattr(image, HOLDER, holder.text().encode())
+            os.setxattr(image, HOLDER_ATTRIBUTE, holder.to_json().encode())
 
 
-def shut_out(image: Path, find: Find) -> None:
+def fence_image(image: Path, find_devices: FindDevices) -> None:
     """Fence every user of an image; raises OSError."""
-    for device in find(image):
-        there = mounts.of_device(device)
-        stopped: set[tuple[int, int]] = set()
-        for one in there:
-            if one.file_system in filesystems.KNOWN and one.device not in stopped:
-                stopped.add(one.device)
-                _shut_down(one.target)
-        for one in reversed(there):
-            mounts.detach(one.target)
+    for device in find_devices(image):
+        device_mounts = mounts.of_device(device)
+        shut_down: set[tuple[int, int]] = set()
+        for mount in device_mounts:
+            if mount.file_system in filesystems.KNOWN and mount.device not in shut_down:
+                shut_down.add(mount.device)
+                _shut_down(mount.target)
+        for mount in reversed(device_mounts):
+            mounts.detach(mount.target)
         loops.detach(device)
-    if held := loops.held_after_a_while(lambda: find(image), SECONDS):
+    if devices := loops.wait_until_released(lambda: find_devices(image), RELEASE_SECONDS):
         _log.warning(
             "a fenced image is still held, so it is replaced by a copy",
             image=image.name,
-            device=", ".join(map(str, held)),
+            device=", ".join(map(str, devices)),
         )
-        replace(image)
+        replace_image(image)
 
 
-def replace(image: Path) -> None:
+def replace_image(image: Path) -> None:
     """Put a copy in an image's place, with all its attributes: open files stay on the old one."""
-    fresh = image.with_name(image.name + REPLACING)
-    fresh.unlink(missing_ok=True)
+    replacement = image.with_name(image.name + REPLACEMENT_SUFFIX)
+    replacement.unlink(missing_ok=True)
     try:
-        copies.make_image(fresh, image.stat().st_size, read_mark(image) or "", source=image)
-        write_holder(fresh, read_holder(image))
-        fresh.rename(image)
+        copies.make_image(replacement, image.stat().st_size, read_mark(image) or "", source=image)
+        write_holder(replacement, read_holder(image))
+        replacement.rename(image)
     finally:
-        fresh.unlink(missing_ok=True)
+        replacement.unlink(missing_ok=True)
 
 
 def _shut_down(target: Path) -> None:
     """Write what a file system has, and let it refuse everything from then on."""
     descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.ioctl(descriptor, _SHUTDOWN, _FLUSH)
+        fcntl.ioctl(descriptor, _XFS_IOC_GOINGDOWN, _GOINGDOWN_FLUSH)
     except OSError as error:
         if error.errno not in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EIO):
             raise

@@ -10,10 +10,10 @@ import errno
 import fcntl
 import os
 
-NOT_HERE = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS)
+UNSUPPORTED = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS)
 """What file systems answer that cannot do something at all."""
 
-_CLONE = 0x40049409
+_FICLONE = 0x40049409
 _CHUNK = 16 << 20
 _BUFFER = 1 << 20
 
@@ -21,14 +21,14 @@ _BUFFER = 1 << 20
 def copy_data(origin: int, target: int) -> None:
     """Fill an empty file with the data of another one, both given open; raises OSError."""
     try:
-        fcntl.ioctl(target, _CLONE, origin)
+        fcntl.ioctl(target, _FICLONE, origin)
     except OSError as error:
-        if error.errno not in NOT_HERE:
+        if error.errno not in UNSUPPORTED:
             raise
-        _copy(origin, target)
+        _copy_extents(origin, target)
 
 
-def _copy(origin: int, target: int) -> None:
+def _copy_extents(origin: int, target: int) -> None:
     end = os.fstat(origin).st_size
     offset = 0
     while offset < end:
@@ -54,6 +54,6 @@ def _copy_range(origin: int, target: int, offset: int, count: int) -> int:
             origin, target, min(_CHUNK, count), offset_src=offset, offset_dst=offset
         )
     except OSError as error:
-        if error.errno not in NOT_HERE:
+        if error.errno not in UNSUPPORTED:
             raise
     return os.pwrite(target, os.pread(origin, min(_BUFFER, count), offset), offset)

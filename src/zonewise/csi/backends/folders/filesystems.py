@@ -13,22 +13,22 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from zonewise.csi.status import Code, CsiError
+from zonewise.csi.errors import Code, CsiError
 
 EXT4 = "ext4"
 XFS = "xfs"
 KNOWN = (EXT4, XFS)
 UNKNOWN = "data"
-SMALLEST = {EXT4: 1 << 20, XFS: 300 << 20}
+SMALLEST_BYTES = {EXT4: 1 << 20, XFS: 300 << 20}
 """Bytes below which mkfs refuses."""
 
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 _TIMEOUT = 600
 _ERRORS_CORRECTED = 1
-_SLACK = 4 << 20
+_USUAL_SLACK = 4 << 20
 
 
-def on(file: Path) -> str:
+def detect(file: Path) -> str:
     """What is on an image: a file system, ``data`` if unknown, empty if nothing.
 
     A device does not say that nothing was ever written to it.
@@ -52,7 +52,7 @@ def on(file: Path) -> str:
     return UNKNOWN
 
 
-def size(file: Path) -> int:
+def size_of(file: Path) -> int:
     """How large an image or device is."""
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -61,7 +61,7 @@ def size(file: Path) -> int:
         os.close(descriptor)
 
 
-def require(file_system: str) -> None:
+def require_mkfs(file_system: str) -> None:
     """Raise FAILED_PRECONDITION if this machine cannot make a file system."""
     program = f"mkfs.{file_system}"
     if shutil.which(program, path=_PATH) is None:
@@ -72,32 +72,32 @@ def require(file_system: str) -> None:
 
 def make(file_system: str, file: Path, options: Sequence[str] = ()) -> None:
     """Make an empty file system; what exists there is lost."""
-    require(file_system)
+    require_mkfs(file_system)
     quiet = {
         EXT4: ("-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"),
         XFS: ("-q", "-f", "-K"),
     }[file_system]
-    _run(f"mkfs.{file_system}", *quiet, *options, str(file))
+    _run_checked(f"mkfs.{file_system}", *quiet, *options, str(file))
 
 
 def grow_mounted(file_system: str, device: Path, target: Path) -> bool:
     """Grow a mounted file system; False if this kernel does not allow that."""
     if file_system == XFS:
-        _run("xfs_growfs", str(target))
+        _run_checked("xfs_growfs", str(target))
         return True
-    return _ran("resize2fs", str(device)).returncode == 0
+    return _run("resize2fs", str(device)).returncode == 0
 
 
 def grow_unmounted(file_system: str, device: Path) -> None:
     """Grow a file system that is not mounted; only ext4 needs that."""
     if file_system == EXT4:
-        checked = _ran("e2fsck", "-f", "-p", str(device))
-        if checked.returncode > _ERRORS_CORRECTED:
-            raise _failed("e2fsck", checked)
-        _run("resize2fs", str(device))
+        check = _run("e2fsck", "-f", "-p", str(device))
+        if check.returncode > _ERRORS_CORRECTED:
+            raise _program_failed("e2fsck", check)
+        _run_checked("resize2fs", str(device))
 
 
-def short(file: Path) -> bool:
+def needs_growing(file: Path) -> bool:
     """Whether a file system is smaller than its device.
 
     A little less is normal: mkfs leaves out a last group that would be too small to be of use.
@@ -112,26 +112,26 @@ def short(file: Path) -> bool:
         block = int.from_bytes(head[4:8], "big")
         blocks = int.from_bytes(head[8:16], "big")
     else:
-        table = head[1024:]
-        block = 1024 << int.from_bytes(table[24:28], "little")
-        blocks = int.from_bytes(table[4:8], "little")
-        if int.from_bytes(table[96:100], "little") & 0x80:
-            blocks |= int.from_bytes(table[0x150:0x154], "little") << 32
-    return size // block - blocks >= min(_SLACK // block, max(1, blocks // 16))
+        superblock = head[1024:]
+        block = 1024 << int.from_bytes(superblock[24:28], "little")
+        blocks = int.from_bytes(superblock[4:8], "little")
+        if int.from_bytes(superblock[96:100], "little") & 0x80:
+            blocks |= int.from_bytes(superblock[0x150:0x154], "little") << 32
+    return size // block - blocks >= min(_USUAL_SLACK // block, max(1, blocks // 16))
 
 
-def _run(program: str, *arguments: str) -> None:
-    done = _ran(program, *arguments)
-    if done.returncode != 0:
-        raise _failed(program, done)
+def _run_checked(program: str, *arguments: str) -> None:
+    result = _run(program, *arguments)
+    if result.returncode != 0:
+        raise _program_failed(program, result)
 
 
-def _ran(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    found = shutil.which(program, path=_PATH)
-    if found is None:
+def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    executable = shutil.which(program, path=_PATH)
+    if executable is None:
         raise CsiError(Code.FAILED_PRECONDITION, f"{program} is not installed on this node")
     return subprocess.run(
-        [found, *arguments],
+        [executable, *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -140,6 +140,6 @@ def _ran(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _failed(program: str, done: subprocess.CompletedProcess[str]) -> CsiError:
-    words = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()
-    return CsiError(Code.INTERNAL, f"{program} failed with {done.returncode}: {words[-1][:300]}")
+def _program_failed(program: str, result: subprocess.CompletedProcess[str]) -> CsiError:
+    lines = (result.stderr.strip() or result.stdout.strip() or "it said nothing").splitlines()
+    return CsiError(Code.INTERNAL, f"{program} failed with {result.returncode}: {lines[-1][:300]}")

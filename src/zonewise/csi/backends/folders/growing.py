@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from zonewise.csi.backends.folders import filesystems, loops, mounts
-from zonewise.csi.status import precondition
+from zonewise.csi.errors import precondition
 
-SECONDS = 2.0
+UNMOUNT_SECONDS = 2.0
 """Some processes copy all mounts for a moment; a real user has it for longer."""
 
 _IN_USE = (
@@ -22,49 +22,53 @@ _IN_USE = (
 )
 
 
-def grow(file_system: str, device: Path) -> None:
+def grow_device(file_system: str, device: Path) -> None:
     """Grow what is mounted from a device."""
-    there = [one for one in mounts.of_device(device) if one.file_system == file_system]
-    if not there:
+    device_mounts = [
+        mount for mount in mounts.of_device(device) if mount.file_system == file_system
+    ]
+    if not device_mounts:
         filesystems.grow_unmounted(file_system, device)
         return
-    if filesystems.grow_mounted(file_system, device, there[0].target):
+    if filesystems.grow_mounted(file_system, device, device_mounts[0].target):
         return
-    if any(one.root != "/" for one in there):
+    if any(mount.root != "/" for mount in device_mounts):
         raise precondition(_IN_USE)
     with loops.open_device(device):
-        removed: list[mounts.Mounted] = []
+        unmounted: list[mounts.Mount] = []
         try:
-            for one in reversed(there):
-                _unmount(one)
-                removed.append(one)
-            if loops.held_after_a_while(lambda: _mounted_elsewhere(device), SECONDS):
+            for mount in reversed(device_mounts):
+                _unmount(mount)
+                unmounted.append(mount)
+            if loops.wait_until_released(lambda: _find_mounted_elsewhere(device), UNMOUNT_SECONDS):
                 raise precondition(_IN_USE)
             filesystems.grow_unmounted(file_system, device)
         finally:
-            _mount_again(device, there, removed)
+            _mount_again(device, device_mounts, unmounted)
 
 
-def _unmount(one: mounts.Mounted) -> None:
+def _unmount(mount: mounts.Mount) -> None:
     try:
-        mounts.unmount(one.target)
+        mounts.unmount(mount.target)
     except OSError:
         raise precondition(_IN_USE) from None
 
 
-def _mounted_elsewhere(device: Path) -> list[Path]:
-    return [] if loops.exclusive(device) else [device]
+def _find_mounted_elsewhere(device: Path) -> list[Path]:
+    return [] if loops.is_mounted_nowhere(device) else [device]
 
 
-def _mount_again(device: Path, there: list[mounts.Mounted], removed: list[mounts.Mounted]) -> None:
+def _mount_again(
+    device: Path, device_mounts: list[mounts.Mount], unmounted: list[mounts.Mount]
+) -> None:
     """The first mount is the file system's, the others show the same at other paths."""
-    first = there[0]
-    for one in there:
-        if one not in removed:
+    first = device_mounts[0]
+    for mount in device_mounts:
+        if mount not in unmounted:
             continue
-        if one is first:
-            options = [*one.super_options, *(one.options - {"rw"})]
-            mounts.mount(device, one.target, one.file_system, options)
+        if mount is first:
+            options = [*mount.super_options, *(mount.options - {"rw"})]
+            mounts.mount(device, mount.target, mount.file_system, options)
         else:
             with suppress(FileNotFoundError):
-                mounts.bind(first.target, one.target, readonly=one.readonly)
+                mounts.bind(first.target, mount.target, readonly=mount.readonly)

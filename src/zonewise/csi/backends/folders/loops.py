@@ -23,27 +23,27 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zonewise.csi.backends.folders import mounts
-from zonewise.csi.status import Code, CsiError, aborted, exhausted
+from zonewise.csi.errors import Code, CsiError, aborted, exhausted
 
-_CLEAR = 0x4C01
-_SET_CAPACITY = 0x4C07
-_CONFIGURE = 0x4C0A
-_GET_FREE = 0x4C82
-_SET_READ_ONLY = 0x125D
-_READ_ONLY = 1
-_AUTOCLEAR = 4
-DELETED = " (deleted)"
+_LOOP_CLR_FD = 0x4C01
+_LOOP_SET_CAPACITY = 0x4C07
+_LOOP_CONFIGURE = 0x4C0A
+_LOOP_CTL_GET_FREE = 0x4C82
+_BLKROSET = 0x125D
+_LO_FLAGS_READ_ONLY = 1
+_LO_FLAGS_AUTOCLEAR = 4
+DELETED_SUFFIX = " (deleted)"
 """How the kernel ends the name of a file that no longer has it."""
 _CONTROL = "/dev/loop-control"
-_SYSTEM = Path("/sys/block")
-_DEVICES = "give the driver the node's own /dev and the right to open devices"
+_SYS_BLOCK = Path("/sys/block")
+_DEVICES_HINT = "give the driver the node's own /dev and the right to open devices"
 _TRIES = 50
-_SECONDS = 5.0
+RELEASE_SECONDS = 5.0
 """Callers wait ten, and should get the error that names the device's holder."""
-_HERE = -100
-_FORCE_SYNC = 0x2000
-_SIZE = 0x200
-_CONFIG = struct.Struct("=II5Q4I64s64s32s2Q64x")
+_AT_FDCWD = -100
+_AT_STATX_FORCE_SYNC = 0x2000
+_STATX_SIZE = 0x200
+_LOOP_CONFIG = struct.Struct("=II5Q4I64s64s32s2Q64x")
 
 
 def find(file: Path, *, deleted: bool = False) -> list[Path]:
@@ -52,40 +52,40 @@ def find(file: Path, *, deleted: bool = False) -> list[Path]:
     With ``deleted`` also those of a file that had this name: one that was removed, or replaced
     because its device could not be taken from its holder.
     """
-    endings = ("", DELETED) if deleted else ("",)
-    ends = tuple(os.fsencode(f"/{file.name}{ending}\n") for ending in endings)
-    found = []
-    for block in sorted(_SYSTEM.iterdir()):
+    name_suffixes = ("", DELETED_SUFFIX) if deleted else ("",)
+    suffixes = tuple(os.fsencode(f"/{file.name}{ending}\n") for ending in name_suffixes)
+    devices = []
+    for block in sorted(_SYS_BLOCK.iterdir()):
         if block.name.startswith("loop"):
             with suppress(OSError), (block / "loop" / "backing_file").open("rb") as backing:
-                if backing.read().endswith(ends):
-                    found.append(Path("/dev", block.name))
-    return found
+                if backing.read().endswith(suffixes):
+                    devices.append(Path("/dev", block.name))
+    return devices
 
 
-def on_files_below(folder: Path) -> list[Path]:
+def find_below(folder: Path) -> list[Path]:
     """The devices on files in a folder, also on files that were removed from there."""
-    devices = [Path("/dev", block.name) for block in sorted(_SYSTEM.iterdir())]
+    devices = [Path("/dev", block.name) for block in sorted(_SYS_BLOCK.iterdir())]
     return [
         device
         for device in devices
-        if (file := backing(device)) is not None and file.is_relative_to(folder)
+        if (file := backing_file(device)) is not None and file.is_relative_to(folder)
     ]
 
 
-def backing(device: Path) -> Path | None:
+def backing_file(device: Path) -> Path | None:
     """The file behind a device, as it is called here."""
     try:
         return Path(
-            os.fsdecode((_SYSTEM / device.name / "loop" / "backing_file").read_bytes()[:-1])
+            os.fsdecode((_SYS_BLOCK / device.name / "loop" / "backing_file").read_bytes()[:-1])
         )
     except OSError:
         return None
 
 
 @contextmanager
-def attached(
-    file: Path, *, readonly: bool = False, keep: bool = False, again: bool = False
+def attach(
+    file: Path, *, readonly: bool = False, keep: bool = False, reuse: bool = False
 ) -> Iterator[Path]:
     """Attach a file and hold the device open meanwhile.
 
@@ -94,27 +94,27 @@ def attached(
     destroy it. That is for files whose name is unique on the machine: an image that several FUSE
     clients show has it several times, and one that was fenced must not be used by others.
     """
-    found = _held(file, readonly=readonly) if again else None
-    if found is None:
+    opened_device = _reopen(file, readonly=readonly) if reuse else None
+    if opened_device is None:
         flags = os.O_RDONLY if readonly else os.O_RDWR
-        backing = os.open(file, flags | os.O_CLOEXEC)
+        file_descriptor = os.open(file, flags | os.O_CLOEXEC)
         try:
-            found = _configure(backing, file, readonly=readonly, keep=keep)
+            opened_device = _configure(file_descriptor, file, readonly=readonly, keep=keep)
         finally:
-            os.close(backing)
-    device, descriptor = found
+            os.close(file_descriptor)
+    device, descriptor = opened_device
     try:
         yield device
     except BaseException:
         if keep:
             with suppress(OSError):
-                fcntl.ioctl(descriptor, _CLEAR)
+                fcntl.ioctl(descriptor, _LOOP_CLR_FD)
         raise
     finally:
         os.close(descriptor)
 
 
-def _held(file: Path, *, readonly: bool) -> tuple[Path, int] | None:
+def _reopen(file: Path, *, readonly: bool) -> tuple[Path, int] | None:
     """A device that another process still holds, for example in another mount namespace, opened."""
     for device in find(file):
         try:
@@ -123,7 +123,7 @@ def _held(file: Path, *, readonly: bool) -> tuple[Path, int] | None:
             continue
         # Open it cannot be detached; whether it was before is seen now.
         if device in find(file):
-            if readonly or not _says(device, "ro"):
+            if readonly or not _read_flag(device, "ro"):
                 return device, descriptor
             os.close(descriptor)
             release(lambda: find(file))
@@ -132,31 +132,33 @@ def _held(file: Path, *, readonly: bool) -> tuple[Path, int] | None:
     return None
 
 
-def going(device: Path) -> bool:
+def is_autoclear(device: Path) -> bool:
     """Whether a device is detached as soon as nothing holds it."""
-    return _says(device, "loop/autoclear")
+    return _read_flag(device, "loop/autoclear")
 
 
-def _says(device: Path, attribute: str) -> bool:
+def _read_flag(device: Path, attribute: str) -> bool:
     try:
-        return (_SYSTEM / device.name / attribute).read_text().strip() == "1"
+        return (_SYS_BLOCK / device.name / attribute).read_text().strip() == "1"
     except OSError:
         return False
 
 
-def _configure(backing: int, file: Path, *, readonly: bool, keep: bool) -> tuple[Path, int]:
-    kind = (_READ_ONLY if readonly else 0) | (0 if keep else _AUTOCLEAR)
+def _configure(file_descriptor: int, file: Path, *, readonly: bool, keep: bool) -> tuple[Path, int]:
+    flags = (_LO_FLAGS_READ_ONLY if readonly else 0) | (0 if keep else _LO_FLAGS_AUTOCLEAR)
     name = os.fsencode(file.name)[:63]
-    config = _CONFIG.pack(backing, 0, *(0,) * 5, 0, 0, 0, kind, name, b"", b"", 0, 0)
+    config = _LOOP_CONFIG.pack(file_descriptor, 0, *(0,) * 5, 0, 0, 0, flags, name, b"", b"", 0, 0)
     try:
         control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise _none(f"{_CONTROL} cannot be opened ({error.strerror}); {_DEVICES}") from error
+        raise _no_device(
+            f"{_CONTROL} cannot be opened ({error.strerror}); {_DEVICES_HINT}"
+        ) from error
     try:
         for _ in range(_TRIES):
-            device, descriptor = _free(control)
+            device, descriptor = _open_free_device(control)
             try:
-                fcntl.ioctl(descriptor, _CONFIGURE, config)
+                fcntl.ioctl(descriptor, _LOOP_CONFIGURE, config)
             except OSError as error:
                 os.close(descriptor)
                 if error.errno == errno.EBUSY:
@@ -165,19 +167,19 @@ def _configure(backing: int, file: Path, *, readonly: bool, keep: bool) -> tuple
                     Code.UNAVAILABLE, f"no loop device: {device} refuses {file}: {error.strerror}"
                 ) from error
             # The kernel keeps the setting of the previous file.
-            fcntl.ioctl(descriptor, _SET_READ_ONLY, struct.pack("i", readonly))
+            fcntl.ioctl(descriptor, _BLKROSET, struct.pack("i", readonly))
             return device, descriptor
     finally:
         os.close(control)
-    raise _none(f"others took the free one {_TRIES} times; try again")
+    raise _no_device(f"others took the free one {_TRIES} times; try again")
 
 
-def _free(control: int) -> tuple[Path, int]:
+def _open_free_device(control: int) -> tuple[Path, int]:
     """A device that was free a moment ago, opened."""
     try:
-        number = fcntl.ioctl(control, _GET_FREE)
+        number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
     except OSError as error:
-        raise _none(
+        raise _no_device(
             f"the kernel has no free one ({error.strerror}); unstage a volume on this node, or use "
             "another node"
         ) from error
@@ -185,9 +187,9 @@ def _free(control: int) -> tuple[Path, int]:
     try:
         return device, os.open(device, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise _none(
-            f"{device}, which the kernel offers, cannot be opened ({error.strerror}); {_DEVICES}, "
-            "or unstage a volume on this node"
+        raise _no_device(
+            f"{device}, which the kernel offers, cannot be opened ({error.strerror});"
+            f" {_DEVICES_HINT}, or unstage a volume on this node"
         ) from error
 
 
@@ -196,7 +198,7 @@ def detach(device: Path) -> None:
     with suppress(FileNotFoundError):
         descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            fcntl.ioctl(descriptor, _CLEAR)
+            fcntl.ioctl(descriptor, _LOOP_CLR_FD)
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
@@ -211,10 +213,10 @@ def release(find: Callable[[], list[Path]]) -> None:
     """
     for device in _not_mounted(find()):
         detach(device)
-    if held := held_after_a_while(lambda: _not_mounted(find()), _SECONDS):
-        devices = ", ".join(map(str, held))
+    if devices := wait_until_released(lambda: _not_mounted(find()), RELEASE_SECONDS):
+        names = ", ".join(map(str, devices))
         raise aborted(
-            f"{devices} is still held by a process or mounted in another mount namespace; try again"
+            f"{names} is still held by a process or mounted in another mount namespace; try again"
         )
 
 
@@ -222,44 +224,44 @@ def _not_mounted(devices: list[Path]) -> list[Path]:
     return [device for device in devices if not mounts.of_device(device)]
 
 
-def held_after_a_while(find: Callable[[], list[Path]], seconds: float) -> list[Path]:
+def wait_until_released(find: Callable[[], list[Path]], seconds: float) -> list[Path]:
     """Wait for devices that were detached; those that are still held after that time.
 
     Many processes hold one for a moment: a program that scans every disk, or a process with a mount
     namespace of its own (``ip netns exec``), in which everything is mounted once more.
     """
-    end = time.monotonic() + seconds
-    while held := find():
-        if time.monotonic() > end:
+    deadline = time.monotonic() + seconds
+    while devices := find():
+        if time.monotonic() > deadline:
             break
         time.sleep(0.01)
-    return held
+    return devices
 
 
-def follow(device: Path) -> None:
+def update_size(device: Path) -> None:
     """Let a device take the size its file has now.
 
     The kernel caches attributes of a file system in user space for a second, and is made to ask
     again.
     """
-    file = backing(device)
+    file = backing_file(device)
     if file is not None:
-        _ask_again(file)
+        _refresh_size(file)
     descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.ioctl(descriptor, _SET_CAPACITY, 0)
+        fcntl.ioctl(descriptor, _LOOP_SET_CAPACITY, 0)
     finally:
         os.close(descriptor)
 
 
-def _ask_again(file: Path) -> None:
+def _refresh_size(file: Path) -> None:
     """Have the kernel ask a file system for a file's size, whatever it has cached."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.statx(
-        _HERE,
+        _AT_FDCWD,
         ctypes.c_char_p(os.fsencode(file)),
-        _FORCE_SYNC,
-        _SIZE,
+        _AT_STATX_FORCE_SYNC,
+        _STATX_SIZE,
         ctypes.create_string_buffer(256),
     )
 
@@ -277,7 +279,7 @@ def set_read_only(device: Path, readonly: bool) -> None:
     """Let the kernel refuse writes to a device, or not any more."""
     descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.ioctl(descriptor, _SET_READ_ONLY, struct.pack("i", readonly))
+        fcntl.ioctl(descriptor, _BLKROSET, struct.pack("i", readonly))
     finally:
         os.close(descriptor)
 
@@ -292,7 +294,7 @@ def open_device(device: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def exclusive(device: Path) -> bool:
+def is_mounted_nowhere(device: Path) -> bool:
     """Whether the device is mounted in no mount namespace."""
     try:
         os.close(os.open(device, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC))
@@ -303,5 +305,5 @@ def exclusive(device: Path) -> bool:
     return True
 
 
-def _none(sentence: str) -> CsiError:
-    return exhausted(f"no loop device: {sentence}")
+def _no_device(message: str) -> CsiError:
+    return exhausted(f"no loop device: {message}")

@@ -13,7 +13,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from zonewise.csi.backends.folders.file_data import NOT_HERE
+from zonewise.csi.backends.folders.file_data import UNSUPPORTED
 
 TRUSTED_MARK = "trusted.zonewise.name"
 USER_MARK = "user.zonewise.name"
@@ -21,9 +21,9 @@ USER_MARK = "user.zonewise.name"
 
 def write_mark(file: int | Path, mark: str) -> None:
     """Record whose it is, where the file system can."""
-    if _written(file, TRUSTED_MARK, mark, (errno.EPERM, *NOT_HERE)):
+    if _try_write(file, TRUSTED_MARK, mark, (errno.EPERM, *UNSUPPORTED)):
         return
-    _written(file, USER_MARK, mark, NOT_HERE)
+    _try_write(file, USER_MARK, mark, UNSUPPORTED)
 
 
 def read_mark(file: Path) -> str | None:
@@ -38,16 +38,16 @@ def upgrade_mark(file: Path) -> None:
         if _read(file, TRUSTED_MARK) is not None:
             return
         mark = _read(file, USER_MARK)
-        if mark is not None and _written(file, TRUSTED_MARK, mark, (errno.EPERM, *NOT_HERE)):
+        if mark is not None and _try_write(file, TRUSTED_MARK, mark, (errno.EPERM, *UNSUPPORTED)):
             os.removexattr(file, USER_MARK)
 
 
-def _written(file: int | Path, attribute: str, mark: str, lacking: tuple[int, ...]) -> bool:
+def _try_write(file: int | Path, attribute: str, mark: str, unsupported: tuple[int, ...]) -> bool:
     """Whether it could be written; errors other than those of what cannot do that are raised."""
     try:
         os.setxattr(file, attribute, mark.encode())
     except OSError as error:
-        if error.errno not in lacking:
+        if error.errno not in unsupported:
             raise
         return False
     return True
@@ -57,6 +57,6 @@ def _read(file: Path, attribute: str) -> str | None:
     try:
         return os.getxattr(file, attribute).decode(errors="replace")
     except OSError as error:
-        if error.errno in (errno.ENODATA, *NOT_HERE):
+        if error.errno in (errno.ENODATA, *UNSUPPORTED):
             return None
         raise

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-RDONLY = 1
-REMOUNT = 32
-BIND = 4096
+MS_RDONLY = 1
+MS_REMOUNT = 32
+MS_BIND = 4096
 _FLAGS = {
-    "ro": RDONLY,
+    "ro": MS_RDONLY,
     "nosuid": 2,
     "nodev": 4,
     "noexec": 8,
@@ -30,18 +30,18 @@ _FLAGS = {
     "strictatime": 1 << 24,
     "lazytime": 1 << 25,
 }
-_KEPT = ("nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime")
+_REMOUNT_FLAGS = ("nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime")
 _IGNORED = frozenset({"rw", "defaults", "suid", "dev", "exec", "async", "atime", "bind"})
-_NO_FOLLOW = 8
-_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
+_MNT_DETACH = 2
 
-_NUMBERS = Path("/sys/dev/block")
+_SYS_DEVICES = Path("/sys/dev/block")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Mounted:
+class Mount:
     """One line of the kernel's table."""
 
     target: Path
@@ -65,30 +65,38 @@ class Mounted:
         return "ro" in self.options
 
 
-def table() -> list[Mounted]:
+def read_table() -> list[Mount]:
     """Every mount, in the order they were made; of several at one path the last one counts."""
-    return [_mounted(fields) for fields in _lines()]
+    return [_parse_mount(fields) for fields in _read_lines()]
 
 
-def at(path: Path) -> Mounted | None:
+def at(path: Path) -> Mount | None:
     """The mount at a path."""
-    wanted = os.fsencode(os.path.realpath(path))
-    found = [fields for fields in _lines() if _unescaped(fields[4]) == wanted]
-    return _mounted(found[-1]) if found else None
+    real_path = os.fsencode(os.path.realpath(path))
+    matches = [fields for fields in _read_lines() if _unescape(fields[4]) == real_path]
+    return _parse_mount(matches[-1]) if matches else None
 
 
-def of_device(device: Path) -> list[Mounted]:
+def of_device(device: Path) -> list[Mount]:
     """Where the file system on a device is mounted, and where the device itself is bound."""
     number = device.stat().st_rdev
-    pair = (os.major(number), os.minor(number))
-    return [one for one in table() if one.device == pair or _is_device(one, number)]
+    device_number = (os.major(number), os.minor(number))
+    return [
+        mount
+        for mount in read_table()
+        if mount.device == device_number or _is_device(mount, number)
+    ]
 
 
-def of_folder(folder: Path) -> list[Mounted]:
+def of_folder(folder: Path) -> list[Mount]:
     """Where a folder is bound."""
-    wanted = folder.stat()
-    pair = (os.major(wanted.st_dev), os.minor(wanted.st_dev))
-    return [one for one in table() if one.device == pair and _same(one.target, wanted)]
+    status = folder.stat()
+    device_number = (os.major(status.st_dev), os.minor(status.st_dev))
+    return [
+        mount
+        for mount in read_table()
+        if mount.device == device_number and _is_same_file(mount.target, status)
+    ]
 
 
 def device_at(path: Path) -> Path | None:
@@ -96,22 +104,22 @@ def device_at(path: Path) -> Path | None:
 
     A mounted file system is not accessed: it may not respond.
     """
-    mounted = at(path)
-    if mounted is None:
+    mount_at_path = at(path)
+    if mount_at_path is None:
         return None
-    device = _device(os.makedev(*mounted.device))
+    device = _device_path(os.makedev(*mount_at_path.device))
     if device is not None:
         return device
     try:
-        status = mounted.target.lstat()
+        status = mount_at_path.target.lstat()
     except OSError:
         return None
-    return _device(status.st_rdev) if stat.S_ISBLK(status.st_mode) else None
+    return _device_path(status.st_rdev) if stat.S_ISBLK(status.st_mode) else None
 
 
-def _device(number: int) -> Path | None:
+def _device_path(number: int) -> Path | None:
     try:
-        name = (_NUMBERS / f"{os.major(number)}:{os.minor(number)}").readlink().name
+        name = (_SYS_DEVICES / f"{os.major(number)}:{os.minor(number)}").readlink().name
     except OSError:
         return None
     return Path("/dev", name)
@@ -119,7 +127,7 @@ def _device(number: int) -> Path | None:
 
 def mount(source: Path, target: Path, file_system: str, options: Iterable[str]) -> None:
     """Mount a device; raises OSError."""
-    flags, data = parsed(options)
+    flags, data = parse_options(options)
     _mount(os.fsencode(source), target, file_system.encode(), flags, ",".join(data).encode())
 
 
@@ -128,14 +136,14 @@ def bind(source: Path, target: Path, *, readonly: bool) -> None:
 
     Read-only takes a second call, because the kernel ignores it in the first.
     """
-    _mount(os.fsencode(source), target, None, BIND, b"")
+    _mount(os.fsencode(source), target, None, MS_BIND, b"")
     if not readonly:
         return
     try:
-        made = at(target)
-        kept = made.options if made is not None else frozenset()
-        flags = sum(_FLAGS[name] for name in _KEPT if name in kept)
-        _mount(None, target, None, BIND | REMOUNT | RDONLY | flags, b"")
+        bound = at(target)
+        options = bound.options if bound is not None else frozenset()
+        flags = sum(_FLAGS[name] for name in _REMOUNT_FLAGS if name in options)
+        _mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | flags, b"")
     except BaseException:
         unmount(target)
         raise
@@ -144,7 +152,7 @@ def bind(source: Path, target: Path, *, readonly: bool) -> None:
 def unmount(target: Path) -> None:
     """Remove what is mounted at a path, however often; raises OSError if it is busy."""
     while True:
-        if _libc.umount2(os.fsencode(target), _NO_FOLLOW) == 0:
+        if _libc.umount2(os.fsencode(target), _UMOUNT_NOFOLLOW) == 0:
             continue
         number = ctypes.get_errno()
         if number in (errno.EINVAL, errno.ENOENT):
@@ -154,13 +162,13 @@ def unmount(target: Path) -> None:
 
 def detach(target: Path) -> None:
     """Take what is mounted at a path out of sight now, though it may be in use; raises OSError."""
-    if _libc.umount2(os.fsencode(target), _NO_FOLLOW | _DETACH) != 0:
+    if _libc.umount2(os.fsencode(target), _UMOUNT_NOFOLLOW | _MNT_DETACH) != 0:
         number = ctypes.get_errno()
         if number not in (errno.EINVAL, errno.ENOENT):
             raise OSError(number, os.strerror(number), str(target))
 
 
-def parsed(options: Iterable[str]) -> tuple[int, list[str]]:
+def parse_options(options: Iterable[str]) -> tuple[int, list[str]]:
     """Mount options for the kernel: flags, and words for the file system."""
     flags, data = 0, []
     for word in (part.strip() for option in options for part in option.split(",")):
@@ -179,43 +187,43 @@ def _mount(
         raise OSError(number, os.strerror(number), str(target))
 
 
-def _lines() -> list[list[bytes]]:
+def _read_lines() -> list[list[bytes]]:
     return [line.split(b" ") for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
 
 
-def _mounted(fields: list[bytes]) -> Mounted:
+def _parse_mount(fields: list[bytes]) -> Mount:
     major, minor = fields[2].split(b":")
     dash = fields.index(b"-")
-    return Mounted(
-        target=Path(os.fsdecode(_unescaped(fields[4]))),
+    return Mount(
+        target=Path(os.fsdecode(_unescape(fields[4]))),
         device=(int(major), int(minor)),
-        root=os.fsdecode(_unescaped(fields[3])),
+        root=os.fsdecode(_unescape(fields[3])),
         file_system=fields[dash + 1].decode(),
         options=frozenset(fields[5].decode().split(",")),
         super_options=tuple(fields[dash + 3].decode(errors="replace").split(",")),
     )
 
 
-def _is_device(one: Mounted, number: int) -> bool:
+def _is_device(mount: Mount, number: int) -> bool:
     """Whether a device's own file is what is mounted; few mounts can be, so few are read."""
-    if one.file_system not in ("devtmpfs", "tmpfs") or one.root == "/":
+    if mount.file_system not in ("devtmpfs", "tmpfs") or mount.root == "/":
         return False
     try:
-        found = one.target.lstat()
+        status = mount.target.lstat()
     except OSError:
         return False
-    return stat.S_ISBLK(found.st_mode) and found.st_rdev == number
+    return stat.S_ISBLK(status.st_mode) and status.st_rdev == number
 
 
-def _same(target: Path, wanted: os.stat_result) -> bool:
+def _is_same_file(target: Path, status: os.stat_result) -> bool:
     try:
-        found = target.lstat()
+        target_status = target.lstat()
     except OSError:
         return False
-    return found.st_ino == wanted.st_ino and found.st_dev == wanted.st_dev
+    return target_status.st_ino == status.st_ino and target_status.st_dev == status.st_dev
 
 
-def _unescaped(text: bytes) -> bytes:
+def _unescape(text: bytes) -> bytes:
     if b"\\" not in text:
         return text
     for code, char in ((rb"\040", b" "), (rb"\011", b"\t"), (rb"\012", b"\n"), (rb"\134", b"\\")):

@@ -30,21 +30,21 @@ from urllib.parse import quote, unquote
 from zonewise.csi.backends.contract import BLOCK, FOLDER
 from zonewise.csi.backends.folders import copies, filesystems, loops, mounts
 from zonewise.csi.backends.folders.marks import read_mark, upgrade_mark
-from zonewise.csi.private_folder import make_folder
-from zonewise.csi.status import Code, CsiError, exhausted, invalid, precondition
+from zonewise.csi.errors import Code, CsiError, exhausted, invalid, precondition
+from zonewise.csi.private_folder import make_private_folder
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import StorageConfiguration
-from zonewise.storage.identifiers import Stored
+from zonewise.storage.identifiers import StoredKind
 from zonewise.storage.journal import Image, Journal, JournalEntry
 from zonewise.storage.parameters import ClassParameters
 from zonewise.storage.pools import PoolState
 
-POOLS = "pools"
-IMAGE = ".img"
-FORMATTING = ".mkfs"
-_UNIT = 4096
-_PREFIX = {Stored.VOLUME: "vol-", Stored.SNAPSHOT: "snap-"}
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+POOLS_FOLDER = "pools"
+IMAGE_SUFFIX = ".img"
+FORMATTING_SUFFIX = ".mkfs"
+_PAGE_BYTES = 4096
+_PREFIX = {StoredKind.VOLUME: "vol-", StoredKind.SNAPSHOT: "snap-"}
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _log = logger("csi")
 
@@ -52,20 +52,20 @@ _log = logger("csi")
 class FolderPools:
     """The pools of a data folder."""
 
-    further: frozenset[str] = frozenset()
+    backend_keys: frozenset[str] = frozenset()
     evident = False
 
     def __init__(self, data: Path, journal: Journal, *, privileged: bool) -> None:
-        self._root = data / POOLS
+        self._root = data / POOLS_FOLDER
         self._journal = journal
         self.privileged = privileged
-        make_folder(self._root)
+        make_private_folder(self._root)
 
     def prepare(self, configuration: StorageConfiguration) -> None:
         """Make the folders of declared pools, and say so where they promise more than the disk."""
         declared = 0
-        for name, state in configuration.states.items():
-            make_folder(self.folder(name))
+        for name, state in configuration.pool_states.items():
+            make_private_folder(self.pool_folder(name))
             declared += state.capacity
         disk = shutil.disk_usage(self._root).total
         if declared > disk:
@@ -76,13 +76,13 @@ class FolderPools:
                 folder=str(self._root),
             )
 
-    def thaw(self) -> None:
+    def thaw_all(self) -> None:
         """Thaw file systems that a killed controller had frozen for a copy; not a live one's."""
         if self.privileged:
-            for image in self._root.glob(f"*/*{IMAGE}"):
-                for one in _mounted(image):
-                    with suppress(CsiError), copies.alone(image, wait=False):
-                        copies.thaw(one.target)
+            for image in self._root.glob(f"*/*{IMAGE_SUFFIX}"):
+                for mount in _find_file_systems(image):
+                    with suppress(CsiError), copies.lock_image(image, wait=False):
+                        copies.thaw(mount.target)
 
     def upgrade_marks(self) -> None:
         """Move the marks of earlier versions to where tenants cannot change them."""
@@ -90,47 +90,49 @@ class FolderPools:
             if not path.is_symlink():
                 upgrade_mark(path)
 
-    def folder(self, pool: str) -> Path:
+    def pool_folder(self, pool: str) -> Path:
         """The folder of a pool; any name is a single name there."""
         return self._root / (quote(pool, safe="").replace(".", "%2E"))
 
     @property
-    def data(self) -> Path:
+    def data_folder(self) -> Path:
         """The folder of pools and journal."""
         return self._root.parent
 
-    def shown_at(self, path: Path, uuid: str) -> bool:
+    def is_mounted_at(self, path: Path, uuid: str) -> bool:
         """Whether a volume is mounted at a path: its image through a loop device, or its folder."""
-        image = self.file(uuid)
+        image = self.image_file(uuid)
         device = mounts.device_at(path)
-        if device is not None and (backing := loops.backing(device)) is not None:
-            return backing.name.removesuffix(loops.DELETED) == image.name
+        if device is not None and (backing := loops.backing_file(device)) is not None:
+            return backing.name.removesuffix(loops.DELETED_SUFFIX) == image.name
         mounted = mounts.at(path)
         return mounted is not None and mounted.root_name == image.stem
 
     def path(self, entry: JournalEntry) -> Path:
         """Where an entry's image or folder is."""
-        name = _PREFIX[entry.stored] + entry.uuid
-        suffix = "" if entry.access == FOLDER else IMAGE
-        return self.folder(entry.pool) / (name + suffix)
+        name = _PREFIX[entry.kind] + entry.uuid
+        suffix = "" if entry.access == FOLDER else IMAGE_SUFFIX
+        return self.pool_folder(entry.pool) / (name + suffix)
 
-    def file(self, uuid: str) -> Path:
+    def image_file(self, uuid: str) -> Path:
         """The name of a volume's image, in whichever pool it is."""
-        return Path(f"{_PREFIX[Stored.VOLUME]}{uuid}{IMAGE}")
+        return Path(f"{_PREFIX[StoredKind.VOLUME]}{uuid}{IMAGE_SUFFIX}")
 
-    def states(self, configuration: StorageConfiguration) -> Mapping[str, PoolState]:
+    def pool_states(self, configuration: StorageConfiguration) -> Mapping[str, PoolState]:
         """The declared limits with what is promised of them."""
-        promised = self._journal.promised()
+        promised = self._journal.promised_bytes()
         return {
             name: replace(state, promised=promised.get(name, 0))
-            for name, state in configuration.states.items()
+            for name, state in configuration.pool_states.items()
         }
 
-    def attributes(self, parameters: ClassParameters, request: Mapping[str, str]) -> dict[str, str]:
+    def prepare_attributes(
+        self, parameters: ClassParameters, request: Mapping[str, str]
+    ) -> dict[str, str]:
         """Folders need to remember nothing."""
         return {}
 
-    def access(self, file_system: str, *, block: bool, shared: bool) -> str:
+    def choose_access(self, file_system: str, *, block: bool, shared: bool) -> str:
         """An image for a device or file system; a folder for many writing nodes."""
         if block and not self.privileged:
             raise invalid("block volumes need root; without it volumes are folders")
@@ -148,11 +150,14 @@ class FolderPools:
             )
         return FOLDER if shared or not self.privileged else file_system or filesystems.EXT4
 
-    def size(self, bytes: int, access: str) -> int:
+    def round_size(self, bytes: int, access: str) -> int:
         """Whole pages, and what the file system needs at least."""
-        return max(-(-bytes // _UNIT) * _UNIT, filesystems.SMALLEST.get(access, _UNIT))
+        return max(
+            -(-bytes // _PAGE_BYTES) * _PAGE_BYTES,
+            filesystems.SMALLEST_BYTES.get(access, _PAGE_BYTES),
+        )
 
-    def image(self, entry: JournalEntry) -> Image | None:
+    def find_image(self, entry: JournalEntry) -> Image | None:
         """The image or folder of an entry, if it exists."""
         path = self.path(entry)
         partial = path.with_name(path.name + copies.PARTIAL)
@@ -163,8 +168,8 @@ class FolderPools:
         return Image(
             pool=entry.pool,
             uuid=entry.uuid,
-            bytes=_bytes(path, entry) if complete else 0,
-            stored=entry.stored,
+            bytes=_size_of(path, entry) if complete else 0,
+            kind=entry.kind,
             ours=mark is None or mark == entry.name,
             complete=complete,
         )
@@ -172,13 +177,13 @@ class FolderPools:
     def make(self, entry: JournalEntry, source: JournalEntry | None) -> bool:
         """Make an image or folder, empty or as a copy; False if the name is taken."""
         path = self.path(entry)
-        make_folder(path.parent)
+        make_private_folder(path.parent)
         try:
             if source is None:
                 self._make(entry, path, None)
                 return True
             origin = self.path(source)
-            with self._quiet(source, origin):
+            with self._quiesce(source, origin):
                 self._make(entry, path, origin)
         except FileExistsError:
             return False
@@ -187,7 +192,7 @@ class FolderPools:
                 Code.INTERNAL, f"{entry.source or entry.name}: its data is not in the pool any more"
             ) from None
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in _DISK_FULL:
                 raise exhausted(f"the disk below pool {entry.pool} is full") from error
             raise CsiError(
                 Code.UNAVAILABLE, f"pool {entry.pool} cannot be written: {error.strerror}"
@@ -200,7 +205,7 @@ class FolderPools:
         An answer that it is removed would let its journal entry go, and the data stay for ever.
         """
         path = self.path(entry)
-        image = self.image(entry)
+        image = self.find_image(entry)
         if image is not None and not image.ours:
             raise precondition(
                 f"{path} is marked as belonging to another name than {entry.name}, so nothing is"
@@ -211,7 +216,7 @@ class FolderPools:
             if entry.access == FOLDER:
                 copies.remove_folder(path)
                 return
-            path.with_name(path.name + FORMATTING).unlink(missing_ok=True)
+            path.with_name(path.name + FORMATTING_SUFFIX).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
         except OSError as error:
             raise CsiError(
@@ -230,31 +235,35 @@ class FolderPools:
             raise CsiError(Code.INTERNAL, f"{path.name} is not in its pool any more") from None
         return True
 
-    def in_use(self, entry: JournalEntry) -> str:
+    def find_user(self, entry: JournalEntry) -> str:
         """Where it is attached or mounted on this machine."""
         path = self.path(entry)
         if not self.privileged or not path.exists():
             return ""
         if entry.access == FOLDER:
-            return ", ".join(str(one.target) for one in mounts.of_folder(path))
+            return ", ".join(str(mount.target) for mount in mounts.of_folder(path))
         return ", ".join(str(device) for device in loops.find(path))
 
-    def images(self) -> Sequence[Image]:
+    def list_images(self) -> Sequence[Image]:
         """Everything in all folders of pools, declared or not."""
-        return sorted(self._images(), key=lambda image: (image.pool, image.uuid))
+        return sorted(self._scan_images(), key=lambda image: (image.pool, image.uuid))
 
-    def _images(self) -> Iterator[Image]:
+    def _scan_images(self) -> Iterator[Image]:
         for path in self._root.glob("*/*"):
-            name = path.name.removesuffix(copies.PARTIAL).removesuffix(FORMATTING)
-            stem = name.removesuffix(IMAGE)
-            stored = Stored.SNAPSHOT if stem.startswith(_PREFIX[Stored.SNAPSHOT]) else Stored.VOLUME
-            if path.name.endswith(FORMATTING) and path.with_name(name).exists():
+            name = path.name.removesuffix(copies.PARTIAL).removesuffix(FORMATTING_SUFFIX)
+            stem = name.removesuffix(IMAGE_SUFFIX)
+            kind = (
+                StoredKind.SNAPSHOT
+                if stem.startswith(_PREFIX[StoredKind.SNAPSHOT])
+                else StoredKind.VOLUME
+            )
+            if path.name.endswith(FORMATTING_SUFFIX) and path.with_name(name).exists():
                 continue  # beside its image it is a step of stage, which the next one repeats
             yield Image(
                 pool=unquote(path.parent.name),
-                uuid=stem.removeprefix(_PREFIX[stored]),
+                uuid=stem.removeprefix(_PREFIX[kind]),
                 bytes=path.lstat().st_size,
-                stored=stored,
+                kind=kind,
                 complete=path.name == name,
             )
 
@@ -265,27 +274,30 @@ class FolderPools:
             copies.make_image(path, entry.bytes, entry.name, origin)
 
     @contextmanager
-    def _quiet(self, source: JournalEntry, origin: Path) -> Iterator[None]:
-        if not self.privileged or source.access == FOLDER or source.stored is Stored.SNAPSHOT:
+    def _quiesce(self, source: JournalEntry, origin: Path) -> Iterator[None]:
+        if not self.privileged or source.access == FOLDER or source.kind is StoredKind.SNAPSHOT:
             yield
             return
-        mounted = _mounted(origin)
-        with copies.alone(origin) if mounted else nullcontext(), copies.frozen(mounted):
+        file_systems = _find_file_systems(origin)
+        with (
+            copies.lock_image(origin) if file_systems else nullcontext(),
+            copies.freeze(file_systems),
+        ):
             for device in loops.find(origin):
                 loops.flush(device)
             yield
 
 
-def _mounted(image: Path) -> list[mounts.Mounted]:
+def _find_file_systems(image: Path) -> list[mounts.Mount]:
     """One mount per file system on an image that is mounted."""
-    found: dict[tuple[int, int], mounts.Mounted] = {}
+    mounts_by_device: dict[tuple[int, int], mounts.Mount] = {}
     for device in loops.find(image):
-        for one in mounts.of_device(device):
-            if one.file_system in filesystems.KNOWN:
-                found.setdefault(one.device, one)
-    return list(found.values())
+        for mount in mounts.of_device(device):
+            if mount.file_system in filesystems.KNOWN:
+                mounts_by_device.setdefault(mount.device, mount)
+    return list(mounts_by_device.values())
 
 
-def _bytes(path: Path, entry: JournalEntry) -> int:
+def _size_of(path: Path, entry: JournalEntry) -> int:
     """What an image can hold; a folder has no size of its own but the promised one."""
     return entry.bytes if entry.access == FOLDER else path.stat().st_size

@@ -14,9 +14,9 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from zonewise.csi.status import invalid, precondition
+from zonewise.csi.errors import invalid, precondition
 
-ATTRIBUTE = "trusted.zonewise.target"
+VOLUME_ATTRIBUTE = "trusted.zonewise.target"
 """The uuid of the volume; only root can write it, and file systems without attributes have none."""
 
 
@@ -31,7 +31,7 @@ def make_folder(path: Path, uuid: str = "") -> None:
             if not path.is_dir():
                 raise
         else:
-            _mark(path, uuid)
+            _record_volume(path, uuid)
     except (FileExistsError, NotADirectoryError):
         raise precondition(f"{path} cannot be a folder: a file is in its place") from None
     except OSError as error:
@@ -46,7 +46,7 @@ def make_file(path: Path, uuid: str) -> None:
     make_folder(path.parent)
     with suppress(FileExistsError):
         path.touch(mode=0o600, exist_ok=False)
-        _mark(path, uuid)
+        _record_volume(path, uuid)
 
 
 def make_link(folder: Path, path: Path) -> None:
@@ -68,18 +68,18 @@ def remove_link(path: Path, image: Path) -> None:
     path.unlink()
 
 
-def remove(path: Path, uuid: str, *, shown: bool) -> None:
+def remove(path: Path, uuid: str, *, was_mounted: bool) -> None:
     """Remove a path if the volume was shown there; an empty one of somebody else is no error."""
-    ours = shown or _marked(path, uuid)
+    made_by_driver = was_mounted or _has_recorded_volume(path, uuid)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):
         if not stat.S_ISREG(status.st_mode) or status.st_size:
             raise precondition(f"{path} is a file that is not ours; it was left alone")
-        if ours:
+        if made_by_driver:
             path.unlink()
     elif any(path.iterdir()):
         raise precondition(f"{path} is not mounted and has files in it; they were left alone")
-    elif ours:
+    elif made_by_driver:
         path.rmdir()
 
 
@@ -88,15 +88,15 @@ def _refuse_link(path: Path) -> None:
         raise precondition(f"{path} is a link; a volume cannot be shown there")
 
 
-def _mark(path: Path, uuid: str) -> None:
+def _record_volume(path: Path, uuid: str) -> None:
     if uuid:
         with suppress(OSError):
-            os.setxattr(path, ATTRIBUTE, uuid.encode(), follow_symlinks=False)
+            os.setxattr(path, VOLUME_ATTRIBUTE, uuid.encode(), follow_symlinks=False)
 
 
-def _marked(path: Path, uuid: str) -> bool:
+def _has_recorded_volume(path: Path, uuid: str) -> bool:
     try:
-        return os.getxattr(path, ATTRIBUTE, follow_symlinks=False) == uuid.encode() != b""
+        return os.getxattr(path, VOLUME_ATTRIBUTE, follow_symlinks=False) == uuid.encode() != b""
     except OSError as error:
         if error.errno in (errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
             return False

@@ -22,21 +22,21 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from zonewise.csi.backends.folders.beneath import (
+from zonewise.csi.backends.folders.file_data import UNSUPPORTED, copy_data
+from zonewise.csi.backends.folders.safe_open import (
     REPLACED,
     LeaseWait,
+    descriptor_path,
     open_entry,
     open_file,
     open_folder,
     open_root,
-    path_of,
 )
-from zonewise.csi.backends.folders.file_data import NOT_HERE, copy_data
-from zonewise.csi.status import aborted
+from zonewise.csi.errors import aborted
 
-_SKIPPED_ATTRIBUTES = (errno.ENODATA, errno.EPERM, errno.EACCES, *NOT_HERE)
-_BLOCK = 512
-_SHOWN = 256
+_SKIPPED_ATTRIBUTES = (errno.ENODATA, errno.EPERM, errno.EACCES, *UNSUPPORTED)
+_BLOCK_BYTES = 512
+_SHOWN_PATH_LIMIT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ def copy_tree(source: Path, target: Path) -> None:
 def remove_tree(folder: Path) -> None:
     """Remove a folder with everything in it; raises OSError, then the rest stays."""
     with open_root(folder) as top:
-        fresh = _fresh_names()
-        pending = _empty(top, top, fresh)
+        free_names = _draw_free_names()
+        pending = _empty_folder(top, top, free_names)
         while pending:
             name = pending.pop()
             with open_folder(top, [name]) as inner:
-                pending += _empty(inner, top, fresh)
+                pending += _empty_folder(inner, top, free_names)
             os.rmdir(name, dir_fd=top)
     folder.rmdir()
 
@@ -90,13 +90,13 @@ def disk_usage(folder: Path) -> int:
     with open_root(folder) as root:
         pending = [_TOP]
         while pending:
-            at = pending.pop()
-            with suppress(OSError), open_folder(root, at.names) as descriptor:
+            folder_below = pending.pop()
+            with suppress(OSError), open_folder(root, folder_below.names) as descriptor:
                 for status, name in _entries(descriptor):
                     if stat.S_ISDIR(status.st_mode):
-                        pending.append(_Folder(at, name))
+                        pending.append(_Folder(folder_below, name))
                     else:
-                        total += status.st_blocks * _BLOCK
+                        total += status.st_blocks * _BLOCK_BYTES
     return total
 
 
@@ -114,7 +114,7 @@ class _TreeCopy:
         self._copy = copy
         self._pending = [_TOP]
         self._wait = LeaseWait()
-        self._linked: dict[tuple[int, int], tuple[_Folder, str]] = {}
+        self._first_copies: dict[tuple[int, int], tuple[_Folder, str]] = {}
         """Files with several names, and where the first of them was copied to."""
 
     def run(self) -> None:
@@ -126,8 +126,8 @@ class _TreeCopy:
             except OSError as error:
                 if folder.parent is None or error.errno not in REPLACED:
                     raise
-                with open_folder(self._copy, folder.parent.names) as above:
-                    os.rmdir(folder.name, dir_fd=above)
+                with open_folder(self._copy, folder.parent.names) as parent:
+                    os.rmdir(folder.name, dir_fd=parent)
 
     def _copy_folder(self, folder: _Folder, origin: int) -> None:
         """Attributes come last: making an entry changes the times, and a default ACL the entry."""
@@ -143,10 +143,10 @@ class _TreeCopy:
                 if stat.S_ISDIR(status.st_mode):
                     os.mkdir(name, 0o700, dir_fd=copy)
                     self._pending.append(_Folder(folder, name))
-                elif not self._link(folder, name, status, copy):
+                elif not self._link_to_first_copy(folder, name, status, copy):
                     self._make_entry(folder, name, status, entry, copy)
-                    with open_entry(copy, name) as made:
-                        _copy_attributes(entry, made)
+                    with open_entry(copy, name) as copied:
+                        _copy_attributes(entry, copied)
         except FileNotFoundError:
             pass
 
@@ -161,23 +161,25 @@ class _TreeCopy:
             except BlockingIOError:
                 path = "/".join([*folder.names, name])
                 raise aborted(
-                    f"a program keeps a lease on the file {path[:_SHOWN]!r} of the volume, so it"
-                    " cannot be copied; try again when the file is free"
+                    f"a program keeps a lease on the file {path[:_SHOWN_PATH_LIMIT]!r} of the"
+                    " volume, so it cannot be copied; try again when the file is free"
                 ) from None
         elif stat.S_ISLNK(status.st_mode):
             os.symlink(os.readlink("", dir_fd=entry), name, dir_fd=copy)
         else:
             os.mknod(name, stat.S_IFMT(status.st_mode) | 0o600, status.st_rdev, dir_fd=copy)
 
-    def _link(self, folder: _Folder, name: str, status: os.stat_result, copy: int) -> bool:
+    def _link_to_first_copy(
+        self, folder: _Folder, name: str, status: os.stat_result, copy: int
+    ) -> bool:
         """Give an earlier copy of the same file one more name, if there is one."""
         if status.st_nlink < 2:
             return False
         identity = (status.st_dev, status.st_ino)
-        if identity not in self._linked:
-            self._linked[identity] = (folder, name)
+        if identity not in self._first_copies:
+            self._first_copies[identity] = (folder, name)
             return False
-        first_folder, first = self._linked[identity]
+        first_folder, first = self._first_copies[identity]
         with open_folder(self._copy, first_folder.names) as descriptor:
             os.link(first, name, src_dir_fd=descriptor, dst_dir_fd=copy, follow_symlinks=False)
         return True
@@ -192,13 +194,13 @@ def _make_file(name: str, origin: int, copy: int) -> None:
         os.close(descriptor)
 
 
-def _copy_attributes(entry: int, made: int) -> None:
+def _copy_attributes(entry: int, copied: int) -> None:
     """Owner, extended attributes with ACLs, mode and times, in the order that loses none.
 
     A new owner costs a file its capabilities and set-id bits. Without the right to keep the owner,
     those bits would let others be us.
     """
-    status, origin, copy = os.fstat(entry), path_of(entry), path_of(made)
+    status, origin, copy = os.fstat(entry), descriptor_path(entry), descriptor_path(copied)
     mode = stat.S_IMODE(status.st_mode)
     try:
         os.chown(copy, status.st_uid, status.st_gid)
@@ -226,7 +228,7 @@ def _copy_extended_attributes(origin: Path, copy: Path) -> None:
                 raise
 
 
-def _empty(folder: int, top: int, fresh: Iterator[str]) -> list[str]:
+def _empty_folder(folder: int, top: int, free_names: Iterator[str]) -> list[str]:
     """Remove what is in a folder; folders with entries are moved to the top, as the answer says.
 
     One that something is mounted at cannot be removed nor moved: what is mounted is not the
@@ -237,14 +239,14 @@ def _empty(folder: int, top: int, fresh: Iterator[str]) -> list[str]:
         try:
             os.unlink(name, dir_fd=folder)
         except IsADirectoryError:
-            if not _removed(folder, name):
-                place = next(fresh)
-                os.rename(name, place, src_dir_fd=folder, dst_dir_fd=top)
-                moved.append(place)
+            if not _remove_if_empty(folder, name):
+                new_name = next(free_names)
+                os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=top)
+                moved.append(new_name)
     return moved
 
 
-def _removed(folder: int, name: str) -> bool:
+def _remove_if_empty(folder: int, name: str) -> bool:
     """Remove a folder if it is empty; else let its owner move and read it."""
     try:
         os.rmdir(name, dir_fd=folder)
@@ -252,12 +254,12 @@ def _removed(folder: int, name: str) -> bool:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         with open_entry(folder, name) as entry:
-            path_of(entry).chmod(0o700)
+            descriptor_path(entry).chmod(0o700)
         return False
     return True
 
 
-def _fresh_names() -> Iterator[str]:
+def _draw_free_names() -> Iterator[str]:
     """Names that no file has."""
-    begin = secrets.token_hex(16)
-    return (f"{begin}-{number}" for number in count())
+    prefix = secrets.token_hex(16)
+    return (f"{prefix}-{number}" for number in count())

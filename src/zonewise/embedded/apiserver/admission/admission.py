@@ -1,9 +1,8 @@
-"""Admission: what may still change an object, or refuse it, after its author was allowed to write
-it.
+"""Admission: changes or refuses a write after authorization.
 
-Built-in plugins are pure functions on ``Attributes`` and run first, in one order; webhooks follow,
-because they are strangers and should see what the server itself added. Mutation comes before the
-kind's own validation, validation after it: so nothing a webhook writes escapes the rules.
+Built-in plugins are functions on ``Attributes`` and run first, in a fixed order; webhooks follow,
+because they should get what the server itself added. Mutation comes before the kind's own
+validation, validation after it: so everything a webhook writes is validated.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from zonewise.embedded.apiserver.registry import Served
+from zonewise.api.errors import Forbidden, StatusCause
+from zonewise.embedded.apiserver.registry import ServedKind
+from zonewise.embedded.apiserver.request import status_errors
 from zonewise.embedded.apiserver.request.call import User
 
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
@@ -23,26 +24,26 @@ Obj = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SubresourceView:
-    """What a subresource shows of an object, and what becomes of the object when that changes."""
+    """How a subresource is computed from an object, and how its changes are merged back."""
 
-    show: Callable[[Obj], Obj]
-    take: Callable[[Obj, Obj], Obj]
+    project: Callable[[Obj], Obj]
+    merge: Callable[[Obj, Obj], Obj]
 
 
-BODY = SubresourceView(show=lambda obj: obj, take=lambda _, changed: changed)
-"""For subresources that are only a body: a Binding, an Eviction."""
+BODY_VIEW = SubresourceView(project=lambda obj: obj, merge=lambda _, changed: changed)
+"""For subresources that only have a body: a Binding, an Eviction."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Attributes:
-    """One write on its way in. ``obj`` is None for a deletion, ``old`` is None for a creation.
+    """The attributes of one write. ``obj`` is None for a deletion, ``old`` for a creation.
 
     ``options`` are the parameters of the request; for a deletion, its DeleteOptions. ``view`` is
-    set where webhooks get something else than the object, such as its Scale.
+    set if webhooks get something else than the object, such as its Scale.
     """
 
     operation: Operation
-    served: Served
+    served: ServedKind
     namespace: str
     name: str
     subresource: str = ""
@@ -55,75 +56,82 @@ class Attributes:
     view: SubresourceView | None = None
 
     @property
-    def called(self) -> str:
-        """What a refusal calls the object: it may not have more than the start of its name yet."""
+    def display_name(self) -> str:
+        """The object's name in refusals; a new one may have only the prefix of a generated name."""
         meta = (self.obj or {}).get("metadata") or {}
         return self.name or meta.get("name") or meta.get("generateName") or ""
+
+    def forbidden(self, message: str, *, causes: Sequence[StatusCause] = ()) -> Forbidden:
+        """The error that refuses the write."""
+        resource = self.served.kind.resource
+        return status_errors.forbidden(resource, self.display_name, message, causes=causes)
 
 
 AdmissionPlugin = Callable[[Attributes], None]
 """Changes ``attributes.obj`` in place, or raises an ApiError."""
 
-Wait = Callable[[Attributes], Awaitable[None]]
-"""Waits a moment for what a plugin will look for and a controller is about to write."""
+WaitBeforePlugins = Callable[[Attributes], Awaitable[None]]
+"""Waits shortly for an object that a plugin needs and a controller is about to write."""
 
 
-class Hooks(Protocol):
-    """Webhooks, as the chain calls them."""
+class WebhookAdmission(Protocol):
+    """Webhooks, as the admission chain calls them."""
 
     async def mutate(self, attributes: Attributes, plugins: AdmissionPlugin) -> bool:
         """Let mutating webhooks change the object; True if one was called.
 
-        ``plugins`` are all built-in ones: they look again at what a webhook changed.
+        ``plugins`` runs all built-in ones again after a webhook changed the object.
         """
 
     async def validate(self, attributes: Attributes) -> None:
-        """Let validating webhooks refuse it."""
+        """Let validating webhooks refuse the write."""
 
-    def concern(self, served: Served, operation: Operation, subresource: str) -> bool:
-        """Whether any webhook could match; cheap, so that most writes never wait."""
+    def may_match(self, served: ServedKind, operation: Operation, subresource: str) -> bool:
+        """Whether any webhook may match; cheap, so that most writes never wait."""
 
 
 class Admission:
-    """The chain."""
+    """The admission chain."""
 
     def __init__(
         self,
         mutating: Sequence[AdmissionPlugin],
         validating: Sequence[AdmissionPlugin],
-        hooks: Hooks | None = None,
+        webhooks: WebhookAdmission | None = None,
         *,
-        wait: Wait | None = None,
+        wait: WaitBeforePlugins | None = None,
     ) -> None:
         self._wait = wait
         self._mutating = tuple(mutating)
         self._validating = tuple(validating)
-        self._hooks = hooks
+        self._webhooks = webhooks
 
     def add(self, plugin: AdmissionPlugin) -> None:
-        """Let one more plugin judge what is written, after the server's own."""
+        """Add a validating plugin, after the built-in ones."""
         self._validating += (plugin,)
 
     async def mutate(self, attributes: Attributes) -> bool:
-        """Run the mutating half; True if something outside this process may have had a say."""
+        """Run mutating plugins and webhooks; True if a webhook was called."""
         if self._wait:
             await self._wait(attributes)
-        self._plug(attributes)
-        if self._hooks and self._concerned(attributes):
-            return await self._hooks.mutate(attributes, self._plug)
+        self._run_mutating_plugins(attributes)
+        if self._webhooks and self._webhooks_may_match(attributes):
+            return await self._webhooks.mutate(attributes, self._run_mutating_plugins)
         return False
 
     async def validate(self, attributes: Attributes) -> None:
-        """Run the validating half."""
+        """Run validating plugins and webhooks."""
         for plugin in self._validating:
             plugin(attributes)
-        if self._hooks and self._concerned(attributes):
-            await self._hooks.validate(attributes)
+        if self._webhooks and self._webhooks_may_match(attributes):
+            await self._webhooks.validate(attributes)
 
-    def _plug(self, attributes: Attributes) -> None:
+    def _run_mutating_plugins(self, attributes: Attributes) -> None:
         for plugin in self._mutating:
             plugin(attributes)
 
-    def _concerned(self, attributes: Attributes) -> bool:
-        assert self._hooks is not None
-        return self._hooks.concern(attributes.served, attributes.operation, attributes.subresource)
+    def _webhooks_may_match(self, attributes: Attributes) -> bool:
+        assert self._webhooks is not None
+        return self._webhooks.may_match(
+            attributes.served, attributes.operation, attributes.subresource
+        )

@@ -12,8 +12,7 @@ from typing import Any
 
 from zonewise.api.values.quantity import Quantity, parse
 from zonewise.embedded.apiserver.admission.admission import Attributes
-from zonewise.embedded.apiserver.request import status_errors
-from zonewise.embedded.machinery.decoding.pod_resources import needed
+from zonewise.embedded.machinery.decoding.pod_resources import effective_resources
 
 Obj = dict[str, Any]
 Amounts = Mapping[str, Quantity]
@@ -24,20 +23,20 @@ PODS, CLAIMS = "/pods", "/persistentvolumeclaims"
 
 
 class LimitRanges:
-    """The two plugins, over a way to see all LimitRanges."""
+    """The two plugins of LimitRanges."""
 
-    def __init__(self, every: Callable[[str], Iterable[Obj]]) -> None:
-        self._every = every
+    def __init__(self, list_objects: Callable[[str], Iterable[Obj]]) -> None:
+        self._list_objects = list_objects
 
-    def give(self, attributes: Attributes) -> None:
-        """Defaults for the containers of a new pod."""
+    def apply_defaults(self, attributes: Attributes) -> None:
+        """Set defaults in the containers of a new pod."""
         if attributes.served.storage != PODS or attributes.operation != "CREATE":
             return
         pod = attributes.obj
         if pod is None or attributes.subresource:
             return
-        for limits in self._limits(attributes.namespace):
-            _give(pod, limits)
+        for limits in self._limits_of(attributes.namespace):
+            _apply_defaults(pod, limits)
 
     def check(self, attributes: Attributes) -> None:
         """Refuse a pod or claim that requests too little or too much."""
@@ -48,112 +47,125 @@ class LimitRanges:
             storage == PODS or attributes.operation != "UPDATE"
         ):
             return
-        for limits in self._limits(attributes.namespace):
-            found = [why for limit in limits for why in _faults(limit, storage, obj)]
-            if found:
-                text = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
-                resource = attributes.served.kind.resource
-                raise status_errors.forbidden(resource, attributes.called, text)
+        for limits in self._limits_of(attributes.namespace):
+            errors = [error for limit in limits for error in _check_limit(limit, storage, obj)]
+            if errors:
+                text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
+                raise attributes.forbidden(text)
 
-    def _limits(self, namespace: str) -> list[list[Obj]]:
-        found = [
-            obj for obj in self._every(STORAGE) if obj["metadata"].get("namespace") == namespace
+    def _limits_of(self, namespace: str) -> list[list[Obj]]:
+        ranges = [
+            obj
+            for obj in self._list_objects(STORAGE)
+            if obj["metadata"].get("namespace") == namespace
         ]
-        found.sort(key=lambda obj: obj["metadata"]["name"])
-        return [(obj.get("spec") or {}).get("limits") or [] for obj in found]
+        ranges.sort(key=lambda obj: obj["metadata"]["name"])
+        return [(obj.get("spec") or {}).get("limits") or [] for obj in ranges]
 
 
-def _give(pod: Obj, limits: Iterable[Obj]) -> None:
+def _apply_defaults(pod: Obj, limits: Iterable[Obj]) -> None:
     requests: dict[str, Any] = {}
-    most: dict[str, Any] = {}
+    limits_by_name: dict[str, Any] = {}
     for limit in limits:
         if limit.get("type") == "Container":
             requests |= limit.get("defaultRequest") or {}
-            most |= limit.get("default") or {}
-    told: list[str] = []
+            limits_by_name |= limit.get("default") or {}
+    changes: list[str] = []
     spec = pod.get("spec") or {}
-    for key, what in (("containers", "container"), ("initContainers", "init container")):
+    for key, container_kind in (("containers", "container"), ("initContainers", "init container")):
         for container in spec.get(key) or ():
             resources = container.setdefault("resources", {})
-            for which, word, given in (
+            for resource_field, noun, defaults in (
                 ("requests", "request", requests),
-                ("limits", "limit", most),
+                ("limits", "limit", limits_by_name),
             ):
-                have = resources.get(which) or {}
-                new = {name: amount for name, amount in given.items() if name not in have}
-                if new:
-                    resources[which] = {**have, **new}
-                    names = ", ".join(sorted(new))
-                    told.append(f"{names} {word} for {what} {container.get('name', '')}")
-    if told:
-        notes = pod["metadata"].setdefault("annotations", {})
-        notes[ANNOTATION] = f"LimitRanger plugin set: {'; '.join(told)}"
+                current = resources.get(resource_field) or {}
+                added = {name: amount for name, amount in defaults.items() if name not in current}
+                if added:
+                    resources[resource_field] = {**current, **added}
+                    names = ", ".join(sorted(added))
+                    changes.append(
+                        f"{names} {noun} for {container_kind} {container.get('name', '')}"
+                    )
+    if changes:
+        annotations = pod["metadata"].setdefault("annotations", {})
+        annotations[ANNOTATION] = f"LimitRanger plugin set: {'; '.join(changes)}"
 
 
-def _faults(limit: Obj, storage: str, obj: Obj) -> list[str]:
-    spec, kind = obj.get("spec") or {}, limit.get("type", "")
+def _check_limit(limit: Obj, storage: str, obj: Obj) -> list[str]:
+    spec, limit_type = obj.get("spec") or {}, limit.get("type", "")
     if storage == CLAIMS:
-        if kind != "PersistentVolumeClaim":
+        if limit_type != "PersistentVolumeClaim":
             return []
-        asked = _amounts((spec.get("resources") or {}).get("requests"))
-        return _claim_faults(limit, kind, asked)
-    if kind == "Container":
-        found = []
+        requests = _parse_amounts((spec.get("resources") or {}).get("requests"))
+        return _check_claim(limit, limit_type, requests)
+    if limit_type == "Container":
+        errors = []
         for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
             resources = container.get("resources") or {}
-            found += _bounds(
-                limit, kind, _amounts(resources.get("requests")), _amounts(resources.get("limits"))
+            errors += _check_bounds(
+                limit,
+                limit_type,
+                _parse_amounts(resources.get("requests")),
+                _parse_amounts(resources.get("limits")),
             )
-        return found
-    if kind == "Pod":
-        return _bounds(limit, kind, needed(spec, "requests"), needed(spec, "limits"))
+        return errors
+    if limit_type == "Pod":
+        return _check_bounds(
+            limit,
+            limit_type,
+            effective_resources(spec, "requests"),
+            effective_resources(spec, "limits"),
+        )
     return []
 
 
-def _bounds(limit: Obj, kind: str, requests: Amounts, limits: Amounts) -> list[str]:
-    found: list[str] = []
-    for name, bound in _amounts(limit.get("min")).items():
-        head = f"minimum {name} usage per {kind} is {bound}"
-        request, most = requests.get(name), limits.get(name)
+def _check_bounds(limit: Obj, limit_type: str, requests: Amounts, limits: Amounts) -> list[str]:
+    errors: list[str] = []
+    for name, bound in _parse_amounts(limit.get("min")).items():
+        prefix = f"minimum {name} usage per {limit_type} is {bound}"
+        request, limit_amount = requests.get(name), limits.get(name)
         if request is None:
-            found.append(f"{head}.  No request is specified")
+            errors.append(f"{prefix}.  No request is specified")
         elif request.value < bound.value:
-            found.append(f"{head}, but request is {request}")
-        elif most is not None and most.value < bound.value:
-            found.append(f"{head}, but limit is {most}")
-    for name, bound in _amounts(limit.get("max")).items():
-        head = f"maximum {name} usage per {kind} is {bound}"
-        request, most = requests.get(name), limits.get(name)
-        if most is None:
-            found.append(f"{head}.  No limit is specified")
-        elif most.value > bound.value:
-            found.append(f"{head}, but limit is {most}")
+            errors.append(f"{prefix}, but request is {request}")
+        elif limit_amount is not None and limit_amount.value < bound.value:
+            errors.append(f"{prefix}, but limit is {limit_amount}")
+    for name, bound in _parse_amounts(limit.get("max")).items():
+        prefix = f"maximum {name} usage per {limit_type} is {bound}"
+        request, limit_amount = requests.get(name), limits.get(name)
+        if limit_amount is None:
+            errors.append(f"{prefix}.  No limit is specified")
+        elif limit_amount.value > bound.value:
+            errors.append(f"{prefix}, but limit is {limit_amount}")
         elif request is not None and request.value > bound.value:
-            found.append(f"{head}, but request is {request}")
-    for name, bound in _amounts(limit.get("maxLimitRequestRatio")).items():
-        head = f"{name} max limit to request ratio per {kind} is {bound}, but"
-        request, most = requests.get(name), limits.get(name)
+            errors.append(f"{prefix}, but request is {request}")
+    for name, bound in _parse_amounts(limit.get("maxLimitRequestRatio")).items():
+        prefix = f"{name} max limit to request ratio per {limit_type} is {bound}, but"
+        request, limit_amount = requests.get(name), limits.get(name)
         if request is None or not request.value:
-            found.append(f"{head} no request is specified or request is 0")
-        elif most is None or not most.value:
-            found.append(f"{head} no limit is specified or limit is 0")
-        elif most.value / request.value > bound.value:
-            found.append(f"{head} provided ratio is {float(most.value / request.value):f}")
-    return found
+            errors.append(f"{prefix} no request is specified or request is 0")
+        elif limit_amount is None or not limit_amount.value:
+            errors.append(f"{prefix} no limit is specified or limit is 0")
+        elif limit_amount.value / request.value > bound.value:
+            errors.append(
+                f"{prefix} provided ratio is {float(limit_amount.value / request.value):f}"
+            )
+    return errors
 
 
-def _claim_faults(limit: Obj, kind: str, asked: Amounts) -> list[str]:
-    found: list[str] = []
-    for key, word in (("min", "minimum"), ("max", "maximum")):
-        for name, bound in _amounts(limit.get(key)).items():
-            head = f"{word} {name} usage per {kind} is {bound}"
-            amount = asked.get(name)
+def _check_claim(limit: Obj, limit_type: str, requests: Amounts) -> list[str]:
+    errors: list[str] = []
+    for key, noun in (("min", "minimum"), ("max", "maximum")):
+        for name, bound in _parse_amounts(limit.get(key)).items():
+            prefix = f"{noun} {name} usage per {limit_type} is {bound}"
+            amount = requests.get(name)
             if amount is None:
-                found.append(f"{head}.  No request is specified")
+                errors.append(f"{prefix}.  No request is specified")
             elif amount.value < bound.value if key == "min" else amount.value > bound.value:
-                found.append(f"{head}, but request is {amount}")
-    return found
+                errors.append(f"{prefix}, but request is {amount}")
+    return errors
 
 
-def _amounts(given: Mapping[str, Any] | None) -> dict[str, Quantity]:
-    return {name: parse(text) for name, text in (given or {}).items()}
+def _parse_amounts(amounts: Mapping[str, Any] | None) -> dict[str, Quantity]:
+    return {name: parse(text) for name, text in (amounts or {}).items()}

@@ -1,7 +1,7 @@
-"""What a default API server's admission adds and refuses, as far as clients can see it.
+"""The admission plugins of a default API server, as far as clients can observe them.
 
-One function a plugin; each looks at what it cares for and leaves the rest alone. They run in the
-order of ``MUTATING`` and ``VALIDATING``, which is the real server's.
+Each plugin is one function, which ignores what it is not for. They run in the order of
+``Plugins.mutating`` and ``Plugins.validating``, which is the real server's.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Any
 
 from zonewise.api.errors import StatusCause
 from zonewise.api.objects.core import Namespace
-from zonewise.api.objects.storage import LEGACY_CLASS, is_default_class, newest_default
+from zonewise.api.objects.storage import LEGACY_CLASS, is_default_class, newest_default_class
 from zonewise.embedded.apiserver.admission.admission import AdmissionPlugin, Attributes
 from zonewise.embedded.apiserver.request import status_errors
 from zonewise.embedded.apiserver.strategy.pod.volumes import token_projection
-from zonewise.topology import REGION_LABEL, ZONE_LABEL
+from zonewise.topology.nodes import REGION_LABEL, ZONE_LABEL
 
 Obj = dict[str, Any]
-Look = Callable[[str, str, str], Obj | None]
-All = Callable[[str], Iterable[Obj]]
+GetObject = Callable[[str, str, str], Obj | None]
+ListObjects = Callable[[str], Iterable[Obj]]
 
-IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
+PROTECTED_NAMESPACES = frozenset({"default", "kube-system", "kube-public"})
 TOLERATION_SECONDS = 300
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
-ACCOUNT_TRIES = 100
+ACCOUNT_ATTEMPTS = 100
 ACCOUNT_PAUSE = 0.01
-MIRROR = "kubernetes.io/config.mirror"
-DEFAULT_INGRESS = "ingressclass.kubernetes.io/is-default-class"
-PROTECTION = {
+MIRROR_POD_ANNOTATION = "kubernetes.io/config.mirror"
+DEFAULT_INGRESS_CLASS_ANNOTATION = "ingressclass.kubernetes.io/is-default-class"
+PROTECTION_FINALIZERS = {
     "/persistentvolumeclaims": "kubernetes.io/pvc-protection",
     "/persistentvolumes": "kubernetes.io/pv-protection",
     "storage.k8s.io/volumeattributesclasses": "kubernetes.io/vac-protection",
@@ -40,37 +40,37 @@ TOPOLOGY_LABELS = (REGION_LABEL, ZONE_LABEL)
 
 
 class Plugins:
-    """The built-in plugins over a way to look at other objects."""
+    """The built-in plugins; they can read other objects."""
 
-    def __init__(self, look: Look, every: All, choose: Callable[[str], str]) -> None:
-        self._look = look
-        self._every = every
+    def __init__(
+        self, get_object: GetObject, list_objects: ListObjects, choose: Callable[[str], str]
+    ) -> None:
+        self._get_object = get_object
+        self._list_objects = list_objects
         self._choose = choose
         self.mutating: tuple[AdmissionPlugin, ...] = (
-            self.namespace,
-            self.service_account,
-            tolerations,
-            self.priority,
+            self.check_namespace,
+            self.set_service_account,
+            add_default_tolerations,
+            self.set_priority,
             taint_new_node,
-            protect,
-            self.default_storage_class,
-            self.default_ingress_class,
-            self.runtime_class,
+            add_protection_finalizer,
+            self.set_default_storage_class,
+            self.set_default_ingress_class,
+            self.apply_runtime_class,
         )
-        self.validating: tuple[AdmissionPlugin, ...] = (self.immortal,)
+        self.validating: tuple[AdmissionPlugin, ...] = (self.protect_namespaces,)
 
-    def namespace(self, attributes: Attributes) -> None:
-        """New objects go only into namespaces that exist and are not on their way out."""
+    def check_namespace(self, attributes: Attributes) -> None:
+        """Refuse new objects in namespaces that do not exist or are being deleted."""
         if attributes.operation != "CREATE" or attributes.subresource or not attributes.namespace:
             return
         name = attributes.namespace
-        found = self._look("/namespaces", "", name)
-        if found is None:
+        namespace = self._get_object("/namespaces", "", name)
+        if namespace is None:
             raise status_errors.not_found(Namespace.resource, name)
-        if found["metadata"].get("deletionTimestamp"):
-            raise status_errors.forbidden(
-                attributes.served.kind.resource,
-                attributes.called,
+        if namespace["metadata"].get("deletionTimestamp"):
+            raise attributes.forbidden(
                 f"unable to create new content in namespace {name} because it is being terminated",
                 causes=(
                     StatusCause(
@@ -81,137 +81,126 @@ class Plugins:
                 ),
             )
 
-    def immortal(self, attributes: Attributes) -> None:
-        """The namespaces a cluster cannot do without stay."""
+    def protect_namespaces(self, attributes: Attributes) -> None:
+        """Refuse to delete the namespaces that a cluster needs."""
         if (
             attributes.operation == "DELETE"
             and attributes.served.storage == "/namespaces"
-            and attributes.name in IMMORTAL
+            and attributes.name in PROTECTED_NAMESPACES
         ):
-            raise status_errors.forbidden(
-                attributes.served.kind.resource,
-                attributes.called,
-                "this namespace may not be deleted",
-            )
+            raise attributes.forbidden("this namespace may not be deleted")
 
-    async def default_account(self, attributes: Attributes) -> None:
-        """Wait for a new namespace's account ``default``, as the real plugin does, a second.
+    async def wait_for_default_account(self, attributes: Attributes) -> None:
+        """Wait up to a second for a new namespace's account ``default``, as the real plugin does.
 
-        A controller makes it after the namespace's creation was answered; pods of the same file are
-        sooner.
+        A controller creates it after the namespace's creation was answered; pods of the same file
+        may come before.
         """
-        if not _new(attributes, "/pods"):
+        if not _is_create_of(attributes, "/pods"):
             return
         spec = (attributes.obj or {}).get("spec") or {}
         if (spec.get("serviceAccountName") or "default") != "default":
             return
-        for _ in range(ACCOUNT_TRIES):
-            if self._look("/serviceaccounts", attributes.namespace, "default") is not None:
+        for _ in range(ACCOUNT_ATTEMPTS):
+            if self._get_object("/serviceaccounts", attributes.namespace, "default") is not None:
                 return
-            namespace = self._look("/namespaces", "", attributes.namespace)
+            namespace = self._get_object("/namespaces", "", attributes.namespace)
             if namespace is None or namespace["metadata"].get("deletionTimestamp"):
                 return
             await asyncio.sleep(ACCOUNT_PAUSE)
 
-    def service_account(self, attributes: Attributes) -> None:
-        """A pod runs as a service account that exists, and finds its token mounted."""
-        if not _new(attributes, "/pods"):
+    def set_service_account(self, attributes: Attributes) -> None:
+        """Set a pod's service account, which must exist, and mount its token."""
+        if not _is_create_of(attributes, "/pods"):
             return
         obj = attributes.obj
         assert obj is not None
-        if MIRROR in (obj["metadata"].get("annotations") or {}):
+        if MIRROR_POD_ANNOTATION in (obj["metadata"].get("annotations") or {}):
             return
         spec = obj.setdefault("spec", {})
         name = spec.get("serviceAccountName") or "default"
         spec["serviceAccountName"] = spec["serviceAccount"] = name
-        account = self._look("/serviceaccounts", attributes.namespace, name)
+        account = self._get_object("/serviceaccounts", attributes.namespace, name)
         if account is None:
-            raise status_errors.forbidden(
-                attributes.served.kind.resource,
-                attributes.called,
+            raise attributes.forbidden(
                 f"error looking up service account {attributes.namespace}/{name}:"
-                f' serviceaccount "{name}" not found',
+                f' serviceaccount "{name}" not found'
             )
-        wanted = spec.get("automountServiceAccountToken")
-        if wanted is None:
-            wanted = account.get("automountServiceAccountToken", True)
-        if wanted:
+        automount = spec.get("automountServiceAccountToken")
+        if automount is None:
+            automount = account.get("automountServiceAccountToken", True)
+        if automount:
             self._mount_token(spec)
         if account.get("imagePullSecrets") and not spec.get("imagePullSecrets"):
-            spec["imagePullSecrets"] = [dict(one) for one in account["imagePullSecrets"]]
+            spec["imagePullSecrets"] = [dict(secret) for secret in account["imagePullSecrets"]]
 
     def _mount_token(self, spec: Obj) -> None:
         containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
-        bare = [
-            one
-            for one in containers
-            if all(mount.get("mountPath") != TOKEN_PATH for mount in one.get("volumeMounts") or ())
+        unmounted = [
+            container
+            for container in containers
+            if all(
+                mount.get("mountPath") != TOKEN_PATH
+                for mount in container.get("volumeMounts") or ()
+            )
         ]
-        if not bare:
+        if not unmounted:
             return
         letters = "".join(self._choose("bcdfghjklmnpqrstvwxz2456789") for _ in range(5))
         volume = f"kube-api-access-{letters}"
-        for one in bare:
-            one.setdefault("volumeMounts", []).append(
+        for container in unmounted:
+            container.setdefault("volumeMounts", []).append(
                 {"name": volume, "readOnly": True, "mountPath": TOKEN_PATH}
             )
         spec.setdefault("volumes", []).append({"name": volume, "projected": token_projection()})
 
-    def priority(self, attributes: Attributes) -> None:
-        """A pod's priority comes from its class only."""
-        if not _new(attributes, "/pods"):
+    def set_priority(self, attributes: Attributes) -> None:
+        """Set a pod's priority from its class only."""
+        if not _is_create_of(attributes, "/pods"):
             return
         obj = attributes.obj
         assert obj is not None
         spec = obj["spec"]
         name = spec.get("priorityClassName", "")
-        number, policy = 0, "PreemptLowerPriority"
+        priority, policy = 0, "PreemptLowerPriority"
         if not name:
             default = self._default_priority()
             if default:
                 name = spec["priorityClassName"] = default["metadata"]["name"]
-                number = default.get("value", 0)
+                priority = default.get("value", 0)
                 policy = default.get("preemptionPolicy", policy)
         else:
-            chosen = self._look("scheduling.k8s.io/priorityclasses", "", name)
-            if chosen is None:
-                raise status_errors.forbidden(
-                    attributes.served.kind.resource,
-                    attributes.called,
-                    f"no PriorityClass with name {name} was found",
-                )
-            number = chosen.get("value", 0)
-            policy = chosen.get("preemptionPolicy", policy)
-        if spec.get("priority") is not None and spec["priority"] != number:
-            raise status_errors.forbidden(
-                attributes.served.kind.resource,
-                attributes.called,
+            priority_class = self._get_object("scheduling.k8s.io/priorityclasses", "", name)
+            if priority_class is None:
+                raise attributes.forbidden(f"no PriorityClass with name {name} was found")
+            priority = priority_class.get("value", 0)
+            policy = priority_class.get("preemptionPolicy", policy)
+        if spec.get("priority") is not None and spec["priority"] != priority:
+            raise attributes.forbidden(
                 f"the integer value of priority ({spec['priority']}) must not be provided in pod"
-                f" spec; priority admission controller computed {number} from the given"
-                " PriorityClass name",
+                f" spec; priority admission controller computed {priority} from the given"
+                " PriorityClass name"
             )
-        spec["priority"] = number
+        spec["priority"] = priority
         if spec.get("preemptionPolicy") not in {None, policy}:
-            raise status_errors.forbidden(
-                attributes.served.kind.resource,
-                attributes.called,
+            raise attributes.forbidden(
                 f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be"
                 f" provided in pod spec; priority admission controller computed {policy} from the"
-                " given PriorityClass name",
+                " given PriorityClass name"
             )
         spec["preemptionPolicy"] = policy
 
     def _default_priority(self) -> Obj | None:
         classes = (
-            one
-            for one in self._every("scheduling.k8s.io/priorityclasses")
-            if one.get("globalDefault")
+            priority_class
+            for priority_class in self._list_objects("scheduling.k8s.io/priorityclasses")
+            if priority_class.get("globalDefault")
         )
-        return min(classes, key=lambda one: one.get("value", 0), default=None)
+        return min(classes, key=lambda priority_class: priority_class.get("value", 0), default=None)
 
-    def default_storage_class(self, attributes: Attributes) -> None:
-        """A claim that names no class gets the default one; the newest if there are several."""
-        if not _new(attributes, "/persistentvolumeclaims"):
+    def set_default_storage_class(self, attributes: Attributes) -> None:
+        """Give a claim without a class the default one; the newest if there are several."""
+        if not _is_create_of(attributes, "/persistentvolumeclaims"):
             return
         obj = attributes.obj
         assert obj is not None
@@ -220,13 +209,15 @@ class Plugins:
             obj["metadata"].get("annotations") or {}
         ):
             return
-        chosen = _default(self._every("storage.k8s.io/storageclasses"), is_default_class)
-        if chosen:
-            spec["storageClassName"] = chosen
+        default = _newest_default(
+            self._list_objects("storage.k8s.io/storageclasses"), is_default_class
+        )
+        if default:
+            spec["storageClassName"] = default
 
-    def default_ingress_class(self, attributes: Attributes) -> None:
-        """An ingress that names no class gets the default one."""
-        if not _new(attributes, "networking.k8s.io/ingresses"):
+    def set_default_ingress_class(self, attributes: Attributes) -> None:
+        """Give an ingress without a class the default one."""
+        if not _is_create_of(attributes, "networking.k8s.io/ingresses"):
             return
         obj = attributes.obj
         assert obj is not None
@@ -234,68 +225,59 @@ class Plugins:
         legacy = "kubernetes.io/ingress.class"
         if spec.get("ingressClassName") or legacy in (obj["metadata"].get("annotations") or {}):
             return
-        chosen = _default(
-            self._every("networking.k8s.io/ingressclasses"),
-            lambda annotations: annotations.get(DEFAULT_INGRESS) == "true",
+        default = _newest_default(
+            self._list_objects("networking.k8s.io/ingressclasses"),
+            lambda annotations: annotations.get(DEFAULT_INGRESS_CLASS_ANNOTATION) == "true",
         )
-        if chosen:
-            spec["ingressClassName"] = chosen
+        if default:
+            spec["ingressClassName"] = default
 
-    def runtime_class(self, attributes: Attributes) -> None:
-        """A pod's runtime class exists; its overhead and its place are the pod's."""
-        if not _new(attributes, "/pods"):
+    def apply_runtime_class(self, attributes: Attributes) -> None:
+        """Apply overhead and scheduling of a pod's runtime class, which must exist."""
+        if not _is_create_of(attributes, "/pods"):
             return
         obj = attributes.obj
         assert obj is not None
         spec = obj["spec"]
         name = spec.get("runtimeClassName")
-        resource = attributes.served.kind.resource
         if not name:
             if spec.get("overhead"):
-                raise status_errors.forbidden(
-                    resource,
-                    attributes.called,
+                raise attributes.forbidden(
                     "pod rejected: Pod Overhead set without corresponding RuntimeClass defined"
-                    " Overhead",
+                    " Overhead"
                 )
             return
-        chosen = self._look("node.k8s.io/runtimeclasses", "", name)
-        if chosen is None:
-            raise status_errors.forbidden(
-                resource, attributes.called, f'pod rejected: RuntimeClass "{name}" not found'
-            )
-        overhead = (chosen.get("overhead") or {}).get("podFixed")
+        runtime_class = self._get_object("node.k8s.io/runtimeclasses", "", name)
+        if runtime_class is None:
+            raise attributes.forbidden(f'pod rejected: RuntimeClass "{name}" not found')
+        overhead = (runtime_class.get("overhead") or {}).get("podFixed")
         if overhead:
             if spec.get("overhead") and spec["overhead"] != overhead:
-                raise status_errors.forbidden(
-                    resource,
-                    attributes.called,
-                    "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead",
+                raise attributes.forbidden(
+                    "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"
                 )
             spec["overhead"] = dict(overhead)
-        scheduling = chosen.get("scheduling") or {}
+        scheduling = runtime_class.get("scheduling") or {}
         for key, value in (scheduling.get("nodeSelector") or {}).items():
             if spec.setdefault("nodeSelector", {}).setdefault(key, value) != value:
-                raise status_errors.forbidden(
-                    resource,
-                    attributes.called,
+                raise attributes.forbidden(
                     f"conflict: runtimeClass.scheduling.nodeSelector[{key}] = {value};"
-                    f" pod.spec.nodeSelector[{key}] = {spec['nodeSelector'][key]}",
+                    f" pod.spec.nodeSelector[{key}] = {spec['nodeSelector'][key]}"
                 )
-        for one in scheduling.get("tolerations") or ():
-            if one not in spec.setdefault("tolerations", []):
-                spec["tolerations"].append(dict(one))
+        for toleration in scheduling.get("tolerations") or ():
+            if toleration not in spec.setdefault("tolerations", []):
+                spec["tolerations"].append(dict(toleration))
 
 
-def tolerations(attributes: Attributes) -> None:
-    """A pod may stay five minutes on an unreachable node, unless it says otherwise."""
+def add_default_tolerations(attributes: Attributes) -> None:
+    """Let a pod stay five minutes on an unreachable node, unless it has such a toleration."""
     if attributes.served.storage != "/pods" or attributes.subresource or attributes.obj is None:
         return
     obj = attributes.obj
-    have = obj["spec"].get("tolerations") or []
+    tolerations = obj["spec"].get("tolerations") or []
     for key in (NOT_READY, UNREACHABLE):
-        if not any(_tolerates(one, key) for one in have):
-            have.append(
+        if not any(_tolerates(toleration, key) for toleration in tolerations):
+            tolerations.append(
                 {
                     "key": key,
                     "operator": "Exists",
@@ -303,41 +285,43 @@ def tolerations(attributes: Attributes) -> None:
                     "tolerationSeconds": TOLERATION_SECONDS,
                 }
             )
-    obj["spec"]["tolerations"] = have
+    obj["spec"]["tolerations"] = tolerations
 
 
 def taint_new_node(attributes: Attributes) -> None:
-    """A new node gets no pods until its kubelet reports Ready."""
-    if not _new(attributes, "/nodes"):
+    """Taint a new node, so that it gets no pods until its kubelet reports Ready."""
+    if not _is_create_of(attributes, "/nodes"):
         return
     obj = attributes.obj
     assert obj is not None
     taints = obj.setdefault("spec", {}).setdefault("taints", [])
-    if not any(one.get("key") == NOT_READY and one.get("effect") == "NoSchedule" for one in taints):
+    if not any(
+        taint.get("key") == NOT_READY and taint.get("effect") == "NoSchedule" for taint in taints
+    ):
         taints.append({"key": NOT_READY, "effect": "NoSchedule"})
 
 
-def protect(attributes: Attributes) -> None:
-    """Volumes and claims in use are not torn away."""
-    finalizer = PROTECTION.get(attributes.served.storage)
+def add_protection_finalizer(attributes: Attributes) -> None:
+    """Add the finalizer that protects volumes and claims in use."""
+    finalizer = PROTECTION_FINALIZERS.get(attributes.served.storage)
     if not finalizer or attributes.operation != "CREATE" or attributes.subresource:
         return
     obj = attributes.obj
     assert obj is not None
-    have = obj["metadata"].setdefault("finalizers", [])
-    if finalizer not in have:
-        have.append(finalizer)
+    finalizers = obj["metadata"].setdefault("finalizers", [])
+    if finalizer not in finalizers:
+        finalizers.append(finalizer)
 
 
-def bound_labels(pod: Obj, node: Obj | None) -> None:
-    """A pod that is bound carries its node's region and zone."""
+def copy_topology_labels(pod: Obj, node: Obj | None) -> None:
+    """Copy region and zone labels of a node to a pod that is bound to it."""
     labels = (node or {}).get("metadata", {}).get("labels") or {}
     for key in TOPOLOGY_LABELS:
         if key in labels:
             pod["metadata"].setdefault("labels", {})[key] = labels[key]
 
 
-def _new(attributes: Attributes, storage: str) -> bool:
+def _is_create_of(attributes: Attributes, storage: str) -> bool:
     return (
         attributes.operation == "CREATE"
         and not attributes.subresource
@@ -353,10 +337,10 @@ def _tolerates(toleration: Obj, key: str) -> bool:
     }
 
 
-def _default(classes: Iterable[Obj], marked: Callable[[Mapping[str, str]], bool]) -> str:
-    metas = (one["metadata"] for one in classes)
-    return newest_default(
+def _newest_default(classes: Iterable[Obj], is_default: Callable[[Mapping[str, str]], bool]) -> str:
+    metas = (class_["metadata"] for class_ in classes)
+    return newest_default_class(
         (meta["creationTimestamp"], meta["name"])
         for meta in metas
-        if marked(meta.get("annotations") or {})
+        if is_default(meta.get("annotations") or {})
     )

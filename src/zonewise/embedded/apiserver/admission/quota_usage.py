@@ -1,4 +1,4 @@
-"""What objects use of a quota. Pure.
+"""How much objects use of a quota, as pure functions.
 
 Every object counts as one of its kind (``count/deployments.apps``; a few kinds also by a short
 name). Pods use what they request and may use at most, as long as they have not ended; Services use
@@ -12,43 +12,43 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from zonewise.api.objects.pod_state import FINISHED
+from zonewise.api.objects.pod_state import FINISHED_PHASES
 from zonewise.api.objects.storage import LEGACY_CLASS
 from zonewise.api.resource import Resource
 from zonewise.api.values import quantity, times
 from zonewise.api.values.quantity import Quantity
-from zonewise.embedded.machinery.decoding.pod_resources import needed
+from zonewise.embedded.machinery.decoding.pod_resources import effective_resources
 
 Obj = dict[str, Any]
 UsedAmounts = dict[str, Quantity]
 
-SHORT = frozenset({"configmaps", "replicationcontrollers", "resourcequotas", "secrets"})
+COUNTED_BY_NAME = frozenset({"configmaps", "replicationcontrollers", "resourcequotas", "secrets"})
 COMPUTE = ("cpu", "memory", "ephemeral-storage")
-REQUIRED = frozenset(
+COMPUTE_QUOTAS = frozenset(
     f"{prefix}{name}" for prefix in ("", "requests.", "limits.") for name in ("cpu", "memory")
 )
-ONE = Quantity(Fraction(1))
+UNIT = Quantity(Fraction(1))
 NOTHING = Quantity(Fraction(0))
 
 
-def used_by(resource: Resource, obj: Obj, *, now: float) -> UsedAmounts:
-    """What an object uses."""
-    found: UsedAmounts = {f"count/{resource.qualified}": ONE}
+def usage_of(resource: Resource, obj: Obj, *, now: float) -> UsedAmounts:
+    """The usage of an object."""
+    usage: UsedAmounts = {f"count/{resource.qualified}": UNIT}
     if resource.group:
-        return found
+        return usage
     if resource.plural == "pods":
-        found |= _pod(obj, now)
+        usage |= _pod_usage(obj, now)
     elif resource.plural == "services":
-        found |= _service(obj.get("spec") or {})
+        usage |= _service_usage(obj.get("spec") or {})
     elif resource.plural == "persistentvolumeclaims":
-        found |= _claim(obj)
-    elif resource.plural in SHORT:
-        found[resource.plural] = ONE
-    return found
+        usage |= _claim_usage(obj)
+    elif resource.plural in COUNTED_BY_NAME:
+        usage[resource.plural] = UNIT
+    return usage
 
 
-def concerns(spec: Mapping[str, Any], resource: Resource, obj: Obj) -> bool:
-    """Whether a quota counts an object; one with scopes counts only pods that are in them all."""
+def applies_to(spec: Mapping[str, Any], resource: Resource, obj: Obj) -> bool:
+    """Whether a quota counts an object; one with scopes counts only pods that are in all."""
     scopes: list[Mapping[str, Any]] = [
         {"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()
     ]
@@ -57,38 +57,43 @@ def concerns(spec: Mapping[str, Any], resource: Resource, obj: Obj) -> bool:
         return True
     if resource.group or resource.plural != "pods":
         return False
-    return all(_in_scope(one, obj.get("spec") or {}) for one in scopes)
+    return all(_in_scope(scope, obj.get("spec") or {}) for scope in scopes)
 
 
-def unsaid(hard: Iterable[str], pod: Obj) -> str:
-    """What a quota on processors or memory requires every container to set, and which does not."""
+def missing_amounts(hard: Iterable[str], pod: Obj) -> str:
+    """The requests or limits that a quota requires and that containers do not specify."""
     spec = pod.get("spec") or {}
-    wanted = REQUIRED.intersection(hard)
-    if not wanted or spec.get("resources"):
+    required = COMPUTE_QUOTAS.intersection(hard)
+    if not required or spec.get("resources"):
         return ""
     missing: dict[str, list[str]] = {}
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
         resources = container.get("resources") or {}
         requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-        for name in wanted:
-            given = limits if name.startswith("limits.") else requests
-            if name.rpartition(".")[2] not in given:
+        for name in required:
+            amounts = limits if name.startswith("limits.") else requests
+            if name.rpartition(".")[2] not in amounts:
                 missing.setdefault(name, []).append(container["name"])
-    told = [f"{name} for: {','.join(sorted(who))}" for name, who in sorted(missing.items())]
-    return f"must specify {'; '.join(told)}" if told else ""
+    parts = [
+        f"{name} for: {','.join(sorted(containers))}"
+        for name, containers in sorted(missing.items())
+    ]
+    return f"must specify {'; '.join(parts)}" if parts else ""
 
 
-def add(total: UsedAmounts, more: Mapping[str, Quantity], names: Iterable[str]) -> None:
-    """Add usage to a total, as far as names are counted."""
+def add(total: UsedAmounts, usage: Mapping[str, Quantity], names: Iterable[str]) -> None:
+    """Add the usage of these names to a total."""
     for name in names:
-        if name in more:
-            have, amount = total.get(name, NOTHING), more[name]
-            family = have.family if have.value else amount.family
-            total[name] = Quantity(have.value + amount.value, family)
+        if name in usage:
+            current, amount = total.get(name, NOTHING), usage[name]
+            family = current.family if current.value else amount.family
+            total[name] = Quantity(current.value + amount.value, family)
 
 
-def exceeded(hard: Mapping[str, Quantity], used: UsedAmounts, delta: UsedAmounts) -> list[str]:
-    """The resources of which there would be too much."""
+def exceeded_names(
+    hard: Mapping[str, Quantity], used: UsedAmounts, delta: UsedAmounts
+) -> list[str]:
+    """The resources that would exceed their limit."""
     return sorted(
         name
         for name, amount in delta.items()
@@ -98,13 +103,13 @@ def exceeded(hard: Mapping[str, Quantity], used: UsedAmounts, delta: UsedAmounts
     )
 
 
-def text_of(amounts: Mapping[str, Quantity], names: Iterable[str]) -> str:
-    """Amounts as a refusal prints them."""
+def format_amounts(amounts: Mapping[str, Quantity], names: Iterable[str]) -> str:
+    """Amounts in the form of refusals."""
     return ",".join(f"{name}={amounts.get(name, NOTHING)}" for name in names)
 
 
-def _pod(pod: Obj, now: float) -> UsedAmounts:
-    if (pod.get("status") or {}).get("phase") in FINISHED:
+def _pod_usage(pod: Obj, now: float) -> UsedAmounts:
+    if (pod.get("status") or {}).get("phase") in FINISHED_PHASES:
         return {}
     meta = pod.get("metadata") or {}
     if meta.get("deletionTimestamp"):
@@ -112,39 +117,41 @@ def _pod(pod: Obj, now: float) -> UsedAmounts:
         if now > times.parse(meta["deletionTimestamp"]).timestamp() + grace:
             return {}
     spec = pod.get("spec") or {}
-    found: UsedAmounts = {"pods": ONE}
-    for name, amount in needed(spec, "requests").items():
-        found[f"requests.{name}"] = amount
+    usage: UsedAmounts = {"pods": UNIT}
+    for name, amount in effective_resources(spec, "requests").items():
+        usage[f"requests.{name}"] = amount
         if name in COMPUTE or name.startswith("hugepages-"):
-            found[name] = amount
-    for name, amount in needed(spec, "limits").items():
+            usage[name] = amount
+    for name, amount in effective_resources(spec, "limits").items():
         if name in COMPUTE:
-            found[f"limits.{name}"] = amount
-    return found
+            usage[f"limits.{name}"] = amount
+    return usage
 
 
-def _service(spec: Mapping[str, Any]) -> UsedAmounts:
-    kind = spec.get("type")
+def _service_usage(spec: Mapping[str, Any]) -> UsedAmounts:
+    service_type = spec.get("type")
     ports = Quantity(Fraction(len(spec.get("ports") or ())))
-    found: UsedAmounts = {"services": ONE}
-    found["services.loadbalancers"] = ONE if kind == "LoadBalancer" else NOTHING
-    allocates = kind == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is not False
-    found["services.nodeports"] = ports if kind == "NodePort" or allocates else NOTHING
-    return found
+    usage: UsedAmounts = {"services": UNIT}
+    usage["services.loadbalancers"] = UNIT if service_type == "LoadBalancer" else NOTHING
+    allocates = (
+        service_type == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is not False
+    )
+    usage["services.nodeports"] = ports if service_type == "NodePort" or allocates else NOTHING
+    return usage
 
 
-def _claim(claim: Obj) -> UsedAmounts:
+def _claim_usage(claim: Obj) -> UsedAmounts:
     spec, annotations = (
         claim.get("spec") or {},
         (claim.get("metadata") or {}).get("annotations") or {},
     )
     size = ((spec.get("resources") or {}).get("requests") or {}).get("storage", "0")
-    found: UsedAmounts = {"persistentvolumeclaims": ONE, "requests.storage": quantity.parse(size)}
+    usage: UsedAmounts = {"persistentvolumeclaims": UNIT, "requests.storage": quantity.parse(size)}
     if name := annotations.get(LEGACY_CLASS, spec.get("storageClassName")):
         prefix = f"{name}.storageclass.storage.k8s.io"
-        found[f"{prefix}/requests.storage"] = found["requests.storage"]
-        found[f"{prefix}/persistentvolumeclaims"] = ONE
-    return found
+        usage[f"{prefix}/requests.storage"] = usage["requests.storage"]
+        usage[f"{prefix}/persistentvolumeclaims"] = UNIT
+    return usage
 
 
 def _in_scope(scope: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
@@ -154,9 +161,9 @@ def _in_scope(scope: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
         case "NotTerminating":
             return spec.get("activeDeadlineSeconds") is None
         case "BestEffort":
-            return _best_effort(spec)
+            return _is_best_effort(spec)
         case "NotBestEffort":
-            return not _best_effort(spec)
+            return not _is_best_effort(spec)
         case "PriorityClass":
             name, values = spec.get("priorityClassName") or "", scope.get("values") or ()
             match scope.get("operator"):
@@ -170,7 +177,7 @@ def _in_scope(scope: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
     return False
 
 
-def _best_effort(spec: Mapping[str, Any]) -> bool:
+def _is_best_effort(spec: Mapping[str, Any]) -> bool:
     holders = (
         spec,
         *(spec.get("containers") or ()),

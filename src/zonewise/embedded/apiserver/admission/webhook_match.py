@@ -1,4 +1,4 @@
-"""Which webhooks a write concerns: pure, compiled once per configuration.
+"""Which webhooks match a write: pure functions, compiled once per configuration.
 
 What depends only on the kind, the operation and the subresource (rules, scope, equivalent versions)
 is decided once and cached by the caller. What depends on the object and its namespace (selectors,
@@ -28,7 +28,7 @@ from zonewise.api.objects.admissionregistration import (
 )
 from zonewise.api.values import selector
 from zonewise.api.values.selector import Selector
-from zonewise.embedded.apiserver.registry import Served
+from zonewise.embedded.apiserver.registry import ServedKind
 
 if TYPE_CHECKING:
     from zonewise.embedded.machinery.cel.match_conditions import MatchConditions
@@ -38,7 +38,7 @@ Obj = dict[str, Any]
 GROUP = "admissionregistration.k8s.io"
 MUTATING = f"{GROUP}/mutatingwebhookconfigurations"
 VALIDATING = f"{GROUP}/validatingwebhookconfigurations"
-EXEMPT = frozenset(
+EXEMPT_KINDS = frozenset(
     {MUTATING, VALIDATING}
     | {
         f"{GROUP}/{manner}admission{what}"
@@ -46,7 +46,7 @@ EXEMPT = frozenset(
         for what in ("policies", "policybindings")
     }
 )
-"""Kinds that no webhook is called for: one that refused them could never be removed."""
+"""Kinds that no webhook is called for: a webhook that refuses them could never be removed."""
 
 DEFAULT_SECONDS = 10
 _MUTATING = msgspec.json.Decoder(MutatingWebhookConfiguration)
@@ -55,7 +55,7 @@ _VALIDATING = msgspec.json.Decoder(ValidatingWebhookConfiguration)
 
 @dataclass(frozen=True, eq=False)
 class Hook:
-    """One webhook, ready to be called."""
+    """One compiled webhook."""
 
     configuration: str
     number: int
@@ -65,7 +65,7 @@ class Hook:
 
     @property
     def name(self) -> str:
-        """What its author calls it; refusals name it."""
+        """Its name, which is in refusals."""
         return self.spec.name
 
     @property
@@ -79,12 +79,12 @@ class Hook:
         return self.spec.timeout_seconds or DEFAULT_SECONDS
 
     @property
-    def dry_runs(self) -> bool:
+    def supports_dry_run(self) -> bool:
         """Whether it may be called for a dry run."""
         return self.spec.side_effects in {"None", "NoneOnDryRun"}
 
     @property
-    def again(self) -> bool:
+    def is_reinvoked(self) -> bool:
         """Whether it is called again for changes of later webhooks."""
         spec = self.spec
         return isinstance(spec, MutatingWebhook) and spec.reinvocation_policy == "IfNeeded"
@@ -92,98 +92,105 @@ class Hook:
     @cached_property
     def conditions(self) -> MatchConditions:
         """Its match conditions."""
-        from zonewise.embedded.machinery.cel.match_conditions import conditions_of
+        from zonewise.embedded.machinery.cel.match_conditions import compile_conditions
 
-        return conditions_of([msgspec.to_builtins(one) for one in self.spec.match_conditions])
+        return compile_conditions(
+            [msgspec.to_builtins(condition) for condition in self.spec.match_conditions]
+        )
 
-    def wants(
-        self,
-        *,
-        namespace_labels: Mapping[str, str] | None,
-        obj: Obj | None,
-        old: Obj | None,
+    def selects(
+        self, *, namespace_labels: Mapping[str, str] | None, obj: Obj | None, old: Obj | None
     ) -> bool:
-        """Whether its selectors select the write; None as labels means "in no namespace"."""
+        """Whether its selectors select the write; labels are None if it is in no namespace."""
         if namespace_labels is not None and not self.namespaces.matches(namespace_labels):
             return False
         if not self.objects.requirements:
             return True
-        return any(one is not None and self.objects.matches(_labels(one)) for one in (obj, old))
+        return any(
+            candidate is not None and self.objects.matches(_labels_of(candidate))
+            for candidate in (obj, old)
+        )
 
 
-def _labels(obj: Obj) -> Mapping[str, str]:
-    found: Mapping[str, str] = obj.get("metadata", {}).get("labels") or {}
-    return found
+def _labels_of(obj: Obj) -> Mapping[str, str]:
+    labels: Mapping[str, str] = obj.get("metadata", {}).get("labels") or {}
+    return labels
 
 
-def compiled(raws: Iterable[bytes], *, mutating: bool) -> tuple[Hook, ...]:
+def compile_webhooks(raws: Iterable[bytes], *, mutating: bool) -> tuple[Hook, ...]:
     """The webhooks of stored configurations, in the order in which they are called."""
     decode = _MUTATING.decode if mutating else _VALIDATING.decode
-    read: list[MutatingWebhookConfiguration | ValidatingWebhookConfiguration]
-    read = [decode(raw) for raw in raws]
-    found: list[Hook] = []
-    for configuration in sorted(read, key=lambda one: one.metadata.name):
-        seen: Counter[str] = Counter()
+    configurations: list[MutatingWebhookConfiguration | ValidatingWebhookConfiguration]
+    configurations = [decode(raw) for raw in raws]
+    hooks: list[Hook] = []
+    for configuration in sorted(
+        configurations, key=lambda configuration: configuration.metadata.name
+    ):
+        counts: Counter[str] = Counter()
         for spec in configuration.webhooks:
-            found.append(
+            hooks.append(
                 Hook(
                     configuration=configuration.metadata.name,
-                    number=seen[spec.name],
+                    number=counts[spec.name],
                     spec=spec,
-                    namespaces=_selector(spec.namespace_selector),
-                    objects=_selector(spec.object_selector),
+                    namespaces=_compile_selector(spec.namespace_selector),
+                    objects=_compile_selector(spec.object_selector),
                 )
             )
-            seen[spec.name] += 1
-    return tuple(found)
+            counts[spec.name] += 1
+    return tuple(hooks)
 
 
-def _selector(wanted: Any) -> Selector:
-    return Selector() if wanted is None else selector.from_object(wanted)
+def _compile_selector(label_selector: Any) -> Selector:
+    return Selector() if label_selector is None else selector.from_object(label_selector)
 
 
-def viewed(
+def matching_kind(
     hook: Hook,
-    served: Served,
+    served: ServedKind,
     operation: str,
     subresource: str,
-    equivalents: Iterable[Served],
-) -> Served | None:
-    """The kind in which a webhook gets writes of ``served``, None if it does not.
+    equivalents: Iterable[ServedKind],
+) -> ServedKind | None:
+    """The kind in which a webhook gets writes of ``served``, None if it does not match.
 
-    The kind itself comes first; then, if the webhook takes equivalents, its earlier rules before
-    its later ones.
+    The kind itself comes first; then, if the webhook matches equivalents, in the order of its
+    rules.
     """
     for rule in hook.spec.rules:
-        if matches(rule, served, operation, subresource):
+        if rule_matches(rule, served, operation, subresource):
             return served
     if hook.spec.match_policy == "Exact":
         return None
-    others = [one for one in equivalents if one is not served]
+    other_kinds = [served_kind for served_kind in equivalents if served_kind is not served]
     for rule in hook.spec.rules:
-        for other in others:
-            if matches(rule, other, operation, subresource):
+        for other in other_kinds:
+            if rule_matches(rule, other, operation, subresource):
                 return other
     return None
 
 
-def matches(rule: RuleWithOperations, served: Served, operation: str, subresource: str) -> bool:
-    """Whether a rule matches this."""
+def rule_matches(
+    rule: RuleWithOperations, served: ServedKind, operation: str, subresource: str
+) -> bool:
+    """Whether a rule matches a kind, operation and subresource."""
     resource = served.kind.resource
     return (
-        _among(rule.operations, operation)
-        and _among(rule.api_groups, resource.group)
-        and _among(rule.api_versions, resource.version)
+        _includes(rule.operations, operation)
+        and _includes(rule.api_groups, resource.group)
+        and _includes(rule.api_versions, resource.version)
         and rule.scope in {None, "", "*", "Namespaced" if resource.namespaced else "Cluster"}
-        and any(_names(one, resource.plural, subresource) for one in rule.resources)
+        and any(
+            _matches_resource(pattern, resource.plural, subresource) for pattern in rule.resources
+        )
     )
 
 
-def _among(wanted: tuple[str, ...], value: str) -> bool:
-    return "*" in wanted or value in wanted
+def _includes(patterns: tuple[str, ...], value: str) -> bool:
+    return "*" in patterns or value in patterns
 
 
-def _names(pattern: str, plural: str, subresource: str) -> bool:
-    """``pods`` is the pods alone, ``pods/*`` also all below them; ``*`` is no subresource."""
-    resource, _, below = pattern.partition("/")
-    return resource in {"*", plural} and below in {"*", subresource}
+def _matches_resource(pattern: str, plural: str, subresource: str) -> bool:
+    """``pods`` matches only pods, ``pods/*`` also subresources; ``*`` matches no subresource."""
+    resource, _, subresource_pattern = pattern.partition("/")
+    return resource in {"*", plural} and subresource_pattern in {"*", subresource}

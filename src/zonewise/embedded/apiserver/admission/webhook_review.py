@@ -1,8 +1,8 @@
-"""AdmissionReview: the request to a webhook, and the check of its answer.
+"""AdmissionReview: the request to a webhook, and the validation of its response.
 
-An answer is untrusted. It must be for this request, of the requested version, and consistent;
-anything else counts as a failed call, which the webhook's failure policy decides about. A refusal
-keeps the webhook's own code, reason and words.
+A response is untrusted. It must be for this request, of the requested version, and consistent;
+anything else counts as a failed call, to which the webhook's failure policy applies. A refusal has
+the webhook's own code, reason and message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from zonewise.api.errors import ApiError, Status
 from zonewise.api.resource import Resource
 from zonewise.embedded.apiserver.admission.admission import Attributes
-from zonewise.embedded.apiserver.registry import Served
+from zonewise.embedded.apiserver.registry import ServedKind
 
 Obj = dict[str, Any]
 
@@ -29,12 +29,12 @@ WARNING_LENGTH = 256
 _PARAMETERS = ("fieldManager", "fieldValidation")
 
 
-class BadAnswer(Exception):
-    """A review that does not fit its question, or itself."""
+class InvalidResponse(Exception):
+    """A response that is not for this request, or inconsistent."""
 
 
-class Unreadable(Exception):
-    """An answer that is no review."""
+class UndecodableResponse(Exception):
+    """A response that is not an AdmissionReview."""
 
 
 class _Response(msgspec.Struct, rename="camel"):
@@ -57,7 +57,7 @@ _decode = msgspec.json.Decoder(_Review).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookVerdict:
-    """A webhook's answer."""
+    """A webhook's response."""
 
     allowed: bool
     status: Obj | None
@@ -71,59 +71,65 @@ def version_of(accepted: Sequence[str] | None) -> str:
     for version in accepted or ():
         if version in VERSIONS:
             return version
-    raise BadAnswer(
+    raise InvalidResponse(
         "webhook does not accept known AdmissionReview versions (" + ", ".join(VERSIONS) + ")"
     )
 
 
-def request(attributes: Attributes, viewed: Served, uid: str) -> Obj:
-    """The request without the objects, which are in the version of ``viewed``."""
-    asked: Obj = {
+def build_request(attributes: Attributes, matched: ServedKind, uid: str) -> Obj:
+    """The request without the objects, which are in the version of ``matched``."""
+    request: Obj = {
         "uid": uid,
-        "kind": _kind(attributes, viewed),
-        "resource": _resource(viewed.kind.resource),
+        "kind": _kind(attributes, matched),
+        "resource": _resource(matched.kind.resource),
         "requestKind": _kind(attributes, attributes.served),
         "requestResource": _resource(attributes.served.kind.resource),
         "operation": attributes.operation,
         "userInfo": attributes.user.info(),
         "dryRun": attributes.dry_run,
-        "options": options(attributes),
+        "options": options_of(attributes),
     }
     if attributes.subresource:
-        asked["subResource"] = asked["requestSubResource"] = attributes.subresource
+        request["subResource"] = request["requestSubResource"] = attributes.subresource
     if attributes.name:
-        asked["name"] = attributes.name
-    namespace = place(attributes)
+        request["name"] = attributes.name
+    namespace = namespace_of(attributes)
     if namespace:
-        asked["namespace"] = namespace
-    return asked
+        request["namespace"] = namespace
+    return request
 
 
-def place(attributes: Attributes) -> str:
-    """The namespace of a write; a namespace's own is itself."""
+def namespace_of(attributes: Attributes) -> str:
+    """The namespace of a write; of a Namespace, the namespace itself."""
     if attributes.served.storage == "/namespaces":
         return attributes.name
     return attributes.namespace
 
 
-def options(attributes: Attributes) -> Obj:
-    """The options of a write, as if they had been an object."""
+def options_of(attributes: Attributes) -> Obj:
+    """The options of a write as an object."""
     kind = attributes.operation.capitalize() + "Options"
     head = {"kind": kind, "apiVersion": "meta.k8s.io/v1"}
     if attributes.operation == "DELETE":
-        given = {k: v for k, v in attributes.options.items() if k not in {"kind", "apiVersion"}}
+        options = {k: v for k, v in attributes.options.items() if k not in {"kind", "apiVersion"}}
     else:
-        given = {key: attributes.options[key] for key in _PARAMETERS if attributes.options.get(key)}
+        options = {
+            key: attributes.options[key] for key in _PARAMETERS if attributes.options.get(key)
+        }
     if attributes.dry_run:
-        given["dryRun"] = ["All"]
-    return head | given
+        options["dryRun"] = ["All"]
+    return head | options
 
 
-def _kind(attributes: Attributes, served: Served) -> Obj:
+def _kind(attributes: Attributes, served: ServedKind) -> Obj:
     resource = served.kind.resource
-    below = served.kind.subresources.get(attributes.subresource)
-    if below is not None:
-        return {"group": below.group, "version": below.version, "kind": below.kind}
+    subresource = served.kind.subresources.get(attributes.subresource)
+    if subresource is not None:
+        return {
+            "group": subresource.group,
+            "version": subresource.version,
+            "kind": subresource.kind,
+        }
     return {"group": resource.group, "version": resource.version, "kind": resource.kind}
 
 
@@ -131,91 +137,93 @@ def _resource(resource: Resource) -> Obj:
     return {"group": resource.group, "version": resource.version, "resource": resource.plural}
 
 
-def encode(asked: Obj, *, obj: Obj | None, old: Obj | None, version: str) -> bytes:
-    """The question as a body."""
+def encode_review(request: Obj, *, obj: Obj | None, old: Obj | None, version: str) -> bytes:
+    """The encoded AdmissionReview of a request."""
     return msgspec.json.encode(
         {
             "kind": "AdmissionReview",
             "apiVersion": f"admission.k8s.io/{version}",
-            "request": asked | {"object": obj, "oldObject": old},
+            "request": request | {"object": obj, "oldObject": old},
         }
     )
 
 
-def read(body: bytes, *, uid: str, version: str, mutating: bool) -> WebhookVerdict:
-    """The answer to the question ``uid``."""
+def decode_review(body: bytes, *, uid: str, version: str, mutating: bool) -> WebhookVerdict:
+    """The response to the request ``uid``."""
     try:
         review = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Unreadable(f"the answer is not an AdmissionReview: {error}") from None
-    wanted = f"admission.k8s.io/{version}"
-    if (review.api_version, review.kind) != (wanted, "AdmissionReview"):
-        have = f"{review.api_version}, Kind={review.kind}"
-        raise Unreadable(f"expected webhook response of {wanted}, Kind=AdmissionReview, got {have}")
+        raise UndecodableResponse(f"the response is not an AdmissionReview: {error}") from None
+    expected = f"admission.k8s.io/{version}"
+    if (review.api_version, review.kind) != (expected, "AdmissionReview"):
+        actual = f"{review.api_version}, Kind={review.kind}"
+        raise UndecodableResponse(
+            f"expected webhook response of {expected}, Kind=AdmissionReview, got {actual}"
+        )
     response = review.response
     if response is None:
-        raise BadAnswer("webhook response was absent")
+        raise InvalidResponse("webhook response was absent")
     if version == "v1":
-        _check(response, uid, mutating)
+        _check_response(response, uid, mutating)
     return WebhookVerdict(
         allowed=response.allowed,
         status=response.status,
-        patch=_patch(response) if mutating else b"",
+        patch=_decode_patch(response) if mutating else b"",
         patch_type=response.patch_type or JSON_PATCH,
         warnings=response.warnings or (),
     )
 
 
-def _check(response: _Response, uid: str, mutating: bool) -> None:
+def _check_response(response: _Response, uid: str, mutating: bool) -> None:
     if response.uid != uid:
-        raise BadAnswer(f'expected response.uid="{uid}", got "{response.uid[:64]}"')
+        raise InvalidResponse(f'expected response.uid="{uid}", got "{response.uid[:64]}"')
     if not mutating:
         for name, value in (("patch", response.patch), ("patchType", response.patch_type)):
             if value:
-                raise BadAnswer(f"validating webhook may not return response.{name}")
+                raise InvalidResponse(f"validating webhook may not return response.{name}")
     elif response.patch and response.patch_type is None:
-        raise BadAnswer("webhook returned response.patch but not response.patchType")
+        raise InvalidResponse("webhook returned response.patch but not response.patchType")
     elif not response.patch and response.patch_type is not None:
-        raise BadAnswer("webhook returned response.patchType but not response.patch")
+        raise InvalidResponse("webhook returned response.patchType but not response.patch")
     elif response.patch_type == "":
-        raise BadAnswer('webhook returned invalid response.patchType of ""')
+        raise InvalidResponse('webhook returned invalid response.patchType of ""')
 
 
-def _patch(response: _Response) -> bytes:
+def _decode_patch(response: _Response) -> bytes:
     if not response.patch:
         return b""
     try:
         return base64.b64decode(response.patch, validate=True)
     except (binascii.Error, ValueError):
-        raise Unreadable("illegal base64 data in response.patch") from None
+        raise UndecodableResponse("illegal base64 data in response.patch") from None
 
 
-def denial(name: str, given: Mapping[str, Any] | None) -> ApiError:
+def denial_error(name: str, status_fields: Mapping[str, Any] | None) -> ApiError:
     """The refusal of the webhook ``name``."""
     try:
-        status = msgspec.convert(given or {}, Status)
+        status = msgspec.convert(status_fields or {}, Status)
     except msgspec.ValidationError:
-        status = Status(message=str((given or {}).get("message") or ""))
-    said = f'admission webhook "{name}" denied the request'
+        status = Status(message=str((status_fields or {}).get("message") or ""))
+    prefix = f'admission webhook "{name}" denied the request'
     if status.message or status.reason:
-        message = f"{said}: {status.message or status.reason}"
+        message = f"{prefix}: {status.message or status.reason}"
     else:
-        message = f"{said} without explanation"
+        message = f"{prefix} without explanation"
     code = status.code if 400 <= status.code <= 599 else 400
-    whole = msgspec.structs.replace(
+    refusal = msgspec.structs.replace(
         status,
         status=status.status if status.status not in {"", "Success"} else "Failure",
         message=message,
         code=code,
     )
-    return ApiError.from_status(code, whole)
+    return ApiError.from_status(code, refusal)
 
 
-def warn(into: list[str], said: Sequence[str]) -> None:
-    """Pass a webhook's warnings on: so many, so long, in one line each."""
-    for text in said:
-        if len(into) >= WARNING_LIMIT:
+def add_warnings(warnings: list[str], texts: Sequence[str]) -> None:
+    """Add a webhook's warnings, limited in number and length, in one line each."""
+    for text in texts:
+        if len(warnings) >= WARNING_LIMIT:
             return
-        line = "".join(one if one.isprintable() else " " for one in text).strip()
+        line = "".join(character if character.isprintable() else " " for character in text).strip()
         if line:
-            into.append(line[:WARNING_LENGTH])
+            warnings.append(line[:WARNING_LENGTH])

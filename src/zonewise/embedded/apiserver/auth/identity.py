@@ -1,11 +1,11 @@
 """The keys of one embedded cluster: its CA, its serving certificate, its token key, its owner's
 token and kubeconfig.
 
-All are made once per data folder and kept there with mode 0600; the certificates are renewed when
-they are about to expire. The serving certificate is made last, so where it exists, all keys did:
-one that is missing, empty or altered is refused, because a new one in its place would silently
+All are created once per data folder and stored there with mode 0600; the certificates are renewed
+when they are about to expire. The serving certificate is created last, so if it exists, all keys
+did: one that is missing, empty or altered is refused, because replacing it would silently
 invalidate existing kubeconfigs and tokens. The kubeconfig is a file of its own, never merged into
-the user's, and appears only when the server answers.
+the user's, and is written only when the server answers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NAMES = (
     "127.0.0.1",
     "::1",
 )
-"""Under which the server is reached, whatever it listens on."""
+"""Names in the serving certificate, whatever the server listens on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +61,35 @@ class Identity:
         keys.mkdir(mode=0o700, exist_ok=True)
         self._authority = KeyPair(keys / "ca.key", keys / "ca.crt")
         self._serving = KeyPair(keys / "serving.key", keys / "serving.crt")
-        owned = (*astuple(self._authority), keys / "tokens.key", keys / "owner.token")
+        key_files = (*astuple(self._authority), keys / "tokens.key", keys / "owner.token")
         if self._serving.certificate.exists():
-            for path in owned:
+            for path in key_files:
                 if not path.exists():
-                    raise _broken(path, "gone")
-        if _ends_soon(self._authority.certificate, now):
+                    raise _bad_key_file(path, "missing")
+        if _expires_soon(self._authority.certificate, now):
             key = ec.generate_private_key(ec.SECP256R1())
             lifetime = dt.timedelta(days=AUTHORITY_DAYS)
             authority = authority_of(key, "zonewise-ca", now=now, lifetime=lifetime)
             _save(self._authority, key, authority)
             self._serving.certificate.unlink(missing_ok=True)
-        if not _fit(self._authority):
-            raise _broken(self._authority.key, "not the key of ca.crt")
-        self.token_key = _key(keys / "tokens.key")
-        self.owner_token = _secret(keys / "owner.token")
+        if not _key_matches(self._authority):
+            raise _bad_key_file(self._authority.key, "not the key of ca.crt")
+        self.token_key = _load_or_create_key(keys / "tokens.key")
+        self.owner_token = _load_or_create_token(keys / "owner.token")
         if (
-            _ends_soon(self._serving.certificate, now)
-            or not _names(self._serving, host)
-            or not _fit(self._serving)
+            _expires_soon(self._serving.certificate, now)
+            or not _covers_host(self._serving, host)
+            or not _key_matches(self._serving)
         ):
             self._sign_serving(host, now)
 
     @property
     def kubeconfig(self) -> Path:
-        """Where the owner's kubeconfig is once the server answers."""
+        """The owner's kubeconfig, written when the server answers."""
         return self.folder / KUBECONFIG
 
     def last_port(self) -> int:
-        """The port of the last kubeconfig written here, so that clients find the server again."""
+        """The port in the last kubeconfig, so that clients find the server again; 0 if none."""
         try:
             config = json.loads(self.kubeconfig.read_text())
             return int(config["clusters"][0]["cluster"]["server"].rpartition(":")[2])
@@ -102,7 +102,7 @@ class Identity:
         return self._authority.certificate.read_text()
 
     def tls(self) -> ssl.SSLContext:
-        """The server's side of a connection; clients may show a certificate of this CA."""
+        """The TLS context of the server; clients may present a certificate of this CA."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self._serving.certificate, self._serving.key)
@@ -144,63 +144,63 @@ class Identity:
             key,
             "zonewise-apiserver",
             dict.fromkeys((*NAMES, host)),
-            (authority, _key(self._authority.key)),
+            (authority, _load_or_create_key(self._authority.key)),
             now=now,
             lifetime=dt.timedelta(days=SERVING_DAYS),
         )
         _save(self._serving, key, certificate)
 
 
-def _ends_soon(path: Path, now: dt.datetime) -> bool:
+def _expires_soon(path: Path, now: dt.datetime) -> bool:
     if not path.exists():
         return True
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError:
-        raise _broken(path, "damaged") from None
+        raise _bad_key_file(path, "damaged") from None
     return certificate.not_valid_after_utc - now < dt.timedelta(days=RENEW_DAYS)
 
 
-def _names(pair: KeyPair, host: str) -> bool:
+def _covers_host(pair: KeyPair, host: str) -> bool:
     certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    known = {str(name.value) for name in names}
-    return host in known
+    covered = {str(name.value) for name in names}
+    return host in covered
 
 
-def _key(path: Path) -> ec.EllipticCurvePrivateKey:
+def _load_or_create_key(path: Path) -> ec.EllipticCurvePrivateKey:
     if not path.exists():
         _write(path, pem(ec.generate_private_key(ec.SECP256R1())))
     try:
         key = load_pem_private_key(path.read_bytes(), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise _broken(path, "damaged") from None
+        raise _bad_key_file(path, "damaged") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise _broken(path, "no EC key")
+        raise _bad_key_file(path, "not an EC key")
     return key
 
 
-def _fit(pair: KeyPair) -> bool:
-    """Whether a key is there and is the certificate's."""
+def _key_matches(pair: KeyPair) -> bool:
+    """Whether the key file exists and has the certificate's key."""
     if not pair.key.exists():
         return False
     certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
-    return certificate.public_key() == _key(pair.key).public_key()
+    return certificate.public_key() == _load_or_create_key(pair.key).public_key()
 
 
-def _broken(path: Path, how: str) -> ConfigError:
+def _bad_key_file(path: Path, problem: str) -> ConfigError:
     return ConfigError(
-        f"{path} is {how}: restore it from a copy, or delete the folder {path.parent} to make all"
-        " keys new; kubeconfigs and tokens given out before are then no longer valid"
+        f"{path} is {problem}: restore it from a copy, or delete the folder {path.parent} to create"
+        " new keys; existing kubeconfigs and tokens are then no longer valid"
     )
 
 
-def _secret(path: Path) -> str:
+def _load_or_create_token(path: Path) -> str:
     if not path.exists():
         _write(path, secrets.token_urlsafe(32).encode())
     token = path.read_bytes().strip()
     if len(token) < TOKEN_LENGTH or not token.isascii() or not token.decode().isprintable():
-        raise _broken(path, "no token" if token else "empty")
+        raise _bad_key_file(path, "not a token" if token else "empty")
     return token.decode()
 
 
@@ -210,10 +210,10 @@ def _save(pair: KeyPair, key: ec.EllipticCurvePrivateKey, certificate: x509.Cert
 
 
 def _write(path: Path, data: bytes) -> None:
-    part = path.with_name(path.name + ".new")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    new_path = path.with_name(path.name + ".new")
+    descriptor = os.open(new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    part.replace(path)
+    new_path.replace(path)

@@ -1,8 +1,8 @@
 """Service account tokens: JSON web tokens signed with the server's own EC key.
 
-A token names its service account by uid and may be bound to a pod or a secret; it is good only as
-long as those objects exist with those uids, so deleting one of them withdraws every token that was
-made for it.
+A token names its service account by uid and may be bound to a pod or a secret; it is valid only as
+long as those objects exist with those uids, so deleting one of them revokes every token that was
+issued for it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Obj = dict[str, Any]
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 AUDIENCE = ISSUER
-SHORTEST = 600
-LONGEST = 2**32
-_COORDINATE = 32
+MIN_SECONDS = 600
+MAX_SECONDS = 2**32
+_COORDINATE_BYTES = 32
 
 
 class BadToken(Exception):
-    """A token that is not ours, not valid now, or whose objects are deleted."""
+    """A token that is foreign, not valid now, or whose objects are deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
-    """The object a token's life hangs on."""
+class BoundObject:
+    """The object that a token is bound to: it is valid while the object exists."""
 
     kind: str
     name: str
@@ -47,7 +47,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """The subject of a token."""
+    """The claims of a token."""
 
     namespace: str
     account: str
@@ -55,7 +55,7 @@ class Claims:
     audiences: tuple[str, ...]
     expires: int
     token_id: str
-    bound: Binding | None = None
+    bound: BoundObject | None = None
 
 
 class Tokens:
@@ -73,7 +73,7 @@ class Tokens:
         self._clock = clock
         self._new_id = new_id
         der = self._public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        self.key_id = _b64(hashlib.sha256(der).digest())
+        self.key_id = _encode_base64(hashlib.sha256(der).digest())
 
     def issue(
         self,
@@ -83,9 +83,9 @@ class Tokens:
         uid: str,
         audiences: tuple[str, ...],
         seconds: int,
-        bound: Binding | None,
+        bound: BoundObject | None,
     ) -> tuple[str, int]:
-        """A signed token and the time it ends."""
+        """A signed token and the time it expires."""
         now = int(self._clock())
         private: Obj = {"namespace": namespace, "serviceaccount": {"name": account, "uid": uid}}
         if bound:
@@ -100,34 +100,35 @@ class Tokens:
             "nbf": now,
             "sub": f"system:serviceaccount:{namespace}:{account}",
         }
-        head = {"alg": "ES256", "kid": self.key_id}
-        signed = f"{_b64(msgspec.json.encode(head))}.{_b64(msgspec.json.encode(claims))}"
+        header = {"alg": "ES256", "kid": self.key_id}
+        signed = ".".join(_encode_base64(msgspec.json.encode(part)) for part in (header, claims))
         der = self._key.sign(signed.encode(), ec.ECDSA(hashes.SHA256()))
         r, s = decode_dss_signature(der)
-        raw = r.to_bytes(_COORDINATE, "big") + s.to_bytes(_COORDINATE, "big")
-        return f"{signed}.{_b64(raw)}", now + seconds
+        raw = r.to_bytes(_COORDINATE_BYTES, "big") + s.to_bytes(_COORDINATE_BYTES, "big")
+        return f"{signed}.{_encode_base64(raw)}", now + seconds
 
     def read(self, token: str) -> Claims:
-        """The claims of a token that is ours and valid now."""
+        """The claims of a token; raises BadToken unless it is valid."""
         head, _, rest = token.partition(".")
         body, _, signature = rest.partition(".")
         try:
-            raw = _unb64(signature)
-            header = msgspec.json.decode(_unb64(head))
-            claims = msgspec.json.decode(_unb64(body))
-            if header["alg"] != "ES256" or len(raw) != 2 * _COORDINATE:
+            raw = _decode_base64(signature)
+            header = msgspec.json.decode(_decode_base64(head))
+            claims = msgspec.json.decode(_decode_base64(body))
+            if header["alg"] != "ES256" or len(raw) != 2 * _COORDINATE_BYTES:
                 raise BadToken("this token was not signed here")
             der = encode_dss_signature(
-                int.from_bytes(raw[:_COORDINATE], "big"), int.from_bytes(raw[_COORDINATE:], "big")
+                int.from_bytes(raw[:_COORDINATE_BYTES], "big"),
+                int.from_bytes(raw[_COORDINATE_BYTES:], "big"),
             )
             self._public.verify(der, f"{head}.{body}".encode(), ec.ECDSA(hashes.SHA256()))
-            return self._claims(claims)
+            return self._check_claims(claims)
         except InvalidSignature:
             raise BadToken("this token was not signed here") from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise BadToken("this is not a service account token") from None
 
-    def _claims(self, claims: Obj) -> Claims:
+    def _check_claims(self, claims: Obj) -> Claims:
         now = self._clock()
         if claims["iss"] != ISSUER:
             raise BadToken(f"this token is of another issuer: {claims['iss']}")
@@ -138,7 +139,7 @@ class Tokens:
         private = claims["kubernetes.io"]
         bound = next(
             (
-                Binding(kind=kind, name=private[key]["name"], uid=private[key]["uid"])
+                BoundObject(kind=kind, name=private[key]["name"], uid=private[key]["uid"])
                 for key, kind in (("pod", "Pod"), ("secret", "Secret"), ("node", "Node"))
                 if key in private
             ),
@@ -165,16 +166,16 @@ class Tokens:
                     "kid": self.key_id,
                     "crv": "P-256",
                     "alg": "ES256",
-                    "x": _b64(numbers.x.to_bytes(_COORDINATE, "big")),
-                    "y": _b64(numbers.y.to_bytes(_COORDINATE, "big")),
+                    "x": _encode_base64(numbers.x.to_bytes(_COORDINATE_BYTES, "big")),
+                    "y": _encode_base64(numbers.y.to_bytes(_COORDINATE_BYTES, "big")),
                 }
             ]
         }
 
 
-def _b64(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def _unb64(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,8 +1,8 @@
 """The cells of custom resources: JSON paths of their definition's printer columns.
 
 Of the JSON path language this supports what definitions use: names (dotted or quoted), indexes, the
-star, and a filter that compares one field with a value. A path that matches nothing, or is none of
-these, gives an empty cell; printing an object must never fail because of a column.
+star, and a filter that compares one field with a value. A path that matches nothing, or is not
+supported, gives an empty cell; printing an object must never fail because of a column.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from zonewise.api.errors import ParseError
-from zonewise.embedded.apiserver.codec.printers.base import Printer, since
+from zonewise.embedded.apiserver.codec.printers.base import Printer, format_age
 from zonewise.embedded.machinery.schema.kinds import Column
 
 Obj = dict[str, Any]
@@ -34,49 +34,49 @@ _STEP = re.compile(
 
 
 def cell_of(column: Column) -> Cell:
-    """What a column shows of an object."""
-    steps = _steps(column.path)
-    kind = column.type
+    """The function that computes the cell of a column."""
+    steps = _parse_path(column.path)
+    column_type = column.type
 
     def cell(obj: Obj, now: str) -> Any:
-        found: list[Any] = [obj]
+        values: list[Any] = [obj]
         for step in steps:
-            found = [item for value in found for item in step(value)]
-        if not found:
+            values = [item for value in values for item in step(value)]
+        if not values:
             return None
-        if kind == "string":
-            return " ".join(_text(value) for value in found)
-        return _typed(kind, found[0], now)
+        if column_type == "string":
+            return " ".join(_text(value) for value in values)
+        return _convert_cell(column_type, values[0], now)
 
     return cell if steps else lambda _obj, _now: None
 
 
 def custom_printer(columns: Sequence[Column]) -> Printer:
-    """The printer of a custom kind: its name, then what its columns say, or its age."""
+    """The printer of a custom kind: its name, then its columns, or its age."""
     cells = [cell_of(column) for column in columns[1:] if column.path]
 
-    def row(obj: Obj, now: str) -> list[Any]:
+    def print_row(obj: Obj, now: str) -> list[Any]:
         name = obj["metadata"].get("name", "")
         if not cells:
-            return [name, since(obj["metadata"].get("creationTimestamp"), now)]
+            return [name, format_age(obj["metadata"].get("creationTimestamp"), now)]
         return [name, *(cell(obj, now) for cell in cells)]
 
-    return row
+    return print_row
 
 
-def _steps(path: str) -> Sequence[PathStep]:
+def _parse_path(path: str) -> Sequence[PathStep]:
     steps: list[PathStep] = []
-    at = 0
-    while at < len(path):
-        match = _STEP.match(path, at)
+    position = 0
+    while position < len(path):
+        match = _STEP.match(path, position)
         if match is None:
             return ()
-        steps.append(_step(match))
-        at = match.end()
+        steps.append(_build_step(match))
+        position = match.end()
     return steps
 
 
-def _step(match: re.Match[str]) -> PathStep:
+def _build_step(match: re.Match[str]) -> PathStep:
     if match["index"] is not None:
         number = int(match["index"])
         return lambda value: (
@@ -86,32 +86,35 @@ def _step(match: re.Match[str]) -> PathStep:
         )
     if match["star"] is not None:
         return lambda value: (
-            value if isinstance(value, list) else list(value.values()) if _is(value) else []
+            value if isinstance(value, list) else list(value.values()) if _is_object(value) else []
         )
     if match["field"] is not None:
-        return _filter(match["field"].split("."), match["op"] == "==", match["value"].strip("'\""))
+        return _build_filter(
+            match["field"].split("."), match["op"] == "==", match["value"].strip("'\"")
+        )
     name = re.sub(r"\\(.)", r"\1", match["name"] or match["quoted"] or "")
-    return lambda value: [value[name]] if _is(value) and value.get(name) is not None else []
+    return lambda value: [value[name]] if _is_object(value) and value.get(name) is not None else []
 
 
-def _filter(field: list[str], equal: bool, wanted: str) -> PathStep:
-    def chosen(value: Any) -> list[Any]:
+def _build_filter(field: list[str], equal: bool, expected: str) -> PathStep:
+    def select(value: Any) -> list[Any]:
         return [
             item
             for item in (value if isinstance(value, list) else [])
-            if _look(item, field) is not None and (_text(_look(item, field)) == wanted) is equal
+            if _get_field(item, field) is not None
+            and (_text(_get_field(item, field)) == expected) is equal
         ]
 
-    return chosen
+    return select
 
 
-def _look(value: Any, field: list[str]) -> Any:
+def _get_field(value: Any, field: list[str]) -> Any:
     for name in field:
-        value = value.get(name) if _is(value) else None
+        value = value.get(name) if _is_object(value) else None
     return value
 
 
-def _is(value: Any) -> bool:
+def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
 
@@ -119,18 +122,18 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _typed(kind: str, value: Any, now: str) -> Any:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    match kind:
+def _convert_cell(column_type: str, value: Any, now: str) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    match column_type:
         case "integer":
-            return int(value) if number else None
+            return int(value) if is_number else None
         case "number":
-            return float(value) if number else None
+            return float(value) if is_number else None
         case "boolean":
             return value if isinstance(value, bool) else None
         case "date":
             try:
-                return since(value, now) if isinstance(value, str) else None
+                return format_age(value, now) if isinstance(value, str) else None
             except (ParseError, ValueError):
                 return "<invalid>"
     return None

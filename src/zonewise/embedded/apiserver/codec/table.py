@@ -1,7 +1,8 @@
 """Tables: what kubectl prints.
 
-Columns of built-in kinds are facts of the generated table; a printer makes the cells of one object,
-and kinds without one show their name and age. Custom resources bring their columns as JSON paths.
+Columns of built-in kinds are in the generated table, a printer (``printers``) makes the cells of
+one object in that order; kinds without a printer have the cells their columns name: name, age,
+creation time. The columns of custom resources are JSON paths.
 """
 
 from __future__ import annotations
@@ -12,25 +13,27 @@ from typing import Any
 import msgspec
 
 from zonewise.embedded.apiserver.codec import bodies
-from zonewise.embedded.apiserver.codec.output import mark_metadata, metadata_of
-from zonewise.embedded.apiserver.codec.printers.base import Printer
-from zonewise.embedded.apiserver.registry import Served
+from zonewise.embedded.apiserver.codec.output import bookmark_metadata, metadata_of
+from zonewise.embedded.apiserver.codec.printers import cluster, network, pods, storage, workloads
+from zonewise.embedded.apiserver.codec.printers.base import NONE, PRINTERS, Printer, age_of, name_of
+from zonewise.embedded.apiserver.registry import ServedKind
 from zonewise.embedded.apiserver.request import status_errors
 from zonewise.embedded.apiserver.store.entry import Entry, WatchEventType
-from zonewise.embedded.machinery.schema.kinds import Column
+from zonewise.embedded.machinery.schema.kinds import Column, Kind
 
 Obj = dict[str, Any]
-"""An object and the present time (RFC 3339) -> its cells."""
 
+PRINTER_MODULES = (cluster, network, pods, storage, workloads)
+"""Importing them registers their printers."""
 INCLUDE = ("Metadata", "None", "Object")
 
 
 class Table:
-    """Rows of one kind."""
+    """The objects of one kind as a Table."""
 
     def __init__(
         self,
-        served: Served,
+        served: ServedKind,
         include: str,
         version: str,
         columns: Sequence[Column],
@@ -44,25 +47,25 @@ class Table:
         self._served = served
         self._include = include
         self._version = version
-        self._print = printer
+        self._printer = printer
         self._now = now
         self._columns = msgspec.json.encode([_definition(column) for column in columns])
 
-    def one(self, entry: Entry) -> bytes:
+    def encode(self, entry: Entry) -> bytes:
         """A table of one row."""
-        return self.many([entry], {"resourceVersion": str(entry.rv)})
+        return self.encode_list([entry], {"resourceVersion": str(entry.rv)})
 
-    def many(self, entries: Sequence[Entry], meta: Obj) -> bytes:
+    def encode_list(self, entries: Sequence[Entry], meta: Obj) -> bytes:
         """A table."""
         return self._table(self._columns, meta, [self._row(entry) for entry in entries])
 
     def frame(self, type: WatchEventType, entry: Entry) -> bytes:
-        """An event with a table of one row; each carries its columns, since frames are shared."""
-        return b'{"type":"%b","object":%b}\n' % (type.encode(), self.one(entry))
+        """An event with a table of one row; each has its columns, since frames are shared."""
+        return b'{"type":"%b","object":%b}\n' % (type.encode(), self.encode(entry))
 
-    def mark(self, rv: int, *, ended: bool) -> bytes:
-        """A bookmark: a table whose one row carries the version."""
-        meta = mark_metadata(rv, ended)
+    def encode_bookmark(self, rv: int, *, ended: bool) -> bytes:
+        """A bookmark: a table with one row that has the version."""
+        meta = bookmark_metadata(rv, ended)
         row = msgspec.json.encode(
             {
                 "cells": None,
@@ -87,7 +90,7 @@ class Table:
 
     def _row(self, entry: Entry) -> bytes:
         obj = bodies.read_stored(self._served, entry)
-        cells = msgspec.json.encode(self._print(obj, self._now()))
+        cells = msgspec.json.encode(self._printer(obj, self._now()))
         if self._include == "None":
             return b'{"cells":%b}' % cells
         if self._include == "Object":
@@ -96,8 +99,32 @@ class Table:
         return b'{"cells":%b,"object":%b"metadata":%b}}' % (
             cells,
             head.encode(),
-            metadata_of(bodies.view(self._served, entry).raw),
+            metadata_of(bodies.converted_view(self._served, entry).raw),
         )
+
+
+def printer_of(kind: Kind) -> Printer:
+    """The printer of a built-in kind."""
+    printer = PRINTERS.get(kind.storage)
+    if printer is not None:
+        return printer
+    names = [column.name for column in kind.columns]
+
+    def print_row(obj: Obj, now: str) -> list[Any]:
+        cells: list[Any] = []
+        for name in names:
+            match name:
+                case "Name":
+                    cells.append(name_of(obj))
+                case "Age":
+                    cells.append(age_of(obj, now))
+                case "Created At":
+                    cells.append(obj["metadata"].get("creationTimestamp"))
+                case _:
+                    cells.append(NONE)
+        return cells
+
+    return print_row
 
 
 def _definition(column: Column) -> Obj:

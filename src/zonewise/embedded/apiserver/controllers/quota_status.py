@@ -1,4 +1,4 @@
-"""The status of ResourceQuotas: what admission counted, written by a controller."""
+"""Writes the status of ResourceQuotas: the usage that admission counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logger("quotas")
 
 
 class QuotaStatus:
-    """Writes what was counted, as a controller does on a real cluster."""
+    """The controller that writes the status of quotas."""
 
     def __init__(self, quotas: Quotas, *, registry: Registry, writer: Writer, user: User) -> None:
         self._quotas = quotas
@@ -31,25 +31,25 @@ class QuotaStatus:
         self._user = user
 
     async def run(self) -> None:
-        """Write until cancelled."""
-        news: asyncio.Queue[tuple[str, str, Obj]] = asyncio.Queue()
+        """Write counted usage until cancelled."""
+        queue: asyncio.Queue[tuple[str, str, Obj]] = asyncio.Queue()
 
-        def counted(namespace: str, quotas: Mapping[str, Quota]) -> None:
+        def enqueue(namespace: str, quotas: Mapping[str, Quota]) -> None:
             for name, quota in quotas.items():
                 hard = {key: str(amount) for key, amount in sorted(quota.hard.items())}
                 used = {key: str(quota.used[key]) for key in sorted(quota.hard)}
-                news.put_nowait((namespace, name, {"hard": hard, "used": used}))
+                queue.put_nowait((namespace, name, {"hard": hard, "used": used}))
 
-        self._quotas.counted = counted
+        self._quotas.on_counted = enqueue
         self._quotas.recount()
         while True:
-            await self._write(*await news.get())
+            await self._write(*await queue.get())
 
     async def _write(self, namespace: str, name: str, status: Obj) -> None:
-        known = self._writer.look(STORAGE, namespace, name)
-        if known is None or (known.get("status") or {}) == status:
+        quota = self._writer.get_object(STORAGE, namespace, name)
+        if quota is None or (quota.get("status") or {}) == status:
             return
-        served = self._registry.at("", "v1", "resourcequotas")
+        served = self._registry.by_path("", "v1", "resourcequotas")
         assert served is not None
         call = Call(
             method="PATCH",

@@ -1,6 +1,6 @@
-"""ConversionReview: the request to a conversion webhook, and the check of its answer.
+"""ConversionReview: the request to a conversion webhook, and the validation of its response.
 
-An answer is untrusted. It must be for this request, have an object for each that was sent, in the
+A response is untrusted. It must be for this request, have an object for each that was sent, in the
 requested version and kind, and of the same name, namespace and uid. Of metadata only labels and
 annotations may change; everything else is restored.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from zonewise.api.errors import StatusCause
+from zonewise.api.field_cursor import Field, FieldErrors
 from zonewise.api.text.jsontext import NotJSON, read
 from zonewise.embedded.apiserver.strategy import metadata
 
@@ -31,9 +31,7 @@ GO_TYPES = {
 
 
 class BadConversion(Exception):
-    """A review that does not fit its question, or itself; the text follows "conversion webhook
-    for KIND".
-    """
+    """An invalid review, or not for this request; its text follows "conversion webhook for X"."""
 
 
 class _Response(msgspec.Struct, rename="camel"):
@@ -53,26 +51,26 @@ def version_of(accepted: Sequence[str]) -> str | None:
     return next((version for version in accepted if version in VERSIONS), None)
 
 
-def encode(objects: Sequence[Obj], *, uid: str, wanted: str, version: str) -> bytes:
-    """The request: these objects at the apiVersion ``wanted``."""
+def encode(objects: Sequence[Obj], *, uid: str, api_version: str, version: str) -> bytes:
+    """The request to convert these objects to ``api_version``."""
     return msgspec.json.encode(
         {
             "kind": "ConversionReview",
             "apiVersion": f"{GROUP}/{version}",
-            "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": list(objects)},
+            "request": {"uid": uid, "desiredAPIVersion": api_version, "objects": list(objects)},
             "response": {"uid": "", "convertedObjects": None, "result": {"metadata": {}}},
         }
     )
 
 
 def decode(
-    body: bytes, objects: Sequence[Obj], *, uid: str, wanted: str, version: str
+    body: bytes, objects: Sequence[Obj], *, uid: str, api_version: str, version: str
 ) -> list[Obj]:
     """The objects as the webhook converted them, in the order in which they were sent."""
     try:
         review = msgspec.convert(read(body, finite=True), _Review)
     except (NotJSON, msgspec.ValidationError, RecursionError) as error:
-        raise BadConversion(f"failed: the answer is not a ConversionReview: {error}") from None
+        raise BadConversion(f"failed: the response is not a ConversionReview: {error}") from None
     if version == "v1":
         _check_kind(review, f"{GROUP}/{version}")
     response = review.response
@@ -82,19 +80,19 @@ def decode(
         raise BadConversion(f'failed: expected response.uid="{uid}", got "{response.uid[:64]}"')
     result = response.result or {}
     if result.get("status") != "Success":
-        said = f"response.result.status was '{result.get('status', '')}', not 'Success'"
-        raise BadConversion(f"failed: {result.get('message') or said}")
-    found = response.converted_objects or []
-    if len(found) != len(objects):
-        raise BadConversion(f"returned {len(found)} objects, expected {len(objects)}")
+        status_text = f"response.result.status was '{result.get('status', '')}', not 'Success'"
+        raise BadConversion(f"failed: {result.get('message') or status_text}")
+    converted_objects = response.converted_objects or []
+    if len(converted_objects) != len(objects):
+        raise BadConversion(f"returned {len(converted_objects)} objects, expected {len(objects)}")
     return [
-        _checked(index, obj, converted, wanted)
-        for index, (obj, converted) in enumerate(zip(objects, found, strict=True))
+        _check_converted(index, obj, converted, api_version)
+        for index, (obj, converted) in enumerate(zip(objects, converted_objects, strict=True))
     ]
 
 
-def _check_kind(review: _Review, wanted: str) -> None:
-    if (review.api_version, review.kind) == (wanted, "ConversionReview"):
+def _check_kind(review: _Review, expected: str) -> None:
+    if (review.api_version, review.kind) == (expected, "ConversionReview"):
         return
     group, _, version = review.api_version.rpartition("/")
     if (group, review.kind) == (GROUP, "ConversionReview") and version in VERSIONS:
@@ -102,49 +100,50 @@ def _check_kind(review: _Review, wanted: str) -> None:
             f"failed: converting ({version}.ConversionReview) to (v1.ConversionReview):"
             " unknown conversion"
         )
-    have = f"{review.api_version}, Kind={review.kind}"
+    actual = f"{review.api_version}, Kind={review.kind}"
     raise BadConversion(
-        f"failed: expected webhook response of {wanted}, Kind=ConversionReview, got {have}"
+        f"failed: expected webhook response of {expected}, Kind=ConversionReview, got {actual}"
     )
 
 
-def _checked(index: int, obj: Obj, converted: Any, wanted: str) -> Obj:
+def _check_converted(index: int, obj: Obj, converted: Any, api_version: str) -> Obj:
     if not isinstance(converted, dict):
         raise BadConversion(f"returned invalid object at index {index}: it is not an object")
-    for key, expected, what in (
-        ("apiVersion", wanted, "groupVersion"),
+    for key, expected, description in (
+        ("apiVersion", api_version, "groupVersion"),
         ("kind", obj["kind"], "kind"),
     ):
-        have = converted.get(key, "")
-        if have != expected:
+        actual = converted.get(key, "")
+        if actual != expected:
             raise BadConversion(
-                f"returned invalid object at index {index}: invalid {what}"
-                f" (expected {expected}, received {have})"
+                f"returned invalid object at index {index}: invalid {description}"
+                f" (expected {expected}, received {actual})"
             )
-    given = converted.get("metadata", {})
-    if not isinstance(given, dict):
+    new_metadata = converted.get("metadata", {})
+    if not isinstance(new_metadata, dict):
         raise BadConversion(
-            f"returned invalid metadata: it is not an object: {type(given).__name__}"
+            f"returned invalid metadata: it is not an object: {type(new_metadata).__name__}"
         )
-    was = obj["metadata"]
-    for key, what in (("name", "name"), ("namespace", "namespace"), ("uid", "UID")):
-        before, after = was.get(key, ""), given.get(key, "")
-        if before != after:
+    original = obj["metadata"]
+    for key, description in (("name", "name"), ("namespace", "namespace"), ("uid", "UID")):
+        old_value, new_value = original.get(key, ""), new_metadata.get(key, "")
+        if old_value != new_value:
             raise BadConversion(
-                f"returned invalid object: must have the same {what}: {before} != {after}"
+                f"returned invalid object: must have the same {description}:"
+                f" {old_value} != {new_value}"
             )
     if "metadata" not in converted:
         raise BadConversion("returned invalid metadata: missing metadata in converted object")
-    return converted | {"metadata": _restored(was, given)}
+    return converted | {"metadata": _restore_metadata(original, new_metadata)}
 
 
-def _restored(was: Obj, given: Obj) -> Obj:
-    """The metadata of an object with the labels and annotations its conversion has."""
-    made = dict(was)
+def _restore_metadata(original: Obj, converted: Obj) -> Obj:
+    """The original metadata with the labels and annotations of the converted object."""
+    result = dict(original)
     for key in CHANGEABLE:
-        texts = given.get(key)
+        texts = converted.get(key)
         if texts is None:
-            made.pop(key, None)
+            result.pop(key, None)
             continue
         if not isinstance(texts, dict):
             raise BadConversion(f"returned invalid metadata: metadata.{key} is not an object")
@@ -154,17 +153,20 @@ def _restored(was: Obj, given: Obj) -> Obj:
                     f"returned invalid metadata: metadata.{key}[{name}] must be a string, but is"
                     f" {GO_TYPES.get(type(text), 'map[string]interface {}')} in converted object"
                 )
-        if texts != (was.get(key) or {}):
-            found = _faults(key, texts)
-            if found:
-                said = ", ".join(f"{one.field}: {one.message}" for one in found)
-                text = said if len(found) == 1 else f"[{said}]"
+        if texts != (original.get(key) or {}):
+            errors = _validate_texts(key, texts)
+            if errors:
+                messages = ", ".join(f"{error.field}: {error.message}" for error in errors)
+                text = messages if len(errors) == 1 else f"[{messages}]"
                 raise BadConversion(f"returned invalid metadata: {text}")
-        made[key] = texts
-    return made
+        result[key] = texts
+    return result
 
 
-def _faults(key: str, texts: dict[str, str]) -> list[StatusCause]:
+def _validate_texts(key: str, texts: dict[str, str]) -> FieldErrors:
+    errors: FieldErrors = []
     if key == "labels":
-        return metadata.label_faults("metadata.labels", texts)
-    return metadata.annotation_faults("metadata.annotation", texts)
+        metadata.validate_labels(Field(texts, errors, "metadata.labels"))
+    else:
+        metadata.validate_annotations(Field(texts, errors, "metadata.annotation"))
+    return errors

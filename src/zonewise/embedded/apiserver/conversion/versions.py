@@ -1,16 +1,16 @@
 """The versions of one custom resource, and the conversion between them.
 
-An object is stored in the storage version at the time of its write; every other version shows it
-converted. The stored form is first brought up to its own schema (defaults, unknown fields), then
-converted, then pruned by the wanted version's schema. With the strategy None a conversion only
-changes the apiVersion and is synchronous. With a webhook it is a remote call, so it is made ahead:
-``fill`` converts many objects at once and keeps each result with its entry, for as long as that
-entry exists; ``view`` only looks there. What is missing raises ``Unconverted``, which carries the
-call: ``settled`` makes it and tries again.
+An object is stored in the storage version at the time of its write; in every other version it is
+converted. The stored form is first prepared by its own schema (defaults, unknown fields), then
+converted, then pruned by the schema of the other version. With the strategy None a conversion only
+changes the apiVersion and is synchronous. With a webhook it is a remote call, so it is done ahead:
+``convert_entries`` converts many objects at once and caches each result in its entry, for as long
+as that entry exists; ``view_at`` only reads there. If it is missing, ``Unconverted`` is raised with
+a function that converts; ``with_conversions`` calls it and tries again.
 
 Concurrent readers of the same entry in the same version share one call. A call has at most
-``BATCH`` objects and, but for a single large one, ``BATCH_BYTES`` bytes, so that its answer can be
-read. A definition that changes gets another ``Versions``, which uses no result of the one before.
+``BATCH`` objects and, but for a single large one, ``BATCH_BYTES`` bytes, so that its response can
+be read. A definition that changes gets a new ``Versions``, which uses no result of the old one.
 """
 
 from __future__ import annotations
@@ -27,186 +27,190 @@ from zonewise.api.objects.admissionregistration import WebhookClientConfig
 from zonewise.embedded.apiserver.conversion import review
 from zonewise.embedded.apiserver.conversion.review import BadConversion
 from zonewise.embedded.apiserver.request import status_errors
-from zonewise.embedded.apiserver.store.entry import Entry, encode, prefix
-from zonewise.embedded.apiserver.webhooks.caller import Caller, Unanswered
-from zonewise.embedded.machinery.crd import custom
+from zonewise.embedded.apiserver.store.entry import Entry, encode, encoded_prefix
+from zonewise.embedded.apiserver.webhooks.caller import WebhookCaller, WebhookCallError
+from zonewise.embedded.machinery.crd import custom_resource
 from zonewise.embedded.machinery.schema.kinds import Kind
 
 Obj = dict[str, Any]
 T = TypeVar("T")
 
-SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 BATCH = 100
 BATCH_BYTES = 1024 * 1024
-REMEMBERED = 64
+CACHE_SIZE = 64
 
 
 class Unconverted(Exception):
-    """What is looked for is not converted yet."""
+    """An object is not converted yet; ``convert`` does it."""
 
-    def __init__(self, settle: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, convert: Callable[[], Awaitable[None]]) -> None:
         super().__init__("not converted yet")
-        self.settle = settle
+        self.convert = convert
 
 
-async def settled(compute: Callable[[], T]) -> T:
-    """What a computation gives that may look for converted objects; it may be begun repeatedly."""
+async def with_conversions(compute: Callable[[], T]) -> T:
+    """The result of a computation that may need converted objects; it may run repeatedly."""
     while True:
         try:
             return compute()
         except Unconverted as missing:
-            await missing.settle()
+            await missing.convert()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
-    """The conversion webhook, and the versions of reviews it accepts."""
+class ConversionWebhook:
+    """The conversion webhook, and the review versions it accepts."""
 
     config: WebhookClientConfig
-    reviews: tuple[str, ...]
-    caller: Caller
+    review_versions: tuple[str, ...]
+    caller: WebhookCaller
     new_uid: Callable[[], str]
 
 
 class Versions:
     """All versions of a custom resource, served or not, by apiVersion."""
 
-    def __init__(self, *, stored_as: str, kinds: Mapping[str, Kind], webhook: Webhook | None):
+    def __init__(
+        self, *, stored_as: str, kinds: Mapping[str, Kind], webhook: ConversionWebhook | None
+    ):
         self.stored_as = stored_as
         self._kinds = kinds
         self._webhook = webhook
         self._prefixes = {
-            api_version: prefix(kind.resource.kind, api_version)
+            api_version: encoded_prefix(kind.resource.kind, api_version)
             for api_version, kind in kinds.items()
         }
-        self._going: dict[tuple[Entry, str], asyncio.Task[None]] = {}
-        self._known: dict[tuple[str, bytes], bytes] = {}
+        self._in_progress: dict[tuple[Entry, str], asyncio.Task[None]] = {}
+        self._cache: dict[tuple[str, bytes], bytes] = {}
 
     @property
-    def asks(self) -> bool:
+    def uses_webhook(self) -> bool:
         """Whether a webhook converts."""
         return self._webhook is not None
 
-    def of(self, api_version: str) -> Kind | None:
+    def kind_at(self, api_version: str) -> Kind | None:
         """The kind at a version."""
         return self._kinds.get(api_version)
 
     def is_current(self, entry: Entry) -> bool:
-        """Whether an object is stored in the version in which it would be today."""
+        """Whether an object is stored in the present storage version."""
         return entry.raw.startswith(self._prefixes[self.stored_as])
 
-    def view(self, entry: Entry, wanted: str) -> Entry:
-        """An entry as a version shows it: itself, or what a webhook made of it."""
-        if self._webhook is None or entry.raw.startswith(self._prefixes[wanted]):
+    def view_at(self, entry: Entry, api_version: str) -> Entry:
+        """An entry in a version: itself, or as a webhook converted it."""
+        if self._webhook is None or entry.raw.startswith(self._prefixes[api_version]):
             return entry
-        found = (entry.views or {}).get((self, wanted))
-        if found is None:
-            raise Unconverted(lambda: self.fill([entry], wanted))
-        return found
+        view = (entry.views or {}).get((self, api_version))
+        if view is None:
+            raise Unconverted(lambda: self.convert_entries([entry], api_version))
+        return view
 
-    def renamed(self, obj: Obj, wanted: str) -> Obj:
-        """A stored object at another version, where a version is no more than a name."""
-        return self._as(self._current(obj), wanted)
+    def convert_stored(self, obj: Obj, api_version: str) -> Obj:
+        """A stored object in another version, without a webhook."""
+        return self._coerce_to(self._prepare_stored(obj), api_version)
 
     async def to_storage(self, obj: Obj) -> Obj:
-        """An object of any version in the one that is stored."""
+        """An object of any version in the storage version."""
         if obj["apiVersion"] == self.stored_as:
             return obj
         return await self.convert(obj, self.stored_as)
 
-    async def convert(self, obj: Obj, wanted: str) -> Obj:
-        """An object of any version at another one."""
-        if obj["apiVersion"] == wanted:
+    async def convert(self, obj: Obj, api_version: str) -> Obj:
+        """An object of any version in another one."""
+        if obj["apiVersion"] == api_version:
             return obj
         if self._webhook is None:
-            return self._as(dict(obj), wanted)
-        (found,) = await self._ask([obj], wanted)
-        return found
+            return self._coerce_to(dict(obj), api_version)
+        (converted,) = await self._call_webhook([obj], api_version)
+        return converted
 
-    def converted(self, obj: Obj, wanted: str) -> Obj:
-        """The same, synchronous, within ``settled``; an empty object stays empty."""
-        if self._webhook is None or not obj or obj["apiVersion"] == wanted:
-            return self._as(dict(obj), wanted)
-        key = (wanted, msgspec.json.encode(obj))
-        known = self._known.get(key)
-        if known is None:
-            raise Unconverted(lambda: self._remember(key, obj))
-        found: Obj = msgspec.json.decode(known)
-        return found
+    def convert_cached(self, obj: Obj, api_version: str) -> Obj:
+        """The same, synchronous, within ``with_conversions``; an empty object stays empty."""
+        if self._webhook is None or not obj or obj["apiVersion"] == api_version:
+            return self._coerce_to(dict(obj), api_version)
+        key = (api_version, msgspec.json.encode(obj))
+        cached = self._cache.get(key)
+        if cached is None:
+            raise Unconverted(lambda: self._fill_cache(key, obj))
+        result: Obj = msgspec.json.decode(cached)
+        return result
 
-    async def _remember(self, key: tuple[str, bytes], obj: Obj) -> None:
-        made = msgspec.json.encode(await self.convert(obj, key[0]))
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
-        self._known[key] = made
+    async def _fill_cache(self, key: tuple[str, bytes], obj: Obj) -> None:
+        converted = msgspec.json.encode(await self.convert(obj, key[0]))
+        if len(self._cache) >= CACHE_SIZE:
+            self._cache.clear()
+        self._cache[key] = converted
 
-    async def fill(self, entries: Iterable[Entry], wanted: str) -> None:
-        """Have ``view`` find all of these."""
+    async def convert_entries(self, entries: Iterable[Entry], api_version: str) -> None:
+        """Convert entries for ``view_at``."""
         if self._webhook is None:
             return
         waiting: dict[asyncio.Task[None], None] = {}
-        asked: list[Entry] = []
+        missing: list[Entry] = []
         for entry in entries:
-            if entry.raw.startswith(self._prefixes[wanted]):
+            if entry.raw.startswith(self._prefixes[api_version]):
                 continue
-            if (self, wanted) in (entry.views or ()):
+            if (self, api_version) in (entry.views or ()):
                 continue
-            going = self._going.get((entry, wanted))
-            if going is not None:
-                waiting[going] = None
+            running = self._in_progress.get((entry, api_version))
+            if running is not None:
+                waiting[running] = None
             else:
-                asked.append(entry)
-        for batch in _batches(asked):
-            task = asyncio.create_task(self._view(batch, wanted))
-            task.add_done_callback(_seen)  # the waiters may be cancelled
+                missing.append(entry)
+        for batch in _batches(missing):
+            task = asyncio.create_task(self._convert_batch(batch, api_version))
+            task.add_done_callback(_consume_exception)  # the waiters may be cancelled
             for entry in batch:
-                self._going[entry, wanted] = task
+                self._in_progress[entry, api_version] = task
             waiting[task] = None
         for task in waiting:
             await asyncio.shield(task)
 
-    async def _view(self, entries: Sequence[Entry], wanted: str) -> None:
+    async def _convert_batch(self, entries: Sequence[Entry], api_version: str) -> None:
         try:
-            stored = [self._current(msgspec.json.decode(entry.raw)) for entry in entries]
-            found = await self._ask(stored, wanted)
-            for entry, obj in zip(entries, found, strict=True):
-                kept = {key: one for key, one in (entry.views or {}).items() if key[0] is self}
-                kept[self, wanted] = Entry.of(encode(obj), entry.rv)
-                entry.views = kept
+            stored = [self._prepare_stored(msgspec.json.decode(entry.raw)) for entry in entries]
+            converted = await self._call_webhook(stored, api_version)
+            for entry, obj in zip(entries, converted, strict=True):
+                views = {key: view for key, view in (entry.views or {}).items() if key[0] is self}
+                views[self, api_version] = Entry.decode(encode(obj), entry.rv)
+                entry.views = views
         finally:
             for entry in entries:
-                self._going.pop((entry, wanted), None)
+                self._in_progress.pop((entry, api_version), None)
 
-    async def _ask(self, objects: Sequence[Obj], wanted: str) -> list[Obj]:
+    async def _call_webhook(self, objects: Sequence[Obj], api_version: str) -> list[Obj]:
         assert self._webhook is not None
         hook = self._webhook
-        version = review.version_of(hook.reviews)
+        version = review.version_of(hook.review_versions)
         if version is None:
-            raise status_errors.plain_failure("no supported conversion review versions")
+            raise status_errors.server_error("no supported conversion review versions")
         uid = hook.new_uid()
-        body = review.encode(objects, uid=uid, wanted=wanted, version=version)
+        body = review.encode(objects, uid=uid, api_version=api_version, version=version)
         try:
-            answer = await hook.caller.ask(hook.config, body, SECONDS)
-            found = review.decode(answer, objects, uid=uid, wanted=wanted, version=version)
-        except Unanswered as error:
-            raise self._failed(objects[0], f"failed: {error}") from None
+            answer = await hook.caller.call(hook.config, body, TIMEOUT_SECONDS)
+            converted = review.decode(
+                answer, objects, uid=uid, api_version=api_version, version=version
+            )
+        except WebhookCallError as error:
+            raise self._conversion_error(objects[0], f"failed: {error}") from None
         except BadConversion as error:
-            raise self._failed(objects[0], str(error)) from None
-        return [self._as(obj, wanted) for obj in found]
+            raise self._conversion_error(objects[0], str(error)) from None
+        return [self._coerce_to(obj, api_version) for obj in converted]
 
-    def _failed(self, obj: Obj, why: str) -> ApiError:
+    def _conversion_error(self, obj: Obj, problem: str) -> ApiError:
         kind = f"{obj['apiVersion']}, Kind={obj['kind']}"
-        return status_errors.plain_failure(f"conversion webhook for {kind} {why}")
+        return status_errors.server_error(f"conversion webhook for {kind} {problem}")
 
-    def _current(self, obj: Obj) -> Obj:
-        """A stored object as the present schema of its own version has it."""
+    def _prepare_stored(self, obj: Obj) -> Obj:
+        """A stored object with defaults and pruning of the present schema of its own version."""
         kind = self._kinds.get(obj["apiVersion"])
-        return obj if kind is None else dict(custom.prepared(kind.type, obj).value)
+        return obj if kind is None else dict(custom_resource.prepare(kind.schema, obj).value)
 
-    def _as(self, obj: Obj, wanted: str) -> Obj:
-        obj["apiVersion"] = wanted
-        kind = self._kinds.get(wanted)
-        return obj if kind is None else custom.coerced(kind.type, obj)
+    def _coerce_to(self, obj: Obj, api_version: str) -> Obj:
+        obj["apiVersion"] = api_version
+        kind = self._kinds.get(api_version)
+        return obj if kind is None else custom_resource.coerce(kind.schema, obj)
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
@@ -222,6 +226,6 @@ def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
         yield batch
 
 
-def _seen(task: asyncio.Task[None]) -> None:
+def _consume_exception(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         task.exception()

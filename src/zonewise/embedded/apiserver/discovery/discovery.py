@@ -1,9 +1,9 @@
-"""Discovery: which groups, versions and kinds there are, in both of the forms that clients request.
+"""Discovery: the served groups, versions and kinds, in both of the forms that clients request.
 
 The plain form is one document per group and version; the aggregated one (`apidiscovery.k8s.io/v2`)
-has everything in two. Both are made from the list of kinds when they are first requested and kept
-as bytes: the list changes only when a custom resource definition does, and then a new `Discovery`
-replaces the old one.
+has everything in two. Both are built from the list of kinds at the first request and cached as
+bytes: the list changes only with a custom resource definition, and then a new `Discovery` replaces
+the old one.
 
 Groups are in the order of a real server, those of custom resources last and by name; versions are
 best first: stable before beta before alpha, higher before lower.
@@ -26,7 +26,7 @@ from zonewise.embedded.apiserver.request.negotiation import (
     PROTOBUF,
     PROTOBUF_HINT,
     Clause,
-    clauses,
+    parse_accept,
 )
 from zonewise.embedded.machinery.schema.kinds import Kind, Subresource
 
@@ -42,44 +42,44 @@ class Discovery:
 
     def __init__(self, kinds: Iterable[Kind], *, address: str = "") -> None:
         self._address = address
-        self._groups = _grouped(tuple(kinds))
-        self._made: dict[str, bytes] = {}
+        self._groups = _group_kinds(tuple(kinds))
+        self._documents: dict[str, bytes] = {}
 
-    def page(self, path: str, call: Call) -> Answer | None:
-        """The answer for a path, or None where discovery has nothing."""
-        if path in ("/api", "/apis") and any(map(_is_aggregated, clauses(_accept(call)))):
-            return self._aggregated(path, call)
-        make = self._maker(path)
-        if make is None:
+    def answer(self, path: str, call: Call) -> Answer | None:
+        """The answer for a path, or None if it is not of discovery."""
+        if path in ("/api", "/apis") and any(map(_is_aggregated, parse_accept(_accept(call)))):
+            return self._answer_aggregated(path, call)
+        build = self._find_builder(path)
+        if build is None:
             return None
-        form = _plain_form(_accept(call))
-        body = self._body(path, make)
-        if form == "yaml":
+        format_name = _negotiate_plain(_accept(call))
+        body = self._encode_once(path, build)
+        if format_name == "yaml":
             text: str = yaml.dump(msgspec.json.decode(body), Dumper=yaml.CSafeDumper)
             return Answer(body=text.encode(), content_type="application/yaml")
         return Answer(body=body)
 
-    def _maker(self, path: str) -> Callable[[], Obj] | None:
+    def _find_builder(self, path: str) -> Callable[[], Obj] | None:
         match path.split("/")[1:]:
             case ["api"]:
-                return self._versions
+                return self._build_versions
             case ["apis"]:
-                return self._group_list
+                return self._build_group_list
             case ["apis", group] if group in self._groups and group:
-                return lambda: {"kind": "APIGroup", "apiVersion": "v1"} | self._group(group)
+                return lambda: {"kind": "APIGroup", "apiVersion": "v1"} | self._build_group(group)
             case ["api", version] if version in self._groups.get("", {}):
-                return lambda: self._resources("", version)
+                return lambda: self._build_resources("", version)
             case ["apis", group, version] if version in self._groups.get(group, {}) and group:
-                return lambda: self._resources(group, version)
+                return lambda: self._build_resources(group, version)
         return None
 
-    def _body(self, name: str, make: Callable[[], Obj]) -> bytes:
-        found = self._made.get(name)
-        if found is None:
-            found = self._made[name] = msgspec.json.encode(make())
-        return found
+    def _encode_once(self, name: str, build: Callable[[], Obj]) -> bytes:
+        document = self._documents.get(name)
+        if document is None:
+            document = self._documents[name] = msgspec.json.encode(build())
+        return document
 
-    def _versions(self) -> Obj:
+    def _build_versions(self) -> Obj:
         address = {"clientCIDR": "0.0.0.0/0", "serverAddress": self._address}
         return {
             "kind": "APIVersions",
@@ -87,47 +87,47 @@ class Discovery:
             "serverAddressByClientCIDRs": [address],
         }
 
-    def _group_list(self) -> Obj:
-        groups = [self._group(name) for name in self._groups if name]
+    def _build_group_list(self) -> Obj:
+        groups = [self._build_group(name) for name in self._groups if name]
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
-    def _group(self, name: str) -> Obj:
+    def _build_group(self, name: str) -> Obj:
         versions = [
             {"groupVersion": f"{name}/{version}", "version": version}
             for version in self._groups[name]
         ]
         return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
-    def _resources(self, group: str, version: str) -> Obj:
-        named = {"apiVersion": "v1"} if group else {}
+    def _build_resources(self, group: str, version: str) -> Obj:
+        type_meta = {"apiVersion": "v1"} if group else {}
         resources = []
         for kind in self._groups[group][version]:
-            resources.append(_resource(kind))
-            resources += [_subresource(kind, sub) for sub in kind.subresources.values()]
+            resources.append(_build_resource(kind))
+            resources += [_build_subresource(kind, sub) for sub in kind.subresources.values()]
         return {
             "kind": "APIResourceList",
-            **named,
+            **type_meta,
             "groupVersion": f"{group}/{version}" if group else version,
             "resources": resources,
         }
 
-    def _aggregated(self, path: str, call: Call) -> Answer:
+    def _answer_aggregated(self, path: str, call: Call) -> Answer:
         names = [name for name in self._groups if (name == "") == (path == "/api")]
-        body = self._body(f"{path} aggregated", lambda: self._discovery_list(names))
+        body = self._encode_once(f"{path} aggregated", lambda: self._build_discovery_list(names))
         tag = f'"{hashlib.sha512(body).hexdigest().upper()}"'
         headers = {"ETag": tag, "Vary": "Accept", "Cache-Control": "public"}
         if tag in call.headers.get("if-none-match", ""):
-            # Caches put the headers of a 304 over those they have: the type must stay what it is.
+            # Caches replace their headers by those of a 304: the content type must be the same.
             return Answer(status=304, content_type=AGGREGATED, headers=headers)
         return Answer(body=body, content_type=AGGREGATED, headers=headers)
 
-    def _discovery_list(self, names: Iterable[str]) -> Obj:
+    def _build_discovery_list(self, names: Iterable[str]) -> Obj:
         items = []
         for name in names:
             versions = [
                 {
                     "version": version,
-                    "resources": [_discovered(kind) for kind in kinds],
+                    "resources": [_build_discovered(kind) for kind in kinds],
                     "freshness": "Current",
                 }
                 for version, kinds in self._groups[name].items()
@@ -154,8 +154,8 @@ def _is_aggregated(clause: Clause) -> bool:
     )
 
 
-def _plain_form(accept: str) -> str:
-    for clause in clauses(accept):
+def _negotiate_plain(accept: str) -> str:
+    for clause in parse_accept(accept):
         if clause.media in PLAIN and not clause.get("as"):
             return "json"
         if clause.media in YAML and not clause.get("as"):
@@ -165,8 +165,8 @@ def _plain_form(accept: str) -> str:
     )
 
 
-def _grouped(kinds: tuple[Kind, ...]) -> dict[str, dict[str, list[Kind]]]:
-    """Kinds by group and version, both in the order they are shown in."""
+def _group_kinds(kinds: tuple[Kind, ...]) -> dict[str, dict[str, list[Kind]]]:
+    """Kinds by group and version, both in the order of the documents."""
     custom = sorted({kind.resource.group for kind in kinds if kind.custom})
     order = {kind.resource.group: None for kind in kinds if not kind.custom}
     groups: dict[str, dict[str, list[Kind]]] = {name: {} for name in (*order, *custom)}
@@ -175,8 +175,8 @@ def _grouped(kinds: tuple[Kind, ...]) -> dict[str, dict[str, list[Kind]]]:
     return groups
 
 
-def _resource(kind: Kind) -> Obj:
-    shown: Obj = {
+def _build_resource(kind: Kind) -> Obj:
+    document: Obj = {
         "name": kind.resource.plural,
         "singularName": kind.singular,
         "namespaced": kind.resource.namespaced,
@@ -184,27 +184,27 @@ def _resource(kind: Kind) -> Obj:
         "verbs": list(kind.verbs),
     }
     if kind.short_names:
-        shown["shortNames"] = list(kind.short_names)
+        document["shortNames"] = list(kind.short_names)
     if kind.categories:
-        shown["categories"] = list(kind.categories)
+        document["categories"] = list(kind.categories)
     if kind.storage_hash:
-        shown["storageVersionHash"] = kind.storage_hash
-    return shown
+        document["storageVersionHash"] = kind.storage_hash
+    return document
 
 
-def _subresource(kind: Kind, sub: Subresource) -> Obj:
-    shown: Obj = {
+def _build_subresource(kind: Kind, sub: Subresource) -> Obj:
+    document: Obj = {
         "name": f"{kind.resource.plural}/{sub.name}",
         "singularName": "",
         "namespaced": kind.resource.namespaced,
     }
     if (sub.group, sub.version) != kind.group_version:
-        shown |= {"group": sub.group, "version": sub.version} if sub.group else {}
-    return shown | {"kind": sub.kind, "verbs": list(sub.verbs)}
+        document |= {"group": sub.group, "version": sub.version} if sub.group else {}
+    return document | {"kind": sub.kind, "verbs": list(sub.verbs)}
 
 
-def _discovered(kind: Kind) -> Obj:
-    shown: Obj = {
+def _build_discovered(kind: Kind) -> Obj:
+    document: Obj = {
         "resource": kind.resource.plural,
         "responseKind": _response_kind(kind, *kind.group_version, kind.resource.kind),
         "scope": "Namespaced" if kind.resource.namespaced else "Cluster",
@@ -212,11 +212,11 @@ def _discovered(kind: Kind) -> Obj:
         "verbs": list(kind.verbs),
     }
     if kind.short_names:
-        shown["shortNames"] = list(kind.short_names)
+        document["shortNames"] = list(kind.short_names)
     if kind.categories:
-        shown["categories"] = list(kind.categories)
+        document["categories"] = list(kind.categories)
     if kind.subresources:
-        shown["subresources"] = [
+        document["subresources"] = [
             {
                 "subresource": sub.name,
                 "responseKind": _response_kind(kind, sub.group, sub.version, sub.kind),
@@ -224,11 +224,11 @@ def _discovered(kind: Kind) -> Obj:
             }
             for sub in kind.subresources.values()
         ]
-    return shown
+    return document
 
 
 def _response_kind(kind: Kind, group: str, version: str, name: str) -> Obj:
-    """What a request answers with; built-in kinds leave out a group and version that are theirs."""
+    """The kind of an answer; built-in kinds omit a group and version that equal their own."""
     if not kind.custom and (group, version) == kind.group_version:
         group = version = ""
     return {"group": group, "version": version, "kind": name}

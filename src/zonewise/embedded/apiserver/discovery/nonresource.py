@@ -1,6 +1,4 @@
-"""Everything a client may GET that is no resource: versions, health, metrics, discovery, OpenAPI,
-public keys.
-"""
+"""Non-resource paths: versions, health, metrics, discovery, OpenAPI, public keys."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ HEALTH = ("/healthz", "/livez", "/readyz")
 
 
 class NonResource:
-    """The pages."""
+    """Answers requests to paths that are not of resources."""
 
     def __init__(
         self,
@@ -39,37 +37,37 @@ class NonResource:
         self._tokens = tokens
         self._address = address
         self._discovery = discovery.Discovery(())
-        self._openapi = openapi.Documents(())
+        self._openapi = openapi.OpenApiDocuments(())
         self._metrics = CollectorRegistry(auto_describe=False)
-        self._metrics.register(_Collector(state, requests))
+        self._metrics.register(_MetricsCollector(state, requests))
         self._refresh()
         registry.on_change(self._refresh)
 
-    def page(self, call: Call) -> Answer | None:
-        """The page of a path, or None where there is none."""
+    def answer(self, call: Call) -> Answer | None:
+        """The answer for a path, or None if there is none."""
         path = call.path.rstrip("/") or "/"
         first = path.split("/")[1]
         if first in {"healthz", "livez", "readyz"}:
-            return self._health(path, call)
+            return self._answer_health(path, call)
         if first == "openapi":
-            return self._openapi.page(path, call)
+            return self._openapi.answer(path, call)
         if first in {"api", "apis"}:
-            return self._discovery.page(path, call)
-        make: Callable[[], Answer] | None = {
-            "/": self._root,
-            "/version": _version,
-            "/metrics": self._measure,
-            "/.well-known/openid-configuration": self._issuer,
-            "/openid/v1/jwks": self._keys,
+            return self._discovery.answer(path, call)
+        build: Callable[[], Answer] | None = {
+            "/": self._answer_root,
+            "/version": _answer_version,
+            "/metrics": self._answer_metrics,
+            "/.well-known/openid-configuration": self._answer_issuer,
+            "/openid/v1/jwks": self._answer_keys,
         }.get(path)
-        return make() if make else None
+        return build() if build else None
 
     def _refresh(self) -> None:
         kinds = tuple(served.kind for served in self._registry)
         self._discovery = discovery.Discovery(kinds)
-        self._openapi = openapi.Documents(kinds)
+        self._openapi = openapi.OpenApiDocuments(kinds)
 
-    def _health(self, path: str, call: Call) -> Answer | None:
+    def _answer_health(self, path: str, call: Call) -> Answer | None:
         parts = path.split("/")[1:]
         failure = self._state.failure
         ready = failure is None or parts[0] == "livez"
@@ -77,28 +75,28 @@ class NonResource:
         if len(parts) > 1 and parts[1] not in names:
             return None
         if ready and "verbose" not in call.query:
-            return _text("ok")
+            return _text_answer("ok")
         lines = ["[+]ping ok", f"[-]log failed: {failure}" if not ready else "[+]log ok"]
         closing = f"{parts[0]} check {'passed' if ready else 'failed'}"
-        return _text("\n".join([*lines, closing, ""]), 200 if ready else 500)
+        return _text_answer("\n".join([*lines, closing, ""]), 200 if ready else 500)
 
-    def _measure(self) -> Answer:
+    def _answer_metrics(self) -> Answer:
         return Answer(
             body=generate_latest(self._metrics),
             content_type="text/plain; version=0.0.4; charset=utf-8",
         )
 
-    def _root(self) -> Answer:
+    def _answer_root(self) -> Answer:
         groups = {served.kind.resource.root for served in self._registry}
         paths = sorted(
             {"/api", "/apis", "/metrics", "/openapi/v3", "/version", *HEALTH}
             | groups
             | {root.rpartition("/")[0] for root in groups}
         )
-        return _json({"paths": paths})
+        return _json_answer({"paths": paths})
 
-    def _issuer(self) -> Answer:
-        return _json(
+    def _answer_issuer(self) -> Answer:
+        return _json_answer(
             {
                 "issuer": ISSUER,
                 "jwks_uri": f"{self._address}/openid/v1/jwks",
@@ -108,7 +106,7 @@ class NonResource:
             }
         )
 
-    def _keys(self) -> Answer:
+    def _answer_keys(self) -> Answer:
         return Answer(
             body=msgspec.json.encode(self._tokens.key_set()),
             content_type="application/jwk-set+json",
@@ -116,7 +114,7 @@ class NonResource:
         )
 
 
-class _Collector:
+class _MetricsCollector:
     """Objects and watchers by kind, and requests."""
 
     def __init__(self, state: State, requests: Mapping[tuple[str, str, str, int], int]) -> None:
@@ -144,13 +142,13 @@ class _Collector:
             "Number of requests by verb, resource and the code of their answer.",
             labels=["verb", "resource", "subresource", "code"],
         )
-        for (verb, resource, below, code), count in sorted(self._requests.items()):
-            requests.add_metric([verb, resource, below, str(code)], count)
+        for (verb, resource, subresource, code), count in sorted(self._requests.items()):
+            requests.add_metric([verb, resource, subresource, str(code)], count)
         return [objects, watchers, version, requests]
 
 
-def _version() -> Answer:
-    return _json(
+def _answer_version() -> Answer:
+    return _json_answer(
         {
             "major": "1",
             "minor": "36",
@@ -169,10 +167,10 @@ def _version() -> Answer:
     )
 
 
-def _json(value: Any) -> Answer:
+def _json_answer(value: Any) -> Answer:
     text = msgspec.json.format(msgspec.json.encode(value), indent=2)
     return Answer(body=text, verbatim=True)
 
 
-def _text(text: str, status: int = 200) -> Answer:
+def _text_answer(text: str, status: int = 200) -> Answer:
     return Answer(status=status, body=text.encode(), content_type="text/plain; charset=utf-8")

@@ -1,12 +1,12 @@
 """OpenAPI v3, as far as clients use it: `kubectl explain`, its check of parameters, generators.
 
-One document per group and version holds the schemas of its kinds, everything they refer to, and the
+One document per group and version has the schemas of its kinds, everything they refer to, and the
 paths with their verbs. There are no descriptions: the tables have none. A document of built-in
-kinds takes tens of milliseconds to make and never changes, so it is made when it is first requested
-and kept for as long as the same kinds are served together, also across changes of custom resources.
+kinds takes tens of milliseconds to build and never changes, so it is built at the first request and
+cached for as long as the same kinds are served together, also across changes of custom resources.
 
-The index names each document with a hash that changes with its content. Of built-in kinds the hash
-is over what they are made from, so that the index does not have to make them all.
+The index has each document with a hash that changes with its content. Of built-in kinds the hash
+covers their source data, so that the index does not have to build all documents.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from zonewise.embedded.apiserver.discovery.operations import paths
+from zonewise.embedded.apiserver.discovery.operations import build_paths
 from zonewise.embedded.apiserver.request.call import Answer, Call
 from zonewise.embedded.machinery.schema.definitions import (
     LIST_META,
@@ -27,17 +27,17 @@ from zonewise.embedded.machinery.schema.definitions import (
     types_table,
 )
 from zonewise.embedded.machinery.schema.kinds import Kind
-from zonewise.embedded.machinery.schema.types import Type
+from zonewise.embedded.machinery.schema.schema import Schema
 
 META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 SHARED = (META + "DeleteOptions", META + "Patch", META + "Status", LIST_META, OBJECT_META)
 REF = "#/components/schemas/"
-NOTHING_IN_V2 = b"\x0a\x032.0\x12\x10\x0a\x08Zonewise\x12\x04none"  # a version and a title
+EMPTY_V2_DOCUMENT = b"\x0a\x032.0\x12\x10\x0a\x08Zonewise\x12\x04none"  # a version and a title
 
 Obj = dict[str, Any]
 
 
-class Documents:
+class OpenApiDocuments:
     """The documents for one set of kinds."""
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
@@ -46,11 +46,11 @@ class Documents:
             name = kind.resource.root.removeprefix("/")
             self._served[name] = (*self._served.get(name, ()), kind)
 
-    def page(self, path: str, call: Call) -> Answer | None:
-        """The answer for a path below `/openapi`, or None where there is nothing."""
+    def answer(self, path: str, call: Call) -> Answer | None:
+        """The answer for a path below `/openapi`, or None if there is none."""
         if path == "/openapi/v2":
-            # kubectl looks here for kinds that v3 does not have; it must find that there are none.
-            return Answer(body=NOTHING_IN_V2, content_type="application/octet-stream")
+            # kubectl searches here for kinds that v3 does not have; there are none.
+            return Answer(body=EMPTY_V2_DOCUMENT, content_type="application/octet-stream")
         if path == "/openapi/v3":
             return Answer(body=msgspec.json.encode({"paths": self._index()}), verbatim=True)
         name = path.removeprefix("/openapi/v3/")
@@ -63,7 +63,7 @@ class Documents:
             headers["Cache-Control"] = "public, immutable"
         if tag in call.headers.get("if-none-match", ""):
             return Answer(status=304, headers=headers)
-        return Answer(body=document(kinds), headers=headers, verbatim=True)
+        return Answer(body=encode_document(kinds), headers=headers, verbatim=True)
 
     def _index(self) -> Obj:
         return {
@@ -74,52 +74,52 @@ class Documents:
 
 @lru_cache(maxsize=256)
 def fingerprint(kinds: tuple[Kind, ...]) -> str:
-    """A text that changes with the document of these kinds."""
+    """A hash that changes with the document of these kinds."""
     digest = hashlib.sha512(types_table().version.encode())
     if any(kind.custom for kind in kinds):
-        digest.update(document(kinds))
+        digest.update(encode_document(kinds))
     for kind in kinds:
         digest.update(f"{kind.resource} {kind.verbs} {kind.subresources}".encode())
     return digest.hexdigest().upper()
 
 
 @lru_cache(maxsize=64)
-def document(kinds: tuple[Kind, ...]) -> bytes:
+def encode_document(kinds: tuple[Kind, ...]) -> bytes:
     """The document of the kinds of one group and version."""
     schemas: Obj = {}
     for kind in kinds:
         name = schema_name(kind)
         gvk = _gvk(kind.resource.group, kind.resource.version, kind.resource.kind)
         if kind.custom:
-            schemas[name] = _custom(kind)
+            schemas[name] = _publish_custom(kind)
         else:
-            for definition in named(kind.type):
-                schemas.setdefault(definition.name, published(definition))
+            for definition in definitions_below(kind.schema):
+                schemas.setdefault(definition.name, publish_definition(definition))
         schemas[name]["x-kubernetes-group-version-kind"] = [gvk]
         if "list" in kind.verbs:
-            schemas[f"{name}List"] = _list(kind, name)
+            schemas[f"{name}List"] = _publish_list(kind, name)
     bodies = _subresource_types(kinds)
     for name in (*SHARED, *bodies.values()):
-        for definition in named(_definitions().type(name)):
-            schemas.setdefault(definition.name, published(definition))
+        for definition in definitions_below(_definitions().schema(name)):
+            schemas.setdefault(definition.name, publish_definition(definition))
     for name, row in types_table().types.items():
         if row.gvk and name in schemas:
-            known = [_gvk(*gvk) for gvk in row.gvk]
-            schemas[name].setdefault("x-kubernetes-group-version-kind", known)
+            gvks = [_gvk(*gvk) for gvk in row.gvk]
+            schemas[name].setdefault("x-kubernetes-group-version-kind", gvks)
     return msgspec.json.encode(
         {
             "openapi": "3.0.0",
             "info": {"title": "Kubernetes", "version": types_table().version},
-            "paths": paths(kinds, {kind: schema_name(kind) for kind in kinds}, bodies),
+            "paths": build_paths(kinds, {kind: schema_name(kind) for kind in kinds}, bodies),
             "components": {"schemas": dict(sorted(schemas.items()))},
         }
     )
 
 
 def schema_name(kind: Kind) -> str:
-    """The name of a kind's schema: its definition's, or made from its group for a custom one."""
+    """The name of a kind's schema: its definition's, or built from the group of a custom one."""
     if not kind.custom:
-        return kind.type.name
+        return kind.schema.name
     reverse = ".".join(reversed(kind.resource.group.split(".")))
     return f"{reverse}.{kind.resource.version}.{kind.resource.kind}"
 
@@ -131,32 +131,34 @@ def _definitions() -> Definitions:
 
 def _subresource_types(kinds: Iterable[Kind]) -> dict[tuple[str, str, str], str]:
     """Definitions of what is sent to subresources of other kinds: Scale, Eviction, TokenRequest."""
-    wanted = {(s.group, s.version, s.kind) for kind in kinds for s in kind.subresources.values()}
-    served = {(*kind.group_version, kind.resource.kind) for kind in kinds}
+    subresource_gvks = {
+        (s.group, s.version, s.kind) for kind in kinds for s in kind.subresources.values()
+    }
+    served_gvks = {(*kind.group_version, kind.resource.kind) for kind in kinds}
     return {
         gvk: name
         for name, row in types_table().types.items()
         for gvk in row.gvk
-        if gvk in wanted - served
+        if gvk in subresource_gvks - served_gvks
     }
 
 
-def named(root: Type) -> Iterator[Type]:
+def definitions_below(root: Schema) -> Iterator[Schema]:
     """A definition and all definitions below it, each once."""
     seen: set[str] = set()
-    todo = [root]
-    while todo:
-        kind = todo.pop()
-        if kind.name:
-            if kind.name in seen:
+    queue = [root]
+    while queue:
+        schema = queue.pop()
+        if schema.name:
+            if schema.name in seen:
                 continue
-            seen.add(kind.name)
-            yield kind.definition
-        todo += [*kind.fields.values(), *filter(None, (kind.items, kind.values))]
+            seen.add(schema.name)
+            yield schema.definition
+        queue += [*schema.fields.values(), *filter(None, (schema.items, schema.values))]
 
 
-def published(kind: Type) -> Obj:
-    """The schema of a definition."""
+def publish_definition(kind: Schema) -> Obj:
+    """The OpenAPI schema of a definition."""
     match kind.shape:
         case "int-or-string":
             return {"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]}
@@ -166,86 +168,88 @@ def published(kind: Type) -> Obj:
             if kind.format == "quantity":
                 return {"oneOf": [{"type": "string"}, {"type": "number"}]}
             return {"type": "string", "format": "date-time"}
-    schema: Obj = {"type": "object"}
+    document: Obj = {"type": "object"}
     if kind.fields:
-        schema["properties"] = {name: _field(field) for name, field in sorted(kind.fields.items())}
+        document["properties"] = {
+            name: _publish_field(field) for name, field in sorted(kind.fields.items())
+        }
     if kind.required:
-        schema["required"] = list(kind.required)
+        document["required"] = list(kind.required)
     if kind.atomic:
-        schema["x-kubernetes-map-type"] = "atomic"
-    return schema
+        document["x-kubernetes-map-type"] = "atomic"
+    return document
 
 
-def _field(kind: Type) -> Obj:
-    """The schema of one use of a type, with the facts of that place."""
-    schema = _use(kind)
+def _publish_field(kind: Schema) -> Obj:
+    """The OpenAPI schema of one use of a definition, with the facts about that use."""
+    document = _publish_use(kind)
     if kind.shape == "list":
-        schema["x-kubernetes-list-type"] = kind.list_type
+        document["x-kubernetes-list-type"] = kind.list_type
         if kind.keys:
-            schema["x-kubernetes-list-map-keys"] = list(kind.keys)
+            document["x-kubernetes-list-map-keys"] = list(kind.keys)
     if kind.merge_key:
-        schema["x-kubernetes-patch-merge-key"] = kind.merge_key
+        document["x-kubernetes-patch-merge-key"] = kind.merge_key
     flags = {"merge": kind.merge, "replace": kind.replace, "retainKeys": kind.retain_keys}
     strategies = [name for name, on in flags.items() if on]
     if strategies:
-        schema["x-kubernetes-patch-strategy"] = ",".join(strategies)
-    usual = kind.origin.atomic if kind.origin is not None else False
-    if kind.shape in ("object", "map") and kind.atomic != usual:
-        schema["x-kubernetes-map-type"] = "atomic" if kind.atomic else "granular"
-    return schema
+        document["x-kubernetes-patch-strategy"] = ",".join(strategies)
+    default_atomic = kind.origin.atomic if kind.origin is not None else False
+    if kind.shape in ("object", "map") and kind.atomic != default_atomic:
+        document["x-kubernetes-map-type"] = "atomic" if kind.atomic else "granular"
+    return document
 
 
-def _use(kind: Type) -> Obj:
+def _publish_use(kind: Schema) -> Obj:
     if kind.name:
         return {"allOf": [{"$ref": REF + kind.name}]}
     match kind.shape:
         case "list":
-            return {"type": "array", "items": _use(kind.items) if kind.items else {}}
+            return {"type": "array", "items": _publish_use(kind.items) if kind.items else {}}
         case "map":
             return {
                 "type": "object",
-                "additionalProperties": _use(kind.values) if kind.values else {},
+                "additionalProperties": _publish_use(kind.values) if kind.values else {},
             }
         case "any":
             return {}
         case "int-or-string":
-            return published(kind)
+            return publish_definition(kind)
         case "object":
-            return published(kind)
-    schema: Obj = {"type": kind.shape}
+            return publish_definition(kind)
+    document: Obj = {"type": kind.shape}
     if kind.format:
-        schema["format"] = kind.format
+        document["format"] = kind.format
     if kind.enum:
-        schema["enum"] = list(kind.enum)
-    return schema
+        document["enum"] = list(kind.enum)
+    return document
 
 
-def _custom(kind: Kind) -> Obj:
-    """A custom resource's schema as its definition has it, with what every object has."""
-    schema = kind.schema
+def _publish_custom(kind: Kind) -> Obj:
+    """A custom resource's schema from its definition, with the fields of every object."""
+    schema = kind.openapi_schema
     if schema is None:
         schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return _with_meta(schema)
+    return _add_meta(schema)
 
 
-def _with_meta(schema: Mapping[str, Any], *, root: bool = True) -> Obj:
-    made: Obj = {}
+def _add_meta(schema: Mapping[str, Any], *, root: bool = True) -> Obj:
+    result: Obj = {}
     for name, value in schema.items():
         if name == "properties":
-            made[name] = {key: _with_meta(item, root=False) for key, item in value.items()}
+            result[name] = {key: _add_meta(item, root=False) for key, item in value.items()}
         elif name in ("items", "additionalProperties") and isinstance(value, Mapping):
-            made[name] = _with_meta(value, root=False)
+            result[name] = _add_meta(value, root=False)
         else:
-            made[name] = value
+            result[name] = value
     if root or schema.get("x-kubernetes-embedded-resource"):
         text = {"type": "string"}
         meta = {"allOf": [{"$ref": REF + OBJECT_META}]}
-        known = {**made.get("properties", {}), "metadata": meta}
-        made["properties"] = {"apiVersion": text, "kind": text, **known}
-    return made
+        properties = {**result.get("properties", {}), "metadata": meta}
+        result["properties"] = {"apiVersion": text, "kind": text, **properties}
+    return result
 
 
-def _list(kind: Kind, name: str) -> Obj:
+def _publish_list(kind: Kind, name: str) -> Obj:
     gvk = _gvk(kind.resource.group, kind.resource.version, kind.list_kind)
     return {
         "type": "object",

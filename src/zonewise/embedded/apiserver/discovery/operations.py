@@ -1,4 +1,4 @@
-"""The paths of an OpenAPI document: which requests each kind answers, and with which parameters.
+"""The paths of an OpenAPI document: the requests of each kind, with their parameters.
 
 Clients read two things here: whether a kind's PATCH has the parameter `fieldValidation` (kubectl
 checks before it sends it), and `x-kubernetes-action` with `x-kubernetes-group-version-kind`, which
@@ -53,50 +53,52 @@ ITEM: dict[str, tuple[str, str, str, dict[str, str]]] = {
     "patch": ("patch", "patch", "patch", {**WRITE_PARAMETERS, "force": "boolean"}),
     "delete": ("delete", "delete", "delete", DELETE_PARAMETERS),
 }
-BELOW = {**ITEM, "create": ("post", "post", "create", WRITE_PARAMETERS)}
+SUBRESOURCE = {**ITEM, "create": ("post", "post", "create", WRITE_PARAMETERS)}
 
 
-def paths(
+def build_paths(
     kinds: Iterable[Kind], schemas: Mapping[Kind, str], bodies: Mapping[tuple[str, str, str], str]
 ) -> Obj:
     """All paths of some kinds, whose schemas have these names.
 
-    `bodies` names what is sent to subresources where it is not the kind itself.
+    `bodies` has the schemas of subresources' bodies that are not the kind itself.
     """
-    found: Obj = {}
+    paths: Obj = {}
     for kind in kinds:
         resource, schema = kind.resource, schemas[kind]
-        spaced = "/namespaces/{namespace}" if resource.namespaced else ""
-        collection = f"{resource.root}{spaced}/{resource.plural}"
+        namespace_part = "/namespaces/{namespace}" if resource.namespaced else ""
+        collection = f"{resource.root}{namespace_part}/{resource.plural}"
         outer = ["namespace"] if resource.namespaced else []
         if resource.namespaced and "list" in kind.verbs:
-            _add(found, f"{resource.root}/{resource.plural}", [], _list_everywhere(kind, schema))
-        _add(found, collection, outer, _operations(kind, COLLECTION, schema))
+            _add_path(
+                paths, f"{resource.root}/{resource.plural}", [], _list_all_namespaces(kind, schema)
+            )
+        _add_path(paths, collection, outer, _build_operations(kind, COLLECTION, schema))
         item = [*outer, "name"]
-        _add(found, f"{collection}/{{name}}", item, _operations(kind, ITEM, schema))
+        _add_path(paths, f"{collection}/{{name}}", item, _build_operations(kind, ITEM, schema))
         for sub in kind.subresources.values():
             path = f"{collection}/{{name}}/{sub.name}"
             body = bodies.get((sub.group, sub.version, sub.kind), schema)
-            _add(found, path, item, _operations(kind, BELOW, body, sub))
-    return dict(sorted(found.items()))
+            _add_path(paths, path, item, _build_operations(kind, SUBRESOURCE, body, sub))
+    return dict(sorted(paths.items()))
 
 
-def _add(found: Obj, path: str, parameters: Iterable[str], operations: Obj) -> None:
+def _add_path(paths: Obj, path: str, parameters: Iterable[str], operations: Obj) -> None:
     if operations:
-        places = [
+        path_parameters = [
             {"name": name, "in": "path", "required": True, "schema": _scalar("string")}
             for name in parameters
         ]
-        found[path] = {**operations, **({"parameters": places} if places else {})}
+        paths[path] = {**operations, **({"parameters": path_parameters} if path_parameters else {})}
 
 
-def _list_everywhere(kind: Kind, schema: str) -> Obj:
-    operations = _operations(kind, {"list": COLLECTION["list"]}, schema)
+def _list_all_namespaces(kind: Kind, schema: str) -> Obj:
+    operations = _build_operations(kind, {"list": COLLECTION["list"]}, schema)
     operations["get"]["operationId"] += "ForAllNamespaces"
     return operations
 
 
-def _operations(
+def _build_operations(
     kind: Kind,
     table: Mapping[str, tuple[str, str, str, dict[str, str]]],
     schema: str,
@@ -104,40 +106,44 @@ def _operations(
 ) -> Obj:
     verbs = kind.verbs if sub is None else sub.verbs
     group, version = kind.group_version
-    shown = kind.resource.kind
+    kind_name = kind.resource.kind
     if sub is not None:
-        group, version, shown = sub.group, sub.version, sub.kind
+        group, version, kind_name = sub.group, sub.version, sub.kind
     operations: Obj = {}
     for verb, (method, action, word, parameters) in table.items():
         if verb not in verbs:
             continue
-        made: Obj = {
-            "operationId": word + _name(kind) + (sub.name.title() if sub else ""),
+        operation: Obj = {
+            "operationId": word + _operation_name(kind) + (sub.name.title() if sub else ""),
             "responses": {"200": {"description": "OK", "content": _content(schema, action)}},
             "x-kubernetes-action": action,
             "x-kubernetes-group-version-kind": {
                 "group": group,
                 "version": version,
-                "kind": shown,
+                "kind": kind_name,
             },
         }
         if parameters:
-            made["parameters"] = [
-                {"name": name, "in": "query", "schema": _scalar(form)}
-                for name, form in parameters.items()
+            operation["parameters"] = [
+                {"name": name, "in": "query", "schema": _scalar(format_name)}
+                for name, format_name in parameters.items()
             ]
         if method in ("post", "put"):
-            made["requestBody"] = {"required": True, "content": _content(schema, action)}
+            operation["requestBody"] = {"required": True, "content": _content(schema, action)}
         elif method == "patch":
             patch = {"schema": {"$ref": f"{REF}{META}Patch"}}
-            # kubectl patches with the best form it finds here, and only built-in kinds support all.
-            forms = [form for form in PATCHES if not (kind.custom and "strategic" in form)]
-            made["requestBody"] = {"required": True, "content": dict.fromkeys(forms, patch)}
-        operations[method] = made
+            # kubectl patches with the best format listed here, and only built-in kinds support all.
+            forms = [
+                format_name
+                for format_name in PATCHES
+                if not (kind.custom and "strategic" in format_name)
+            ]
+            operation["requestBody"] = {"required": True, "content": dict.fromkeys(forms, patch)}
+        operations[method] = operation
     return operations
 
 
-def _name(kind: Kind) -> str:
+def _operation_name(kind: Kind) -> str:
     group = (kind.resource.group.split(".")[0] or "core").title()
     namespaced = "Namespaced" if kind.resource.namespaced else ""
     return f"{group}{kind.resource.version.title()}{namespaced}{kind.resource.kind}"
@@ -150,5 +156,5 @@ def _content(schema: str, action: str) -> Obj:
     return {"application/json": {"schema": {"$ref": REF + name}}}
 
 
-def _scalar(form: str) -> Obj:
-    return {"type": form, "uniqueItems": True}
+def _scalar(type_name: str) -> Obj:
+    return {"type": type_name, "uniqueItems": True}

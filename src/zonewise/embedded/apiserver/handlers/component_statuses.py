@@ -1,4 +1,4 @@
-"""ComponentStatuses: the health of the control plane's parts, made at each request.
+"""ComponentStatuses: the health of the control plane's components, computed at each request.
 
 ``etcd-0`` is the log that everything is written to. The scheduler and the controllers run in this
 process; an API server without them answers as a real one that cannot connect to their ports.
@@ -16,24 +16,26 @@ COMPONENT_STATUSES = "/componentstatuses"
 PORTS = {"scheduler": 10259, "controller-manager": 10257}
 
 
-def components(*, failure: str | None, running: bool) -> list[Entry]:
-    """All of them; ``failure`` is why nothing is written, ``running`` whether the others work."""
-    found = {name: "ok" if running else _silent(port) for name, port in PORTS.items()}
-    found["etcd-0"] = failure or "ok"
-    return [_status(name, message) for name, message in found.items()]
+def component_statuses(*, failure: str | None, running: bool) -> list[Entry]:
+    """All statuses; ``failure`` is why writes fail, ``running`` whether the other parts run."""
+    messages = {
+        name: "ok" if running else _connection_refused(port) for name, port in PORTS.items()
+    }
+    messages["etcd-0"] = failure or "ok"
+    return [_build_status(name, message) for name, message in messages.items()]
 
 
-def _silent(port: int) -> str:
-    where = f"127.0.0.1:{port}"
-    return f'Get "https://{where}/healthz": dial tcp {where}: connect: connection refused'
+def _connection_refused(port: int) -> str:
+    address = f"127.0.0.1:{port}"
+    return f'Get "https://{address}/healthz": dial tcp {address}: connect: connection refused'
 
 
-def _status(name: str, message: str) -> Entry:
+def _build_status(name: str, message: str) -> Entry:
     status = "True" if message == "ok" else "False"
-    whole: Obj = {
+    obj: Obj = {
         "kind": "ComponentStatus",
         "apiVersion": "v1",
         "metadata": {"name": name},
         "conditions": [{"type": "Healthy", "status": status, "message": message}],
     }
-    return Entry.of(encode(whole), 0)
+    return Entry.decode(encode(obj), 0)

@@ -1,16 +1,16 @@
 """Eviction: a deletion that the pod's disruption budgets must allow.
 
 Pending, finished and terminating pods are deleted without a check. Otherwise every budget that
-covers the pod is checked. Budgets per domain are checked by the ``guard``, which charges all of
+covers the pod is checked. Budgets per domain are checked by the ``gate``, which charges all of
 them in one write of the ledger. Of plain ones exactly one may select the pod, unless a budget with
-a term does, too; then all must agree. A plain one is spent before the pod is deleted, by a
-compare-and-swap on the budget: of two evictions that both see the last allowed disruption one gets
-it, the other starts over and is refused. What was spent is written as ``disruptedPods``, so the
-budget's controller does not count the pod twice. A budget whose controller has not seen its latest
-spec allows nothing yet.
+a term does, too; then all must agree. A plain one is charged before the pod is deleted, by a
+compare-and-swap on the budget: of two evictions for the last allowed disruption one gets it, the
+other starts over and is refused. What was charged is written as ``disruptedPods``, so the budget's
+controller does not count the pod twice. A budget whose controller has not processed its latest spec
+allows nothing yet.
 
-A pod that is not charged is deleted at the version that was seen: if a Pending one runs meanwhile
-it is checked again, if an unready one changes meanwhile the client is asked to retry.
+A pod that is not charged is deleted at the version that was checked: if a Pending one runs
+meanwhile it is checked again, if an unready one changes meanwhile the client has to retry.
 """
 
 from __future__ import annotations
@@ -21,16 +21,22 @@ from typing import Any, Protocol
 from zonewise.api.codec import convert
 from zonewise.api.errors import Conflict, Status
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import ready
+from zonewise.api.objects.pod_state import is_pod_ready
 from zonewise.api.objects.policy import PodDisruptionBudget
 from zonewise.api.values import selector
-from zonewise.disruption import Asked, DisruptionVerdict, asked, disruption_target, why_none
-from zonewise.disruption.pdb import ALLOWED, goes_freely
-from zonewise.disruption.verdict import UNREADY
+from zonewise.disruption.pdb import (
+    DISRUPTION_ALLOWED,
+    EvictionAnswer,
+    disruption_target_condition,
+    explain_exhausted,
+    judge_eviction,
+    needs_no_budget,
+)
+from zonewise.disruption.verdict import UNREADY, DisruptionVerdict
 from zonewise.embedded.apiserver.codec import bodies
-from zonewise.embedded.apiserver.handlers.deleting import DeleteOptions, Deleter, options_of
+from zonewise.embedded.apiserver.handlers.deleting import DeleteOptions, Deleter, parse_options
 from zonewise.embedded.apiserver.handlers.writing import Writer
-from zonewise.embedded.apiserver.registry import Registry, Served
+from zonewise.embedded.apiserver.registry import Registry, ServedKind
 from zonewise.embedded.apiserver.request import status_errors
 from zonewise.embedded.apiserver.request.call import Answer, Call, User, encode_status
 from zonewise.embedded.apiserver.request.paths import Target
@@ -38,128 +44,121 @@ from zonewise.embedded.apiserver.store.state import State
 
 Obj = dict[str, Any]
 
-TRIES = 20
+EVICTION_ATTEMPTS = 20
 RETRY_SECONDS = 10
 REFUSAL = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
-class Guard(Protocol):
-    """Checks budgets per domain, and records what it grants."""
+class EvictionGate(Protocol):
+    """Checks budgets per domain, and records what it grants: ``zonewise.webhook.gate``."""
 
     async def ask(self, pod: Pod, *, evicting: bool, dry_run: bool) -> DisruptionVerdict:
-        """Whether a pod may go."""
+        """Whether a pod may be evicted."""
 
 
 class Evictions:
-    """Carries out evictions; ``guard`` is set once budgets per domain are counted."""
+    """Performs evictions; ``gate`` is set once budgets per domain are counted."""
 
     def __init__(
-        self,
-        *,
-        state: State,
-        registry: Registry,
-        writer: Writer,
-        deleter: Deleter,
-        system: User,
+        self, *, state: State, registry: Registry, writer: Writer, deleter: Deleter, system: User
     ) -> None:
         self._state = state
         self._registry = registry
         self._writer = writer
         self._deleter = deleter
         self._system = system
-        self.guard: Guard | None = None
+        self.gate: EvictionGate | None = None
 
-    async def evict(self, call: Call, served: Served, target: Target) -> Answer:
+    async def evict(self, call: Call, served: ServedKind, target: Target) -> Answer:
         """POST to ``eviction``."""
-        eviction = await self._writer.admit(call, served, target, _read(call, target))
-        options_asked = dict(eviction.get("deleteOptions") or {})
-        options = options_of(
-            {**options_asked, "dryRun": ["All"]} if call.dry_run else options_asked
-        )
-        for attempt in range(TRIES):
-            pod = self._pod(served, target)
-            seen = convert(Pod, pod)
-            if not goes_freely(seen):
-                await self._ask(call, served, target, pod, options)
+        eviction = await self._writer.admit(call, served, target, _read_eviction(call, target))
+        raw_options = dict(eviction.get("deleteOptions") or {})
+        options = parse_options({**raw_options, "dryRun": ["All"]} if call.dry_run else raw_options)
+        for attempt in range(EVICTION_ATTEMPTS):
+            pod = self._get_pod(served, target)
+            typed_pod = convert(Pod, pod)
+            if not needs_no_budget(typed_pod):
+                await self._check_and_remove(call, served, target, pod, options)
                 break
-            pending = seen.status.phase == "Pending"
+            pending = typed_pod.status.phase == "Pending"
             try:
                 await self._remove(
-                    call, served, target, _pinned(options, pod) if pending else options
+                    call, served, target, _pin_version(options, pod) if pending else options
                 )
             except Conflict:
-                if options.version or not pending or attempt == TRIES - 1:
+                if options.version or not pending or attempt == EVICTION_ATTEMPTS - 1:
                     raise
             else:
                 break
         return Answer(status=201, body=encode_status(Status(status="Success", code=201)))
 
-    async def _ask(
-        self, call: Call, served: Served, target: Target, pod: Obj, options: DeleteOptions
+    async def _check_and_remove(
+        self, call: Call, served: ServedKind, target: Target, pod: Obj, options: DeleteOptions
     ) -> None:
         """Check every budget of the pod, charge them all, and delete the pod.
 
-        The plain ones are checked first, so that nothing is granted in vain. If one of them changes
-        while the grant is written, the grant expires after two minutes.
+        The plain ones are checked first, so that nothing is granted without effect. If one of them
+        changes while the grant is written, the grant expires after two minutes.
         """
-        is_ready = ready(convert(Pod, pod))
-        budgets = self._budgets(pod)
-        plain = [one for one in budgets if one.spec.node_selector_term is None]
-        if len(plain) > 1 and len(plain) == len(budgets):
-            raise status_errors.plain_failure(
+        is_ready = is_pod_ready(convert(Pod, pod))
+        budgets = self._budgets_of(pod)
+        plain_budgets = [budget for budget in budgets if budget.spec.node_selector_term is None]
+        if len(plain_budgets) > 1 and len(plain_budgets) == len(budgets):
+            raise status_errors.server_error(
                 "This pod has more than one PodDisruptionBudget, which the eviction"
                 " subresource does not support."
             )
-        free = [_check(one, is_ready=is_ready) for one in plain]
-        pinned = bool(plain) and all(free)
-        pinned |= await self._ask_domains(pod, options, covered=len(plain) < len(budgets))
-        for budget, costs_nothing in zip(plain, free, strict=True):
-            if not costs_nothing:
+        needs_no_charge = [
+            _check_budget(plain_budget, is_ready=is_ready) for plain_budget in plain_budgets
+        ]
+        pinned = bool(plain_budgets) and all(needs_no_charge)
+        pinned |= await self._check_domains(pod, options, covered=len(plain_budgets) < len(budgets))
+        for budget, is_free in zip(plain_budgets, needs_no_charge, strict=True):
+            if not is_free:
                 await self._spend(pod, budget.metadata.name, options, is_ready=is_ready)
         if not pinned:
             await self._remove(call, served, target, options)
             return
         try:
-            await self._remove(call, served, target, _pinned(options, pod))
+            await self._remove(call, served, target, _pin_version(options, pod))
         except Conflict:
             if options.version:
                 raise
             name = budgets[0].metadata.name if budgets else ""
-            raise status_errors.over_budget(REFUSAL, _processing(name), RETRY_SECONDS) from None
+            raise status_errors.over_budget(
+                REFUSAL, _still_processed(name), RETRY_SECONDS
+            ) from None
 
-    async def _ask_domains(self, pod: Obj, options: DeleteOptions, *, covered: bool) -> bool:
+    async def _check_domains(self, pod: Obj, options: DeleteOptions, *, covered: bool) -> bool:
         """Check the budgets per domain; returns whether the pod must still be unready."""
-        if self.guard is None:
+        if self.gate is None:
             if covered:
                 raise status_errors.over_budget(REFUSAL, "Budgets per domain are not counted here.")
             return False
-        verdict = await self.guard.ask(convert(Pod, pod), evicting=True, dry_run=options.dry_run)
+        verdict = await self.gate.ask(convert(Pod, pod), evicting=True, dry_run=options.dry_run)
         if not verdict.allowed:
-            why = [one.why for one in verdict.blockers] or [verdict.reason.message]
-            raise status_errors.over_budgets(
-                REFUSAL, [f"The disruption budget {text}" for text in why]
-            )
+            raise status_errors.over_budgets(REFUSAL, verdict.refusals)
         return verdict.reason.code == UNREADY
 
-    def _pod(self, served: Served, target: Target) -> Obj:
+    def _get_pod(self, served: ServedKind, target: Target) -> Obj:
         entry = self._state.latest(served.storage, target.namespace, target.name)
         if entry is None:
             raise status_errors.not_found(served.kind.resource, target.name)
         return bodies.decode_stored(entry.raw)
 
-    def _budgets(self, pod: Obj) -> list[PodDisruptionBudget]:
+    def _budgets_of(self, pod: Obj) -> list[PodDisruptionBudget]:
         meta = pod["metadata"]
         labels = meta.get("labels") or {}
-        found = []
+        budgets = []
         for entry in self._state.list("policy/poddisruptionbudgets", meta["namespace"]).entries:
             budget = convert(PodDisruptionBudget, bodies.decode_stored(entry.raw))
             if selector.from_object(budget.spec.selector).matches(labels):
-                found.append(budget)
-        return found
+                budgets.append(budget)
+        return budgets
 
     async def _spend(self, pod: Obj, name: str, options: DeleteOptions, *, is_ready: bool) -> None:
-        """Take one disruption from a budget."""
-        served = self._registry.of("policy/v1", "PodDisruptionBudget")
+        """Charge one disruption to a budget."""
+        served = self._registry.by_kind("policy/v1", "PodDisruptionBudget")
         assert served is not None
         meta = pod["metadata"]
         target = Target("policy", "v1", "poddisruptionbudgets", meta["namespace"], name)
@@ -171,33 +170,35 @@ class Evictions:
             query={"dryRun": "All"} if options.dry_run else {},
         )
         now = self._writer.context(call).now
-        for attempt in range(TRIES):
-            budget = self._writer.look(served.storage, meta["namespace"], name)
-            if budget is None or _check(convert(PodDisruptionBudget, budget), is_ready=is_ready):
+        for attempt in range(EVICTION_ATTEMPTS):
+            budget = self._writer.get_object(served.storage, meta["namespace"], name)
+            if budget is None or _check_budget(
+                convert(PodDisruptionBudget, budget), is_ready=is_ready
+            ):
                 return
 
-            def spent(obj: Obj) -> Obj:
+            def spend(obj: Obj) -> Obj:
                 status = obj.setdefault("status", {})
                 status["disruptionsAllowed"] = status.get("disruptionsAllowed", 0) - 1
                 if status["disruptionsAllowed"] == 0:
-                    _used_up(status, now)
+                    _set_exhausted(status, now)
                 status.setdefault("disruptedPods", {})[meta["name"]] = now
                 return obj
 
             try:
                 await self._writer.change(
-                    call, served, target, spent, subresource="status", again=False
+                    call, served, target, spend, subresource="status", retry=False
                 )
             except Conflict:
-                if attempt == TRIES - 1:
-                    raise status_errors.too_contended(name, RETRY_SECONDS) from None
+                if attempt == EVICTION_ATTEMPTS - 1:
+                    raise status_errors.budget_conflicts(name, RETRY_SECONDS) from None
             else:
                 return
 
     async def _remove(
-        self, call: Call, served: Served, target: Target, options: DeleteOptions
+        self, call: Call, served: ServedKind, target: Target, options: DeleteOptions
     ) -> None:
-        system = Call(
+        status_call = Call(
             method="PATCH",
             path="",
             user=call.user,
@@ -205,38 +206,45 @@ class Evictions:
             query={"dryRun": "All"} if options.dry_run else {},
             warnings=call.warnings,
         )
-        now = self._writer.context(system).now
+        now = self._writer.context(status_call).now
 
-        def condemned(obj: Obj) -> Obj:
+        def mark_disrupted(obj: Obj) -> Obj:
             conditions = obj.setdefault("status", {}).setdefault("conditions", [])
-            wanted = disruption_target("EvictionByEvictionAPI", "Eviction API: evicting", now=now)
-            old = next((one for one in conditions if one.get("type") == wanted["type"]), None)
-            if old is None:
-                conditions.append(wanted)
-            elif old.get("status") != "True":
-                old.update(wanted)
+            condition = disruption_target_condition(
+                "EvictionByEvictionAPI", "Eviction API: evicting", now=now
+            )
+            present = next(
+                (existing for existing in conditions if existing.get("type") == condition["type"]),
+                None,
+            )
+            if present is None:
+                conditions.append(condition)
+            elif present.get("status") != "True":
+                present.update(condition)
             return obj
 
         if options.uid or options.version:
-            self._deleter.check(served, target.name, self._pod(served, target), options)
+            self._deleter.check_preconditions(
+                served, target.name, self._get_pod(served, target), options
+            )
         written = await self._writer.change(
-            system,
+            status_call,
             served,
             target,
-            condemned,
+            mark_disrupted,
             subresource="status",
-            again=not options.version,
+            retry=not options.version,
             admitted=True,
         )
         version = str(written.entry.rv) if options.version and not options.dry_run else ""
-        later = replace(options, version=version)
+        delete_options = replace(options, version=version)
         await self._deleter.delete(
-            call, served, target.namespace, target.name, later, admitted=True
+            call, served, target.namespace, target.name, delete_options, is_admitted=True
         )
 
 
-def _read(call: Call, target: Target) -> Obj:
-    value = bodies.read_any(call, "Eviction")
+def _read_eviction(call: Call, target: Target) -> Obj:
+    value = bodies.read_unstored(call, "Eviction")
     if value.get("kind", "Eviction") != "Eviction" or value.get("apiVersion", "policy/v1") not in {
         "policy/v1",
         "policy/v1beta1",
@@ -244,7 +252,7 @@ def _read(call: Call, target: Target) -> Obj:
         raise status_errors.bad_request("the body of an eviction must be an Eviction of policy/v1")
     meta = value.get("metadata") or {}
     if meta.get("namespace") not in (None, "", target.namespace):
-        raise status_errors.elsewhere()
+        raise status_errors.namespace_mismatch()
     name = meta.get("name", "")
     if name != target.name:
         raise status_errors.bad_request(
@@ -253,42 +261,44 @@ def _read(call: Call, target: Target) -> Obj:
     return value
 
 
-def _check(budget: PodDisruptionBudget, *, is_ready: bool) -> bool:
-    """Whether a pod is deleted without a charge; raises what prevents it."""
+def _check_budget(budget: PodDisruptionBudget, *, is_ready: bool) -> bool:
+    """Whether a pod is deleted without a charge; raises if the budget does not allow it."""
     name = budget.metadata.name
-    answer = asked(budget, is_ready=is_ready)
-    if answer is Asked.UNPROCESSED:
-        raise status_errors.over_budget(REFUSAL, _processing(name), RETRY_SECONDS)
-    if answer is Asked.NEGATIVE:
-        raise status_errors.forbidden_plainly("pdb disruptions allowed is negative")
-    if answer is Asked.CROWDED:
-        raise status_errors.forbidden_plainly(
+    answer = judge_eviction(budget, is_ready=is_ready)
+    if answer is EvictionAnswer.UNPROCESSED:
+        raise status_errors.over_budget(REFUSAL, _still_processed(name), RETRY_SECONDS)
+    if answer is EvictionAnswer.NEGATIVE:
+        raise status_errors.forbidden_request("pdb disruptions allowed is negative")
+    if answer is EvictionAnswer.CROWDED:
+        raise status_errors.forbidden_request(
             "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
         )
-    if answer is Asked.EXHAUSTED:
-        raise status_errors.over_budget(REFUSAL, why_none(budget))
-    return answer is Asked.FREE
+    if answer is EvictionAnswer.EXHAUSTED:
+        raise status_errors.over_budget(REFUSAL, explain_exhausted(budget))
+    return answer is EvictionAnswer.FREE
 
 
-def _processing(name: str) -> str:
+def _still_processed(name: str) -> str:
     return f"The disruption budget {name} is still being processed by the server."
 
 
-def _pinned(options: DeleteOptions, pod: Obj) -> DeleteOptions:
-    """Only the pod as it was seen, unless the client named a version itself."""
+def _pin_version(options: DeleteOptions, pod: Obj) -> DeleteOptions:
+    """Delete only the pod's present version, unless the client stated a version itself."""
     return replace(options, version=options.version or pod["metadata"]["resourceVersion"])
 
 
-def _used_up(status: Obj, now: str) -> None:
-    """Say that nothing is left, as the budget's controller will."""
+def _set_exhausted(status: Obj, now: str) -> None:
+    """Set the condition of an exhausted budget, as its controller will."""
     conditions = status.setdefault("conditions", [])
-    old = next((one for one in conditions if one["type"] == ALLOWED), None)
-    if old is None:
-        old = {"type": ALLOWED}
-        conditions.append(old)
-    if old.get("status") != "False":
-        old["lastTransitionTime"] = now
-    old.update(
+    exhausted = next(
+        (condition for condition in conditions if condition["type"] == DISRUPTION_ALLOWED), None
+    )
+    if exhausted is None:
+        exhausted = {"type": DISRUPTION_ALLOWED}
+        conditions.append(exhausted)
+    if exhausted.get("status") != "False":
+        exhausted["lastTransitionTime"] = now
+    exhausted.update(
         status="False",
         reason="InsufficientPods",
         message="",

@@ -1,31 +1,30 @@
-"""Field ownership of ordinary writes and of applies, from the kind's type and what each write
-reaches.
-"""
+"""Field ownership of ordinary writes and of applies, by the kind's schema."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from zonewise.embedded.apiserver.registry import Served
+from zonewise.embedded.apiserver.handlers.update_checks import set_or_remove
+from zonewise.embedded.apiserver.registry import ServedKind
 from zonewise.embedded.apiserver.request import status_errors
 from zonewise.embedded.machinery.fields import apply, managed_fields
-from zonewise.embedded.machinery.fields.comparison import Mistyped
-from zonewise.embedded.machinery.fields.managed_fields import VersionView, Views, Write
-from zonewise.embedded.machinery.fields.reset_fields import reset_of
+from zonewise.embedded.machinery.fields.comparison import SchemaViolation
+from zonewise.embedded.machinery.fields.managed_fields import VersionView, ViewAtVersion, Write
+from zonewise.embedded.machinery.fields.reset_fields import reset_fields_of
 
 Obj = dict[str, Any]
 
 
-def write(served: Served, *, manager: str, now: str, subresource: str = "") -> Write:
-    """A write as far as ownership is concerned."""
+def write_of(served: ServedKind, *, manager: str, now: str, subresource: str = "") -> Write:
+    """The attributes of a write for field ownership."""
     resource = served.kind.resource
     return Write(
-        type=served.kind.type,
+        schema=served.kind.schema,
         api_version=resource.api_version,
         manager=manager,
         time=now,
         subresource=subresource,
-        reset=reset_of(
+        reset=reset_fields_of(
             resource.group,
             resource.plural,
             subresource,
@@ -34,39 +33,42 @@ def write(served: Served, *, manager: str, now: str, subresource: str = "") -> W
             replicas=served.rules.scale_paths[0],
         ),
         custom=served.custom,
-        views=_views(served) if served.versions is not None else None,
+        view_at=_view_at(served) if served.versions is not None else None,
     )
 
 
-def _views(served: Served) -> Views:
-    """How an object reads at the other versions of its kind; may raise ``Unconverted``."""
+def _view_at(served: ServedKind) -> ViewAtVersion:
+    """The views of an object in the other versions of its kind; may raise ``Unconverted``."""
 
-    def at(api_version: str) -> VersionView | None:
+    def view_at(api_version: str) -> VersionView | None:
         versions = served.versions
-        kind = versions.of(api_version) if versions is not None else None
+        kind = versions.kind_at(api_version) if versions is not None else None
         if versions is None or kind is None:
             return None
-        return VersionView(kind.type, lambda obj: versions.converted(obj, api_version))
+        return VersionView(kind.schema, lambda obj: versions.convert_cached(obj, api_version))
 
-    return at
+    return view_at
 
 
-def updated(
-    served: Served, obj: Obj, old: Obj | None, *, manager: str, now: str, subresource: str = ""
+def update_owners(
+    served: ServedKind, obj: Obj, old: Obj | None, *, manager: str, now: str, subresource: str = ""
 ) -> None:
-    """Bring managedFields of ``obj``, which replaces ``old``, up to date."""
-    said = obj
+    """Update managedFields of ``obj``, which replaces ``old``."""
+    stated = obj
     if subresource == "scale" and not served.custom and not obj["spec"].get("replicas"):
-        # A Scale leaves out a size of 0, so nobody owns it.
-        said = {**obj, "spec": {key: obj["spec"][key] for key in obj["spec"] if key != "replicas"}}
-    entries = managed_fields.updated(
-        write(served, manager=manager, now=now, subresource=subresource), old, said
+        # A Scale omits a size of 0, so it has no owner.
+        stated = {
+            **obj,
+            "spec": {key: obj["spec"][key] for key in obj["spec"] if key != "replicas"},
+        }
+    entries = managed_fields.update_managed_fields(
+        write_of(served, manager=manager, now=now, subresource=subresource), old, stated
     )
-    _set(obj, entries)
+    set_or_remove(obj["metadata"], "managedFields", entries)
 
 
-def applied(
-    served: Served,
+def apply_configuration(
+    served: ServedKind,
     config: Obj,
     old: Obj | None,
     *,
@@ -77,21 +79,14 @@ def applied(
 ) -> Obj:
     """The object after ``manager`` applied ``config``, with its managedFields."""
     try:
-        result = apply.applied(
-            write(served, manager=manager, now=now, subresource=subresource),
+        result = apply.apply(
+            write_of(served, manager=manager, now=now, subresource=subresource),
             old,
             config,
             force=force,
         )
-    except Mistyped as error:
-        # A real server has no better code for a configuration that its type cannot describe.
-        raise status_errors.plain_failure(str(error)) from None
-    _set(result.object, result.managers)
+    except SchemaViolation as error:
+        # A real server has no better code for a configuration that violates its schema.
+        raise status_errors.server_error(str(error)) from None
+    set_or_remove(result.object["metadata"], "managedFields", result.managers)
     return result.object
-
-
-def _set(obj: Obj, entries: list[Obj]) -> None:
-    if entries:
-        obj["metadata"]["managedFields"] = entries
-    else:
-        obj["metadata"].pop("managedFields", None)

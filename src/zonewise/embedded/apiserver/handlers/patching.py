@@ -1,8 +1,7 @@
 """The four patches: JSON patch, merge patch, strategic merge patch, server-side apply.
 
-The first three turn the object as it is into another one, which then passes the schema as a
-client's whole object would. An apply states the fields of one manager; it creates the object if it
-is missing.
+The first three change the present object; the result is decoded with the schema like the object in
+a PUT. An apply states the fields of one manager; it creates the object if it is missing.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from zonewise.api.errors import ParseError, PatchFailed
 from zonewise.api.text import jsontext
 from zonewise.embedded.apiserver.codec import bodies
 from zonewise.embedded.apiserver.handlers import ownership
-from zonewise.embedded.apiserver.handlers.writing import Change, Writer, Written
-from zonewise.embedded.apiserver.registry import Served
+from zonewise.embedded.apiserver.handlers.writing import Change, WriteOutcome, Writer
+from zonewise.embedded.apiserver.registry import ServedKind
 from zonewise.embedded.apiserver.request import negotiation, status_errors
 from zonewise.embedded.apiserver.request.call import Call
 from zonewise.embedded.apiserver.request.paths import Target
-from zonewise.embedded.machinery.decoding import validation
+from zonewise.embedded.machinery.decoding import decoder
 from zonewise.embedded.machinery.fields import managed_fields
 from zonewise.embedded.machinery.patch import jsonpatch, mergepatch, strategic
 
 Obj = dict[str, Any]
 
-KIND = ("kind", "apiVersion")
+TYPE_META_FIELDS = ("kind", "apiVersion")
 
 
 class Patcher:
@@ -35,26 +34,30 @@ class Patcher:
         self._writer = writer
 
     async def patch(
-        self, call: Call, served: Served, target: Target, *, subresource: str = ""
-    ) -> Written:
-        """Carry out whichever patch the request is."""
+        self, call: Call, served: ServedKind, target: Target, *, subresource: str = ""
+    ) -> WriteOutcome:
+        """Apply the patch in a request."""
         format = negotiation.patch_format(call.headers.get("content-type", ""))
         check_options(call, format)
         if format == "apply":
             return await self._apply(call, served, target, subresource)
         if format == "strategic" and served.custom:
             raise status_errors.unsupported_media_type(
-                [kind for kind in negotiation.PATCH_TYPES if "strategic" not in kind]
+                [
+                    media_type
+                    for media_type in negotiation.PATCH_TYPES
+                    if "strategic" not in media_type
+                ]
             )
         change = self.change(call, served)
         return await self._writer.change(call, served, target, change, subresource=subresource)
 
-    def plain_change(self, call: Call) -> Change:
-        """What a patch does to a value that has no schema here, such as a Scale."""
+    def change_without_schema(self, call: Call) -> Change:
+        """The change of a patch to a value without a schema, such as a Scale."""
         format = negotiation.patch_format(call.headers.get("content-type", ""))
-        patch = _read(call, list if format == "json" else dict)
+        patch = _read_patch(call, list if format == "json" else dict)
 
-        def patched(value: Obj) -> Obj:
+        def apply_patch(value: Obj) -> Obj:
             try:
                 result = (
                     jsonpatch.apply(value, patch, lenient=True)
@@ -62,51 +65,59 @@ class Patcher:
                     else mergepatch.apply(value, patch)
                 )
             except ParseError:
-                raise status_errors.impossible_patch() from None
+                raise status_errors.patch_not_applicable() from None
             if not isinstance(result, dict):
-                raise status_errors.invalid_patch(_text(result), "the outcome is not an object")
+                raise status_errors.invalid_patch(
+                    _encode_text(result), "the result is not an object"
+                )
             return result
 
-        return patched
+        return apply_patch
 
-    def change(self, call: Call, served: Served) -> Change:
-        """What a patch other than an apply does to an object."""
+    def change(self, call: Call, served: ServedKind) -> Change:
+        """The change of a patch to an object, except of an apply."""
         format = negotiation.patch_format(call.headers.get("content-type", ""))
-        patch = _read(call, list if format == "json" else dict)
+        patch = _read_patch(call, list if format == "json" else dict)
 
-        def patched(obj: Obj) -> Obj:
+        def apply_patch(obj: Obj) -> Obj:
             try:
                 if format == "json":
                     result = jsonpatch.apply(obj, patch, lenient=True)
                 elif format == "merge":
                     result = mergepatch.apply(obj, patch)
                 else:
-                    result = strategic.apply(obj, patch, served.kind.type)
-                    result |= {key: obj[key] for key in KIND}  # whatever the patch calls it
+                    result = strategic.apply(obj, patch, served.kind.schema)
+                    result |= {key: obj[key] for key in TYPE_META_FIELDS}  # whatever the patch has
             except PatchFailed as error:
                 if format == "strategic":
-                    raise status_errors.plain_failure(str(error)) from None
-                raise status_errors.impossible_patch() from None
+                    raise status_errors.server_error(str(error)) from None
+                raise status_errors.patch_not_applicable() from None
             except ParseError as error:
                 if format == "json":
-                    if all(isinstance(one, dict) for one in patch):
-                        raise status_errors.impossible_patch() from None
+                    if all(isinstance(operation, dict) for operation in patch):
+                        raise status_errors.patch_not_applicable() from None
                     raise status_errors.bad_request(f"error decoding patch: {error}") from None
                 if format == "strategic":
-                    raise status_errors.plain_failure(str(error)) from None
-                raise status_errors.invalid_patch(_text(patch), str(error)) from None
+                    raise status_errors.server_error(str(error)) from None
+                raise status_errors.invalid_patch(_encode_text(patch), str(error)) from None
             if not isinstance(result, dict):
-                raise status_errors.invalid_patch(_text(result), "the outcome is not an object")
+                raise status_errors.invalid_patch(
+                    _encode_text(result), "the result is not an object"
+                )
             _check_kind(result, obj)
             if not isinstance(result.setdefault("metadata", {}) or {}, dict):
-                raise status_errors.invalid_patch(_text(result), "the outcome is not an object")
+                raise status_errors.invalid_patch(
+                    _encode_text(result), "the result is not an object"
+                )
             if not result["metadata"]:
                 raise status_errors.bad_request("the name of the object is not in its metadata")
-            return bodies.accept(call, served, result, obj)
+            return bodies.decode_patched(call, served, result, obj)
 
-        return patched
+        return apply_patch
 
-    async def _apply(self, call: Call, served: Served, target: Target, subresource: str) -> Written:
+    async def _apply(
+        self, call: Call, served: ServedKind, target: Target, subresource: str
+    ) -> WriteOutcome:
         config = bodies.read_configuration(call)
         resource = served.kind.resource
         version, kind = config.get("apiVersion", ""), config.get("kind", "")
@@ -122,7 +133,7 @@ class Patcher:
         meta = config.setdefault("metadata", {})
         if not isinstance(meta, dict):
             raise status_errors.bad_request("metadata is not an object")
-        named = bool(meta.get("name"))
+        has_name = bool(meta.get("name"))
         name = meta.setdefault("name", target.name)
         if name != target.name:
             raise status_errors.bad_request(
@@ -132,10 +143,10 @@ class Patcher:
         manager, force = call.query["fieldManager"], call.flag("force")
         now = self._writer.context(call).now
 
-        def applied(obj: Obj | None) -> Obj:
-            result = ownership.applied(
+        def apply_to(obj: Obj | None) -> Obj:
+            result = ownership.apply_configuration(
                 served,
-                bodies.copied(config),
+                bodies.copy(config),
                 obj,
                 manager=manager,
                 now=now,
@@ -145,70 +156,72 @@ class Patcher:
             if (
                 served.custom
                 and obj is not None
-                and managed_fields.bare(result) == managed_fields.bare(obj)
+                and managed_fields.without_managed_fields(result)
+                == managed_fields.without_managed_fields(obj)
             ):
-                return result  # a patch without a change does not set new defaults either
-            return bodies.accept(call, served, result)
+                return result  # an apply without a change does not set new defaults either
+            return bodies.decode_patched(call, served, result)
 
-        if self._writer.look(served.storage, target.namespace, target.name) is None:
+        if self._writer.get_object(served.storage, target.namespace, target.name) is None:
             if subresource:
                 raise status_errors.not_found(resource, target.name)
             if meta.get("uid"):
-                raise status_errors.not_found_to_apply(resource, target.name, meta["uid"])
+                raise status_errors.apply_uid_mismatch(resource, target.name, meta["uid"])
             meta.pop("resourceVersion", None)
-            if not named:
+            if not has_name:
                 raise status_errors.bad_request("metadata.name is needed to create what is applied")
             call.may_create()
-            return await self._writer.create(call, served, target, applied(None), own=False)
+            return await self._writer.create(call, served, target, apply_to(None), set_owners=False)
         return await self._writer.change(
-            call, served, target, applied, subresource=subresource, own=False
+            call, served, target, apply_to, subresource=subresource, set_owners=False
         )
 
 
-def _complain(call: Call, problems: tuple[str, ...]) -> None:
-    if problems and bodies.strictness(call) == "Strict":
-        text = validation.strict_error(problems)
+def _report_problems(call: Call, problems: tuple[str, ...]) -> None:
+    if problems and bodies.field_validation(call) == "Strict":
+        text = decoder.strict_error_message(problems)
         raise status_errors.invalid_patch(call.body.decode("utf-8", "replace"), text)
     call.warnings.extend(problems)
 
 
 def _check_kind(result: Obj, obj: Obj) -> None:
-    for key in KIND:
+    for key in TYPE_META_FIELDS:
         if result.get(key, obj.get(key)) != obj.get(key):
-            raise status_errors.invalid_patch(_text(result), f"a patch may not change {key}")
+            raise status_errors.invalid_patch(_encode_text(result), f"a patch may not change {key}")
 
 
-def _read(call: Call, shape: type) -> Any:
+def _read_patch(call: Call, expected_class: type) -> Any:
     try:
         patch = jsontext.read(call.body, finite=True)
     except jsontext.NotJSON as error:
         raise status_errors.bad_request(f"error decoding patch: {error}") from None
-    strict = shape is dict and bodies.strictness(call) != "Ignore"
+    strict = expected_class is dict and bodies.field_validation(call) != "Ignore"
     if strict and jsontext.has_duplicates(call.body, patch):
-        _complain(call, validation.duplicates(call.body))
+        _report_problems(call, decoder.find_duplicates(call.body))
     if isinstance(patch, list) and len(patch) > jsonpatch.OPERATION_LIMIT:
         raise status_errors.too_many_operations(len(patch), jsonpatch.OPERATION_LIMIT)
-    if not isinstance(patch, shape):
-        wanted = "[]jsonpatch.Operation" if shape is list else "map[string]interface {}"
-        have = "array" if isinstance(patch, list) else "object"
+    if not isinstance(patch, expected_class):
+        expected = "[]jsonpatch.Operation" if expected_class is list else "map[string]interface {}"
+        actual = "array" if isinstance(patch, list) else "object"
         if not isinstance(patch, list | dict):
-            have = "string" if isinstance(patch, str) else "number"
+            actual = "string" if isinstance(patch, str) else "number"
         raise status_errors.bad_request(
-            f"error decoding patch: json: cannot unmarshal {have} into Go value of type {wanted}"
+            f"error decoding patch: json: cannot unmarshal {actual} into Go value of type"
+            f" {expected}"
         )
     return patch
 
 
 def check_options(call: Call, format: str) -> None:
-    """Refuse parameters that make no sense for this patch."""
+    """Refuse parameters that are invalid for this patch."""
     if format == "apply":
         if not call.query.get("fieldManager"):
-            fault = field_errors.required("fieldManager", "is required for apply patch")
-            raise status_errors.invalid_options("PatchOptions", [fault])
+            error = field_errors.required("fieldManager", "is required for apply patch")
+            raise status_errors.invalid_options("PatchOptions", [error])
     elif "force" in call.query:
-        fault = field_errors.forbidden("force", "may not be specified for non-apply patch")
-        raise status_errors.invalid_options("PatchOptions", [fault])
+        error = field_errors.forbidden("force", "may not be specified for non-apply patch")
+        raise status_errors.invalid_options("PatchOptions", [error])
 
 
-def _text(value: Any) -> str:
+def _encode_text(value: Any) -> str:
     return bodies.encode_plain(value).decode()

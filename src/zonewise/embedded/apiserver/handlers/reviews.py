@@ -1,6 +1,7 @@
-"""Reviews: requests in the form of objects. They are answered and never stored.
+"""Reviews: requests in the form of objects, which are answered and never stored.
 
-Own identity, own access, another user's access, own rules, and the user of a token.
+They ask for the caller's identity, access and rules, for another user's access, and for the user of
+a token.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from zonewise.api import field_errors
 from zonewise.api.errors import StatusCause
 from zonewise.api.resource import Resource
 from zonewise.embedded.apiserver.auth.authentication import Authenticator
-from zonewise.embedded.apiserver.auth.authorization import Attempt, Authorizer, PolicyRule
+from zonewise.embedded.apiserver.auth.authorization import AccessAttributes, Authorizer, PolicyRule
 from zonewise.embedded.apiserver.auth.tokens import BadToken
 from zonewise.embedded.apiserver.codec import bodies
 from zonewise.embedded.apiserver.handlers.router import Verb
 from zonewise.embedded.apiserver.handlers.writing import Writer
-from zonewise.embedded.apiserver.registry import Served
+from zonewise.embedded.apiserver.registry import ServedKind
 from zonewise.embedded.apiserver.request import status_errors
 from zonewise.embedded.apiserver.request.call import Answer, Call, User
 from zonewise.embedded.apiserver.request.paths import Target
@@ -34,24 +35,24 @@ class Reviews:
         self._authenticator = authenticator
         self._writer = writer
         self.verbs: dict[str, Verb] = {
-            "authentication.k8s.io/selfsubjectreviews": self.who_am_i,
-            "authentication.k8s.io/tokenreviews": self.whose_token,
-            "authorization.k8s.io/localsubjectaccessreviews": self.may_they_here,
-            "authorization.k8s.io/selfsubjectaccessreviews": self.may_i,
-            "authorization.k8s.io/selfsubjectrulesreviews": self.what_may_i,
-            "authorization.k8s.io/subjectaccessreviews": self.may_they,
+            "authentication.k8s.io/selfsubjectreviews": self.review_self,
+            "authentication.k8s.io/tokenreviews": self.review_token,
+            "authorization.k8s.io/localsubjectaccessreviews": self.review_local_access,
+            "authorization.k8s.io/selfsubjectaccessreviews": self.review_self_access,
+            "authorization.k8s.io/selfsubjectrulesreviews": self.review_self_rules,
+            "authorization.k8s.io/subjectaccessreviews": self.review_access,
         }
 
-    async def who_am_i(self, call: Call, served: Served, target: Target) -> Answer:
+    async def review_self(self, call: Call, served: ServedKind, target: Target) -> Answer:
         """SelfSubjectReview."""
-        review = bodies.read(call, served)
+        review = bodies.read_object(call, served)
         review["metadata"]["creationTimestamp"] = self._writer.context(call).now
         review["status"] = {"userInfo": call.user.info()}
         return _answer(review)
 
-    async def whose_token(self, call: Call, served: Served, target: Target) -> Answer:
+    async def review_token(self, call: Call, served: ServedKind, target: Target) -> Answer:
         """TokenReview."""
-        review = bodies.read(call, served)
+        review = bodies.read_object(call, served)
         spec = review.get("spec") or {}
         if not spec.get("token"):
             raise status_errors.bad_request("token is required for TokenReview in authentication")
@@ -67,52 +68,54 @@ class Reviews:
                 review["status"]["audiences"] = list(audiences)
         return _answer(review)
 
-    async def may_i(self, call: Call, served: Served, target: Target) -> Answer:
+    async def review_self_access(self, call: Call, served: ServedKind, target: Target) -> Answer:
         """SelfSubjectAccessReview."""
-        review = bodies.read(call, served)
+        review = bodies.read_object(call, served)
         spec = review.get("spec") or {}
-        found = _one_question(spec)
-        if found:
-            raise _refused(served, found)
-        return self._judged(review, call.user, _act(spec))
+        errors = _validate_attributes(spec)
+        if errors:
+            raise _invalid_review(served, errors)
+        return self._answer_access(review, call.user, _access_of(spec))
 
-    async def may_they(self, call: Call, served: Served, target: Target) -> Answer:
+    async def review_access(self, call: Call, served: ServedKind, target: Target) -> Answer:
         """SubjectAccessReview."""
-        review = bodies.read(call, served)
+        review = bodies.read_object(call, served)
         spec = review.get("spec") or {}
-        found = _one_question(spec) + _somebody(spec)
-        if found:
-            raise _refused(served, found)
-        return self._judged(review, _subject(spec), _act(spec))
+        errors = _validate_attributes(spec) + _validate_subject(spec)
+        if errors:
+            raise _invalid_review(served, errors)
+        return self._answer_access(review, _user_of(spec), _access_of(spec))
 
-    async def may_they_here(self, call: Call, served: Served, target: Target) -> Answer:
+    async def review_local_access(self, call: Call, served: ServedKind, target: Target) -> Answer:
         """LocalSubjectAccessReview."""
-        review = bodies.read(call, served)
+        review = bodies.read_object(call, served)
         spec = review.get("spec") or {}
-        found = _one_question(spec) + _somebody(spec)
-        place = (spec.get("resourceAttributes") or {}).get("namespace", "")
+        errors = _validate_attributes(spec) + _validate_subject(spec)
+        namespace = (spec.get("resourceAttributes") or {}).get("namespace", "")
         if spec.get("nonResourceAttributes"):
             text = "disallowed on this kind of request"
-            found.append(
+            errors.append(
                 field_errors.invalid(
                     "spec.nonResourceAttributes", spec["nonResourceAttributes"], text
                 )
             )
-        elif place != target.namespace:
+        elif namespace != target.namespace:
             text = "must match metadata.namespace"
-            found.append(field_errors.invalid("spec.resourceAttributes.namespace", place, text))
-        if found:
-            raise _refused(served, found)
+            errors.append(
+                field_errors.invalid("spec.resourceAttributes.namespace", namespace, text)
+            )
+        if errors:
+            raise _invalid_review(served, errors)
         review["metadata"]["namespace"] = target.namespace
-        return self._judged(review, _subject(spec), _act(spec))
+        return self._answer_access(review, _user_of(spec), _access_of(spec))
 
-    async def what_may_i(self, call: Call, served: Served, target: Target) -> Answer:
+    async def review_self_rules(self, call: Call, served: ServedKind, target: Target) -> Answer:
         """SelfSubjectRulesReview."""
-        review = bodies.read(call, served)
+        review = bodies.read_object(call, served)
         namespace = (review.get("spec") or {}).get("namespace", "")
         if not namespace:
             raise status_errors.bad_request("no namespace on request")
-        rules = self._authorizer.rules(call.user, namespace)
+        rules = self._authorizer.rules_for(call.user, namespace)
         review["spec"] = {}
         review["status"] = {
             "resourceRules": [_resource_rule(rule) for rule in rules if rule.resources],
@@ -125,8 +128,8 @@ class Reviews:
         }
         return _answer(review)
 
-    def _judged(self, review: Obj, user: User, act: Attempt) -> Answer:
-        verdict = self._authorizer.judge(user, act)
+    def _answer_access(self, review: Obj, user: User, access: AccessAttributes) -> Answer:
+        verdict = self._authorizer.authorize(user, access)
         review["status"] = {"allowed": verdict.allowed}
         if verdict.reason:
             review["status"]["reason"] = verdict.reason
@@ -137,11 +140,11 @@ def _answer(review: Obj) -> Answer:
     return Answer(status=201, body=bodies.encode(review))
 
 
-def _refused(served: Served, found: list[StatusCause]) -> Exception:
-    return field_errors.refusal(Resource(served.kind.resource.group, "", "", ""), "", found)
+def _invalid_review(served: ServedKind, errors: list[StatusCause]) -> Exception:
+    return field_errors.new_invalid(Resource(served.kind.resource.group, "", "", ""), "", errors)
 
 
-def _one_question(spec: Obj) -> list[StatusCause]:
+def _validate_attributes(spec: Obj) -> list[StatusCause]:
     resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if resource is not None and path is not None:
         text = "cannot be specified in combination with resourceAttributes"
@@ -152,7 +155,7 @@ def _one_question(spec: Obj) -> list[StatusCause]:
     return []
 
 
-def _somebody(spec: Obj) -> list[StatusCause]:
+def _validate_subject(spec: Obj) -> list[StatusCause]:
     if spec.get("user") or spec.get("groups"):
         return []
     return [
@@ -160,33 +163,33 @@ def _somebody(spec: Obj) -> list[StatusCause]:
     ]
 
 
-def _act(spec: Obj) -> Attempt:
+def _access_of(spec: Obj) -> AccessAttributes:
     path = spec.get("nonResourceAttributes")
     if path is not None:
-        return Attempt(verb=path.get("verb", ""), path=path.get("path", ""))
-    wanted = spec["resourceAttributes"]
-    return Attempt(
-        verb=wanted.get("verb", ""),
-        group=wanted.get("group", ""),
-        version=wanted.get("version", ""),
-        resource=wanted.get("resource", ""),
-        subresource=wanted.get("subresource", ""),
-        namespace=wanted.get("namespace", ""),
-        name=wanted.get("name", ""),
+        return AccessAttributes(verb=path.get("verb", ""), path=path.get("path", ""))
+    attributes = spec["resourceAttributes"]
+    return AccessAttributes(
+        verb=attributes.get("verb", ""),
+        group=attributes.get("group", ""),
+        version=attributes.get("version", ""),
+        resource=attributes.get("resource", ""),
+        subresource=attributes.get("subresource", ""),
+        namespace=attributes.get("namespace", ""),
+        name=attributes.get("name", ""),
     )
 
 
-def _subject(spec: Obj) -> User:
+def _user_of(spec: Obj) -> User:
     extra = tuple(sorted((key, tuple(values)) for key, values in (spec.get("extra") or {}).items()))
     return User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), extra)
 
 
 def _resource_rule(rule: PolicyRule) -> Obj:
-    found: Obj = {
+    document: Obj = {
         "verbs": sorted(rule.verbs),
         "apiGroups": sorted(rule.groups),
         "resources": sorted(rule.resources),
     }
     if rule.names:
-        found["resourceNames"] = sorted(rule.names)
-    return found
+        document["resourceNames"] = sorted(rule.names)
+    return document

@@ -1,8 +1,7 @@
-"""Every call passes here once.
+"""Routes every call to its handler.
 
-It determines the user (impersonation), checks authorization, finds the kind, and hands the call to
-its handler. Permission is checked before existence: an unauthorized client learns nothing about
-what exists.
+It determines the user (impersonation), checks authorization, finds the kind and the verb.
+Permission is checked before existence: an unauthorized client learns nothing about what exists.
 """
 
 from __future__ import annotations
@@ -13,8 +12,12 @@ from dataclasses import replace
 
 from zonewise.api.errors import ApiError
 from zonewise.api.resource import Resource
-from zonewise.embedded.apiserver.auth.authorization import Attempt, Authorizer, refusal
-from zonewise.embedded.apiserver.registry import Registry, Served
+from zonewise.embedded.apiserver.auth.authorization import (
+    AccessAttributes,
+    Authorizer,
+    refusal_message,
+)
+from zonewise.embedded.apiserver.registry import Registry, ServedKind
 from zonewise.embedded.apiserver.request import negotiation, paths, status_errors
 from zonewise.embedded.apiserver.request.call import (
     Answer,
@@ -28,19 +31,19 @@ from zonewise.runtime.process.logs import logger
 
 _log = logger("router")
 
-Verb = Callable[[Call, Served, Target], Awaitable[Answer]]
+Verb = Callable[[Call, ServedKind, Target], Awaitable[Answer]]
 
-Counted = tuple[str, str, str, int]
-"""Verb, resource, subresource and the code of the answer."""
+RequestCountKey = tuple[str, str, str, int]
+"""Verb, resource, subresource and status code."""
 
-ABOUT_ONE = frozenset({"create", "update", "patch"})
+SINGLE_OBJECT_VERBS = frozenset({"create", "update", "patch"})
 """Verbs that concern one object; the name of a new one is not in the path."""
 NEEDS_USER = ("impersonate-group", "impersonate-uid")
 AUTHENTICATED = "system:authenticated"
 
 
 class Router:
-    """Routes calls to verbs, subresources and pages."""
+    """Routes calls to verbs, subresources and non-resource paths."""
 
     def __init__(
         self,
@@ -49,31 +52,31 @@ class Router:
         authorizer: Authorizer,
         verbs: Mapping[str, Verb],
         subresources: Mapping[tuple[str, str], Mapping[str, Verb]],
-        questions: Mapping[str, Verb],
+        unstored: Mapping[str, Verb],
         pages: Callable[[Call], Answer | None],
-        requests: Counter[Counted],
+        requests: Counter[RequestCountKey],
     ) -> None:
         self._requests = requests
         self._registry = registry
         self._authorizer = authorizer
         self._verbs = verbs
         self._subresources = subresources
-        self._questions = questions
+        self._unstored = unstored
         self._pages = pages
 
     async def handle(self, call: Call) -> Answer:
-        """The answer to a call; refusals are answers too."""
+        """Answer a call; errors are answers too."""
         target: Target | None = None
         try:
-            target = paths.parse(call.path)
+            target = paths.parse_path(call.path)
             answer = await self._handle(call, target)
         except ApiError as error:
             answer = answer_error(error)
         except Exception:
-            # A bug of ours must not end the connection, nor be mistaken for another answer.
+            # A bug must not end the connection, nor be mistaken for another answer.
             _log.exception("a request could not be answered", method=call.method, path=call.path)
             answer = answer_error(
-                status_errors.internal("this is a fault in zonewise; its log says more")
+                status_errors.internal("this is a fault in zonewise; see its log")
             )
         if call.warnings:
             answer.warnings = tuple(dict.fromkeys(call.warnings))
@@ -82,8 +85,8 @@ class Router:
         return answer
 
     def _count(self, call: Call, target: Target, code: int) -> None:
-        """Count a request of a resource that is served; names of others could be anything."""
-        served = self._registry.at(target.group, target.version, target.plural)
+        """Count a request of a served resource; names of others are unbounded."""
+        served = self._registry.by_path(target.group, target.version, target.plural)
         if served is None:
             return
         verb = call.method
@@ -92,17 +95,17 @@ class Router:
             verb = "WATCH" if watching else "GET" if target.name else "LIST"
         elif verb == "DELETE" and not target.name:
             verb = "DELETECOLLECTION"
-        known = target.subresource in served.kind.subresources
-        below = target.subresource if known else ""
-        self._requests[verb, target.plural, below, code] += 1
+        is_known = target.subresource in served.kind.subresources
+        subresource = target.subresource if is_known else ""
+        self._requests[verb, target.plural, subresource, code] += 1
 
     async def _handle(self, call: Call, target: Target | None) -> Answer:
-        act = _act(call, target)
+        access = _access_of(call, target)
         if not call.impersonate and any(name in call.headers for name in NEEDS_USER):
             raise status_errors.bad_request("impersonation of groups or a uid needs a user as well")
         if call.impersonate:
-            call.user = self._impersonate(call.user, call.impersonate, act)
-        self._check(call.user, act)
+            call.user = self._impersonate(call.user, call.impersonate, access)
+        self._check(call.user, access)
         if target is None:
             page = self._pages(call)
             if page is None:
@@ -114,73 +117,78 @@ class Router:
             return page
         if call.method == "HEAD":
             raise status_errors.method_not_allowed()
-        served = self._registry.at(target.group, target.version, target.plural)
+        served = self._registry.by_path(target.group, target.version, target.plural)
         if served is None:
-            return self._unknown(target)
-        if served.deprecation and not call.inside:
+            return self._answer_unknown(target)
+        if served.deprecation and not call.in_process:
             call.warnings.append(served.deprecation)
         namespaced = served.kind.resource.namespaced
         if (target.namespace and not namespaced) or (
             namespaced and target.name and not target.namespace
         ):
             raise status_errors.no_such_resource()
-        verb = self._find(act, served, target, call.headers.get("accept", ""))
-        if act.verb in ABOUT_ONE:
+        verb = self._find_verb(access, served, target, call.headers.get("accept", ""))
+        if access.verb in SINGLE_OBJECT_VERBS:
             call.check_options()
-        if act.verb in {"update", "patch"}:
-            call.may_create = lambda: self._check(call.user, replace(act, verb="create"))
+        if access.verb in {"update", "patch"}:
+            call.may_create = lambda: self._check(call.user, replace(access, verb="create"))
         return await verb(call, served, target)
 
-    def _check(self, user: User, act: Attempt) -> None:
-        if not self._authorizer.judge(user, act).allowed:
-            raise _forbidden(user, act)
+    def _check(self, user: User, access: AccessAttributes) -> None:
+        if not self._authorizer.authorize(user, access).allowed:
+            raise _forbidden(user, access)
 
-    def _find(self, act: Attempt, served: Served, target: Target, accept: str) -> Verb:
+    def _find_verb(
+        self, access: AccessAttributes, served: ServedKind, target: Target, accept: str
+    ) -> Verb:
         if target.subresource:
-            known = served.kind.subresources
-            if target.rest and target.subresource != "proxy" and not served.custom:
+            subresources = served.kind.subresources
+            if target.subpath and target.subresource != "proxy" and not served.custom:
                 raise status_errors.no_such_resource()
-            if target.subresource not in known:
+            if target.subresource not in subresources:
                 if served.custom:
                     raise status_errors.not_found(served.kind.resource, target.name)
                 raise status_errors.no_such_resource()
             verbs = self._subresources.get((served.storage, target.subresource)) or (
                 self._subresources.get(("*", target.subresource), {})
             )
-            verb = verbs.get(act.verb)
-        elif bool(target.name) is (act.verb == "create") and act.verb in ABOUT_ONE:
+            verb = verbs.get(access.verb)
+        elif bool(target.name) is (access.verb == "create") and access.verb in SINGLE_OBJECT_VERBS:
             verb = None
-        elif act.verb == "create" and served.storage in self._questions:
-            if negotiation.wanted(accept).form != "object":
+        elif access.verb == "create" and served.storage in self._unstored:
+            if negotiation.negotiate(accept).form != "object":
                 raise status_errors.not_acceptable(negotiation.ANSWER_TYPES)
-            verb = self._questions[served.storage]
-        elif act.verb in served.kind.verbs:
-            verb = self._verbs.get(act.verb)
+            verb = self._unstored[served.storage]
+        elif access.verb in served.kind.verbs:
+            verb = self._verbs.get(access.verb)
         else:
             verb = None
         if verb is None:
             raise status_errors.method_not_allowed()
         return verb
 
-    def _unknown(self, target: Target) -> Answer:
+    def _answer_unknown(self, target: Target) -> Answer:
         if any(
-            one.kind.resource.group == target.group and one.kind.resource.version == target.version
-            for one in self._registry
+            served.kind.resource.group == target.group
+            and served.kind.resource.version == target.version
+            for served in self._registry
         ):
             raise status_errors.no_such_resource()
         return Answer(
             status=404, body=b"404 page not found\n", content_type="text/plain; charset=utf-8"
         )
 
-    def _impersonate(self, user: User, impersonated: ImpersonatedUser, act: Attempt) -> User:
-        asked = [_person(impersonated.user)]
-        asked += [
-            Attempt(verb="impersonate", resource="groups", name=group)
+    def _impersonate(
+        self, user: User, impersonated: ImpersonatedUser, access: AccessAttributes
+    ) -> User:
+        required = [_impersonate_access(impersonated.user)]
+        required += [
+            AccessAttributes(verb="impersonate", resource="groups", name=group)
             for group in impersonated.groups
         ]
         if impersonated.uid:
-            asked.append(
-                Attempt(
+            required.append(
+                AccessAttributes(
                     verb="impersonate",
                     group="authentication.k8s.io",
                     resource="uids",
@@ -188,8 +196,8 @@ class Router:
                 )
             )
         for key, values in impersonated.extra:
-            asked += [
-                Attempt(
+            required += [
+                AccessAttributes(
                     verb="impersonate",
                     group="authentication.k8s.io",
                     resource="userextras",
@@ -198,43 +206,43 @@ class Router:
                 )
                 for value in values
             ]
-        for one in asked:
-            if not self._authorizer.judge(user, one).allowed:
-                # A real server first checks the narrower permission to impersonate for this one
-                # act, and words its refusal so.
-                narrow = Attempt(
-                    verb=f"impersonate-on:user-info:{act.verb}",
-                    group=act.group,
-                    resource=act.resource,
-                    subresource=act.subresource,
-                    namespace=act.namespace,
-                    name=act.name,
-                    path=act.path,
+        for required_access in required:
+            if not self._authorizer.authorize(user, required_access).allowed:
+                # A real server first checks the permission to impersonate for this request only,
+                # and its refusal names that.
+                constrained = AccessAttributes(
+                    verb=f"impersonate-on:user-info:{access.verb}",
+                    group=access.group,
+                    resource=access.resource,
+                    subresource=access.subresource,
+                    namespace=access.namespace,
+                    name=access.name,
+                    path=access.path,
                 )
-                raise _forbidden(user, narrow)
+                raise _forbidden(user, constrained)
         groups = tuple(impersonated.groups)
         if impersonated.user.startswith("system:serviceaccount:") and not groups:
-            place = impersonated.user.split(":")[2]
-            groups = ("system:serviceaccounts", f"system:serviceaccounts:{place}")
+            namespace = impersonated.user.split(":")[2]
+            groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
         if AUTHENTICATED not in groups and impersonated.user != "system:anonymous":
             groups = (*groups, AUTHENTICATED)
         return User(impersonated.user, groups, impersonated.uid, impersonated.extra)
 
 
-def _person(name: str) -> Attempt:
+def _impersonate_access(name: str) -> AccessAttributes:
     if name.startswith("system:serviceaccount:") and name.count(":") == 3:
         _, _, namespace, account = name.split(":")
-        return Attempt(
+        return AccessAttributes(
             verb="impersonate", resource="serviceaccounts", namespace=namespace, name=account
         )
-    return Attempt(verb="impersonate", resource="users", name=name)
+    return AccessAttributes(verb="impersonate", resource="users", name=name)
 
 
-def _act(call: Call, target: Target | None) -> Attempt:
+def _access_of(call: Call, target: Target | None) -> AccessAttributes:
     if target is None:
-        return Attempt(verb=call.method.lower(), path=call.path)
-    return Attempt(
-        verb=_verb(call, target),
+        return AccessAttributes(verb=call.method.lower(), path=call.path)
+    return AccessAttributes(
+        verb=_verb_of(call, target),
         group=target.group,
         version=target.version,
         resource=target.plural,
@@ -245,7 +253,7 @@ def _act(call: Call, target: Target | None) -> Attempt:
     )
 
 
-def _verb(call: Call, target: Target) -> str:
+def _verb_of(call: Call, target: Target) -> str:
     match call.method:
         case "POST":
             return "create"
@@ -262,8 +270,8 @@ def _verb(call: Call, target: Target) -> str:
     raise status_errors.method_not_allowed()
 
 
-def _forbidden(user: User, act: Attempt) -> ApiError:
-    if act.path:
-        return status_errors.forbidden_path(user.name, act.verb, act.path)
-    resource = Resource(act.group, act.version, "", act.resource)
-    return status_errors.forbidden(resource, act.name, refusal(user, act))
+def _forbidden(user: User, access: AccessAttributes) -> ApiError:
+    if access.path:
+        return status_errors.forbidden_path(user.name, access.verb, access.path)
+    resource = Resource(access.group, access.version, "", access.resource)
+    return status_errors.forbidden(resource, access.name, refusal_message(user, access))

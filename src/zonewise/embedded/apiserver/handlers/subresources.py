@@ -14,34 +14,40 @@ from zonewise.api.resource import Resource
 from zonewise.api.values import selector, times
 from zonewise.embedded.apiserver.admission import plugins
 from zonewise.embedded.apiserver.admission.admission import SubresourceView
-from zonewise.embedded.apiserver.auth.tokens import AUDIENCE, LONGEST, SHORTEST, Binding, Tokens
+from zonewise.embedded.apiserver.auth.tokens import (
+    AUDIENCE,
+    MAX_SECONDS,
+    MIN_SECONDS,
+    BoundObject,
+    Tokens,
+)
 from zonewise.embedded.apiserver.codec import bodies
-from zonewise.embedded.apiserver.conversion.versions import settled
+from zonewise.embedded.apiserver.conversion.versions import with_conversions
 from zonewise.embedded.apiserver.handlers import ownership
 from zonewise.embedded.apiserver.handlers.patching import Patcher, check_options
 from zonewise.embedded.apiserver.handlers.reading import Reader
 from zonewise.embedded.apiserver.handlers.router import Verb
 from zonewise.embedded.apiserver.handlers.update_checks import check_identity, check_version
-from zonewise.embedded.apiserver.handlers.writing import Writer, Written
-from zonewise.embedded.apiserver.registry import Registry, Served
+from zonewise.embedded.apiserver.handlers.writing import WriteOutcome, Writer
+from zonewise.embedded.apiserver.registry import Registry, ServedKind
 from zonewise.embedded.apiserver.request import negotiation, status_errors
 from zonewise.embedded.apiserver.request.call import Answer, Call, encode_status
 from zonewise.embedded.apiserver.request.paths import Target
 from zonewise.embedded.apiserver.store.entry import Entry
 from zonewise.embedded.apiserver.store.state import State
-from zonewise.embedded.machinery.decoding import validation
+from zonewise.embedded.machinery.decoding import decoder
 
 Obj = dict[str, Any]
 
 TOKEN_SECONDS = 3600
 SCALE = "autoscaling/v1"
-OLD_SCALES = frozenset({"extensions/v1beta1", "apps/v1beta1", "apps/v1beta2"})
-BINDING = Resource("", "v1", "Binding", "pods/binding")
-"""What a refused binding is said to be about."""
+OLD_SCALE_VERSIONS = frozenset({"extensions/v1beta1", "apps/v1beta1", "apps/v1beta2"})
+BINDING_RESOURCE = Resource("", "v1", "Binding", "pods/binding")
+"""The resource in refusals of bindings."""
 
 
 class Subresources:
-    """The subresources that behave alike for every kind that has them."""
+    """The subresources."""
 
     def __init__(
         self,
@@ -65,30 +71,30 @@ class Subresources:
             "patch": self.patch_scale,
         }
 
-    def whole(self, subresource: str) -> dict[str, Verb]:
-        """Verbs of a subresource that takes and shows the whole object."""
+    def object_verbs(self, subresource: str) -> dict[str, Verb]:
+        """Verbs of a subresource whose body is the whole object."""
 
-        async def update(call: Call, served: Served, target: Target) -> Answer:
-            obj = bodies.read(call, served)
+        async def update(call: Call, served: ServedKind, target: Target) -> Answer:
+            obj = bodies.read_object(call, served)
             written = await self._writer.change(
                 call,
                 served,
                 target,
-                lambda _: bodies.copied(obj),
+                lambda _: bodies.copy(obj),
                 subresource=subresource,
-                again=False,
+                retry=False,
             )
-            return await self._shown(call, served, written)
+            return await self._answer_object(call, served, written)
 
-        async def patch(call: Call, served: Served, target: Target) -> Answer:
+        async def patch(call: Call, served: ServedKind, target: Target) -> Answer:
             written = await self._patcher.patch(call, served, target, subresource=subresource)
-            return await self._shown(call, served, written)
+            return await self._answer_object(call, served, written)
 
         return {"get": self._reader.get, "update": update, "patch": patch}
 
-    async def bind(self, call: Call, served: Served, target: Target) -> Answer:
-        """POST to ``binding``: the scheduler's word on a pod."""
-        binding = bodies.read_any(call, "Binding")
+    async def bind(self, call: Call, served: ServedKind, target: Target) -> Answer:
+        """POST to ``binding``: assigns a pod to a node."""
+        binding = bodies.read_unstored(call, "Binding")
         meta = binding.get("metadata") or {}
         node = (binding.get("target") or {}).get("name", "")
         if meta.get("name", "") != target.name:
@@ -97,49 +103,43 @@ class Subresources:
                 f" {meta.get('name', '')}"
             )
         if not node:
-            fault = field_errors.required("target.name")
-            raise status_errors.invalid_options("Binding", [fault])
+            error = field_errors.required("target.name")
+            raise status_errors.invalid_options("Binding", [error])
         binding = await self._writer.admit(call, served, target, binding)
         meta, node = binding["metadata"], binding["target"]["name"]
         pods = served
         now = self._writer.context(call).now
 
-        def bound(pod: Obj) -> Obj:
-            held = pod["metadata"]
-            if meta.get("uid") and meta["uid"] != held["uid"]:
+        def bind_pod(pod: Obj) -> Obj:
+            pod_meta = pod["metadata"]
+            if meta.get("uid") and meta["uid"] != pod_meta["uid"]:
                 raise status_errors.conflict(
                     pods.kind.resource,
                     target.name,
                     f"Precondition failed: UID in precondition: {meta['uid']},"
-                    f" UID in object meta: {held['uid']}",
+                    f" UID in object meta: {pod_meta['uid']}",
                 )
-            if held.get("deletionTimestamp"):
-                raise status_errors.conflict(
-                    BINDING,
-                    target.name,
-                    f"pod {target.name} is being deleted, cannot be assigned to a host",
-                )
-            if pod["spec"].get("nodeName"):
-                raise status_errors.conflict(
-                    BINDING,
-                    target.name,
-                    f'pod {target.name} is already assigned to node "{pod["spec"]["nodeName"]}"',
-                )
-            if pod["spec"].get("schedulingGates"):
-                raise status_errors.conflict(
-                    BINDING,
-                    target.name,
-                    f"pod {target.name} has non-empty .spec.schedulingGates",
-                )
+            problem = ""
+            if pod_meta.get("deletionTimestamp"):
+                problem = "is being deleted, cannot be assigned to a host"
+            elif pod["spec"].get("nodeName"):
+                problem = f'is already assigned to node "{pod["spec"]["nodeName"]}"'
+            elif pod["spec"].get("schedulingGates"):
+                problem = "has non-empty .spec.schedulingGates"
+            if problem:
+                text = f"pod {target.name} {problem}"
+                raise status_errors.conflict(BINDING_RESOURCE, target.name, text)
             pod["spec"]["nodeName"] = node
-            held.setdefault("annotations", {}).update(meta.get("annotations") or {})
-            if not held["annotations"]:
-                del held["annotations"]
-            plugins.bound_labels(pod, self._writer.look("/nodes", "", node))
+            pod_meta.setdefault("annotations", {}).update(meta.get("annotations") or {})
+            if not pod_meta["annotations"]:
+                del pod_meta["annotations"]
+            plugins.copy_topology_labels(pod, self._writer.get_object("/nodes", "", node))
             status = pod.setdefault("status", {})
             status.pop("nominatedNodeName", None)
             conditions = status.setdefault("conditions", [])
-            conditions[:] = [one for one in conditions if one.get("type") != "PodScheduled"]
+            conditions[:] = [
+                condition for condition in conditions if condition.get("type") != "PodScheduled"
+            ]
             conditions.append(
                 {
                     "type": "PodScheduled",
@@ -151,63 +151,67 @@ class Subresources:
             return pod
 
         await self._writer.change(
-            call, pods, target, bound, subresource="binding", admitted=True, own=False
+            call, pods, target, bind_pod, subresource="binding", admitted=True, set_owners=False
         )
         return Answer(status=201, body=encode_status(Status(status="Success", code=201)))
 
-    async def bind_by_name(self, call: Call, served: Served, target: Target) -> Answer:
-        """POST to ``bindings``, the older way to say the same."""
-        binding = bodies.read_any(call, "Binding")
+    async def bind_by_name(self, call: Call, served: ServedKind, target: Target) -> Answer:
+        """POST to ``bindings``, the older path."""
+        binding = bodies.read_unstored(call, "Binding")
         name = (binding.get("metadata") or {}).get("name", "")
-        pods = self._registry.at("", "v1", "pods")
+        pods = self._registry.by_path("", "v1", "pods")
         assert pods is not None
-        place = Target("", "v1", "pods", target.namespace, name, "binding")
-        return await self.bind(call, pods, place)
+        pod_target = Target("", "v1", "pods", target.namespace, name, "binding")
+        return await self.bind(call, pods, pod_target)
 
-    async def get_scale(self, call: Call, served: Served, target: Target) -> Answer:
+    async def get_scale(self, call: Call, served: ServedKind, target: Target) -> Answer:
         """GET of ``scale``."""
         entry = self._state.get(served.storage, target.namespace, target.name)
         if entry is None:
             raise status_errors.not_found(served.kind.resource, target.name)
-        return await self._scaled(call, served, entry)
+        return await self._answer_scale(call, served, entry)
 
-    async def update_scale(self, call: Call, served: Served, target: Target) -> Answer:
+    async def update_scale(self, call: Call, served: ServedKind, target: Target) -> Answer:
         """PUT of ``scale``."""
-        scale = bodies.read_any(call, "Scale")
+        scale = bodies.read_unstored(call, "Scale")
         self._check_scale(scale)
         check_identity(served, target, scale.setdefault("metadata", {}))
-        return await self._rescale(call, served, target, lambda _: scale, again=False)
+        return await self._change_scale(call, served, target, lambda _: scale, retry=False)
 
     def _check_scale(self, body: Obj) -> None:
-        """Refuse what is no Scale, or one of an unsupported version."""
+        """Refuse what is not a Scale of a supported version."""
         version, kind = body.get("apiVersion") or SCALE, body.get("kind") or "Scale"
         if (version, kind) == (SCALE, "Scale"):
             return
-        if kind == "Scale" and version in OLD_SCALES:
+        if kind == "Scale" and version in OLD_SCALE_VERSIONS:
             raise status_errors.bad_request(
                 f"the API version in the data ({version}) does not match the expected API version"
                 f" ({SCALE})"
             )
-        number = version.rpartition("/")[2]
-        known = self._registry.of(version, kind)
-        if known is not None and not known.custom:
-            why = f"converting ({number}.{kind}) to (autoscaling.Scale): unknown conversion"
+        version_name = version.rpartition("/")[2]
+        served_kind = self._registry.by_kind(version, kind)
+        if served_kind is not None and not served_kind.custom:
+            reason = (
+                f"converting ({version_name}.{kind}) to (autoscaling.Scale): unknown conversion"
+            )
         else:
-            why = (
+            reason = (
                 f'no kind "{kind}" is registered for version "{version}" in scheme'
                 ' "pkg/runtime/scheme.go:111"'
             )
-        raise status_errors.bad_request(validation.unhandled(kind, number, "Scale", why))
+        raise status_errors.bad_request(
+            decoder.cannot_handle_message(kind, version_name, "Scale", reason)
+        )
 
-    async def patch_scale(self, call: Call, served: Served, target: Target) -> Answer:
+    async def patch_scale(self, call: Call, served: ServedKind, target: Target) -> Answer:
         """PATCH of ``scale``."""
         if negotiation.patch_format(call.headers.get("content-type", "")) == "apply":
             return await self._apply_scale(call, served, target)
-        change = self._patcher.plain_change(call)
-        return await self._rescale(call, served, target, change, again=True)
+        change = self._patcher.change_without_schema(call)
+        return await self._change_scale(call, served, target, change, retry=True)
 
-    async def _apply_scale(self, call: Call, served: Served, target: Target) -> Answer:
-        """An apply of ``scale`` is one of the object with nothing but its size."""
+    async def _apply_scale(self, call: Call, served: ServedKind, target: Target) -> Answer:
+        """Apply of ``scale``: an apply of the object with only its size."""
         check_options(call, "apply")
         scale = bodies.parse_yaml(call.body)
         if (scale.get("apiVersion"), scale.get("kind")) != ("autoscaling/v1", "Scale"):
@@ -220,12 +224,12 @@ class Subresources:
             "metadata": {"name": target.name},
         }
         if replicas is not None:
-            _put(config, served.rules.scale_paths[0], _size(target.name, replicas))
+            _put(config, served.rules.scale_paths[0], _check_replicas(target.name, replicas))
 
-        def scaled(obj: Obj) -> Obj:
-            result = ownership.applied(
+        def apply_to(obj: Obj) -> Obj:
+            result = ownership.apply_configuration(
                 served,
-                bodies.copied(config),
+                bodies.copy(config),
                 obj,
                 manager=call.query["fieldManager"],
                 now=self._writer.context(call).now,
@@ -236,39 +240,44 @@ class Subresources:
             return result
 
         written = await self._writer.change(
-            call, served, target, scaled, subresource="scale", own=False
+            call, served, target, apply_to, subresource="scale", set_owners=False
         )
-        return await self._scaled(call, served, written.entry)
+        return await self._answer_scale(call, served, written.entry)
 
-    async def _has_owner(self, served: Served, target: Target) -> bool:
-        """Whether the size has a field owner; changing it without apply does not make one."""
+    async def _has_owner(self, served: ServedKind, target: Target) -> bool:
+        """Whether the size has a field owner; a change without apply does not add one."""
         entry = self._state.latest(served.storage, target.namespace, target.name)
         if entry is None:
             return False
-        return _owned(served, await settled(lambda: bodies.read_stored(served, entry)))
+        return _size_has_owner(
+            served, await with_conversions(lambda: bodies.read_stored(served, entry))
+        )
 
-    async def _rescale(
+    async def _change_scale(
         self,
         call: Call,
-        served: Served,
+        served: ServedKind,
         target: Target,
         change: Callable[[Obj], Obj],
         *,
-        again: bool,
+        retry: bool,
     ) -> Answer:
-        def scaled(obj: Obj) -> Obj:
-            scale = bodies.typed("Scale", change(scale_of(served, obj)))
+        def change_object(obj: Obj) -> Obj:
+            scale = bodies.decode_unstored("Scale", change(scale_of(served, obj)))
             meta = scale.get("metadata") or {}
             check_identity(served, target, meta)
-            if meta.get("resourceVersion", "0") in {"", "0"}:  # whatever its size was
+            if meta.get("resourceVersion", "0") in {
+                "",
+                "0",
+            }:  # without a version any size may be replaced
                 meta["resourceVersion"] = obj["metadata"]["resourceVersion"]
-            check_version(served, target.name, meta, obj["metadata"], put=not again)
-            return sized(obj, scale)
+            check_version(served, target.name, meta, obj["metadata"], put=not retry)
+            return set_size(obj, scale)
 
-        def sized(obj: Obj, scale: Obj) -> Obj:
+        def set_size(obj: Obj, scale: Obj) -> Obj:
             if served.custom:
-                return _rescaled(served, obj, (scale.get("spec") or {}).get("replicas", 0))
-            replicas = _size(target.name, (scale.get("spec") or {}).get("replicas", 0))
+                return _set_custom_size(served, obj, (scale.get("spec") or {}).get("replicas", 0))
+            replicas = _check_replicas(target.name, (scale.get("spec") or {}).get("replicas", 0))
             _put(obj, served.rules.scale_paths[0], replicas)
             return obj
 
@@ -276,40 +285,40 @@ class Subresources:
             call,
             served,
             target,
-            scaled,
+            change_object,
             subresource="scale",
-            again=again,
-            own=await self._has_owner(served, target),
-            view=SubresourceView(show=lambda obj: scale_of(served, obj), take=sized),
+            retry=retry,
+            set_owners=await self._has_owner(served, target),
+            view=SubresourceView(project=lambda obj: scale_of(served, obj), merge=set_size),
         )
-        return await self._scaled(call, served, written.entry)
+        return await self._answer_scale(call, served, written.entry)
 
-    async def token(self, call: Call, served: Served, target: Target) -> Answer:
+    async def token(self, call: Call, served: ServedKind, target: Target) -> Answer:
         """POST to ``token``: a token for a service account."""
-        request = bodies.read_any(call, "TokenRequest")
-        account = self._writer.look("/serviceaccounts", target.namespace, target.name)
+        request = bodies.read_unstored(call, "TokenRequest")
+        account = self._writer.get_object("/serviceaccounts", target.namespace, target.name)
         if account is None:
             raise status_errors.not_found(served.kind.resource, target.name)
         request = await self._writer.admit(call, served, target, request)
         spec = request.get("spec") or {}
         seconds = spec.get("expirationSeconds") or TOKEN_SECONDS
-        found = []
-        if seconds < SHORTEST:
+        errors = []
+        if seconds < MIN_SECONDS:
             text = "may not specify a duration less than 10 minutes"
-            found.append(field_errors.invalid("spec.expirationSeconds", seconds, text))
-        elif seconds > LONGEST:
+            errors.append(field_errors.invalid("spec.expirationSeconds", seconds, text))
+        elif seconds > MAX_SECONDS:
             text = "may not specify a duration larger than 2^32 seconds"
-            found.append(field_errors.invalid("spec.expirationSeconds", seconds, text))
-        if found:
-            raise status_errors.invalid_token_request(found)
+            errors.append(field_errors.invalid("spec.expirationSeconds", seconds, text))
+        if errors:
+            raise status_errors.invalid_token_request(errors)
         audiences = tuple(spec.get("audiences") or (AUDIENCE,))
-        token, ends = self._tokens.issue(
+        token, expires = self._tokens.issue(
             namespace=target.namespace,
             account=target.name,
             uid=account["metadata"]["uid"],
             audiences=audiences,
             seconds=seconds,
-            bound=self._bound(spec.get("boundObjectRef"), target),
+            bound=self._resolve_bound_object(spec.get("boundObjectRef"), target),
         )
         answer = {
             "kind": "TokenRequest",
@@ -326,40 +335,40 @@ class Subresources:
             },
             "status": {
                 "token": token,
-                "expirationTimestamp": times.format_time(times.from_epoch(ends)),
+                "expirationTimestamp": times.format_time(times.from_epoch(expires)),
             },
         }
         return Answer(status=201, body=bodies.encode_plain(answer))
 
-    async def finalize(self, call: Call, served: Served, target: Target) -> Answer:
+    async def finalize(self, call: Call, served: ServedKind, target: Target) -> Answer:
         """PUT of a namespace's ``finalize``."""
-        obj = bodies.read(call, served)
+        obj = bodies.read_object(call, served)
 
-        def finalized(old: Obj) -> Obj:
+        def replace(old: Obj) -> Obj:
             status = old.get("status")
-            new = bodies.copied(obj)
+            new = bodies.copy(obj)
             if status is not None:
                 new["status"] = status
             return new
 
         written = await self._writer.change(
-            call, served, target, finalized, subresource="finalize", again=False
+            call, served, target, replace, subresource="finalize", retry=False
         )
-        return await self._shown(call, served, written)
+        return await self._answer_object(call, served, written)
 
-    async def log(self, call: Call, served: Served, target: Target) -> Answer:
-        """GET of a pod's ``log``: the simulated kubelet has a line for each container."""
-        pod = self._writer.look(served.storage, target.namespace, target.name)
+    async def log(self, call: Call, served: ServedKind, target: Target) -> Answer:
+        """GET of a pod's ``log``: one line of the simulated kubelet."""
+        pod = self._writer.get_object(served.storage, target.namespace, target.name)
         if pod is None:
             raise status_errors.not_found(served.kind.resource, target.name)
-        containers = [one["name"] for one in pod["spec"].get("containers") or ()]
-        wanted = call.query.get("container", "")
-        if not wanted and len(containers) > 1:
+        containers = [container["name"] for container in pod["spec"].get("containers") or ()]
+        requested = call.query.get("container", "")
+        if not requested and len(containers) > 1:
             raise status_errors.bad_request(
                 "a container name must be specified for pod"
                 f" {target.name}, choose one of: [{' '.join(containers)}]"
             )
-        name = wanted or containers[0]
+        name = requested or containers[0]
         if name not in containers:
             raise status_errors.bad_request(f"container {name} is not valid for pod {target.name}")
         if not pod["spec"].get("nodeName"):
@@ -368,20 +377,20 @@ class Subresources:
         line = f"{started} {target.namespace}/{target.name} {name}: simulated, no process runs\n"
         return Answer(body=line.encode(), content_type="text/plain")
 
-    def _bound(self, reference: Obj | None, target: Target) -> Binding | None:
+    def _resolve_bound_object(self, reference: Obj | None, target: Target) -> BoundObject | None:
         if not reference:
             return None
         kind, name = reference.get("kind", ""), reference.get("name", "")
         storage = {"Pod": "/pods", "Secret": "/secrets", "Node": "/nodes"}.get(kind)
         if storage is None:
             raise status_errors.bad_request(f"cannot bind token to object of type {kind}")
-        place = "" if kind == "Node" else target.namespace
-        held = self._writer.look(storage, place, name)
-        served = self._registry.at("", "v1", storage[1:])
+        namespace = "" if kind == "Node" else target.namespace
+        bound_object = self._writer.get_object(storage, namespace, name)
+        served = self._registry.by_path("", "v1", storage[1:])
         assert served is not None
-        if held is None:
+        if bound_object is None:
             raise status_errors.not_found(served.kind.resource, name)
-        uid = held["metadata"]["uid"]
+        uid = bound_object["metadata"]["uid"]
         if reference.get("uid") and reference["uid"] != uid:
             raise status_errors.conflict(
                 served.kind.resource,
@@ -389,17 +398,17 @@ class Subresources:
                 f"the UID in the bound object reference ({reference['uid']}) does not match the"
                 f" UID in record ({uid})",
             )
-        return Binding(kind=kind, name=name, uid=uid)
+        return BoundObject(kind=kind, name=name, uid=uid)
 
-    async def _shown(self, call: Call, served: Served, written: Written) -> Answer:
-        return await self._reader.shown(call, served, written.entry)
+    async def _answer_object(self, call: Call, served: ServedKind, written: WriteOutcome) -> Answer:
+        return await self._reader.answer_object(call, served, written.entry)
 
-    async def _scaled(self, call: Call, served: Served, entry: Entry) -> Answer:
-        obj = await settled(lambda: bodies.read_stored(served, entry))
+    async def _answer_scale(self, call: Call, served: ServedKind, entry: Entry) -> Answer:
+        obj = await with_conversions(lambda: bodies.read_stored(served, entry))
         return self._reader.answer(call, bodies.encode_plain(scale_of(served, obj)))
 
 
-def _owned(served: Served, obj: Obj) -> bool:
+def _size_has_owner(served: ServedKind, obj: Obj) -> bool:
     keys = [f"f:{name}" for name in served.rules.scale_paths[0].strip(".").split(".")]
     for entry in obj["metadata"].get("managedFields") or ():
         fields = entry.get("fieldsV1")
@@ -410,26 +419,26 @@ def _owned(served: Served, obj: Obj) -> bool:
     return False
 
 
-def _rescaled(served: Served, obj: Obj, replicas: Any) -> Obj:
+def _set_custom_size(served: ServedKind, obj: Obj, replicas: Any) -> Obj:
     path = served.rules.scale_paths[0]
     if type(replicas) is not int or not 0 <= replicas < 2**31:
-        fault = field_errors.invalid(path, replicas, "should be a non-negative integer")
-        raise field_errors.refusal(served.kind.resource, obj["metadata"]["name"], [fault])
+        error = field_errors.invalid(path, replicas, "should be a non-negative integer")
+        raise field_errors.new_invalid(served.kind.resource, obj["metadata"]["name"], [error])
     _put(obj, path, replicas)
     return obj
 
 
-def _size(name: str, replicas: Any) -> int:
+def _check_replicas(name: str, replicas: Any) -> int:
     if not isinstance(replicas, int) or replicas < 0:
-        fault = field_errors.invalid(
+        error = field_errors.invalid(
             "spec.replicas", replicas, "must be greater than or equal to 0"
         )
-        raise status_errors.invalid_scale(name, fault)
+        raise status_errors.invalid_scale(name, error)
     return replicas
 
 
-def scale_of(served: Served, obj: Obj) -> Obj:
-    """An object's size, in the words every kind shares."""
+def scale_of(served: ServedKind, obj: Obj) -> Obj:
+    """The Scale of an object."""
     spec_path, status_path, selector_path = served.rules.scale_paths
     meta = obj["metadata"]
     scale: Obj = {
@@ -446,14 +455,14 @@ def scale_of(served: Served, obj: Obj) -> Obj:
     replicas = _get(obj, spec_path)
     if replicas:
         scale["spec"]["replicas"] = replicas
-    chosen = _get(obj, selector_path) if selector_path else None
-    if isinstance(chosen, str):
-        scale["status"]["selector"] = chosen
-    elif isinstance(chosen, dict):
-        if "matchLabels" in chosen or "matchExpressions" in chosen:
-            text = str(selector.from_object(msgspec.convert(chosen, LabelSelector)))
+    pod_selector = _get(obj, selector_path) if selector_path else None
+    if isinstance(pod_selector, str):
+        scale["status"]["selector"] = pod_selector
+    elif isinstance(pod_selector, dict):
+        if "matchLabels" in pod_selector or "matchExpressions" in pod_selector:
+            text = str(selector.from_object(msgspec.convert(pod_selector, LabelSelector)))
         else:
-            text = str(selector.from_labels(chosen))
+            text = str(selector.from_labels(pod_selector))
         scale["status"]["selector"] = text
     return scale
 

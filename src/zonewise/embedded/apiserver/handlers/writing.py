@@ -1,14 +1,14 @@
 """Creating and changing objects.
 
-Every write runs the same way: what the client means (a whole object, a patch, an applied
-configuration) becomes a new object; defaults, mutating admission, the server's own fields,
-validation and validating admission follow; then field ownership is brought up to date and the
-result is committed if it differs from what is stored.
+Every write has the same steps: the request (an object, a patch, an applied configuration) becomes a
+new object with defaults; field ownership is updated; mutating admission, the server's own fields,
+validation and validating admission follow; addresses and ports are allocated; then the result is
+committed if it differs from what is stored.
 
-Nothing between reading the latest version and handing the new one to the state awaits, unless a
-webhook has to be called. Only then can another write come between; so after webhooks the latest
-version is compared again. A patch or an apply without a resourceVersion then starts over, a PUT is
-refused as a conflict.
+Nothing between reading the latest version and committing the new one awaits, unless a webhook has
+to be called. Only then can another write come between; so after webhooks the latest version is
+compared again. A patch or an apply without a resourceVersion then starts over, a PUT is refused as
+a conflict.
 """
 
 from __future__ import annotations
@@ -19,42 +19,43 @@ from typing import Any
 
 from zonewise.api import field_errors
 from zonewise.api.errors import ApiError, Conflict
+from zonewise.api.field_cursor import Field, FieldErrors
 from zonewise.api.gates import FeatureGates
-from zonewise.api.values.numbers import natural
+from zonewise.api.values.numbers import parse_natural
 from zonewise.embedded.apiserver.admission.admission import (
-    BODY,
+    BODY_VIEW,
     Admission,
     Attributes,
     SubresourceView,
 )
 from zonewise.embedded.apiserver.codec import bodies
-from zonewise.embedded.apiserver.conversion.versions import settled
+from zonewise.embedded.apiserver.conversion.versions import with_conversions
 from zonewise.embedded.apiserver.handlers import ownership, update_checks
-from zonewise.embedded.apiserver.registry import Registry, Served
+from zonewise.embedded.apiserver.registry import Registry, ServedKind
 from zonewise.embedded.apiserver.request import status_errors
 from zonewise.embedded.apiserver.request.call import Call
 from zonewise.embedded.apiserver.request.paths import Target
 from zonewise.embedded.apiserver.store.committer import Overloaded
 from zonewise.embedded.apiserver.store.entry import Entry, WatchEventType
 from zonewise.embedded.apiserver.store.log import WriteFailed
-from zonewise.embedded.apiserver.store.state import Overtaken, State
+from zonewise.embedded.apiserver.store.state import State, WriteConflict
 from zonewise.embedded.apiserver.strategy import metadata
 from zonewise.embedded.apiserver.strategy.base import StrategyContext
-from zonewise.embedded.machinery.fields.managed_fields import with_times_kept
+from zonewise.embedded.machinery.fields.managed_fields import keep_unchanged_times
 
 Obj = dict[str, Any]
 Change = Callable[[Obj], Obj]
-"""From the object as it is (a copy of its own) to the object as it shall be."""
+"""From a copy of the present object to the changed object."""
 
-TRIES = 5
-UNHURRIED = frozenset({"coordination.k8s.io/leases"})
-"""Kinds whose updates, made inside this process, may be seen before they are on the disk."""
-GENERATED_NAME_TRIES = 8
+ATTEMPTS = 5
+RELAXED_DURABILITY = frozenset({"coordination.k8s.io/leases"})
+"""Kinds whose updates from this process may be visible before they are on the disk."""
+GENERATED_NAME_ATTEMPTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The outcome of a write: an entry (not stored, if it was a dry run) and whether it is new."""
+class WriteOutcome:
+    """The result of a write: an entry (not stored if it is a dry run) and whether it is new."""
 
     entry: Entry
     created: bool = False
@@ -83,61 +84,61 @@ class Writer:
         self._choose = choose
 
     def context(self, call: Call, subresource: str = "") -> StrategyContext:
-        """The context of this call for the rules."""
+        """The context of this call for strategies."""
         return StrategyContext(
             user=call.user,
             now=self._now(),
             gates=self._gates,
             subresource=subresource,
-            look=self.look,
+            look=self.get_object,
             dry_run=call.dry_run,
-            inside=call.inside,
+            inside=call.in_process,
             warnings=call.warnings,
         )
 
-    def look(self, storage: str, namespace: str, name: str) -> Obj | None:
-        """An object as it is now, for reading only."""
+    def get_object(self, storage: str, namespace: str, name: str) -> Obj | None:
+        """The present object, read-only."""
         entry = self._state.latest(storage, namespace, name)
         return bodies.decode_stored(entry.raw) if entry else None
 
     async def create(
-        self, call: Call, served: Served, target: Target, obj: Obj, *, own: bool = True
-    ) -> Written:
-        """Store a new object; ``own`` as in ``change``."""
+        self, call: Call, served: ServedKind, target: Target, obj: Obj, *, set_owners: bool = True
+    ) -> WriteOutcome:
+        """Store a new object; ``set_owners`` as in ``change``."""
         meta = obj.setdefault("metadata", {})
         update_checks.check_namespace(served, target, meta)
-        _take_owners_once(call, meta)
+        _drop_duplicate_owners(call, meta)
         context = self.context(call)
         base = meta.get("generateName", "")
         generated = bool(base) and not meta.get("name")
-        for attempt in range(GENERATED_NAME_TRIES):
+        for attempt in range(GENERATED_NAME_ATTEMPTS):
             if generated:
-                meta.pop("name", None)  # webhooks see it without one; so does the next attempt
+                meta.pop("name", None)  # webhooks get it without one, and so does the next attempt
             try:
-                return await self._create(call, served, target.namespace, obj, context, own)
+                return await self._create(call, served, target.namespace, obj, context, set_owners)
             except ApiError as error:
                 if not generated or error.reason != "AlreadyExists":
                     raise
-                if attempt == GENERATED_NAME_TRIES - 1:
+                if attempt == GENERATED_NAME_ATTEMPTS - 1:
                     raise
         raise AssertionError("unreachable")
 
     async def _create(
         self,
         call: Call,
-        served: Served,
+        served: ServedKind,
         namespace: str,
         obj: Obj,
         context: StrategyContext,
-        own: bool,
-    ) -> Written:
+        set_owners: bool,
+    ) -> WriteOutcome:
         bodies.fill_defaults(served, obj)
         meta = obj["metadata"]
-        if own:
+        if set_owners:
             fresh = obj
-            await settled(
-                lambda: ownership.updated(
-                    served, fresh, None, manager=bodies.manager(call), now=context.now
+            await with_conversions(
+                lambda: ownership.update_owners(
+                    served, fresh, None, manager=bodies.field_manager(call), now=context.now
                 )
             )
         attributes = Attributes(
@@ -158,13 +159,13 @@ class Writer:
             bodies.fill_defaults(served, obj)
             meta = obj["metadata"]
             if served.kind.resource.namespaced and meta.get("namespace") != namespace:
-                raise status_errors.elsewhere()
+                raise status_errors.namespace_mismatch()
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = metadata.generated_name(meta["generateName"], self._choose)
         attributes.name = meta.get("name", "")
         if "status" in served.kind.subresources and not served.rules.takes_status:
             obj.pop("status", None)
-        claimed = str(meta.get("resourceVersion") or "")
+        stated_version = str(meta.get("resourceVersion") or "")
         metadata.begin(
             obj,
             namespace=namespace if served.kind.resource.namespaced else "",
@@ -174,28 +175,32 @@ class Writer:
         )
         served.rules.prepare_create(obj, context)
         bodies.fill_defaults(served, obj)
-        found = metadata.object_faults(
-            obj,
+        errors: FieldErrors = []
+        root = Field(obj, errors)
+        metadata.validate_object_meta(
+            root["metadata"],
             namespaced=served.kind.resource.namespaced,
-            check_name=served.rules.name_faults,
+            find_name_errors=served.rules.name_errors,
             custom=served.custom,
         )
-        found += bodies.schema_faults(served, obj, None)
-        found += served.rules.validate_create(obj, context)
-        if found:
-            raise field_errors.refusal(served.kind.resource, meta.get("name", ""), found)
+        errors += bodies.validate_custom(served, obj, None)
+        served.rules.validate_create(root, context)
+        if errors:
+            raise field_errors.new_invalid(served.kind.resource, meta.get("name", ""), errors)
         served.rules.warn(obj, None, context)
         await self._admission.validate(attributes)
         name = meta["name"]
-        if context.dry_run and claimed:
-            meta["resourceVersion"] = claimed  # it is neither read nor removed
-        elif natural(claimed):
-            raise status_errors.plain_failure(status_errors.VERSION_OF_NEW)
+        if context.dry_run and stated_version:
+            meta["resourceVersion"] = stated_version  # a real server neither checks nor removes it
+        elif parse_natural(stated_version):
+            raise status_errors.server_error(status_errors.VERSION_ON_CREATE)
         if self._state.latest(served.storage, namespace, name) is not None:
             raise status_errors.already_exists(served.kind.resource, name)
         self._allocate(served, obj, None, context)
         try:
-            return Written(await self._add(served, namespace, name, obj, context.dry_run), True)
+            return WriteOutcome(
+                await self._add(served, namespace, name, obj, context.dry_run), True
+            )
         except ApiError:
             served.rules.settled(namespace, name, None)
             raise
@@ -203,65 +208,65 @@ class Writer:
     async def change(
         self,
         call: Call,
-        served: Served,
+        served: ServedKind,
         target: Target,
         change: Change | Obj,
         *,
         subresource: str = "",
-        again: bool = True,
-        own: bool = True,
+        retry: bool = True,
+        set_owners: bool = True,
         view: SubresourceView | None = None,
         admitted: bool = False,
-    ) -> Written:
+    ) -> WriteOutcome:
         """Change an existing object, or replace it.
 
-        ``again``: start over when another writer was faster. ``own``: the change did not already
-        set the field owners. ``view``: what admission gets instead of the object. ``admitted``:
-        admission already ran, for the request that led to this change.
+        ``retry``: start over if another write came first. ``set_owners``: the change did not
+        already set the field owners. ``view``: what admission gets instead of the object.
+        ``admitted``: admission already ran, for the request that led to this change.
         """
-        for attempt in range(TRIES):
+        for attempt in range(ATTEMPTS):
             try:
                 return await self._change(
-                    call, served, target, change, subresource, own, view, admitted
+                    call, served, target, change, subresource, set_owners, view, admitted
                 )
-            except OvertakenWrite:
-                if not again or attempt == TRIES - 1:
+            except ConcurrentWrite:
+                if not retry or attempt == ATTEMPTS - 1:
                     raise
         raise AssertionError("unreachable")
 
     async def _change(
         self,
         call: Call,
-        served: Served,
+        served: ServedKind,
         target: Target,
         change: Change | Obj,
         subresource: str,
-        own: bool,
+        set_owners: bool,
         view: SubresourceView | None,
         admitted: bool,
-    ) -> Written:
+    ) -> WriteOutcome:
         namespace, name = target.namespace, target.name
         entry = self._state.latest(served.storage, namespace, name)
         if entry is None:
             raise status_errors.not_found(served.kind.resource, name)
         context = self.context(call, subresource)
-        old = await settled(lambda: bodies.read_stored(served, entry))
+        old = await with_conversions(lambda: bodies.read_stored(served, entry))
         if isinstance(change, dict):
             obj = change
         else:
-            obj = await settled(lambda: change(bodies.read_stored(served, entry)))
+            obj = await with_conversions(lambda: change(bodies.read_stored(served, entry)))
         meta = obj["metadata"]
         update_checks.check_identity(served, target, meta)
         update_checks.check_version(served, name, meta, old["metadata"], call.method == "PUT")
-        _take_owners_once(call, meta)
+        _drop_duplicate_owners(call, meta)
         bodies.fill_defaults(served, obj, old)
-        if own:
-            await settled(
-                lambda: ownership.updated(
+        if set_owners:
+            await with_conversions(
+                lambda: ownership.update_owners(
                     served,
                     obj,
                     old,
-                    manager=bodies.manager(call),
+                    manager=bodies.field_manager(call),
                     now=context.now,
                     subresource=subresource,
                 )
@@ -286,73 +291,79 @@ class Writer:
             bodies.fill_defaults(served, obj)
             update_checks.check_namespace(served, target, obj["metadata"])
             update_checks.check_version(served, name, obj["metadata"], old["metadata"], False)
-        update_checks.prepare(served, obj, old, context)
-        found = update_checks.update_faults(served, obj, old, context)
-        if found:
-            raise field_errors.refusal(served.kind.resource, name, found)
+        update_checks.prepare_update(served, obj, old, context)
+        errors = update_checks.validate_update(served, obj, old, context)
+        if errors:
+            raise field_errors.new_invalid(served.kind.resource, name, errors)
         if not subresource:
             served.rules.warn(obj, old, context)
         if not admitted:
             await self._admission.validate(attributes)
         if self._state.latest(served.storage, namespace, name) is not entry:
-            raise OvertakenWrite(status_errors.conflict(served.kind.resource, name).status)
-        obj = with_times_kept(old, obj)
-        if await self._unchanged(served, entry, obj, old):
-            return Written(entry)
-        kind: WatchEventType = "DELETED" if update_checks.released(served, obj) else "MODIFIED"
+            raise ConcurrentWrite(status_errors.conflict(served.kind.resource, name).status)
+        obj = keep_unchanged_times(old, obj)
+        if await self._is_unchanged(served, entry, obj, old):
+            return WriteOutcome(entry)
+        event_type: WatchEventType = (
+            "DELETED" if update_checks.is_released(served, obj) else "MODIFIED"
+        )
         self._allocate(served, obj, old, context)
         try:
             written = await self.commit(
                 served,
                 entry,
-                kind,
+                event_type,
                 obj,
                 dry_run=context.dry_run,
-                durable=not (context.inside and served.storage in UNHURRIED),
+                durable=not (context.inside and served.storage in RELAXED_DURABILITY),
             )
         except ApiError:
             served.rules.settled(namespace, name, old)
             raise
-        if kind == "DELETED" and not context.dry_run:
-            # The client that removed the last finalizer gets the object's last state and version.
+        if event_type == "DELETED" and not context.dry_run:
+            # The client that removed the last finalizer gets the object's last content and version.
             obj["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
             if served.versions is None:
                 obj = await bodies.to_storage(served, obj)
-            return Written(Entry.of(bodies.encode(obj), entry.rv))
-        return Written(written)
+            return WriteOutcome(Entry.decode(bodies.encode(obj), entry.rv))
+        return WriteOutcome(written)
 
-    async def _unchanged(self, served: Served, entry: Entry, obj: Obj, old: Obj) -> bool:
-        """Whether a write would store what is stored: in the version of today, not an older one.
+    async def _is_unchanged(self, served: ServedKind, entry: Entry, obj: Obj, old: Obj) -> bool:
+        """Whether a write would store what is stored already, in the present storage version.
 
-        Only where a webhook converts may equal objects of one version differ in the stored one.
+        Only if a webhook converts may equal objects of one version differ in the stored one.
         """
         versions = served.versions
         if versions is None:
             return obj == old
-        if versions.asks and not served.stored:
+        if versions.uses_webhook and not served.is_storage_version:
             stored = await bodies.to_storage(served, obj)
             return stored == bodies.decode_stored(entry.raw)
         return obj == old and versions.is_current(entry)
 
-    async def admit(self, call: Call, served: Served, target: Target, body: Obj) -> Obj:
-        """Run admission on what is posted to a subresource; it may change it."""
+    async def admit(self, call: Call, served: ServedKind, target: Target, body: Obj) -> Obj:
+        """Run admission on the body of a subresource; it may change it."""
         meta = dict(body.get("metadata") or {})
         meta.setdefault("namespace", target.namespace)
-        below = served.kind.subresources[target.subresource]
-        version = f"{below.group}/{below.version}" if below.group else below.version
+        subresource = served.kind.subresources[target.subresource]
+        version = (
+            f"{subresource.group}/{subresource.version}"
+            if subresource.group
+            else subresource.version
+        )
         attributes = Attributes(
             operation="CREATE",
             served=served,
             namespace=target.namespace,
             name=target.name,
             subresource=target.subresource,
-            obj={"kind": below.kind, "apiVersion": version} | body | {"metadata": meta},
+            obj={"kind": subresource.kind, "apiVersion": version} | body | {"metadata": meta},
             old=None,
             user=call.user,
             dry_run=call.dry_run,
             options=call.query,
             warnings=call.warnings,
-            view=BODY,
+            view=BODY_VIEW,
         )
         await self._admission.mutate(attributes)
         await self._admission.validate(attributes)
@@ -360,49 +371,52 @@ class Writer:
         return attributes.obj
 
     def _allocate(
-        self, served: Served, obj: Obj, old: Obj | None, context: StrategyContext
+        self, served: ServedKind, obj: Obj, old: Obj | None, context: StrategyContext
     ) -> None:
-        found = served.rules.allocate(obj, old, context)
-        if found:
-            raise field_errors.refusal(served.kind.resource, obj["metadata"]["name"], found)
+        errors: FieldErrors = []
+        served.rules.allocate(Field(obj, errors), old, context)
+        if errors:
+            raise field_errors.new_invalid(served.kind.resource, obj["metadata"]["name"], errors)
 
     async def commit(
         self,
-        served: Served,
+        served: ServedKind,
         entry: Entry,
-        kind: WatchEventType,
+        event_type: WatchEventType,
         obj: Obj,
         *,
         dry_run: bool = False,
         durable: bool = True,
     ) -> Entry:
-        """Store what became of ``entry``."""
-        if kind == "DELETED" and served.versions is not None and served.versions.asks:
-            stored = bodies.decode_stored(entry.raw)  # a deletion calls no conversion webhook
+        """Store the new content of ``entry``, or its deletion."""
+        if event_type == "DELETED" and served.versions is not None and served.versions.uses_webhook:
+            stored = bodies.decode_stored(
+                entry.raw
+            )  # a deletion does not call the conversion webhook
         else:
             stored = await bodies.to_storage(served, obj)
         if dry_run:
-            return Entry.of(bodies.encode(stored), entry.rv)
-        return await self._write(
-            served, entry.namespace, entry.name, kind, stored, entry, durable=durable
+            return Entry.decode(bodies.encode(stored), entry.rv)
+        return await self._write_stored(
+            served, entry.namespace, entry.name, event_type, stored, entry, durable=durable
         )
 
     async def _add(
-        self, served: Served, namespace: str, name: str, obj: Obj, dry_run: bool
+        self, served: ServedKind, namespace: str, name: str, obj: Obj, dry_run: bool
     ) -> Entry:
         stored = await bodies.to_storage(served, obj)
         if dry_run:
-            return Entry.of(bodies.encode(stored), 0)
-        return await self._write(served, namespace, name, "ADDED", stored, None)
+            return Entry.decode(bodies.encode(stored), 0)
+        return await self._write_stored(served, namespace, name, "ADDED", stored, None)
 
-    async def _write(
+    async def _write_stored(
         self,
-        served: Served,
+        served: ServedKind,
         namespace: str,
         name: str,
-        kind: WatchEventType,
+        event_type: WatchEventType,
         stored: Obj,
-        expect: Entry | None,
+        expected: Entry | None,
         *,
         durable: bool = True,
     ) -> Entry:
@@ -415,15 +429,15 @@ class Writer:
                 served.storage,
                 namespace,
                 name,
-                kind,
+                event_type,
                 build,
-                expect=expect,
+                expected=expected,
                 durable=durable,
             )
-        except Overtaken:
-            if expect is None:
+        except WriteConflict:
+            if expected is None:
                 raise status_errors.already_exists(served.kind.resource, name) from None
-            raise OvertakenWrite(
+            raise ConcurrentWrite(
                 status_errors.conflict(served.kind.resource, name).status
             ) from None
         except Overloaded as error:
@@ -432,17 +446,17 @@ class Writer:
             raise status_errors.unavailable(str(error)) from None
 
 
-class OvertakenWrite(Conflict):
-    """Another writer changed the object while this one waited for a webhook."""
+class ConcurrentWrite(Conflict):
+    """Another write came between, while this one waited for a webhook."""
 
 
-def _take_owners_once(call: Call, meta: Obj) -> None:
-    """Take out owner references that are there twice, with a warning."""
-    twice = metadata.owners_once(meta)
-    if twice:
-        when = " after mutating admission happens" if call.method == "PATCH" else ""
+def _drop_duplicate_owners(call: Call, meta: Obj) -> None:
+    """Drop duplicate owner references, with a warning."""
+    duplicates = metadata.owners_once(meta)
+    if duplicates:
+        suffix = " after mutating admission happens" if call.method == "PATCH" else ""
         call.warnings.append(
-            f".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner"
+            f".metadata.ownerReferences contains duplicate entries{suffix}; API server dedups owner"
             " references in 1.20+, and may reject such requests as early as 1.24; please fix your"
-            f" requests; duplicate UID(s) observed: {', '.join(twice)}"
+            f" requests; duplicate UID(s) observed: {', '.join(duplicates)}"
         )

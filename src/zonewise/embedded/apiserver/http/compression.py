@@ -1,9 +1,9 @@
-"""How a finished answer is sent: indented or on one line, compressed or not.
+"""Formats answers: indented or on one line, compressed or not.
 
-A real server ends JSON with a newline, and indents it (without one) where ``pretty`` asks for it or
-where the user agent is curl, wget or a browser. Large answers to reads are compressed with gzip at
-its fastest level for clients that accept it. A thread does that, as zlib releases the GIL, and once
-for all clients that get the same bytes at about the same time.
+A real server ends JSON with a newline, and indents it (without one) if ``pretty`` requests it or if
+the user agent is curl, wget or a browser. Large answers to reads are compressed with gzip at its
+fastest level for clients that accept it. A thread does that, as zlib releases the GIL, and once for
+all clients that get the same bytes at about the same time.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from zonewise.api.errors import ApiError
 from zonewise.embedded.apiserver.request.call import Answer, parse_query
 
 TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-PEOPLE = ("curl", "Wget", "Mozilla/5.0")
+INTERACTIVE_AGENTS = ("curl", "Wget", "Mozilla/5.0")
 LEVEL = 1
-GZIP = 31  # zlib's number for a gzip header around it
+GZIP = 31  # zlib's wbits for a gzip header
 RECENT_SECONDS = 1.0
 
 
-def dress(answer: Answer, query: str, agent: str) -> None:
+def format_body(answer: Answer, query: str, agent: str) -> None:
     """Format an answer's body for its client."""
     body = answer.body
     if answer.verbatim or not body or not answer.content_type.startswith("application/json"):
         return
-    if indented(query, agent):
+    if wants_indentation(query, agent):
         answer.body = msgspec.json.format(body, indent=2)
     elif not body.endswith(b"\n"):
         answer.body = body + b"\n"
 
 
-def indented(query: str, agent: str) -> bool:
-    """Whether a person is going to read it."""
+def wants_indentation(query: str, agent: str) -> bool:
+    """Whether a person is going to read the answer."""
     if "pretty" in query:
         try:
-            asked = parse_query(query).get("pretty")
-        except ApiError:  # refused already; this is about how to word it
-            asked = None
-        if asked:
-            return asked in TRUE
-    return agent.startswith(PEOPLE)
+            pretty = parse_query(query).get("pretty")
+        except ApiError:  # refused already; this only formats the refusal
+            pretty = None
+        if pretty:
+            return pretty in TRUE
+    return agent.startswith(INTERACTIVE_AGENTS)
 
 
-class Packer:
+class Compressor:
     """Compresses answers."""
 
     def __init__(self) -> None:
         self._recent: tuple[bytes, asyncio.Future[bytes]] | None = None
 
-    async def pack(self, answer: Answer, accepted: str) -> None:
-        """Compress an answer if its client takes that."""
+    async def compress(self, answer: Answer, accepted: str) -> None:
+        """Compress an answer if its client accepts that."""
         if not any(token.strip() == "gzip" for token in accepted.split(",")):
             return
         recent = self._recent
@@ -61,11 +61,11 @@ class Packer:
             loop = asyncio.get_running_loop()
             future = loop.run_in_executor(None, zlib.compress, answer.body, LEVEL, GZIP)
             recent = self._recent = (answer.body, future)
-            loop.call_later(RECENT_SECONDS, self._forget, recent)
+            loop.call_later(RECENT_SECONDS, self._drop_recent, recent)
         answer.body = await asyncio.shield(recent[1])
-        more = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-        answer.headers = {**answer.headers, **more}
+        compression_headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+        answer.headers = {**answer.headers, **compression_headers}
 
-    def _forget(self, recent: tuple[bytes, asyncio.Future[bytes]]) -> None:
+    def _drop_recent(self, recent: tuple[bytes, asyncio.Future[bytes]]) -> None:
         if self._recent is recent:
             self._recent = None

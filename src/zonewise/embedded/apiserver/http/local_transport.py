@@ -1,8 +1,8 @@
-"""The way into an embedded API server from inside its process.
+"""The transport to an embedded API server in the same process.
 
 Controllers that run beside the server use the same client as everywhere; only the transport is
-shorter. Permission, admission and validation are the same as for a request over the network. What
-is saved is the socket, TLS and a second encoding: the answer's bytes are the stored bytes.
+different. Permission, admission and validation are the same as for a request over the network,
+without socket, TLS and a second encoding: the answer's bytes are the stored bytes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Handle = Callable[[Call], Awaitable[Answer]]
 
 
 class LocalTransport:
-    """A ``Transport`` whose calls are made by one user."""
+    """A ``Transport`` for the calls of one user."""
 
     def __init__(self, handle: Handle, user: User) -> None:
         self._handle = handle
         self._user = user
 
     async def send(self, request: Request) -> Response:
-        """Have the server answer."""
+        """Send a request to the server."""
         headers = {name.lower(): value for name, value in request.headers.items()}
-        impersonated = headers.get("impersonate-user")
+        impersonated_user = headers.get("impersonate-user")
         call = Call(
             method=request.method,
             path=request.path,
@@ -35,13 +35,13 @@ class LocalTransport:
             query=request.query,
             headers=headers,
             body=request.body or b"",
-            impersonate=ImpersonatedUser(user=impersonated) if impersonated else None,
-            inside=True,
+            impersonate=ImpersonatedUser(user=impersonated_user) if impersonated_user else None,
+            in_process=True,
         )
         return _LocalResponse(await self._handle(call))
 
     async def close(self) -> None:
-        """There is no connection to end."""
+        """Nothing to close."""
 
 
 class _LocalResponse:

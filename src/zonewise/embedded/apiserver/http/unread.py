@@ -1,9 +1,9 @@
-"""What was written for watchers and what they have not read yet, bounded over all of them.
+"""Bytes that were written to watchers and not read yet, limited for all of them together.
 
 A watcher that stops reading stops its own stream, but still costs memory: what TLS has encrypted
-for it waits for its socket. Each may hold a little; many together may not hold more than ``limit``.
-Above that the slowest are ended, those whose bytes have waited without a break for the longest
-time, as is a watcher that falls too far behind: it reconnects and resumes.
+for it waits for its socket. Each may have a little; many together may not have more than ``limit``.
+Above that the slowest are ended, those whose bytes have waited for the longest time, like a watcher
+that falls too far behind: it reconnects and resumes.
 
 Sizes are updated when something is written, so the total is never too low and may be too high: it
 is recounted before any watcher is ended. Ending goes some way below the limit, so that one count
@@ -18,55 +18,55 @@ from zonewise.runtime.serving.listener import Encryption
 _log = logger("watches")
 
 
-class Unread:
+class UnreadBytes:
     """The connections of watchers that have something to read, the longest waiting first."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held: dict[Encryption, int] = {}
+        self._unread: dict[Encryption, int] = {}
         self._total = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._unread)
 
     @property
     def total(self) -> int:
-        """Bytes that wait, as far as it was looked at."""
+        """Unread bytes, as of the last updates."""
         return self._total
 
-    def look(self, link: Encryption) -> None:
-        """Something was written to a watcher."""
+    def update(self, link: Encryption) -> None:
+        """Note that something was written to a watcher."""
         size = link.unsent
-        before = self._held.get(link, 0)
-        if size == before:
+        previous = self._unread.get(link, 0)
+        if size == previous:
             return
-        self._total += size - before
+        self._total += size - previous
         if size:
-            self._held[link] = size
+            self._unread[link] = size
         else:
-            del self._held[link]
+            del self._unread[link]
         if self._total > self._limit:
-            self._relieve()
+            self._end_slowest()
 
-    def waits(self, link: Encryption) -> bool:
-        """Whether a watcher has not taken all that was written to it before."""
-        if link in self._held:
-            self.look(link)
-        return link in self._held
+    def is_waiting(self, link: Encryption) -> bool:
+        """Whether a watcher has not read all that was written to it."""
+        if link in self._unread:
+            self.update(link)
+        return link in self._unread
 
-    def leave(self, link: Encryption) -> None:
-        """A watch has ended."""
-        self._total -= self._held.pop(link, 0)
+    def remove(self, link: Encryption) -> None:
+        """Remove a watch that has ended."""
+        self._total -= self._unread.pop(link, 0)
 
-    def _relieve(self) -> None:
-        self._held = {link: size for link in self._held if (size := link.unsent)}
-        self._total = sum(self._held.values())
+    def _end_slowest(self) -> None:
+        self._unread = {link: size for link in self._unread if (size := link.unsent)}
+        self._total = sum(self._unread.values())
         if self._total <= self._limit:
             return
         ended = 0
         while self._total > self._limit * 3 // 4:
-            link = next(iter(self._held))
-            self.leave(link)
+            link = next(iter(self._unread))
+            self.remove(link)
             link.end()
             ended += 1
         _log.info(

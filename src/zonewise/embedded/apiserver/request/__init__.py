@@ -1,1 +1,1 @@
-"""A request, what its path names, its formats, and the errors it is answered with."""
+"""A request to the API: its path, its formats, and the errors it may be answered with."""

@@ -1,7 +1,7 @@
 """One request to the API and its answer, free of any HTTP library.
 
-The HTTP server and the in-process transport both make a ``Call`` and get an ``Answer``; everything
-between is independent of sockets. The user is authenticated before a ``Call`` is made.
+The HTTP server and the in-process transport both create a ``Call`` and get an ``Answer``;
+everything between is independent of sockets. The user is authenticated before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class User:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def info(self) -> dict[str, Any]:
-        """The user as a UserInfo; what is empty is left out."""
+        """The user as a UserInfo without empty fields."""
         info: dict[str, Any] = {"username": self.name}
         if self.uid:
             info["uid"] = self.uid
@@ -64,19 +64,19 @@ class Call:
     body: bytes = b""
     impersonate: ImpersonatedUser | None = None
     may_create: Callable[[], None] = lambda: None
-    """Raises where the caller may change the object but not create it; used if it is missing."""
-    inside: bool = False  # made by a part of this process, which repeats what a crash loses
+    """Raises if the caller may change the object but not create it; used if it is missing."""
+    in_process: bool = False  # from a component in this process, which repeats what a crash loses
     warnings: list[str] = field(default_factory=list)
 
     def flag(self, name: str) -> bool:
-        """A boolean parameter; whatever is not plainly false is true, as on a real server."""
+        """A boolean parameter; whatever is not a form of false is true, as on a real server."""
         value = self.query.get(name)
         if value is None:
             return False
         return value not in {"0", "f", "F", "false", "FALSE", "False"}
 
     def number(self, name: str, *, signed: bool = False) -> int | None:
-        """A whole number, below zero only if ``signed``; None where the parameter is absent."""
+        """An integer parameter, negative only if ``signed``; None if it is absent."""
         value = self.query.get(name, "")
         if not value:
             return None
@@ -87,33 +87,33 @@ class Call:
 
     @property
     def options(self) -> str:
-        """The kind of options this request carries in its parameters."""
-        names = {"POST": "Create", "PUT": "Update", "PATCH": "Patch", "DELETE": "Delete"}
-        return names.get(self.method, "List") + "Options"
+        """The kind of the options in this request's parameters."""
+        prefixes = {"POST": "Create", "PUT": "Update", "PATCH": "Patch", "DELETE": "Delete"}
+        return prefixes.get(self.method, "List") + "Options"
 
     def check_options(self) -> None:
-        """Refuse parameters of a write that make no sense, before anything is looked up."""
+        """Refuse invalid parameters of a write, before anything is read."""
         name = self.query.get("fieldManager", "")
-        found = []
+        errors = []
         if len(name.encode()) > MANAGER_LIMIT:
-            found.append(field_errors.too_long("fieldManager", MANAGER_LIMIT))
+            errors.append(field_errors.too_long("fieldManager", MANAGER_LIMIT))
         elif not name.isprintable():
-            found.append(
+            errors.append(
                 field_errors.invalid(
                     "fieldManager", name, "should only contain printable characters"
                 )
             )
-        if found:
-            raise status_errors.invalid_options(self.options, found)
+        if errors:
+            raise status_errors.invalid_options(self.options, errors)
         _ = self.dry_run
 
     @property
     def dry_run(self) -> bool:
-        """Whether nothing may be kept of this write."""
+        """Whether this write must not be stored."""
         value = self.query.get("dryRun")
         if value not in {None, "All"}:
-            fault = field_errors.unsupported("dryRun", [value], ("All",))
-            raise status_errors.invalid_options(self.options, [fault])
+            error = field_errors.unsupported("dryRun", [value], ("All",))
+            raise status_errors.invalid_options(self.options, [error])
         return value == "All"
 
 
@@ -127,12 +127,12 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     verbatim: bool = False
-    """Whether the body is sent as it is, for what a real server does not negotiate."""
+    """Whether the body is sent unchanged, where a real server does not negotiate."""
     stream: AsyncGenerator[bytes, None] | None = None
     on_end: Callable[[Callable[[], None]], None] | None = None
-    """Takes a function to call when the server ends the stream while a write of it is stuck."""
+    """Takes a function to call when the server ends the stream while a write is stuck."""
     push_to: Callable[[Callable[[bytes], bool]], None] | None = None
-    """Takes a function that writes parts of the stream at once, or declines (False)."""
+    """Takes a function that writes parts of the stream at once, or declines with False."""
 
 
 def parse_query(text: str) -> dict[str, str]:
@@ -144,13 +144,13 @@ def parse_query(text: str) -> dict[str, str]:
 
 
 def encode_status(status: Status) -> bytes:
-    """A Status as an object of its own."""
-    named = {"kind": "Status", "apiVersion": "v1", "metadata": status.metadata or {}}
-    return msgspec.json.encode(named | msgspec.to_builtins(status))
+    """A Status as an encoded object."""
+    type_meta = {"kind": "Status", "apiVersion": "v1", "metadata": status.metadata or {}}
+    return msgspec.json.encode(type_meta | msgspec.to_builtins(status))
 
 
 def answer_error(error: ApiError) -> Answer:
-    """A refusal as an answer."""
+    """An error as an answer."""
     headers = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(round(error.retry_after))

@@ -1,8 +1,8 @@
-"""Which format a client sends and which it accepts.
+"""Content negotiation: the formats that a client sends and accepts.
 
-JSON, YAML and protobuf are read, JSON is written: as the object, as a ``Table`` (what kubectl
-prints) or as metadata alone. A client that accepts only protobuf, or sends protobuf of a kind that
-has none here, gets a sentence with the flag that helps.
+JSON, YAML and protobuf are read, JSON and YAML are written: as the object, as a ``Table`` (what
+kubectl prints) or as metadata alone. A client that accepts only protobuf, or sends protobuf of a
+kind that has none here, gets a message with the flag that helps.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PATCH_TYPES = (
     "application/strategic-merge-patch+json",
 )
 
-AnswerForm = Literal["object", "Table", "PartialObjectMetadata", "PartialObjectMetadataList"]
+AnswerFormName = Literal["object", "Table", "PartialObjectMetadata", "PartialObjectMetadataList"]
 
 
 @dataclass(frozen=True, slots=True)
-class WantedFormat:
-    """The form an answer takes; ``yaml`` is for people with curl."""
+class AnswerFormat:
+    """The format of an answer."""
 
-    form: AnswerForm = "object"
+    form: AnswerFormName = "object"
     version: str = ""
     yaml: bool = False
 
@@ -48,17 +48,19 @@ class Clause:
     weight: float
 
     def get(self, name: str) -> str:
-        """A parameter's value, empty where it is absent."""
+        """A parameter's value, empty if it is absent."""
         return next((value for key, value in self.parameters if key == name), "")
 
 
 @lru_cache(maxsize=1024)
-def clauses(accept: str) -> tuple[Clause, ...]:
+def parse_accept(accept: str) -> tuple[Clause, ...]:
     """An Accept header's alternatives, best first; equally good ones in the client's order."""
-    found = []
+    alternatives = []
     for part in accept.split(",")[:64]:
-        media, *rest = (piece.strip() for piece in part.split(";"))
-        pairs = [(k.strip(), v.strip()) for k, _, v in (piece.partition("=") for piece in rest)]
+        media, *parameters = (piece.strip() for piece in part.split(";"))
+        pairs = [
+            (k.strip(), v.strip()) for k, _, v in (piece.partition("=") for piece in parameters)
+        ]
         weight = 1.0
         for key, value in pairs:
             if key == "q":
@@ -67,29 +69,29 @@ def clauses(accept: str) -> tuple[Clause, ...]:
                 except ValueError:
                     weight = 0.0
         if media:
-            found.append(Clause(media, tuple((k, v) for k, v in pairs if k != "q"), weight))
-    return tuple(sorted(found, key=lambda clause: -clause.weight))
+            alternatives.append(Clause(media, tuple((k, v) for k, v in pairs if k != "q"), weight))
+    return tuple(sorted(alternatives, key=lambda clause: -clause.weight))
 
 
 @lru_cache(maxsize=1024)
-def wanted(accept: str) -> WantedFormat:
-    """The first alternative this server can write; raises 406 where there is none."""
+def negotiate(accept: str) -> AnswerFormat:
+    """The first alternative that this server can write; raises 406 if there is none."""
     if not accept:
-        return WantedFormat()
-    for clause in clauses(accept):
+        return AnswerFormat()
+    for clause in parse_accept(accept):
         form = clause.get("as")
         if clause.media in {"application/json", "*/*", "application/*"}:
             if not form:
-                return WantedFormat()
+                return AnswerFormat()
             if clause.get("g") == "meta.k8s.io" and clause.get("v") in {"v1", "v1beta1"}:
                 if form == "Table":
-                    return WantedFormat("Table", clause.get("v"))
+                    return AnswerFormat("Table", clause.get("v"))
                 if form == "PartialObjectMetadata":
-                    return WantedFormat("PartialObjectMetadata", clause.get("v"))
+                    return AnswerFormat("PartialObjectMetadata", clause.get("v"))
                 if form == "PartialObjectMetadataList":
-                    return WantedFormat("PartialObjectMetadataList", clause.get("v"))
+                    return AnswerFormat("PartialObjectMetadataList", clause.get("v"))
         if clause.media in {"application/yaml", "text/yaml"} and not form:
-            return WantedFormat(yaml=True)
+            return AnswerFormat(yaml=True)
     raise status_errors.not_acceptable(ANSWER_TYPES, PROTOBUF_HINT if PROTOBUF in accept else "")
 
 

@@ -1,6 +1,4 @@
-"""What a path names: a collection, an object, one of its subresources, or something that is no
-resource.
-"""
+"""Request paths: of a collection, an object, a subresource, or of something else."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from zonewise.embedded.apiserver.request import status_errors
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A resource path taken apart. ``namespace`` and ``name`` are empty where the path has none."""
+    """A parsed resource path. ``namespace`` and ``name`` are empty if the path has none."""
 
     group: str
     version: str
@@ -20,50 +18,53 @@ class Target:
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-    rest: str = ""  # what follows pods/x/proxy/
+    subpath: str = ""  # what follows pods/x/proxy/
     watch: bool = False  # the older path of a watch: /api/v1/watch/pods
 
 
-def parse(path: str) -> Target | None:
-    """The resource a path names, or None where it names none (``/apis``, ``/healthz``,
-    ``/api/v1``).
+def parse_path(path: str) -> Target | None:
+    """The target of a path, or None if it is not of a resource (``/apis``, ``/healthz``).
 
     Segments are decoded after splitting, so an encoded slash never becomes a separator, and ``.``
-    and ``..`` never climb.
+    and ``..`` are refused.
     """
     parts = path.split("/")
     if len(parts) < 4 or parts[0] != "":
         return None
     if parts[1] == "api":
-        group, version, rest = "", parts[2], parts[3:]
+        group, version, segments = "", parts[2], parts[3:]
     elif parts[1] == "apis" and len(parts) >= 5:
-        group, version, rest = parts[2], parts[3], parts[4:]
+        group, version, segments = parts[2], parts[3], parts[4:]
     else:
         return None
-    if rest and rest[-1] == "":
-        rest = rest[:-1]
+    if segments and segments[-1] == "":
+        segments = segments[:-1]
     if "%" in path:
         try:
-            rest = [unquote(part, errors="strict") for part in rest]
+            segments = [unquote(part, errors="strict") for part in segments]
         except UnicodeDecodeError:
             raise status_errors.no_such_resource() from None
-    if not rest:
+    if not segments:
         return None
-    if any(part in {"", ".", ".."} or "\x00" in part for part in rest[:4]):
+    if any(part in {"", ".", ".."} or "\x00" in part for part in segments[:4]):
         raise status_errors.no_such_resource()
-    if rest[0] == "watch":
-        if len(rest) == 1:
+    if segments[0] == "watch":
+        if len(segments) == 1:
             raise status_errors.no_such_resource()
-        return replace(_placed(group, version, rest[1:]), watch=True)
-    return _placed(group, version, rest)
+        return replace(_parse_namespaced(group, version, segments[1:]), watch=True)
+    return _parse_namespaced(group, version, segments)
 
 
-def _placed(group: str, version: str, rest: list[str]) -> Target:
-    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
-        return _below(group, version, rest[1], rest[2:])
-    return _below(group, version, "", rest)
+def _parse_namespaced(group: str, version: str, segments: list[str]) -> Target:
+    if (
+        segments[0] == "namespaces"
+        and len(segments) > 2
+        and segments[2] not in {"status", "finalize"}
+    ):
+        return _build_target(group, version, segments[1], segments[2:])
+    return _build_target(group, version, "", segments)
 
 
-def _below(group: str, version: str, namespace: str, rest: list[str]) -> Target:
-    plural, name, subresource = [*rest[:3], "", ""][:3]
-    return Target(group, version, plural, namespace, name, subresource, "/".join(rest[3:]))
+def _build_target(group: str, version: str, namespace: str, segments: list[str]) -> Target:
+    plural, name, subresource = [*segments[:3], "", ""][:3]
+    return Target(group, version, plural, namespace, name, subresource, "/".join(segments[3:]))

@@ -1,4 +1,4 @@
-"""The answers "no" of an API server, worded so that clients which look for a phrase find it."""
+"""The errors of an API server, worded as a real one does: clients look for phrases."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def _status(
     name: str = "",
     causes: Sequence[StatusCause] = (),
     retry_after: int = 0,
+    details: StatusDetails | None = None,
 ) -> Status:
-    details = None
-    if resource or name or causes or retry_after:
+    if details is None and (resource or name or causes or retry_after):
         details = StatusDetails(
             name=name,
             group=resource.group if resource else "",
@@ -50,7 +50,7 @@ def _status(
 
 
 def bad_request(message: str) -> BadRequest:
-    """The request makes no sense."""
+    """The request is malformed."""
     return BadRequest(_status(400, "BadRequest", message))
 
 
@@ -63,86 +63,46 @@ def forbidden(
     resource: Resource, name: str, message: str, *, causes: Sequence[StatusCause] = ()
 ) -> Forbidden:
     """Authorization or admission refused it."""
-    what = f'{resource.qualified} "{name}"' if name else resource.qualified
-    return Forbidden(
-        _status(
-            403,
-            "Forbidden",
-            f"{what} is forbidden: {message}",
-            resource=resource,
-            name=name,
-            causes=causes,
-        )
-    )
+    subject = f'{resource.qualified} "{name}"' if name else resource.qualified
+    text = f"{subject} is forbidden: {message}"
+    return Forbidden(_status(403, "Forbidden", text, resource=resource, name=name, causes=causes))
 
 
 def forbidden_path(user: str, verb: str, path: str) -> Forbidden:
     """Authorization refused something that is not a resource."""
     text = f'forbidden: User "{user}" cannot {verb} path "{path}"'
-    return Forbidden(
-        Status(
-            status="Failure", message=text, reason="Forbidden", details=StatusDetails(), code=403
-        )
-    )
+    return Forbidden(_status(403, "Forbidden", text, details=StatusDetails()))
 
 
 def not_found(resource: Resource, name: str) -> NotFound:
     """No such object."""
-    return NotFound(
-        _status(
-            404,
-            "NotFound",
-            f'{resource.qualified} "{name}" not found',
-            resource=resource,
-            name=name,
-        )
-    )
+    message = f'{resource.qualified} "{name}" not found'
+    return NotFound(_status(404, "NotFound", message, resource=resource, name=name))
 
 
 def no_such_resource() -> NotFound:
     """No such kind or subresource."""
-    return NotFound(
-        Status(
-            status="Failure",
-            message="the server could not find the requested resource",
-            reason="NotFound",
-            details=StatusDetails(),
-            code=404,
-        )
-    )
+    message = "the server could not find the requested resource"
+    return NotFound(_status(404, "NotFound", message, details=StatusDetails()))
 
 
 def method_not_allowed() -> MethodNotAllowed:
-    """The kind is there and has no such verb."""
-    return MethodNotAllowed(
-        Status(
-            status="Failure",
-            message="the server does not allow this method on the requested resource",
-            reason="MethodNotAllowed",
-            details=StatusDetails(),
-            code=405,
-        )
-    )
+    """The kind is served and has no such verb."""
+    message = "the server does not allow this method on the requested resource"
+    return MethodNotAllowed(_status(405, "MethodNotAllowed", message, details=StatusDetails()))
 
 
 def already_exists(resource: Resource, name: str) -> AlreadyExists:
     """The name is taken."""
-    return AlreadyExists(
-        _status(
-            409,
-            "AlreadyExists",
-            f'{resource.qualified} "{name}" already exists',
-            resource=resource,
-            name=name,
-        )
-    )
+    message = f'{resource.qualified} "{name}" already exists'
+    return AlreadyExists(_status(409, "AlreadyExists", message, resource=resource, name=name))
 
 
-VERSION_OF_NEW = "resourceVersion should not be set on objects to be created"
+VERSION_ON_CREATE = "resourceVersion should not be set on objects to be created"
 
 
-def elsewhere() -> BadRequest:
-    """The object is of another namespace than the path."""
+def namespace_mismatch() -> BadRequest:
+    """The object is in another namespace than the path."""
     return bad_request(
         "the namespace of the provided object does not match the namespace sent on the request"
     )
@@ -153,50 +113,41 @@ MODIFIED = (
 )
 
 
-def conflict(resource: Resource, name: str, why: str = MODIFIED) -> Conflict:
-    """The object is not what the writer thinks it is."""
-    return Conflict(
-        _status(
-            409,
-            "Conflict",
-            f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}',
-            resource=resource,
-            name=name,
-        )
-    )
+def conflict(resource: Resource, name: str, reason: str = MODIFIED) -> Conflict:
+    """The object is not in the state that the write expects."""
+    message = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {reason}'
+    return Conflict(_status(409, "Conflict", message, resource=resource, name=name))
 
 
-def unversioned(resource: Resource, name: str) -> Invalid:
-    """An update that does not say what it updates, of a kind that insists."""
+def missing_version(resource: Resource, name: str) -> Invalid:
+    """An update without resourceVersion, of a kind that requires it."""
     cause = field_errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")
     message = f'{resource.qualified} "{name}" is invalid: {cause.field}: {cause.message}'
     return Invalid(_status(422, "Invalid", message, resource=resource, name=name, causes=[cause]))
 
 
-def not_meant(resource: Resource, name: str, what: str, wanted: str, have: str) -> Conflict:
-    """A deletion whose preconditions do not hold; here a real server names the kind itself."""
-    became = "deleted and then recreated" if what == "UID" else "modified"
+def precondition_failed(
+    resource: Resource, name: str, field: str, expected: str, actual: str
+) -> Conflict:
+    """A deletion whose preconditions fail; a real server names the kind here, not the resource."""
+    change = "deleted and then recreated" if field == "UID" else "modified"
     qualified = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
-    return Conflict(
-        Status(
-            status="Failure",
-            code=409,
-            reason="Conflict",
-            message=f'Operation cannot be fulfilled on {qualified} "{name}": the {what} in the'
-            f" precondition ({wanted}) does not match the {what} in record ({have}). The object"
-            f" might have been {became}",
-            details=StatusDetails(name=name, group=resource.group, kind=resource.kind),
-        )
+    message = (
+        f'Operation cannot be fulfilled on {qualified} "{name}": the {field} in the precondition'
+        f" ({expected}) does not match the {field} in record ({actual}). The object might have been"
+        f" {change}"
     )
+    details = StatusDetails(name=name, group=resource.group, kind=resource.kind)
+    return Conflict(_status(409, "Conflict", message, details=details))
 
 
 def expired(message: str) -> Gone:
-    """The requested version is no longer kept."""
+    """The requested version is no longer available."""
     return Gone(_status(410, "Expired", message))
 
 
 def expired_continue(token: str) -> Gone:
-    """A continue token that outlived its version, with one that continues from the present."""
+    """A continue token whose version expired, with one that continues at the present version."""
     message = (
         "The provided continue parameter is too old to display a consistent list result. You can"
         " start a new list without the continue parameter, or use the continue token in this"
@@ -229,7 +180,7 @@ def too_many_operations(count: int, limit: int) -> TooLarge:
 
 
 def unsupported_media_type(accepted: Sequence[str], hint: str = "") -> UnsupportedMediaType:
-    """The body is in a format this server does not read."""
+    """The body is in a format that this server does not read."""
     text = (
         "the body of the request was in an unknown format - accepted media types include: "
         + ", ".join(accepted)
@@ -240,7 +191,7 @@ def unsupported_media_type(accepted: Sequence[str], hint: str = "") -> Unsupport
 
 
 def not_acceptable(accepted: Sequence[str], hint: str = "") -> ApiError:
-    """The client takes no format this server writes."""
+    """The client accepts no format that this server writes."""
     text = "only the following media types are accepted: " + ", ".join(accepted)
     return ApiError(_status(406, "NotAcceptable", f"{text}; {hint}" if hint else text))
 
@@ -250,124 +201,99 @@ def too_many_requests(message: str) -> TooManyRequests:
     return TooManyRequests(_status(429, "TooManyRequests", message, retry_after=1))
 
 
-def over_budget(message: str, why: str, retry_after: int = 0) -> TooManyRequests:
+def over_budget(message: str, reason: str, retry_after: int = 0) -> TooManyRequests:
     """A disruption budget does not allow it now."""
+    causes = (StatusCause(reason="DisruptionBudget", message=reason),)
     return TooManyRequests(
-        _status(
-            429,
-            "TooManyRequests",
-            message,
-            causes=(StatusCause(reason="DisruptionBudget", message=why),),
-            retry_after=retry_after,
-        )
+        _status(429, "TooManyRequests", message, causes=causes, retry_after=retry_after)
     )
 
 
 def over_budgets(message: str, reasons: Sequence[str]) -> TooManyRequests:
-    """Several disruption budgets say: not now."""
-    causes = tuple(StatusCause(reason="DisruptionBudget", message=why) for why in reasons)
+    """Several disruption budgets do not allow it now."""
+    causes = tuple(StatusCause(reason="DisruptionBudget", message=reason) for reason in reasons)
     return TooManyRequests(_status(429, "TooManyRequests", message, causes=causes))
 
 
-def too_contended(budget: str, retry_after: int) -> ServerError:
-    """Others change a budget faster than this eviction can spend it."""
+def budget_conflicts(budget: str, retry_after: int) -> ServerError:
+    """A budget changes too often for this eviction to update it."""
     text = f'couldn\'t update PodDisruptionBudget "{budget}" due to conflicts'
     return ServerError(_status(504, "Timeout", f"Timeout: {text}", retry_after=retry_after))
 
 
-def forbidden_plainly(message: str) -> Forbidden:
-    """A "no" that is about no resource."""
+def forbidden_request(message: str) -> Forbidden:
+    """Forbidden, without a resource."""
     return Forbidden(_status(403, "Forbidden", message))
 
 
 def internal(message: str) -> ServerError:
-    """Our fault, or that of a webhook we had to call."""
-    return ServerError(
-        _status(
-            500,
-            "InternalError",
-            f"Internal error occurred: {message}",
-            causes=(StatusCause(message=message),),
-        )
-    )
+    """An error of this server, or of a webhook it had to call."""
+    text = f"Internal error occurred: {message}"
+    return ServerError(_status(500, "InternalError", text, causes=(StatusCause(message=message),)))
 
 
-def not_built(message: str) -> ServerError:
-    """Something a cluster in a process cannot do."""
+def not_implemented(message: str) -> ServerError:
+    """A function that the embedded cluster does not have."""
     return ServerError(_status(501, "NotImplemented", message))
 
 
 def unavailable(message: str) -> ServerError:
-    """The server cannot take this now."""
+    """The server cannot process the request now."""
     return ServerError(_status(503, "ServiceUnavailable", message))
 
 
-def too_far_ahead(version: int, current: int) -> ServerError:
+def version_too_large(version: int, current: int) -> ServerError:
     """A resourceVersion that does not exist yet."""
     text = f"Too large resource version: {version}, current: {current}"
-    return ServerError(
-        _status(
-            504,
-            "Timeout",
-            f"Timeout: {text}",
-            causes=(
-                StatusCause(reason="ResourceVersionTooLarge", message="Too large resource version"),
-            ),
-            retry_after=1,
-        )
-    )
+    cause = StatusCause(reason="ResourceVersionTooLarge", message="Too large resource version")
+    return ServerError(_status(504, "Timeout", f"Timeout: {text}", causes=(cause,), retry_after=1))
 
 
-def invalid_options(kind: str, found: Sequence[StatusCause]) -> Invalid:
-    """Parameters of a request that cannot be."""
-    return field_errors.refusal(Resource("meta.k8s.io", "v1", kind, ""), "", found)
+def invalid_options(kind: str, errors: Sequence[StatusCause]) -> Invalid:
+    """Invalid parameters of a request."""
+    return field_errors.new_invalid(Resource("meta.k8s.io", "v1", kind, ""), "", errors)
 
 
-def invalid_patch(value: str, why: str) -> Invalid:
-    """A patch whose outcome is no object of its kind."""
-    fault = field_errors.invalid("patch", value, why)
+def invalid_patch(value: str, reason: str) -> Invalid:
+    """A patch whose result is not an object of its kind."""
+    error = field_errors.invalid("patch", value, reason)
     return Invalid(
-        _status(422, "Invalid", f' "" is invalid: patch: {fault.message}', causes=(fault,))
+        _status(422, "Invalid", f' "" is invalid: patch: {error.message}', causes=(error,))
     )
 
 
-def impossible_patch() -> Invalid:
+def patch_not_applicable() -> Invalid:
     """A JSON patch that does not fit the object, or whose test failed."""
-    return Invalid(
-        Status(
-            status="Failure",
-            message="the server rejected our request due to an error in our request",
-            reason="Invalid",
-            details=StatusDetails(),
-            code=422,
-        )
-    )
+    message = "the server rejected our request due to an error in our request"
+    return Invalid(_status(422, "Invalid", message, details=StatusDetails()))
 
 
-def plain_failure(message: str) -> ServerError:
-    """A 500 without a reason, where a real server has none to give."""
+def server_error(message: str) -> ServerError:
+    """A 500 without a reason, where a real server gives none."""
     return ServerError(_status(500, "", message))
 
 
-def not_found_to_apply(resource: Resource, name: str, uid: str) -> ApiError:
+def apply_uid_mismatch(resource: Resource, name: str, uid: str) -> ApiError:
     """An apply that names the uid of an object that does not exist."""
-    why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-    return conflict(resource, name, why)
+    reason = (
+        f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+    )
+    return conflict(resource, name, reason)
 
 
-def another_kind(resource: Resource, kind: str, name: str) -> Invalid:
-    """A custom object that says it is of another kind; a real server then names that kind."""
-    fault = field_errors.invalid("kind", kind, f"must be {resource.kind}")
-    said = Resource(resource.group, resource.version, kind, "")
-    return field_errors.refusal(said, name, [fault])
+def kind_mismatch(resource: Resource, kind: str, name: str) -> Invalid:
+    """A custom object that states another kind; a real server then names that kind."""
+    error = field_errors.invalid("kind", kind, f"must be {resource.kind}")
+    stated = Resource(resource.group, resource.version, kind, "")
+    return field_errors.new_invalid(stated, name, [error])
 
 
-def invalid_scale(name: str, fault: StatusCause) -> Invalid:
-    """A size that cannot be."""
-    return field_errors.refusal(Resource("autoscaling", "v1", "Scale", ""), name, [fault])
+def invalid_scale(name: str, error: StatusCause) -> Invalid:
+    """An invalid Scale."""
+    return field_errors.new_invalid(Resource("autoscaling", "v1", "Scale", ""), name, [error])
 
 
-def invalid_token_request(found: Sequence[StatusCause]) -> Invalid:
-    """A token that cannot be had."""
+def invalid_token_request(errors: Sequence[StatusCause]) -> Invalid:
+    """An invalid TokenRequest."""
     resource = Resource("authentication.k8s.io", "v1", "TokenRequest", "")
-    return field_errors.refusal(resource, "", found)
+    return field_errors.new_invalid(resource, "", errors)

@@ -1,1 +1,1 @@
-"""Every object and every version in one order: in memory, on the disk, and to watchers."""
+"""All objects and their versions: in memory, in the log on the disk, and sent to watchers."""

@@ -1,15 +1,14 @@
 """The objects of one kind, in the order of their keys.
 
-``entries`` is what is committed and what every reader sees. Uncommitted writes are layered over it:
-writers check against those, so two of them never both win.
+``entries`` is the committed state that every reader gets. Uncommitted writes are layered over it:
+writers check against those, so two conflicting writes never both succeed.
 
-The keys are also kept as a sorted list. One namespace is then a slice of it and a page starts where
-the last one ended, without looking at anything else; adding or removing one key of 100,000 costs
-some ten microseconds of moving memory, sorting them again for the next list would cost
-milliseconds.
+The keys are also in a sorted list. So one namespace is a slice of it, and a page starts where the
+last one ended, without reading anything else; adding or removing one key of 100,000 costs some ten
+microseconds of moving memory, sorting them again for the next list would cost milliseconds.
 
-An old state is the present one with the events since then undone, newest first; nothing is copied
-but the keys that changed.
+An old state is the present one with the events since then undone, newest first; only the keys that
+changed are copied.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from heapq import merge
 from typing import NamedTuple
 
 from zonewise.embedded.apiserver.store.entry import Entry
-from zonewise.embedded.apiserver.store.history import Trail
+from zonewise.embedded.apiserver.store.history import EventBuffer
 
 Matches = Callable[[Entry], bool]
 
@@ -39,56 +38,56 @@ class ListPage(NamedTuple):
 
 
 class Collection:
-    """What is stored of one kind."""
+    """The stored objects of one kind."""
 
-    __slots__ = ("_keys", "_pending", "bytes", "entries", "kind", "trail")
+    __slots__ = ("_keys", "_pending", "buffer", "bytes", "entries", "kind")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.entries: dict[str, Entry] = {}
         self.bytes = 0
-        """The length of all committed objects together."""
-        self.trail = Trail(kind)
+        """The total length of all committed objects."""
+        self.buffer = EventBuffer(kind)
         self._keys: list[str] = []
         self._pending: dict[str, tuple[Entry, bool]] = {}
 
     def load(self, entries: Iterable[Entry]) -> None:
-        """Take many entries at once; only for an empty collection."""
+        """Set many entries at once; only for an empty collection."""
         self.entries = {entry.key: entry for entry in entries}
         self.bytes = sum(len(entry.raw) for entry in self.entries.values())
         self._keys = sorted(self.entries)
 
     def latest(self, key: str) -> Entry | None:
         """The newest version, committed or not."""
-        waiting = self._pending.get(key)
-        if waiting is None:
+        pending = self._pending.get(key)
+        if pending is None:
             return self.entries.get(key)
-        entry, deleted = waiting
+        entry, deleted = pending
         return None if deleted else entry
 
-    def expect(self, entry: Entry, *, deleted: bool) -> None:
-        """Let writers see a version that waits for its commit."""
+    def add_pending(self, entry: Entry, *, deleted: bool) -> None:
+        """Show writers a version that waits for its commit."""
         self._pending[entry.key] = (entry, deleted)
 
-    def settle(self, entry: Entry, *, deleted: bool) -> None:
-        """Make a version the committed one; later versions of the same object may still wait."""
+    def commit(self, entry: Entry, *, deleted: bool) -> None:
+        """Make a version the committed one; later versions of the object may still be pending."""
         key = entry.key
-        known = self.entries.get(key)
-        if known is not None:
-            self.bytes -= len(known.raw)
+        previous = self.entries.get(key)
+        if previous is not None:
+            self.bytes -= len(previous.raw)
         if deleted:
             del self.entries[key]
             del self._keys[bisect_left(self._keys, key)]
         else:
-            if known is None:
+            if previous is None:
                 insort(self._keys, key)
             self.entries[key] = entry
             self.bytes += len(entry.raw)
-        waiting = self._pending.get(key)
-        if waiting is not None and waiting[0] is entry:
+        pending = self._pending.get(key)
+        if pending is not None and pending[0] is entry:
             del self._pending[key]
 
-    def give_up(self) -> None:
+    def drop_pending(self) -> None:
         """Drop all uncommitted writes."""
         self._pending.clear()
 
@@ -109,44 +108,49 @@ class Collection:
     ) -> ListPage:
         """Objects in order of their keys, at most ``limit`` that match; 0 is no limit.
 
-        ``changed`` has what was different at ``rv``, from ``before``.
+        ``changed`` has what was different at ``rv``, from ``entries_changed_since``.
         """
         first, stop = self._span(namespace, after)
         keys = self._keys
         entries = self.entries
         if changed:
-            found = self._undone(first, stop, changed, namespace, after)
+            entries_in_span = self._entries_at(first, stop, changed, namespace, after)
         elif matches is None:
             end = min(stop, first + limit) if limit else stop
             page = [entries[key] for key in keys[first:end]]
             return ListPage(page, rv, keys[end - 1] if end < stop else None, stop - end)
         else:
-            found = [entries[key] for key in keys[first:stop]]
+            entries_in_span = [entries[key] for key in keys[first:stop]]
         if matches is None:
-            if not limit or len(found) <= limit:
-                return ListPage(found, rv)
-            return ListPage(found[:limit], rv, found[limit - 1].key, len(found) - limit)
+            if not limit or len(entries_in_span) <= limit:
+                return ListPage(entries_in_span, rv)
+            return ListPage(
+                entries_in_span[:limit],
+                rv,
+                entries_in_span[limit - 1].key,
+                len(entries_in_span) - limit,
+            )
         if not limit:
-            return ListPage([entry for entry in found if matches(entry)], rv, None, None)
+            return ListPage([entry for entry in entries_in_span if matches(entry)], rv, None, None)
         page = []
-        for entry in found:
+        for entry in entries_in_span:
             if matches(entry):
                 if len(page) == limit:
                     return ListPage(page, rv, page[-1].key, None)
                 page.append(entry)
         return ListPage(page, rv, None, None)
 
-    def before(self, rv: int) -> dict[str, Entry | None]:
-        """What was different at an earlier version: the entry then, or None for no object."""
+    def entries_changed_since(self, rv: int) -> dict[str, Entry | None]:
+        """The objects that changed after a version: the entry then, None if there was none."""
         changed: dict[str, Entry | None] = {}
-        for event in reversed(self.trail.events):
+        for event in reversed(self.buffer.events):
             if event.entry.rv <= rv:
                 break
             changed[event.entry.key] = event.previous
         return changed
 
     def _span(self, namespace: str | None, after: str) -> tuple[int, int]:
-        """Where in the keys a namespace begins, behind ``after``, and where it ends."""
+        """The range of a namespace in the keys, behind ``after``."""
         keys = self._keys
         first = 0
         stop = len(keys)
@@ -157,7 +161,7 @@ class Collection:
             first = max(first, bisect_right(keys, after))
         return min(first, stop), stop
 
-    def _undone(
+    def _entries_at(
         self,
         first: int,
         stop: int,
@@ -166,7 +170,7 @@ class Collection:
         after: str,
     ) -> list[Entry]:
         prefix = f"{namespace}/" if namespace else ""
-        gone = sorted(
+        deleted = sorted(
             key
             for key, entry in changed.items()
             if entry is not None
@@ -175,9 +179,9 @@ class Collection:
             and key.startswith(prefix)
         )
         keys = self._keys[first:stop]
-        found = []
-        for key in merge(keys, gone) if gone else keys:
+        entries = []
+        for key in merge(keys, deleted) if deleted else keys:
             entry = changed[key] if key in changed else self.entries[key]
             if entry is not None:
-                found.append(entry)
-        return found
+                entries.append(entry)
+        return entries

@@ -1,9 +1,9 @@
 """Group commit: how writes get from memory to the disk and become visible.
 
-A write waits in a batch. While the worker syncs one batch the next one gathers, so one sync serves
-all concurrent writers, and a lone writer does not wait for others. The first batch is taken one
-turn of the loop after its first write, so writers that are ready in the same turn share it. When a
-batch is on the disk it is published, in order, and then its writers are answered.
+A write waits in a batch. While the worker syncs one batch, writes gather in the next one, so one
+sync serves all concurrent writers, and a lone writer does not wait for others. The first batch is
+taken one turn of the loop after its first write, so writers that are ready in the same turn share
+it. When a batch is on the disk it is published, in order, and then its writers are answered.
 
 ``durable=False`` (renewals of leases) makes an update visible before it is stored: it is stored
 with the next commit, at the latest after ``unsynced_seconds``, and never overtakes a write before
@@ -23,48 +23,49 @@ Without a log, or ``inline``, there is no thread: a write is published before ``
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
 from zonewise.api.errors import ZonewiseError
 from zonewise.embedded.apiserver.store.collection import Collection
-from zonewise.embedded.apiserver.store.compaction import Record, Sweep
+from zonewise.embedded.apiserver.store.compaction import CompactionPass, Record
 from zonewise.embedded.apiserver.store.entry import Entry, WatchEventType
 from zonewise.embedded.apiserver.store.limits import StoreLimits
 from zonewise.embedded.apiserver.store.log import Log, WriteFailed
-from zonewise.embedded.apiserver.store.worker import Worker
 
 Clock = Callable[[], float]
 
 
 class Overloaded(ZonewiseError):
-    """More writes wait for the disk than may wait."""
+    """Too many writes wait for the disk."""
 
 
 class PendingWrite(NamedTuple):
-    """One write on its way."""
+    """One write that waits for its commit."""
 
     type: WatchEventType
     collection: Collection
     entry: Entry
     previous: Entry | None
     durable: bool
-    written: asyncio.Future[Entry]
+    future: asyncio.Future[Entry]
 
     @property
     def record(self) -> Record:
-        """The write as the log keeps it."""
+        """The write as a record of the log."""
         entry = self.entry
         return Record(entry.rv, self.collection.kind, entry.key, _CODES[self.type], entry.raw)
 
 
-class Need(Protocol):
-    """What a log is for."""
+class Retention(Protocol):
+    """What the log has to retain."""
 
     def weight(self) -> int:
-        """The least it could weigh, or more: objects and history."""
+        """An upper bound of the weight of objects and history."""
 
     def floor(self) -> int:
         """The newest version that the history has dropped."""
@@ -77,8 +78,56 @@ Publish = Callable[[Sequence[PendingWrite]], None]
 Undo = Callable[[Sequence[PendingWrite]], None]
 
 
+class _Job(NamedTuple):
+    run: Callable[[], None]
+    done: Callable[[Exception | None], None]
+    clean_up: Callable[[], None]
+
+
+class Worker:
+    """The thread that waits for the disk, so that the event loop does not.
+
+    One thread, one job at a time, in order: so commits are serial. The loop gets a job's result
+    first; only then the thread cleans up, so nothing waits for that unless another job is queued.
+    The committer submits the next job when the last one is done, so the queue stays short.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        self._loop = loop
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(
+        self,
+        run: Callable[[], None],
+        done: Callable[[Exception | None], None],
+        clean_up: Callable[[], None],
+    ) -> None:
+        """Run a job; ``done`` gets its error or None on the loop, ``tidy`` runs after that."""
+        self._jobs.put(_Job(run, done, clean_up))
+
+    def stop(self) -> None:
+        """Finish what was submitted and end the thread."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            failure: Exception | None = None
+            try:
+                job.run()
+            except Exception as error:
+                failure = error
+            try:
+                self._loop.call_soon_threadsafe(job.done, failure)
+            except RuntimeError:
+                return  # the loop is closed: there is no one to notify
+            job.clean_up()
+
+
 class Committer:
-    """Takes writes in order; publishes them when they are stored, or undoes them."""
+    """Stores writes in order and publishes them, or undoes them if that fails."""
 
     def __init__(
         self,
@@ -86,7 +135,7 @@ class Committer:
         *,
         publish: Publish,
         undo: Undo,
-        need: Need,
+        retention: Retention,
         clock: Clock,
         limits: StoreLimits,
         inline: bool,
@@ -95,7 +144,7 @@ class Committer:
         self._log = log
         self._publish = publish
         self._undo = undo
-        self._need = need
+        self._retention = retention
         self._clock = clock
         self._limits = limits
         self._inline = inline
@@ -104,21 +153,21 @@ class Committer:
         self._pending_bytes = 0
         self._unsynced: list[Record] = []
         self._compacted_last = False
-        self._sweep: Sweep | None = None
+        self._compaction: CompactionPass | None = None
         self._busy = False
-        self._kicked = False
+        self._start_scheduled = False
         self._stopped = False
-        self._lasting = False
+        self._failed_permanently = False
         self._retry_at = 0.0
-        self._flush: asyncio.TimerHandle | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
 
     def check(self) -> None:
-        """Refuse a write that could not be stored, or not in bounded memory."""
+        """Refuse a write while the disk fails or too many writes wait."""
         if self._stopped:
-            raise WriteFailed("the state is closed", lasting=True)
-        if self.failure is not None and (self._lasting or self._rests()):
-            raise WriteFailed(self.failure, lasting=self._lasting)
+            raise WriteFailed("the state is closed", permanent=True)
+        if self.failure is not None and (self._failed_permanently or self._is_pausing()):
+            raise WriteFailed(self.failure, permanent=self._failed_permanently)
         limits = self._limits
         if (
             len(self._pending) >= limits.pending_writes
@@ -126,21 +175,21 @@ class Committer:
         ):
             raise Overloaded(f"{len(self._pending)} writes wait for the disk: try again shortly")
 
-    def submit(self, change: PendingWrite) -> None:
-        """Take a write; its future is done when it is stored and visible."""
-        self._pending.append(change)
-        self._pending_bytes += len(change.entry.raw)
+    def submit(self, write: PendingWrite) -> None:
+        """Queue a write; its future is done when it is stored and visible."""
+        self._pending.append(write)
+        self._pending_bytes += len(write.entry.raw)
         if self._inline:
             self._advance()
-        elif not self._busy and not self._kicked:
-            self._kicked = True
-            asyncio.get_running_loop().call_soon(self._kick)
+        elif not self._busy and not self._start_scheduled:
+            self._start_scheduled = True
+            asyncio.get_running_loop().call_soon(self._start)
 
     async def close(self, rv: Callable[[], int]) -> None:
-        """Store what waits, then close the log so that it continues from version ``rv()``."""
+        """Store what waits, then close the log so that the next start continues at ``rv()``."""
         self._stopped = True
-        if self._flush is not None:
-            self._flush.cancel()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
         self._idle = asyncio.Event()
         self._advance(flush=True)
         if self._busy or self._pending:
@@ -151,17 +200,17 @@ class Committer:
             self._log.close(rv())
             self._log = None
 
-    def _kick(self) -> None:
-        self._kicked = False
+    def _start(self) -> None:
+        self._start_scheduled = False
         self._advance()
 
     def _advance(self, *, flush: bool = False) -> None:
-        """Start whatever should be done next; returns when the worker is busy or all is done."""
+        """Start the next work; returns when the worker is busy or all is done."""
         while not self._busy:
             if self._compaction_due():
                 self._compact()
             elif self._pending:
-                self._commit(self._batch())
+                self._commit(self._take_batch())
             elif self._unsynced and (flush or self._stopped) and self.failure is None:
                 self._commit([])
             else:
@@ -169,14 +218,14 @@ class Committer:
         if self._idle is not None and not self._busy:
             self._idle.set()
 
-    def _batch(self) -> list[PendingWrite]:
+    def _take_batch(self) -> list[PendingWrite]:
         limits = self._limits
         batch: list[PendingWrite] = []
         size = 0
         while self._pending and len(batch) < limits.batch_writes and size < limits.batch_bytes:
-            change = self._pending.popleft()
-            batch.append(change)
-            size += len(change.entry.raw)
+            write = self._pending.popleft()
+            batch.append(write)
+            size += len(write.entry.raw)
         self._pending_bytes -= size
         return batch
 
@@ -184,27 +233,27 @@ class Committer:
         self._compacted_last = False
         log = self._log
         if log is None:
-            self._show(batch)
+            self._publish_batch(batch)
             return
-        passing = [change for change in batch if not change.durable]
-        records = [change.record for change in batch]
+        volatile = [write for write in batch if not write.durable]
+        records = [write.record for write in batch]
         limits = self._limits
         if (
             batch
-            and len(passing) == len(batch)
+            and len(volatile) == len(batch)
             and not self._inline
             and self.failure is None
             and batch[-1].entry.rv <= log.ceiling
             and len(self._unsynced) + len(batch) <= limits.unsynced_writes
         ):
             self._unsynced += records
-            if self._flush is None:
+            if self._flush_timer is None:
                 loop = asyncio.get_running_loop()
-                self._flush = loop.call_later(limits.unsynced_seconds, self._flushed)
-            self._show(batch)
+                self._flush_timer = loop.call_later(limits.unsynced_seconds, self._flush_unsynced)
+            self._publish_batch(batch)
             return
         ceiling = None
-        if passing and batch[-1].entry.rv + limits.unsynced_writes // 2 > log.ceiling:
+        if volatile and batch[-1].entry.rv + limits.unsynced_writes // 2 > log.ceiling:
             ceiling = batch[-1].entry.rv + limits.unsynced_writes
         self._run(
             partial(log.append, self._unsynced + records, ceiling=ceiling),
@@ -217,35 +266,35 @@ class Committer:
             return
         self.failure = None
         self._unsynced.clear()
-        self._show(batch)
+        self._publish_batch(batch)
 
-    def _show(self, batch: list[PendingWrite]) -> None:
+    def _publish_batch(self, batch: list[PendingWrite]) -> None:
         if not batch:
             return
         self._publish(batch)
-        for change in batch:
-            if not change.written.done():
-                change.written.set_result(change.entry)
+        for write in batch:
+            if not write.future.done():
+                write.future.set_result(write.entry)
 
-    def _rests(self) -> bool:
-        """Whether the disk is left alone; a clock that was set back does not make that longer."""
+    def _is_pausing(self) -> bool:
+        """Whether writes are refused after a full disk; a clock set back does not extend this."""
         return 0.0 < self._retry_at - self._clock() <= self._limits.retry_seconds
 
     def _fail(self, batch: list[PendingWrite], failure: Exception) -> None:
-        lasting = not isinstance(failure, WriteFailed) or failure.lasting
+        permanent = not isinstance(failure, WriteFailed) or failure.permanent
         self.failure = str(failure)
-        self._lasting = lasting
+        self._failed_permanently = permanent
         self._retry_at = self._clock() + self._limits.retry_seconds
-        lost = [*batch, *self._pending]
+        failed = [*batch, *self._pending]
         self._pending.clear()
         self._pending_bytes = 0
-        self._undo(lost)
-        for change in lost:
-            if not change.written.done():
-                change.written.set_exception(WriteFailed(self.failure, lasting=lasting))
+        self._undo(failed)
+        for write in failed:
+            if not write.future.done():
+                write.future.set_exception(WriteFailed(self.failure, permanent=permanent))
 
-    def _flushed(self) -> None:
-        self._flush = None
+    def _flush_unsynced(self) -> None:
+        self._flush_timer = None
         self._advance(flush=True)
 
     def _compaction_due(self) -> bool:
@@ -257,25 +306,25 @@ class Committer:
             or (self._pending and self._compacted_last)  # commits and compaction take turns
         ):
             return False
-        if self._sweep is not None:
+        if self._compaction is not None:
             return True
         waste = self._limits.waste_bytes
-        if log.weight <= waste or log.weight <= 2 * self._need.weight() + waste:
+        if log.weight <= waste or log.weight <= 2 * self._retention.weight() + waste:
             return False
-        floor = self._need.floor()
+        floor = self._retention.floor()
         if not log.floor < floor <= log.last:
             return False
-        self._sweep = Sweep(floor, self._need.versions(), log.row)
+        self._compaction = CompactionPass(floor, self._retention.versions(), log.row)
         return True
 
     def _compact(self) -> None:
-        log, sweep = self._log, self._sweep
-        assert log is not None and sweep is not None, "only what is due is done"
+        log, compaction = self._log, self._compaction
+        assert log is not None and compaction is not None, "compaction is due"
         self._compacted_last = True
         ended: list[bool] = []
 
         def step() -> None:
-            ended.append(not log.compact(sweep, self._limits.compact_bytes))
+            ended.append(not log.compact(compaction, self._limits.compact_bytes))
 
         self._run(step, partial(self._compacted, ended))
 
@@ -283,7 +332,7 @@ class Committer:
         if failure is not None:
             self._fail([], failure)
         if ended != [False]:
-            self._sweep = None
+            self._compaction = None
 
     def _run(self, job: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         log = self._log
@@ -295,12 +344,12 @@ class Committer:
             except Exception as error:
                 failure = error
             done(failure)
-            log.tidy()
+            log.checkpoint_if_due()
             return
         if self._worker is None:
             self._worker = Worker(asyncio.get_running_loop(), "zonewise-log")
         self._busy = True
-        self._worker.submit(job, partial(self._done, done), log.tidy)
+        self._worker.submit(job, partial(self._done, done), log.checkpoint_if_due)
 
     def _done(self, done: Callable[[Exception | None], None], failure: Exception | None) -> None:
         self._busy = False

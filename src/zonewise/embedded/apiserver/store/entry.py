@@ -1,12 +1,12 @@
 """One stored version of one object.
 
 The bytes are the object: what a client gets, what a list joins, what a watch splices and what the
-log keeps are the same ``raw``, encoded once by the writer. Beside them are the few facts that
-reading must not decode them for: version, place, uid, labels, whether deletion has begun.
+log stores are the same ``raw``, encoded once by the writer. Beside them are the few fields that
+readers need without decoding: version, namespace, name, uid, labels, whether it is being deleted.
 
-An entry never changes after it was made (``fields`` and ``views`` are memos). Many readers share
-one, a watcher that is behind may hold the version of a minute ago, and identity says whether a
-writer was overtaken: the latest entry *is* the one that was read, or it is not.
+An entry never changes (``cached_fields`` and ``views`` are caches). Many readers share one, a
+watcher that is behind may use the version of a minute ago, and identity tells whether another write
+came first: the latest entry *is* the one that was read, or it is not.
 
 Keys are ordered as etcd orders them: by the text ``namespace/name``, so ``a-b/x`` is before
 ``a/x``. Lists and continue tokens depend on it.
@@ -24,7 +24,7 @@ WatchEventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 
 class Entry(msgspec.Struct, gc=False, eq=False):
-    """An object's bytes and what is known of them without decoding."""
+    """An object's bytes, and the fields that are known without decoding them."""
 
     raw: bytes
     rv: int
@@ -34,12 +34,12 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     uid: str
     labels: Mapping[str, str]
     deleting: bool
-    fields: tuple[object, Mapping[str, str]] | None = None
+    cached_fields: tuple[object, Mapping[str, str]] | None = None
     views: dict[tuple[object, str], Entry] | None = None
-    """The object at other versions, where a webhook converts; by ``Versions`` and apiVersion."""
+    """The object in other API versions, converted by a webhook; by ``Versions`` and apiVersion."""
 
     @classmethod
-    def of(cls, raw: bytes, rv: int | None = None) -> Entry:
+    def decode(cls, raw: bytes, rv: int | None = None) -> Entry:
         """The entry for an encoded object; ``rv`` is read from it unless given.
 
         Raises ``msgspec.DecodeError`` for bytes that are not an object with a name.
@@ -53,34 +53,34 @@ class Entry(msgspec.Struct, gc=False, eq=False):
             name=meta.name,
             key=key_of(namespace, meta.name),
             uid=meta.uid or "",
-            labels=meta.labels or _NONE,
+            labels=meta.labels or _NO_LABELS,
             deleting=meta.deletion_timestamp is not None,
         )
 
-    def selectable(
+    def selectable_fields(
         self, rules: object, extract: Callable[[bytes], Mapping[str, str]]
     ) -> Mapping[str, str]:
-        """The fields that selectors may name, extracted at most once for the same ``rules``."""
-        if self.fields is None or self.fields[0] is not rules:
-            self.fields = (rules, extract(self.raw))
-        return self.fields[1]
+        """The fields that selectors may use, extracted at most once for the same ``rules``."""
+        if self.cached_fields is None or self.cached_fields[0] is not rules:
+            self.cached_fields = (rules, extract(self.raw))
+        return self.cached_fields[1]
 
-    def at(self, rv: int) -> Entry:
+    def with_version(self, rv: int) -> Entry:
         """The same content under another version."""
         obj = msgspec.json.decode(self.raw)
         obj["metadata"]["resourceVersion"] = str(rv)
-        made = Entry.of(msgspec.json.encode(obj), rv)
+        copy = Entry.decode(msgspec.json.encode(obj), rv)
         if self.views:
-            made.views = {key: one.at(rv) for key, one in self.views.items()}
-        return made
+            copy.views = {key: view.with_version(rv) for key, view in self.views.items()}
+        return copy
 
 
 def key_of(namespace: str, name: str) -> str:
-    """Where an object is among those of its kind; cluster-scoped objects have no namespace."""
+    """The key of an object among those of its kind; cluster-scoped objects have no namespace."""
     return f"{namespace}/{name}" if namespace else name
 
 
-def prefix(kind: str, api_version: str) -> bytes:
+def encoded_prefix(kind: str, api_version: str) -> bytes:
     """How every encoded object of a kind begins."""
     return f'{{"kind":"{kind}","apiVersion":"{api_version}",'.encode()
 
@@ -107,4 +107,4 @@ class _Head(msgspec.Struct, gc=False):
 
 _encode = msgspec.json.Encoder().encode
 _DECODER = msgspec.json.Decoder(_Head)
-_NONE: Mapping[str, str] = {}
+_NO_LABELS: Mapping[str, str] = {}

@@ -1,17 +1,17 @@
-"""Recent events: watches resume from them and old states are rebuilt from them.
+"""Recent events: watches resume from them, and old states are computed from them.
 
-Every committed write is an event with the object before and after. Events of one kind form a
-``Trail``, in order of version, at positions that never change their meaning: position 7 is the
-eighth event of this kind since the start, whether or not it is still kept. A watcher is then
-little more than a position, and what waits for it costs no memory of its own.
+Every committed write is an event with the object before and after. Events of one kind are in an
+``EventBuffer``, in order of version, at positions that never change: position 7 is the eighth event
+of this kind since the start, whether or not it is still in the buffer. So a watcher is little more
+than a position, and the events that wait for it cost no memory of their own.
 
-The ``History`` bounds all trails together, oldest first, by number, by bytes and by age. Its
+The ``History`` bounds all buffers together, oldest first, by number, by bytes and by age. Its
 ``floor`` is the newest version that was dropped: watches can resume from it, not from before it.
-Lists of exact old versions end earlier than watches do when a cluster is quiet: after
+When a cluster is quiet, lists of exact old versions expire earlier than watches: after
 ``history_age``, as a real server's do by compaction, while a watch may still resume.
 
-Entries are shared with the state. What an event costs is counted as its own bytes and those of the
-version it replaced, which is never less than what it keeps alive.
+Entries are shared with the state. The cost of an event is counted as its own bytes and those of the
+version it replaced, which is never less than the memory it keeps alive.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EVENT_OVERHEAD = 256
 
 
 class Expired(ZonewiseError):
-    """The requested version is older than what is kept."""
+    """The requested version is older than the history."""
 
     def __init__(self, rv: int, floor: int) -> None:
         super().__init__(f"too old resource version: {rv} ({floor})")
@@ -43,7 +43,7 @@ class StoreEvent(msgspec.Struct, gc=False, eq=False):
     """One committed write. ``previous`` is None when the object is new.
 
     A deletion's ``entry`` is the object's last content under the version of its deletion.
-    ``size`` is the number of bytes in the trail up to and including this event.
+    ``size`` is the number of bytes in the buffer up to and including this event.
     """
 
     type: WatchEventType
@@ -55,18 +55,18 @@ class StoreEvent(msgspec.Struct, gc=False, eq=False):
 
     @property
     def rv(self) -> int:
-        """The version this event made."""
+        """The version of this event."""
         return self.entry.rv
 
     @property
     def cost(self) -> int:
         """The bytes this event may keep alive."""
-        before = len(self.previous.raw) if self.previous else 0
-        return EVENT_OVERHEAD + len(self.entry.raw) + before
+        previous_size = len(self.previous.raw) if self.previous else 0
+        return EVENT_OVERHEAD + len(self.entry.raw) + previous_size
 
 
-class Trail:
-    """The events of one kind. ``base`` is the position of the oldest one kept."""
+class EventBuffer:
+    """The events of one kind. ``base`` is the position of the oldest one in the buffer."""
 
     __slots__ = ("base", "events", "kind", "size")
 
@@ -81,73 +81,78 @@ class Trail:
         """The position of the next event."""
         return self.base + len(self.events)
 
-    def after(self, rv: int) -> int:
+    def position_after(self, rv: int) -> int:
         """The position of the first event that is newer than ``rv``."""
         if not self.events or self.events[-1].entry.rv <= rv:
             return self.end
         return self.base + bisect_right(self.events, rv, key=_RV)
 
-    def between(self, start: int, stop: int) -> list[StoreEvent]:
-        """Events by position; both must be kept."""
+    def events_between(self, start: int, stop: int) -> list[StoreEvent]:
+        """Events by position; all must be in the buffer."""
         events, base = self.events, self.base
         return [events[position - base] for position in range(start, stop)]
 
 
 class History:
-    """All trails, bounded together. ``rv`` is the newest visible version."""
+    """All buffers, bounded together. ``rv`` is the newest visible version."""
 
     def __init__(self, limits: StoreLimits, *, floor: int, rv: int) -> None:
         self.floor = floor
         self.rv = rv
         self._limits = limits
-        self._order: deque[Trail] = deque()
+        self._buffers: deque[EventBuffer] = deque()
         self._bytes = 0
-        self._ages: deque[tuple[float, int]] = deque()
+        self._times: deque[tuple[float, int]] = deque()
         self._exact_floor = floor
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._buffers)
 
     @property
     def bytes(self) -> int:
-        """What the events kept may keep alive."""
+        """The bytes that the events may keep alive."""
         return self._bytes
 
     def add(
-        self, trail: Trail, type: WatchEventType, entry: Entry, previous: Entry | None, now: float
+        self,
+        buffer: EventBuffer,
+        type: WatchEventType,
+        entry: Entry,
+        previous: Entry | None,
+        now: float,
     ) -> StoreEvent:
-        """Append an event; versions must rise."""
-        assert entry.rv > self.rv, "versions rise"
-        trail.size += len(entry.raw)
-        event = StoreEvent(type, entry, previous, now, trail.size)
-        trail.events.append(event)
-        self._order.append(trail)
+        """Append an event; versions must increase."""
+        assert entry.rv > self.rv, "versions increase"
+        buffer.size += len(entry.raw)
+        event = StoreEvent(type, entry, previous, now, buffer.size)
+        buffer.events.append(event)
+        self._buffers.append(buffer)
         self._bytes += event.cost
         self.rv = entry.rv
         return event
 
-    def stamp(self, now: float) -> None:
-        """Remember when the newest version became visible, to a thousandth of the age kept."""
-        if not self._ages or now - self._ages[-1][0] >= self._limits.history_age / 1000:
-            self._ages.append((now, self.rv))
-            self._forget(now)
+    def record_time(self, now: float) -> None:
+        """Record when the newest version became visible, to a thousandth of ``history_age``."""
+        if not self._times or now - self._times[-1][0] >= self._limits.history_age / 1000:
+            self._times.append((now, self.rv))
+            self._advance_exact_floor(now)
 
     def trim(self, now: float) -> None:
-        """Drop what is too old or too much, oldest first."""
+        """Drop events beyond the limits, oldest first."""
         limits = self._limits
-        while self._order:
-            trail = self._order[0]
-            event = trail.events[0]
-            number = len(self._order)
+        while self._buffers:
+            buffer = self._buffers[0]
+            event = buffer.events[0]
+            count = len(self._buffers)
             if (
-                number <= limits.history_events
+                count <= limits.history_events
                 and self._bytes <= limits.history_bytes
-                and (number <= limits.history_keep or event.time >= now - limits.history_age)
+                and (count <= limits.history_keep or event.time >= now - limits.history_age)
             ):
                 break
-            self._order.popleft()
-            trail.events.popleft()
-            trail.base += 1
+            self._buffers.popleft()
+            buffer.events.popleft()
+            buffer.base += 1
             self._bytes -= event.cost
             self.floor = event.entry.rv
 
@@ -158,14 +163,14 @@ class History:
 
     def check_listable(self, rv: int, now: float) -> None:
         """Refuse to list the state at a version that is too old."""
-        self._forget(now)
+        self._advance_exact_floor(now)
         floor = max(self.floor, self._exact_floor)
         if rv < floor:
             raise Expired(rv, floor)
 
-    def _forget(self, now: float) -> None:
-        while self._ages and self._ages[0][0] <= now - self._limits.history_age:
-            self._exact_floor = self._ages.popleft()[1]
+    def _advance_exact_floor(self, now: float) -> None:
+        while self._times and self._times[0][0] <= now - self._limits.history_age:
+            self._exact_floor = self._times.popleft()[1]
 
 
 _RV = attrgetter("entry.rv")

@@ -1,4 +1,4 @@
-"""What bounds the memory and the disk that a state may use beside the objects themselves."""
+"""Limits of the memory and the disk space that a state uses beside the objects themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """All bounds, with the values that are used.
+    """All limits, with their default values.
 
     History: how far back a watch may resume and an exact list may look. ``history_age`` counts in
     seconds; the newest ``history_keep`` events may grow older than that, for watches only.
@@ -28,20 +28,20 @@ class StoreLimits:
     pending_bytes: int = 64 * MIB
 
     waste_bytes: int = 4 * MIB
-    """What the log may hold beyond twice the objects and the history before it is compacted."""
+    """Bytes in the log beyond twice the objects and the history before it is compacted."""
     compact_bytes: int = 1 * MIB
-    """What one step of compaction looks at."""
+    """Bytes that one step of compaction reads."""
 
     chunk_bytes: int = 64 * 1024
-    """What a watcher takes at once, unless one event alone is larger."""
+    """Bytes that a watcher takes at once, unless one event alone is larger."""
     lag_events: int = 10_000
     """How far a watcher may fall behind before its stream is closed."""
     lag_bytes: int = 16 * MIB
     encoding_bytes: int = 8 * MIB
-    """Encoded events that are kept for other watchers of the same representation."""
+    """Encoded events that are cached for other watchers of the same representation."""
 
     unsynced_writes: int = 1_000
-    """Writes that ride with the next commit, see ``State.write(durable=False)``."""
+    """Writes that are stored with the next commit, see ``State.write(durable=False)``."""
     unsynced_seconds: float = 1.0
     retry_seconds: float = 1.0
     """How long writes are refused after the disk was full, before one is tried again."""

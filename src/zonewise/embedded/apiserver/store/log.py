@@ -1,25 +1,25 @@
-"""The durable log: what was acknowledged is on the disk, and it is what was written.
+"""The durable log: what was acknowledged is on the disk, unchanged.
 
 SQLite, write-ahead log, ``synchronous=FULL``. A commit of the state is **one row**, however many
 writes it gathers: their records as one blob, inserted by one statement in autocommit. A commit is
 then one call into SQLite, which releases the GIL once and returns when the data is synced; a row
 per write would compete with the event loop for the GIL at every row.
 
-Rows are added at the end and removed at the beginning. Commits above the floor are complete; what
-was below it is kept as far as it still matters (`embedded.apiserver.store.compaction`). A step of
-compaction is one transaction of bounded size: repeat, remove, move the floor. A restart reads
-everything, and so has the same versions and the same history to serve watches from.
+Rows are added at the end and removed at the beginning. Commits above the floor are complete; of
+those below it the objects that still exist are repeated (`embedded.apiserver.store.compaction`). A
+step of compaction is one transaction of bounded size: repeat, remove, move the floor. A restart
+reads everything, and so has the same versions and the same history to serve watches from.
 
-Everything is verified. A row's sum runs over its columns *and the sum of the row before it*, so a
-missing, repeated or exchanged row breaks the chain; ``meta`` says where the chain starts and which
-row it must at least reach, under a sum of its own. SQLite checks the structure,
+Everything is verified. A row's checksum covers its columns *and the checksum of the row before it*,
+so a missing, repeated or exchanged row breaks the chain; ``meta`` says where the chain starts and
+which row it must at least reach, with a checksum of its own. SQLite checks the structure,
 `embedded.apiserver.store.wal` the write-ahead log before SQLite touches it, and the folder's record
-of acknowledgements the end of it all.
+of acknowledgements the end of the log.
 
 One thread uses a ``Log`` at a time; its owner decides which. Nothing here waits for anything but
 the disk. The owner bounds sizes: a commit by its batch, the log by compaction. The write-ahead log
-is bounded by checkpoints at ``CHECKPOINT_BYTES``, made after the commit was acknowledged and not,
-as SQLite would, before.
+is bounded by checkpoints at ``CHECKPOINT_BYTES``, after the commit was acknowledged and not, as
+SQLite would, before.
 """
 
 from __future__ import annotations
@@ -35,16 +35,21 @@ import msgspec
 
 from zonewise.api.errors import ZonewiseError
 from zonewise.embedded.apiserver.store import layout
-from zonewise.embedded.apiserver.store.compaction import KEPT, Floor, Record, Sweep
-from zonewise.embedded.apiserver.store.folder import ACKNOWLEDGED, Folder, FolderDamaged, unusable
+from zonewise.embedded.apiserver.store.compaction import COPY, CompactionPass, FloorReader, Record
+from zonewise.embedded.apiserver.store.folder import (
+    ACKNOWLEDGED,
+    Folder,
+    FolderDamaged,
+    unusable_error,
+)
 
 FIRST_RV = 1  # the version of an empty cluster; 0 means "any" in the API
 CHECKPOINT_BYTES = 2 * 1024 * 1024
-RECORD_OVERHEAD = 128  # what a record weighs beside its bytes
+RECORD_OVERHEAD = 128  # weight of a record beside its bytes
 
 
-class Contents(NamedTuple):
-    """What a log held when it was opened: objects at the floor, and all that happened since."""
+class LogContents(NamedTuple):
+    """The contents of a log when it was opened: objects at the floor, and all records since."""
 
     objects: list[Record]
     records: list[Record]
@@ -53,23 +58,23 @@ class Contents(NamedTuple):
 
 
 class WriteFailed(ZonewiseError):
-    """The disk did not take a commit, and none of it is stored.
+    """A commit could not be written, and none of it is stored.
 
-    ``lasting``: the state of the file is not known any more, so only a restart may write again.
+    ``permanent``: the state of the file is unknown, so only a restart may write again.
     """
 
-    def __init__(self, message: str, *, lasting: bool) -> None:
+    def __init__(self, message: str, *, permanent: bool) -> None:
         super().__init__(message)
-        self.lasting = lasting
+        self.permanent = permanent
 
 
-def weight(raw: bytes) -> int:
-    """What a record of these bytes counts for in the size of a log."""
+def weight_of(raw: bytes) -> int:
+    """The weight of a record of these bytes in the size of a log."""
     return RECORD_OVERHEAD + len(raw)
 
 
 class _Meta(NamedTuple):
-    """``removed`` is the last row removed, ``chain`` its sum, ``tail`` a row that there was."""
+    """``removed`` is the last row removed, ``chain`` its checksum, ``tail`` a row that existed."""
 
     floor: int = FIRST_RV
     removed: int = 0
@@ -77,12 +82,12 @@ class _Meta(NamedTuple):
     tail: int = 0
     ceiling: int = FIRST_RV
 
-    def summed(self) -> tuple[int, ...]:
+    def with_checksum(self) -> tuple[int, ...]:
         return (*self, zlib.crc32(" ".join(map(str, self)).encode()))
 
 
 class Log:
-    """An open log, owner of its folder."""
+    """An open log; it owns its folder."""
 
     def __init__(self, folder: Folder, connection: sqlite3.Connection, read: _Reader) -> None:
         self._folder = folder
@@ -92,54 +97,54 @@ class Log:
         self._row = read.row
         self._last = read.last
         self._weight = read.weight
-        self._last_size = 0  # of the last commit
-        self._unchecked = 0  # bytes since the last checkpoint, about
+        self._last_commit_size = 0  # of the last commit
+        self._bytes_since_checkpoint = 0  # bytes since the last checkpoint, about
 
     @classmethod
     def open(
         cls, path: Path, *, migrations: layout.Migrations = layout.MIGRATIONS
-    ) -> tuple[Log, Contents]:
-        """Own the folder at ``path`` and read everything in it; refuses what cannot be right."""
-        folder = Folder.own(path)
+    ) -> tuple[Log, LogContents]:
+        """Lock the folder at ``path`` and read everything in it; refuses damaged content."""
+        folder = Folder.acquire(path)
         database = folder.database
         try:
-            known = folder.acknowledged()
+            acknowledged = folder.read_acknowledged()
             if not database.exists():
-                if known is not None and known > FIRST_RV:
+                if acknowledged is not None and acknowledged > FIRST_RV:
                     raise FolderDamaged(
-                        database, f"it is missing, and version {known} was acknowledged"
+                        database, f"it is missing, and version {acknowledged} was acknowledged"
                     )
-                if layout.write_ahead(folder).exists():  # SQLite would replay it into the new file
+                if layout.wal_path(folder).exists():  # SQLite would replay it into the new file
                     raise FolderDamaged(database, "it is missing, and its write-ahead log is there")
-                layout.create(folder, migrations, meta=_Meta().summed())
+                layout.create(folder, migrations, meta=_Meta().with_checksum())
                 folder.record(FIRST_RV)
                 folder.sync()
             layout.upgrade(folder, migrations)
-            with layout.reading(folder) as connection:
+            with layout.open_read_only(folder) as connection:
                 layout.check_tables(connection, migrations, path=database)
                 read = _Reader(database, connection)
-            if known == 0 and read.last > FIRST_RV:
-                mark = folder.path / ACKNOWLEDGED
+            if acknowledged == 0 and read.last > FIRST_RV:
+                marker = folder.path / ACKNOWLEDGED
                 raise FolderDamaged(
-                    mark,
+                    marker,
                     f"it is missing, so it is unknown whether writes after version {read.last} are"
                     " lost",
-                    otherwise=f"; or say with 'echo accept > {mark}' that none are",
+                    alternative=f"; or confirm with 'echo accept > {marker}' that none are",
                 )
-            if known is not None and read.last < known:
+            if acknowledged is not None and read.last < acknowledged:
                 raise FolderDamaged(
                     database,
                     f"with its write-ahead log it ends at version {read.last},"
-                    f" and {known} was acknowledged",
+                    f" and {acknowledged} was acknowledged",
                 )
-            connection = layout.writing(folder)
+            connection = layout.open_for_writing(folder)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             folder.release()
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if isinstance(error, OSError) or code in _NOT_THE_FILE:
-                raise unusable(database, error) from error
-            raise FolderDamaged(database, f"SQLite says “{error}”") from error
+            if isinstance(error, OSError) or code in _ENVIRONMENT_ERRORS:
+                raise unusable_error(database, error) from error
+            raise FolderDamaged(database, f"SQLite reports “{error}”") from error
         except BaseException:
             folder.release()
             raise
@@ -153,14 +158,14 @@ class Log:
 
     @property
     def floor(self) -> int:
-        """The version above which every commit is kept."""
+        """The version above which every commit is complete."""
         return self._meta.floor
 
     @property
     def ceiling(self) -> int:
-        """No version above this may be shown before it is stored.
+        """No version above this may be visible before it is stored.
 
-        After a crash versions go on above it, so that none is ever used twice.
+        After a crash versions continue above it, so that none is ever used twice.
         """
         return self._meta.ceiling
 
@@ -175,36 +180,38 @@ class Log:
         return self._weight
 
     def append(self, records: Sequence[Record], *, ceiling: int | None = None) -> None:
-        """Store one commit, and a new ceiling with it; when this returns, power may fail."""
-        row = self._sum_up(records)
-        with self._failing("store a write"):
+        """Store one commit, and a new ceiling with it; it is synced when this returns."""
+        row = self._encode_row(records)
+        with self._translating_errors("store a write"):
             if ceiling is None:
                 self._connection.execute(_INSERT, row)
             else:
                 meta = self._meta._replace(ceiling=ceiling)
                 with self._transaction():
                     self._connection.execute(_INSERT, row)
-                    self._connection.execute(_REPLACE_META, meta.summed())
+                    self._connection.execute(_REPLACE_META, meta.with_checksum())
                 self._meta = meta
-        self._added(row, records)
-        self._last_size = len(row[1])
+        self._account_row(row, records)
+        self._last_commit_size = len(row[1])
         self._last = records[-1].rv
         self._folder.acknowledge(self._last)
 
-    def compact(self, sweep: Sweep, limit: int) -> bool:
-        """Remove the oldest rows that a sweep may remove; False if there are none left.
+    def compact(self, compaction: CompactionPass, limit: int) -> bool:
+        """Remove the oldest rows that a pass may remove; False if there are none left.
 
-        A step looks at about ``limit`` bytes, and at no less than thrice the last commit: half of
-        it may have to be repeated, and still the log gets shorter.
+        A step reads about ``limit`` bytes, and at least three times the last commit: half of it may
+        have to be repeated, and the log still gets shorter.
         """
-        with self._failing("compact the log"):
-            last, chain, records = self._oldest(sweep, max(limit, 3 * self._last_size))
+        with self._translating_errors("compact the log"):
+            last, chain, records = self._read_oldest(
+                compaction, max(limit, 3 * self._last_commit_size)
+            )
             if not records:
                 return False
-            repeat = sweep.repeated(records)
-            row = self._sum_up(repeat) if repeat else None
+            repeated = compaction.records_to_repeat(records)
+            row = self._encode_row(repeated) if repeated else None
             meta = self._meta._replace(
-                floor=max(sweep.floor, self._meta.floor),
+                floor=max(compaction.floor, self._meta.floor),
                 removed=last,
                 chain=chain,
                 tail=row[0] if row else self._row,
@@ -213,18 +220,18 @@ class Log:
                 if row is not None:
                     self._connection.execute(_INSERT, row)
                 self._connection.execute("DELETE FROM log WHERE id <= ?", (last,))
-                self._connection.execute(_REPLACE_META, meta.summed())
+                self._connection.execute(_REPLACE_META, meta.with_checksum())
         self._meta = meta
         if row is not None:
-            self._added(row, repeat)
-        self._weight -= sum(weight(record.raw) for record in records)
+            self._account_row(row, repeated)
+        self._weight -= sum(weight_of(record.raw) for record in records)
         return True
 
-    def tidy(self) -> None:
-        """Bring the write-ahead log into the database once it is long."""
-        if self._unchecked < CHECKPOINT_BYTES:
+    def checkpoint_if_due(self) -> None:
+        """Checkpoint the write-ahead log into the database if it is long."""
+        if self._bytes_since_checkpoint < CHECKPOINT_BYTES:
             return
-        self._unchecked = 0
+        self._bytes_since_checkpoint = 0
         with contextlib.suppress(sqlite3.Error):  # the next commit reports it
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
@@ -233,41 +240,41 @@ class Log:
         with contextlib.suppress(sqlite3.Error):  # then the next start recovers, as after a crash
             if rv != max(self._last, self._meta.ceiling):
                 meta = self._meta._replace(ceiling=rv)
-                self._connection.execute(_REPLACE_META, meta.summed())
+                self._connection.execute(_REPLACE_META, meta.with_checksum())
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
         self._folder.release()
 
-    def _sum_up(self, records: Sequence[Record]) -> tuple[int, bytes, int]:
+    def _encode_row(self, records: Sequence[Record]) -> tuple[int, bytes, int]:
         value = _ENCODER.encode(records)
-        return self._row + 1, value, _sum(self._row + 1, value, self._chain)
+        return self._row + 1, value, _chain_checksum(self._row + 1, value, self._chain)
 
-    def _added(self, row: tuple[int, bytes, int], records: Sequence[Record]) -> None:
+    def _account_row(self, row: tuple[int, bytes, int], records: Sequence[Record]) -> None:
         self._row, value, self._chain = row
-        self._weight += sum(weight(record.raw) for record in records)
-        self._unchecked += len(value) + 2 * layout.PAGE_SIZE
+        self._weight += sum(weight_of(record.raw) for record in records)
+        self._bytes_since_checkpoint += len(value) + 2 * layout.PAGE_SIZE
 
-    def _oldest(self, sweep: Sweep, limit: int) -> tuple[int, int, list[Record]]:
-        """What goes next: the number and sum of the last row, and all records."""
+    def _read_oldest(self, compaction: CompactionPass, limit: int) -> tuple[int, int, list[Record]]:
+        """The rows to remove next: the number and checksum of the last one, and all records."""
         last, chain = self._meta.removed, self._meta.chain
-        found: list[Record] = []
+        oldest: list[Record] = []
         size = 0
         rows = self._connection.execute("SELECT * FROM log ORDER BY id")
         try:
-            for number, value, chained in rows:
-                if number > sweep.until or size >= limit:
+            for number, value, checksum in rows:
+                if number > compaction.last_row or size >= limit:
                     break
-                if _sum(number, value, chain) != chained:
+                if _chain_checksum(number, value, chain) != checksum:
                     raise sqlite3.DatabaseError(f"row {number} is not what was written")
                 records = _DECODER.decode(value)
-                if records[-1].type < KEPT and records[-1].rv > sweep.floor:
+                if records[-1].type < COPY and records[-1].rv > compaction.floor:
                     break
-                last, chain = number, chained
-                found += records
+                last, chain = number, checksum
+                oldest += records
                 size += len(value)
         finally:
             rows.close()
-        return last, chain, found
+        return last, chain, oldest
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -281,19 +288,19 @@ class Log:
             raise
 
     @contextlib.contextmanager
-    def _failing(self, what: str) -> Iterator[None]:
+    def _translating_errors(self, action: str) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
             full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
             remedy = "free some space" if full else "check the disk, then start again"
             raise WriteFailed(
-                f"{self._folder.database}: cannot {what}: {error}; {remedy}", lasting=not full
+                f"{self._folder.database}: cannot {action}: {error}; {remedy}", permanent=not full
             ) from error
 
 
 class _Reader:
-    """Everything in a database, checked."""
+    """Everything in a database, verified."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.weight = 0
@@ -302,19 +309,19 @@ class _Reader:
             self.meta = self._read_meta(connection)
             self.chain = self.meta.chain
             self.row = self.meta.removed
-            self._floor = Floor(self.meta.floor)
-            for number, value, chained in connection.execute("SELECT * FROM log ORDER BY id"):
-                self._read_row(number, value, chained)
+            self._floor = FloorReader(self.meta.floor)
+            for number, value, checksum in connection.execute("SELECT * FROM log ORDER BY id"):
+                self._read_row(number, value, checksum)
             if self.row < self.meta.tail:
                 raise FolderDamaged(path, "rows are missing at its end")
         except (TypeError, ValueError, msgspec.DecodeError) as error:
-            raise FolderDamaged(path, f"a row holds what was never written ({error})") from error
+            raise FolderDamaged(path, f"a row cannot be decoded ({error})") from error
         events = self._floor.events
         self.last = events[-1].rv if events else self.meta.floor
 
-    def contents(self) -> Contents:
-        """What was read."""
-        return Contents(
+    def contents(self) -> LogContents:
+        """The contents that were read."""
+        return LogContents(
             self._floor.objects(),
             self._floor.events,
             self.meta.floor,
@@ -325,25 +332,27 @@ class _Reader:
         rows = connection.execute("SELECT * FROM meta").fetchall()
         if len(rows) == 1:
             meta = _Meta(*rows[0][1:-1])
-            if rows[0] == (1, *meta.summed()):
+            if rows[0] == (1, *meta.with_checksum()):
                 return meta
-        raise FolderDamaged(self._path, "the row that sums up the others is not what was written")
+        raise FolderDamaged(
+            self._path, "the row with the checksum of the log is not what was written"
+        )
 
-    def _read_row(self, number: int, value: bytes, chained: int) -> None:
-        self.chain = _sum(number, value, self.chain)
-        if self.chain != chained or number != self.row + 1:
+    def _read_row(self, number: int, value: bytes, checksum: int) -> None:
+        self.chain = _chain_checksum(number, value, self.chain)
+        if self.chain != checksum or number != self.row + 1:
             raise FolderDamaged(self._path, f"row {number} of the log is not what was written")
         self.row = number
         for record in _DECODER.decode(value):
-            self.weight += weight(record.raw)
+            self.weight += weight_of(record.raw)
             self._floor.read(record)
 
 
-def _sum(row: int, value: bytes, before: int) -> int:
-    return zlib.crc32(value, zlib.crc32(b"%d %d" % (row, len(value)), before))
+def _chain_checksum(row: int, value: bytes, previous: int) -> int:
+    return zlib.crc32(value, zlib.crc32(b"%d %d" % (row, len(value)), previous))
 
 
-_NOT_THE_FILE = {
+_ENVIRONMENT_ERRORS = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_FULL,

@@ -1,11 +1,11 @@
-"""The state of a cluster: every object, every version, one order.
+"""The state of a cluster: all objects and their versions, in one order.
 
-All of it is in memory and belongs to the event loop's thread. A write takes the next version the
-moment it is called, so the order of calls is the order of versions. It becomes visible when it is
-on the disk (`embedded.apiserver.store.committer`): to readers, to the history, to watchers and then
-to its writer, batch by batch, in order. ``get``, ``list`` and ``watch`` see committed state only;
+All of it is in memory and belongs to the event loop's thread. ``write`` takes the next version in
+the call, so the order of calls is the order of versions. It becomes visible when it is on the disk
+(`embedded.apiserver.store.committer`): to readers, to the history, to watchers and then to its
+writer, batch by batch, in order. ``get``, ``list`` and ``watch`` return committed state only;
 writers check against ``latest``, which includes what still waits for its commit, so of two writers
-that read the same version one gets ``Overtaken``.
+that read the same version one gets ``WriteConflict``.
 
 A kind is named by the resource it is stored as, ``group/plural``: ``/pods``, ``apps/deployments``.
 
@@ -26,9 +26,9 @@ from zonewise.embedded.apiserver.store.compaction import DELETED
 from zonewise.embedded.apiserver.store.entry import Entry, WatchEventType, key_of
 from zonewise.embedded.apiserver.store.history import History, StoreEvent
 from zonewise.embedded.apiserver.store.limits import StoreLimits
-from zonewise.embedded.apiserver.store.log import FIRST_RV, RECORD_OVERHEAD, Contents, Log
-from zonewise.embedded.apiserver.store.representation import WHOLE, Frames, Representation
-from zonewise.embedded.apiserver.store.watchers import STOPPED, Watcher, Watchers
+from zonewise.embedded.apiserver.store.log import FIRST_RV, RECORD_OVERHEAD, Log, LogContents
+from zonewise.embedded.apiserver.store.representation import FULL_OBJECT, FrameCache, Representation
+from zonewise.embedded.apiserver.store.watchers import SERVER_STOPPING, Watcher, Watchers
 from zonewise.runtime.process.logs import logger
 
 Build = Callable[[int], bytes]
@@ -36,22 +36,22 @@ Build = Callable[[int], bytes]
 _log = logger("state")
 
 
-class _Anything:
-    """Means "whatever exists now"."""
+class _AnyVersion:
+    """Matches any present version."""
 
 
-ANYTHING: Final = _Anything()
+ANY_VERSION: Final = _AnyVersion()
 
 
-class Overtaken(ZonewiseError):
-    """Another writer was faster. ``latest`` is the present entry, or None."""
+class WriteConflict(ZonewiseError):
+    """Another write came first. ``latest`` is the present entry, or None."""
 
     def __init__(self, kind: str, key: str, latest: Entry | None) -> None:
-        super().__init__(f"{kind} {key} is not what it was when it was read")
+        super().__init__(f"{kind} {key} was changed by another write")
         self.latest = latest
 
 
-class TooNew(ZonewiseError):
+class VersionTooLarge(ZonewiseError):
     """The requested version does not exist yet."""
 
     def __init__(self, rv: int, current: int) -> None:
@@ -70,7 +70,7 @@ class State:
     def __init__(
         self,
         log: Log | None = None,
-        contents: Contents | None = None,
+        contents: LogContents | None = None,
         *,
         clock: Clock,
         limits: StoreLimits | None = None,
@@ -81,13 +81,13 @@ class State:
         self._collections: dict[str, Collection] = {}
         self._watchers: dict[str, Watchers] = {}
         self._listeners: list[Callable[[str, StoreEvent], None]] = []
-        self._frames = Frames(self.limits.encoding_bytes)
-        self._awaited: list[tuple[int, asyncio.Future[None]]] = []
+        self._frames = FrameCache(self.limits.encoding_bytes)
+        self._version_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._committer = Committer(
             log,
             publish=self._publish,
             undo=self._undo,
-            need=_Need(self),
+            retention=_StateRetention(self),
             clock=clock,
             limits=self.limits,
             inline=inline or log is None,
@@ -96,20 +96,20 @@ class State:
         self._history = History(self.limits, floor=floor, rv=floor)
         if contents is not None:
             self._load(contents)
-        self._next = self._history.rv + 1
+        self._next_rv = self._history.rv + 1
 
     @classmethod
     def open(
         cls, path: Path, *, clock: Clock, limits: StoreLimits | None = None, inline: bool = False
     ) -> State:
-        """The state kept in a data folder; refuses one in use, damaged or of a newer release."""
+        """The state in a data folder; refuses one in use, damaged or of a newer release."""
         log, contents = Log.open(path)
         return cls(log, contents, clock=clock, limits=limits, inline=inline)
 
     async def close(self) -> None:
-        """End all watches, store what waits, leave one complete file. Later writes fail."""
+        """End all watches, store pending writes, leave one complete file. Later writes fail."""
         for watchers in self._watchers.values():
-            watchers.close(STOPPED)
+            watchers.close(SERVER_STOPPING)
         await self._committer.close(lambda: self.visible_rv)
 
     @property
@@ -124,7 +124,7 @@ class State:
 
     @property
     def failure(self) -> str | None:
-        """Why writes are refused, in a sentence, or None while all is well."""
+        """Why writes are refused, in a sentence, or None if they are not."""
         return self._committer.failure
 
     def listen(self, listener: Callable[[str, StoreEvent], None]) -> None:
@@ -151,7 +151,7 @@ class State:
         return collection.latest(key_of(namespace, name)) if collection else None
 
     def count(self, kind: str, namespace: str = "") -> int:
-        """How many objects there are, in one namespace or in all."""
+        """The number of objects, in one namespace or in all."""
         collection = self._collections.get(kind)
         return collection.count(namespace) if collection else 0
 
@@ -163,21 +163,25 @@ class State:
         matches: Matches | None = None,
         limit: int = 0,
         after: str = "",
-        at: int | None = None,
+        rv_at: int | None = None,
     ) -> ListPage:
         """Objects in order of their keys, at most ``limit`` (0: all) behind the key ``after``.
 
-        ``at`` lists what was there at an earlier version. Raises ``Expired`` if that is no longer
-        known and ``TooNew`` if it does not exist yet.
+        ``rv_at`` lists the objects of an earlier version. Raises ``Expired`` if that is no longer
+        available and ``VersionTooLarge`` if it does not exist yet.
         """
-        rv = self.visible_rv if at is None else at
-        if at is not None:
-            self._check_exists(at)
-            self._history.check_listable(at, self._clock())
+        rv = self.visible_rv if rv_at is None else rv_at
+        if rv_at is not None:
+            self._check_exists(rv_at)
+            self._history.check_listable(rv_at, self._clock())
         collection = self._collections.get(kind)
         if collection is None:
             return ListPage([], rv)
-        changed = collection.before(at) if at is not None and at < self.visible_rv else None
+        changed = (
+            collection.entries_changed_since(rv_at)
+            if rv_at is not None and rv_at < self.visible_rv
+            else None
+        )
         return collection.page(
             rv, namespace=namespace, after=after, limit=limit, matches=matches, changed=changed
         )
@@ -192,69 +196,69 @@ class State:
         initial: bool = False,
         initial_end: Callable[[int], bytes] | None = None,
         matches: Matches | None = None,
-        representation: Representation = WHOLE,
+        representation: Representation = FULL_OBJECT,
     ) -> Watcher:
         """Watch a kind, one namespace of it, or one object.
 
         ``since`` resumes after a version; the default is the present one. With ``initial`` the
         present objects come first, as ADDED, then ``initial_end(version)``, then changes. ``name``
-        alone is for cluster-scoped kinds. Raises ``Expired`` or ``TooNew`` for a version that
-        cannot be resumed from.
+        alone is for cluster-scoped kinds. Raises ``Expired`` or ``VersionTooLarge`` for a version
+        that cannot be resumed from.
         """
         collection = self._collection(kind)
-        trail = collection.trail
-        position = trail.end
+        buffer = collection.buffer
+        position = buffer.end
         if since is not None and not initial:
             self._check_exists(since)
             self._history.check_resumable(since)
-            position = trail.after(since)
+            position = buffer.position_after(since)
         entries: Sequence[Entry] | None = None
-        ended = b""
+        initial_end_frame = b""
         if initial:
             if name:
-                one = collection.entries.get(key_of(namespace, name))
-                entries = [one] if one is not None else []
+                entry = collection.entries.get(key_of(namespace, name))
+                entries = [entry] if entry is not None else []
             else:
                 entries = collection.page(self.visible_rv, namespace=namespace).entries
-            ended = initial_end(self.visible_rv) if initial_end is not None else b""
+            initial_end_frame = initial_end(self.visible_rv) if initial_end is not None else b""
         watchers = self._watchers.get(kind)
         if watchers is None:
             watchers = self._watchers[kind] = Watchers(
-                trail, self._history, self.limits, self._frames
+                buffer, self._history, self.limits, self._frames
             )
         watcher = Watcher(
             watchers,
             position=position,
-            place=key_of(namespace, name),
+            scope=key_of(namespace, name),
             matches=matches,
             representation=representation,
             initial=entries,
-            ended=ended,
+            initial_end=initial_end_frame,
         )
         watchers.add(watcher)
         return watcher
 
     def end_watches(self, kind: str, reason: str) -> None:
-        """End all watches of a kind that is not served any more."""
+        """End all watches of a kind that is no longer served."""
         watchers = self._watchers.get(kind)
         if watchers is not None:
             watchers.close(reason)
 
-    async def reach(self, rv: int, timeout: float) -> None:
-        """Wait until ``rv`` is visible; raises ``TooNew`` when it is not in time."""
+    async def wait_for_version(self, rv: int, timeout: float) -> None:
+        """Wait until ``rv`` is visible; raises ``VersionTooLarge`` after ``timeout`` seconds."""
         if rv <= self.visible_rv:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = (rv, future)
-        self._awaited.append(waiting)
+        waiter = (rv, future)
+        self._version_waiters.append(waiter)
         try:
             async with asyncio.timeout(timeout):
                 await future
         except TimeoutError:
-            raise TooNew(rv, self.visible_rv) from None
+            raise VersionTooLarge(rv, self.visible_rv) from None
         finally:
-            if waiting in self._awaited:
-                self._awaited.remove(waiting)
+            if waiter in self._version_waiters:
+                self._version_waiters.remove(waiter)
 
     def write(
         self,
@@ -264,7 +268,7 @@ class State:
         type: WatchEventType,
         build: Build,
         *,
-        expect: Entry | _Anything | None = ANYTHING,
+        expected: Entry | _AnyVersion | None = ANY_VERSION,
         durable: bool = True,
     ) -> asyncio.Future[Entry]:
         """Store a version of an object, or its deletion.
@@ -274,9 +278,9 @@ class State:
         write is ordered, and ``latest`` shows it. The future is done when it is stored and visible.
         Cancelling the future does not take the write back.
 
-        ``expect`` is what ``latest`` was when the writer decided (None: nothing). Raises
-        ``Overtaken`` if it is not that now, or if an object to be added exists or one to be changed
-        does not. Raises ``WriteFailed`` or ``Overloaded``; so may the future.
+        ``expected`` is what ``latest`` was when the writer decided (None: no object). Raises
+        ``WriteConflict`` if it is not that now, or if an object to be added exists or one to be
+        changed does not. Raises ``WriteFailed`` or ``Overloaded``; so may the future.
 
         ``durable=False`` lets an update be seen before it is stored; a crash may lose it.
         """
@@ -286,15 +290,15 @@ class State:
         key = key_of(namespace, name)
         previous = collection.latest(key)
         if (previous is None) != (type == "ADDED") or (
-            not isinstance(expect, _Anything) and expect is not previous
+            not isinstance(expected, _AnyVersion) and expected is not previous
         ):
-            raise Overtaken(kind, key, previous)
-        entry = Entry.of(build(self._next), self._next)
+            raise WriteConflict(kind, key, previous)
+        entry = Entry.decode(build(self._next_rv), self._next_rv)
         if entry.key != key:
             raise ValueError(f"{kind} {key} was built as {entry.key}")
         written: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
-        self._next += 1
-        collection.expect(entry, deleted=type == "DELETED")
+        self._next_rv += 1
+        collection.add_pending(entry, deleted=type == "DELETED")
         committer.submit(
             PendingWrite(type, collection, entry, previous, durable or type != "MODIFIED", written)
         )
@@ -308,74 +312,76 @@ class State:
 
     def _check_exists(self, rv: int) -> None:
         if rv > self.visible_rv:
-            raise TooNew(rv, self.visible_rv)
+            raise VersionTooLarge(rv, self.visible_rv)
 
     def _publish(self, batch: Sequence[PendingWrite]) -> None:
         """Make committed writes visible."""
         now = self._clock()
         history = self._history
-        news: dict[Collection, tuple[int, list[StoreEvent]]] = {}
+        published: dict[Collection, tuple[int, list[StoreEvent]]] = {}
         for type, collection, entry, previous, _, _ in batch:
-            collection.settle(entry, deleted=type == "DELETED")
-            if collection not in news:
-                news[collection] = (collection.trail.end, [])
-            event = history.add(collection.trail, type, entry, previous, now)
-            news[collection][1].append(event)
-        history.stamp(now)
-        for collection, (start, events) in news.items():
+            collection.commit(entry, deleted=type == "DELETED")
+            if collection not in published:
+                published[collection] = (collection.buffer.end, [])
+            event = history.add(collection.buffer, type, entry, previous, now)
+            published[collection][1].append(event)
+        history.record_time(now)
+        for collection, (start, events) in published.items():
             watchers = self._watchers.get(collection.kind)
             if watchers is not None:
                 watchers.publish(start, events)
             for listener in self._listeners:
-                self._tell(listener, collection.kind, events)
-        if self._awaited:
-            for rv, future in self._awaited:
+                self._notify(listener, collection.kind, events)
+        if self._version_waiters:
+            for rv, future in self._version_waiters:
                 if rv <= history.rv and not future.done():
                     future.set_result(None)
         history.trim(now)
 
-    def _tell(
+    def _notify(
         self, listener: Callable[[str, StoreEvent], None], kind: str, events: Sequence[StoreEvent]
     ) -> None:
         for event in events:
             try:
                 listener(kind, event)
-            except Exception:  # the write is stored: all others must get it
+            except Exception:  # the write is stored: all other listeners must get it
                 _log.exception("a listener failed", kind=kind, key=event.entry.key)
 
     def _undo(self, batch: Sequence[PendingWrite]) -> None:
         """Drop writes that were not stored; no client has seen their versions."""
         for change in batch:
-            change.collection.give_up()
-        self._next = self.visible_rv + 1
+            change.collection.drop_pending()
+        self._next_rv = self.visible_rv + 1
 
-    def _load(self, contents: Contents) -> None:
-        """Take what a log held. Of what is older than the history only the outcome is decoded."""
-        cut = self._history_start(contents)
-        outcome = {(record.kind, record.key): record for record in contents.objects}
-        for record in contents.records[:cut]:
-            outcome[record.kind, record.key] = record
+    def _load(self, contents: LogContents) -> None:
+        """Load a log's contents. Of records older than the history only the last is decoded."""
+        history_start = self._history_start(contents)
+        latest = {(record.kind, record.key): record for record in contents.objects}
+        for record in contents.records[:history_start]:
+            latest[record.kind, record.key] = record
             self._history.floor = self._history.rv = record.rv
-        kinds: dict[str, list[Entry]] = {}
-        for record in outcome.values():
+        entries_by_kind: dict[str, list[Entry]] = {}
+        for record in latest.values():
             if record.type != DELETED:
-                kinds.setdefault(record.kind, []).append(Entry.of(record.raw, record.rv))
-        for kind, entries in kinds.items():
+                entries_by_kind.setdefault(record.kind, []).append(
+                    Entry.decode(record.raw, record.rv)
+                )
+        for kind, entries in entries_by_kind.items():
             self._collection(kind).load(entries)
         now = self._clock()
-        for record in contents.records[cut:]:
+        for record in contents.records[history_start:]:
             collection = self._collection(record.kind)
-            entry = Entry.of(record.raw, record.rv)
+            entry = Entry.decode(record.raw, record.rv)
             previous = collection.entries.get(entry.key)
             type = TYPES[record.type]
-            collection.settle(entry, deleted=type == "DELETED")
-            self._history.add(collection.trail, type, entry, previous, now)
+            collection.commit(entry, deleted=type == "DELETED")
+            self._history.add(collection.buffer, type, entry, previous, now)
         self._history.rv = contents.rv
-        self._history.stamp(now)
+        self._history.record_time(now)
         self._history.trim(now)
 
-    def _history_start(self, contents: Contents) -> int:
-        """From which record on the history can be kept."""
+    def _history_start(self, contents: LogContents) -> int:
+        """The index of the first record that fits in the history."""
         start = len(contents.records)
         size = 0
         while (
@@ -388,8 +394,8 @@ class State:
         return start
 
 
-class _Need:
-    """What a state needs its log for."""
+class _StateRetention:
+    """What the log has to retain of a state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -404,10 +410,10 @@ class _Need:
         return self._state.floor
 
     def versions(self) -> dict[str, dict[str, int]]:
-        found = {}
+        by_kind = {}
         for kind, collection in self._state._collections.items():
             versions = {key: entry.rv for key, entry in collection.entries.items()}
-            for key, entry in collection.before(self._state.floor).items():
+            for key, entry in collection.entries_changed_since(self._state.floor).items():
                 versions[key] = entry.rv if entry is not None else 0
-            found[kind] = versions
-        return found
+            by_kind[kind] = versions
+        return by_kind

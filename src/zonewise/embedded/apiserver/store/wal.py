@@ -2,15 +2,15 @@
 
 When SQLite opens a database it replays the frames of its write-ahead log up to the first one whose
 checksum is wrong and silently drops the rest. That is right for a torn tail: the machine stopped
-while a transaction was being written, and it was never acknowledged. It is wrong for a byte that
-went bad further up: commits after it were acknowledged. So the frames are checked before SQLite
-opens the file.
+while a transaction was being written, and it was never acknowledged. It is wrong for a damaged byte
+before that: commits after it were acknowledged. So the frames are checked before SQLite opens the
+file.
 
-The two cases can be told apart because commits are serial: each is synced before the next one
+The two cases can be distinguished because commits are serial: each is synced before the next one
 starts. After the last complete transaction there can be the frames of one more, in any state, and
-so at most one frame that carries a commit mark. Two mean that something in the middle went bad.
-(One may still be an acknowledged commit gone bad, the very last one;
-`embedded.apiserver.store.folder` records the newest acknowledged version.)
+so at most one frame with a commit mark. Two mean that something in the middle is damaged. (One may
+still be a damaged acknowledged commit, the last one; `embedded.apiserver.store.folder` records the
+newest acknowledged version.)
 
 A log is used again from its start after a checkpoint, under new salts; frames with other salts are
 left over from before and are ignored. A bad header would hide everything, so it is damage too,
@@ -31,8 +31,8 @@ _MAGIC = 0x377F0682
 _MASK = 0xFFFFFFFF
 
 
-class Damaged(Exception):
-    """The log holds commits that SQLite would not see; says where it went bad."""
+class WalDamaged(Exception):
+    """The log has commits that SQLite would drop; the message says where it is damaged."""
 
 
 def inspect(path: Path) -> int:
@@ -51,7 +51,7 @@ def inspect(path: Path) -> int:
         if magic & ~1 != _MAGIC or sums != (sum1, sum2) or not 512 <= page_size <= 65536:
             if not header.strip(b"\0") and not file.read().strip(b"\0"):
                 return 0
-            raise Damaged("the header of the write-ahead log is not what was written")
+            raise WalDamaged("the header of the write-ahead log is not what was written")
         words = struct.Struct(f"{order}{page_size // 4}I")
         head = struct.Struct(order + "2I")
         frames = (size - _HEADER.size) // (_FRAME.size + page_size)
@@ -60,8 +60,8 @@ def inspect(path: Path) -> int:
         for number in range(1, frames + 1):
             frame = file.read(_FRAME.size)
             page = file.read(page_size)
-            _, pages, *found, sum1, sum2 = _FRAME.unpack(frame)
-            if tuple(found) != salts:
+            _, pages, *frame_salts, sum1, sum2 = _FRAME.unpack(frame)
+            if tuple(frame_salts) != salts:
                 break
             sums = _checksum(head.unpack_from(frame), *sums)
             sums = _checksum(words.unpack(page), *sums)
@@ -71,15 +71,15 @@ def inspect(path: Path) -> int:
                 committed = number
         else:
             return committed
-        marks = 0
+        commits = 0
         for number in range(committed, frames):
             file.seek(_HEADER.size + number * (_FRAME.size + page_size))
-            _, pages, *found, _, _ = _FRAME.unpack(file.read(_FRAME.size))
-            marks += tuple(found) == salts and pages > 0
-        if marks > 1:
-            raise Damaged(
+            _, pages, *frame_salts, _, _ = _FRAME.unpack(file.read(_FRAME.size))
+            commits += tuple(frame_salts) == salts and pages > 0
+        if commits > 1:
+            raise WalDamaged(
                 f"the write-ahead log is good up to frame {committed} of {frames},"
-                f" and {marks} commits follow that cannot be read"
+                f" and {commits} commits follow that cannot be read"
             )
         return committed
 

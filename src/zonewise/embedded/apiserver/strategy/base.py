@@ -1,9 +1,12 @@
-"""What a kind demands beyond its schema.
+"""What a kind requires beyond its schema.
 
-``Rules`` is what most kinds have in common; a kind with its own mind is a subclass in a module
-beside this one. Rules are pure: they see the object, the one before it and a ``StrategyContext``;
-they change the object in place or return faults, and do no I/O. The order is an API server's:
-decode, defaults, mutating admission, ``prepare``, ``validate``, validating admission.
+``Rules`` is what most kinds have in common; a kind that differs has a subclass in a module beside
+this one. Rules are pure: they see the object, the one it replaces and a ``StrategyContext``; they
+change the object in place or record errors, and do no I/O. The order is an API server's: decode,
+defaults, mutating admission, ``prepare``, ``validate``, validating admission.
+
+Validation gets a cursor at the object (``zonewise.api.field_cursor``) and records what is wrong
+below it. The object that is replaced stays a plain dict.
 """
 
 from __future__ import annotations
@@ -12,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from zonewise.api.errors import StatusCause
+from zonewise.api.field_cursor import Field, FieldErrors
 from zonewise.api.gates import FeatureGates
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.request.call import User
 
 Obj: TypeAlias = dict[str, Any]
-Faults: TypeAlias = list[StatusCause]
+Faults: TypeAlias = FieldErrors
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,9 +74,9 @@ class Rules:
     default_policy: str = "Background"
     """What a deletion does with dependents where the client does not say."""
 
-    def name_faults(self, name: str) -> list[str]:
-        """Sentences that say why a name is none; empty where it is fine."""
-        return names.subdomain(name)
+    def name_errors(self, name: str) -> list[str]:
+        """What is wrong with the name of an object."""
+        return names.subdomain_errors(name)
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Set what only the server sets, drop what clients may not; status is dropped before."""
@@ -86,21 +89,19 @@ class Rules:
         already.
         """
 
-    def validate_create(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new object."""
-        return self.validate(obj, context)
+    def validate_create(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a new object."""
+        self.validate(obj, context)
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with an object that replaces ``old``."""
-        return self.validate(obj, context)
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for an object that replaces ``old``."""
+        self.validate(obj, context)
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new status."""
-        return []
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for a new status."""
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with an object, new or not."""
-        return []
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for an object, new or not."""
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
         """Say what is odd about an object that is fine; ``old`` is None for a new one."""
@@ -125,12 +126,43 @@ class Rules:
         """Whether something beyond finalizers in metadata keeps a marked object alive."""
         return False
 
-    def allocate(self, obj: Obj, old: Obj | None, context: StrategyContext) -> Faults:
+    def allocate(self, obj: Field, old: Obj | None, context: StrategyContext) -> None:
         """Choose what must be unique in the cluster, as the last step before the write."""
-        return []
 
     def settled(self, namespace: str, name: str, obj: Obj | None) -> None:
         """An object now holds this: it was stored, its write failed, or it is deleted.
 
         Called for kinds that allocate: for all objects at start, and for each that changes.
         """
+
+
+class LegacyRules(Rules):
+    """Rules that still return their errors."""
+
+    def validate_create(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a new object."""
+        obj.errors.extend(self.find_create(obj.value, context))
+
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for an object that replaces ``old``."""
+        obj.errors.extend(self.find_update(obj.value, old, context))
+
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for a new status."""
+        obj.errors.extend(self.find_status(obj.value, old, context))
+
+    def find_create(self, obj: Obj, context: StrategyContext) -> Faults:
+        """What is wrong with a new object."""
+        return self.find(obj, context)
+
+    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+        """What is wrong with an object that replaces ``old``."""
+        return self.find(obj, context)
+
+    def find_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+        """What is wrong with a new status."""
+        return []
+
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
+        """What is wrong with an object, new or not."""
+        return []

@@ -24,30 +24,36 @@ from zonewise.embedded.apiserver.strategy.cluster.signing_requests import Signin
 from zonewise.embedded.apiserver.strategy.cluster.webhooks import HookRules
 from zonewise.embedded.apiserver.strategy.network.allocation import Allocation
 from zonewise.embedded.apiserver.strategy.network.ingresses import (
-    AddressRules,
     IngressClassRules,
     IngressRules,
+    IPAddressRules,
     NetworkPolicyRules,
 )
 from zonewise.embedded.apiserver.strategy.network.services import ServiceRules
-from zonewise.embedded.apiserver.strategy.network.slices import EndpointsRules, SliceRules
+from zonewise.embedded.apiserver.strategy.network.slices import EndpointSliceRules, EndpointsRules
 from zonewise.embedded.apiserver.strategy.pod.pods import PodRules
 from zonewise.embedded.apiserver.strategy.storage.drivers import (
-    AttachmentRules,
-    CapacityRules,
-    DriverNodeRules,
-    DriverRules,
+    CSIDriverRules,
+    CSINodeRules,
+    CSIStorageCapacityRules,
     StorageClassRules,
+    VolumeAttachmentRules,
 )
-from zonewise.embedded.apiserver.strategy.storage.volumes import ClaimRules, VolumeRules
-from zonewise.embedded.apiserver.strategy.workload.autoscalers import AutoscalerRules
-from zonewise.embedded.apiserver.strategy.workload.budgets import BudgetRules, PriorityRules
+from zonewise.embedded.apiserver.strategy.storage.volumes import (
+    PersistentVolumeClaimRules,
+    PersistentVolumeRules,
+)
+from zonewise.embedded.apiserver.strategy.workload.autoscalers import HorizontalPodAutoscalerRules
+from zonewise.embedded.apiserver.strategy.workload.budgets import (
+    PodDisruptionBudgetRules,
+    PriorityClassRules,
+)
 from zonewise.embedded.apiserver.strategy.workload.deployments import (
+    ControllerRevisionRules,
     DeploymentRules,
     PodTemplateRules,
     ReplicaSetRules,
     ReplicationControllerRules,
-    RevisionRules,
 )
 from zonewise.embedded.apiserver.strategy.workload.jobs import CronJobRules, JobRules
 from zonewise.embedded.apiserver.strategy.workload.sets import DaemonSetRules, StatefulSetRules
@@ -164,8 +170,8 @@ class Catalog:
             "/pods": PodRules(),
             "/podtemplates": PodTemplateRules(),
             "/replicationcontrollers": ReplicationControllerRules(),
-            "/persistentvolumeclaims": ClaimRules(),
-            "/persistentvolumes": VolumeRules(),
+            "/persistentvolumeclaims": PersistentVolumeClaimRules(),
+            "/persistentvolumes": PersistentVolumeRules(),
             "/resourcequotas": QuotaRules(),
             "/secrets": SecretRules(),
             "/serviceaccounts": AccountRules(),
@@ -173,29 +179,29 @@ class Catalog:
             "admissionregistration.k8s.io/mutatingwebhookconfigurations": HookRules(),
             "admissionregistration.k8s.io/validatingwebhookconfigurations": HookRules(),
             "apiextensions.k8s.io/customresourcedefinitions": DefinitionRules(),
-            "apps/controllerrevisions": RevisionRules(),
+            "apps/controllerrevisions": ControllerRevisionRules(),
             "apps/daemonsets": DaemonSetRules(),
             "apps/deployments": DeploymentRules(),
             "apps/replicasets": ReplicaSetRules(),
             "apps/statefulsets": StatefulSetRules(),
-            "autoscaling/horizontalpodautoscalers": AutoscalerRules(),
+            "autoscaling/horizontalpodautoscalers": HorizontalPodAutoscalerRules(),
             "batch/cronjobs": CronJobRules(),
             "batch/jobs": JobRules(),
             "certificates.k8s.io/certificatesigningrequests": SigningRules(),
             "coordination.k8s.io/leases": LeaseRules(),
-            "discovery.k8s.io/endpointslices": SliceRules(),
+            "discovery.k8s.io/endpointslices": EndpointSliceRules(),
             "events.k8s.io/events": NewEventRules(),
             "networking.k8s.io/ingressclasses": IngressClassRules(),
-            "networking.k8s.io/ipaddresses": AddressRules(),
+            "networking.k8s.io/ipaddresses": IPAddressRules(),
             "networking.k8s.io/ingresses": IngressRules(),
             "networking.k8s.io/networkpolicies": NetworkPolicyRules(),
-            "storage.k8s.io/csidrivers": DriverRules(),
-            "storage.k8s.io/csinodes": DriverNodeRules(),
-            "storage.k8s.io/csistoragecapacities": CapacityRules(),
+            "storage.k8s.io/csidrivers": CSIDriverRules(),
+            "storage.k8s.io/csinodes": CSINodeRules(),
+            "storage.k8s.io/csistoragecapacities": CSIStorageCapacityRules(),
             "storage.k8s.io/storageclasses": StorageClassRules(),
-            "storage.k8s.io/volumeattachments": AttachmentRules(),
-            "policy/poddisruptionbudgets": BudgetRules(),
-            "scheduling.k8s.io/priorityclasses": PriorityRules(),
+            "storage.k8s.io/volumeattachments": VolumeAttachmentRules(),
+            "policy/poddisruptionbudgets": PodDisruptionBudgetRules(),
+            "scheduling.k8s.io/priorityclasses": PriorityClassRules(),
         }
         for kind, plural in (("Role", "roles"), ("ClusterRole", "clusterroles")):
             self._made[f"{RBAC}/{plural}"] = RoleRules(authorizer, kind, plural)

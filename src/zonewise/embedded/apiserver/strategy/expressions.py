@@ -9,11 +9,11 @@ def condition_fault(text: str) -> str:
     One that uses ``authorizer`` is accepted, as by a real server, and fails when it is evaluated.
     """
     # Loading the language is slow, and most servers never get an expression.
-    from zonewise.embedded.machinery.cel import CompileError
-    from zonewise.embedded.machinery.cel.match_conditions import AuthorizerUsed, condition_of
+    from zonewise.embedded.machinery.cel.match_conditions import AuthorizerUsed, compile_condition
+    from zonewise.embedded.machinery.cel.syntax import CompileError
 
     try:
-        condition_of(text)
+        compile_condition(text)
     except AuthorizerUsed:
         return ""
     except CompileError as error:

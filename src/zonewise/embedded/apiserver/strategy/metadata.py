@@ -1,17 +1,15 @@
 """What the server does to every object's metadata, and what it refuses there.
 
-``begin`` and ``carry`` set what only the server may set; ``faults`` and ``update_faults`` say what
-is wrong with the rest.
+``begin`` and ``carry`` set what only the server may set; the ``validate_`` functions are the rules
+for the rest.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
-from zonewise.api import field_errors
-from zonewise.api.errors import StatusCause
+from zonewise.api.field_cursor import IMMUTABLE, Field
 from zonewise.api.values import names
 
 Obj = dict[str, Any]
@@ -21,19 +19,10 @@ GENERATED_LENGTH = 5
 GENERATED_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 NAME_LIMIT = 63
 
-_NAME_PART = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]\Z")
-_LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?\Z")
-_NAME_PART_TEXT = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end"
-    " with an alphanumeric character"
-)
-_LABEL_VALUE_TEXT = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.',"
-    " and must start and end with an alphanumeric character"
-)
 STANDARD_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+IMMUTABLE_KEYS = ("name", "namespace", *SERVER_OWNED)
 
 
 def begin(obj: Obj, *, namespace: str, uid: str, now: str, generation: bool) -> None:
@@ -88,168 +77,103 @@ def owners_once(meta: Obj) -> list[str]:
     return twice
 
 
-def object_faults(
-    obj: Obj,
-    *,
-    namespaced: bool,
-    check_name: Callable[[str], list[str]],
-    custom: bool = False,
-) -> list[StatusCause]:
-    """What is wrong with the metadata of any object."""
-    meta = obj["metadata"]
-    found: list[StatusCause] = []
-    name, base = meta.get("name", ""), meta.get("generateName", "")
-    if base:
-        # The random end makes "web-" a good name, so the base is judged with a letter behind it.
-        masked = base[:-1] + "a" if base.endswith("-") and len(base) > 1 else base
-        found += [
-            field_errors.invalid("metadata.generateName", base, text) for text in check_name(masked)
-        ]
+def validate_object_meta(
+    meta: Field, *, namespaced: bool, find_name_errors: Callable[[str], list[str]], custom: bool
+) -> None:
+    """The metadata of any object; ``custom`` if a definition made its kind."""
+    fields = meta.value
+    name, prefix = fields.get("name", ""), fields.get("generateName", "")
+    if prefix:
+        # The random end makes "web-" a good name, so the prefix is judged with a letter behind it.
+        masked = prefix[:-1] + "a" if prefix.endswith("-") and len(prefix) > 1 else prefix
+        meta["generateName"].without_errors(find_name_errors(masked))
     if not name:
-        found.append(field_errors.required("metadata.name", "name or generateName is required"))
+        meta["name"].missing("name or generateName is required")
     else:
-        found += [field_errors.invalid("metadata.name", name, text) for text in check_name(name)]
-    if namespaced and not meta.get("namespace"):
-        found.append(field_errors.required("metadata.namespace"))
-    elif not namespaced and meta.get("namespace"):
-        found.append(field_errors.forbidden("metadata.namespace", "not allowed on this type"))
-    if meta.get("generation", 0) < 0:
-        text = "must be greater than or equal to 0"
-        found.append(field_errors.invalid("metadata.generation", meta["generation"], text))
-    if meta.get("labels"):
-        found += label_faults("metadata.labels", meta["labels"])
-    if meta.get("annotations"):
-        found += annotation_faults("metadata.annotations", meta["annotations"])
-    if meta.get("ownerReferences"):
-        found += owner_faults(meta["ownerReferences"])
-    if meta.get("finalizers"):
-        found += finalizer_faults(meta["finalizers"], custom=custom)
-    return found
+        meta["name"].without_errors(find_name_errors(name))
+    if namespaced:
+        if not fields.get("namespace"):
+            meta["namespace"].missing()
+    elif fields.get("namespace"):
+        meta["namespace"].forbid("not allowed on this type")
+    if fields.get("generation", 0) < 0:
+        meta["generation"].not_negative()
+    if fields.get("labels"):
+        validate_labels(meta["labels"])
+    if fields.get("annotations"):
+        validate_annotations(meta["annotations"])
+    if fields.get("ownerReferences"):
+        _validate_owner_references(meta["ownerReferences"])
+    if fields.get("finalizers"):
+        _validate_finalizers(meta["finalizers"], custom=custom)
 
 
-def update_faults(obj: Obj, old: Obj) -> list[StatusCause]:
+def validate_object_meta_update(meta: Field, old: Obj) -> None:
     """What an update may not do to metadata."""
-    meta, before = obj["metadata"], old["metadata"]
-    found: list[StatusCause] = []
-    if before.get("deletionTimestamp"):
-        new = [
-            name for name in meta.get("finalizers", ()) if name not in before.get("finalizers", ())
-        ]
-        if new:
-            shown = "{" + ", ".join(f'"{name}"' for name in new) + "}"
-            found.append(
-                field_errors.forbidden(
-                    "metadata.finalizers",
-                    "no new finalizers can be added if the object is being deleted, found new"
-                    f" finalizers []string{shown}",
-                )
+    fields = meta.value
+    if old.get("deletionTimestamp"):
+        before = old.get("finalizers", ())
+        added = [name for name in fields.get("finalizers", ()) if name not in before]
+        if added:
+            listed = ", ".join(f'"{name}"' for name in added)
+            meta["finalizers"].forbid(
+                "no new finalizers can be added if the object is being deleted, found new"
+                f" finalizers []string{{{listed}}}"
             )
-    for key in ("name", "namespace", *SERVER_OWNED):
-        if meta.get(key) != before.get(key):
-            found.append(
-                field_errors.invalid(f"metadata.{key}", meta.get(key), "field is immutable")
-            )
-    return found
+    for key in IMMUTABLE_KEYS:
+        if fields.get(key) != old.get(key):
+            meta[key].invalid(IMMUTABLE)
 
 
-def qualified_name(text: str) -> list[str]:
-    """Why a text is no qualified name (``prefix.example/name``)."""
-    found = []
-    prefix, slash, name = text.partition("/")
-    if "/" in name:
-        return [
-            "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and"
-            " must start and end with an alphanumeric character, with an optional DNS subdomain"
-            " prefix and '/'"
-        ]
-    if not slash:
-        name = text
-    elif not prefix:
-        found.append("prefix part must be non-empty")
-    else:
-        found += [f"prefix part {sentence}" for sentence in names.subdomain(prefix)]
-    if not name:
-        found.append("name part must be non-empty")
-    elif len(name.encode()) > NAME_LIMIT:
-        found.append(f"name part must be no more than {NAME_LIMIT} bytes")
-    if not _NAME_PART.match(name):
-        found.append(_NAME_PART_TEXT)
-    return found
+def validate_labels(labels: Field) -> None:
+    """A map of labels, where there is one."""
+    for key, value in (labels.value or {}).items():
+        for detail in names.qualified_name_errors(key):
+            labels.invalid(detail, key)
+        for detail in names.label_value_errors(value):
+            labels.invalid(detail, value)
 
 
-def label_value(text: str) -> list[str]:
-    """Why a text is no label's value."""
-    found = []
-    if len(text.encode()) > NAME_LIMIT:
-        found.append(f"must be no more than {NAME_LIMIT} bytes")
-    if not _LABEL_VALUE.match(text):
-        found.append(_LABEL_VALUE_TEXT)
-    return found
-
-
-def label_faults(path: str, labels: dict[str, str]) -> list[StatusCause]:
-    """What is wrong with a map of labels."""
-    found = []
-    for key, value in labels.items():
-        found += [field_errors.invalid(path, key, text) for text in qualified_name(key)]
-        found += [field_errors.invalid(path, value, text) for text in label_value(value)]
-    return found
-
-
-def annotation_faults(path: str, annotations: dict[str, str]) -> list[StatusCause]:
-    """What is wrong with a map of annotations."""
-    found = []
+def validate_annotations(annotations: Field) -> None:
+    """A map of annotations, where there is one."""
     size = 0
-    for key, value in annotations.items():
-        found += [field_errors.invalid(path, key, text) for text in qualified_name(key.lower())]
+    for key, value in (annotations.value or {}).items():
+        for detail in names.qualified_name_errors(key.lower()):
+            annotations.invalid(detail, key)
         size += len(key.encode()) + len(value.encode())
     if size > ANNOTATIONS_LIMIT:
-        found.append(field_errors.too_long(path, ANNOTATIONS_LIMIT))
-    return found
+        annotations.too_long(ANNOTATIONS_LIMIT)
 
 
-def owner_faults(owners: list[Obj]) -> list[StatusCause]:
-    """What is wrong with owner references."""
-    path = "metadata.ownerReferences"
-    found = []
+def _validate_owner_references(owners: Field) -> None:
     controllers = 0
-    for owner in owners:
-        if owner.get("apiVersion", "").count("/") > 1:
-            text = "unexpected GroupVersion string"
-            found.append(field_errors.invalid(f"{path}.apiVersion", owner["apiVersion"], text))
-        elif not owner.get("apiVersion", "").rpartition("/")[2]:
-            text = "version must not be empty"
-            found.append(
-                field_errors.invalid(f"{path}.apiVersion", owner.get("apiVersion", ""), text)
-            )
+    for reference in owners.value:
+        owner = owners.holding(reference)  # reported without its index
+        version = owner.get("apiVersion", "")
+        if version.value.count("/") > 1:
+            version.invalid("unexpected GroupVersion string")
+        elif not version.value.rpartition("/")[2]:
+            version.invalid("version must not be empty")
         for key in ("kind", "name", "uid"):
-            if not owner.get(key):
-                found.append(
-                    field_errors.invalid(f"{path}.{key}", owner.get(key, ""), "must not be empty")
-                )
-        if owner.get("kind") == "Event" and owner.get("apiVersion") == "v1":
-            found.append(
-                field_errors.invalid(
-                    path, owner, "/v1, Kind=Event is disallowed from being an owner"
-                )
-            )
-        controllers += bool(owner.get("controller"))
+            if not reference.get(key):
+                owner.get(key, "").invalid("must not be empty")
+        if reference.get("kind") == "Event" and version.value == "v1":
+            owner.invalid("/v1, Kind=Event is disallowed from being an owner")
+        controllers += bool(reference.get("controller"))
     if controllers > 1:
-        text = "Only one reference can have Controller set to true"
-        found.append(field_errors.invalid(path, owners, text))
-    return found
+        owners.invalid("Only one reference can have Controller set to true")
 
 
-def finalizer_faults(finalizers: list[str], *, custom: bool) -> list[StatusCause]:
-    """What is wrong with finalizers; built-in kinds take bare names only of the server's own."""
-    path = "metadata.finalizers"
-    found = []
-    for index, name in enumerate(finalizers):
-        found += [field_errors.invalid(path, name, text) for text in qualified_name(name)]
+def _validate_finalizers(finalizers: Field, *, custom: bool) -> None:
+    """Finalizers; only those of the server itself may have bare names on built-in kinds."""
+    for finalizer in finalizers.each():
+        name = finalizer.value
+        finalizers.holding(name).qualified_name()
         if not custom and "/" not in name and name not in STANDARD_FINALIZERS and name != CLEANUP:
-            text = "name is neither a standard finalizer name nor is it fully qualified"
-            found.append(field_errors.invalid(f"{path}[{index}]", name, text))
-    if "orphan" in finalizers and "foregroundDeletion" in finalizers:
-        text = "finalizer orphan and finalizer foregroundDeletion cannot be both set"
-        found.append(field_errors.invalid(path, finalizers, text))
-    return found
+            finalizer.invalid("name is neither a standard finalizer name nor is it fully qualified")
+    if "orphan" in finalizers.value and "foregroundDeletion" in finalizers.value:
+        finalizers.invalid("finalizer orphan and finalizer foregroundDeletion cannot be both set")
+
+
+qualified_name = names.qualified_name_errors
+label_value = names.label_value_errors

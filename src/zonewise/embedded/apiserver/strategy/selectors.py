@@ -1,61 +1,77 @@
-"""Label selectors inside objects: are they well formed, and what do they match?"""
+"""Selectors inside objects: of labels and of nodes, whether they are valid and what they match."""
 
 from __future__ import annotations
 
-from typing import Any
+from zonewise.api.field_cursor import Field
+from zonewise.embedded.apiserver.strategy.base import Obj
+from zonewise.embedded.apiserver.strategy.metadata import validate_labels
 
-from zonewise.api import field_errors
-from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj
-
-WITH_VALUES = ("In", "NotIn")
-WITHOUT_VALUES = ("Exists", "DoesNotExist")
 COMPARING = ("Gt", "Lt")
+NOT_AN_OPERATOR = "not a valid selector operator"
 
 
-def selector_faults(selector: Obj | None, path: str) -> Faults:
-    """What is wrong with a label selector."""
-    if not selector:
-        return []
-    found: Faults = []
-    if selector.get("matchLabels"):
-        found += metadata.label_faults(f"{path}.matchLabels", selector["matchLabels"])
-    for index, one in enumerate(selector.get("matchExpressions") or ()):
-        found += expression_faults(one, f"{path}.matchExpressions[{index}]")
-    return found
+def validate_label_selector(selector: Field) -> None:
+    """A label selector, where there is one."""
+    if not selector.value:
+        return
+    validate_labels(selector["matchLabels"])
+    for requirement in selector["matchExpressions"].each():
+        validate_selector_requirement(requirement)
 
 
-def expression_faults(
-    one: Obj, path: str, *, of_nodes: bool = False, check_values: bool = True
-) -> Faults:
-    """What is wrong with one requirement on labels; those on nodes' may compare numbers."""
-    found: Faults = []
-    operator, values = one.get("operator", ""), one.get("values") or ()
-    if operator in WITH_VALUES:
-        if not values:
-            text = "must be specified when `operator` is 'In' or 'NotIn'"
-            found.append(field_errors.required(f"{path}.values", text))
-    elif operator in WITHOUT_VALUES:
-        if values:
-            text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            found.append(field_errors.forbidden(f"{path}.values", text))
-    elif of_nodes and operator in COMPARING:
-        if len(values) != 1:
-            text = "must be specified single value when `operator` is 'Lt' or 'Gt'"
-            found.append(field_errors.required(f"{path}.values", text))
-    else:
-        text = "not a valid selector operator"
-        found.append(field_errors.invalid(f"{path}.operator", operator, text))
-    key = one.get("key", "")
-    found += [
-        field_errors.invalid(f"{path}.key", key, text) for text in metadata.qualified_name(key)
-    ]
-    for index, value in enumerate(values if check_values else ()):
-        found += [
-            field_errors.invalid(f"{path}.values[{index}]", value, text)
-            for text in metadata.label_value(value)
-        ]
-    return found
+def validate_selector_requirement(
+    requirement: Field, *, of_nodes: bool = False, check_values: bool = True
+) -> None:
+    """One requirement on labels; those on nodes' labels may compare numbers."""
+    operator, values = requirement.get("operator", ""), requirement["values"]
+    match operator.value:
+        case "In" | "NotIn":
+            values.required("must be specified when `operator` is 'In' or 'NotIn'")
+        case "Exists" | "DoesNotExist":
+            values.forbid_filled(
+                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            )
+        case "Gt" | "Lt" if of_nodes:
+            if len(values.value or ()) != 1:
+                values.missing("must be specified single value when `operator` is 'Lt' or 'Gt'")
+        case _:
+            operator.invalid(NOT_AN_OPERATOR)
+    requirement.get("key", "").qualified_name()
+    if check_values:
+        for value in values.each():
+            value.label_value()
+
+
+def validate_node_selector(selector: Field) -> None:
+    """Terms of which a node must match one."""
+    terms = selector["nodeSelectorTerms"]
+    if terms.required("must have at least one node selector term"):
+        for term in terms.each():
+            validate_node_selector_term(term)
+
+
+def validate_node_selector_term(term: Field, *, check_values: bool = True) -> None:
+    """Requirements that a node must match all."""
+    for requirement in term["matchExpressions"].each():
+        validate_selector_requirement(requirement, of_nodes=True, check_values=check_values)
+    for requirement in term["matchFields"].each():
+        _validate_field_requirement(requirement)
+
+
+def _validate_field_requirement(requirement: Field) -> None:
+    operator, values = requirement.get("operator", ""), requirement["values"]
+    if operator.value not in {"In", "NotIn"}:
+        operator.invalid(NOT_AN_OPERATOR)
+    elif len(values.value or ()) != 1:
+        values.missing(
+            "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+        )
+    key = requirement.get("key", "")
+    if key.value != "metadata.name":
+        key.invalid("not a valid field selector key")
+        return
+    for value in values.each():
+        value.dns_subdomain()
 
 
 def is_empty(selector: Obj) -> bool:
@@ -64,23 +80,26 @@ def is_empty(selector: Obj) -> bool:
 
 
 def matches(selector: Obj | None, labels: dict[str, str] | None) -> bool:
-    """Whether a well formed selector selects these labels; none at all selects nothing."""
+    """Whether a valid selector selects these labels; None selects nothing."""
     if selector is None:
         return False
-    have = labels or {}
+    present = labels or {}
     for key, value in (selector.get("matchLabels") or {}).items():
-        if have.get(key) != value:
+        if present.get(key) != value:
             return False
-    return all(_holds(one, have) for one in selector.get("matchExpressions") or ())
+    return all(
+        _requirement_matches(requirement, present)
+        for requirement in selector.get("matchExpressions") or ()
+    )
 
 
-def _holds(one: Obj, labels: dict[str, Any]) -> bool:
-    key = one.get("key", "")
-    match one.get("operator"):
+def _requirement_matches(requirement: Obj, labels: dict[str, str]) -> bool:
+    key = requirement.get("key", "")
+    match requirement.get("operator"):
         case "In":
-            return key in labels and labels[key] in one["values"]
+            return key in labels and labels[key] in requirement["values"]
         case "NotIn":
-            return key not in labels or labels[key] not in one["values"]
+            return key not in labels or labels[key] not in requirement["values"]
         case "Exists":
             return key in labels
         case _:

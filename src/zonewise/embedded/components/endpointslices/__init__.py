@@ -1,1 +1,1 @@
-"""EndpointSlices of Endpoints that are written by hand."""
+"""EndpointSlices of Endpoints that users write."""

@@ -1,9 +1,9 @@
 """Leases by which nodes report that they are alive.
 
-All nodes share one loop. Each has its second within the period, chosen by its name, so a thousand
-renewals are spread evenly; the loop wakes up at most once a second, and only if a node is due.
-Renewals of one second are sent together. One that fails is not repeated: a lease outlives a missed
-renewal, and the next comes soon. A lease belongs to its Node and is collected with it.
+All nodes share one loop. Each has its own second within the period, chosen by its name, so a
+thousand renewals are spread evenly; the loop wakes up at most once a second, and only if a node is
+due. Renewals of one second are sent together. One that fails is not repeated: a lease outlives a
+missed renewal, and the next comes soon. A lease is owned by its Node and garbage collected with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zonewise.runtime.client.client import Client
 
 NAMESPACE = "kube-node-lease"
 SLACK = 0.001
-"""Timers are not exact: a turn this near counts as due."""
+"""Timers are not exact: a turn within this time counts as due."""
 
 
 class Heartbeats:
@@ -37,15 +37,15 @@ class Heartbeats:
         self._added = asyncio.Event()
 
     async def add(self, name: str, uid: str) -> None:
-        """Renew this node's lease from now on, and at once if that is new."""
+        """Renew a node's lease from now on, and at once if the node was not added before."""
         slot = self._slot(name)
         if slot.get(name) != uid:
             slot[name] = uid
             self._added.set()
             await self._renew(name, uid)
 
-    def drop(self, name: str) -> None:
-        """Be silent about this node."""
+    def remove(self, name: str) -> None:
+        """No longer renew a node's lease."""
         self._slot(name).pop(name, None)
 
     async def run(self) -> None:
@@ -55,29 +55,29 @@ class Heartbeats:
         while True:
             self._added.clear()
             try:
-                async with asyncio.timeout_at(start + self._next(turn) * self._tick):
+                async with asyncio.timeout_at(start + self._next_turn(turn) * self._tick):
                     await self._added.wait()
             except TimeoutError:
-                # On a busy machine a turn may come late: then all that were missed are due.
+                # On a busy machine a turn may be late: then all that were missed are due.
                 last, turn = turn, int((loop.time() - start) / self._tick + SLACK)
-                await asyncio.gather(*(self._renewed(*one) for one in self._due(last, turn)))
+                await asyncio.gather(*(self._try_renew(*entry) for entry in self._due(last, turn)))
 
     def _due(self, after: int, turn: int) -> list[tuple[str, str]]:
         """Names and uids of the nodes that are due."""
         count = len(self._slots)
         turns = range(max(after, turn - count) + 1, turn + 1)
-        return [one for number in turns for one in self._slots[number % count].items()]
+        return [entry for number in turns for entry in self._slots[number % count].items()]
 
-    def _next(self, turn: int) -> int:
+    def _next_turn(self, turn: int) -> int:
         """The next turn in which a node is due."""
         count = len(self._slots)
         ahead = range(turn + 1, turn + count)
-        return next((one for one in ahead if self._slots[one % count]), turn + count)
+        return next((number for number in ahead if self._slots[number % count]), turn + count)
 
     def _slot(self, name: str) -> dict[str, str]:
         return self._slots[zlib.crc32(name.encode()) % len(self._slots)]
 
-    async def _renewed(self, name: str, uid: str) -> None:
+    async def _try_renew(self, name: str, uid: str) -> None:
         try:
             await self._renew(name, uid)
         except ZonewiseError:

@@ -1,19 +1,19 @@
 """The kubelets of all nodes, as one component.
 
-Two controllers share the work: one brings Nodes to life and keeps them so, one does to pods what
-an API client can see of a kubelet. Nothing runs. Nodes are independent of each other, and so are
+Two controllers share the work: one makes Nodes Ready and keeps them so, one writes to pods what an
+API client can see of a kubelet. No container runs. Nodes are independent of each other, and so are
 pods; one pod is never worked on twice at a time. There is no task per pod or node: what has to
 happen later waits in the controllers' queues, which have one timer each.
 
-*Memory.* What counts is in the objects. Remembered are addresses in use, which are read back from
-pods' statuses; and each pod's ``PodProgress`` at full precision, since times on the wire are cut to
-whole seconds. A store may lag behind a write of ours: a pod that is older than what we wrote last
-is left until its newer self arrives, so nothing happens twice.
+*State* is in the objects. Kept in memory are addresses in use, which are read back from pods'
+statuses, and each pod's ``PodProgress`` at full precision, since times on the wire are truncated to
+whole seconds. The store may lag behind our writes: a pod older than our last write is skipped until
+the newer version arrives, so nothing happens twice.
 
-*A failed node* (annotation) is silent: no heartbeats, nothing about its pods, not even their end.
-When it heals, it continues with what the objects say by then.
+*A failed node* (annotation) is silent: no heartbeats and no status of its pods, not even that they
+ended. When it heals, it continues with what the objects say by then.
 
-Writes carry the pod's uid: what was meant for a pod never reaches its successor of the same name.
+Writes carry the pod's uid: what was meant for a pod never reaches another one of the same name.
 """
 
 from __future__ import annotations
@@ -21,93 +21,141 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from zonewise.api.errors import Conflict, NotFound, ZonewiseError
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import FINISHED
+from zonewise.api.objects.pod_state import FINISHED_PHASES
 from zonewise.embedded.components.kubelet import node_status
 from zonewise.embedded.components.kubelet.heartbeats import Heartbeats
-from zonewise.embedded.components.kubelet.ipam import AddressPool, NodeRanges
+from zonewise.embedded.components.kubelet.ipam import AddressPool, NodeCidrAllocator
 from zonewise.embedded.components.kubelet.pod_lifecycle import (
     LifecycleStep,
     PodProgress,
     advance,
-    read,
+    read_progress,
 )
-from zonewise.embedded.components.kubelet.pod_status import PodAddresses, report
-from zonewise.embedded.components.kubelet.pod_volumes import PodVolumes
-from zonewise.embedded.components.kubelet.settings import KubeletSettings
+from zonewise.embedded.components.kubelet.pod_status import PodAddresses, generate_pod_status
+from zonewise.embedded.components.kubelet.stages import Stages, default_stages
 from zonewise.runtime.cache.indexes import BY_NODE
 from zonewise.runtime.cache.store import IndexFunction
 from zonewise.runtime.client.versions import older
-from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.controller import Controller, own_key
 from zonewise.runtime.process.logs import logger
+from zonewise.runtime.program.context import ControllerContext
 
 NODE_WORKERS = 16
-NO_ADDRESS_PAUSE = 5.0
-MOUNT_PAUSE = 1.0
+NO_ADDRESS_RETRY_SECONDS = 5.0
+MOUNT_RETRY_SECONDS = 1.0
+POD_NETWORK_V4 = "10.128.0.0/9"
+POD_NETWORK_V6 = "fd00:10:128::/48"
 
 _log = logger("kubelets")
 
 
 @dataclass(slots=True)
-class _Known:
-    """What is remembered of a pod: its life, and the version of our last write."""
+class _PodRecord:
+    """What is kept in memory of a pod: its progress, and the version of our last write."""
 
     progress: PodProgress
     version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Lot:
-    """What a node was given: ranges for its pods, addresses of its own."""
+class _NodeAllocation:
+    """What a node was assigned: CIDRs for its pods, addresses of its own."""
 
     uid: str
-    blocks: tuple[str, ...]
-    hosts: tuple[str, ...]
+    pod_cidrs: tuple[str, ...]
+    internal_ips: tuple[str, ...]
+
+
+class PodVolumes(Protocol):
+    """Mounts volumes at the paths of pods. Every call may be repeated."""
+
+    async def mount(self, pod: Pod) -> str:
+        """Mount the volumes of a pod on its node; returns why not yet, empty if they are."""
+
+    async def unmount(self, node: str, uid: str) -> None:
+        """Unmount the volumes of a pod; raises if that is not possible yet."""
+
+    async def run(self) -> None:
+        """Follow pods that end or are deleted, until cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletSettings:
+    """Times are in seconds. Networks are those of pods and of nodes, of one family or of both.
+
+    Every node gets a CIDR of each pod network, of the size in ``node_cidr_mask_sizes``. A pod whose
+    start takes longer than ``coalesce`` is shown as Pending with its containers being created;
+    quicker ones are written once, when they run. ``resources`` are for nodes that do not specify
+    theirs.
+    """
+
+    stages: Stages = field(default_factory=default_stages)
+    pod_networks: tuple[str, ...] = (POD_NETWORK_V4,)
+    node_cidr_mask_sizes: tuple[int, ...] = (24,)
+    node_networks: tuple[str, ...] = ("172.16.0.0/12",)
+    heartbeat: float = 30.0
+    lease_duration: int = 40
+    refresh: float = 300.0
+    coalesce: float = 2.0
+    workers: int = 64
+    resources: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "cpu": "8",
+            "memory": "32Gi",
+            "ephemeral-storage": "100Gi",
+            "pods": "110",
+        }
+    )
+
+
+DUAL_STACK = KubeletSettings(
+    pod_networks=(POD_NETWORK_V4, POD_NETWORK_V6),
+    node_cidr_mask_sizes=(24, 64),
+    node_networks=("172.16.0.0/12", "fd00:172:16::/64"),
+)
 
 
 class Kubelets:
-    """Brings nodes and their pods to life until it is cancelled."""
+    """The kubelets of all nodes."""
 
     def __init__(
         self,
-        context: ComponentContext,
+        context: ControllerContext,
         settings: KubeletSettings | None = None,
-        volumes: Callable[[ComponentContext], PodVolumes] | None = None,
+        volumes: Callable[[ControllerContext], PodVolumes] | None = None,
     ) -> None:
         self._context = context
         self._volumes = volumes(context) if volumes is not None else None
         self._settings = settings = settings or KubeletSettings()
         self._seed = context.rng.getrandbits(64)
-        self._version = ""
-        self._ranges = NodeRanges(settings.pod_networks, sizes=settings.blocks)
-        self._hosts = [AddressPool(network) for network in settings.node_networks]
-        self._lots: dict[str, _Lot] = {}
-        self._homes: dict[str, tuple[str, tuple[AddressPool, ...]]] = {}
-        self._held: dict[str, tuple[str, ...]] = {}
-        self._known: dict[str, _Known] = {}
+        self._kubelet_version = ""
+        self._cidr_allocator = NodeCidrAllocator(
+            settings.pod_networks, mask_sizes=settings.node_cidr_mask_sizes
+        )
+        self._node_pools = [AddressPool(network) for network in settings.node_networks]
+        self._allocations: dict[str, _NodeAllocation] = {}
+        self._pod_pools: dict[str, tuple[str, tuple[AddressPool, ...]]] = {}
+        self._pod_addresses: dict[str, tuple[str, ...]] = {}
+        self._records: dict[str, _PodRecord] = {}
         self._heartbeats = Heartbeats(
             context.client,
             clock=context.clock,
             period=settings.heartbeat,
             duration=settings.lease_duration,
         )
-        self._pod_controller: Controller[Key] = Controller(
-            "pods of kubelets",
-            self._pod,
-            cache=context.cache,
-            workers=settings.workers,
-            rng=context.rng,
+        self._pod_controller: Controller[Key] = context.controller(
+            "pods of kubelets", self._sync_pod, workers=settings.workers
         )
-        self._node_controller: Controller[Key] = Controller(
-            "kubelets", self._node, cache=context.cache, workers=NODE_WORKERS, rng=context.rng
+        self._node_controller: Controller[Key] = context.controller(
+            "kubelets", self._sync_node, workers=NODE_WORKERS
         )
         self._nodes = self._node_controller.watches(Node, own_key)
         self._pods = self._pod_controller.watches(
@@ -120,7 +168,7 @@ class Kubelets:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        self._version = (await self._context.client.server_version()).git_version
+        self._kubelet_version = (await self._context.client.server_version()).git_version
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._node_controller.run(), name="kubelets")
             tasks.create_task(self._pod_controller.run(), name="pods of kubelets")
@@ -130,65 +178,67 @@ class Kubelets:
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
-            self._ranges.note(new.spec.pod_cidrs)
-            for network, address in zip(self._hosts, node_status.hosts(new), strict=False):
-                network.note(address)
-            if _lives(new) and not (old is not None and _lives(old)):
+            self._cidr_allocator.mark_used(new.spec.pod_cidrs)
+            for pool, address in zip(self._node_pools, node_status.internal_ips(new), strict=False):
+                pool.mark_used(address)
+            if _can_run_pods(new) and not (old is not None and _can_run_pods(old)):
                 for key in self._pods.keys_by("node", new.metadata.name):
                     self._pod_controller.enqueue(key)
         elif old is not None:
-            lot = self._lots.pop(old.metadata.name, None)
-            self._ranges.free(lot.blocks if lot else old.spec.pod_cidrs)
-            hosts = lot.hosts if lot else node_status.hosts(old)
-            for network, address in zip(self._hosts, hosts, strict=False):
-                network.free(address)
-            self._homes.pop(old.metadata.name, None)
+            allocation = self._allocations.pop(old.metadata.name, None)
+            self._cidr_allocator.release(allocation.pod_cidrs if allocation else old.spec.pod_cidrs)
+            internal_ips = allocation.internal_ips if allocation else node_status.internal_ips(old)
+            for pool, address in zip(self._node_pools, internal_ips, strict=False):
+                pool.release(address)
+            self._pod_pools.pop(old.metadata.name, None)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is None:
             return
         uid = old.metadata.uid
         if new is None:
-            self._known.pop(uid, None)
-        # Addresses are freed once: later they may be another pod's.
-        if old.status.phase not in FINISHED and (new is None or new.status.phase in FINISHED):
-            held = self._held.pop(uid, None) or tuple(one.ip for one in old.status.pod_ips)
-            home = self._homes.get(old.spec.node_name)
-            if home is not None:
-                for network, address in zip(home[1], held, strict=False):
-                    network.free(address)
+            self._records.pop(uid, None)
+        # Addresses are released once: later they may be another pod's.
+        if old.status.phase not in FINISHED_PHASES and (
+            new is None or new.status.phase in FINISHED_PHASES
+        ):
+            addresses = self._pod_addresses.pop(uid, None) or _pod_ips(old)
+            pools = self._pod_pools.get(old.spec.node_name)
+            if pools is not None:
+                for pool, address in zip(pools[1], addresses, strict=False):
+                    pool.release(address)
 
-    async def _node(self, key: Key) -> float | None:
+    async def _sync_node(self, key: Key) -> float | None:
         node = self._nodes.get(key)
         name = key[1]
-        if node is None or not node_status.working(node):
-            self._heartbeats.drop(name)
+        if node is None or not node_status.has_working_kubelet(node):
+            self._heartbeats.remove(name)
             return None
         try:
-            await self._enliven(node)
+            await self._update_node(node)
         except NotFound:
             return None
         return self._settings.refresh * self._context.rng.uniform(1.0, 1.1)
 
-    async def _enliven(self, node: Node) -> None:
+    async def _update_node(self, node: Node) -> None:
         name, client = node.metadata.name, self._context.client
-        change: dict[str, Any] = {}
-        if labels := node_status.labels(node):
-            change["metadata"] = {"labels": labels}
-        lot = self._lot(node)
-        if lot is None:
-            _log.error("every range of the pod networks is taken", node=name)
+        patch: dict[str, Any] = {}
+        if labels := node_status.missing_labels(node):
+            patch["metadata"] = {"labels": labels}
+        allocation = self._allocate_for_node(node)
+        if allocation is None:
+            _log.error("every CIDR of the pod networks is in use", node=name)
             return
         if not node.spec.pod_cidrs:
-            change["spec"] = {"podCIDR": lot.blocks[0], "podCIDRs": lot.blocks}
-        if change:
-            change.setdefault("metadata", {})["uid"] = node.metadata.uid
-            await client.patch(Node, name, None, change)
-        status = node_status.status(
+            patch["spec"] = {"podCIDR": allocation.pod_cidrs[0], "podCIDRs": allocation.pod_cidrs}
+        if patch:
+            patch.setdefault("metadata", {})["uid"] = node.metadata.uid
+            await client.patch(Node, name, None, patch)
+        status = node_status.generate_node_status(
             node,
-            lot.hosts,
+            allocation.internal_ips,
             self._settings.resources,
-            version=self._version,
+            version=self._kubelet_version,
             now=self._context.clock(),
             refresh=self._settings.refresh,
         )
@@ -196,85 +246,88 @@ class Kubelets:
             await client.patch_status(node, status, kind="strategic")
         await self._heartbeats.add(name, node.metadata.uid)
 
-    def _lot(self, node: Node) -> _Lot | None:
-        """What the node is to have. It is drawn once: the store may not show it yet."""
+    def _allocate_for_node(self, node: Node) -> _NodeAllocation | None:
+        """The CIDRs and addresses of a node, allocated once: the store may not show them yet."""
         name, uid = node.metadata.name, node.metadata.uid
-        lot = self._lots.get(name)
-        if lot is None or lot.uid != uid:
-            blocks = node.spec.pod_cidrs or self._ranges.take()
-            if blocks is None:
+        allocation = self._allocations.get(name)
+        if allocation is None or allocation.uid != uid:
+            pod_cidrs = node.spec.pod_cidrs or self._cidr_allocator.allocate()
+            if pod_cidrs is None:
                 return None
-            hosts = node_status.hosts(node) or tuple(
-                address for network in self._hosts if (address := network.take()) is not None
+            internal_ips = node_status.internal_ips(node) or tuple(
+                address for pool in self._node_pools if (address := pool.allocate()) is not None
             )
-            lot = self._lots[name] = _Lot(uid, blocks, hosts)
-        return lot
+            allocation = self._allocations[name] = _NodeAllocation(uid, pod_cidrs, internal_ips)
+        return allocation
 
-    async def _pod(self, key: Key) -> float | None:
+    async def _sync_pod(self, key: Key) -> float | None:
         pod = self._pods.get(key)
         if pod is None:
             return None
-        if pod.status.phase in FINISHED and pod.metadata.deletion_timestamp is None:
+        if pod.status.phase in FINISHED_PHASES and pod.metadata.deletion_timestamp is None:
             return None
         node = self._nodes.get(("", pod.spec.node_name))
-        if node is None or not _lives(node):
+        if node is None or not _can_run_pods(node):
             return None
         uid, now = pod.metadata.uid, self._context.clock()
-        known = self._known.get(uid)
-        if known is not None and older(pod.metadata.resource_version, known.version):
+        record = self._records.get(uid)
+        if record is not None and older(pod.metadata.resource_version, record.version):
             return None
-        progress = read(pod, now)
-        if known is None:
-            known = self._known[uid] = _Known(progress)
-        elif (known.progress.state, known.progress.restarts) == (progress.state, progress.restarts):
-            progress = known.progress
-        if progress.state == "bound" and not await self._mounted(pod):
-            return MOUNT_PAUSE
+        progress = read_progress(pod, now)
+        if record is None:
+            record = self._records[uid] = _PodRecord(progress)
+        elif (record.progress.state, record.progress.restarts) == (
+            progress.state,
+            progress.restarts,
+        ):
+            progress = record.progress
+        if progress.state == "bound" and not await self._mount_volumes(pod):
+            return MOUNT_RETRY_SECONDS
         step = advance(pod, progress, self._settings.stages, now=now, seed=self._seed)
         if step.remove:
             return await self._remove(pod, node, step.progress, now)
-        if not await self._write(pod, node, known, step, now):
-            return NO_ADDRESS_PAUSE
-        known.progress = step.progress
-        return None if step.again == inf else max(0.0, step.again - now)
+        if not await self._report_status(pod, node, record, step, now):
+            return NO_ADDRESS_RETRY_SECONDS
+        record.progress = step.progress
+        return None if step.next_at == inf else max(0.0, step.next_at - now)
 
-    async def _mounted(self, pod: Pod) -> bool:
-        """Whether the volumes of a pod that is about to start are where it expects them."""
+    async def _mount_volumes(self, pod: Pod) -> bool:
+        """Mount the volumes of a pod that is about to start; False if that is not done yet."""
         if self._volumes is None or not pod.spec.volumes:
             return True
-        why = await self._volumes.mount(pod)
-        if why:
+        message = await self._volumes.mount(pod)
+        if message:
             self._context.recorder.event(
-                pod, type="Warning", reason="FailedMount", action="StartingPod", note=why
+                pod, type="Warning", reason="FailedMount", action="StartingPod", note=message
             )
-        return not why
+        return not message
 
-    async def _write(
-        self, pod: Pod, node: Node, known: _Known, step: LifecycleStep, now: float
+    async def _report_status(
+        self, pod: Pod, node: Node, record: _PodRecord, step: LifecycleStep, now: float
     ) -> bool:
-        """Report how far the pod is; False if it has no address."""
+        """Write the status of a pod; False if there is no address for it."""
         progress = step.progress
-        if progress.state == "bound" and step.again - now <= self._settings.coalesce:
+        if progress.state == "bound" and step.next_at - now <= self._settings.coalesce:
             return True
-        place = self._place(pod, node, progress)
-        if place is None:
+        addresses = self._assign_addresses(pod, node, progress)
+        if addresses is None:
             self._context.recorder.event(
                 pod,
                 reason="FailedCreatePodSandBox",
                 action="StartingPod",
-                note=f"every address of {', '.join(node.spec.pod_cidrs)} is taken",
+                note=f"every address of {', '.join(node.spec.pod_cidrs)} is in use",
                 type="Warning",
             )
             return False
-        status = report(pod, progress, place, now)
+        status = generate_pod_status(pod, progress, addresses, now)
         if status is not None:
             written = await self._patch(pod, status)
-            known.version = "" if written is None else written.metadata.resource_version
+            record.version = "" if written is None else written.metadata.resource_version
             if progress.state == "ended":
-                self._tell_back_off(pod)
+                self._record_back_off(pod)
         return True
 
-    def _tell_back_off(self, pod: Pod) -> None:
+    def _record_back_off(self, pod: Pod) -> None:
         meta = pod.metadata
         for container in pod.spec.containers or ():
             self._context.recorder.event(
@@ -286,8 +339,8 @@ class Kubelets:
                 type="Warning",
             )
 
-    async def _unmounted(self, pod: Pod, node: Node) -> bool:
-        """Whether the volumes of a pod that has ended are off its paths."""
+    async def _unmount_volumes(self, pod: Pod, node: Node) -> bool:
+        """Unmount the volumes of a pod that has ended; False if that is not done yet."""
         if self._volumes is None or not pod.spec.volumes:
             return True
         try:
@@ -312,13 +365,14 @@ class Kubelets:
         and controllers that count finished pods, such as Job, can count it.
         """
         meta = pod.metadata
-        place = PodAddresses(node_status.hosts(node), self._held.get(meta.uid, ()))
-        status = report(pod, progress, place, now)
+        pod_ips = self._pod_addresses.get(meta.uid, ())
+        addresses = PodAddresses(node_status.internal_ips(node), pod_ips)
+        status = generate_pod_status(pod, progress, addresses, now)
         if status is not None:
             await self._patch(pod, status)
-        if not await self._unmounted(pod, node):
-            return MOUNT_PAUSE
-        # A server that was killed in the middle of a removal has only marked the pod.
+        if not await self._unmount_volumes(pod, node):
+            return MOUNT_RETRY_SECONDS
+        # An API server that was killed in the middle of a deletion has only marked the pod.
         if meta.deletion_grace_period_seconds == 0 and meta.finalizers:
             return None
         with suppress(NotFound, Conflict):
@@ -334,58 +388,66 @@ class Kubelets:
             # It is deleted or replaced; the watch event is still to come.
             return None
 
-    def _place(self, pod: Pod, node: Node, progress: PodProgress) -> PodAddresses | None:
-        hosts = node_status.hosts(node)
+    def _assign_addresses(self, pod: Pod, node: Node, progress: PodProgress) -> PodAddresses | None:
+        internal_ips = node_status.internal_ips(node)
         if pod.spec.host_network:
-            return PodAddresses(hosts, hosts)
+            return PodAddresses(internal_ips, internal_ips)
         uid = pod.metadata.uid
-        held = self._held.get(uid)
-        if held is None:
-            held = tuple(one.ip for one in pod.status.pod_ips)
-            if not held and progress.state == "bound":
-                return PodAddresses(hosts)
-            home = self._home(node)
-            if not held:
-                held = tuple(one for network in home if (one := self._take(network)) is not None)
-                if len(held) < len(home):
-                    for network, address in zip(home, held, strict=False):
-                        network.free(address)
+        addresses = self._pod_addresses.get(uid)
+        if addresses is None:
+            addresses = _pod_ips(pod)
+            if not addresses and progress.state == "bound":
+                return PodAddresses(internal_ips)
+            pools = self._get_pod_pools(node)
+            if not addresses:
+                addresses = tuple(filter(None, map(self._allocate_unused, pools)))
+                if len(addresses) < len(pools):
+                    for pool, address in zip(pools, addresses, strict=False):
+                        pool.release(address)
                     return None
-            self._held[uid] = held
-        return PodAddresses(hosts, held)
+            self._pod_addresses[uid] = addresses
+        return PodAddresses(internal_ips, addresses)
 
-    def _take(self, network: AddressPool) -> str | None:
-        """An address no pod has, of whatever node.
+    def _allocate_unused(self, pool: AddressPool) -> str | None:
+        """An address that no pod of any node has.
 
-        Pods outlive their Node if it is recreated at once, and it may then get another range, and
-        another node theirs.
+        Pods outlive their Node if it is recreated at once; it may then get another CIDR, and
+        another node the CIDR of those pods.
         """
-        while (address := network.take()) is not None and self._pods.keys_by("address", address):
+        while (address := pool.allocate()) is not None and self._pods.keys_by("address", address):
             pass
         return address
 
-    def _home(self, node: Node) -> tuple[AddressPool, ...]:
-        """The node's ranges, less what its pods have already."""
+    def _get_pod_pools(self, node: Node) -> tuple[AddressPool, ...]:
+        """The address pools of a node, without the addresses its pods have already."""
         uid, name = node.metadata.uid, node.metadata.name
-        known = self._homes.get(name)
-        if known is None or known[0] != uid:
-            networks = tuple(map(AddressPool, node.spec.pod_cidrs))
+        cached = self._pod_pools.get(name)
+        if cached is None or cached[0] != uid:
+            pools = tuple(map(AddressPool, node.spec.pod_cidrs))
             for pod in self._pods.by("node", name):
-                if pod.status.phase not in FINISHED:
-                    for one in pod.status.pod_ips:
-                        for network in networks:
-                            network.note(one.ip)
-            known = self._homes[name] = (uid, networks)
-        return known[1]
+                if pod.status.phase not in FINISHED_PHASES:
+                    for address in _pod_ips(pod):
+                        for pool in pools:
+                            pool.mark_used(address)
+            cached = self._pod_pools[name] = (uid, pools)
+        return cached[1]
 
 
-def _addresses_of(pod: Pod) -> tuple[str, ...]:
-    return () if pod.status.phase in FINISHED else tuple(one.ip for one in pod.status.pod_ips)
+def _pod_ips(pod: Pod) -> tuple[str, ...]:
+    return tuple(pod_ip.ip for pod_ip in pod.status.pod_ips)
 
 
-BY_ADDRESS: Mapping[str, IndexFunction[Pod]] = {"address": _addresses_of}
+def _addresses_in_use(pod: Pod) -> tuple[str, ...]:
+    return () if pod.status.phase in FINISHED_PHASES else _pod_ips(pod)
 
 
-def _lives(node: Node) -> bool:
-    """Whether pods can be brought to life on a node."""
-    return node_status.working(node) and bool(node.spec.pod_cidrs) and bool(node_status.hosts(node))
+BY_ADDRESS: Mapping[str, IndexFunction[Pod]] = {"address": _addresses_in_use}
+
+
+def _can_run_pods(node: Node) -> bool:
+    """Whether a node has all that its pods need to run."""
+    return (
+        node_status.has_working_kubelet(node)
+        and bool(node.spec.pod_cidrs)
+        and bool(node_status.internal_ips(node))
+    )

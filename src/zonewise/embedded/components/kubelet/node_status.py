@@ -1,7 +1,7 @@
-"""What a kubelet says about its node: pure functions from a Node to the fields that are missing.
+"""What a kubelet reports about its node: pure functions from a Node to the fields it lacks.
 
-A Node may be written with much (a dump of a real cluster) or nothing but its name. What it has is
-kept; the rest is filled in, and the conditions are a healthy kubelet's.
+A Node may come with many fields (from a dump of a real cluster) or nothing but its name. What it
+has is kept; the rest is filled in, and the conditions are those of a healthy node.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 
 from zonewise.api.objects.core import Node
 from zonewise.api.values import times
-from zonewise.topology import HOSTNAME_LABEL
+from zonewise.topology.nodes import HOSTNAME_LABEL
 
 Obj = dict[str, Any]
 
-KUBELET = "zonewise.io/kubelet"
-FAILED = "zonewise.io/failed"
+KUBELET_ANNOTATION = "zonewise.io/kubelet"
+FAILED_ANNOTATION = "zonewise.io/failed"
 OS_LABEL = "kubernetes.io/os"
 ARCH_LABEL = "kubernetes.io/arch"
-HEALTHY = {
+HEALTHY_CONDITIONS = {
     "MemoryPressure": (
         "False",
         "KubeletHasSufficientMemory",
@@ -31,36 +31,36 @@ HEALTHY = {
 }
 
 
-def ours(node: Node) -> bool:
-    """Whether this node has a kubelet of ours; a user may act as its kubelet instead."""
-    return node.metadata.annotations.get(KUBELET) != "none"
+def has_simulated_kubelet(node: Node) -> bool:
+    """Whether this node's kubelet is simulated; a user may act as its kubelet instead."""
+    return node.metadata.annotations.get(KUBELET_ANNOTATION) != "none"
 
 
-def working(node: Node) -> bool:
-    """Whether the node's kubelet is ours and has not failed."""
-    return ours(node) and FAILED not in node.metadata.annotations
+def has_working_kubelet(node: Node) -> bool:
+    """Whether the node's kubelet is simulated and has not failed."""
+    return has_simulated_kubelet(node) and FAILED_ANNOTATION not in node.metadata.annotations
 
 
-def hosts(node: Node) -> tuple[str, ...]:
-    """The addresses under which other nodes reach it."""
-    return tuple(one.address for one in node.status.addresses if one.type == "InternalIP")
+def internal_ips(node: Node) -> tuple[str, ...]:
+    """The addresses at which other nodes reach a node."""
+    return tuple(a.address for a in node.status.addresses if a.type == "InternalIP")
 
 
-def labels(node: Node) -> Obj:
-    """The labels every kubelet sets, as far as they are missing; the old names say the same."""
-    have = node.metadata.labels
-    os, arch = have.get(OS_LABEL, "linux"), have.get(ARCH_LABEL, "amd64")
-    want = {
+def missing_labels(node: Node) -> Obj:
+    """The labels every kubelet sets, under their current and old names, that a node lacks."""
+    current = node.metadata.labels
+    os, arch = current.get(OS_LABEL, "linux"), current.get(ARCH_LABEL, "amd64")
+    desired = {
         HOSTNAME_LABEL: node.metadata.name,
         OS_LABEL: os,
         ARCH_LABEL: arch,
         f"beta.{OS_LABEL}": os,
         f"beta.{ARCH_LABEL}": arch,
     }
-    return {name: value for name, value in want.items() if name not in have}
+    return {name: value for name, value in desired.items() if name not in current}
 
 
-def status(
+def generate_node_status(
     node: Node,
     addresses: tuple[str, ...],
     resources: Mapping[str, str],
@@ -69,25 +69,26 @@ def status(
     now: float,
     refresh: float,
 ) -> Obj | None:
-    """The status to write, or None if it says all of it and was written not long ago."""
-    have = {one.type: one for one in node.status.conditions}
+    """The status to write, or None if the node has it and it was written recently."""
+    current = {condition.type: condition for condition in node.status.conditions}
     moment = times.from_epoch(now)
-    text = times.format_time(moment)
-    same = {
-        kind: kind in have and (have[kind].status, have[kind].reason, have[kind].message) == healthy
-        for kind, healthy in HEALTHY.items()
+    timestamp = times.format_time(moment)
+    unchanged = {
+        kind: kind in current
+        and (current[kind].status, current[kind].reason, current[kind].message) == healthy
+        for kind, healthy in HEALTHY_CONDITIONS.items()
     }
-    beat = have["Ready"].last_heartbeat_time if "Ready" in have else None
-    fresh = beat is not None and (moment - times.parse(beat)).total_seconds() < refresh
-    known = node.status
-    capacity = {**resources, **(known.allocatable | known.capacity)}
-    allocatable = {**capacity, **known.allocatable}
+    heartbeat = current["Ready"].last_heartbeat_time if "Ready" in current else None
+    fresh = heartbeat is not None and (moment - times.parse(heartbeat)).total_seconds() < refresh
+    status = node.status
+    capacity = {**resources, **(status.allocatable | status.capacity)}
+    allocatable = {**capacity, **status.allocatable}
     if (
         fresh
-        and all(same.values())
-        and hosts(node)
-        and known.capacity == capacity
-        and known.allocatable == allocatable
+        and all(unchanged.values())
+        and internal_ips(node)
+        and status.capacity == capacity
+        and status.allocatable == allocatable
     ):
         return None
     body: Obj = {
@@ -99,29 +100,29 @@ def status(
                 "status": healthy[0],
                 "reason": healthy[1],
                 "message": healthy[2],
-                "lastHeartbeatTime": text,
+                "lastHeartbeatTime": timestamp,
                 "lastTransitionTime": (
-                    have[kind].last_transition_time
-                    if kind in have and have[kind].status == healthy[0]
-                    else text
+                    current[kind].last_transition_time
+                    if kind in current and current[kind].status == healthy[0]
+                    else timestamp
                 ),
             }
-            for kind, healthy in HEALTHY.items()
+            for kind, healthy in HEALTHY_CONDITIONS.items()
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
     }
-    if not hosts(node):
+    if not internal_ips(node):
         body["addresses"] = [
-            {"$patch": "replace"},  # merged by type, two of one type would become one
-            *({"type": "InternalIP", "address": one} for one in addresses),
+            {"$patch": "replace"},  # merged by type, two of the same type would become one
+            *({"type": "InternalIP", "address": address} for address in addresses),
             {"type": "Hostname", "address": node.metadata.name},
         ]
-    if not known.node_info.kubelet_version:
-        body["nodeInfo"] = _information(node, version)
+    if not status.node_info.kubelet_version:
+        body["nodeInfo"] = _node_info(node, version)
     return body
 
 
-def _information(node: Node, version: str) -> Obj:
+def _node_info(node: Node, version: str) -> Obj:
     uid = node.metadata.uid
     return {
         "machineID": uid.replace("-", ""),

@@ -1,6 +1,6 @@
-"""What a kubelet writes into a pod's status, in the words of the real one.
+"""What a kubelet writes into a pod's status, with the reasons and messages of a real kubelet.
 
-Pure: a pod, its progress and its addresses give the patch, or None if its status is already so.
+Pure: a pod, its progress and its addresses give the patch, or None if its status equals it already.
 Conditions keep their transition time while their status stays; conditions of others (readiness
 gates, disruption) are read and never written.
 """
@@ -12,215 +12,237 @@ from dataclasses import dataclass
 from typing import Any
 
 from zonewise.api.objects.pod import Container, ContainerStatus, Pod, PodCondition
-from zonewise.api.objects.pod_state import FINISHED
+from zonewise.api.objects.pod_state import FINISHED_PHASES
 from zonewise.api.values.times import format_time, from_epoch
-from zonewise.embedded.components.kubelet.pod_lifecycle import DEADLINE, LOST, PodProgress
-from zonewise.embedded.components.kubelet.stages import backoff
+from zonewise.embedded.components.kubelet.pod_lifecycle import (
+    DEADLINE_EXCEEDED,
+    LOST_EXIT_CODE,
+    PodProgress,
+)
+from zonewise.embedded.components.kubelet.stages import backoff_seconds
 
 Obj = dict[str, Any]
 
 PHASES = {"bound": "Pending", "running": "Running", "ready": "Running", "ended": "Running"}
-NOTHING = PodCondition()
-DEADLINE_TEXT = "Pod was active on the node longer than the specified deadline"
-LOST_TEXT = "The container could not be located when the pod was terminated"
+NO_CONDITION = PodCondition()
+DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
+LOST_MESSAGE = "The container could not be located when the pod was terminated"
 
 
 @dataclass(frozen=True, slots=True)
 class PodAddresses:
-    """A pod's addresses: those of its node and its own, the first of each family."""
+    """The addresses of a pod and of its node, one per family."""
 
-    hosts: tuple[str, ...]
-    addresses: tuple[str, ...] = ()
+    host_ips: tuple[str, ...]
+    pod_ips: tuple[str, ...] = ()
 
 
 def phase_of(progress: PodProgress) -> str:
-    """The phase of a pod that is so far."""
+    """The phase of a pod with this progress."""
     if progress.state == "finished":
-        return "Failed" if progress.code or progress.reason else "Succeeded"
+        return "Failed" if progress.exit_code or progress.reason else "Succeeded"
     return PHASES[progress.state]
 
 
-def report(pod: Pod, progress: PodProgress, place: PodAddresses, now: float) -> Obj | None:
+def generate_pod_status(
+    pod: Pod, progress: PodProgress, addresses: PodAddresses, now: float
+) -> Obj | None:
     """The status to write, or None if nothing differs."""
     status = pod.status
-    if status.phase in FINISHED:
+    if status.phase in FINISHED_PHASES:
         return None
-    moment = _text(now)
-    conditions = _conditions(pod, progress)
-    containers = [_container(pod, one, progress) for one in pod.spec.containers or ()]
-    if _said(pod, progress, place, conditions, containers):
+    timestamp = _format(now)
+    conditions = _generate_conditions(pod, progress)
+    containers = [_container_status(pod, c, progress) for c in pod.spec.containers or ()]
+    if _is_current(pod, progress, addresses, conditions, containers):
         return None
     body: Obj = {
         "phase": phase_of(progress),
         "observedGeneration": pod.metadata.generation,
-        "startTime": status.start_time or moment,
-        "hostIP": place.hosts[0],
-        "hostIPs": _replaced(place.hosts),
-        "conditions": [_condition(pod, *one, now=moment) for one in conditions],
+        "startTime": status.start_time or timestamp,
+        "hostIP": addresses.host_ips[0],
+        "hostIPs": _replace_ips(addresses.host_ips),
+        "conditions": [
+            _condition_patch(pod, *condition, now=timestamp) for condition in conditions
+        ],
         "containerStatuses": containers,
     }
-    if place.addresses:
-        body["podIP"] = place.addresses[0]
-        body["podIPs"] = _replaced(place.addresses)
+    if addresses.pod_ips:
+        body["podIP"] = addresses.pod_ips[0]
+        body["podIPs"] = _replace_ips(addresses.pod_ips)
     if pod.spec.init_containers:
         body["initContainerStatuses"] = [
-            _init_container(pod, one, progress) for one in pod.spec.init_containers
+            _init_container_status(pod, container, progress)
+            for container in pod.spec.init_containers
         ]
     if progress.reason:
         body["reason"] = progress.reason
-        body["message"] = DEADLINE_TEXT if progress.reason == DEADLINE else progress.reason
+        at_deadline = progress.reason == DEADLINE_EXCEEDED
+        body["message"] = DEADLINE_MESSAGE if at_deadline else progress.reason
     return body
 
 
-def _replaced(addresses: Sequence[str]) -> list[Obj]:
-    """For a strategic patch, which would merge else: a recreated Node has other addresses."""
-    return [{"$patch": "replace"}, *({"ip": one} for one in addresses)]
+def _replace_ips(addresses: Sequence[str]) -> list[Obj]:
+    """Replace addresses in a strategic patch, which merges otherwise: a new Node has others."""
+    return [{"$patch": "replace"}, *({"ip": address} for address in addresses)]
 
 
-def _said(
+def _is_current(
     pod: Pod,
     progress: PodProgress,
-    place: PodAddresses,
+    addresses: PodAddresses,
     conditions: Sequence[tuple[str, bool, str, str]],
     containers: Sequence[Obj],
 ) -> bool:
     status, generation = pod.status, pod.metadata.generation
-    have = {
-        one.type: (one.status == "True", one.reason, one.message)
-        for one in status.conditions
-        if one.observed_generation == generation and one.status != "Unknown"
+    current = {
+        condition.type: (condition.status == "True", condition.reason, condition.message)
+        for condition in status.conditions
+        if condition.observed_generation == generation and condition.status != "Unknown"
     }
     return (
         status.phase == phase_of(progress)
         and status.observed_generation == generation
-        and status.host_ip == place.hosts[0]
-        and (not place.addresses or status.pod_ip == place.addresses[0])
-        and all(have.get(kind) == tuple(rest) for kind, *rest in conditions)
+        and status.host_ip == addresses.host_ips[0]
+        and (not addresses.pod_ips or status.pod_ip == addresses.pod_ips[0])
+        and all(current.get(kind) == tuple(rest) for kind, *rest in conditions)
         and len(status.container_statuses) == len(containers)
-        and all(map(_same, status.container_statuses, containers))
+        and all(map(_matches_container, status.container_statuses, containers))
     )
 
 
-def _same(have: ContainerStatus, want: Mapping[str, Any]) -> bool:
-    state = have.state
+def _matches_container(current: ContainerStatus, desired: Mapping[str, Any]) -> bool:
+    state = current.state
     kind = "running" if state.running else "terminated" if state.terminated else "waiting"
     return (
-        have.name == want["name"]
-        and have.ready == want["ready"]
-        and have.restart_count == want["restartCount"]
-        and kind in want["state"]
+        current.name == desired["name"]
+        and current.ready == desired["ready"]
+        and current.restart_count == desired["restartCount"]
+        and kind in desired["state"]
     )
 
 
-def _conditions(pod: Pod, progress: PodProgress) -> list[tuple[str, bool, str, str]]:
+def _generate_conditions(pod: Pod, progress: PodProgress) -> list[tuple[str, bool, str, str]]:
     """Type, status, reason and message."""
-    names = " ".join(one.name for one in pod.spec.containers or ())
+    names = " ".join(container.name for container in pod.spec.containers or ())
     reason, message = "ContainersNotReady", f"containers with unready status: [{names}]"
     started = progress.state in ("running", "ready", "ended")
     initialized = ("Initialized", True, "", "")
     if progress.state == "finished":
         reason, message = (
-            ("PodFailed", "") if progress.code or progress.reason else ("PodCompleted", "")
+            ("PodFailed", "") if progress.exit_code or progress.reason else ("PodCompleted", "")
         )
         if reason == "PodCompleted":
             initialized = ("Initialized", True, reason, "")
     if _uninitialized(pod, progress):
-        waiting = " ".join(one.name for one in pod.spec.init_containers)
+        waiting = " ".join(container.name for container in pod.spec.init_containers)
         text = f"containers with incomplete status: [{waiting}]"
         initialized = ("Initialized", False, "ContainersNotInitialized", text)
-    ready = containers = (False, reason, message)
+    ready = containers_ready = (False, reason, message)
     if progress.state == "ready":
-        containers = (True, "", "")
-        ready = _gates(pod)
+        containers_ready = (True, "", "")
+        ready = _check_readiness_gates(pod)
     return [
         ("PodReadyToStartContainers", started, "", ""),
         initialized,
         ("Ready", *ready),
-        ("ContainersReady", *containers),
+        ("ContainersReady", *containers_ready),
     ]
 
 
 def _uninitialized(pod: Pod, progress: PodProgress) -> bool:
-    """Whether the init containers have yet to run, or never will."""
+    """Whether the init containers have not run yet, or never will."""
     return bool(pod.spec.init_containers) and (progress.state == "bound" or _lost(progress))
 
 
 def _lost(progress: PodProgress) -> bool:
-    """Whether a pod was over before its containers started."""
-    return progress.state == "finished" and progress.code == LOST and not progress.previous
+    """Whether a pod was deleted before its containers started."""
+    never_started = not progress.last_started and progress.exit_code == LOST_EXIT_CODE
+    return progress.state == "finished" and never_started
 
 
-def _gates(pod: Pod) -> tuple[bool, str, str]:
+def _check_readiness_gates(pod: Pod) -> tuple[bool, str, str]:
     """Whether the pod is ready, given that its containers are."""
     if not pod.spec.readiness_gates:
         return (True, "", "")
-    have = {one.type: one.status for one in pod.status.conditions}
-    faults = []
+    statuses = {condition.type: condition.status for condition in pod.status.conditions}
+    messages = []
     for gate in pod.spec.readiness_gates:
         kind = gate.condition_type
-        if kind not in have:
-            faults.append(f'corresponding condition of pod readiness gate "{kind}" does not exist.')
-        elif have[kind] != "True":
-            faults.append(
-                f'the status of pod readiness gate "{kind}" is not "True", but {have[kind]}'
+        if kind not in statuses:
+            messages.append(
+                f'corresponding condition of pod readiness gate "{kind}" does not exist.'
             )
-    return (not faults, "ReadinessGatesNotReady" if faults else "", ", ".join(faults))
+        elif statuses[kind] != "True":
+            messages.append(
+                f'the status of pod readiness gate "{kind}" is not "True", but {statuses[kind]}'
+            )
+    return (not messages, "ReadinessGatesNotReady" if messages else "", ", ".join(messages))
 
 
-def _condition(pod: Pod, kind: str, value: bool, reason: str, message: str, *, now: str) -> Obj:
-    known = next((one for one in pod.status.conditions if one.type == kind), NOTHING)
-    same = known.status == str(value) and known.last_transition_time
+def _condition_patch(
+    pod: Pod, kind: str, value: bool, reason: str, message: str, *, now: str
+) -> Obj:
+    current = next(
+        (condition for condition in pod.status.conditions if condition.type == kind), NO_CONDITION
+    )
+    same = current.status == str(value) and current.last_transition_time
     body: Obj = {
         "type": kind,
         "status": str(value),
         "observedGeneration": pod.metadata.generation,
         "lastProbeTime": None,
-        "lastTransitionTime": known.last_transition_time if same else now,
+        "lastTransitionTime": current.last_transition_time if same else now,
     }
-    # A patch leaves what it does not name: a reason that is over has to be removed.
-    if reason or known.reason:
+    # A patch keeps fields it does not name: an old reason has to be removed.
+    if reason or current.reason:
         body["reason"] = reason or None
-    if message or known.message:
+    if message or current.message:
         body["message"] = message or None
     return body
 
 
-def _container(pod: Pod, container: Container, progress: PodProgress) -> Obj:
-    body = _identity(pod, container, restarts=progress.restarts)
+def _container_status(pod: Pod, container: Container, progress: PodProgress) -> Obj:
+    body = _container_identity(pod, container, restarts=progress.restarts)
     body["ready"] = progress.state == "ready"
     body["started"] = progress.state in ("running", "ready")
-    last = _terminated(pod, container, progress)
+    terminated = _terminated_state(pod, container, progress)
     match progress.state:
         case "running" | "ready":
-            body["state"] = {"running": {"startedAt": _text(progress.started)}}
-        case "finished" if last is not None and not _uninitialized(pod, progress):
-            body["state"] = {"terminated": last}
+            body["state"] = {"running": {"startedAt": _format(progress.started)}}
+        case "finished" if terminated is not None and not _uninitialized(pod, progress):
+            body["state"] = {"terminated": terminated}
             return body
         case "ended":
-            body["state"] = {"waiting": _crash_loop(pod, container, progress)}
+            body["state"] = {"waiting": _crash_loop_state(pod, container, progress)}
         case _:
             first = "PodInitializing" if pod.spec.init_containers else "ContainerCreating"
             body["state"] = {"waiting": {"reason": first}}
             del body["containerID"]
-    if last is not None and not _lost(progress):
-        body["lastState"] = {"terminated": last}
+    if terminated is not None and not _lost(progress):
+        body["lastState"] = {"terminated": terminated}
     return body
 
 
-def _init_container(pod: Pod, container: Container, progress: PodProgress) -> Obj:
-    beside = container.restart_policy == "Always"
-    body = _identity(pod, container, restarts=0)
+def _init_container_status(pod: Pod, container: Container, progress: PodProgress) -> Obj:
+    is_sidecar = container.restart_policy == "Always"
+    body = _container_identity(pod, container, restarts=0)
     if _uninitialized(pod, progress):
         waiting = {"waiting": {"reason": "PodInitializing"}}
         return body | {"ready": False, "started": False, "state": waiting}
-    began = _text(progress.started or progress.previous)
-    if beside and progress.state != "finished":
-        return body | {"ready": True, "started": True, "state": {"running": {"startedAt": began}}}
-    over = {"exitCode": 0, "reason": "Completed", "startedAt": began, "finishedAt": began}
-    return body | {"ready": not beside, "started": False, "state": {"terminated": over}}
+    started_at = _format(progress.started or progress.last_started)
+    if is_sidecar and progress.state != "finished":
+        return body | {
+            "ready": True,
+            "started": True,
+            "state": {"running": {"startedAt": started_at}},
+        }
+    times = {"startedAt": started_at, "finishedAt": started_at}
+    terminated = {"exitCode": 0, "reason": "Completed", **times}
+    return body | {"ready": not is_sidecar, "started": False, "state": {"terminated": terminated}}
 
 
-def _identity(pod: Pod, container: Container, *, restarts: int) -> Obj:
+def _container_identity(pod: Pod, container: Container, *, restarts: int) -> Obj:
     return {
         "name": container.name,
         "image": container.image,
@@ -230,25 +252,29 @@ def _identity(pod: Pod, container: Container, *, restarts: int) -> Obj:
     }
 
 
-def _terminated(pod: Pod, container: Container, progress: PodProgress) -> Obj | None:
-    if progress.code is None:
+def _terminated_state(pod: Pod, container: Container, progress: PodProgress) -> Obj | None:
+    if progress.exit_code is None:
         return None
     if _lost(progress):
-        return {"exitCode": LOST, "reason": "ContainerStatusUnknown", "message": LOST_TEXT}
+        return {
+            "exitCode": LOST_EXIT_CODE,
+            "reason": "ContainerStatusUnknown",
+            "message": LOST_MESSAGE,
+        }
     run = progress.restarts - (progress.state in ("running", "ready"))
     return {
-        "exitCode": progress.code,
-        "reason": "Error" if progress.code else "Completed",
-        "startedAt": _text(progress.previous),
-        "finishedAt": _text(progress.ended),
+        "exitCode": progress.exit_code,
+        "reason": "Error" if progress.exit_code else "Completed",
+        "startedAt": _format(progress.last_started),
+        "finishedAt": _format(progress.last_ended),
         "containerID": f"zonewise://{pod.metadata.uid}/{container.name}/{run}",
     }
 
 
-def _crash_loop(pod: Pod, container: Container, progress: PodProgress) -> Obj:
+def _crash_loop_state(pod: Pod, container: Container, progress: PodProgress) -> Obj:
     meta = pod.metadata
     name = f"{meta.name}_{meta.namespace}({meta.uid})"
-    pause = backoff(progress.restarts)
+    pause = backoff_seconds(progress.restarts)
     text = f"{pause // 60:.0f}m{pause % 60:.0f}s" if pause >= 60 else f"{pause:.0f}s"
     return {
         "reason": "CrashLoopBackOff",
@@ -256,5 +282,5 @@ def _crash_loop(pod: Pod, container: Container, progress: PodProgress) -> Obj:
     }
 
 
-def _text(moment: float) -> str:
+def _format(moment: float) -> str:
     return format_time(from_epoch(moment))

@@ -7,7 +7,7 @@ the file. So a file reads from top to bottom, and adding a stage never changes w
 
 Times are ``2s``, a range ``1s..5s`` of which each pod draws its own, ``never``, or ``backoff``, the
 growing pause before a container is restarted. What a pod draws depends on the seed, the pod and
-the stage only, never on the order in which pods are looked at.
+the stage only, never on the order in which pods are processed.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ EFFECTS: Mapping[PodState, frozenset[StageEffect]] = {
     "ended": frozenset({"start"}),
     "terminating": frozenset({"remove"}),
 }
-BACKOFF_FIRST = 10.0
-BACKOFF_LAST = 300.0
+INITIAL_BACKOFF = 10.0
+MAX_BACKOFF = 300.0
 _DOUBLINGS = 5
-"""So many take the first pause to the last."""
+"""How often the backoff doubles before it is the longest."""
 
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+_TIME_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class StageSelector(Struct, forbid_unknown_fields=True):
-    """Which pods are selected: all that is given must match."""
+    """Which pods a stage applies to: every field that is set must match."""
 
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class StageSelector(Struct, forbid_unknown_fields=True):
     restart_policy: tuple[str, ...] = ()
 
     def matches(self, pod: Pod) -> bool:
-        """Whether it means this pod."""
+        """Whether a pod is selected."""
         meta = pod.metadata
         return (
             self.labels.items() <= meta.labels.items()
@@ -66,8 +66,8 @@ class StageSelector(Struct, forbid_unknown_fields=True):
         )
 
 
-class _Written(Struct, forbid_unknown_fields=True):
-    """A stage as it is in the file."""
+class _StageEntry(Struct, forbid_unknown_fields=True):
+    """A stage as it is written in the file."""
 
     name: str
     states: tuple[PodState, ...] = field(name="in")
@@ -79,7 +79,7 @@ class _Written(Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class DelayRange:
     """A time or a range of times, in seconds; ``backoff`` grows with the restarts instead."""
 
     low: float
@@ -89,114 +89,117 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One thing that may happen."""
+    """One thing that may happen to a pod."""
 
     name: str
     effect: StageEffect
     match: StageSelector
     unless: StageSelector | None
-    after: Span
+    after: DelayRange
     annotation: str
 
     def applies(self, pod: Pod) -> bool:
-        """Whether it is about this pod at all."""
+        """Whether the stage applies to a pod."""
         return self.match.matches(pod) and not (self.unless and self.unless.matches(pod))
 
     def delay(self, pod: Pod, *, seed: int, restarts: int) -> float:
-        """Seconds after the state's beginning; infinite for never, or if it does not apply."""
+        """Seconds after the state began; infinite for never, or if the stage does not apply."""
         if not self.applies(pod):
             return inf
-        span = self.after
+        delay_range = self.after
         if self.annotation and (text := pod.metadata.annotations.get(self.annotation)):
-            span = _steered(text) or span
-        if span.backoff:
-            return backoff(restarts)
-        if span.low == span.high:
-            return span.low
-        drawn = random.Random(f"{seed}/{pod.metadata.uid}/{self.name}/{restarts}")
-        return drawn.uniform(span.low, span.high)
+            delay_range = _parse_annotation(text) or delay_range
+        if delay_range.backoff:
+            return backoff_seconds(restarts)
+        if delay_range.low == delay_range.high:
+            return delay_range.low
+        rng = random.Random(f"{seed}/{pod.metadata.uid}/{self.name}/{restarts}")
+        return rng.uniform(delay_range.low, delay_range.high)
 
 
 Stages = Mapping[PodState, tuple[Stage, ...]]
 
 
-def backoff(restarts: int) -> float:
-    """The pause before a container starts again: none at first, then ever longer ones."""
+def backoff_seconds(restarts: int) -> float:
+    """Seconds before a container is restarted: none at first, then twice as many each time."""
     if restarts > _DOUBLINGS:
-        return BACKOFF_LAST
-    return min(BACKOFF_FIRST * 2.0 ** (restarts - 1), BACKOFF_LAST) if restarts else 0.0
+        return MAX_BACKOFF
+    return min(INITIAL_BACKOFF * 2.0 ** (restarts - 1), MAX_BACKOFF) if restarts else 0.0
 
 
-def span(text: str) -> Span:
-    """A time as it is written in a file or an annotation."""
+def parse_delay(text: str) -> DelayRange:
+    """Parse a time as it is written in a file or an annotation."""
     if text == "never":
-        return Span(inf, inf)
+        return DelayRange(inf, inf)
     if text == "backoff":
-        return Span(0.0, 0.0, backoff=True)
+        return DelayRange(0.0, 0.0, backoff=True)
     low, dots, high = text.partition("..")
-    first = _seconds(low)
-    last = _seconds(high) if dots else first
+    first = _parse_seconds(low)
+    last = _parse_seconds(high) if dots else first
     if last < first:
         raise ConfigError(f'"{text}" ends before it begins; write the shorter time first')
-    return Span(first, last)
+    return DelayRange(first, last)
 
 
 def read_stages(text: str, origin: str) -> Stages:
-    """The stages of a YAML file; refuses what could never happen."""
+    """Parse the stages of a YAML file; an effect that a state does not allow is an error."""
     try:
-        written = msgspec.convert(yamltext.read(text.encode()).value or [], list[_Written])
+        entries = msgspec.convert(yamltext.read(text.encode()).value or [], list[_StageEntry])
     except ParseError as error:
-        why = str(error).removeprefix("yaml: ")
+        reason = str(error).removeprefix("yaml: ")
         raise ConfigError(
-            f"{origin} is not YAML: {why}; docs/embedded.md shows the format"
+            f"{origin} is not YAML: {reason}; docs/embedded.md shows the format"
         ) from error
     except msgspec.ValidationError as error:
-        why = decode_error_text(error)
-        raise ConfigError(f"{origin}: {why}; docs/embedded.md shows the format") from error
-    found: dict[PodState, list[Stage]] = {state: [] for state in get_args(PodState)}
-    for one in written:
+        reason = decode_error_text(error)
+        raise ConfigError(f"{origin}: {reason}; docs/embedded.md shows the format") from error
+    stages_by_state: dict[PodState, list[Stage]] = {state: [] for state in get_args(PodState)}
+    for entry in entries:
         try:
-            after = span(one.after)
+            after = parse_delay(entry.after)
         except ConfigError as error:
-            raise ConfigError(f"{origin}: stage {one.name}: {error}") from error
-        for state in one.states:
-            if one.effect not in EFFECTS.get(state, frozenset()):
+            raise ConfigError(f"{origin}: stage {entry.name}: {error}") from error
+        for state in entry.states:
+            if entry.effect not in EFFECTS.get(state, frozenset()):
                 raise ConfigError(
-                    f'{origin}: stage {one.name}: a pod that is {state} cannot "{one.effect}"'
+                    f'{origin}: stage {entry.name}: a pod that is {state} cannot "{entry.effect}"'
                 )
-            found[state].append(
-                Stage(one.name, one.effect, one.match, one.unless, after, one.annotation)
+            stages_by_state[state].append(
+                Stage(entry.name, entry.effect, entry.match, entry.unless, after, entry.annotation)
             )
-    return {state: tuple(stages) for state, stages in found.items()}
+    return {state: tuple(stages) for state, stages in stages_by_state.items()}
 
 
 def default_stages() -> Stages:
-    """The stages this package brings."""
+    """The stages of ``stages.yaml`` in this package."""
     text = files(__package__).joinpath("stages.yaml").read_text(encoding="utf-8")
     return read_stages(text, "stages.yaml")
 
 
-def timed(stages: Stages, **after: str) -> Stages:
-    """The same stages, with other times for those that are named: ``timed(stages, start="2s")``."""
-    chosen = {name: span(text) for name, text in after.items()}
-    if unknown := chosen.keys() - {one.name for every in stages.values() for one in every}:
-        raise ConfigError(f"there is no stage {min(unknown)}; name one that there is")
+def with_delays(stages: Stages, **after: str) -> Stages:
+    """The same stages with other times for some: ``with_delays(stages, start="2s")``."""
+    delays = {name: parse_delay(text) for name, text in after.items()}
+    names = {stage.name for group in stages.values() for stage in group}
+    if unknown := delays.keys() - names:
+        raise ConfigError(
+            f"unknown stage {min(unknown)}; the stages are {', '.join(sorted(names))}"
+        )
     return {
-        state: tuple(replace(one, after=chosen.get(one.name, one.after)) for one in of_state)
-        for state, of_state in stages.items()
+        state: tuple(replace(stage, after=delays.get(stage.name, stage.after)) for stage in group)
+        for state, group in stages.items()
     }
 
 
-def _steered(text: str) -> Span | None:
-    # A bad annotation must not stop the pod; it then behaves as all others do.
+def _parse_annotation(text: str) -> DelayRange | None:
+    # An invalid annotation must not stop the pod; it is ignored.
     try:
-        return span(text)
+        return parse_delay(text)
     except ConfigError:
         return None
 
 
-def _seconds(text: str) -> float:
-    parts = _PART.findall(text)
+def _parse_seconds(text: str) -> float:
+    parts = _TIME_PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ConfigError(f'"{text}" is not a time; write it like 10s, 1m30s or 500ms')
     return sum(float(number) * _UNITS[unit] for number, unit in parts)

@@ -1,12 +1,18 @@
 """What happens to nodes and the pods on them when a node is lost, drained or deleted.
 
-``health`` and ``zones`` decide, ``NodeLifecycle`` writes conditions and taints, ``TaintEviction``
-evicts pods (``tolerance``), ``PodCollector`` removes what is left over.
+``health`` decides, ``NodeLifecycleController`` writes conditions and taints,
+``TaintEvictionController`` deletes pods that do not tolerate them, ``PodGCController`` deletes
+orphaned and finished pods.
 """
 
-from zonewise.embedded.components.nodelifecycle.controller import NodeLifecycle
-from zonewise.embedded.components.nodelifecycle.pod_gc import PodCollector
+from zonewise.embedded.components.nodelifecycle.controller import NodeLifecycleController
+from zonewise.embedded.components.nodelifecycle.pod_gc import PodGCController
 from zonewise.embedded.components.nodelifecycle.settings import NodeLifecycleSettings
-from zonewise.embedded.components.nodelifecycle.taint_eviction import TaintEviction
+from zonewise.embedded.components.nodelifecycle.taint_eviction import TaintEvictionController
 
-__all__ = ["NodeLifecycle", "NodeLifecycleSettings", "PodCollector", "TaintEviction"]
+__all__ = [
+    "NodeLifecycleController",
+    "NodeLifecycleSettings",
+    "PodGCController",
+    "TaintEvictionController",
+]

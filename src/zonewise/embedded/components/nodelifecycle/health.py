@@ -1,21 +1,29 @@
-"""What a node's conditions mean: pure functions from a Node to conditions, taints and a verdict.
+"""The health of nodes and zones: pure functions to conditions, taints and rates of eviction.
 
-A node that is silent for too long gets conditions with status Unknown from this controller. What
-the conditions say about placement is repeated as taints, because those are what scheduler and
-eviction read. Other taints are kept as they are, in their order.
+A node that is silent for too long gets conditions with status Unknown from this controller.
+Conditions are repeated as taints, because those are what scheduler and taint eviction read. Other
+taints are kept as they are, in their order.
+
+When many nodes are lost at once, the fault is more likely in the network than on the nodes, and
+moving all their pods would break what still works. So a zone that is mostly lost evicts slowly, or
+not at all if it is small; and when every zone is lost, nothing is evicted. A single zone that is
+lost as a whole is evicted at the normal rate: that is what several zones are for.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from zonewise.api.objects.core import Node, NodeCondition, Taint
+from zonewise.embedded.components.nodelifecycle.settings import NodeLifecycleSettings
+from zonewise.topology.nodes import REGION_LABEL, ZONE_LABEL
 
 Obj = dict[str, Any]
-Verdict = str
-"""``True``, ``False`` or ``Unknown``."""
+ZoneState = Literal["normal", "partly lost", "lost"]
+Zone = tuple[str, str]
+"""A region and a zone."""
 
 PREFIX = "node.kubernetes.io/"
 NOT_READY = PREFIX + "not-ready"
@@ -29,30 +37,32 @@ PRESSURES = {
     "PIDPressure": PREFIX + "pid-pressure",
 }
 NO_SCHEDULE = frozenset({NOT_READY, UNREACHABLE, UNSCHEDULABLE, *PRESSURES.values()})
-EVICTING = frozenset({NOT_READY, UNREACHABLE})
-REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+EVICTION_TAINTS = frozenset({NOT_READY, UNREACHABLE})
+REPORTED_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+TOLERATED_LOST_NODES = 2
+"""So many lost nodes do not make a zone unhealthy, whatever its size."""
 
 
-def condition(node: Node, kind: str) -> NodeCondition | None:
-    """One condition of a node."""
-    return next((one for one in node.status.conditions if one.type == kind), None)
+def get_condition(node: Node, kind: str) -> NodeCondition | None:
+    """A node's condition of a type."""
+    return next((condition for condition in node.status.conditions if condition.type == kind), None)
 
 
-def verdict(node: Node) -> Verdict | None:
-    """Whether a node is ready; None if it never reported."""
-    found = condition(node, "Ready")
-    if found is None:
+def ready_status(node: Node) -> str | None:
+    """``True``, ``False`` or ``Unknown``; None if the node never reported."""
+    ready = get_condition(node, "Ready")
+    if ready is None:
         return None
-    return found.status if found.status in ("True", "False") else "Unknown"
+    return ready.status if ready.status in ("True", "False") else "Unknown"
 
 
-def silenced(node: Node, now: str) -> list[Obj]:
-    """The conditions of a node that was silent for too long, as far as they change."""
-    found: list[Obj] = []
-    for kind in REPORTED:
-        known = condition(node, kind)
-        if known is None:
-            found.append(
+def unknown_conditions(node: Node, now: str) -> list[Obj]:
+    """The conditions to change to Unknown on a node that was silent for too long."""
+    changes: list[Obj] = []
+    for kind in REPORTED_CONDITIONS:
+        current = get_condition(node, kind)
+        if current is None:
+            changes.append(
                 {
                     "type": kind,
                     "status": "Unknown",
@@ -62,8 +72,8 @@ def silenced(node: Node, now: str) -> list[Obj]:
                     "lastTransitionTime": now,
                 }
             )
-        elif known.status != "Unknown":
-            found.append(
+        elif current.status != "Unknown":
+            changes.append(
                 {
                     "type": kind,
                     "status": "Unknown",
@@ -72,42 +82,83 @@ def silenced(node: Node, now: str) -> list[Obj]:
                     "lastTransitionTime": now,
                 }
             )
-    return found
+    return changes
 
 
-def evicting(node: Node) -> frozenset[str]:
-    """Which of the taints that drive pods away from a lost node it has."""
+def eviction_taints(node: Node) -> frozenset[str]:
+    """The keys of a node's taints that evict the pods of a lost node."""
     return frozenset(
-        one.key for one in node.spec.taints if one.effect == "NoExecute" and one.key in EVICTING
+        taint.key
+        for taint in node.spec.taints
+        if taint.effect == "NoExecute" and taint.key in EVICTION_TAINTS
     )
 
 
-def tainted(node: Node, *, evict: bool, now: str) -> tuple[Taint, ...]:
+def desired_taints(node: Node, *, evict: bool, now: str) -> tuple[Taint, ...]:
     """The taints a node should have. ``evict`` says whether a lost node's pods are evicted."""
-    lost = {"False": NOT_READY, "Unknown": UNREACHABLE}.get(verdict(node) or "", "")
-    want = {(lost, "NoSchedule")} if lost else set()
+    lost = {"False": NOT_READY, "Unknown": UNREACHABLE}.get(ready_status(node) or "", "")
+    desired = {(lost, "NoSchedule")} if lost else set()
     if lost and evict:
-        want.add((lost, "NoExecute"))
+        desired.add((lost, "NoExecute"))
     if node.spec.unschedulable:
-        want.add((UNSCHEDULABLE, "NoSchedule"))
+        desired.add((UNSCHEDULABLE, "NoSchedule"))
     for kind, key in PRESSURES.items():
-        found = condition(node, kind)
-        if found is not None and found.status == "True":
-            want.add((key, "NoSchedule"))
-    kept = tuple(
-        one
-        for one in node.spec.taints
-        if (one.key, one.effect) in want
+        pressure = get_condition(node, kind)
+        if pressure is not None and pressure.status == "True":
+            desired.add((key, "NoSchedule"))
+    remaining = tuple(
+        taint
+        for taint in node.spec.taints
+        if (taint.key, taint.effect) in desired
         or not (
-            (one.effect == "NoSchedule" and one.key in NO_SCHEDULE)
-            or (one.effect == "NoExecute" and one.key in EVICTING)
+            (taint.effect == "NoSchedule" and taint.key in NO_SCHEDULE)
+            or (taint.effect == "NoExecute" and taint.key in EVICTION_TAINTS)
         )
     )
-    have = {(one.key, one.effect) for one in kept}
-    new = sorted(want - have, key=lambda one: (one[1] == "NoExecute", one[0]))
-    return kept + tuple(Taint(key=key, effect=effect, time_added=now) for key, effect in new)
+    current = {(taint.key, taint.effect) for taint in remaining}
+    missing = sorted(desired - current, key=lambda pair: (pair[1] == "NoExecute", pair[0]))
+    return remaining + tuple(
+        Taint(key=key, effect=effect, time_added=now) for key, effect in missing
+    )
 
 
-def plain(taints: tuple[Taint, ...]) -> Any:
-    """Taints as they are written."""
-    return msgspec.to_builtins(taints)
+class ZoneEvictions(NamedTuple):
+    """Nodes per second whose pods may be evicted, by zone; and whether every zone is lost."""
+
+    rates: Mapping[Zone, float]
+    all_lost: bool
+
+
+def zone_of(node: Node) -> Zone:
+    """The region and zone of a node; empty where it has no label."""
+    labels = node.metadata.labels
+    return (labels.get(REGION_LABEL, ""), labels.get(ZONE_LABEL, ""))
+
+
+def decide_evictions(nodes: Iterable[Node], settings: NodeLifecycleSettings) -> ZoneEvictions:
+    """How fast the pods of lost nodes may be evicted in each zone."""
+    ready: dict[Zone, int] = defaultdict(int)
+    lost: dict[Zone, int] = defaultdict(int)
+    for node in nodes:
+        counts = ready if ready_status(node) == "True" else lost
+        counts[zone_of(node)] += 1
+    zones = ready.keys() | lost.keys()
+    states = {zone: state_of_zone(ready[zone], lost[zone], settings) for zone in zones}
+    if all(state == "lost" for state in states.values()):
+        return ZoneEvictions(dict.fromkeys(zones, 0.0), all_lost=True)
+    reduced_rates = {
+        zone: settings.reduced_rate if ready[zone] + lost[zone] > settings.large_zone else 0.0
+        for zone, state in states.items()
+        if state == "partly lost"
+    }
+    rates = {zone: reduced_rates.get(zone, settings.rate) for zone in zones}
+    return ZoneEvictions(rates, all_lost=False)
+
+
+def state_of_zone(ready: int, lost: int, settings: NodeLifecycleSettings) -> ZoneState:
+    """The state of a zone with so many ready and lost nodes."""
+    if lost and not ready:
+        return "lost"
+    if lost > TOLERATED_LOST_NODES and lost / (ready + lost) >= settings.unhealthy_zone:
+        return "partly lost"
+    return "normal"

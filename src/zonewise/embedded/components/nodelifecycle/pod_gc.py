@@ -1,12 +1,12 @@
-"""Removes pods that nothing else will: whose Node is deleted, and finished ones beyond a number.
+"""Pod garbage collection: deletes pods whose Node is deleted, and finished ones beyond a number.
 
 A key is a node's name. A pod of a missing Node waits some seconds first, in case the Node is
-recreated; before its pods are removed, the Node is read once more. They are marked as Failed with
+recreated; before its pods are deleted, the Node is read once more. They are marked as Failed with
 the reason, then deleted without grace, since no kubelet is left to finish. The same is done to
 terminating pods of a node that is declared out of service and is not ready.
 
 Finished pods are counted from time to time; the oldest beyond the limit are deleted. Unbound pods
-need no collector: the API server deletes them at once.
+need no garbage collection: the API server deletes them at once.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ import asyncio
 from zonewise.api.errors import Conflict, NotFound, ZonewiseError
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import finished
+from zonewise.api.objects.pod_state import is_pod_finished
 from zonewise.api.values.times import format_time, from_epoch
-from zonewise.disruption import disruption_target
+from zonewise.disruption.pdb import disruption_target_condition
 from zonewise.embedded.components.nodelifecycle import health
 from zonewise.embedded.components.nodelifecycle.settings import NodeLifecycleSettings
 from zonewise.runtime.cache.indexes import BY_END, BY_NODE, node_of
-from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.controller import Controller
 from zonewise.runtime.process.clock import elapsed
 from zonewise.runtime.process.logs import logger
+from zonewise.runtime.program.context import ControllerContext
 
-PERIOD = 20.0
+FINISHED_PERIOD = 20.0
 
 _log = logger("pod collector")
 
 
-class PodCollector:
-    """Removes pods that are left over until it is cancelled."""
+class PodGCController:
+    """Deletes orphaned pods and surplus finished ones."""
 
     def __init__(
-        self, context: ComponentContext, settings: NodeLifecycleSettings | None = None
+        self, context: ControllerContext, settings: NodeLifecycleSettings | None = None
     ) -> None:
         self._context = context
         self._settings = settings or NodeLifecycleSettings()
-        self._missing: dict[str, float] = {}
-        self._controller: Controller[str] = Controller(
-            "pod collector", self._collect, cache=context.cache, workers=4, rng=context.rng
+        self._missing_since: dict[str, float] = {}
+        self._controller: Controller[str] = context.controller(
+            "pod collector", self._sync_node, workers=4
         )
         self._nodes = self._controller.watches(
-            Node, lambda node: (node.metadata.name,), when=_may_strand
+            Node, lambda node: (node.metadata.name,), when=_may_orphan_pods
         )
         self._pods = self._controller.watches(
-            Pod, node_of, indexes={**BY_NODE, **BY_END}, when=self._stranded
+            Pod, node_of, indexes={**BY_NODE, **BY_END}, when=self._is_orphaned
         )
 
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._controller.run(), name="pod collector")
-            tasks.create_task(self._trim(), name="finished pods")
+            tasks.create_task(self._delete_finished(), name="finished pods")
 
-    def _stranded(self, old: Pod | None, new: Pod | None) -> bool:
+    def _is_orphaned(self, old: Pod | None, new: Pod | None) -> bool:
         if new is None or not new.spec.node_name:
             return False
         node = self._nodes.get(("", new.spec.node_name))
@@ -65,39 +65,39 @@ class PodCollector:
             return True
         return new.metadata.deletion_timestamp is not None and _out_of_service(node)
 
-    async def _collect(self, name: str) -> float | None:
+    async def _sync_node(self, name: str) -> float | None:
         node = self._nodes.get(("", name))
         if node is not None:
-            self._missing.pop(name, None)
+            self._missing_since.pop(name, None)
             if _out_of_service(node):
                 for pod in self._pods.by("node", name):
                     if pod.metadata.deletion_timestamp is not None:
-                        await self._remove(pod, because="")
+                        await self._remove(pod, message="")
             return None
         pods = self._pods.by("node", name)
         if not pods:
-            self._missing.pop(name, None)
+            self._missing_since.pop(name, None)
             return None
         now = elapsed()
-        rest = self._missing.setdefault(name, now) + self._settings.orphan_after - now
-        if rest > 0:
-            return rest
+        remaining = self._missing_since.setdefault(name, now) + self._settings.orphan_after - now
+        if remaining > 0:
+            return remaining
         try:
             await self._context.client.get(Node, name)
         except NotFound:
             for pod in pods:
-                await self._remove(pod, because="PodGC: node no longer exists")
+                await self._remove(pod, message="PodGC: node no longer exists")
         return None
 
-    async def _remove(self, pod: Pod, *, because: str) -> None:
+    async def _remove(self, pod: Pod, *, message: str) -> None:
         meta = pod.metadata
         status: dict[str, object] = {}
-        if not finished(pod):
+        if not is_pod_finished(pod):
             status["phase"] = "Failed"
-        if because:
+        if message:
             now = format_time(from_epoch(self._context.clock()))
-            condition = disruption_target(
-                "DeletionByPodGC", because, now=now, generation=meta.generation
+            condition = disruption_target_condition(
+                "DeletionByPodGC", message, now=now, generation=meta.generation
             )
             status["conditions"] = [condition]
         client = self._context.client
@@ -108,9 +108,9 @@ class PodCollector:
         except (NotFound, Conflict):
             return
 
-    async def _trim(self) -> None:
+    async def _delete_finished(self) -> None:
         while True:
-            await asyncio.sleep(PERIOD)
+            await asyncio.sleep(FINISHED_PERIOD)
             finished = self._pods.by("end", "finished")
             surplus = len(finished) - self._settings.finished_pods
             if surplus > 0:
@@ -119,16 +119,16 @@ class PodCollector:
                 )
                 try:
                     for pod in oldest[:surplus]:
-                        await self._remove(pod, because="")
+                        await self._remove(pod, message="")
                 except ZonewiseError as error:
                     _log.warning("finished pods could not be deleted", error=str(error))
 
 
-def _may_strand(old: Node | None, new: Node | None) -> bool:
+def _may_orphan_pods(old: Node | None, new: Node | None) -> bool:
     return new is None or old is None or _out_of_service(new)
 
 
 def _out_of_service(node: Node) -> bool:
-    return health.verdict(node) != "True" and any(
-        one.key == health.OUT_OF_SERVICE for one in node.spec.taints
+    return health.ready_status(node) != "True" and any(
+        taint.key == health.OUT_OF_SERVICE for taint in node.spec.taints
     )

@@ -1,4 +1,4 @@
-"""What may be chosen about node lifecycle; the defaults are the real controller manager's."""
+"""Settings of the node lifecycle controllers; defaults are kube-controller-manager's."""
 
 from __future__ import annotations
 

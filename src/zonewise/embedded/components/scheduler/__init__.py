@@ -1,1 +1,1 @@
-"""Gives pods their nodes: the shell around the decisions of scheduling."""
+"""The scheduler: the shell around the decisions of ``zonewise.scheduling``."""

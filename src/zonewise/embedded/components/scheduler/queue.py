@@ -1,12 +1,13 @@
 """Pods that wait for a node: which is next, which are unschedulable, and until when.
 
-A pod is in one of three states. *Ready* pods are served by priority, then by how long they have
-been ready. A pod that failed *rests*: nothing is tried until a change that could help it, or until
-``FLUSH`` seconds have passed, should a change have been missed. A change makes it ready, but not
-before its pause is over, which doubles with each failure from 1 s to 10 s; until then it *pauses*.
+A pod is in one of three states, as in kube-scheduler. *Active* pods are popped by priority, then by
+how long they have been active. A pod that fits nowhere is *unschedulable*: it is not tried until an
+event that could help it, or until ``FLUSH_SECONDS`` have passed, should an event have been missed.
+Such an event makes it active, but not before its *backoff* is over, which doubles with each failure
+from 1 s to 10 s.
 
-So a pod that fits nowhere costs nothing while nothing happens, and one attempt per pause while much
-does. Changes are recorded and processed together, when the next pod is taken.
+So a pod that fits nowhere costs nothing while nothing happens, and one attempt per backoff while
+much does. Events are recorded and processed together, when the next pod is popped.
 
 Time is an argument; nothing here waits.
 """
@@ -19,34 +20,34 @@ from dataclasses import dataclass
 from zonewise.api.meta import Key
 from zonewise.scheduling.decision import ClusterEvent
 
-PAUSE = 1.0
-LONGEST_PAUSE = 10.0
-FLUSH = 300.0
-SLACK = 64
+INITIAL_BACKOFF = 1.0
+MAX_BACKOFF = 10.0
+FLUSH_SECONDS = 300.0
+STALE_ENTRIES = 64
 
-_NOTHING = ClusterEvent(0)
+_NO_EVENT = ClusterEvent(0)
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _QueuedPod:
     priority: int
     failures: int = 0
-    resumes: float = 0.0
-    helped_by: ClusterEvent = _NOTHING
-    ready: bool = False
+    backoff_until: float = 0.0
+    helped_by: ClusterEvent = _NO_EVENT
+    active: bool = False
     due: float | None = None
-    """When the pod gets ready by itself: its pause ends, or it has rested long enough."""
+    """When the pod becomes active without an event: its backoff ends, or it is flushed."""
 
 
 class SchedulingQueue:
-    """All pods that wait."""
+    """All pods that wait for a node."""
 
     def __init__(self) -> None:
-        self._pods: dict[Key, _Waiting] = {}
-        self._resting: dict[Key, _Waiting] = {}
-        self._ready: list[tuple[int, float, int, Key]] = []
+        self._pods: dict[Key, _QueuedPod] = {}
+        self._unschedulable: dict[Key, _QueuedPod] = {}
+        self._active: list[tuple[int, float, int, Key]] = []
         self._due: list[tuple[float, int, Key]] = []
-        self._changes = _NOTHING
+        self._events = _NO_EVENT
         self._sequence = 0
 
     def __len__(self) -> int:
@@ -57,99 +58,98 @@ class SchedulingQueue:
 
     def add(self, key: Key, priority: int, now: float) -> None:
         """A pod needs a node, or its requirements have changed."""
-        waiting = self._pods.get(key)
-        if waiting is None:
-            waiting = self._pods[key] = _Waiting(priority)
-        elif waiting.ready and waiting.priority == priority:
+        queued = self._pods.get(key)
+        if queued is None:
+            queued = self._pods[key] = _QueuedPod(priority)
+        elif queued.active and queued.priority == priority:
             return
-        waiting.priority = priority
-        self._resting.pop(key, None)
-        self._get_ready(key, waiting, now)
+        queued.priority = priority
+        self._unschedulable.pop(key, None)
+        self._activate(key, queued, now)
 
     def remove(self, key: Key) -> None:
         """A pod needs no node any more."""
         self._pods.pop(key, None)
-        self._resting.pop(key, None)
+        self._unschedulable.pop(key, None)
 
-    def fail(self, key: Key, helped_by: ClusterEvent, now: float) -> None:
-        """No node was found for a pod that was served; what could help it is known."""
-        waiting = self._pods.get(key)
-        if waiting is None:
+    def add_unschedulable(self, key: Key, helped_by: ClusterEvent, now: float) -> None:
+        """No node fits a pod that was popped; ``helped_by`` are the events that may change that."""
+        queued = self._pods.get(key)
+        if queued is None:
             return
-        waiting.ready = False
-        waiting.helped_by = helped_by
-        waiting.resumes = now + min(PAUSE * 2**waiting.failures, LONGEST_PAUSE)
-        waiting.failures = min(waiting.failures + 1, 8)
-        self._resting[key] = waiting
-        self._set_due(key, waiting, now + FLUSH)
+        queued.active = False
+        queued.helped_by = helped_by
+        queued.backoff_until = now + min(INITIAL_BACKOFF * 2**queued.failures, MAX_BACKOFF)
+        queued.failures = min(queued.failures + 1, 8)
+        self._unschedulable[key] = queued
+        self._set_due(key, queued, now + FLUSH_SECONDS)
 
-    def retry(self, key: Key, now: float) -> None:
-        """Something went wrong with a pod that was served: again after its pause."""
-        self.fail(key, _NOTHING, now)
-        waiting = self._resting.pop(key, None)
-        if waiting is not None:
-            self._set_due(key, waiting, waiting.resumes)
+    def back_off(self, key: Key, now: float) -> None:
+        """An error interrupted the scheduling of a pod: it is tried again after its backoff."""
+        self.add_unschedulable(key, _NO_EVENT, now)
+        queued = self._unschedulable.pop(key, None)
+        if queued is not None:
+            self._set_due(key, queued, queued.backoff_until)
 
-    def note(self, change: ClusterEvent) -> None:
-        """Something happened that may help some."""
-        if self._resting:
-            self._changes |= change
+    def record(self, event: ClusterEvent) -> None:
+        """An event that may help unschedulable pods."""
+        if self._unschedulable:
+            self._events |= event
 
-    def next(self, now: float) -> Key | None:
-        """The pod that is served now; it stays until ``remove``d, or rests after ``fail``."""
-        self._apply_changes(now)
+    def pop(self, now: float) -> Key | None:
+        """The next active pod; it stays in the queue until ``remove`` or ``add_unschedulable``."""
+        self._apply_events(now)
         while self._due and self._due[0][0] <= now:
             due, _, key = heapq.heappop(self._due)
-            if self._counts(due, key):
-                self._resting.pop(key, None)
-                self._pods[key].resumes = 0.0
-                self._get_ready(key, self._pods[key], now)
-        while self._ready:
-            *_, key = heapq.heappop(self._ready)
-            waiting = self._pods.get(key)
-            if waiting is not None and waiting.ready:
-                waiting.ready = False
+            if self._is_current(due, key):
+                self._unschedulable.pop(key, None)
+                self._pods[key].backoff_until = 0.0
+                self._activate(key, self._pods[key], now)
+        while self._active:
+            *_, key = heapq.heappop(self._active)
+            queued = self._pods.get(key)
+            if queued is not None and queued.active:
+                queued.active = False
                 return key
         return None
 
-    def wakes(self) -> float | None:
-        """When a pod gets ready by itself, if none is ready now and nothing happens."""
+    def next_due(self) -> float | None:
+        """When the next pod becomes active without an event."""
         while self._due:
             due, _, key = self._due[0]
-            if self._counts(due, key):
+            if self._is_current(due, key):
                 return due
             heapq.heappop(self._due)
         return None
 
-    def _apply_changes(self, now: float) -> None:
-        changes, self._changes = self._changes, _NOTHING
-        if not changes:
+    def _apply_events(self, now: float) -> None:
+        events, self._events = self._events, _NO_EVENT
+        if not events:
             return
-        helped = [
-            (key, waiting) for key, waiting in self._resting.items() if waiting.helped_by & changes
-        ]
-        for key, waiting in helped:
-            del self._resting[key]
-            self._get_ready(key, waiting, now)
+        unschedulable = self._unschedulable.items()
+        helped = [(key, queued) for key, queued in unschedulable if queued.helped_by & events]
+        for key, queued in helped:
+            del self._unschedulable[key]
+            self._activate(key, queued, now)
 
-    def _get_ready(self, key: Key, waiting: _Waiting, now: float) -> None:
-        if waiting.resumes > now:
-            self._set_due(key, waiting, waiting.resumes)
+    def _activate(self, key: Key, queued: _QueuedPod, now: float) -> None:
+        if queued.backoff_until > now:
+            self._set_due(key, queued, queued.backoff_until)
             return
-        waiting.due = None
-        waiting.ready = True
+        queued.due = None
+        queued.active = True
         self._sequence += 1
-        heapq.heappush(self._ready, (-waiting.priority, now, self._sequence, key))
+        heapq.heappush(self._active, (-queued.priority, now, self._sequence, key))
 
-    def _set_due(self, key: Key, waiting: _Waiting, due: float) -> None:
-        waiting.due = due
+    def _set_due(self, key: Key, queued: _QueuedPod, due: float) -> None:
+        queued.due = due
         self._sequence += 1
         heapq.heappush(self._due, (due, self._sequence, key))
-        # Moments that were put off stay in the heap; they may not outnumber those that count.
-        if len(self._due) > 2 * len(self._pods) + SLACK:
-            self._due = [one for one in self._due if self._counts(one[0], one[2])]
+        # Times that were replaced stay in the heap; they may not outnumber the current ones.
+        if len(self._due) > 2 * len(self._pods) + STALE_ENTRIES:
+            self._due = [entry for entry in self._due if self._is_current(entry[0], entry[2])]
             heapq.heapify(self._due)
 
-    def _counts(self, due: float, key: Key) -> bool:
-        waiting = self._pods.get(key)
-        return waiting is not None and waiting.due == due
+    def _is_current(self, due: float, key: Key) -> bool:
+        queued = self._pods.get(key)
+        return queued is not None and queued.due == due

@@ -3,12 +3,12 @@
 A ``scheduling.Cluster`` is updated with nodes and pods as the stores change, so a decision reads
 memory only. Decisions are made one after the other, in the order of ``queue``: each sees the ones
 before it, because a pod that was decided is *assumed* on its node at once. Bindings are written
-concurrently, up to ``IN_FLIGHT``, so that the server commits many together. One that fails reverts
-the assumption and the pod is queued again.
+concurrently, up to ``MAX_IN_FLIGHT``, so that the server commits many together. One that fails
+reverts the assumption and the pod is queued again.
 
-For a pod that fits nowhere that is reported once per reason (condition ``PodScheduled``, event
+A pod that fits nowhere is reported once per reason (condition ``PodScheduled``, event
 ``FailedScheduling``). If pods of lower priority can make room, they are marked and deleted, and the
-node is kept free for it (``status.nominatedNodeName``) until it fits or another node becomes
+pod is nominated for the node (``status.nominatedNodeName``) until it fits or another node becomes
 feasible.
 
 No state is only here: a new scheduler finds pods without a node, and nominations in their status.
@@ -29,7 +29,7 @@ from zonewise.api.meta import Key
 from zonewise.api.objects.apps import ReplicaSet, ReplicationController, StatefulSet
 from zonewise.api.objects.core import Namespace, Node, Service
 from zonewise.api.objects.pod import Pod, PodCondition
-from zonewise.api.objects.pod_state import active, finished
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_finished
 from zonewise.api.objects.policy import PodDisruptionBudget
 from zonewise.api.objects.storage import (
     CSIDriver,
@@ -41,48 +41,48 @@ from zonewise.api.objects.storage import (
     VolumeAttachment,
 )
 from zonewise.api.values import times
-from zonewise.disruption import disruption_target
+from zonewise.disruption.pdb import disruption_target_condition
 from zonewise.embedded.components.scheduler.queue import SchedulingQueue
 from zonewise.embedded.components.scheduler.volume_binding import VolumeBinding
 from zonewise.runtime.cache.store import Store
-from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.process.clock import elapsed
 from zonewise.runtime.process.logs import logger
+from zonewise.runtime.program.context import ControllerContext
 from zonewise.scheduling.cluster import SchedulerCluster
 from zonewise.scheduling.decision import ClusterEvent, Preemption, SchedulingDecision
 from zonewise.scheduling.preemption import REASON
 
 Workload: TypeAlias = ReplicaSet | StatefulSet
 
-NAME = "default-scheduler"
-IN_FLIGHT = 256
-AT_ONCE = 32
-"""So many decisions are made before others get a turn."""
+SCHEDULER_NAME = "default-scheduler"
+MAX_IN_FLIGHT = 256
+BATCH = 32
+"""How many decisions are made before other tasks of the event loop get a turn."""
 
 _log = logger("scheduler")
 
 
 class Scheduler:
-    """A part: the scheduler of all pods that name no other."""
+    """The scheduler of all pods that name no other one."""
 
-    def __init__(self, context: ComponentContext) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._cache = context.cache
         self._recorder = context.recorder
         self._clock = context.clock
         self.cluster = SchedulerCluster(seed=context.rng.getrandbits(32))
-        self.pending = SchedulingQueue()
+        self.queue = SchedulingQueue()
         self.attempts = 0
         """How many decisions were made."""
         self._assumed: dict[Key, str] = {}
-        """Uids of pods that count as bound before the store shows them so."""
+        """Uids of pods that count as bound before the store shows it."""
         self._wake = asyncio.Event()
-        self._room = asyncio.Semaphore(IN_FLIGHT)
+        self._write_slots = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failed: BaseException | None = None
+        self._error: BaseException | None = None
         self._pods: Store[Pod] = context.cache.store(Pod)
         cache = context.cache
-        self._first_use = VolumeBinding(
+        self._volume_binding = VolumeBinding(
             context.client,
             cache.store(PersistentVolumeClaim),
             cache.store(PersistentVolume),
@@ -95,10 +95,10 @@ class Scheduler:
         """Schedule until cancelled."""
         await self._cache.synced()
         try:
-            while self._failed is None:
-                await self._some()
-                await self._rest()
-            raise self._failed
+            while self._error is None:
+                await self._schedule_active()
+                await self._wait()
+            raise self._error
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -107,188 +107,196 @@ class Scheduler:
 
     def _watch(self) -> None:
         cache = self._cache
-        cache.store(Namespace).on_change(self._namespace)
-        cache.store(Node).on_change(self._node)
-        cache.store(Service).on_change(self._service)
-        cache.store(ReplicaSet).on_change(self._workload)
-        cache.store(ReplicationController).on_change(self._workload)
-        cache.store(StatefulSet).on_change(self._workload)
-        cache.store(PodDisruptionBudget).on_change(self._budget)
-        cache.store(StorageClass).on_change(self._class)
-        cache.store(PersistentVolume).on_change(self._volume)
-        cache.store(PersistentVolumeClaim).on_change(self._claim)
-        cache.store(CSIDriver).on_change(self._driver)
-        cache.store(CSIStorageCapacity).on_change(self._capacity)
-        cache.store(CSINode).on_change(self._csi_node)
-        cache.store(VolumeAttachment).on_change(self._attachment)
-        self._pods.on_change(self._pod)
+        cache.store(Namespace).on_change(self._namespace_changed)
+        cache.store(Node).on_change(self._node_changed)
+        cache.store(Service).on_change(self._service_changed)
+        cache.store(ReplicaSet).on_change(self._workload_changed)
+        cache.store(ReplicationController).on_change(self._workload_changed)
+        cache.store(StatefulSet).on_change(self._workload_changed)
+        cache.store(PodDisruptionBudget).on_change(self._budget_changed)
+        cache.store(StorageClass).on_change(self._class_changed)
+        cache.store(PersistentVolume).on_change(self._volume_changed)
+        cache.store(PersistentVolumeClaim).on_change(self._claim_changed)
+        cache.store(CSIDriver).on_change(self._driver_changed)
+        cache.store(CSIStorageCapacity).on_change(self._capacity_changed)
+        cache.store(CSINode).on_change(self._csi_node_changed)
+        cache.store(VolumeAttachment).on_change(self._attachment_changed)
+        self._pods.on_change(self._pod_changed)
 
-    def _namespace(self, old: Namespace | None, new: Namespace | None) -> None:
+    def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         if new is not None:
             self.cluster.set_namespace(new)
             if old is not None and old.metadata.labels != new.metadata.labels:
-                self._happened(ClusterEvent.POD_CAME | ClusterEvent.POD_WENT)
+                self._record_event(ClusterEvent.POD_ADDED | ClusterEvent.POD_DELETED)
 
-    def _service(self, old: Service | None, new: Service | None) -> None:
+    def _service_changed(self, old: Service | None, new: Service | None) -> None:
         if new is not None:
             if old is None or old.spec.selector != new.spec.selector:
                 self.cluster.default_spread.set_service(new.key, new.spec.selector)
         elif old is not None:
             self.cluster.default_spread.remove_service(old.key)
 
-    def _workload(self, old: Workload | None, new: Workload | None) -> None:
+    def _workload_changed(self, old: Workload | None, new: Workload | None) -> None:
         if new is not None:
             self.cluster.default_spread.set_owner(new.resource.kind, new.key, new.spec.selector)
         elif old is not None:
             self.cluster.default_spread.remove_owner(old.resource.kind, old.key)
 
-    def _budget(self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> None:
+    def _budget_changed(
+        self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None
+    ) -> None:
         if new is not None:
             self.cluster.set_budget(new)
         elif old is not None:
             self.cluster.remove_budget(old.key)
 
-    def _class(self, old: StorageClass | None, new: StorageClass | None) -> None:
+    def _class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
         if new is not None:
             self.cluster.volume_cache.set_class(new)
-            self._happened(ClusterEvent.VOLUME)
+            self._record_event(ClusterEvent.VOLUME)
         elif old is not None:
             self.cluster.volume_cache.remove_class(old.metadata.name)
 
-    def _volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+    def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         if new is not None:
             self.cluster.volume_cache.set_volume(new)
-            self._happened(ClusterEvent.VOLUME)
+            self._record_event(ClusterEvent.VOLUME)
             ref = new.spec.claim_ref
             if ref is not None:
-                self._first_use.changed((ref.namespace, ref.name))
+                self._volume_binding.claim_changed((ref.namespace, ref.name))
         elif old is not None:
             self.cluster.volume_cache.remove_volume(old.metadata.name)
 
-    def _claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
+    def _claim_changed(
+        self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+    ) -> None:
         if new is not None:
             self.cluster.volume_cache.set_claim(new)
-            self._happened(ClusterEvent.VOLUME)
-            self._first_use.changed(new.key)
+            self._record_event(ClusterEvent.VOLUME)
+            self._volume_binding.claim_changed(new.key)
         elif old is not None:
             self.cluster.volume_cache.remove_claim(old.key)
-            self._first_use.changed(old.key)
+            self._volume_binding.claim_changed(old.key)
 
-    def _driver(self, old: CSIDriver | None, new: CSIDriver | None) -> None:
+    def _driver_changed(self, old: CSIDriver | None, new: CSIDriver | None) -> None:
         if new is not None:
             self.cluster.volume_cache.set_driver(new)
         elif old is not None:
             self.cluster.volume_cache.remove_driver(old.metadata.name)
-        self._happened(ClusterEvent.VOLUME)
+        self._record_event(ClusterEvent.VOLUME)
 
-    def _capacity(self, old: CSIStorageCapacity | None, new: CSIStorageCapacity | None) -> None:
+    def _capacity_changed(
+        self, old: CSIStorageCapacity | None, new: CSIStorageCapacity | None
+    ) -> None:
         if new is not None:
             self.cluster.volume_cache.set_capacity(new)
-            self._happened(ClusterEvent.VOLUME)
+            self._record_event(ClusterEvent.VOLUME)
         elif old is not None:
             self.cluster.volume_cache.remove_capacity(old.key)
 
-    def _csi_node(self, old: CSINode | None, new: CSINode | None) -> None:
+    def _csi_node_changed(self, old: CSINode | None, new: CSINode | None) -> None:
         if new is not None:
             self.cluster.set_csi_node(new)
         elif old is not None:
             self.cluster.remove_csi_node(old.metadata.name)
-        self._happened(ClusterEvent.VOLUME)
+        self._record_event(ClusterEvent.VOLUME)
 
-    def _attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
+    def _attachment_changed(
+        self, old: VolumeAttachment | None, new: VolumeAttachment | None
+    ) -> None:
         if new is not None:
             self.cluster.set_attachment(new)
         elif old is not None:
             self.cluster.remove_attachment(old)
-            self._happened(ClusterEvent.VOLUME)
+            self._record_event(ClusterEvent.VOLUME)
 
-    def _node(self, old: Node | None, new: Node | None) -> None:
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is None:
             assert old is not None
             self.cluster.remove_node(old.metadata.name)
-            self._happened(ClusterEvent.NODE)
-            self._first_use.node_changed()
-        elif old is None or _shape(old) != _shape(new):
+            self._record_event(ClusterEvent.NODE)
+            self._volume_binding.node_changed()
+        elif old is None or _scheduling_fields(old) != _scheduling_fields(new):
             self.cluster.set_node(new)
-            self._happened(ClusterEvent.NODE)
+            self._record_event(ClusterEvent.NODE)
             if old is not None and old.metadata.labels != new.metadata.labels:
-                self._first_use.node_changed()
+                self._volume_binding.node_changed()
 
-    def _pod(self, old: Pod | None, new: Pod | None) -> None:
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is None:
             assert old is not None
-            self._gone(old)
+            self._pod_deleted(old)
         elif new.spec.node_name:
-            self._bound(old, new)
+            self._bound_pod_changed(old, new)
         elif new.key not in self._assumed:
-            self._unbound(old, new)
+            self._unbound_pod_changed(old, new)
 
-    def _gone(self, pod: Pod) -> None:
+    def _pod_deleted(self, pod: Pod) -> None:
         key = pod.key
-        self.pending.remove(key)
-        self.cluster.withdraw(key)
+        self.queue.remove(key)
+        self.cluster.remove_nomination(key)
         if pod.spec.node_name or self._assumed.pop(key, ""):
             self.cluster.remove_pod(key)
-            self._happened(ClusterEvent.POD_WENT)
+            self._record_event(ClusterEvent.POD_DELETED)
 
-    def _bound(self, old: Pod | None, new: Pod) -> None:
+    def _bound_pod_changed(self, old: Pod | None, new: Pod) -> None:
         key = new.key
         self._assumed.pop(key, None)
         if old is None or not old.spec.node_name:
-            self.pending.remove(key)
-            self.cluster.withdraw(key)
-            self._happened(ClusterEvent.POD_CAME)
-        elif new.status.phase != old.status.phase and finished(new):
-            self._happened(ClusterEvent.POD_WENT)
-        elif _asks(new) != _asks(old):
-            self._happened(ClusterEvent.POD_CAME | ClusterEvent.POD_WENT)
+            self.queue.remove(key)
+            self.cluster.remove_nomination(key)
+            self._record_event(ClusterEvent.POD_ADDED)
+        elif new.status.phase != old.status.phase and is_pod_finished(new):
+            self._record_event(ClusterEvent.POD_DELETED)
+        elif _requirements(new) != _requirements(old):
+            self._record_event(ClusterEvent.POD_ADDED | ClusterEvent.POD_DELETED)
         elif new.metadata.deletion_timestamp != old.metadata.deletion_timestamp:
-            # A pod that ends counts no more where pods are spread.
-            self._happened(ClusterEvent.POD_WENT)
+            # A terminating pod no longer counts for topology spread.
+            self._record_event(ClusterEvent.POD_DELETED)
         self.cluster.set_pod(new)
 
-    def _unbound(self, old: Pod | None, new: Pod) -> None:
+    def _unbound_pod_changed(self, old: Pod | None, new: Pod) -> None:
         key = new.key
-        if not _ours(new):
-            self.pending.remove(key)
-            self.cluster.withdraw(key)
+        if not _awaits_scheduling(new):
+            self.queue.remove(key)
+            self.cluster.remove_nomination(key)
             return
         nominated = new.status.nominated_node_name
         if nominated:
             self.cluster.nominate(new, nominated)
         elif old is not None and old.status.nominated_node_name:
-            self.cluster.withdraw(key)
-        if key not in self.pending or old is None or _asks(old) != _asks(new):
-            self.pending.add(key, new.spec.priority or 0, elapsed())
+            self.cluster.remove_nomination(key)
+        if key not in self.queue or old is None or _requirements(old) != _requirements(new):
+            self.queue.add(key, new.spec.priority or 0, elapsed())
             self._wake.set()
 
-    def _happened(self, change: ClusterEvent) -> None:
-        self.pending.note(change)
+    def _record_event(self, event: ClusterEvent) -> None:
+        self.queue.record(event)
         self._wake.set()
 
-    # What follows
+    # Decisions and writes
 
-    async def _some(self) -> None:
-        """Decide for as many pods as are ready."""
+    async def _schedule_active(self) -> None:
+        """Decide for all active pods."""
         while True:
-            for _ in range(AT_ONCE):
-                if self._room.locked():
-                    async with self._room:
+            for _ in range(BATCH):
+                if self._write_slots.locked():
+                    async with self._write_slots:
                         pass
-                key = self.pending.next(elapsed())
+                key = self.queue.pop(elapsed())
                 if key is None:
                     return
                 pod = self._pods.get(key)
-                if pod is None or not _ours(pod):
-                    self.pending.remove(key)
+                if pod is None or not _awaits_scheduling(pod):
+                    self.queue.remove(key)
                 else:
                     self._decide(pod)
             await asyncio.sleep(0)
 
-    async def _rest(self) -> None:
-        """Wait until something happens, or a pause is over."""
-        wakes = self.pending.wakes()
-        pause = None if wakes is None else max(wakes - elapsed(), 0.001)
+    async def _wait(self) -> None:
+        """Wait for an event, or until the next pod is due."""
+        due = self.queue.next_due()
+        pause = None if due is None else max(due - elapsed(), 0.001)
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._wake.wait()
@@ -298,44 +306,44 @@ class Scheduler:
         self.attempts += 1
         decision = self.cluster.decide(pod)
         if decision.node:
-            self.pending.remove(pod.key)
+            self.queue.remove(pod.key)
             self.cluster.assume(pod, decision.node)
             self._assumed[pod.key] = pod.metadata.uid
-            self._first_use.reserve(decision.claims)
-            self._start(self._place(pod, decision))
+            self._volume_binding.reserve(decision.claims)
+            self._start_task(self._bind_with_volumes(pod, decision))
             return
-        self.pending.fail(pod.key, decision.helped_by, elapsed())
+        self.queue.add_unschedulable(pod.key, decision.helped_by, elapsed())
         preemption = decision.preemption
         if preemption is not None:
-            for key in self.cluster.outranked(pod, preemption.node):
-                self._denominate(key)
+            for key in self.cluster.find_outranked(pod, preemption.node):
+                self._clear_nomination(key)
             self.cluster.nominate(pod, preemption.node)
-            self._start(self._preempt(pod, preemption))
-        elif not decision.waits:
-            self.cluster.withdraw(pod.key)
-        self._refuse(pod, decision)
+            self._start_task(self._preempt(pod, preemption))
+        elif not decision.keeps_nomination:
+            self.cluster.remove_nomination(pod.key)
+        self._report_failure(pod, decision)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed = error
+            self._error = error
             self._wake.set()
 
-    async def _place(self, pod: Pod, decision: SchedulingDecision) -> None:
-        """Bind a pod to its node, its claims before it."""
+    async def _bind_with_volumes(self, pod: Pod, decision: SchedulingDecision) -> None:
+        """Bind the claims of a pod, then the pod to its node."""
         if decision.claims:
-            why = await self._first_use.prepare(decision.claims, decision.node)
-            if why:
+            reason = await self._volume_binding.bind_claims(decision.claims, decision.node)
+            if reason:
                 self._unassume(pod)
-                said = f'running PreBind plugin "VolumeBinding": binding volumes: {why}'
-                self._refuse(pod, SchedulingDecision(message=said), "SchedulerError")
+                message = f'running PreBind plugin "VolumeBinding": binding volumes: {reason}'
+                self._report_failure(pod, SchedulingDecision(message=message), "SchedulerError")
                 return
-        async with self._room:
+        async with self._write_slots:
             await self._bind(pod, decision.node)
 
     async def _bind(self, pod: Pod, node: str) -> None:
@@ -368,16 +376,16 @@ class Scheduler:
             return
         del self._assumed[key]
         self.cluster.remove_pod(key)
-        now = self._pods.get(key)
-        if now is not None and _ours(now):
-            self.pending.add(key, now.spec.priority or 0, elapsed())
-            self.pending.retry(key, elapsed())
+        current = self._pods.get(key)
+        if current is not None and _awaits_scheduling(current):
+            self.queue.add(key, current.spec.priority or 0, elapsed())
+            self.queue.back_off(key, elapsed())
             self._wake.set()
 
-    def _refuse(
+    def _report_failure(
         self, pod: Pod, decision: SchedulingDecision, reason: str = "Unschedulable"
     ) -> None:
-        """Say why there is no node, and which node is kept free."""
+        """Report why no node fits, and which node is nominated."""
         self._recorder.event(
             pod,
             reason="FailedScheduling",
@@ -385,55 +393,60 @@ class Scheduler:
             note=decision.message,
             type="Warning",
         )
-        said = next((one for one in pod.status.conditions if one.type == "PodScheduled"), None)
+        condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
         status: dict[str, object] = {}
-        if said is None or (said.status, said.reason, said.message) != (
+        if condition is None or (condition.status, condition.reason, condition.message) != (
             "False",
             reason,
             decision.message,
         ):
-            status["conditions"] = [self._condition(pod, said, reason, decision.message)]
+            status["conditions"] = [
+                self._unscheduled_condition(pod, condition, reason, decision.message)
+            ]
         nominated = decision.preemption.node if decision.preemption else ""
-        if nominated != pod.status.nominated_node_name and (nominated or not decision.waits):
+        if nominated != pod.status.nominated_node_name and (
+            nominated or not decision.keeps_nomination
+        ):
             status["nominatedNodeName"] = nominated or None
         if status:
-            self._start(self._patch_status(pod, status))
+            self._start_task(self._patch_status(pod, status))
 
-    def _denominate(self, key: Key) -> None:
-        """A node is no longer kept free for a pod, because a more important one needs it."""
-        self.cluster.withdraw(key)
+    def _clear_nomination(self, key: Key) -> None:
+        """A pod is no longer nominated for a node, because one of higher priority needs it."""
+        self.cluster.remove_nomination(key)
         pod = self._pods.get(key)
         if pod is not None and pod.status.nominated_node_name:
-            self._start(self._patch_status(pod, {"nominatedNodeName": None}))
+            self._start_task(self._patch_status(pod, {"nominatedNodeName": None}))
 
-    def _condition(
-        self, pod: Pod, said: PodCondition | None, reason: str, message: str
+    def _unscheduled_condition(
+        self, pod: Pod, condition: PodCondition | None, reason: str, message: str
     ) -> dict[str, object]:
-        since = said.last_transition_time if said and said.status == "False" else None
+        unchanged = condition and condition.status == "False"
+        since = condition.last_transition_time if condition and unchanged else None
         return {
             "type": "PodScheduled",
             "status": "False",
             "reason": reason,
             "message": message,
             "lastProbeTime": None,
-            "lastTransitionTime": since or self._now(),
+            "lastTransitionTime": since or self._timestamp(),
             "observedGeneration": pod.metadata.generation,
         }
 
     async def _preempt(self, pod: Pod, preemption: Preemption) -> None:
-        """Take the victims off their node."""
+        """Delete the victims of a preemption."""
         victims = [self._pods.get(key) for key in preemption.victims]
         await asyncio.gather(
-            *(self._remove(victim, pod, preemption.node) for victim in victims if victim)
+            *(self._preempt_victim(victim, pod, preemption.node) for victim in victims if victim)
         )
 
-    async def _remove(self, victim: Pod, pod: Pod, node: str) -> None:
+    async def _preempt_victim(self, victim: Pod, pod: Pod, node: str) -> None:
         meta = victim.metadata
         if meta.deletion_timestamp is None:
-            condition = disruption_target(
+            condition = disruption_target_condition(
                 REASON,
-                f"{NAME}: preempting to accommodate a higher priority pod",
-                now=self._now(),
+                f"{SCHEDULER_NAME}: preempting to accommodate a higher priority pod",
+                now=self._timestamp(),
                 generation=meta.generation,
             ) | {"lastProbeTime": None}
             await self._patch_status(victim, {"conditions": [condition]})
@@ -447,10 +460,10 @@ class Scheduler:
         )
 
     async def _delete(self, pod: Pod) -> None:
-        """What cannot be deleted now is a victim again when its successor is tried again."""
+        """Delete a victim; one that cannot be deleted is chosen again at the next attempt."""
         meta = pod.metadata
         try:
-            async with self._room:
+            async with self._write_slots:
                 await self._client.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
         except (NotFound, Conflict):
             pass
@@ -462,7 +475,7 @@ class Scheduler:
     async def _patch_status(self, pod: Pod, status: dict[str, object]) -> None:
         meta = pod.metadata
         try:
-            async with self._room:
+            async with self._write_slots:
                 await self._client.patch_status(pod, status, kind="strategic")
         except (NotFound, Conflict):
             pass
@@ -471,27 +484,27 @@ class Scheduler:
                 "status patch failed", pod=f"{meta.namespace}/{meta.name}", error=str(error)
             )
 
-    def _now(self) -> str:
+    def _timestamp(self) -> str:
         return times.format_time(times.from_epoch(self._clock()))
 
 
-def _shape(node: Node) -> tuple[object, ...]:
-    """What of a node matters for decisions; heartbeats do not."""
+def _scheduling_fields(node: Node) -> tuple[object, ...]:
+    """The fields of a node that decisions read; heartbeats are not among them."""
     spec = node.spec
     return node.metadata.labels, spec.taints, spec.unschedulable, node.status.allocatable
 
 
-def _ours(pod: Pod) -> bool:
+def _awaits_scheduling(pod: Pod) -> bool:
     """Whether a pod waits for this scheduler."""
     spec = pod.spec
     return (
         not spec.node_name
-        and spec.scheduler_name in ("", NAME)
+        and spec.scheduler_name in ("", SCHEDULER_NAME)
         and not spec.scheduling_gates
-        and active(pod)
+        and is_pod_active(pod)
     )
 
 
-def _asks(pod: Pod) -> tuple[object, ...]:
-    """What of a pod may change and is worth new attempts if it does."""
+def _requirements(pod: Pod) -> tuple[object, ...]:
+    """The fields of an unbound pod that may change, and are worth a new attempt if they do."""
     return pod.metadata.generation, pod.metadata.labels, pod.spec.scheduling_gates

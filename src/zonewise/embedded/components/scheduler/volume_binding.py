@@ -26,7 +26,7 @@ from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim
 from zonewise.runtime.cache.store import Store
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.versions import older
-from zonewise.scheduling.volumes import BIND_COMPLETED, SELECTED_NODE, VolumeCache, reach
+from zonewise.scheduling.volumes import BIND_COMPLETED, SELECTED_NODE, VolumeCache, usable_nodes
 
 TIMEOUT = 600.0
 
@@ -47,45 +47,45 @@ class VolumeBinding:
         self._volumes = volumes
         self._nodes = nodes
         self._volume_cache = volume_cache
-        self._waiting: dict[Key, set[asyncio.Event]] = {}
+        self._events_by_claim: dict[Key, set[asyncio.Event]] = {}
 
-    def changed(self, key: Key) -> None:
+    def claim_changed(self, key: Key) -> None:
         """A claim or its volume changed; waiters check again."""
-        for event in self._waiting.get(key, ()):
+        for event in self._events_by_claim.get(key, ()):
             event.set()
 
     def node_changed(self) -> None:
         """A node has other labels or is deleted; all waiters check again."""
-        for events in self._waiting.values():
+        for events in self._events_by_claim.values():
             for event in events:
                 event.set()
 
     def reserve(self, claims: Mapping[Key, str]) -> None:
-        """Keep the volumes that were counted on."""
+        """Reserve the free volumes that a decision counted on."""
         for key, volume in claims.items():
             if volume:
                 self._volume_cache.reserve(volume, key)
 
-    async def prepare(self, claims: Mapping[Key, str], node: str) -> str:
-        """Have the claims bound for a node; says why that cannot be done, empty if it is."""
+    async def bind_claims(self, claims: Mapping[Key, str], node: str) -> str:
+        """Wait until the claims are bound for a node; returns why not, empty if they are."""
         try:
             async with asyncio.timeout(TIMEOUT):
-                told = {key: await self._tell(key, node) for key in claims}
+                versions = {key: await self._set_selected_node(key, node) for key in claims}
                 for key in claims:
-                    if why := await self._bound(key, node, told[key]):
-                        return why
+                    if reason := await self._wait_until_bound(key, node, versions[key]):
+                        return reason
         except (TimeoutError, ZonewiseError) as error:
             for key in claims:
                 with suppress(ZonewiseError):
-                    await self._tell(key, None)
+                    await self._set_selected_node(key, None)
             return str(error) or "timed out waiting for the condition"
         finally:
             for key in claims:
                 self._volume_cache.release(key)
         return ""
 
-    async def _tell(self, key: Key, node: str | None) -> str:
-        """Write the node on a claim; gives the version of the claim that has it."""
+    async def _set_selected_node(self, key: Key, node: str | None) -> str:
+        """Write the node on a claim; returns the version of the claim that has it."""
         claim = self._claims.get(key)
         if claim is None or claim.metadata.annotations.get(SELECTED_NODE) == node:
             return ""
@@ -100,42 +100,42 @@ class VolumeBinding:
             return written.metadata.resource_version
         return ""
 
-    async def _bound(self, key: Key, node: str, told: str) -> str:
+    async def _wait_until_bound(self, key: Key, node: str, written_version: str) -> str:
         event = asyncio.Event()
-        self._waiting.setdefault(key, set()).add(event)
+        self._events_by_claim.setdefault(key, set()).add(event)
         try:
             while True:
                 event.clear()
-                why = self._look(key, node, told)
-                if why is not None:
-                    return why
+                reason = self._check_bound(key, node, written_version)
+                if reason is not None:
+                    return reason
                 await event.wait()
         finally:
-            self._waiting[key].discard(event)
-            if not self._waiting[key]:
-                del self._waiting[key]
+            self._events_by_claim[key].discard(event)
+            if not self._events_by_claim[key]:
+                del self._events_by_claim[key]
 
-    def _look(self, key: Key, node: str, told: str) -> str | None:
+    def _check_bound(self, key: Key, node_name: str, written_version: str) -> str | None:
         """Why a claim cannot be bound for a node; "" if it is bound, None if that is open."""
-        claim, place = self._claims.get(key), self._nodes.get(("", node))
+        claim, node = self._claims.get(key), self._nodes.get(("", node_name))
         name = key[1]
-        if place is None:
-            return f'failed to get node "{node}": node "{node}" not found'
+        if node is None:
+            return f'failed to get node "{node_name}": node "{node_name}" not found'
         if claim is None:
             return f'persistentvolumeclaim "{name}" not found'
         if claim.metadata.deletion_timestamp is not None:
             return f'persistentvolumeclaim "{name}" is being deleted'
-        if older(claim.metadata.resource_version, told):
+        if older(claim.metadata.resource_version, written_version):
             return None
-        if claim.metadata.annotations.get(SELECTED_NODE) != node:
+        if claim.metadata.annotations.get(SELECTED_NODE) != node_name:
             return f'provisioning failed for PVC "{name}"'
         volume = self._volumes.get(("", claim.spec.volume_name))
         if volume is None:
             return None
-        terms = reach(volume)
-        if terms is not None and not terms.matches(place.metadata.labels, node):
+        terms = usable_nodes(volume)
+        if terms is not None and not terms.matches(node.metadata.labels, node_name):
             return (
-                f'pv "{volume.metadata.name}" node affinity doesn\'t match node "{node}":'
+                f'pv "{volume.metadata.name}" node affinity doesn\'t match node "{node_name}":'
                 " no matching NodeSelectorTerms"
             )
         return "" if BIND_COMPLETED in claim.metadata.annotations else None

@@ -1,4 +1,4 @@
-"""Tokens of service accounts that are requested as a Secret.
+"""The tokens controller: tokens of service accounts that are requested as a Secret.
 
 A Secret of type ``kubernetes.io/service-account-token`` names its account by annotation and gets
 the account's uid, a token, the namespace and the cluster's CA. The token is bound to the Secret: it
@@ -18,19 +18,19 @@ from zonewise.api.errors import NotFound
 from zonewise.api.meta import Key, Object
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct, field
-from zonewise.runtime.controller.components import ComponentContext
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.controller.controller import own_key
+from zonewise.runtime.program.context import ControllerContext
 
-KIND = "kubernetes.io/service-account-token"
-NAME = "kubernetes.io/service-account.name"
-UID = "kubernetes.io/service-account.uid"
-AUTHORITY = "kube-root-ca.crt"
-LIFETIME = 2**32
-ACCOUNT = "tokens/account"
+TYPE = "kubernetes.io/service-account-token"
+ACCOUNT_NAME = "kubernetes.io/service-account.name"
+ACCOUNT_UID = "kubernetes.io/service-account.uid"
+ROOT_CA = "kube-root-ca.crt"
+TOKEN_SECONDS = 2**32
+BY_ACCOUNT = "tokens/account"
 
 
 class TokenSecret(Object):
-    """A Secret, as far as it is about a token."""
+    """A Secret with a token of a service account."""
 
     resource: ClassVar = Resource("", "v1", "Secret", "secrets")
 
@@ -57,17 +57,22 @@ class _TokenRequest(Struct):
     status: _TokenStatus = _TokenStatus()
 
 
-class AccountTokens:
-    """Fills Secrets with tokens."""
+class TokensController:
+    """Writes tokens into Secrets that request them."""
 
-    def __init__(self, context: ComponentContext) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
-        self._controller = Controller("tokens", self._sync, cache=context.cache, rng=context.rng)
+        self._controller = context.controller("tokens", self._sync)
         self._secrets = self._controller.watches(
-            TokenSecret, own_key, field_selector=f"type={KIND}", indexes={ACCOUNT: _account}
+            TokenSecret,
+            own_key,
+            field_selector=f"type={TYPE}",
+            indexes={BY_ACCOUNT: _account_key},
         )
         self._controller.watches(
-            ServiceAccount, lambda one: self._secrets.keys_by(ACCOUNT, one.key), when=_came_or_went
+            ServiceAccount,
+            lambda account: self._secrets.keys_by(BY_ACCOUNT, account.key),
+            when=_is_added_or_deleted,
         )
 
     async def run(self) -> None:
@@ -79,55 +84,55 @@ class AccountTokens:
         if secret is None or secret.metadata.deletion_timestamp is not None:
             return None
         meta = secret.metadata
-        name = meta.annotations.get(NAME, "")
+        name = meta.annotations.get(ACCOUNT_NAME, "")
         try:
             account = await self._client.get(ServiceAccount, name, meta.namespace)
         except NotFound:
             account = None
-        if account is None or meta.annotations.get(UID, account.metadata.uid) != (
+        if account is None or meta.annotations.get(ACCOUNT_UID, account.metadata.uid) != (
             account.metadata.uid
         ):
             with suppress(NotFound):
                 await self._client.delete(TokenSecret, meta.name, meta.namespace, uid=meta.uid)
         elif not {"token", "namespace", "ca.crt"} <= secret.data.keys():
-            await self._fill(secret, account)
+            await self._populate(secret, account)
         return None
 
-    async def _fill(self, secret: TokenSecret, account: ServiceAccount) -> None:
+    async def _populate(self, secret: TokenSecret, account: ServiceAccount) -> None:
         meta = secret.metadata
-        authority = await self._client.get(_ConfigMap, AUTHORITY, meta.namespace)
-        texts = {"namespace": meta.namespace, "ca.crt": authority.data.get("ca.crt", "")}
+        root_ca = await self._client.get(_ConfigMap, ROOT_CA, meta.namespace)
+        values = {"namespace": meta.namespace, "ca.crt": root_ca.data.get("ca.crt", "")}
         if "token" not in secret.data:
-            texts["token"] = await self._token(secret, account)
+            values["token"] = await self._request_token(secret, account)
         body = {
             "metadata": {
                 "resourceVersion": meta.resource_version,
-                "annotations": {UID: account.metadata.uid},
+                "annotations": {ACCOUNT_UID: account.metadata.uid},
             },
-            "data": {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()},
+            "data": {key: base64.b64encode(v.encode()).decode() for key, v in values.items()},
         }
         await self._client.patch(TokenSecret, meta.name, meta.namespace, body)
 
-    async def _token(self, secret: TokenSecret, account: ServiceAccount) -> str:
+    async def _request_token(self, secret: TokenSecret, account: ServiceAccount) -> str:
         meta = secret.metadata
-        bound = {"apiVersion": "v1", "kind": "Secret", "name": meta.name, "uid": meta.uid}
+        secret_ref = {"apiVersion": "v1", "kind": "Secret", "name": meta.name, "uid": meta.uid}
         body: dict[str, Any] = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "spec": {"expirationSeconds": LIFETIME, "boundObjectRef": bound},
+            "spec": {"expirationSeconds": TOKEN_SECONDS, "boundObjectRef": secret_ref},
         }
-        answer = await self._client.raw(
+        response = await self._client.raw(
             "POST",
             account.resource.path(meta.namespace, account.metadata.name, "token"),
             headers={"Content-Type": "application/json"},
             body=msgspec.json.encode(body),
         )
-        return msgspec.json.decode(answer.body, type=_TokenRequest).status.token
+        return msgspec.json.decode(response.body, type=_TokenRequest).status.token
 
 
-def _account(secret: TokenSecret) -> tuple[Key]:
-    return ((secret.metadata.namespace, secret.metadata.annotations.get(NAME, "")),)
+def _account_key(secret: TokenSecret) -> tuple[Key]:
+    return ((secret.metadata.namespace, secret.metadata.annotations.get(ACCOUNT_NAME, "")),)
 
 
-def _came_or_went(old: ServiceAccount | None, new: ServiceAccount | None) -> bool:
+def _is_added_or_deleted(old: ServiceAccount | None, new: ServiceAccount | None) -> bool:
     return old is None or new is None

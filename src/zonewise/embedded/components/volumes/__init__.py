@@ -1,9 +1,15 @@
-"""Claims and volumes: binding, simulated volumes, attachment and protection."""
+"""The controllers of claims and volumes: binding, simulated volumes, attachment, protection."""
 
-from zonewise.embedded.components.volumes.attachment import AttachDetach
-from zonewise.embedded.components.volumes.binder import Binder
-from zonewise.embedded.components.volumes.ephemeral import Ephemeral
-from zonewise.embedded.components.volumes.protection import Protection
-from zonewise.embedded.components.volumes.provisioner import Provisioner
+from zonewise.embedded.components.volumes.attachment import AttachDetachController
+from zonewise.embedded.components.volumes.binder import PersistentVolumeController
+from zonewise.embedded.components.volumes.ephemeral import EphemeralVolumeController
+from zonewise.embedded.components.volumes.protection import VolumeProtectionController
+from zonewise.embedded.components.volumes.provisioner import SimulatedProvisioner
 
-__all__ = ["AttachDetach", "Binder", "Ephemeral", "Protection", "Provisioner"]
+__all__ = [
+    "AttachDetachController",
+    "EphemeralVolumeController",
+    "PersistentVolumeController",
+    "SimulatedProvisioner",
+    "VolumeProtectionController",
+]

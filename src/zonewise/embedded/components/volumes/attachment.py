@@ -1,12 +1,12 @@
-"""Requests that drivers attach volumes to the nodes whose pods use them, and detach them later.
+"""The attach/detach controller: requests that drivers attach volumes to nodes, and detach them.
 
-Only for drivers whose CSIDriver says ``attachRequired``; for all others nothing happens here. The
+Only for drivers whose CSIDriver has ``attachRequired``; for all others nothing happens here. The
 request is a VolumeAttachment. The driver's own attacher does the work, writes its status, and keeps
 the object with a finalizer until the volume is detached.
 
 A key is a volume: which nodes need it follows from the pods that are bound to a node, use its claim
 and have not ended. A volume that only one node may use is attached to the next only when it is
-detached from the first. Kubelets unmount before a pod is deleted; a deleted node needs nothing.
+detached from the first. Kubelets unmount before a pod is deleted; a deleted node needs no volume.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import Key, ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import finished
+from zonewise.api.objects.pod_state import is_pod_finished
 from zonewise.api.objects.storage import (
     CSIDriver,
     PersistentVolume,
@@ -27,30 +27,30 @@ from zonewise.api.objects.storage import (
     VolumeAttachmentSource,
     VolumeAttachmentSpec,
 )
-from zonewise.embedded.components.volumes.uses import BY_CLAIM, claims_of
-from zonewise.runtime.controller.components import ComponentContext
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.embedded.components.volumes.pod_claims import BY_CLAIM, claims_of
+from zonewise.runtime.controller.controller import own_key
+from zonewise.runtime.program.context import ControllerContext
 
 MANY_NODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 BY_VOLUME = "attachments/volume"
 
 
-class AttachDetach:
-    """The attachments of all volumes."""
+class AttachDetachController:
+    """Creates and deletes the VolumeAttachments of all volumes."""
 
-    def __init__(self, context: ComponentContext) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._client = context.client
-        self._controller = Controller(
-            "attachdetach", self._sync, cache=context.cache, rng=context.rng
-        )
+        self._controller = context.controller("attachdetach", self._sync)
         watches = self._controller.watches
         self._volumes = watches(PersistentVolume, own_key)
         self._claims = watches(PersistentVolumeClaim, _volume_of)
         self._pods = watches(Pod, self._volumes_of, indexes=BY_CLAIM)
-        self._attachments = watches(VolumeAttachment, _attached, indexes={BY_VOLUME: _attached})
-        self._drivers = watches(CSIDriver, self._volumes_by)
-        self._nodes = watches(Node, self._attached_to, when=_gone)
+        self._attachments = watches(
+            VolumeAttachment, _volume_of_attachment, indexes={BY_VOLUME: _volume_of_attachment}
+        )
+        self._drivers = watches(CSIDriver, self._volumes_of_driver)
+        self._nodes = watches(Node, self._volumes_attached_to, when=_is_deleted)
 
     async def run(self) -> None:
         """Attach and detach until cancelled."""
@@ -62,43 +62,41 @@ class AttachDetach:
             ("", claim.spec.volume_name) for claim in claims if claim and claim.spec.volume_name
         )
 
-    def _volumes_by(self, driver: CSIDriver) -> tuple[Key, ...]:
+    def _volumes_of_driver(self, driver: CSIDriver) -> tuple[Key, ...]:
         name = driver.metadata.name
-        return tuple(
-            one.key for one in self._volumes if one.spec.csi and one.spec.csi.driver == name
-        )
+        return tuple(v.key for v in self._volumes if v.spec.csi and v.spec.csi.driver == name)
 
-    def _attached_to(self, node: Node) -> tuple[Key, ...]:
+    def _volumes_attached_to(self, node: Node) -> tuple[Key, ...]:
         return tuple(
             key
-            for one in self._attachments
-            if one.spec.node_name == node.metadata.name
-            for key in _attached(one)
+            for attachment in self._attachments
+            if attachment.spec.node_name == node.metadata.name
+            for key in _volume_of_attachment(attachment)
         )
 
     async def _sync(self, key: Key) -> float | None:
-        there = {
-            one.spec.node_name: one
-            for one in self._attachments.by(BY_VOLUME, key)
-            if one.metadata.deletion_timestamp is None
+        current = {
+            attachment.spec.node_name: attachment
+            for attachment in self._attachments.by(BY_VOLUME, key)
+            if attachment.metadata.deletion_timestamp is None
         }
-        leaving = any(
-            one.metadata.deletion_timestamp is not None
-            for one in self._attachments.by(BY_VOLUME, key)
+        detaching = any(
+            attachment.metadata.deletion_timestamp is not None
+            for attachment in self._attachments.by(BY_VOLUME, key)
         )
         volume = self._volumes.get(key)
-        wanted = self._nodes_of(volume) if volume is not None else set()
-        for node in sorted(there.keys() - wanted):
-            leaving = True
-            meta = there[node].metadata
+        desired = self._nodes_of(volume) if volume is not None else set()
+        for node in sorted(current.keys() - desired):
+            detaching = True
+            meta = current[node].metadata
             with suppress(NotFound):
                 await self._client.delete(VolumeAttachment, meta.name, uid=meta.uid)
         if volume is None:
             return None
-        missing = sorted(wanted - there.keys())
+        missing = sorted(desired - current.keys())
         if missing and not MANY_NODES & set(volume.spec.access_modes):
-            if leaving or there.keys() & wanted:
-                self._tell_taken(volume, missing)
+            if detaching or current.keys() & desired:
+                self._record_multi_attach(volume, missing)
                 return None
             missing = missing[:1]
         for node in missing:
@@ -116,13 +114,15 @@ class AttachDetach:
         return {
             pod.spec.node_name
             for pod in self._pods.by("claims", (ref.namespace, ref.name))
-            if pod.spec.node_name and not finished(pod) and ("", pod.spec.node_name) in self._nodes
+            if pod.spec.node_name
+            and not is_pod_finished(pod)
+            and ("", pod.spec.node_name) in self._nodes
         }
 
     async def _attach(self, volume: PersistentVolume, node: str) -> None:
         source = volume.spec.csi
         assert source is not None
-        item = VolumeAttachment(
+        attachment = VolumeAttachment(
             metadata=ObjectMeta(name=attachment_name(source.volume_handle, source.driver, node)),
             spec=VolumeAttachmentSpec(
                 attacher=source.driver,
@@ -131,14 +131,14 @@ class AttachDetach:
             ),
         )
         with suppress(AlreadyExists):
-            await self._client.create(item)
+            await self._client.create(attachment)
 
-    def _tell_taken(self, volume: PersistentVolume, nodes: list[str]) -> None:
+    def _record_multi_attach(self, volume: PersistentVolume, nodes: list[str]) -> None:
         ref = volume.spec.claim_ref
         assert ref is not None
         name = volume.metadata.name
         for pod in self._pods.by("claims", (ref.namespace, ref.name)):
-            if pod.spec.node_name in nodes and not finished(pod):
+            if pod.spec.node_name in nodes and not is_pod_finished(pod):
                 self._context.recorder.event(
                     pod,
                     type="Warning",
@@ -154,8 +154,8 @@ def attachment_name(handle: str, driver: str, node: str) -> str:
     return f"csi-{sha256(f'{handle}{driver}{node}'.encode()).hexdigest()}"
 
 
-def _attached(item: VolumeAttachment) -> tuple[Key, ...]:
-    name = item.spec.source.persistent_volume_name
+def _volume_of_attachment(attachment: VolumeAttachment) -> tuple[Key, ...]:
+    name = attachment.spec.source.persistent_volume_name
     return (("", name),) if name else ()
 
 
@@ -163,5 +163,5 @@ def _volume_of(claim: PersistentVolumeClaim) -> tuple[Key, ...]:
     return (("", claim.spec.volume_name),) if claim.spec.volume_name else ()
 
 
-def _gone(_: Node | None, new: Node | None) -> bool:
+def _is_deleted(_: Node | None, new: Node | None) -> bool:
     return new is None

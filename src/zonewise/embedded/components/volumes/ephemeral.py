@@ -1,4 +1,4 @@
-"""Claims that live as long as their pod: made from the template in the pod, owned by the pod."""
+"""Claims of ephemeral volumes: created from the template in a pod, and owned by the pod."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from zonewise.api.errors import AlreadyExists
 from zonewise.api.meta import Key, ObjectMeta
 from zonewise.api.objects.pod import Pod, Volume
 from zonewise.api.objects.storage import PersistentVolumeClaim
-from zonewise.embedded.components.volumes.uses import claim_of
+from zonewise.embedded.components.volumes.pod_claims import claim_of
 from zonewise.embedded.components.workloads.creation import owner_reference
-from zonewise.runtime.controller.components import ComponentContext
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.controller.controller import own_key
+from zonewise.runtime.program.context import ControllerContext
 
 
-class Ephemeral:
-    """Makes the claims of ephemeral volumes."""
+class EphemeralVolumeController:
+    """Creates the claims of ephemeral volumes."""
 
-    def __init__(self, context: ComponentContext) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self._controller = Controller("ephemeral", self._sync, cache=context.cache, rng=context.rng)
-        self._claims = self._controller.watches(PersistentVolumeClaim, _owning_pod, when=_gone)
-        self._pods = self._controller.watches(Pod, own_key, when=_wants)
+        self._controller = context.controller("ephemeral", self._sync)
+        self._claims = self._controller.watches(
+            PersistentVolumeClaim, _owning_pod, when=_is_deleted
+        )
+        self._pods = self._controller.watches(Pod, own_key, when=_has_ephemeral_volumes)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -33,10 +35,10 @@ class Ephemeral:
             return None
         for volume in pod.spec.volumes:
             if volume.ephemeral is not None:
-                await self._ensure(pod, volume)
+                await self._ensure_claim(pod, volume)
         return None
 
-    async def _ensure(self, pod: Pod, volume: Volume) -> None:
+    async def _ensure_claim(self, pod: Pod, volume: Volume) -> None:
         name = claim_of(pod, volume)
         claim = self._claims.get((pod.metadata.namespace, name))
         template = volume.ephemeral.volume_claim_template if volume.ephemeral else None
@@ -73,11 +75,11 @@ def _owning_pod(claim: PersistentVolumeClaim) -> tuple[Key, ...]:
     return ((claim.metadata.namespace, owner.name),)
 
 
-def _gone(_: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> bool:
+def _is_deleted(_: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> bool:
     return new is None
 
 
-def _wants(old: Pod | None, new: Pod | None) -> bool:
+def _has_ephemeral_volumes(old: Pod | None, new: Pod | None) -> bool:
     return (
         old is None
         and new is not None

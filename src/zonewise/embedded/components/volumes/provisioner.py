@@ -1,13 +1,13 @@
-"""Simulated volumes: a claim of class ``standard`` gets one where its pod is going to run.
+"""Simulated volumes: a claim of class ``standard`` gets one in the zone its pod is scheduled to.
 
 There is no disk behind them. What is real is everything a cluster decides by: the volume's size,
-its reclaim policy, and its place. A volume is in the zone of the node that the scheduler chose, has
-node affinity to it, and keeps its pods there from then on; on a node without a zone it is on that
-node. A class that binds immediately has no node to use: claims are then spread over the zones by
-name, those of one StatefulSet over neighbouring ones.
+its reclaim policy, and its node affinity. A volume is in the zone of the node that the scheduler
+chose, and its pods stay there from then on; on a node without a zone it is on that node. A class
+that binds immediately has no selected node: claims are then spread over the zones by name, those of
+one StatefulSet over neighbouring ones.
 
-The class is created at every start if missing, as the default unless another class is that
-already. Changes of it stay, and other classes may name the provisioner as well.
+The class is created at every start if it is missing, as the default unless another class is the
+default already. It may be changed, and other classes may name the provisioner as well.
 """
 
 from __future__ import annotations
@@ -34,26 +34,24 @@ from zonewise.embedded.components.volumes.well_known import (
     EMBEDDED,
     PROVISIONED_BY,
     PROVISIONER,
-    WAIT,
+    WAIT_FOR_FIRST_CONSUMER,
 )
-from zonewise.runtime.controller.components import ComponentContext
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.controller.controller import own_key
+from zonewise.runtime.program.context import ControllerContext
 from zonewise.scheduling.volumes import SELECTED_NODE
-from zonewise.topology import HOSTNAME_LABEL, ZONE_LABEL, zone_of
+from zonewise.topology.nodes import HOSTNAME_LABEL, ZONE_LABEL, zone_of
 
 STANDARD = "standard"
 _NUMBERED = re.compile(r"(.*?)-?([0-9]{1,9})\Z")
 
 
-class Provisioner:
-    """Makes simulated volumes and takes them away."""
+class SimulatedProvisioner:
+    """Creates simulated volumes and deletes them."""
 
-    def __init__(self, context: ComponentContext) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._client = context.client
-        self._controller = Controller(
-            "provisioner", self._sync, cache=context.cache, rng=context.rng
-        )
+        self._controller = context.controller("provisioner", self._sync)
         self._claims = self._controller.watches(PersistentVolumeClaim, own_key)
         self._volumes = self._controller.watches(PersistentVolume, own_key, when=_released)
         self._classes = self._controller.reads(StorageClass)
@@ -62,13 +60,15 @@ class Provisioner:
     async def run(self) -> None:
         """Provision until cancelled."""
         classes = await self._client.list(StorageClass)
-        others = any(is_default_class(one.metadata.annotations) for one in classes)
-        marks = {} if others else {DEFAULT_CLASS: "true"}
+        has_default = any(
+            is_default_class(storage_class.metadata.annotations) for storage_class in classes
+        )
+        annotations = {} if has_default else {DEFAULT_CLASS: "true"}
         standard = StorageClass(
-            metadata=ObjectMeta(name=STANDARD, annotations=marks),
+            metadata=ObjectMeta(name=STANDARD, annotations=annotations),
             provisioner=EMBEDDED,
             reclaim_policy="Delete",
-            volume_binding_mode=WAIT,
+            volume_binding_mode=WAIT_FOR_FIRST_CONSUMER,
         )
         with suppress(AlreadyExists):
             await self._client.create(standard)
@@ -85,27 +85,29 @@ class Provisioner:
         claim = self._claims.get(key)
         if claim is None or claim.spec.volume_name or claim.metadata.deletion_timestamp is not None:
             return
-        marks = claim.metadata.annotations
-        made_by = self._classes.get(("", claim.storage_class or ""))
-        if made_by is None or marks.get(PROVISIONER) != EMBEDDED:
+        annotations = claim.metadata.annotations
+        storage_class = self._classes.get(("", claim.storage_class or ""))
+        if storage_class is None or annotations.get(PROVISIONER) != EMBEDDED:
             return
         name = f"pvc-{claim.metadata.uid}"
         if ("", name) in self._volumes:
             return
-        place: tuple[str, str] | None
-        if made_by.volume_binding_mode == WAIT:
-            node = self._nodes.get(("", marks.get(SELECTED_NODE, "")))
+        domain: tuple[str, str] | None
+        if storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER:
+            node = self._nodes.get(("", annotations.get(SELECTED_NODE, "")))
             if node is None:
                 return
-            place = _place_of(node)
+            domain = _domain_of(node)
         else:
             zones = sorted({zone_of(node) for node in self._nodes} - {""})
-            place = _spread(claim.metadata.name, zones)
+            domain = _choose_zone(claim.metadata.name, zones)
         note = f'External provisioner is provisioning volume for claim "{"/".join(key)}"'
-        self._tell(claim, "Provisioning", note)
+        self._record_event(claim, "Provisioning", note)
         with suppress(AlreadyExists):
-            await self._client.create(_volume(name, claim, made_by, place))
-        self._tell(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
+            await self._client.create(_make_volume(name, claim, storage_class, domain))
+        self._record_event(
+            claim, "ProvisioningSucceeded", f"Successfully provisioned volume {name}"
+        )
 
     async def _reclaim(self, key: Key) -> None:
         volume = self._volumes.get(key)
@@ -115,12 +117,12 @@ class Provisioner:
             meta = volume.metadata
             await self._client.delete(PersistentVolume, meta.name, uid=meta.uid)
 
-    def _tell(self, claim: PersistentVolumeClaim, reason: str, note: str) -> None:
+    def _record_event(self, claim: PersistentVolumeClaim, reason: str, note: str) -> None:
         self._context.recorder.event(claim, reason=reason, action="Provision", note=note)
 
 
 def _released(_: PersistentVolume | None, new: PersistentVolume | None) -> bool:
-    """Whether a volume of ours is to be deleted."""
+    """Whether a simulated volume has to be deleted."""
     return (
         new is not None
         and new.status.phase == "Released"
@@ -130,16 +132,16 @@ def _released(_: PersistentVolume | None, new: PersistentVolume | None) -> bool:
     )
 
 
-def _place_of(node: Node) -> tuple[str, str]:
-    """The label by which a node's place is known, and its value."""
+def _domain_of(node: Node) -> tuple[str, str]:
+    """The topology key and domain of volumes for a node."""
     zone = zone_of(node)
     if zone:
         return ZONE_LABEL, zone
     return HOSTNAME_LABEL, node.metadata.labels.get(HOSTNAME_LABEL, node.metadata.name)
 
 
-def _spread(claim: str, zones: list[str]) -> tuple[str, str] | None:
-    """A zone for a claim by its name; claims that differ in a last number get neighbours."""
+def _choose_zone(claim: str, zones: list[str]) -> tuple[str, str] | None:
+    """A zone for a claim by its name; claims that differ in a last number get neighbouring ones."""
     if not zones:
         return None
     numbered = _NUMBERED.match(claim)
@@ -147,14 +149,17 @@ def _spread(claim: str, zones: list[str]) -> tuple[str, str] | None:
     return ZONE_LABEL, zones[(zlib.crc32(stem.encode()) + number) % len(zones)]
 
 
-def _volume(
-    name: str, claim: PersistentVolumeClaim, made_by: StorageClass, place: tuple[str, str] | None
+def _make_volume(
+    name: str,
+    claim: PersistentVolumeClaim,
+    storage_class: StorageClass,
+    domain: tuple[str, str] | None,
 ) -> PersistentVolume:
     affinity = None
-    if place is not None:
-        key, value = place
-        needs = NodeSelectorRequirement(key=key, operator="In", values=(value,))
-        term = NodeSelectorTerm(match_expressions=(needs,))
+    if domain is not None:
+        key, value = domain
+        requirement = NodeSelectorRequirement(key=key, operator="In", values=(value,))
+        term = NodeSelectorTerm(match_expressions=(requirement,))
         affinity = VolumeNodeAffinity(required=NodeSelector(node_selector_terms=(term,)))
     return PersistentVolume(
         metadata=ObjectMeta(name=name, annotations={PROVISIONED_BY: EMBEDDED}),
@@ -162,9 +167,9 @@ def _volume(
             capacity={"storage": claim.spec.resources.requests.get("storage", "1Gi")},
             access_modes=claim.spec.access_modes,
             claim_ref=ObjectReference.to(claim),
-            persistent_volume_reclaim_policy=made_by.reclaim_policy or "Delete",
-            storage_class_name=made_by.metadata.name,
-            mount_options=made_by.mount_options,
+            persistent_volume_reclaim_policy=storage_class.reclaim_policy or "Delete",
+            storage_class_name=storage_class.metadata.name,
+            mount_options=storage_class.mount_options,
             volume_mode=claim.spec.volume_mode,
             node_affinity=affinity,
             csi=CSIPersistentVolumeSource(driver=DRIVER, volume_handle=claim.metadata.uid),

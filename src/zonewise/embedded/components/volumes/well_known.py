@@ -1,4 +1,4 @@
-"""Names on the wire that all components that handle volumes share."""
+"""Annotations, finalizers and values that the volume controllers share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ EMBEDDED = "zonewise.io/embedded"
 """The provisioner of simulated volumes."""
 
 DRIVER = "embedded.zonewise.io"
-"""The same as the driver of its volumes, whose names have no slash."""
+"""The name of its CSI driver, which may have no slash."""
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
-WAIT = "WaitForFirstConsumer"
+WAIT_FOR_FIRST_CONSUMER = "WaitForFirstConsumer"
 YES = "yes"

@@ -25,7 +25,7 @@ def is_available(pod: Pod, min_ready: int, now: float) -> bool:
 
 
 def next_available(pods: Iterable[Pod], min_ready: int, now: float) -> float | None:
-    """Seconds until the next of the pods becomes available by the mere passing of time."""
+    """Seconds until the next Ready pod has been Ready for long enough."""
     if min_ready <= 0:
         return None
     waits = (available_in(pod, min_ready, now) for pod in pods)

@@ -1,25 +1,25 @@
 """Removing pods, with or without regard to their disruption budgets.
 
-``delete`` is what Kubernetes' own controllers do: budgets do not hold them back. ``evict`` is what
-KEP-8 asks for: an update or a scale-down is a planned disruption like any other, so running pods
+``delete`` is what Kubernetes' own controllers do: budgets do not apply to them. ``evict`` is what
+KEP-8 requests: an update or a scale-down is a planned disruption like any other, so running pods
 are evicted. Three rules keep that from doing harm:
 
 - A pod that is not Ready is deleted, never evicted. It serves no traffic, and a budget that is
   unmet because of it would otherwise block the very update that repairs it. The deletion carries
-  the version at which the pod was seen unready; one that became ready meanwhile is left alone.
+  the version at which the pod was not ready; one that became ready meanwhile stays.
 - A refusal is an answer, not an error: the caller gets what was *granted* and continues with that.
-- No hot loop. After a refusal the workload pauses, first for ``FIRST_PAUSE`` seconds, then twice as
-  long each time up to ``LONGEST_PAUSE``; a grant ends that, and so does a change of a budget
-  (``reconsider``). An hour of refusals without a change costs less than a hundred requests per
+- No hot loop. After a refusal the workload pauses, first for ``INITIAL_PAUSE`` seconds, then twice
+  as long each time up to ``MAX_PAUSE``; a grant ends that, and so does a change of a budget
+  (``end_pause``). An hour of refusals without a change costs less than a hundred requests per
   workload, however many pods it has. Each time another pod is tried, the least refused one first:
-  budgets may cover the pods differently, and the preferred victim may be the one that is stuck.
+  budgets may cover the pods differently, and the preferred victim may be the one that is refused.
 
-Where budgets are counted (``library``), their verdict is known before any request: pods they hold
-are left out, others are removed in their place, and a ReplicaSet starts with its fullest domain. If
-all are held the workload pauses as if it had been refused, until a pod of its namespace becomes
-Ready: a status that is written once a second may never show a domain that was closed for less.
-Plain budgets are known by their status, which may be a moment old: only then is an eviction
-refused.
+With a ``budgets_cache`` the verdict of the budgets is known before any request: pods that may not
+be disrupted are left out, others are removed in their place, and a ReplicaSet starts with its
+fullest domain. If none may be disrupted the workload pauses as after a refusal, until a pod of its
+namespace becomes Ready: a status that is written once a second may never show a domain that was
+closed for less. Of PodDisruptionBudgets only the status is known, which may be a moment old: only
+then is an eviction refused.
 
 *Concurrent* are deletions, and evictions in batches that grow while all are granted; the batch in
 which one is refused is the last. *In memory* are only the pauses: after a restart they start again.
@@ -35,10 +35,11 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 from zonewise.api.errors import ApiError, Conflict, NotFound, Status, TooManyRequests, ZonewiseError
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import ready
-from zonewise.disruption import BudgetsCache, DisruptionVerdict
-from zonewise.disruption.steering import chosen
-from zonewise.embedded.components.workloads.creation import in_batches
+from zonewise.api.objects.pod_state import is_pod_ready
+from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.steering import choose_pods
+from zonewise.disruption.verdict import DisruptionVerdict
+from zonewise.embedded.components.workloads.creation import run_in_batches
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.process.clock import elapsed
 
@@ -46,45 +47,45 @@ K = TypeVar("K", bound=Hashable)
 
 RemovalMode: TypeAlias = Literal["evict", "delete"]
 
-FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 60.0
+INITIAL_PAUSE = 1.0
+MAX_PAUSE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalRefusal:
-    """A pod that stays for now, and why."""
+    """A pod that was not removed, and why."""
 
     pod: Pod
     error: ZonewiseError
 
     @property
-    def why(self) -> str:
-        """The server's sentence, and what it says about the budget."""
+    def message(self) -> str:
+        """The server's message, with the causes that name the budget."""
         details = self.error.details if isinstance(self.error, ApiError) else None
         causes = [cause.message for cause in (details and details.causes) or ()]
         return " ".join((str(self.error), *causes))
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """The result of a request to remove pods; ``again`` is when to retry, in seconds."""
+class RemovalResult:
+    """The result of a request to remove pods; ``retry_after`` is in seconds."""
 
     granted: tuple[Pod, ...] = ()
     refused: tuple[RemovalRefusal, ...] = ()
-    again: float | None = None
+    retry_after: float | None = None
 
 
 @dataclass(slots=True)
-class _Rest:
+class _Pause:
     failures: int = 0
     until: float = 0.0
-    judged: bool = False
-    """Whether no request was made: another verdict ends it."""
-    refused: dict[str, int] = field(default_factory=dict)
+    by_verdict: bool = False
+    """Whether no request was made; another verdict ends the pause."""
+    refusals: dict[str, int] = field(default_factory=dict)
 
 
 class Removal(Generic[K]):
-    """Takes pods of workloads down; ``K`` names a workload."""
+    """Removes pods of workloads; ``K`` is the key of a workload."""
 
     def __init__(
         self,
@@ -100,87 +101,91 @@ class Removal(Generic[K]):
         self._now = now
         self._client = client
         self._clock = clock
-        self._resting: dict[K, _Rest] = {}
+        self._pauses: dict[K, _Pause] = {}
 
-    async def take(
+    async def remove(
         self,
         key: K,
         pods: Sequence[Pod],
         count: int,
         *,
         spread: bool = False,
-        held: bool = True,
-    ) -> Taken:
+        respect_budgets: bool = True,
+    ) -> RemovalResult:
         """Remove ``count`` of the pods, the first ones if no budget objects.
 
-        With ``spread`` those of the fullest domain are the first. What is not ``held`` is deleted.
+        With ``spread`` those of the fullest domain are the first. Without ``respect_budgets`` they
+        are deleted.
         """
-        if self.mode == "delete" or not held:
+        if self.mode == "delete" or not respect_budgets:
             return await self._delete(pods[:count])
         if self._budgets_cache is not None and pods and count > 0:
-            namespace_budgets = self._budgets_cache.of(pods[0].metadata.namespace)
-            choice = chosen(
+            namespace_budgets = self._budgets_cache.get_or_create(pods[0].metadata.namespace)
+            choice = choose_pods(
                 namespace_budgets, pods, count, self._now(), spread=spread, evicting=True
             )
-            if not choice.pods and choice.against is not None:
-                return self._rest_by_verdict(key, *choice.against)
-            self._allowed(key)
+            if not choice.pods and choice.first_refusal is not None:
+                return self._pause_by_verdict(key, *choice.first_refusal)
+            self._end_verdict_pause(key)
             pods, count = choice.pods, min(count, len(choice.pods))
-        unready = [pod for pod in pods if not ready(pod)][:count]
-        deleted = await self._delete(unready, as_seen=True)
-        running = [pod for pod in pods if ready(pod)]
+        unready = [pod for pod in pods if not is_pod_ready(pod)][:count]
+        deleted = await self._delete(unready, same_version=True)
+        running = [pod for pod in pods if is_pod_ready(pod)]
         evicted = await self._evict(key, running, count - len(unready))
-        again = evicted.again
+        retry_after = evicted.retry_after
         if deleted.refused:
-            again = FIRST_PAUSE if again is None else min(again, FIRST_PAUSE)
-        return Taken(deleted.granted + evicted.granted, deleted.refused + evicted.refused, again)
+            retry_after = INITIAL_PAUSE if retry_after is None else min(retry_after, INITIAL_PAUSE)
+        return RemovalResult(
+            deleted.granted + evicted.granted, deleted.refused + evicted.refused, retry_after
+        )
 
-    def _rest_by_verdict(self, key: K, pod: Pod, verdict: DisruptionVerdict) -> Taken:
-        """Pause without a request; a budget that allows more ends it."""
+    def _pause_by_verdict(self, key: K, pod: Pod, verdict: DisruptionVerdict) -> RemovalResult:
+        """Pause without a request; a budget that allows more ends the pause."""
         now = self._clock()
-        rest = self._resting.get(key) or _Rest()
-        if rest.until > now:
-            return Taken(again=rest.until - now)
-        rest.until, rest.judged = now + LONGEST_PAUSE, True
-        self._resting[key] = rest
+        pause = self._pauses.get(key) or _Pause()
+        if pause.until > now:
+            return RemovalResult(retry_after=pause.until - now)
+        pause.until, pause.by_verdict = now + MAX_PAUSE, True
+        self._pauses[key] = pause
         error = TooManyRequests(Status(message=verdict.reason.message, code=429))
-        return Taken(refused=(RemovalRefusal(pod, error),), again=LONGEST_PAUSE)
+        return RemovalResult(refused=(RemovalRefusal(pod, error),), retry_after=MAX_PAUSE)
 
-    def _allowed(self, key: K) -> None:
-        """A verdict that holds no pod any more ends a pause that was for a verdict."""
-        rest = self._resting.get(key)
-        if rest is not None and rest.judged:
-            rest.until, rest.judged = 0.0, False
+    def _end_verdict_pause(self, key: K) -> None:
+        """End a pause without a request, because the verdict now allows a pod."""
+        pause = self._pauses.get(key)
+        if pause is not None and pause.by_verdict:
+            pause.until, pause.by_verdict = 0.0, False
 
-    def reconsider(self, key: K) -> bool:
+    def end_pause(self, key: K) -> bool:
         """Let a workload retry at once; False if it is not paused."""
-        rest = self._resting.get(key)
-        if rest is None:
+        pause = self._pauses.get(key)
+        if pause is None:
             return False
-        rest.until = 0.0
+        pause.until = 0.0
         return True
 
-    def resting(self) -> tuple[K, ...]:
-        """The workloads that were refused something and wait."""
-        return tuple(self._resting)
+    def paused(self) -> tuple[K, ...]:
+        """The workloads that wait after a refusal."""
+        return tuple(self._pauses)
 
-    def judged(self) -> tuple[K, ...]:
-        """Those of them that made no request, because the verdict is known."""
-        return tuple(key for key, rest in self._resting.items() if rest.judged)
+    def paused_by_verdict(self) -> tuple[K, ...]:
+        """Those of them that made no request, because the verdict was known."""
+        return tuple(key for key, pause in self._pauses.items() if pause.by_verdict)
 
     def forget(self, key: K) -> None:
-        """The workload has no more pods to take down."""
-        self._resting.pop(key, None)
+        """The workload has no more pods to remove."""
+        self._pauses.pop(key, None)
 
-    async def _delete(self, pods: Sequence[Pod], *, as_seen: bool = False) -> Taken:
+    async def _delete(self, pods: Sequence[Pod], *, same_version: bool = False) -> RemovalResult:
         results = await asyncio.gather(
-            *(self._delete_one(pod, as_seen=as_seen) for pod in pods), return_exceptions=True
+            *(self._delete_pod(pod, same_version=same_version) for pod in pods),
+            return_exceptions=True,
         )
-        return _sorted(pods, results)
+        return _collect_results(pods, results)
 
-    async def _delete_one(self, pod: Pod, *, as_seen: bool) -> None:
+    async def _delete_pod(self, pod: Pod, *, same_version: bool) -> None:
         meta = pod.metadata
-        version = meta.resource_version if as_seen else None
+        version = meta.resource_version if same_version else None
         try:
             await self._client.delete(
                 Pod, meta.name, meta.namespace, uid=meta.uid, resource_version=version
@@ -188,42 +193,44 @@ class Removal(Generic[K]):
         except NotFound:
             pass
         except Conflict:
-            # Another pod has the name by now: the one meant is deleted. Or it merely changed.
-            if as_seen:
+            # Either another pod has the name by now and this one is deleted, or it merely changed.
+            if same_version:
                 raise
 
-    async def _evict(self, key: K, pods: Sequence[Pod], count: int) -> Taken:
+    async def _evict(self, key: K, pods: Sequence[Pod], count: int) -> RemovalResult:
         if count <= 0 or not pods:
-            return Taken()
-        rest = self._resting.get(key) or _Rest()
+            return RemovalResult()
+        pause = self._pauses.get(key) or _Pause()
         now = self._clock()
-        if rest.until > now:
-            return Taken(again=rest.until - now)
-        tried = sorted(pods, key=lambda pod: rest.refused.get(pod.metadata.uid, 0))[:count]
-        taken = _sorted(tried, await in_batches(tried, self._evict_one))
-        if not taken.refused:
-            self._resting.pop(key, None)
-            return taken
-        living = {pod.metadata.uid for pod in pods}
-        rest.refused = {uid: n for uid, n in rest.refused.items() if uid in living}
-        for refusal in taken.refused:
+        if pause.until > now:
+            return RemovalResult(retry_after=pause.until - now)
+        candidates = sorted(pods, key=lambda pod: pause.refusals.get(pod.metadata.uid, 0))[:count]
+        result = _collect_results(candidates, await run_in_batches(candidates, self._evict_pod))
+        if not result.refused:
+            self._pauses.pop(key, None)
+            return result
+        uids = {pod.metadata.uid for pod in pods}
+        pause.refusals = {uid: n for uid, n in pause.refusals.items() if uid in uids}
+        for refusal in result.refused:
             uid = refusal.pod.metadata.uid
-            rest.refused[uid] = rest.refused.get(uid, 0) + 1
-        rest.failures = 1 if taken.granted else rest.failures + 1
-        asked = [getattr(refusal.error, "retry_after", None) or 0.0 for refusal in taken.refused]
-        pause = max(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(rest.failures - 1, 10)), *asked)
-        rest.until, rest.judged = self._clock() + pause, False
-        self._resting[key] = rest
-        return Taken(taken.granted, taken.refused, pause)
+            pause.refusals[uid] = pause.refusals.get(uid, 0) + 1
+        pause.failures = 1 if result.granted else pause.failures + 1
+        seconds = max(
+            min(MAX_PAUSE, INITIAL_PAUSE * 2 ** min(pause.failures - 1, 10)),
+            *(getattr(refusal.error, "retry_after", None) or 0.0 for refusal in result.refused),
+        )
+        pause.until, pause.by_verdict = self._clock() + seconds, False
+        self._pauses[key] = pause
+        return RemovalResult(result.granted, result.refused, seconds)
 
-    async def _evict_one(self, pod: Pod) -> None:
+    async def _evict_pod(self, pod: Pod) -> None:
         meta = pod.metadata
         with suppress(NotFound):
             await self._client.evict(meta.name, meta.namespace, uid=meta.uid)
 
 
-def _sorted(pods: Sequence[Pod], results: Sequence[BaseException | None]) -> Taken:
-    """Which were granted and which refused; what is no refusal is raised."""
+def _collect_results(pods: Sequence[Pod], results: Sequence[BaseException | None]) -> RemovalResult:
+    """Split pods into granted and refused; an exception that is not a refusal is raised."""
     granted: list[Pod] = []
     refused: list[RemovalRefusal] = []
     for pod, result in zip(pods, results, strict=False):
@@ -233,4 +240,4 @@ def _sorted(pods: Sequence[Pod], results: Sequence[BaseException | None]) -> Tak
             refused.append(RemovalRefusal(pod, result))
         else:
             raise result
-    return Taken(tuple(granted), tuple(refused))
+    return RemovalResult(tuple(granted), tuple(refused))

@@ -1,18 +1,18 @@
 """The history of a StatefulSet or DaemonSet, as ControllerRevisions.
 
-A revision holds the pod template as the patch that restores it; that is what ``kubectl rollout
-undo`` sends. Its name carries a hash of that patch, so the same template leads to the same name
-however often it is written: a pass that does not see its own revision yet gets AlreadyExists.
+A revision stores the pod template as the patch that restores it; that is what ``kubectl rollout
+undo`` sends. Its name ends with a hash of that patch, so the same template leads to the same name
+however often it is written: a sync that does not see its own revision yet gets AlreadyExists.
 
 *Numbers* grow. A template that existed before does not get a second revision: the old one gets the
 next number, so the newest state always has the highest one and the history reads 1, 3, 4 after an
 undo.
 
-*Collisions*: a revision of that name with other data is another state (or another workload's). The
-hash is then taken again with a count, which the workload's status keeps.
+*Collisions*: a revision of that name with other data is another template (or another workload's).
+The hash is then computed again with a count, which is stored in the workload's status.
 
-*Bounded*: of those that neither the workload nor a pod refers to, ``revisionHistoryLimit`` are
-kept, the newest ones.
+*Bounded*: of those that neither the workload nor a pod refers to, the ``revisionHistoryLimit``
+newest ones are kept.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ import msgspec
 
 from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import Object, ObjectMeta
-from zonewise.api.objects.apps import ControllerRevision, opened
+from zonewise.api.objects.apps import ControllerRevision, decode_pod_template
 from zonewise.embedded.components.workloads.creation import owner_reference
 from zonewise.runtime.client.client import Client
 
 HASH_LABEL = "controller.kubernetes.io/hash"
 REVISION_LABEL = "controller-revision-hash"
-"""What a pod of a set carries: the revision it was made from."""
+"""The revision a pod was created from."""
 
-HISTORY = 10
-"""What the API server makes of a missing ``revisionHistoryLimit``."""
+DEFAULT_HISTORY_LIMIT = 10
+"""The API server's default of ``revisionHistoryLimit``."""
 
-_PREFIX = 223
-_SAFE = "bcdfghjklmnpqrstvwxz2456789"
-_ESCAPED = {
+_MAX_PREFIX = 223
+_SAFE_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+_ESCAPES = {
     b"<": b"\\u003c",
     b">": b"\\u003e",
     b"&": b"\\u0026",
@@ -47,8 +47,8 @@ _ESCAPED = {
 
 
 @lru_cache(maxsize=1024)
-def patch_of(template: bytes) -> bytes:
-    """The patch that puts this template back."""
+def make_patch(template: bytes) -> bytes:
+    """The patch that restores a template."""
     document = msgspec.json.decode(template)
     document["$patch"] = "replace"
     return _canonical({"spec": {"template": document}})
@@ -56,57 +56,61 @@ def patch_of(template: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def template_of(data: bytes) -> msgspec.Raw:
-    """The template a patch puts back."""
+    """The template that a patch restores."""
     template = msgspec.json.decode(data)["spec"]["template"]
     template.pop("$patch", None)
     return msgspec.Raw(msgspec.json.encode(template))
 
 
 @lru_cache(maxsize=1024)
-def normal(data: bytes) -> bytes:
-    """The same data as ``patch_of`` writes it: the server may have reordered it."""
+def normalize(data: bytes) -> bytes:
+    """The same data as ``make_patch`` writes it: the server may have reordered it."""
     return _canonical(msgspec.json.decode(data))
 
 
-def digest(data: bytes, collisions: int | None) -> str:
-    """The hash in a revision's name; equal to what Kubernetes gives a StatefulSet's revision."""
+def compute_hash(data: bytes, collisions: int | None) -> str:
+    """The hash in a revision's name; equal to Kubernetes' own for StatefulSets."""
     value = 0x811C9DC5
     for byte in data + (b"" if collisions is None else b"%d" % collisions):
         value = value * 0x01000193 & 0xFFFFFFFF ^ byte
-    return "".join(_SAFE[ord(digit) % len(_SAFE)] for digit in str(value))
+    return "".join(_SAFE_ALPHABET[ord(digit) % len(_SAFE_ALPHABET)] for digit in str(value))
 
 
-def ordered(history: Iterable[ControllerRevision]) -> list[ControllerRevision]:
-    """Oldest first."""
+def sort_revisions(history: Iterable[ControllerRevision]) -> list[ControllerRevision]:
+    """Sort revisions, oldest first."""
     return sorted(
         history,
-        key=lambda one: (one.revision, one.metadata.creation_timestamp or "", one.metadata.name),
+        key=lambda revision: (
+            revision.revision,
+            revision.metadata.creation_timestamp or "",
+            revision.metadata.name,
+        ),
     )
 
 
-def choose(
+def find_revision(
     history: Sequence[ControllerRevision], data: bytes
 ) -> tuple[ControllerRevision | None, int]:
-    """The newest revision with this data, if there is one, and the number it should have."""
-    following = history[-1].revision + 1 if history else 1
-    for one in reversed(history):
-        if normal(bytes(one.data)) == data:
-            return one, one.revision if one is history[-1] else following
-    return None, following
+    """The newest revision with this data, or None, and the number it should have."""
+    next_number = history[-1].revision + 1 if history else 1
+    for revision in reversed(history):
+        if normalize(bytes(revision.data)) == data:
+            return revision, revision.revision if revision is history[-1] else next_number
+    return None, next_number
 
 
-def surplus(
+def select_surplus(
     history: Sequence[ControllerRevision],
     in_use: Callable[[ControllerRevision], bool],
     *,
     keep: int,
 ) -> list[ControllerRevision]:
-    """Which of these to delete, oldest first; ``keep`` of them stay besides those in use."""
-    unused = [one for one in history if not in_use(one)]
+    """The unused revisions to delete, oldest first; ``keep`` of the unused ones stay."""
+    unused = [revision for revision in history if not in_use(revision)]
     return unused[: max(len(unused) - keep, 0)]
 
 
-async def present(
+async def ensure_revision(
     client: Client,
     owner: Object,
     template: msgspec.Raw,
@@ -115,15 +119,15 @@ async def present(
     hash_label: str,
     collisions: int | None,
 ) -> tuple[ControllerRevision, int | None]:
-    """The revision of a workload's template: found, moved to the end of the history, or recorded.
+    """Find, renumber or create the revision of a workload's template.
 
-    Also gives the count of collisions.
+    Also returns the count of collisions.
     """
-    data = patch_of(bytes(template))
-    found, number = choose(history, data)
-    if found is None:
-        labels = opened(template).metadata.labels
-        return await record(
+    data = make_patch(bytes(template))
+    revision, number = find_revision(history, data)
+    if revision is None:
+        labels = decode_pod_template(template).metadata.labels
+        return await create_revision(
             client,
             owner,
             data,
@@ -132,12 +136,12 @@ async def present(
             hash_label=hash_label,
             collisions=collisions,
         )
-    if found.revision != number:
-        found = await renumber(client, found, number)
-    return found, collisions
+    if revision.revision != number:
+        revision = await renumber(client, revision, number)
+    return revision, collisions
 
 
-async def record(
+async def create_revision(
     client: Client,
     owner: Object,
     data: bytes,
@@ -147,14 +151,14 @@ async def record(
     hash_label: str,
     collisions: int | None,
 ) -> tuple[ControllerRevision, int | None]:
-    """Create a revision, or find the existing one; also gives the count of collisions."""
+    """Create a revision, or get the existing one; also returns the count of collisions."""
     while True:
-        text = digest(data, collisions)
+        name_hash = compute_hash(data, collisions)
         revision = ControllerRevision(
             metadata=ObjectMeta(
-                name=f"{owner.metadata.name[:_PREFIX]}-{text}",
+                name=f"{owner.metadata.name[:_MAX_PREFIX]}-{name_hash}",
                 namespace=owner.metadata.namespace,
-                labels={**labels, hash_label: text},
+                labels={**labels, hash_label: name_hash},
                 annotations=owner.metadata.annotations,
                 owner_references=(owner_reference(owner),),
             ),
@@ -164,11 +168,11 @@ async def record(
         try:
             return await client.create(revision), collisions
         except AlreadyExists:
-            there = await client.get(
+            existing = await client.get(
                 ControllerRevision, revision.metadata.name, owner.metadata.namespace
             )
-            if normal(bytes(there.data)) == data:
-                return there, collisions
+            if normalize(bytes(existing.data)) == data:
+                return existing, collisions
         collisions = (collisions or 0) + 1
 
 
@@ -179,10 +183,10 @@ async def renumber(client: Client, revision: ControllerRevision, number: int) ->
     return await client.patch(ControllerRevision, meta.name, meta.namespace, body)
 
 
-async def forget(client: Client, revisions: Iterable[ControllerRevision]) -> None:
+async def delete_revisions(client: Client, revisions: Iterable[ControllerRevision]) -> None:
     """Delete revisions."""
-    for one in revisions:
-        meta = one.metadata
+    for revision in revisions:
+        meta = revision.metadata
         try:
             await client.delete(ControllerRevision, meta.name, meta.namespace, uid=meta.uid)
         except NotFound:
@@ -190,8 +194,8 @@ async def forget(client: Client, revisions: Iterable[ControllerRevision]) -> Non
 
 
 def _canonical(document: object) -> bytes:
-    """JSON as Go writes a map: sorted, and safe to put into HTML."""
+    """JSON as Go writes a map: sorted, and with the characters of HTML escaped."""
     text = msgspec.json.encode(document, order="sorted")
-    for plain, escaped in _ESCAPED.items():
+    for plain, escaped in _ESCAPES.items():
         text = text.replace(plain, escaped)
     return text

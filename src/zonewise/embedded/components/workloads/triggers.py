@@ -1,8 +1,8 @@
 """Which changes of other objects enqueue a workload.
 
 A pod or revision enqueues the workload that controls it; one without a controller those that might
-adopt it. A budget that allows more enqueues the workloads that were refused something, a pod that
-becomes Ready those that wait for a verdict. Changes that do not matter, such as an address or a
+adopt it. A budget that allows more enqueues the workloads whose evictions were refused, a pod that
+becomes Ready those that a verdict holds. Changes that do not matter, such as an address or a
 restart count, enqueue nothing.
 """
 
@@ -16,63 +16,64 @@ from zonewise.api.meta import Key, Object
 from zonewise.api.objects.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import readiness, ready
+from zonewise.api.objects.pod_state import is_pod_ready, ready_condition
 from zonewise.api.objects.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
+from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.embedded.components.workloads.adoption import selects
 from zonewise.embedded.components.workloads.removal import Removal
 from zonewise.runtime.cache.indexes import namespace_of
 from zonewise.runtime.cache.store import Store
+from zonewise.runtime.controller.controller import Controller
 
 W = TypeVar("W", bound=DaemonSet | Deployment | ReplicaSet | StatefulSet)
 
 
-def members(workloads: Store[W], kind: str) -> Callable[[Object], Iterable[Key]]:
-    """The workloads of one kind that an object enqueues."""
+def owner_keys(workloads: Store[W], kind: str) -> Callable[[Object], Iterable[Key]]:
+    """To the keys of the workloads of one kind that control an object, or may adopt it."""
     workloads.add_index("namespace", namespace_of)
 
-    def woken(item: Object) -> Iterable[Key]:
+    def to_keys(item: Object) -> Iterable[Key]:
         meta = item.metadata
         if (owner := meta.controller) is not None:
             return ((meta.namespace, owner.name),) if owner.kind == kind else ()
         return [
-            one.key
-            for one in workloads.by("namespace", meta.namespace)
-            if selects(one.spec.selector, meta.labels)
+            workload.key
+            for workload in workloads.by("namespace", meta.namespace)
+            if selects(workload.spec.selector, meta.labels)
         ]
 
-    return woken
+    return to_keys
 
 
 AnyBudget: TypeAlias = PodDisruptionBudget | TopologyDisruptionBudget
 
 
-def refused(removal: Removal[Key]) -> Callable[[AnyBudget], Iterable[Key]]:
-    """The workloads that a budget enqueues."""
+def watch_budgets(
+    controller: Controller[Key], removal: Removal[Key], budgets_cache: BudgetsCache | None
+) -> None:
+    """Enqueue workloads whose evictions were refused when that may have changed."""
 
-    def woken(budget: AnyBudget) -> Iterable[Key]:
+    def refused_keys(budget: AnyBudget) -> Iterable[Key]:
         namespace = budget.metadata.namespace
-        resting = [key for key in removal.resting() if key[0] == namespace]
-        return [key for key in resting if removal.reconsider(key)]
+        paused = [key for key in removal.paused() if key[0] == namespace]
+        return [key for key in paused if removal.end_pause(key)]
 
-    return woken
-
-
-def held(removal: Removal[Key]) -> Callable[[Pod], Iterable[Key]]:
-    """The workloads that a pod that becomes Ready enqueues: those that wait for a verdict."""
-
-    def woken(pod: Pod) -> Iterable[Key]:
+    def held_keys(pod: Pod) -> Iterable[Key]:
         namespace = pod.metadata.namespace
-        return [key for key in removal.judged() if key[0] == namespace]
+        return [key for key in removal.paused_by_verdict() if key[0] == namespace]
 
-    return woken
+    if removal.mode == "evict":
+        controller.watches(PodDisruptionBudget, refused_keys, when=_may_allow_more)
+        if budgets_cache is not None:
+            controller.watches(TopologyDisruptionBudget, refused_keys, when=_may_allow_more)
+            controller.watches(Pod, held_keys, when=_became_ready)
 
 
-def gets_ready(old: Pod | None, new: Pod | None) -> bool:
-    """Whether there is one Ready pod more."""
-    return new is not None and ready(new) and not (old is not None and ready(old))
+def _became_ready(old: Pod | None, new: Pod | None) -> bool:
+    return new is not None and is_pod_ready(new) and not (old is not None and is_pod_ready(old))
 
 
-def gives(old: AnyBudget | None, new: AnyBudget | None) -> bool:
+def _may_allow_more(old: AnyBudget | None, new: AnyBudget | None) -> bool:
     """Whether a budget may allow what it did not allow before, in any of its domains.
 
     Sums would hide a domain that opens while another one closes.
@@ -81,12 +82,12 @@ def gives(old: AnyBudget | None, new: AnyBudget | None) -> bool:
         return new is None
     if old.spec != new.spec:
         return True
-    before, after = _allowed(old), _allowed(new)
+    before, after = _allowed_by_domain(old), _allowed_by_domain(new)
     return any(count > before.get(name, 0) for name, count in after.items())
 
 
-def _allowed(budget: AnyBudget) -> dict[str, float]:
-    """What a budget allows by domain; where it guards nothing, everything."""
+def _allowed_by_domain(budget: AnyBudget) -> dict[str, float]:
+    """How many disruptions a budget allows by domain; infinite where it has no limit."""
     status = budget.status
     if isinstance(status, PodDisruptionBudgetStatus) and not status.domains:
         return {"": status.disruptions_allowed}
@@ -96,13 +97,13 @@ def _allowed(budget: AnyBudget) -> dict[str, float]:
     }
 
 
-def matters(old: Pod | None, new: Pod | None) -> bool:
-    """Whether a workload may have to do or say something because of a change of a pod."""
-    return old is None or new is None or _relevant(old) != _relevant(new)
+def is_relevant(old: Pod | None, new: Pod | None) -> bool:
+    """Whether a change of a pod may concern its workload."""
+    return old is None or new is None or _relevant_fields(old) != _relevant_fields(new)
 
 
-def _relevant(pod: Pod) -> tuple[object, ...]:
+def _relevant_fields(pod: Pod) -> tuple[object, ...]:
     meta = pod.metadata
-    condition = readiness(pod)
+    condition = ready_condition(pod)
     since = condition and (condition.status, condition.last_transition_time)
     return meta.deletion_timestamp, pod.status.phase, since, meta.labels, meta.owner_references

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from zonewise.api.values.numbers import integer, natural
-from zonewise.embedded.machinery.cel.formatting import double_text
+from zonewise.api.values.numbers import parse_integer, parse_natural
+from zonewise.embedded.machinery.cel.formatting import format_double
 from zonewise.embedded.machinery.cel.kinds import name_of
 from zonewise.embedded.machinery.cel.library import declare
 from zonewise.embedded.machinery.cel.values import (
@@ -53,8 +53,8 @@ def _(a: float) -> int:
 
 
 @declare("int(string) -> int")
-def _int_of_text(a: str) -> int:
-    number = integer(a, 64)
+def _parse_int(a: str) -> int:
+    number = parse_integer(a, 64)
     if number is None:
         raise EvaluationError("type conversion error from 'string' to 'int'")
     return number
@@ -78,8 +78,8 @@ def _(a: float) -> UInt:
 
 
 @declare("uint(string) -> uint")
-def _uint_of_text(a: str) -> UInt:
-    number = natural(a)
+def _parse_uint(a: str) -> UInt:
+    number = parse_natural(a)
     if number is None:
         raise EvaluationError("type conversion error from 'string' to 'uint'")
     return UInt(number)
@@ -91,7 +91,7 @@ def _(a: int) -> float:
 
 
 @declare("double(string) -> double")
-def _double_of_text(a: str) -> float:
+def _parse_double(a: str) -> float:
     try:
         if a != a.strip() or "_" in a:
             raise ValueError
@@ -113,7 +113,7 @@ def _(a: bool) -> str:
 
 @declare("string(double) -> string")
 def _(a: float) -> str:
-    return double_text(a)
+    return format_double(a)
 
 
 @declare("string(bytes) -> string")
@@ -130,7 +130,7 @@ def _(a: str) -> bytes:
 
 
 @declare("bool(string) -> bool")
-def _bool_of_text(a: str) -> bool:
+def _parse_bool(a: str) -> bool:
     if a in ("1", "t", "true", "TRUE", "True", "T"):
         return True
     if a in ("0", "f", "false", "FALSE", "False", "F"):
@@ -158,31 +158,31 @@ def _(a: int) -> Duration:
     return Duration(a)
 
 
-def _clock(name: str, read: Callable[[Any], int]) -> None:
+def _declare_clock_method(name: str, read: Callable[[Any], int]) -> None:
     def run(a: Timestamp, zone: str = "") -> int:
-        return read(a.local(zone))
+        return read(a.in_zone(zone))
 
     declare(f"timestamp::{name}() -> int", f"timestamp::{name}(string) -> int")(run)
 
 
-_clock("getFullYear", lambda t: int(t.year))
-_clock("getMonth", lambda t: int(t.month) - 1)
-_clock("getDate", lambda t: int(t.day))
-_clock("getDayOfMonth", lambda t: int(t.day) - 1)
-_clock("getDayOfWeek", lambda t: int(t.isoweekday()) % 7)
-_clock("getDayOfYear", lambda t: int(t.timetuple().tm_yday) - 1)
-_clock("getHours", lambda t: int(t.hour))
-_clock("getMinutes", lambda t: int(t.minute))
-_clock("getSeconds", lambda t: int(t.second))
+_declare_clock_method("getFullYear", lambda t: int(t.year))
+_declare_clock_method("getMonth", lambda t: int(t.month) - 1)
+_declare_clock_method("getDate", lambda t: int(t.day))
+_declare_clock_method("getDayOfMonth", lambda t: int(t.day) - 1)
+_declare_clock_method("getDayOfWeek", lambda t: int(t.isoweekday()) % 7)
+_declare_clock_method("getDayOfYear", lambda t: int(t.timetuple().tm_yday) - 1)
+_declare_clock_method("getHours", lambda t: int(t.hour))
+_declare_clock_method("getMinutes", lambda t: int(t.minute))
+_declare_clock_method("getSeconds", lambda t: int(t.second))
 
 
 @declare("timestamp::getMilliseconds() -> int", "timestamp::getMilliseconds(string) -> int")
 def _(a: Timestamp, zone: str = "") -> int:
-    a.local(zone)
+    a.in_zone(zone)
     return a.nanoseconds % SECOND // 1_000_000
 
 
-def _length(name: str, unit: int) -> None:
+def _declare_length_method(name: str, unit: int) -> None:
     def run(a: Duration) -> int:
         whole = abs(a.nanoseconds) // unit
         return whole if a.nanoseconds >= 0 else -whole
@@ -190,10 +190,10 @@ def _length(name: str, unit: int) -> None:
     declare(f"duration::{name}() -> int")(run)
 
 
-_length("getHours", 3600 * SECOND)
-_length("getMinutes", 60 * SECOND)
-_length("getSeconds", SECOND)
-_length("getMilliseconds", 1_000_000)
+_declare_length_method("getHours", 3600 * SECOND)
+_declare_length_method("getMinutes", 60 * SECOND)
+_declare_length_method("getSeconds", SECOND)
+_declare_length_method("getMilliseconds", 1_000_000)
 
 
 @declare("optional.of(A) -> optional(A)")
@@ -221,9 +221,9 @@ def _(a: Optional) -> Any:
     return a.value
 
 
-CONVERSIONS = {
-    "int": _int_of_text,
-    "uint": _uint_of_text,
-    "double": _double_of_text,
-    "bool": _bool_of_text,
+STRING_CONVERSIONS = {
+    "int": _parse_int,
+    "uint": _parse_uint,
+    "double": _parse_double,
+    "bool": _parse_bool,
 }

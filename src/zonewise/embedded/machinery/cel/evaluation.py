@@ -1,8 +1,9 @@
-"""The closures that compiled expressions are made of, and the frame they run in.
+"""The closures that compiled expressions consist of, and the frame they run in.
 
-Each function takes what evaluates its parts and gives what evaluates the whole. Errors are values
-of control flow, as the language demands: a junction or a quantifier forgives an error when another
-operand decides. Loops, lists and long texts are paid for; nothing else can repeat.
+Each function takes the closures of the parts of an expression and returns the closure of the whole.
+Errors are part of control flow, as the language demands: a junction or a quantifier ignores an
+error when another operand decides. Loops, lists and long strings spend budget; nothing else can
+repeat.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from typing import Any, NamedTuple
 
 from zonewise.embedded.machinery.cel.kinds import DYN, CelKind, is_of, name_of
 from zonewise.embedded.machinery.cel.library import Overload
-from zonewise.embedded.machinery.cel.lists import in_order
+from zonewise.embedded.machinery.cel.lists import sort_by_keys
 from zonewise.embedded.machinery.cel.values import EvaluationError, Optional
 
 TEXT_COST = 64  # characters of text that cost as much as one step
 
 
 class OutOfBudget(EvaluationError):
-    """The expression does more than it may."""
+    """The expression exceeds its budget."""
 
 
 class Frame:
-    """One evaluation: variables by slot, and what it may still spend."""
+    """One evaluation: variables by slot, and the remaining budget."""
 
     __slots__ = ("budget", "slots")
 
@@ -32,7 +33,7 @@ class Frame:
         self.budget = budget
 
     def spend(self, steps: int) -> None:
-        """Pay for work; nothing is left means the end."""
+        """Subtract the cost of some work; OutOfBudget if nothing remains."""
         self.budget -= steps
         if self.budget < 0:
             raise OutOfBudget("operation cancelled: actual cost limit exceeded")
@@ -42,12 +43,12 @@ Run = Callable[[Frame], Any]
 
 
 def constant(value: Any) -> Run:
-    """Always the same."""
+    """A constant."""
     return lambda _: value
 
 
 def getter(of: Run, name: str) -> Run:
-    """A field, which must be there."""
+    """A field; it is an error if it is absent."""
 
     def run(frame: Frame) -> Any:
         holder = of(frame)
@@ -93,27 +94,27 @@ def optional_getter(of: Run, name: str) -> Run:
     return run
 
 
-def looked_up(holder: Any, at: Any) -> tuple[Any, ...]:
-    """The value at an index, or nothing."""
+def look_up(holder: Any, key: Any) -> tuple[Any, ...]:
+    """The value at an index or key as a tuple, empty if there is none."""
     if isinstance(holder, list):
-        if isinstance(at, bool) or not isinstance(at, int | float) or int(at) != at:
+        if isinstance(key, bool) or not isinstance(key, int | float) or int(key) != key:
             raise EvaluationError("unsupported index type in list")
-        return (holder[int(at)],) if 0 <= at < len(holder) else ()
+        return (holder[int(key)],) if 0 <= key < len(holder) else ()
     if isinstance(holder, dict):
-        if isinstance(at, list | dict):
+        if isinstance(key, list | dict):
             raise EvaluationError("unsupported key type")
-        return (holder[at],) if at in holder else ()
+        return (holder[key],) if key in holder else ()
     raise EvaluationError("no such overload")
 
 
-def indexer(of: Run, at: Run) -> Run:
-    """An item or entry, which must be there."""
+def indexer(of: Run, key: Run) -> Run:
+    """An item or entry; it is an error if it is absent."""
 
     def run(frame: Frame) -> Any:
-        holder, index = of(frame), at(frame)
-        found = looked_up(holder, index)
-        if found:
-            return found[0]
+        holder, index = of(frame), key(frame)
+        items = look_up(holder, index)
+        if items:
+            return items[0]
         if isinstance(holder, list):
             raise EvaluationError(f"index out of bounds: {index}")
         raise EvaluationError(f"no such key: {index}")
@@ -121,7 +122,7 @@ def indexer(of: Run, at: Run) -> Run:
     return run
 
 
-def optional_indexer(of: Run, at: Run) -> Run:
+def optional_indexer(of: Run, key: Run) -> Run:
     """An item or entry as an optional value."""
 
     def run(frame: Frame) -> Any:
@@ -130,7 +131,7 @@ def optional_indexer(of: Run, at: Run) -> Run:
             if not holder.items:
                 return holder
             holder = holder.items[0]
-        return Optional(*looked_up(holder, at(frame)))
+        return Optional(*look_up(holder, key(frame)))
 
     return run
 
@@ -140,9 +141,9 @@ def junction(runs: list[Run], decisive: bool) -> Run:
 
     def run(frame: Frame) -> Any:
         failed: EvaluationError | None = None
-        for one in runs:
+        for operand in runs:
             try:
-                value = one(frame)
+                value = operand(frame)
             except OutOfBudget:
                 raise
             except EvaluationError as error:
@@ -203,35 +204,35 @@ def map_maker(parts: list[tuple[Run, Run, bool]]) -> Run:
 def caller(overloads: list[Overload], runs: list[Run], kinds: list[CelKind]) -> Run:
     """A call, to one overload or to the one that the values fit.
 
-    A null may be where a schema allows it beside its type: then no overload fits either.
+    A nullable field may be null whatever its kind: then no overload fits.
     """
     costly = any(kind.name in ("string", "bytes", "dyn", "list") for kind in kinds)
     if len(overloads) == 1 and DYN not in kinds and all(DYN not in kind.of for kind in kinds):
-        only = overloads[0].run
+        function = overloads[0].run
         if not costly and len(runs) == 2:
             first, second = runs
 
             def binary(frame: Frame) -> Any:
                 try:
-                    return only(first(frame), second(frame))
+                    return function(first(frame), second(frame))
                 except (TypeError, AttributeError):
                     raise EvaluationError("no such overload") from None
 
             return binary
 
         def run(frame: Frame) -> Any:
-            values = [one(frame) for one in runs]
+            values = [operand(frame) for operand in runs]
             if costly:
                 frame.spend(cost_of(values))
             try:
-                return only(*values)
+                return function(*values)
             except (TypeError, AttributeError):
                 raise EvaluationError("no such overload") from None
 
         return run
 
     def dispatch(frame: Frame) -> Any:
-        values = [one(frame) for one in runs]
+        values = [operand(frame) for operand in runs]
         frame.spend(cost_of(values))
         for overload in overloads:
             if all(map(is_of, values, overload.parameters)):
@@ -245,7 +246,7 @@ def caller(overloads: list[Overload], runs: list[Run], kinds: list[CelKind]) -> 
 
 
 def cost_of(values: list[Any]) -> int:
-    """What a call costs: its texts and lists are scanned."""
+    """The cost of a call, which scans its strings and lists."""
     return 1 + sum(
         len(value) // TEXT_COST if isinstance(value, str | bytes) else len(value)
         for value in values
@@ -310,8 +311,8 @@ def quantifier(loop: Loop, body: Run, *, decisive: bool) -> Run:
     return run
 
 
-def holds(body: Run, frame: Frame) -> bool:
-    """A condition that is a bool or an error."""
+def evaluate_condition(body: Run, frame: Frame) -> bool:
+    """The result of a condition; anything but a bool is an error."""
     value = body(frame)
     if value is not True and value is not False:
         raise EvaluationError("no such overload")
@@ -320,19 +321,21 @@ def holds(body: Run, frame: Frame) -> bool:
 
 def exactly_one(loop: Loop, body: Run) -> Run:
     """``exists_one``."""
-    return lambda frame: sum(holds(body, frame) for _ in loop.rounds(frame)) == 1
+    return lambda frame: sum(evaluate_condition(body, frame) for _ in loop.rounds(frame)) == 1
 
 
 def filterer(loop: Loop, body: Run) -> Run:
     """``filter``."""
-    return lambda frame: [item for _, item in loop.rounds(frame) if holds(body, frame)]
+    return lambda frame: [item for _, item in loop.rounds(frame) if evaluate_condition(body, frame)]
 
 
 def mapper(loop: Loop, test: Run | None, body: Run) -> Run:
     """``map`` and ``transformList``."""
     if test is None:
         return lambda frame: [body(frame) for _ in loop.rounds(frame)]
-    return lambda frame: [body(frame) for _ in loop.rounds(frame) if holds(test, frame)]
+    return lambda frame: [
+        body(frame) for _ in loop.rounds(frame) if evaluate_condition(test, frame)
+    ]
 
 
 def map_mapper(loop: Loop, test: Run | None, body: Run) -> Run:
@@ -340,7 +343,9 @@ def map_mapper(loop: Loop, test: Run | None, body: Run) -> Run:
 
     def run(frame: Frame) -> Any:
         return {
-            key: body(frame) for key, _ in loop.rounds(frame) if test is None or holds(test, frame)
+            key: body(frame)
+            for key, _ in loop.rounds(frame)
+            if test is None or evaluate_condition(test, frame)
         }
 
     return run
@@ -352,12 +357,12 @@ def entry_mapper(loop: Loop, test: Run | None, body: Run) -> Run:
     def run(frame: Frame) -> Any:
         out: dict[Any, Any] = {}
         for _ in loop.rounds(frame):
-            if test is not None and not holds(test, frame):
+            if test is not None and not evaluate_condition(test, frame):
                 continue
-            made = body(frame)
-            if not isinstance(made, dict):
+            entries = body(frame)
+            if not isinstance(entries, dict):
                 raise EvaluationError("no such overload")
-            for key, value in made.items():
+            for key, value in entries.items():
                 if key in out:
                     raise EvaluationError(f"insert failed: key {key} already exists")
                 out[key] = value
@@ -371,6 +376,6 @@ def sorter(loop: Loop, body: Run) -> Run:
 
     def run(frame: Frame) -> Any:
         pairs = [(item, body(frame)) for _, item in loop.rounds(frame)]
-        return in_order([item for item, _ in pairs], [key for _, key in pairs])
+        return sort_by_keys([item for item, _ in pairs], [key for _, key in pairs])
 
     return run

@@ -1,4 +1,4 @@
-"""How CEL writes values as text: ``string()``, ``format()`` and ``strings.quote()``."""
+"""Values as text: ``string()``, ``format()`` and ``strings.quote()``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 PRECISION_LIMIT = 1000
 
 
-def double_text(value: float) -> str:
+def format_double(value: float) -> str:
     """The shortest decimal that reads back as the same number, as Go's ``%g`` prints it."""
     if math.isnan(value):
         return "NaN"
@@ -39,41 +39,41 @@ def double_text(value: float) -> str:
     return f"{'-' * sign}{mantissa}e{'-' if power < 0 else '+'}{abs(power):02}"
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A text as a literal."""
     return '"' + "".join(_ESCAPED.get(c, c) for c in text) + '"'
 
 
-def formatted(template: str, values: list[Any]) -> str:
+def format_template(template: str, values: list[Any]) -> str:
     """A template with ``%s %d %f %e %b %x %X %o`` filled in."""
-    out, end, used = [], 0, 0
+    pieces, end, index = [], 0, 0
     for match in _CLAUSE.finditer(template):
-        out.append(template[end : match.start()])
+        pieces.append(template[end : match.start()])
         end = match.end()
         if match[2] == "%":
-            out.append("%")
+            pieces.append("%")
             continue
-        if used >= len(values):
-            raise EvaluationError(f"index {used} out of range")
+        if index >= len(values):
+            raise EvaluationError(f"index {index} out of range")
         precision = int(match[1]) if match[1] else None
-        out.append(_clause(match[2], precision, values[used]))
-        used += 1
+        pieces.append(_format_clause(match[2], precision, values[index]))
+        index += 1
     rest = template[end:]
     if "%" in rest:
         raise EvaluationError("unexpected end of string")
-    return "".join([*out, rest])
+    return "".join([*pieces, rest])
 
 
-def _clause(verb: str, precision: int | None, value: Any) -> str:
+def _format_clause(verb: str, precision: int | None, value: Any) -> str:
     if precision is not None and precision > PRECISION_LIMIT:
         raise EvaluationError("precision is too large")
     is_int = isinstance(value, int) and not isinstance(value, bool)
     if verb == "s":
-        return plain(value)
+        return format_plain(value)
     if verb == "d" and is_int:
         return str(int(value))
     if verb in "fe" and isinstance(value, float):
-        return _decimal(verb, precision, value)
+        return _format_decimal(verb, precision, value)
     if verb == "b" and (is_int or isinstance(value, bool)):
         return f"{int(value):b}"
     if verb in "xX":
@@ -91,7 +91,7 @@ def _clause(verb: str, precision: int | None, value: Any) -> str:
     raise EvaluationError(f"error during formatting: {name_of(value)} does not fit %{verb}")
 
 
-_FITTING = {
+_KINDS_BY_VERB = {
     "s": None,
     "d": ("int", "uint"),
     "f": ("double",),
@@ -109,12 +109,12 @@ def check_template(template: str, kinds: list[CelKind]) -> None:
     if "%" in _CLAUSE.sub("", template):
         raise EvaluationError("unexpected end of string")
     for verb, kind in zip(verbs, kinds, strict=False):
-        if verb not in _FITTING:
+        if verb not in _KINDS_BY_VERB:
             raise EvaluationError(
                 f'could not parse formatting clause: unrecognized formatting clause "{verb}"'
             )
-        fitting = _FITTING[verb]
-        if fitting is not None and kind.name != "dyn" and kind.name not in fitting:
+        allowed = _KINDS_BY_VERB[verb]
+        if allowed is not None and kind.name != "dyn" and kind.name not in allowed:
             raise EvaluationError(f"error during formatting: {kind} does not fit %{verb}")
     if len(verbs) > len(kinds):
         raise EvaluationError(f"index {len(kinds)} out of range")
@@ -125,7 +125,7 @@ def check_template(template: str, kinds: list[CelKind]) -> None:
         )
 
 
-def _decimal(verb: str, precision: int | None, value: float) -> str:
+def _format_decimal(verb: str, precision: int | None, value: float) -> str:
     """Digits in groups for ``%f``; for ``%e`` always six of them and a power in superscript."""
     if math.isnan(value):
         return "NaN"
@@ -137,25 +137,25 @@ def _decimal(verb: str, precision: int | None, value: float) -> str:
     return f"{digits}×10{power.removeprefix('+').translate(_SUPERSCRIPT)}"
 
 
-def plain(value: Any) -> str:
+def format_plain(value: Any) -> str:
     """A value as ``%s`` writes it."""
     if isinstance(value, float):
-        return double_text(value)
+        return format_double(value)
     if isinstance(value, bytes):
-        return _decoded(value)
+        return _decode_utf8(value)
     if isinstance(value, str | Timestamp | Duration):
         return str(value)
-    return nested(value)
+    return format_literal(value)
 
 
-def _decoded(value: bytes) -> str:
+def _decode_utf8(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
         raise EvaluationError("invalid UTF-8 in bytes, cannot convert to string") from None
 
 
-def nested(value: Any) -> str:
+def format_literal(value: Any) -> str:
     """A value inside of a list or map as ``%s`` writes it: as a literal."""
     if value is None:
         return "null"
@@ -163,19 +163,19 @@ def nested(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, float):
         special = math.isnan(value) or math.isinf(value)
-        return quoted(double_text(value)) if special else f"{value:.6f}"
+        return quote(format_double(value)) if special else f"{value:.6f}"
     if isinstance(value, bytes):
-        return "b" + quoted(_decoded(value))
+        return "b" + quote(_decode_utf8(value))
     if isinstance(value, Timestamp):
         return f'timestamp("{value}")'
     if isinstance(value, Duration):
         return f'duration("{value}")'
     if isinstance(value, str) and not isinstance(value, TypeName):
-        return quoted(value)
+        return quote(value)
     if isinstance(value, list):
-        return "[" + ", ".join(map(nested, value)) + "]"
+        return "[" + ", ".join(map(format_literal, value)) + "]"
     if isinstance(value, dict):
-        pairs = sorted((nested(key), nested(item)) for key, item in value.items())
+        pairs = sorted((format_literal(key), format_literal(item)) for key, item in value.items())
         return "{" + ", ".join(f"{key}:{item}" for key, item in pairs) + "}"
     if isinstance(value, int | UInt | TypeName):
         return str(value)

@@ -1,4 +1,4 @@
-"""The static types of CEL, and which value is of which.
+"""The static types of CEL (kinds), and which values belong to which.
 
 ``DYN`` fits everything in both directions. A kind of one upper-case letter (``A``) is a parameter
 of a function's signature and stands for one kind throughout a call. Objects are kinds with fields,
@@ -14,12 +14,12 @@ from typing import Any
 from zonewise.embedded.machinery.cel.syntax import RESERVED
 from zonewise.embedded.machinery.cel.values import (
     CelAddress,
+    CelCIDR,
     CelFormat,
     CelQuantity,
+    CelURL,
     Duration,
-    Link,
     Optional,
-    Prefix,
     Semver,
     Timestamp,
     TypeName,
@@ -31,7 +31,7 @@ LITERAL_WORDS = frozenset({"true", "false", "null", "in"})
 
 @dataclass(frozen=True, slots=True)
 class CelKind:
-    """A type: a name, and for containers what is inside."""
+    """A static type: its name, and for containers the kinds of their content."""
 
     name: str
     of: tuple[CelKind, ...] = ()
@@ -61,29 +61,31 @@ def map_of(key: CelKind, value: CelKind) -> CelKind:
 
 
 def optional_of(value: CelKind) -> CelKind:
-    """A kind that may not be there."""
+    """Optional values of a kind."""
     return CelKind("optional_type", (value,))
 
 
 def object_of(fields: dict[str, CelKind], name: str = "object") -> CelKind:
     """An object with these properties; those whose names cannot be written in CEL are left out."""
-    named = {escaped(prop): prop for prop in fields}
-    known = {ident: prop for ident, prop in named.items() if ident is not None}
-    known |= {prop: prop for prop in fields if prop in RESERVED - LITERAL_WORDS}
-    return CelKind(name, (), {ident: fields[prop] for ident, prop in known.items()}, known)
+    properties_by_name = {escape_name(prop): prop for prop in fields}
+    properties = {ident: prop for ident, prop in properties_by_name.items() if ident is not None}
+    properties |= {prop: prop for prop in fields if prop in RESERVED - LITERAL_WORDS}
+    return CelKind(
+        name, (), {ident: fields[prop] for ident, prop in properties.items()}, properties
+    )
 
 
-_SPECIAL = re.compile(r"__|[-./]")
-_REPLACED = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
+_NEEDS_ESCAPE = re.compile(r"__|[-./]")
+_REPLACEMENTS = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
 
 
-def escaped(name: str) -> str | None:
-    """How a property is written in CEL, None if it cannot be."""
+def escape_name(name: str) -> str | None:
+    """The name of a property in CEL, None if it has none."""
     if name in RESERVED:
         return f"__{name}__"
     if not re.fullmatch(r"[A-Za-z_./-][A-Za-z0-9_./-]*", name):
         return None
-    return _SPECIAL.sub(lambda match: _REPLACED[match.group()], name)
+    return _NEEDS_ESCAPE.sub(lambda match: _REPLACEMENTS[match.group()], name)
 
 
 _PYTHON: dict[str, type[Any]] = {
@@ -95,16 +97,16 @@ _PYTHON: dict[str, type[Any]] = {
     "duration": Duration,
     "optional_type": Optional,
     "kubernetes.Quantity": CelQuantity,
-    "kubernetes.URL": Link,
+    "kubernetes.URL": CelURL,
     "net.IP": CelAddress,
-    "net.CIDR": Prefix,
+    "net.CIDR": CelCIDR,
     "kubernetes.Semver": Semver,
     "kubernetes.NamedFormat": CelFormat,
 }
 
 
 def is_of(value: Any, kind: CelKind) -> bool:
-    """Whether a value is of a kind, as far as a call needs it."""
+    """Whether a value is of a kind; what containers hold is not checked."""
     match kind.name:
         case "int":
             return isinstance(value, int) and not isinstance(value, bool | UInt)
@@ -120,8 +122,8 @@ def is_of(value: Any, kind: CelKind) -> bool:
             return isinstance(value, TypeName)
         case "string":
             return isinstance(value, str) and not isinstance(value, TypeName)
-    wanted = _PYTHON.get(kind.name)
-    return wanted is None or isinstance(value, wanted)
+    python_class = _PYTHON.get(kind.name)
+    return python_class is None or isinstance(value, python_class)
 
 
 def name_of(value: Any) -> str:
@@ -136,44 +138,48 @@ def name_of(value: Any) -> str:
 
 
 NEVER_NULL = frozenset({"bool", "bytes", "double", "int", "list", "map", "string", "type", "uint"})
-"""Kinds that no null is taken for; optionals, objects and times may be compared to one."""
+"""Kinds that never match null; optionals, objects and times may be compared to it."""
 
 
-def matches(wanted: CelKind, given: CelKind, bound: dict[str, CelKind]) -> bool:
-    """Whether an argument fits a parameter; parameters of the signature are bound on the way."""
-    if len(wanted.name) == 1 and wanted.name.isupper():
-        known = bound.get(wanted.name)
-        if known is None or known is DYN:
-            if known is None or given is not DYN:
-                bound[wanted.name] = given
+def matches(parameter: CelKind, argument: CelKind, bindings: dict[str, CelKind]) -> bool:
+    """Whether an argument fits a parameter; type parameters are added to ``bindings``."""
+    if len(parameter.name) == 1 and parameter.name.isupper():
+        bound = bindings.get(parameter.name)
+        if bound is None or bound is DYN:
+            if bound is None or argument is not DYN:
+                bindings[parameter.name] = argument
             return True
-        return given is DYN or matches(known, given, bound) or matches(given, known, bound)
-    if wanted is DYN or given is DYN or wanted is given:
+        return (
+            argument is DYN
+            or matches(bound, argument, bindings)
+            or matches(argument, bound, bindings)
+        )
+    if parameter is DYN or argument is DYN or parameter is argument:
         return True
-    if NULL in (wanted, given):
-        return (given if wanted is NULL else wanted).name not in NEVER_NULL
-    if wanted.name != given.name or len(wanted.of) != len(given.of):
+    if NULL in (parameter, argument):
+        return (argument if parameter is NULL else parameter).name not in NEVER_NULL
+    if parameter.name != argument.name or len(parameter.of) != len(argument.of):
         return False
-    return all(matches(a, b, bound) for a, b in zip(wanted.of, given.of, strict=True))
+    return all(matches(a, b, bindings) for a, b in zip(parameter.of, argument.of, strict=True))
 
 
-def resolved(kind: CelKind, bound: dict[str, CelKind]) -> CelKind:
-    """A result with the signature's parameters replaced."""
+def resolve(kind: CelKind, bindings: dict[str, CelKind]) -> CelKind:
+    """A result kind with its type parameters replaced."""
     if len(kind.name) == 1 and kind.name.isupper():
-        return bound.get(kind.name, DYN)
+        return bindings.get(kind.name, DYN)
     if not kind.of:
         return kind
-    return CelKind(kind.name, tuple(resolved(inner, bound) for inner in kind.of))
+    return CelKind(kind.name, tuple(resolve(inner, bindings) for inner in kind.of))
 
 
 _WORD = re.compile(r"[\w.]+|[(),]")
 
 
-def signature(text: str) -> CelKind:
-    """The kind of a signature's word: ``map(string, list(A))``."""
-    words = _WORD.findall(text)
-    kind, rest = _read(words)
-    assert not rest, text
+def parse_kind(text: str) -> CelKind:
+    """Parse a kind in a signature: ``map(string, list(A))``."""
+    tokens = _WORD.findall(text)
+    kind, remaining = _parse_kind(tokens)
+    assert not remaining, text
     return kind
 
 
@@ -190,14 +196,14 @@ _NAMES = {
 _PLAIN = {k.name: k for k in (BOOL, *NUMBERS, STRING, BYTES, NULL, DYN, TIMESTAMP, DURATION, TYPE)}
 
 
-def _read(words: list[str]) -> tuple[CelKind, list[str]]:
-    name, rest = _NAMES.get(words[0], words[0]), words[1:]
+def _parse_kind(tokens: list[str]) -> tuple[CelKind, list[str]]:
+    name, remaining = _NAMES.get(tokens[0], tokens[0]), tokens[1:]
     inner: list[CelKind] = []
-    if rest and rest[0] == "(":
-        while rest[0] != ")":
-            kind, rest = _read(rest[1:])
+    if remaining and remaining[0] == "(":
+        while remaining[0] != ")":
+            kind, remaining = _parse_kind(remaining[1:])
             inner.append(kind)
-        rest = rest[1:]
+        remaining = remaining[1:]
     if not inner and name in _PLAIN:
-        return _PLAIN[name], rest
-    return CelKind(name, tuple(inner)), rest
+        return _PLAIN[name], remaining
+    return CelKind(name, tuple(inner)), remaining

@@ -1,4 +1,4 @@
-"""What Kubernetes adds: quantities, URLs, addresses, semantic versions, named formats."""
+"""Functions that Kubernetes adds: quantities, URLs, addresses, semantic versions, formats."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from urllib.parse import parse_qs, urlsplit
 
 from zonewise.api.errors import ParseError
 from zonewise.api.values import quantity
-from zonewise.api.values.numbers import natural
-from zonewise.embedded.machinery.cel.library import Run, declare
+from zonewise.api.values.numbers import parse_natural
+from zonewise.embedded.machinery.cel.library import Function, declare
 from zonewise.embedded.machinery.cel.values import (
     INT,
     CelAddress,
+    CelCIDR,
     CelFormat,
     CelQuantity,
+    CelURL,
     EvaluationError,
-    Link,
     Optional,
-    Prefix,
     Semver,
 )
 from zonewise.embedded.machinery.schema import formats
 
 
-def exact(text: str) -> CelQuantity:
-    """A quantity of a text."""
+def parse_quantity(text: str) -> CelQuantity:
+    """Parse a quantity."""
     try:
         if text != text.strip():
             raise ParseError("quantities have no spaces around them")
@@ -39,13 +39,13 @@ def exact(text: str) -> CelQuantity:
 
 @declare("quantity(string) -> quantity")
 def _(a: str) -> CelQuantity:
-    return exact(a)
+    return parse_quantity(a)
 
 
 @declare("isQuantity(string) -> bool")
 def _(a: str) -> bool:
     try:
-        exact(a)
+        parse_quantity(a)
     except EvaluationError:
         return False
     return True
@@ -98,16 +98,16 @@ def _(a: CelQuantity, b: CelQuantity | int) -> CelQuantity:
     return CelQuantity(a.value - (b.value if isinstance(b, CelQuantity) else Fraction(b)))
 
 
-def link(text: str) -> Link:
-    """A URL that is absolute or begins with a slash."""
+def parse_url(text: str) -> CelURL:
+    """Parse a URL that is absolute or begins with a slash."""
     if not formats.is_uri(text):
         raise EvaluationError(f'parse "{text}": invalid URI for request')
-    return Link(text)
+    return CelURL(text)
 
 
 @declare("url(string) -> url")
-def _(a: str) -> Link:
-    return link(a)
+def _(a: str) -> CelURL:
+    return parse_url(a)
 
 
 @declare("isURL(string) -> bool")
@@ -116,17 +116,17 @@ def _(a: str) -> bool:
 
 
 @declare("url::getScheme() -> string")
-def _(a: Link) -> str:
+def _(a: CelURL) -> str:
     return urlsplit(a.text).scheme
 
 
 @declare("url::getHost() -> string")
-def _(a: Link) -> str:
+def _(a: CelURL) -> str:
     return urlsplit(a.text).netloc.rpartition("@")[2]
 
 
 @declare("url::getHostname() -> string")
-def _(a: Link) -> str:
+def _(a: CelURL) -> str:
     host = urlsplit(a.text).netloc.rpartition("@")[2]
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -134,23 +134,23 @@ def _(a: Link) -> str:
 
 
 @declare("url::getPort() -> string")
-def _(a: Link) -> str:
+def _(a: CelURL) -> str:
     host = urlsplit(a.text).netloc.rpartition("@")[2].rpartition("]")[2]
     return host.rpartition(":")[2] if ":" in host else ""
 
 
 @declare("url::getEscapedPath() -> string")
-def _(a: Link) -> str:
+def _(a: CelURL) -> str:
     return urlsplit(a.text).path
 
 
 @declare("url::getQuery() -> map(string, list(string))")
-def _(a: Link) -> dict[str, list[str]]:
+def _(a: CelURL) -> dict[str, list[str]]:
     return parse_qs(urlsplit(a.text).query, keep_blank_values=True)
 
 
-def address(text: str) -> CelAddress:
-    """An IP address in a form without ambiguity."""
+def parse_address(text: str) -> CelAddress:
+    """Parse an IP address; IPv4-mapped ones and those with a zone are refused."""
     try:
         if "%" in text:
             raise EvaluationError(f"IP Address with zone value is not allowed: {text}")
@@ -164,7 +164,7 @@ def address(text: str) -> CelAddress:
     return CelAddress(value)
 
 
-def _is(make: Callable[[str], Any]) -> Run:
+def _parses(make: Callable[[str], Any]) -> Function:
     def run(a: str) -> bool:
         try:
             make(a)
@@ -175,17 +175,17 @@ def _is(make: Callable[[str], Any]) -> Run:
     return run
 
 
-declare("isIP(string) -> bool")(_is(address))
+declare("isIP(string) -> bool")(_parses(parse_address))
 
 
 @declare("ip(string) -> ip")
 def _(a: str) -> CelAddress:
-    return address(a)
+    return parse_address(a)
 
 
 @declare("ip.isCanonical(string) -> bool")
 def _(a: str) -> bool:
-    return str(address(a)) == a
+    return str(parse_address(a)) == a
 
 
 @declare("ip::family() -> int")
@@ -218,11 +218,11 @@ def _(a: CelAddress) -> bool:
     )
 
 
-def prefix(text: str) -> Prefix:
-    """An address and a length."""
+def parse_cidr(text: str) -> CelCIDR:
+    """Parse an address and a prefix length."""
     head, slash, length = text.partition("/")
-    value = address(head).value if slash else None
-    size = natural(length)
+    value = parse_address(head).value if slash else None
+    size = parse_natural(length)
     if (
         value is None
         or size is None
@@ -232,46 +232,46 @@ def prefix(text: str) -> Prefix:
         raise EvaluationError(
             f'network address parse error during conversion from string: "{text}"'
         )
-    return Prefix(value, size)
+    return CelCIDR(value, size)
 
 
-declare("isCIDR(string) -> bool")(_is(prefix))
+declare("isCIDR(string) -> bool")(_parses(parse_cidr))
 
 
 @declare("cidr(string) -> cidr")
-def _(a: str) -> Prefix:
-    return prefix(a)
+def _(a: str) -> CelCIDR:
+    return parse_cidr(a)
 
 
-def _holds(a: Prefix, b: Prefix) -> bool:
+def _contains_cidr(a: CelCIDR, b: CelCIDR) -> bool:
     return (
         a.address.version == b.address.version and a.length <= b.length and b.address in a.network
     )
 
 
 @declare("cidr::containsIP(ip) -> bool", "cidr::containsIP(string) -> bool")
-def _(a: Prefix, b: CelAddress | str) -> bool:
-    inner = address(b) if isinstance(b, str) else b
+def _(a: CelCIDR, b: CelAddress | str) -> bool:
+    inner = parse_address(b) if isinstance(b, str) else b
     return inner.value.version == a.address.version and inner.value in a.network
 
 
 @declare("cidr::containsCIDR(cidr) -> bool", "cidr::containsCIDR(string) -> bool")
-def _(a: Prefix, b: Prefix | str) -> bool:
-    return _holds(a, prefix(b) if isinstance(b, str) else b)
+def _(a: CelCIDR, b: CelCIDR | str) -> bool:
+    return _contains_cidr(a, parse_cidr(b) if isinstance(b, str) else b)
 
 
 @declare("cidr::ip() -> ip")
-def _(a: Prefix) -> CelAddress:
+def _(a: CelCIDR) -> CelAddress:
     return CelAddress(a.address)
 
 
 @declare("cidr::masked() -> cidr")
-def _(a: Prefix) -> Prefix:
-    return Prefix(a.network.network_address, a.length)
+def _(a: CelCIDR) -> CelCIDR:
+    return CelCIDR(a.network.network_address, a.length)
 
 
 @declare("cidr::prefixLength() -> int")
-def _(a: Prefix) -> int:
+def _(a: CelCIDR) -> int:
     return a.length
 
 
@@ -281,8 +281,8 @@ _SEMVER = re.compile(
 )
 
 
-def version(text: str, tolerant: bool = False) -> Semver:
-    """A semantic version; a tolerant reader takes ``v1.0`` too."""
+def parse_semver(text: str, tolerant: bool = False) -> Semver:
+    """Parse a semantic version; ``tolerant`` also accepts ``v1.0``."""
     if tolerant:
         text = text.removeprefix("v")
         head = re.match(r"[0-9.]*", text)
@@ -295,8 +295,8 @@ def version(text: str, tolerant: bool = False) -> Semver:
     pre = (match[4] or "").split(".") if match and match[4] else []
     if match is None or any(part.isdigit() and part != "0" and part[0] == "0" for part in pre):
         raise EvaluationError(f"invalid semantic version {text!r}")
-    major, minor, patch = (natural(match[n]) for n in (1, 2, 3))
-    too_long = any(part.isdigit() and natural(part) is None for part in pre)
+    major, minor, patch = (parse_natural(match[n]) for n in (1, 2, 3))
+    too_long = any(part.isdigit() and parse_natural(part) is None for part in pre)
     if major is None or minor is None or patch is None or too_long:
         raise EvaluationError(f"invalid semantic version {text!r}")
     ranks = tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in pre)
@@ -305,13 +305,13 @@ def version(text: str, tolerant: bool = False) -> Semver:
 
 @declare("semver(string) -> semver", "semver(string, bool) -> semver")
 def _(a: str, tolerant: bool = False) -> Semver:
-    return version(a, tolerant)
+    return parse_semver(a, tolerant)
 
 
 @declare("isSemver(string) -> bool", "isSemver(string, bool) -> bool")
 def _(a: str, tolerant: bool = False) -> bool:
     try:
-        version(a, tolerant)
+        parse_semver(a, tolerant)
     except EvaluationError:
         return False
     return True
@@ -326,17 +326,17 @@ declare("semver::patch() -> int")(lambda a: a.numbers[2])
 
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_QUALIFIED = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_QUALIFIED_NAME = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 
 
-def _unprefixed(text: str) -> str:
-    """A prefix of a name may end in a dash; it is a name with an end."""
+def _complete_prefix(text: str) -> str:
+    """Complete a prefix that ends in a dash to a name that can be checked."""
     return text[:-1] + "a" if text.endswith("-") else text
 
 
 def is_qualified(text: str) -> bool:
     head, slash, name = text.rpartition("/")
-    fits = len(name) <= 63 and bool(re.fullmatch(_QUALIFIED, name))
+    fits = len(name) <= 63 and bool(re.fullmatch(_QUALIFIED_NAME, name))
     return fits and (not slash or NAMED_FORMATS["dns1123Subdomain"](head))
 
 
@@ -347,10 +347,10 @@ NAMED_FORMATS: dict[str, Callable[[str], bool]] = {
     ),
     "dns1035Label": lambda a: len(a) <= 63 and bool(re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", a)),
     "qualifiedName": is_qualified,
-    "dns1123LabelPrefix": lambda a: NAMED_FORMATS["dns1123Label"](_unprefixed(a)),
-    "dns1123SubdomainPrefix": lambda a: NAMED_FORMATS["dns1123Subdomain"](_unprefixed(a)),
-    "dns1035LabelPrefix": lambda a: NAMED_FORMATS["dns1035Label"](_unprefixed(a)),
-    "labelValue": lambda a: not a or (len(a) <= 63 and bool(re.fullmatch(_QUALIFIED, a))),
+    "dns1123LabelPrefix": lambda a: NAMED_FORMATS["dns1123Label"](_complete_prefix(a)),
+    "dns1123SubdomainPrefix": lambda a: NAMED_FORMATS["dns1123Subdomain"](_complete_prefix(a)),
+    "dns1035LabelPrefix": lambda a: NAMED_FORMATS["dns1035Label"](_complete_prefix(a)),
+    "labelValue": lambda a: not a or (len(a) <= 63 and bool(re.fullmatch(_QUALIFIED_NAME, a))),
     "uri": formats.is_uri,
     "uuid": formats.FORMATS["uuid"],
     "byte": formats.is_base64,
@@ -364,12 +364,12 @@ def _(a: str) -> Optional:
     return Optional(CelFormat(a)) if a in NAMED_FORMATS else Optional()
 
 
-def _named(name: str) -> None:
+def _declare_named_format(name: str) -> None:
     declare(f"format.{name}() -> format")(lambda: CelFormat(name))
 
 
 for _name in NAMED_FORMATS:
-    _named(_name)
+    _declare_named_format(_name)
 
 
 @declare("format::validate(string) -> optional(list(string))")

@@ -1,10 +1,10 @@
-"""The functions CEL rules may call, by name.
+"""The functions that CEL rules may call, by name.
 
 The set is what a Kubernetes API server of this version offers, no more: the standard functions,
 strings, sets, lists, regular expressions, URLs, quantities, IP addresses, CIDRs, semantic versions,
-formats and optionals. Each module of the library declares its own; a signature is one line of text,
-read when CEL is first used. A method's receiver is its first argument. A function raises
-``EvaluationError`` and never anything else.
+formats and optionals. Each module declares its own functions; a signature is one line of text that
+is parsed when CEL is first used. A method's receiver is its first argument. A function raises only
+``EvaluationError``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from zonewise.embedded.machinery.cel.kinds import CelKind, signature
+from zonewise.embedded.machinery.cel.kinds import CelKind, parse_kind
 
 
 class Overload(NamedTuple):
-    """One signature of a function and what it does."""
+    """One signature of a function and its implementation."""
 
     parameters: tuple[CelKind, ...]
     result: CelKind
@@ -26,42 +26,42 @@ class Overload(NamedTuple):
     method: bool
 
 
-Run = Callable[..., Any]
-_DECLARED: list[tuple[str, Run]] = []
+Function = Callable[..., Any]
+_DECLARED: list[tuple[str, Function]] = []
 
 
-def declare(*signatures: str) -> Callable[[Run], Run]:
-    """Put a function into the library: ``string.find(string) -> string``."""
+def declare(*signatures: str) -> Callable[[Function], Function]:
+    """Register a function for signatures such as ``string::find(string) -> string``."""
 
-    def put(run: Run) -> Run:
+    def register(run: Function) -> Function:
         _DECLARED.extend((text, run) for text in signatures)
         return run
 
-    return put
+    return register
 
 
 @cache
 def functions() -> dict[str, list[Overload]]:
     """All overloads by name; methods and functions of one name are together."""
-    # Each declares its own when it is imported, and needs this module to do so.
-    from zonewise.embedded.machinery.cel import conversions, kubernetes, lists, operators, texts
+    # These modules register their functions on import, with `declare` of this module.
+    from zonewise.embedded.machinery.cel import conversions, kubernetes, lists, operators, strings
 
-    assert all((operators, conversions, texts, lists, kubernetes))
-    made: dict[str, list[Overload]] = {}
+    assert all((operators, conversions, strings, lists, kubernetes))
+    overloads: dict[str, list[Overload]] = {}
     for text, run in _DECLARED:
         head, _, result = text.partition(" -> ")
         match = re.fullmatch(r"(?:(.+?)::)?([\w.@!?:\[\]<>=+*/%-]+)\((.*)\)", head)
         assert match is not None, text
         receiver, name, rest = match.groups()
-        parameters = [signature(word) for word in _split(rest)]
+        parameters = [parse_kind(word) for word in _split_parameters(rest)]
         if receiver is not None:
-            parameters.insert(0, signature(receiver))
-        overload = Overload(tuple(parameters), signature(result), run, receiver is not None)
-        made.setdefault(name, []).append(overload)
-    return made
+            parameters.insert(0, parse_kind(receiver))
+        overload = Overload(tuple(parameters), parse_kind(result), run, receiver is not None)
+        overloads.setdefault(name, []).append(overload)
+    return overloads
 
 
-def _split(text: str) -> list[str]:
+def _split_parameters(text: str) -> list[str]:
     out, depth, word = [], 0, ""
     for character in text:
         depth += {"(": 1, ")": -1}.get(character, 0)

@@ -10,8 +10,8 @@ from zonewise.embedded.machinery.cel.values import (
     EvaluationError,
     Optional,
     UInt,
-    checked,
-    checked_unsigned,
+    check_int,
+    check_uint,
     equal,
 )
 
@@ -51,9 +51,9 @@ def _(a: list[Any]) -> Any:
         if isinstance(total, Duration):
             total = Duration(total.nanoseconds + item.nanoseconds)
         elif isinstance(total, UInt):
-            total = checked_unsigned(total + item)
+            total = check_uint(total + item)
         else:
-            total = total + item if isinstance(total, float) else checked(total + item)
+            total = total + item if isinstance(total, float) else check_int(total + item)
     return total
 
 
@@ -118,7 +118,7 @@ def flatten(items: list[Any], depth: int) -> list[Any]:
     return out
 
 
-def in_order(items: list[Any], keys: list[Any]) -> list[Any]:
+def sort_by_keys(items: list[Any], keys: list[Any]) -> list[Any]:
     """Items sorted by their keys, all of one kind."""
     try:
         if len({type(key) for key in keys}) > 1:
@@ -131,7 +131,7 @@ def in_order(items: list[Any], keys: list[Any]) -> list[Any]:
 
 @declare(*[f"list({kind})::sort() -> list({kind})" for kind in _SORTABLE])
 def _(a: list[Any]) -> list[Any]:
-    return in_order(a, a)
+    return sort_by_keys(a, a)
 
 
 @declare("list(A)::first() -> optional(A)")

@@ -3,8 +3,8 @@
 All conditions must hold. One that is false decides against the webhook, even if others fail; if
 none is false and one fails, the caller decides by the webhook's failure policy. ``object``,
 ``oldObject``, ``request`` and ``namespaceObject`` may be used; the latter is null, as in a real
-server. ``authorizer``, which a real server offers too, would let an expression check permissions in
-the middle of admission; it is not supported, and a condition that uses it fails.
+server. ``authorizer``, which a real server offers too, would check permissions in the middle of
+admission; it is not supported, and a condition that uses it fails.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zonewise.embedded.machinery.cel import CALL_BUDGET, CompileError, EvaluationError, Program
-from zonewise.embedded.machinery.cel import compile_expression as compiled
+from zonewise.embedded.machinery.cel.compiler import CALL_BUDGET, CelProgram, compile_expression
 from zonewise.embedded.machinery.cel.kinds import (
     BOOL,
     DYN,
@@ -25,6 +24,8 @@ from zonewise.embedded.machinery.cel.kinds import (
     map_of,
     object_of,
 )
+from zonewise.embedded.machinery.cel.syntax import CompileError
+from zonewise.embedded.machinery.cel.values import EvaluationError
 
 REQUEST_BUDGET = 2_500_000
 
@@ -66,9 +67,9 @@ class ConditionFailed(Exception):
 class MatchConditions:
     """The compiled conditions of one webhook."""
 
-    programs: tuple[tuple[str, Program | CompileError], ...]
+    programs: tuple[tuple[str, CelProgram | CompileError], ...]
 
-    def hold(
+    def evaluate(
         self,
         *,
         request: Mapping[str, Any],
@@ -82,40 +83,42 @@ class MatchConditions:
             "namespaceObject": None,
             "request": request,
         }
-        left, failed = REQUEST_BUDGET, list[str]()
+        budget, errors = REQUEST_BUDGET, list[str]()
         for name, program in self.programs:
             if isinstance(program, CompileError):
-                failed.append(f"expression of {name} failed: {program}")
+                errors.append(f"expression of {name} failed: {program}")
                 continue
             try:
-                value, steps = program.evaluate(variables, budget=min(CALL_BUDGET, left))
+                value, steps = program.evaluate(variables, budget=min(CALL_BUDGET, budget))
             except EvaluationError as error:
-                failed.append(f"expression '{program.text}' of {name} failed: {error}")
+                errors.append(f"expression '{program.text}' of {name} failed: {error}")
                 continue
-            left -= steps
+            budget -= steps
             if value is not True:
                 return False
-        if failed:
-            raise ConditionFailed("; ".join(failed))
+        if errors:
+            raise ConditionFailed("; ".join(errors))
         return True
 
 
-def conditions_of(entries: Sequence[Mapping[str, Any]]) -> MatchConditions:
-    """The conditions of a webhook; one that cannot be compiled fails when it is evaluated."""
-    return MatchConditions(tuple((entry.get("name") or "", _compiled(entry)) for entry in entries))
+def compile_conditions(entries: Sequence[Mapping[str, Any]]) -> MatchConditions:
+    """Compile the conditions of a webhook; an invalid one fails when it is evaluated."""
+    return MatchConditions(
+        tuple((entry.get("name") or "", _compile_or_error(entry)) for entry in entries)
+    )
 
 
-def _compiled(entry: Mapping[str, Any]) -> Program | CompileError:
+def _compile_or_error(entry: Mapping[str, Any]) -> CelProgram | CompileError:
     try:
-        return condition_of(entry.get("expression") or "")
+        return compile_condition(entry.get("expression") or "")
     except CompileError as error:
         return error
 
 
-def condition_of(text: str) -> Program:
-    """The condition an expression is; CompileError says why it is none."""
+def compile_condition(text: str) -> CelProgram:
+    """Compile a condition; CompileError if it is invalid."""
     try:
-        program = compiled(text, VARIABLES)
+        program = compile_expression(text, VARIABLES)
     except CompileError as error:
         if re.search(r"\bauthorizer\b", text):
             raise AuthorizerUsed("authorizer is not supported in match conditions") from None

@@ -7,59 +7,59 @@ from typing import Any
 
 from zonewise.embedded.machinery.cel.library import declare
 from zonewise.embedded.machinery.cel.values import (
-    Bag,
     Duration,
     EvaluationError,
     Timestamp,
     UInt,
-    checked,
-    checked_unsigned,
+    UnorderedList,
+    check_int,
+    check_uint,
     equal,
 )
 
 
 @declare("_+_(int, int) -> int")
 def _(a: int, b: int) -> int:
-    return checked(a + b)
+    return check_int(a + b)
 
 
 @declare("_-_(int, int) -> int")
 def _(a: int, b: int) -> int:
-    return checked(a - b)
+    return check_int(a - b)
 
 
 @declare("_*_(int, int) -> int")
 def _(a: int, b: int) -> int:
-    return checked(a * b)
+    return check_int(a * b)
 
 
 @declare("_/_(int, int) -> int")
 def _(a: int, b: int) -> int:
     if b == 0:
         raise EvaluationError("division by zero")
-    return checked(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1))
+    return check_int(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1))
 
 
 @declare("_%_(int, int) -> int")
 def _(a: int, b: int) -> int:
     if b == 0:
         raise EvaluationError("modulus by zero")
-    return checked(abs(a) % abs(b) * (1 if a >= 0 else -1))
+    return check_int(abs(a) % abs(b) * (1 if a >= 0 else -1))
 
 
 @declare("_+_(uint, uint) -> uint")
 def _(a: int, b: int) -> UInt:
-    return checked_unsigned(a + b)
+    return check_uint(a + b)
 
 
 @declare("_-_(uint, uint) -> uint")
 def _(a: int, b: int) -> UInt:
-    return checked_unsigned(a - b)
+    return check_uint(a - b)
 
 
 @declare("_*_(uint, uint) -> uint")
 def _(a: int, b: int) -> UInt:
-    return checked_unsigned(a * b)
+    return check_uint(a * b)
 
 
 @declare("_/_(uint, uint) -> uint")
@@ -84,7 +84,7 @@ def _(a: Any, b: Any) -> Any:
 
 @declare("_+_(list(A), list(A)) -> list(A)")
 def _(a: list[Any], b: list[Any]) -> list[Any]:
-    return a.merged(b) if isinstance(a, Bag) else [*a, *b]
+    return a.merge(b) if isinstance(a, UnorderedList) else [*a, *b]
 
 
 @declare("_-_(double, double) -> double")
@@ -136,7 +136,7 @@ def _(a: Timestamp, b: Duration) -> Timestamp:
 
 @declare("-_(int) -> int")
 def _(a: int) -> int:
-    return checked(-a)
+    return check_int(-a)
 
 
 @declare("-_(double) -> double")

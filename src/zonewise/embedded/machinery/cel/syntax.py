@@ -1,10 +1,9 @@
-"""CEL's grammar: text to tree, macros included.
+"""CEL's grammar: parses text into a tree, macros included.
 
 A hand-written lexer and an operator-precedence parser, because both are bounded easily: the text
 by ``TEXT_LIMIT``, nesting by ``DEPTH_LIMIT`` (in the grammar *and* in the tree, so that no later
-stage recurses deeper than it). Chains of ``&&`` and ``||`` become one flat node. Macros are
-recognised here as the language defines them, by name and number of arguments; what they mean is
-for the checker.
+stage recurses deeper). Chains of ``&&`` and ``||`` become one flat node. Macros are recognised here
+as the language defines them, by name and number of arguments; the compiler gives them meaning.
 """
 
 from __future__ import annotations
@@ -48,19 +47,19 @@ MACROS: dict[str, dict[int, int]] = {
 
 
 class CompileError(ParseError):
-    """An expression that cannot be compiled; the message shows where."""
+    """An expression that cannot be compiled; the message shows the position."""
 
 
 @dataclass(slots=True)
 class SyntaxNode:
     """Any expression; ``at`` is its position in the text."""
 
-    at: int
+    position: int
 
 
 @dataclass(slots=True)
 class Constant(SyntaxNode):
-    """A literal; its value tells its type."""
+    """A literal; its type follows from its value."""
 
     value: Any
 
@@ -128,7 +127,7 @@ class Token(NamedTuple):
 
     kind: str
     text: str
-    at: int
+    position: int
 
 
 _TOKENS = re.compile(
@@ -156,14 +155,14 @@ _ESCAPE = re.compile(
 )
 
 
-def fault(text: str, at: int, words: str) -> CompileError:
-    """An error with the line it is in and a mark under the place."""
-    before = text[:at]
-    line = before.count("\n") + 1
-    column = at - (before.rfind("\n") + 1)
-    shown = text.split("\n")[line - 1]
+def error_at(text: str, position: int, message: str) -> CompileError:
+    """An error that shows its line, with a mark under the position."""
+    text_before = text[:position]
+    line = text_before.count("\n") + 1
+    column = position - (text_before.rfind("\n") + 1)
+    line_text = text.split("\n")[line - 1]
     return CompileError(
-        f"ERROR: <input>:{line}:{column + 1}: {words}\n | {shown}\n | {'.' * column}^"
+        f"ERROR: <input>:{line}:{column + 1}: {message}\n | {line_text}\n | {'.' * column}^"
     )
 
 
@@ -171,27 +170,34 @@ def parse(text: str) -> SyntaxNode:
     """The tree of an expression."""
     if len(text) > TEXT_LIMIT:
         raise CompileError(f"expression is longer than {TEXT_LIMIT} characters")
-    return _Parser(text).whole()
+    return _Parser(text).parse_all()
 
 
 def _tokens(text: str) -> Iterator[Token]:
-    at = 0
-    while at < len(text):
-        match = _RAW.match(text, at)
+    position = 0
+    while position < len(text):
+        match = _RAW.match(text, position)
         if match is not None:
-            yield Token("string", match.group(), at)
-            at = match.end()
+            yield Token("string", match.group(), position)
+            position = match.end()
             continue
-        match = _TOKENS.match(text, at)
+        match = _TOKENS.match(text, position)
         if match is None:
-            raise fault(text, at, f"Syntax error: token recognition error at: '{text[at]}'")
+            raise error_at(
+                text, position, f"Syntax error: token recognition error at: '{text[position]}'"
+            )
         kind = match.lastgroup or ""
-        if kind == "float" and match.group().startswith(".") and at and text[at - 1].isalnum():
-            kind, match = "mark", re.compile(r"\.").match(text, at)  # a.5 is no number
+        if (
+            kind == "float"
+            and match.group().startswith(".")
+            and position
+            and text[position - 1].isalnum()
+        ):
+            kind, match = "mark", re.compile(r"\.").match(text, position)  # a.5 is no number
             assert match is not None
         if kind != "space":
-            yield Token(kind, match.group(), at)
-        at = match.end()
+            yield Token(kind, match.group(), position)
+        position = match.end()
     yield Token("end", "<EOF>", len(text))
 
 
@@ -206,9 +212,9 @@ class _Parser:
     def token(self) -> Token:
         return self.tokens[self.next]
 
-    def wrong(self, expected: str) -> CompileError:
-        words = f"Syntax error: mismatched input '{self.token.text}' expecting {expected}"
-        return fault(self.text, self.token.at, words)
+    def unexpected_token(self, expected: str) -> CompileError:
+        message = f"Syntax error: mismatched input '{self.token.text}' expecting {expected}"
+        return error_at(self.text, self.token.position, message)
 
     def is_mark(self, mark: str) -> bool:
         return self.token.kind == "mark" and self.token.text == mark
@@ -221,29 +227,31 @@ class _Parser:
 
     def expect(self, mark: str) -> None:
         if not self.accept(mark):
-            raise self.wrong(f"'{mark}'")
+            raise self.unexpected_token(f"'{mark}'")
 
-    def whole(self) -> SyntaxNode:
+    def parse_all(self) -> SyntaxNode:
         node = self.expression()
         if self.token.kind != "end":
-            raise self.wrong("<EOF>")
-        if _depth(node) > DEPTH_LIMIT:
+            raise self.unexpected_token("<EOF>")
+        if _depth_of(node) > DEPTH_LIMIT:
             raise CompileError(f"expression recursion limit exceeded: {DEPTH_LIMIT}")
         return node
 
     def expression(self) -> SyntaxNode:
         self.depth += 1
         if self.depth > DEPTH_LIMIT:
-            raise fault(
-                self.text, self.token.at, f"expression recursion limit exceeded: {DEPTH_LIMIT}"
+            raise error_at(
+                self.text,
+                self.token.position,
+                f"expression recursion limit exceeded: {DEPTH_LIMIT}",
             )
         node = self.junction("||")
         if self.is_mark("?"):
-            at = self.token.at
+            position = self.token.position
             self.next += 1
             first = self.junction("||")
             self.expect(":")
-            node = FunctionCall(at, "_?_:_", None, [node, first, self.expression()])
+            node = FunctionCall(position, "_?_:_", None, [node, first, self.expression()])
         self.depth -= 1
         return node
 
@@ -251,10 +259,10 @@ class _Parser:
         def operand() -> SyntaxNode:
             return self.junction("&&") if mark == "||" else self.operators(1)
 
-        at, operands = self.token.at, [operand()]
+        position, operands = self.token.position, [operand()]
         while self.accept(mark):
             operands.append(operand())
-        return operands[0] if len(operands) == 1 else Junction(at, mark, operands)
+        return operands[0] if len(operands) == 1 else Junction(position, mark, operands)
 
     def operators(self, floor: int) -> SyntaxNode:
         left = self.unary()
@@ -263,15 +271,15 @@ class _Parser:
             level = PRECEDENCE.get(mark, 0)
             if level < floor:
                 break
-            at = self.token.at
+            position = self.token.position
             self.next += 1
             right = self.operators(level + 1)
             name = "@in" if mark == "in" else f"_{mark}_"
-            left = FunctionCall(at, name, None, [left, right])
+            left = FunctionCall(position, name, None, [left, right])
         return left
 
     def unary(self) -> SyntaxNode:
-        at, marks = self.token.at, 0
+        position, marks = self.token.position, 0
         mark = self.token.text if self.token.kind == "mark" else ""
         if mark not in ("!", "-"):
             return self.member(self.primary())
@@ -284,58 +292,62 @@ class _Parser:
         node = self.member(self.primary())
         if marks % 2 == 0:
             return node
-        return FunctionCall(at, "!_" if mark == "!" else "-_", None, [node])
+        return FunctionCall(position, "!_" if mark == "!" else "-_", None, [node])
 
     def member(self, node: SyntaxNode) -> SyntaxNode:
         while self.token.kind == "mark":
-            at = self.token.at
+            position = self.token.position
             if self.accept("."):
                 optional = self.accept("?")
                 if self.token.kind != "name":
-                    raise self.wrong("IDENTIFIER")
+                    raise self.unexpected_token("IDENTIFIER")
                 word = self.token
                 self.next += 1
                 if self.is_mark("(") and not optional:
-                    node = self.call(word.at, word.text, node)
+                    node = self.call(word.position, word.text, node)
                 else:
                     if word.text in ("true", "false", "null", "in"):
-                        raise fault(self.text, word.at, f"Syntax error: '{word.text}' is reserved")
-                    node = Select(at, node, word.text, optional=optional)
+                        raise error_at(
+                            self.text, word.position, f"Syntax error: '{word.text}' is reserved"
+                        )
+                    node = Select(position, node, word.text, optional=optional)
             elif self.accept("["):
                 optional = self.accept("?")
                 index = self.expression()
                 self.expect("]")
-                node = FunctionCall(at, "_[?_]" if optional else "_[_]", None, [node, index])
+                node = FunctionCall(position, "_[?_]" if optional else "_[_]", None, [node, index])
             else:
                 break
         return node
 
     def arguments(self, close: str) -> list[SyntaxNode]:
-        found: list[SyntaxNode] = []
+        arguments: list[SyntaxNode] = []
         while not self.accept(close):
-            found.append(self.expression())
+            arguments.append(self.expression())
             if not self.accept(","):
                 self.expect(close)
                 break
-        return found
+        return arguments
 
-    def call(self, at: int, name: str, target: SyntaxNode | None) -> SyntaxNode:
+    def call(self, position: int, name: str, target: SyntaxNode | None) -> SyntaxNode:
         self.expect("(")
         arguments = self.arguments(")")
         if target is None and name == "has" and len(arguments) == 1:
             tested = arguments[0]
             if not isinstance(tested, Select) or tested.test:
-                raise fault(self.text, at, "invalid argument to has() macro")
-            return Select(tested.at, tested.of, tested.field, test=True, optional=tested.optional)
+                raise error_at(self.text, position, "invalid argument to has() macro")
+            return Select(
+                tested.position, tested.of, tested.field, test=True, optional=tested.optional
+            )
         bound = MACROS.get(name, {}).get(len(arguments))
         if target is not None and bound is not None:
             variables = []
             for argument in arguments[:bound]:
                 if not isinstance(argument, Name):
-                    raise fault(self.text, argument.at, "argument must be a simple name")
+                    raise error_at(self.text, argument.position, "argument must be a simple name")
                 variables.append(argument.name)
-            return Macro(at, name, target, variables, arguments[bound:])
-        return FunctionCall(at, name, target, arguments)
+            return Macro(position, name, target, variables, arguments[bound:])
+        return FunctionCall(position, name, target, arguments)
 
     def primary(self) -> SyntaxNode:
         token = self.token
@@ -345,47 +357,47 @@ class _Parser:
             self.expect(")")
             return node
         if token.kind == "mark" and token.text == "[":
-            return self.list_literal(token.at)
+            return self.list_literal(token.position)
         if token.kind == "mark" and token.text == "{":
-            return self.map_literal(token.at)
+            return self.map_literal(token.position)
         if token.kind == "mark" and token.text == "." and self.token.kind == "name":
             token = self.token
             self.next += 1
         if token.kind in ("int", "float"):
             return self.number(token)
         if token.kind == "string":
-            return Constant(token.at, _unquoted(self.text, token))
+            return Constant(token.position, _unquote(self.text, token))
         if token.kind == "name":
             if token.text in ("true", "false"):
-                return Constant(token.at, token.text == "true")
+                return Constant(token.position, token.text == "true")
             if token.text == "null":
-                return Constant(token.at, None)
+                return Constant(token.position, None)
             if token.text in RESERVED:
-                raise fault(self.text, token.at, f"reserved identifier: {token.text}")
+                raise error_at(self.text, token.position, f"reserved identifier: {token.text}")
             if self.is_mark("("):
-                return self.call(token.at, token.text, None)
-            return Name(token.at, token.text)
+                return self.call(token.position, token.text, None)
+            return Name(token.position, token.text)
         self.next -= 1
-        raise self.wrong("an expression")
+        raise self.unexpected_token("an expression")
 
     def number(self, token: Token) -> SyntaxNode:
         text = token.text
         if token.kind == "float":
-            return Constant(token.at, float(text))
+            return Constant(token.position, float(text))
         unsigned = text[-1] in "uU"
         digits = text[:-1] if unsigned else text
         if len(digits) > LONGEST_NUMBER:
-            raise fault(self.text, token.at, "invalid int literal")
+            raise error_at(self.text, token.position, "invalid int literal")
         value = int(digits, 16 if "x" in digits.lower() else 10)
         if unsigned:
             if not 0 <= value < 2**64:
-                raise fault(self.text, token.at, "invalid uint literal")
-            return Constant(token.at, UInt(value))
+                raise error_at(self.text, token.position, "invalid uint literal")
+            return Constant(token.position, UInt(value))
         if not -(2**63) <= value < 2**63:
-            raise fault(self.text, token.at, "invalid int literal")
-        return Constant(token.at, value)
+            raise error_at(self.text, token.position, "invalid int literal")
+        return Constant(token.position, value)
 
-    def list_literal(self, at: int) -> SyntaxNode:
+    def list_literal(self, position: int) -> SyntaxNode:
         items: list[tuple[SyntaxNode, bool]] = []
         while not self.accept("]"):
             optional = self.accept("?")
@@ -393,9 +405,9 @@ class _Parser:
             if not self.accept(","):
                 self.expect("]")
                 break
-        return ListLiteral(at, items)
+        return ListLiteral(position, items)
 
-    def map_literal(self, at: int) -> SyntaxNode:
+    def map_literal(self, position: int) -> SyntaxNode:
         entries: list[tuple[SyntaxNode, SyntaxNode, bool]] = []
         while not self.accept("}"):
             optional = self.accept("?")
@@ -405,10 +417,10 @@ class _Parser:
             if not self.accept(","):
                 self.expect("}")
                 break
-        return MapLiteral(at, entries)
+        return MapLiteral(position, entries)
 
 
-def _unquoted(text: str, token: Token) -> str | bytes:
+def _unquote(text: str, token: Token) -> str | bytes:
     body = token.text
     prefix = re.match(r"[rRbB]*", body)
     marks = prefix.group().lower() if prefix else ""
@@ -420,7 +432,7 @@ def _unquoted(text: str, token: Token) -> str | bytes:
         pieces: list[str | bytes] = []
         end = 0
         for match in _ESCAPE.finditer(body):
-            pieces += [body[end : match.start()], _escaped(text, token.at, match, is_bytes)]
+            pieces += [body[end : match.start()], _unescape(text, token.position, match, is_bytes)]
             end = match.end()
         pieces.append(body[end:])
         if is_bytes:
@@ -429,17 +441,17 @@ def _unquoted(text: str, token: Token) -> str | bytes:
     return body.encode() if is_bytes else body
 
 
-def _escaped(text: str, at: int, match: re.Match[str], is_bytes: bool) -> str | bytes:
+def _unescape(text: str, position: int, match: re.Match[str], is_bytes: bool) -> str | bytes:
     two, upper, four, eight, octal, other = match.groups()
     if other is not None:
         if other not in _ESCAPES:
-            raise fault(text, at, f"Syntax error: unknown escape sequence \\{other}")
+            raise error_at(text, position, f"Syntax error: unknown escape sequence \\{other}")
         return _ESCAPES[other]
     code = int(octal, 8) if octal is not None else int(two or upper or four or eight or "0", 16)
     if is_bytes and (four or eight) is None:
         return bytes([code])
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-        raise fault(text, at, "Syntax error: invalid unicode code point")
+        raise error_at(text, position, "Syntax error: invalid unicode code point")
     return chr(code)
 
 
@@ -461,7 +473,7 @@ def children(node: SyntaxNode) -> list[SyntaxNode]:
     return []
 
 
-def _depth(root: SyntaxNode) -> int:
+def _depth_of(root: SyntaxNode) -> int:
     level, depth = [root], 0
     while level:
         level = [child for node in level for child in children(node)]

@@ -1,4 +1,4 @@
-"""What CEL calculates with: Python's own values where they mean the same, and a class where not.
+"""The values of CEL: Python's own where they mean the same, otherwise classes.
 
 bool, int, float, str, bytes, list, dict and None are themselves. An unsigned number is a subclass
 of int. Times and durations count nanoseconds, as the real server's do. Arithmetic that leaves 64
@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from zonewise.api.values.numbers import natural
+from zonewise.api.values.numbers import parse_natural
 
 SECOND = 1_000_000_000
 UNITS = {
@@ -28,8 +28,8 @@ UNITS = {
     "m": 60 * SECOND,
     "h": 3600 * SECOND,
 }
-_PLACES = 18
-"""Decimal places of a duration that can matter."""
+_DECIMAL_PLACES = 18
+"""Decimal places of a duration that can change its nanoseconds."""
 
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _INSTANT = re.compile(
@@ -41,30 +41,30 @@ UINT = range(2**64)
 
 
 class EvaluationError(Exception):
-    """An expression met a value it cannot go on with."""
+    """An expression cannot be evaluated for these values."""
 
 
 class UInt(int):
-    """A number that is never negative."""
+    """An unsigned integer."""
 
     __slots__ = ()
 
 
 class TypeName(str):
-    """A type as a value: what ``type(x)`` gives."""
+    """A type as a value: the result of ``type(x)``."""
 
     __slots__ = ()
 
 
-def checked(value: int) -> int:
-    """A result of signed arithmetic, if it fits."""
+def check_int(value: int) -> int:
+    """A result of signed arithmetic, if it fits in 64 bits."""
     if not -(2**63) <= value < 2**63:
         raise EvaluationError("integer overflow")
     return value
 
 
-def checked_unsigned(value: int) -> UInt:
-    """A result of unsigned arithmetic, if it fits."""
+def check_uint(value: int) -> UInt:
+    """A result of unsigned arithmetic, if it fits in 64 bits."""
     if not 0 <= value < 2**64:
         raise EvaluationError("unsigned integer overflow")
     return UInt(value)
@@ -77,21 +77,21 @@ class Duration:
     nanoseconds: int
 
     def __post_init__(self) -> None:
-        checked(self.nanoseconds)
+        check_int(self.nanoseconds)
 
     @classmethod
     def parse(cls, text: str) -> Duration:
-        """Of ``1h30m``, ``-1.5s``; no unit is an error."""
+        """Parse ``1h30m`` or ``-1.5s``; a missing unit is an error."""
         body = text[1:] if text[:1] in ("-", "+") else text
         total, end = Fraction(0), 0
         for match in _PART.finditer(body):
             if match.start() != end:
                 break
             whole, _, part = match[1].partition(".")
-            number = natural(whole or "0")
+            number = parse_natural(whole or "0")
             if number is None:
                 break
-            total += (number + Fraction(f"0.{part[:_PLACES] or 0}")) * UNITS[match[2]]
+            total += (number + Fraction(f"0.{part[:_DECIMAL_PLACES] or 0}")) * UNITS[match[2]]
             end = match.end()
         if body == "0":
             return cls(0)
@@ -100,10 +100,10 @@ class Duration:
         return cls(int(-total if text[0] == "-" else total))
 
     def __str__(self) -> str:
-        return f"{trimmed(Fraction(self.nanoseconds, SECOND))}s"
+        return f"{format_decimal(Fraction(self.nanoseconds, SECOND))}s"
 
 
-def trimmed(value: Fraction) -> str:
+def format_decimal(value: Fraction) -> str:
     """A decimal without trailing zeros."""
     sign = "-" if value < 0 else ""
     whole, part = divmod(abs(value.numerator) * SECOND // value.denominator, SECOND)
@@ -118,13 +118,13 @@ class Timestamp:
 
     @classmethod
     def parse(cls, text: str) -> Timestamp:
-        """Of RFC 3339."""
+        """Parse a time of RFC 3339."""
         match = _INSTANT.fullmatch(text)
         try:
             if match is None:
                 raise ValueError
             year, month, day, hour, minute, second = (int(match[n]) for n in range(1, 7))
-            zone = offset(match[8]) if match[8] not in "Zz" else UTC
+            zone = parse_offset(match[8]) if match[8] not in "Zz" else UTC
             moment = datetime(year, month, day, hour, minute, second, tzinfo=zone)
         except ValueError:
             raise EvaluationError(f'parsing time "{text}" as RFC3339: cannot parse') from None
@@ -133,7 +133,7 @@ class Timestamp:
 
     @classmethod
     def of_seconds(cls, seconds: int, nanoseconds: int = 0) -> Timestamp:
-        """Of a Unix time between year 1 and year 9999."""
+        """The instant of a Unix time between year 1 and year 9999."""
         if not EARLIEST <= seconds <= LATEST:
             raise EvaluationError("timestamp overflow")
         return cls(seconds * SECOND + nanoseconds)
@@ -143,47 +143,47 @@ class Timestamp:
         moved = self.nanoseconds + duration
         return self.of_seconds(moved // SECOND, moved % SECOND)
 
-    def local(self, zone: str = "") -> datetime:
+    def in_zone(self, zone: str = "") -> datetime:
         """The wall clock in a time zone, UTC by default."""
         base = datetime(1970, 1, 1, tzinfo=UTC)
         moment = base + timedelta(seconds=self.nanoseconds // SECOND)
         try:
-            return moment.astimezone(where(zone))
+            return moment.astimezone(parse_time_zone(zone))
         except (OverflowError, ValueError):
             raise EvaluationError("timestamp overflow") from None
 
     def __str__(self) -> str:
-        text = self.local().strftime("%Y-%m-%dT%H:%M:%S")
+        text = self.in_zone().strftime("%Y-%m-%dT%H:%M:%S")
         part = self.nanoseconds % SECOND
         return text.rjust(19, "0") + (f".{part:09}".rstrip("0") if part else "") + "Z"
 
 
 def _seconds(moment: datetime) -> int:
-    past = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return past.days * 86_400 + past.seconds
+    since_epoch = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return since_epoch.days * 86_400 + since_epoch.seconds
 
 
-def offset(text: str) -> timezone:
-    """The zone of ``+02:00``."""
+def parse_offset(text: str) -> timezone:
+    """Parse ``+02:00``."""
     hours, minutes = text.lstrip("+-").split(":")
-    away = timedelta(hours=int(hours), minutes=int(minutes))
-    return timezone(-away if text.startswith("-") else away)
+    difference = timedelta(hours=int(hours), minutes=int(minutes))
+    return timezone(-difference if text.startswith("-") else difference)
 
 
-def where(zone: str) -> tzinfo:
-    """The zone of a name or of an offset."""
+def parse_time_zone(zone: str) -> tzinfo:
+    """The time zone of a name or an offset."""
     if zone in ("", "UTC"):
         return UTC
     try:
         if re.fullmatch(r"[+-]?\d\d:\d\d", zone):
-            return offset(zone)
+            return parse_offset(zone)
         return ZoneInfo(zone)
     except (ValueError, KeyError, OSError):
         raise EvaluationError(f"unknown time zone {zone}") from None
 
 
 class Optional:
-    """A value that may not be there."""
+    """A value that may be absent."""
 
     __slots__ = ("items",)
 
@@ -192,7 +192,7 @@ class Optional:
 
     @property
     def value(self) -> Any:
-        """What is inside; an error if nothing is."""
+        """The value; it is an error if it is absent."""
         if not self.items:
             raise EvaluationError("optional.none() dereference")
         return self.items[0]
@@ -216,7 +216,7 @@ class CelAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class CelCIDR:
     """An address and a length; the address may have bits beyond the length."""
 
     address: IPv4Address | IPv6Address
@@ -234,7 +234,7 @@ class Prefix:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class CelURL:
     """A URL that is absolute or begins with a slash."""
 
     text: str
@@ -245,12 +245,12 @@ class Semver:
     """A semantic version."""
 
     numbers: tuple[int, int, int]
-    pre: tuple[tuple[int, int, str], ...]
+    prerelease: tuple[tuple[int, int, str], ...]
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """What versions are ordered by: a release comes after its pre-releases."""
-        return (self.numbers, not self.pre, self.pre)
+        """The sort key of versions: a release comes after its pre-releases."""
+        return (self.numbers, not self.prerelease, self.prerelease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +260,8 @@ class CelFormat:
     name: str
 
 
-class Bag(list[Any]):
-    """A list whose order does not count: a set, or a list keyed by some fields of its items."""
+class UnorderedList(list[Any]):
+    """A list without order: a set, or a list keyed by some fields of its items."""
 
     __slots__ = ("keys",)
 
@@ -269,24 +269,29 @@ class Bag(list[Any]):
         super().__init__(items)
         self.keys = keys
 
-    def key(self, item: Any) -> Any:
-        """What distinguishes an item from others."""
+    def key_of(self, item: Any) -> Any:
+        """What identifies an item."""
         if not self.keys:
             return item
         return [item.get(name) for name in self.keys] if isinstance(item, dict) else item
 
-    def merged(self, other: list[Any]) -> Bag:
-        """All items; of two with one key, the other's."""
-        out = list(self)
+    def merge(self, other: list[Any]) -> UnorderedList:
+        """All items of both; of two with the same key, the other's."""
+        items = list(self)
         for item in other:
-            at = next(
-                (n for n, mine in enumerate(out) if equal(self.key(mine), self.key(item))), -1
+            index = next(
+                (
+                    n
+                    for n, existing in enumerate(items)
+                    if equal(self.key_of(existing), self.key_of(item))
+                ),
+                -1,
             )
-            if at < 0:
-                out.append(item)
+            if index < 0:
+                items.append(item)
             elif self.keys:
-                out[at] = item
-        return Bag(out, self.keys)
+                items[index] = item
+        return UnorderedList(items, self.keys)
 
 
 def equal(left: Any, right: Any) -> bool:
@@ -311,12 +316,12 @@ def equal(left: Any, right: Any) -> bool:
 def _equal_lists(left: list[Any], right: list[Any]) -> bool:
     if len(left) != len(right):
         return False
-    if isinstance(left, Bag):
-        rest = list(right)
+    if isinstance(left, UnorderedList):
+        remaining = list(right)
         for item in left:
-            at = next((n for n, other in enumerate(rest) if equal(item, other)), -1)
-            if at < 0:
+            index = next((n for n, other in enumerate(remaining) if equal(item, other)), -1)
+            if index < 0:
                 return False
-            del rest[at]
+            del remaining[index]
         return True
     return all(map(equal, left, right))

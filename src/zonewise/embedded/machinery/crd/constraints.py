@@ -1,36 +1,40 @@
-"""Does a custom resource's value conform to its structural schema?
+"""Validation of a custom resource's value against its structural schema.
 
-One walk along the type: JSON types and nulls, lengths, patterns, formats, ranges, counts, enums,
-required fields, and the alternatives of ``allOf``, ``anyOf``, ``oneOf`` and ``not``. Every fault
+One walk along the schema: JSON types and nulls, lengths, patterns, formats, ranges, counts, enums,
+required fields, and the alternatives of ``allOf``, ``anyOf``, ``oneOf`` and ``not``. Every error
 has the reason, the field path and nearly the message of a real server, in its order.
 
-On an update a fault in a part that did not change is ignored: a schema may be tightened without
+On an update an error in a part that did not change is ignored: a schema may be tightened without
 locking existing objects (the real server calls it ratcheting). Parts of old and new are matched by
 field name, by the keys of keyed lists, and not at all in other lists.
 
-Alternatives multiply work, so the walk is bounded: beyond ``STEP_LIMIT`` values it gives up with a
-fault that says so.
+Alternatives multiply work, so the walk is bounded: beyond ``STEP_LIMIT`` values it ends with an
+error that says so.
 
-Most values are strings of which nothing more is asked than to be strings. Those are right at the
-first look; paths and old values are for what has to be looked at twice.
+Most values are strings without further constraints. They are accepted by their class alone; paths
+and old values are computed only for the others.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from zonewise.api import field_errors
 from zonewise.api.errors import StatusCause
-from zonewise.embedded.machinery.fields.comparison import ABSENT, Mistyped, element_of, same
+from zonewise.embedded.machinery.fields.comparison import (
+    ABSENT,
+    SchemaViolation,
+    element_of,
+    equal_strictly,
+)
 from zonewise.embedded.machinery.schema import formats, patterns
-from zonewise.embedded.machinery.schema.types import Bounds, Type
+from zonewise.embedded.machinery.schema.schema import Bounds, Schema
 
 STEP_LIMIT = 2_000_000
-NOWHERE = "<nil>"  # what a real server puts where a fault has no path
+NIL_PATH = "<nil>"  # the path of an error without one, as in a real server
 
 _NAMES = {"object": "object", "map": "object", "list": "array", "int-or-string": "integer,string"}
 _CLASSES: dict[str, tuple[type, ...]] = {
@@ -48,166 +52,192 @@ _INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**63)
 
 
-def faults_of(kind: Type, value: Any, *, at: str = "", old: Any = ABSENT) -> list[StatusCause]:
-    """Everything wrong with a value; ``old`` is what it replaces, ABSENT when it is created.
+def validate_value(
+    schema: Schema, value: Any, *, prefix: str = "", old: Any = ABSENT
+) -> list[StatusCause]:
+    """The errors in a value; ``old`` is what it replaces, ABSENT when it is created.
 
-    ``at`` is put before the path of every fault, while messages are about the value alone.
+    ``prefix`` is put before the path of every error; messages do not contain it.
     """
-    return [_below(at, fault) for fault in _Walk().check(_Place(kind, "", old), value)]
+    return [
+        _prefix_path(prefix, error) for error in _Validation().check(_Field(schema, "", old), value)
+    ]
 
 
-def _below(at: str, fault: StatusCause) -> StatusCause:
-    inside = fault.field if fault.field != NOWHERE else ""
-    path = f"{at}.{inside}" if at and inside else at or inside or NOWHERE
-    return fault if path == fault.field else msgspec.structs.replace(fault, field=path)
+def _prefix_path(prefix: str, error: StatusCause) -> StatusCause:
+    suffix = error.field if error.field != NIL_PATH else ""
+    path = f"{prefix}.{suffix}" if prefix and suffix else prefix or suffix or NIL_PATH
+    return error if path == error.field else msgspec.structs.replace(error, field=path)
 
 
-class _Place(NamedTuple):
-    """A type, where it is used, and the value before."""
+class _Field(NamedTuple):
+    """A schema, the path of the value, and the value before."""
 
-    kind: Type
-    at: str
+    schema: Schema
+    path: str
     old: Any
 
     @property
-    def name(self) -> str:
-        """The path as messages begin with it."""
-        return f"{self.at} in body"
+    def label(self) -> str:
+        """How messages begin."""
+        return f"{self.path} in body"
 
-    def field(self, name: str, child: Type) -> _Place:
+    def child(self, name: str, child: Schema) -> _Field:
         old = self.old.get(name, ABSENT) if isinstance(self.old, dict) else ABSENT
-        if not self.at and name in ("apiVersion", "kind"):
+        if not self.path and name in ("apiVersion", "kind"):
             old = ABSENT
-        return _Place(child, f"{self.at}.{name}" if self.at else name, old)
+        return _Field(child, f"{self.path}.{name}" if self.path else name, old)
 
 
-class _Walk:
+class _Validation:
     """One validation; counts its steps."""
 
     def __init__(self) -> None:
         self.steps = 0
 
-    def check(self, place: _Place, value: Any) -> list[StatusCause]:
+    def check(self, field: _Field, value: Any) -> list[StatusCause]:
         self.steps += 1
         if self.steps > STEP_LIMIT:
-            return [field_errors.invalid(place.at or NOWHERE, "", "too large to be validated")]
-        found = self._check(place, value)
-        if found and place.old is not ABSENT and same(place.old, value):
+            return [field_errors.invalid(field.path or NIL_PATH, "", "too large to be validated")]
+        errors = self._check(field, value)
+        if errors and field.old is not ABSENT and equal_strictly(field.old, value):
             return []
-        return found
+        return errors
 
-    def _check(self, place: _Place, value: Any) -> list[StatusCause]:
-        kind = place.kind
-        found = _wrong_type(place, value)
+    def _check(self, field: _Field, value: Any) -> list[StatusCause]:
+        schema = field.schema
+        errors = _check_type(field, value)
         if value is None:
-            return found + _not_in_enum(place, value)
-        if kind.any_of or kind.one_of or kind.all_of or kind.negated is not None:
-            found += self._alternatives(place, value)
+            return errors + _check_enum(field, value)
+        if schema.any_of or schema.one_of or schema.all_of or schema.negated is not None:
+            errors += self._check_alternatives(field, value)
         if isinstance(value, str):
-            found += _faults_of_text(place, value)
+            errors += _check_string(field, value)
         elif isinstance(value, bool):
             pass
         elif isinstance(value, int | float):
-            found += _faults_of_number(place, value)
+            errors += _check_number(field, value)
         elif isinstance(value, list):
-            found += self._faults_of_list(place, value)
-        found += _not_in_enum(place, value)
+            errors += self._check_list(field, value)
+        errors += _check_enum(field, value)
         if isinstance(value, dict):
-            found += self._faults_of_map(place, value)
-        return found
+            errors += self._check_map(field, value)
+        return errors
 
-    def _faults_of_list(self, place: _Place, items: list[Any]) -> list[StatusCause]:
-        found: list[StatusCause] = []
-        child = place.kind.items
+    def _check_list(self, field: _Field, items: list[Any]) -> list[StatusCause]:
+        errors: list[StatusCause] = []
+        child = field.schema.items
         if child is not None:
-            olds = _items_by_key(place)
-            plain = _plain_class(child)
+            old_items = items_by_key(field.schema, field.old)
+            plain_class = _plain_class(child)
             for n, item in enumerate(items):
-                if type(item) is plain:
+                if type(item) is plain_class:
                     self.steps += 1
                     continue
-                old = olds.get(_key(place.kind, item), ABSENT) if olds else ABSENT
-                found += self.check(_Place(child, f"{place.at}[{n}]", old), item)
-        bounds = place.kind.bounds
+                old = old_items.get(key_of(field.schema, item), ABSENT) if old_items else ABSENT
+                errors += self.check(_Field(child, f"{field.path}[{n}]", old), item)
+        bounds = field.schema.bounds
         if bounds is None:
-            return found
+            return errors
         if bounds.min_items is not None and len(items) < bounds.min_items:
-            words = f"{place.name} should have at least {bounds.min_items} items"
-            found.append(field_errors.invalid(place.at, len(items), words))
+            message = f"{field.label} should have at least {bounds.min_items} items"
+            errors.append(field_errors.invalid(field.path, len(items), message))
         if bounds.max_items is not None and len(items) > bounds.max_items:
-            found.append(field_errors.too_many(place.at, len(items), bounds.max_items))
-        return found
+            errors.append(field_errors.too_many(field.path, len(items), bounds.max_items))
+        return errors
 
-    def _faults_of_map(self, place: _Place, value: dict[str, Any]) -> list[StatusCause]:
-        kind, found, size = place.kind, list[StatusCause](), len(value)
-        bounds = kind.bounds
+    def _check_map(self, field: _Field, value: dict[str, Any]) -> list[StatusCause]:
+        schema, errors, size = field.schema, list[StatusCause](), len(value)
+        bounds = schema.bounds
         if bounds is not None:
             if bounds.min_properties is not None and size < bounds.min_properties:
-                words = f"{place.name} should have at least {bounds.min_properties} properties"
-                found.append(field_errors.invalid(place.at, size, words))
+                message = f"{field.label} should have at least {bounds.min_properties} properties"
+                errors.append(field_errors.invalid(field.path, size, message))
             if bounds.max_properties is not None and size > bounds.max_properties:
-                found.append(field_errors.too_many(place.at, size, bounds.max_properties))
+                errors.append(field_errors.too_many(field.path, size, bounds.max_properties))
         for name, item in value.items():
-            child = kind.fields.get(name) or kind.values
+            child = schema.fields.get(name) or schema.values
             if child is None:
                 continue
             if type(item) is _plain_class(child):
                 self.steps += 1
                 continue
-            found += self.check(place.field(name, child), item)
-        found += [
-            field_errors.required(f"{place.at}.{name}" if place.at else name)
-            for name in kind.required
+            errors += self.check(field.child(name, child), item)
+        errors += [
+            field_errors.required(f"{field.path}.{name}" if field.path else name)
+            for name in schema.required
             if name not in value
         ]
-        return found
+        return errors
 
-    def _alternatives(self, place: _Place, value: Any) -> list[StatusCause]:
-        kind, found = place.kind, list[StatusCause]()
-        at = f'"{place.at}"'
-        if kind.any_of:
-            tried = [self.check(place._replace(kind=one), value) for one in kind.any_of]
-            if all(tried):
-                words = f"{at} must validate at least one schema (anyOf)"
-                found += [_nowhere(words), *min(tried, key=len)]
-        if kind.one_of:
-            tried = [self.check(place._replace(kind=one), value) for one in kind.one_of]
-            valid = sum(not one for one in tried)
+    def _check_alternatives(self, field: _Field, value: Any) -> list[StatusCause]:
+        schema, errors = field.schema, list[StatusCause]()
+        quoted_path = f'"{field.path}"'
+        if schema.any_of:
+            results = [
+                self.check(field._replace(schema=alternative), value)
+                for alternative in schema.any_of
+            ]
+            if all(results):
+                message = f"{quoted_path} must validate at least one schema (anyOf)"
+                errors += [_error_without_path(message), *min(results, key=len)]
+        if schema.one_of:
+            results = [
+                self.check(field._replace(schema=alternative), value)
+                for alternative in schema.one_of
+            ]
+            valid = sum(not result for result in results)
             if valid != 1:
                 count = f"Found {valid} valid alternatives" if valid else "Found none valid"
-                words = f"{at} must validate one and only one schema (oneOf). {count}"
-                found += [_nowhere(words), *([] if valid else min(tried, key=len))]
-        if kind.all_of:
-            tried = [self.check(place._replace(kind=one), value) for one in kind.all_of]
-            found += [fault for one in tried for fault in one]
-            if any(tried):
-                none = ". None validated" if all(tried) else ""
-                found.append(_nowhere(f"{at} must validate all the schemas (allOf){none}"))
-        if kind.negated is not None and not self.check(
-            place._replace(kind=kind.negated, old=ABSENT), value
+                message = f"{quoted_path} must validate one and only one schema (oneOf). {count}"
+                errors += [_error_without_path(message), *([] if valid else min(results, key=len))]
+        if schema.all_of:
+            results = [
+                self.check(field._replace(schema=alternative), value)
+                for alternative in schema.all_of
+            ]
+            errors += [error for result in results for error in result]
+            if any(results):
+                none = ". None validated" if all(results) else ""
+                errors.append(
+                    _error_without_path(
+                        f"{quoted_path} must validate all the schemas (allOf){none}"
+                    )
+                )
+        if schema.negated is not None and not self.check(
+            field._replace(schema=schema.negated, old=ABSENT), value
         ):
-            found.append(_nowhere(f"{at} must not validate the schema (not)"))
-        return found
+            errors.append(_error_without_path(f"{quoted_path} must not validate the schema (not)"))
+        return errors
 
 
-def _plain_class(kind: Type) -> type | None:
-    """The class all of whose values a type takes without another question; None if there is none.
+def _plain_class(schema: Schema) -> type | None:
+    """The class whose values all satisfy a schema; None if there is none.
 
-    Numbers have limits even where the schema names none.
+    Numbers have limits even if the schema has none.
     """
-    if "plain" not in kind.memo:
-        asks = kind.bounds or kind.format or kind.enum or kind.any_of or kind.one_of or kind.all_of
-        plain = None if asks or kind.negated is not None else _PLAIN.get(kind.shape)
-        kind.memo["plain"] = plain
-    found: type | None = kind.memo["plain"]
-    return found
+    if "plain" not in schema.memo:
+        constrained = (
+            schema.bounds
+            or schema.format
+            or schema.enum
+            or schema.any_of
+            or schema.one_of
+            or schema.all_of
+        )
+        plain_class = (
+            None if constrained or schema.negated is not None else _PLAIN.get(schema.shape)
+        )
+        schema.memo["plain"] = plain_class
+    result: type | None = schema.memo["plain"]
+    return result
 
 
-def _nowhere(words: str) -> StatusCause:
-    return field_errors.invalid(NOWHERE, "", words)
+def _error_without_path(message: str) -> StatusCause:
+    return field_errors.invalid(NIL_PATH, "", message)
 
 
-def json_type(value: Any) -> str:
+def json_type_of(value: Any) -> str:
     """The JSON type of a value, as messages name it."""
     if value is None:
         return "null"
@@ -222,75 +252,88 @@ def json_type(value: Any) -> str:
     return "array" if isinstance(value, list) else "object"
 
 
-def _wrong_type(place: _Place, value: Any) -> list[StatusCause]:
-    kind = place.kind
-    if kind.shape == "any" or type(value) in _CLASSES[kind.shape]:
+def _check_type(field: _Field, value: Any) -> list[StatusCause]:
+    schema = field.schema
+    if schema.shape == "any" or type(value) in _CLASSES[schema.shape]:
         return []
-    wanted = _NAMES.get(kind.shape, kind.shape)
-    got = json_type(value)
-    fits = got in wanted.split(",") or (got == "integer" and wanted == "number")
-    if got == "number" and "integer" in wanted:
+    expected = _NAMES.get(schema.shape, schema.shape)
+    actual = json_type_of(value)
+    fits = actual in expected.split(",") or (actual == "integer" and expected == "number")
+    if actual == "number" and "integer" in expected:
         fits = float(value).is_integer()
-    if fits or (value is None and kind.nullable):
+    if fits or (value is None and schema.nullable):
         return []
-    words = f'{place.name} must be of type {wanted}: "{got}"'
-    return [field_errors.wrong_type(place.at, got, words)]
+    message = f'{field.label} must be of type {expected}: "{actual}"'
+    return [field_errors.wrong_type(field.path, actual, message)]
 
 
-def _not_in_enum(place: _Place, value: Any) -> list[StatusCause]:
-    enum = place.kind.enum
-    if not enum or any(same(one, value) for one in enum):
+def _check_enum(field: _Field, value: Any) -> list[StatusCause]:
+    enum = field.schema.enum
+    if not enum or any(equal_strictly(allowed, value) for allowed in enum):
         return []
     names = ", ".join(
-        field_errors.shown(one if isinstance(one, str) else field_errors.shown(one)) for one in enum
+        field_errors.render_value(
+            allowed if isinstance(allowed, str) else field_errors.render_value(allowed)
+        )
+        for allowed in enum
     )
-    message = f"Unsupported value: {field_errors.shown(value)}: supported values: {names}"
-    return [StatusCause(reason="FieldValueNotSupported", field=place.at, message=message)]
+    message = f"Unsupported value: {field_errors.render_value(value)}: supported values: {names}"
+    return [StatusCause(reason="FieldValueNotSupported", field=field.path, message=message)]
 
 
-def _faults_of_text(place: _Place, text: str) -> list[StatusCause]:
-    bounds, found = place.kind.bounds or Bounds(), list[StatusCause]()
+def _check_string(field: _Field, text: str) -> list[StatusCause]:
+    bounds, errors = field.schema.bounds or Bounds(), list[StatusCause]()
     if bounds.max_length is not None and len(text) > bounds.max_length:
-        found.append(field_errors.too_long(place.at, bounds.max_length))
+        errors.append(field_errors.too_long(field.path, bounds.max_length))
     elif bounds.min_length is not None and len(text) < bounds.min_length:
-        words = f"{place.name} should be at least {bounds.min_length} chars long"
-        found.append(field_errors.invalid(place.at, text, words))
-    elif bounds.pattern and not patterns.compiled(bounds.pattern).matches(text):
-        words = f"{place.name} should match '{bounds.pattern}'"
-        found.append(field_errors.invalid(place.at, text, words))
-    form = place.kind.format
-    if form and place.kind.shape in ("string", "any") and not formats.accepts(form, text):
-        words = f"{place.name} must be of type {form}: {field_errors.shown(text)}"
-        found.append(field_errors.wrong_type(place.at, text, words))
-    return found
+        message = f"{field.label} should be at least {bounds.min_length} chars long"
+        errors.append(field_errors.invalid(field.path, text, message))
+    elif bounds.pattern and not patterns.compile_pattern(bounds.pattern).matches(text):
+        message = f"{field.label} should match '{bounds.pattern}'"
+        errors.append(field_errors.invalid(field.path, text, message))
+    format_name = field.schema.format
+    if (
+        format_name
+        and field.schema.shape in ("string", "any")
+        and not formats.accepts(format_name, text)
+    ):
+        message = f"{field.label} must be of type {format_name}: {field_errors.render_value(text)}"
+        errors.append(field_errors.wrong_type(field.path, text, message))
+    return errors
 
 
-def _faults_of_number(place: _Place, value: float) -> list[StatusCause]:
-    bounds, found = place.kind.bounds or Bounds(), list[StatusCause]()
-    form, shape = place.kind.format, place.kind.shape
+def _check_number(field: _Field, value: float) -> list[StatusCause]:
+    bounds, errors = field.schema.bounds or Bounds(), list[StatusCause]()
+    format_name, shape = field.schema.format, field.schema.shape
     if shape == "integer":
-        limits = _INT32 if form == "int32" else _INT64
+        limits = _INT32 if format_name == "int32" else _INT64
         if not limits.start <= value < limits.stop:
-            named = f"with format {form}" if form in ("int32", "int64") else "(default format)"
-            words = f"Checked value must be of type integer {named} in {place.at}"
-            found.append(_nowhere(words))
+            format_text = (
+                f"with format {format_name}"
+                if format_name in ("int32", "int64")
+                else "(default format)"
+            )
+            message = f"Checked value must be of type integer {format_text} in {field.path}"
+            errors.append(_error_without_path(message))
     step = bounds.multiple_of
     if step is not None and step <= 0:
-        words = f"factor MultipleOf declared for {place.at} must be positive: {_shown(step)}"
-        found.append(field_errors.invalid(place.at, value, words))
+        message = (
+            f"factor MultipleOf declared for {field.path} must be positive: {_format_number(step)}"
+        )
+        errors.append(field_errors.invalid(field.path, value, message))
     elif step is not None and not _is_multiple(value, step):
-        words = f"{place.name} should be a multiple of {_shown(step)}"
-        found.append(field_errors.invalid(place.at, value, words))
+        message = f"{field.label} should be a multiple of {_format_number(step)}"
+        errors.append(field_errors.invalid(field.path, value, message))
     low, high = bounds.minimum, bounds.maximum
     if low is not None and (value < low or (bounds.exclusive_minimum and value == low)):
-        how = "greater than" if bounds.exclusive_minimum else "greater than or equal to"
-        words = f"{place.name} should be {how} {_shown(low)}"
-        found.append(field_errors.invalid(place.at, value, words))
+        relation = "greater than" if bounds.exclusive_minimum else "greater than or equal to"
+        message = f"{field.label} should be {relation} {_format_number(low)}"
+        errors.append(field_errors.invalid(field.path, value, message))
     if high is not None and (value > high or (bounds.exclusive_maximum and value == high)):
-        how = "less than" if bounds.exclusive_maximum else "less than or equal to"
-        words = f"{place.name} should be {how} {_shown(high)}"
-        found.append(field_errors.invalid(place.at, value, words))
-    return found
+        relation = "less than" if bounds.exclusive_maximum else "less than or equal to"
+        message = f"{field.label} should be {relation} {_format_number(high)}"
+        errors.append(field_errors.invalid(field.path, value, message))
+    return errors
 
 
 def _is_multiple(value: float, step: float) -> bool:
@@ -303,18 +346,20 @@ def _is_multiple(value: float, step: float) -> bool:
         return False
 
 
-def _shown(number: float) -> str:
+def _format_number(number: float) -> str:
     return str(int(number)) if float(number).is_integer() else repr(number)
 
 
-def _key(kind: Type, item: Any) -> str:
+def key_of(schema: Schema, item: Any) -> str:
+    """The path element of an item of a keyed list, empty if it has none."""
     try:
-        return element_of(kind, item)
-    except Mistyped:
+        return element_of(schema, item) if schema.list_type == "map" else ""
+    except SchemaViolation:
         return ""
 
 
-def _items_by_key(place: _Place) -> Mapping[str, Any]:
-    if place.kind.list_type != "map" or not isinstance(place.old, list):
+def items_by_key(schema: Schema, items: Any) -> dict[str, Any]:
+    """The items of a keyed list by path element; empty for anything else."""
+    if schema.list_type != "map" or not isinstance(items, list):
         return {}
-    return {_key(place.kind, item): item for item in place.old}
+    return {key_of(schema, item): item for item in items}

@@ -2,16 +2,16 @@
 
 They are compiled once and evaluated on every write.
 
-A rule sees its own part of the object as ``self`` and, on updates, what it replaces as ``oldSelf``.
+A rule has its own part of the object as ``self`` and, on updates, what it replaces as ``oldSelf``.
 Old and new parts are matched by field, by map key, and by the keys of keyed lists; a rule that uses
-``oldSelf`` where nothing matches is not evaluated, unless it takes ``oldSelf`` as optional. A
-broken rule in a part that did not change is ignored unless it uses ``oldSelf``.
+``oldSelf`` where nothing matches is not evaluated, unless its ``oldSelf`` is optional. A violation
+in a part that did not change is ignored unless the rule uses ``oldSelf``.
 
-Values are read through their schema: times, durations and bytes become what they mean, numbers of a
-``number`` field are doubles, sets and keyed lists compare without regard to order. What has no type
-(preserved unknown fields) cannot be used.
+Values are converted by their schema: times, durations and bytes get their CEL type, numbers of a
+``number`` field are doubles, sets and keyed lists compare without regard to order. What has no
+schema (preserved unknown fields) cannot be used.
 
-Work is bounded per rule and per object; what exceeds it fails closed with a fault that says so.
+Work is bounded per rule and per object; an object that exceeds it is refused.
 """
 
 from __future__ import annotations
@@ -24,14 +24,8 @@ from typing import Any
 
 from zonewise.api import field_errors
 from zonewise.api.errors import StatusCause
-from zonewise.embedded.machinery.cel import (
-    CALL_BUDGET,
-    CompileError,
-    EvaluationError,
-    OutOfBudget,
-    Program,
-)
-from zonewise.embedded.machinery.cel import compile_expression as compiled
+from zonewise.embedded.machinery.cel.compiler import CALL_BUDGET, CelProgram, compile_expression
+from zonewise.embedded.machinery.cel.evaluation import OutOfBudget
 from zonewise.embedded.machinery.cel.kinds import (
     BOOL,
     BYTES,
@@ -47,15 +41,18 @@ from zonewise.embedded.machinery.cel.kinds import (
     object_of,
     optional_of,
 )
-from zonewise.embedded.machinery.cel.values import Bag, Duration, Optional, Timestamp
-from zonewise.embedded.machinery.crd.constraints import NOWHERE
-from zonewise.embedded.machinery.crd.structural import (
-    META_FIELDS,
-    field_path,
-    has_rules,
+from zonewise.embedded.machinery.cel.syntax import CompileError
+from zonewise.embedded.machinery.cel.values import (
+    Duration,
+    EvaluationError,
+    Optional,
+    Timestamp,
+    UnorderedList,
 )
-from zonewise.embedded.machinery.fields.comparison import ABSENT, Mistyped, element_of, same
-from zonewise.embedded.machinery.schema.types import Type, ValidationRule
+from zonewise.embedded.machinery.crd.constraints import NIL_PATH, items_by_key, key_of
+from zonewise.embedded.machinery.crd.structural import META_FIELDS, has_rules, resolve_field_path
+from zonewise.embedded.machinery.fields.comparison import ABSENT, equal_strictly
+from zonewise.embedded.machinery.schema.schema import Schema, ValidationRule
 
 OBJECT_BUDGET = 3_000_000
 MESSAGE_LIMIT = 5 * 1024
@@ -66,12 +63,12 @@ OUT_OF_BUDGET = (
 Convert = Callable[[Any], Any]
 
 
-# ------------------------------------------------------------------------ schemas as CEL sees them
+# ------------------------------------------------------------------------------ schemas in CEL
 
 
-def kind_of(kind: Type, *, root: bool = False) -> CelKind | None:
-    """The kind of a part of an object in rules, None if they cannot use it."""
-    match kind.shape:
+def cel_kind_of(schema: Schema, *, root: bool = False) -> CelKind | None:
+    """The CEL kind of a part of an object, None if rules cannot use it."""
+    match schema.shape:
         case "int-or-string":
             return DYN
         case "boolean":
@@ -81,65 +78,69 @@ def kind_of(kind: Type, *, root: bool = False) -> CelKind | None:
         case "number":
             return DOUBLE
         case "string":
-            return _TEXTS.get(kind.format, STRING)
+            return _STRING_FORMATS.get(schema.format, STRING)
         case "list":
-            item = kind_of(kind.items) if kind.items is not None else None
+            item = cel_kind_of(schema.items) if schema.items is not None else None
             return list_of(item) if item is not None else None
         case "map":
-            value = kind_of(kind.values) if kind.values is not None else None
+            value = cel_kind_of(schema.values) if schema.values is not None else None
             return map_of(STRING, value) if value is not None else None
         case "object":
             fields = {
-                name: made
-                for name, child in kind.fields.items()
-                if not ((root or kind.embedded) and name in META_FIELDS)
-                and (made := kind_of(child)) is not None
+                name: field_kind
+                for name, child in schema.fields.items()
+                if not ((root or schema.embedded_resource) and name in META_FIELDS)
+                and (field_kind := cel_kind_of(child)) is not None
             }
-            if root or kind.embedded:
+            if root or schema.embedded_resource:
                 fields |= {"apiVersion": STRING, "kind": STRING}
                 fields["metadata"] = object_of({"name": STRING, "generateName": STRING})
             return object_of(fields)
     return None
 
 
-_TEXTS = {"byte": BYTES, "duration": DURATION, "date": TIMESTAMP, "date-time": TIMESTAMP}
+_STRING_FORMATS = {"byte": BYTES, "duration": DURATION, "date": TIMESTAMP, "date-time": TIMESTAMP}
 
 
-def converter(kind: Type) -> Convert | None:
-    """What turns JSON into the values rules calculate with; None where JSON already is."""
-    if "to cel" not in kind.memo:
-        kind.memo["to cel"] = _converter(kind)
-    made: Convert | None = kind.memo["to cel"]
-    return made
+def converter(schema: Schema) -> Convert | None:
+    """The function that converts JSON to CEL values; None if there is nothing to convert."""
+    if "to cel" not in schema.memo:
+        schema.memo["to cel"] = _converter(schema)
+    result: Convert | None = schema.memo["to cel"]
+    return result
 
 
-def _converter(kind: Type) -> Convert | None:
-    if kind.shape == "number":
+def _converter(schema: Schema) -> Convert | None:
+    if schema.shape == "number":
         return lambda value: float(value) if isinstance(value, int) else value
-    if kind.shape == "integer":
+    if schema.shape == "integer":
         return lambda value: int(value) if isinstance(value, float) else value
-    if kind.shape == "string":
-        return {"byte": _decoded, "duration": Duration.parse}.get(kind.format) or (
-            _instant if kind.format in ("date", "date-time") else None
+    if schema.shape == "string":
+        return {"byte": _decode_base64, "duration": Duration.parse}.get(schema.format) or (
+            _parse_time if schema.format in ("date", "date-time") else None
         )
-    if kind.shape == "list" and kind.items is not None:
-        return _list_converter(kind, converter(kind.items))
-    if kind.shape == "map" and kind.values is not None:
-        inner = converter(kind.values)
+    if schema.shape == "list" and schema.items is not None:
+        return _list_converter(schema, converter(schema.items))
+    if schema.shape == "map" and schema.values is not None:
+        inner = converter(schema.values)
         if inner is None:
             return None
         return lambda value: {
             name: item if item is None else inner(item) for name, item in value.items()
         }
-    if kind.shape == "object":
-        return _object_converter(kind)
+    if schema.shape == "object":
+        return _object_converter(schema)
     return None
 
 
-def _object_converter(kind: Type) -> Convert | None:
+def _object_converter(schema: Schema) -> Convert | None:
     """Fields that are null are absent to a rule."""
-    fields = {name: made for name, sub in kind.fields.items() if (made := converter(sub))}
-    if not fields and not any(sub.nullable for sub in kind.fields.values()):
+    fields = {
+        name: field_converter
+        for name, sub in schema.fields.items()
+        if (field_converter := converter(sub))
+    }
+    if not fields and not any(sub.nullable for sub in schema.fields.values()):
         return None
 
     def convert(value: Any) -> Any:
@@ -152,26 +153,26 @@ def _object_converter(kind: Type) -> Convert | None:
     return convert
 
 
-def _list_converter(kind: Type, inner: Convert | None) -> Convert | None:
-    bag = kind.list_type in ("set", "map")
-    if not bag and inner is None:
+def _list_converter(schema: Schema, inner: Convert | None) -> Convert | None:
+    unordered = schema.list_type in ("set", "map")
+    if not unordered and inner is None:
         return None
 
     def convert(value: Any) -> Any:
         items = value if inner is None else [x if x is None else inner(x) for x in value]
-        return Bag(items, kind.keys) if bag else items
+        return UnorderedList(items, schema.keys) if unordered else items
 
     return convert
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text)
     except (binascii.Error, ValueError):
         raise EvaluationError("invalid base64") from None
 
 
-def _instant(text: str) -> Timestamp:
+def _parse_time(text: str) -> Timestamp:
     if len(text) == 10:
         text += "T00:00:00Z"
     return Timestamp.parse(text if text[-1:] in "Zz" or text[-6:-5] in "+-" else text + "Z")
@@ -181,12 +182,12 @@ def _instant(text: str) -> Timestamp:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
-    """A rule that can be evaluated."""
+class _CompiledRule:
+    """A rule with its programs."""
 
     rule: ValidationRule
-    program: Program
-    message: Program | None
+    program: CelProgram
+    message: CelProgram | None
     path: str
 
     @property
@@ -198,12 +199,12 @@ class _Ready:
         return bool(self.rule.optional_old_self)
 
 
-def compile_rule(rule: ValidationRule, kind: CelKind) -> tuple[Program, Program | None]:
+def compile_rule(rule: ValidationRule, kind: CelKind) -> tuple[CelProgram, CelProgram | None]:
     """A rule's program and that of its message, for a part of this kind."""
     old = optional_of(kind) if rule.optional_old_self else kind
     variables = {"self": kind, "oldSelf": old}
     try:
-        program = compiled(rule.rule, variables)
+        program = compile_expression(rule.rule, variables)
     except CompileError as error:
         raise CompileError(f"compilation failed: {error}") from None
     if program.kind is not BOOL:
@@ -211,7 +212,7 @@ def compile_rule(rule: ValidationRule, kind: CelKind) -> tuple[Program, Program 
     message = None
     if rule.message_expression:
         try:
-            message = compiled(rule.message_expression, variables)
+            message = compile_expression(rule.message_expression, variables)
         except CompileError as error:
             raise MessageError(f"messageExpression compilation failed: {error}") from None
         if message.kind is not STRING:
@@ -220,180 +221,209 @@ def compile_rule(rule: ValidationRule, kind: CelKind) -> tuple[Program, Program 
 
 
 class MessageError(CompileError):
-    """The rule is fine, its message is not."""
+    """The message expression of a rule is invalid."""
 
 
-def _ready(kind: Type, *, root: bool) -> tuple[_Ready, ...]:
-    """The rules of one part, compiled; those that a definition should not have had are left out."""
-    if not kind.rules:
+def _compiled_rules(schema: Schema, *, root: bool) -> tuple[_CompiledRule, ...]:
+    """The rules of one part, compiled; invalid ones are left out."""
+    if not schema.rules:
         return ()
     key = "rules at the root" if root else "rules"
-    known: tuple[_Ready, ...] | None = kind.memo.get(key)
-    if known is None:
-        seen = kind_of(kind, root=root)
-        made = []
-        for rule in kind.rules:
-            if seen is None:
+    cached: tuple[_CompiledRule, ...] | None = schema.memo.get(key)
+    if cached is None:
+        cel_kind = cel_kind_of(schema, root=root)
+        rules = []
+        for rule in schema.rules:
+            if cel_kind is None:
                 continue
             try:
-                program, message = compile_rule(rule, seen)
+                program, message = compile_rule(rule, cel_kind)
             except CompileError:
                 continue
-            made.append(_Ready(rule, program, message, field_path(kind, rule.field_path) or ""))
-        known = kind.memo[key] = tuple(made)
-    return known
+            rules.append(
+                _CompiledRule(
+                    rule, program, message, resolve_field_path(schema, rule.field_path) or ""
+                )
+            )
+        cached = schema.memo[key] = tuple(rules)
+    return cached
 
 
 # -------------------------------------------------------------------------------------- evaluation
 
 
-def rule_faults(kind: Type, new: Any, old: Any = None, *, at: str = "") -> list[StatusCause]:
-    """The rules an object breaks, or with ``at`` a part of one; ``old`` is what it replaces."""
-    asking = _Asking()
-    asking.part(kind, at, new, ABSENT if old is None else old, root=not at, same_above=False)
-    return asking.found
+def validate_rules(
+    schema: Schema, new: Any, old: Any = None, *, path: str = ""
+) -> list[StatusCause]:
+    """The rules an object violates, or with ``path`` a part of one; ``old`` is what it replaces."""
+    evaluation = _Evaluation()
+    evaluation.visit(
+        schema, path, new, ABSENT if old is None else old, root=not path, unchanged_above=False
+    )
+    return evaluation.errors
 
 
-class _Asking:
-    """One object's validation; ends when its budget does."""
+class _Evaluation:
+    """The validation of one object; stops when its budget is spent."""
 
     def __init__(self) -> None:
-        self.left = OBJECT_BUDGET
-        self.found: list[StatusCause] = []
+        self.budget = OBJECT_BUDGET
+        self.errors: list[StatusCause] = []
         self.done = False
 
-    def part(
-        self, kind: Type, at: str, new: Any, old: Any, *, root: bool = False, same_above: bool
+    def visit(
+        self,
+        schema: Schema,
+        path: str,
+        new: Any,
+        old: Any,
+        *,
+        root: bool = False,
+        unchanged_above: bool,
     ) -> None:
         if new is None or self.done:
             return
-        unchanged = same_above or (old is not ABSENT and old is not None and same(old, new))
-        self.rules(kind, at, new, old, root=root, unchanged=unchanged)
-        for child, path, item, before in _below(kind, at, new, old):
+        unchanged = unchanged_above or (
+            old is not ABSENT and old is not None and equal_strictly(old, new)
+        )
+        self.evaluate_rules(schema, path, new, old, root=root, unchanged=unchanged)
+        for child, child_path, item, old_item in _children_of(schema, path, new, old):
             if has_rules(child):
-                self.part(child, path, item, before, same_above=unchanged and before is ABSENT)
+                self.visit(
+                    child,
+                    child_path,
+                    item,
+                    old_item,
+                    unchanged_above=unchanged and old_item is ABSENT,
+                )
 
-    def rules(
-        self, kind: Type, at: str, new: Any, old: Any, *, root: bool, unchanged: bool
+    def evaluate_rules(
+        self, schema: Schema, path: str, new: Any, old: Any, *, root: bool, unchanged: bool
     ) -> None:
-        ready = _ready(kind, root=root)
-        if not ready:
+        rules = _compiled_rules(schema, root=root)
+        if not rules:
             return
         has_old = old is not ABSENT and old is not None
-        convert = converter(kind) or (lambda value: value)
+        convert = converter(schema) or (lambda value: value)
         try:
             variables: dict[str, Any] = {"self": convert(new)}
             if has_old:
                 variables["oldSelf"] = convert(old)
         except (EvaluationError, TypeError, ValueError) as error:
-            self.found.append(field_errors.invalid(at or NOWHERE, "", f"{error} reading the value"))
+            self.errors.append(
+                field_errors.invalid(path or NIL_PATH, "", f"{error} reading the value")
+            )
             return
-        for one in ready:
-            if one.uses_old and not has_old and not one.optional_old:
+        for rule in rules:
+            if rule.uses_old and not has_old and not rule.optional_old:
                 continue
             bound = variables
-            if one.optional_old:
-                past = Optional(variables["oldSelf"]) if has_old else Optional()
-                bound = {**variables, "oldSelf": past}
-            fault = self.ask(one, kind, at, new, bound)
-            if fault is not None and (one.uses_old or not unchanged or self.done):
-                self.found.append(fault)
+            if rule.optional_old:
+                old_self = Optional(variables["oldSelf"]) if has_old else Optional()
+                bound = {**variables, "oldSelf": old_self}
+            failure = self.evaluate_rule(rule, schema, path, new, bound)
+            if failure is not None and (rule.uses_old or not unchanged or self.done):
+                self.errors.append(failure)
             if self.done:
                 return
 
-    def run(self, program: Program, variables: Mapping[str, Any]) -> Any:
-        budget = min(CALL_BUDGET, self.left)
+    def run(self, program: CelProgram, variables: Mapping[str, Any]) -> Any:
+        limit = min(CALL_BUDGET, self.budget)
         try:
-            value, steps = program.evaluate(variables, budget=budget)
+            value, steps = program.evaluate(variables, budget=limit)
         except OutOfBudget:
-            self.left -= budget
+            self.budget -= limit
             raise
-        self.left -= steps
+        self.budget -= steps
         return value
 
-    def ask(
-        self, one: _Ready, kind: Type, at: str, new: Any, variables: Mapping[str, Any]
+    def evaluate_rule(
+        self,
+        compiled: _CompiledRule,
+        schema: Schema,
+        path: str,
+        new: Any,
+        variables: Mapping[str, Any],
     ) -> StatusCause | None:
-        rule, shown = one.rule, one.rule.message.strip() or one.rule.rule.strip()
-        where = at or NOWHERE
+        rule, rule_text = compiled.rule, compiled.rule.message.strip() or compiled.rule.rule.strip()
+        location = path or NIL_PATH
         try:
-            if self.run(one.program, variables) is True:
+            if self.run(compiled.program, variables) is True:
                 return None
         except OutOfBudget as error:
             self.done = True
-            if self.left <= 0:
-                return field_errors.invalid(where, kind.shape, OUT_OF_BUDGET)
-            words = (
+            if self.budget <= 0:
+                return field_errors.invalid(location, schema.shape, OUT_OF_BUDGET)
+            explanation = (
                 "no further validation rules will be run due to call cost exceeds limit for rule"
             )
-            return field_errors.invalid(where, kind.shape, f"'{error}': {words}: {shown}")
+            return field_errors.invalid(
+                location, schema.shape, f"'{error}': {explanation}: {rule_text}"
+            )
         except EvaluationError as error:
             if str(error).startswith("no such overload"):
-                words = "call arguments did not match a supported operator, function or macro"
-                words += " signature for rule"
-                return field_errors.invalid(where, kind.shape, f"'{error}': {words}: {shown}")
-            return field_errors.invalid(where, kind.shape, f"{error} evaluating rule: {shown}")
-        detail = self.message(one, variables) or rule.message.strip()
+                explanation = "call arguments did not match a supported operator, function or macro"
+                explanation += " signature for rule"
+                return field_errors.invalid(
+                    location, schema.shape, f"'{error}': {explanation}: {rule_text}"
+                )
+            return field_errors.invalid(
+                location, schema.shape, f"{error} evaluating rule: {rule_text}"
+            )
+        detail = self.evaluate_message(compiled, variables) or rule.message.strip()
         detail = detail or f"failed rule: {rule.rule.strip()}"
-        path = one.path if not at else f"{at}.{one.path}" if one.path else at
-        path = path.replace(".[", "[") or NOWHERE
-        return _fault(rule.reason, path, kind, new, detail)
+        error_path = (
+            compiled.path if not path else f"{path}.{compiled.path}" if compiled.path else path
+        )
+        error_path = error_path.replace(".[", "[") or NIL_PATH
+        return _error_of(rule.reason, error_path, schema, new, detail)
 
-    def message(self, one: _Ready, variables: Mapping[str, Any]) -> str:
-        """The result of the rule's message expression, empty if that is not usable."""
-        if one.message is None:
+    def evaluate_message(self, compiled: _CompiledRule, variables: Mapping[str, Any]) -> str:
+        """The result of the rule's message expression, empty if there is none or it fails."""
+        if compiled.message is None:
             return ""
         try:
-            text = self.run(one.message, variables)
+            text = self.run(compiled.message, variables)
         except OutOfBudget:
             self.done = True
             return ""
         except EvaluationError:
             return ""
-        words = text.strip() if isinstance(text, str) else ""
-        return words if len(words.encode()) <= MESSAGE_LIMIT and "\n" not in words else ""
+        message = text.strip() if isinstance(text, str) else ""
+        return message if len(message.encode()) <= MESSAGE_LIMIT and "\n" not in message else ""
 
 
-def _fault(reason: str, at: str, kind: Type, value: Any, detail: str) -> StatusCause:
+def _error_of(reason: str, path: str, schema: Schema, value: Any, detail: str) -> StatusCause:
     if reason == "FieldValueForbidden":
-        return field_errors.forbidden(at, detail)
+        return field_errors.forbidden(path, detail)
     if reason == "FieldValueRequired":
-        return field_errors.required(at, detail)
-    compound = kind.shape in ("object", "map", "list")
+        return field_errors.required(path, detail)
+    compound = schema.shape in ("object", "map", "list")
     if reason == "FieldValueDuplicate":
         if compound:
-            return StatusCause(reason=reason, field=at, message="Duplicate value")
-        return field_errors.duplicate(at, value)
+            return StatusCause(reason=reason, field=path, message="Duplicate value")
+        return field_errors.duplicate(path, value)
     if compound:
-        return StatusCause(reason="FieldValueInvalid", field=at, message=f"Invalid value: {detail}")
-    return field_errors.invalid(at, value, detail)
+        return StatusCause(
+            reason="FieldValueInvalid", field=path, message=f"Invalid value: {detail}"
+        )
+    return field_errors.invalid(path, value, detail)
 
 
-def _below(kind: Type, at: str, new: Any, old: Any) -> Iterator[tuple[Type, str, Any, Any]]:
+def _children_of(
+    schema: Schema, path: str, new: Any, old: Any
+) -> Iterator[tuple[Schema, str, Any, Any]]:
     if isinstance(new, dict):
-        before = old if isinstance(old, dict) else {}
+        old_fields = old if isinstance(old, dict) else {}
         for name, item in new.items():
-            if kind.embedded and name in META_FIELDS:
+            if schema.embedded_resource and name in META_FIELDS:
                 continue
-            child = kind.fields.get(name)
+            child = schema.fields.get(name)
             if child is not None:
-                yield child, f"{at}.{name}" if at else name, item, before.get(name, ABSENT)
-            elif kind.values is not None:
-                yield kind.values, f"{at}[{name}]", item, before.get(name, ABSENT)
-    elif isinstance(new, list) and kind.shape == "list" and kind.items is not None:
-        known = _by_key(kind, old)
+                yield child, f"{path}.{name}" if path else name, item, old_fields.get(name, ABSENT)
+            elif schema.values is not None:
+                yield schema.values, f"{path}[{name}]", item, old_fields.get(name, ABSENT)
+    elif isinstance(new, list) and schema.shape == "list" and schema.items is not None:
+        old_items = items_by_key(schema, old)
         for n, item in enumerate(new):
-            yield kind.items, f"{at}[{n}]", item, known.get(_key(kind, item), ABSENT)
-
-
-def _key(kind: Type, item: Any) -> str:
-    try:
-        return element_of(kind, item) if kind.list_type == "map" else ""
-    except Mistyped:
-        return ""
-
-
-def _by_key(kind: Type, old: Any) -> dict[str, Any]:
-    if kind.list_type != "map" or not isinstance(old, list):
-        return {}
-    return {_key(kind, item): item for item in old}
+            yield schema.items, f"{path}[{n}]", item, old_items.get(key_of(schema, item), ABSENT)

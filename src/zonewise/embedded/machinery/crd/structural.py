@@ -1,10 +1,10 @@
-"""Structural schemas: from the OpenAPI of a CustomResourceDefinition to a type.
+"""Structural schemas: the OpenAPI of a CustomResourceDefinition compiled to a ``Schema``.
 
-The type is what pruning, defaulting, apply, validation and CEL walk, so a custom resource is
+Pruning, defaulting, apply, validation and CEL walk a ``Schema``, so a custom resource is
 treated by the same code as a built-in kind. What is below a junctor (``allOf``, ``anyOf``,
-``oneOf``, ``not``) constrains values only and becomes a type of shape ``any`` with bounds. Whether
-a schema is fit to be compiled is for ``embedded.machinery.crd.schema_errors`` to say; compiling
-never fails.
+``oneOf``, ``not``) constrains values only and becomes a schema of shape ``any`` with bounds.
+``embedded.machinery.crd.schema_validation`` decides whether a schema is valid; compiling never
+fails.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from zonewise.embedded.machinery.fields.comparison import same
-from zonewise.embedded.machinery.schema.types import (
+from zonewise.embedded.machinery.fields.comparison import equal_strictly
+from zonewise.embedded.machinery.schema.schema import (
     UNSET,
     Bounds,
     ListType,
+    Schema,
     Shape,
-    Type,
     ValidationRule,
 )
 
-Schema = Mapping[str, Any]
+Props = Mapping[str, Any]
 
-TEXT = Type(shape="string")
-UNKNOWN = Type(shape="any", nullable=True)  # any value, of which no field is known
-FREE_METADATA = Type(shape="object", preserve=True)
+TEXT = Schema(shape="string")
+UNKNOWN = Schema(shape="any", nullable=True)  # any value without known fields
+ANY_METADATA = Schema(shape="object", preserve_unknown_fields=True)
 META_FIELDS = ("apiVersion", "kind", "metadata")
 INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
 
@@ -54,56 +54,58 @@ _BOUNDS = {
 }
 
 
-def type_of(schema: Schema | None, *, metadata: Type = FREE_METADATA) -> Type:
-    """The type of a custom resource, whose ``metadata`` has this type.
+def compile_schema(props: Props | None, *, metadata: Schema = ANY_METADATA) -> Schema:
+    """The schema of a custom resource whose ``metadata`` has this schema.
 
-    Without a schema everything is kept as it is.
+    Without ``props`` all fields are preserved.
     """
-    free: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    root = _compile(free if schema is None else schema, metadata)
-    root.embedded = True
+    preserve_all: Props = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    root = _compile_node(preserve_all if props is None else props, metadata)
+    root.embedded_resource = True
     root.fields.setdefault("apiVersion", TEXT)
     root.fields.setdefault("kind", TEXT)
-    root.fields["metadata"] = _metadata(schema or {}, metadata)
+    root.fields["metadata"] = _compile_metadata(props or {}, metadata)
     return root
 
 
-def _metadata(schema: Schema, metadata: Type) -> Type:
-    """The type of metadata with a schema's constraints on name and generateName."""
-    asked = (schema.get("properties") or {}).get("metadata") or {}
-    limits = {
-        name: _compile(sub, metadata)
-        for name, sub in (asked.get("properties") or {}).items()
+def _compile_metadata(props: Props, metadata: Schema) -> Schema:
+    """The schema of metadata with the constraints on name and generateName."""
+    metadata_props = (props.get("properties") or {}).get("metadata") or {}
+    constrained = {
+        name: _compile_node(sub, metadata)
+        for name, sub in (metadata_props.get("properties") or {}).items()
         if name in ("name", "generateName")
     }
-    return metadata.used_as(fields={**metadata.fields, **limits}) if limits else metadata
+    return metadata.used_as(fields={**metadata.fields, **constrained}) if constrained else metadata
 
 
-def _compile(schema: Schema, metadata: Type) -> Type:
-    made = _values(schema, metadata)
-    made.shape = shape_of(schema)
-    made.nullable = bool(schema.get("nullable"))
-    made.preserve = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
-    made.embedded = bool(schema.get("x-kubernetes-embedded-resource"))
-    made.atomic = schema.get("x-kubernetes-map-type") == "atomic"
-    made.default = schema.get("default", UNSET)
-    if made.default is None:
-        made.default = UNSET
-    if made.shape == "list":
-        made.list_type = _list_type(schema)
-        made.keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
-        made.items = _compile(schema.get("items") or {}, metadata)
-    made.fields = {
-        name: _compile(sub, metadata) for name, sub in (schema.get("properties") or {}).items()
+def _compile_node(props: Props, metadata: Schema) -> Schema:
+    compiled = _compile_value_validation(props, metadata)
+    compiled.shape = shape_of(props)
+    compiled.nullable = bool(props.get("nullable"))
+    compiled.preserve_unknown_fields = bool(props.get("x-kubernetes-preserve-unknown-fields"))
+    compiled.embedded_resource = bool(props.get("x-kubernetes-embedded-resource"))
+    compiled.atomic = props.get("x-kubernetes-map-type") == "atomic"
+    compiled.default = props.get("default", UNSET)
+    if compiled.default is None:
+        compiled.default = UNSET
+    if compiled.shape == "list":
+        compiled.list_type = _list_type_of(props)
+        compiled.keys = tuple(props.get("x-kubernetes-list-map-keys") or ())
+        compiled.items = _compile_node(props.get("items") or {}, metadata)
+    compiled.fields = {
+        name: _compile_node(sub, metadata) for name, sub in (props.get("properties") or {}).items()
     }
-    more = schema.get("additionalProperties")
-    if made.shape == "map":
-        made.values = _compile(more, metadata) if isinstance(more, Mapping) else UNKNOWN
-    if made.embedded:
-        made.fields.setdefault("apiVersion", TEXT)
-        made.fields.setdefault("kind", TEXT)
-        made.fields["metadata"] = metadata
-    made.rules = tuple(
+    additional = props.get("additionalProperties")
+    if compiled.shape == "map":
+        compiled.values = (
+            _compile_node(additional, metadata) if isinstance(additional, Mapping) else UNKNOWN
+        )
+    if compiled.embedded_resource:
+        compiled.fields.setdefault("apiVersion", TEXT)
+        compiled.fields.setdefault("kind", TEXT)
+        compiled.fields["metadata"] = metadata
+    compiled.rules = tuple(
         ValidationRule(
             rule=rule.get("rule") or "",
             message=rule.get("message") or "",
@@ -112,143 +114,150 @@ def _compile(schema: Schema, metadata: Type) -> Type:
             field_path=rule.get("fieldPath") or "",
             optional_old_self=rule.get("optionalOldSelf"),
         )
-        for rule in schema.get("x-kubernetes-validations") or ()
+        for rule in props.get("x-kubernetes-validations") or ()
     )
-    return made
+    return compiled
 
 
-def shape_of(schema: Schema) -> Shape:
-    """What kind of value a schema describes."""
-    if schema.get("x-kubernetes-int-or-string"):
+def shape_of(props: Props) -> Shape:
+    """The shape of the values of a schema."""
+    if props.get("x-kubernetes-int-or-string"):
         return "int-or-string"
-    name = schema.get("type") or ""
-    if name == "object":
-        more = schema.get("additionalProperties")
-        return "map" if more and not schema.get("properties") else "object"
-    return _SHAPES.get(name, "any")
+    type_name = props.get("type") or ""
+    if type_name == "object":
+        additional = props.get("additionalProperties")
+        return "map" if additional and not props.get("properties") else "object"
+    return _SHAPES.get(type_name, "any")
 
 
-def _list_type(schema: Schema) -> ListType:
-    asked = schema.get("x-kubernetes-list-type")
-    return asked if asked in ("set", "map") else "atomic"
+def _list_type_of(props: Props) -> ListType:
+    list_type = props.get("x-kubernetes-list-type")
+    return list_type if list_type in ("set", "map") else "atomic"
 
 
-def _values(schema: Schema, metadata: Type) -> Type:
+def _compile_value_validation(props: Props, metadata: Schema) -> Schema:
     """A schema's constraints on values, in the main tree or below a junctor."""
     bounds = {
         _BOUNDS[name]: value
-        for name, value in schema.items()
+        for name, value in props.items()
         if name in _BOUNDS and value is not None
     }
-    return Type(
+    return Schema(
         shape="any",
-        format=schema.get("format") or "",
-        required=tuple(schema.get("required") or ()),
-        enum=tuple(schema.get("enum") or ()),
+        format=props.get("format") or "",
+        required=tuple(props.get("required") or ()),
+        enum=tuple(props.get("enum") or ()),
         bounds=Bounds(**bounds) if bounds else None,
-        all_of=tuple(_nested(sub, metadata) for sub in schema.get("allOf") or ()),
-        any_of=tuple(_nested(sub, metadata) for sub in schema.get("anyOf") or ()),
-        one_of=tuple(_nested(sub, metadata) for sub in schema.get("oneOf") or ()),
-        negated=_nested(schema["not"], metadata) if schema.get("not") is not None else None,
+        all_of=tuple(_compile_nested(sub, metadata) for sub in props.get("allOf") or ()),
+        any_of=tuple(_compile_nested(sub, metadata) for sub in props.get("anyOf") or ()),
+        one_of=tuple(_compile_nested(sub, metadata) for sub in props.get("oneOf") or ()),
+        negated=_compile_nested(props["not"], metadata) if props.get("not") is not None else None,
     )
 
 
-def _nested(schema: Schema, metadata: Type) -> Type:
-    made = _values(schema, metadata)
-    made.nullable = True
-    if schema.get("type") in _SHAPES and schema.get("type") != "array":
-        made.shape = _SHAPES[schema["type"]]
-    made.fields = {
-        name: _nested(sub, metadata) for name, sub in (schema.get("properties") or {}).items()
+def _compile_nested(props: Props, metadata: Schema) -> Schema:
+    compiled = _compile_value_validation(props, metadata)
+    compiled.nullable = True
+    if props.get("type") in _SHAPES and props.get("type") != "array":
+        compiled.shape = _SHAPES[props["type"]]
+    compiled.fields = {
+        name: _compile_nested(sub, metadata)
+        for name, sub in (props.get("properties") or {}).items()
     }
-    if isinstance(schema.get("items"), Mapping):
-        made.items = _nested(schema["items"], metadata)
-    return made
+    if isinstance(props.get("items"), Mapping):
+        compiled.items = _compile_nested(props["items"], metadata)
+    return compiled
 
 
 def is_int_or_string(junctor: Any) -> bool:
     """Whether an ``anyOf`` is the one that int-or-string allows."""
-    return isinstance(junctor, list) and same(junctor, INT_OR_STRING)
+    return isinstance(junctor, list) and equal_strictly(junctor, INT_OR_STRING)
 
 
-def subschemas(schema: Schema, at: str) -> Iterator[tuple[str, Schema, bool]]:
+def subschemas(props: Props, path: str) -> Iterator[tuple[str, Props, bool]]:
     """The schemas right below one, with their paths and whether they describe structure."""
-    items = schema.get("items")
+    items = props.get("items")
     if isinstance(items, Mapping):
-        yield f"{at}.items", items, True
-    for name, sub in (schema.get("properties") or {}).items():
-        yield f"{at}.properties[{name}]", sub, True
-    more = schema.get("additionalProperties")
-    if isinstance(more, Mapping):
-        yield f"{at}.additionalProperties", more, True
+        yield f"{path}.items", items, True
+    for name, sub in (props.get("properties") or {}).items():
+        yield f"{path}.properties[{name}]", sub, True
+    additional = props.get("additionalProperties")
+    if isinstance(additional, Mapping):
+        yield f"{path}.additionalProperties", additional, True
     for junctor in ("allOf", "anyOf", "oneOf"):
-        for n, sub in enumerate(schema.get(junctor) or ()):
-            yield f"{at}.{junctor}[{n}]", sub, False
-    if isinstance(schema.get("not"), Mapping):
-        yield f"{at}.not", schema["not"], False
+        for n, sub in enumerate(props.get(junctor) or ()):
+            yield f"{path}.{junctor}[{n}]", sub, False
+    if isinstance(props.get("not"), Mapping):
+        yield f"{path}.not", props["not"], False
 
 
-def has_rules(kind: Type) -> bool:
-    """Whether a rule is anywhere in a type."""
-    return bool(kind.rules) or _somewhere(kind, "has rules", lambda one: bool(one.rules))
+def has_rules(schema: Schema) -> bool:
+    """Whether a rule is anywhere in a schema."""
+    return bool(schema.rules) or _holds_below(schema, "has rules", lambda below: bool(below.rules))
 
 
-def has_embedded(kind: Type) -> bool:
-    """Whether an object with metadata of its own is anywhere below a type."""
-    return _somewhere(kind, "has embedded", lambda one: one.embedded)
+def has_embedded(schema: Schema) -> bool:
+    """Whether an embedded resource is anywhere below a schema."""
+    return _holds_below(schema, "has embedded", lambda below: below.embedded_resource)
 
 
-def has_defaults(kind: Type) -> bool:
-    """Whether a default is anywhere below a type."""
-    return _somewhere(kind, "has defaults", lambda one: one.default is not UNSET, own=True)
+def has_defaults(schema: Schema) -> bool:
+    """Whether a default is anywhere below a schema."""
+    return _holds_below(
+        schema, "has defaults", lambda below: below.default is not UNSET, own_schema_only=True
+    )
 
 
-def has_unique_items(kind: Type) -> bool:
-    """Whether a list whose items may not be there twice is anywhere below a type."""
-    return _somewhere(kind, "unique", lambda one: one.list_type in ("map", "set"), own=True)
+def has_unique_items(schema: Schema) -> bool:
+    """Whether a keyed list or a set is anywhere below a schema."""
+    return _holds_below(
+        schema, "unique", lambda below: below.list_type in ("map", "set"), own_schema_only=True
+    )
 
 
-def _somewhere(kind: Type, name: str, holds: Callable[[Type], bool], *, own: bool = False) -> bool:
-    """Whether something holds of a type below a type; remembered, as types do not change.
+def _holds_below(
+    schema: Schema, name: str, holds: Callable[[Schema], bool], *, own_schema_only: bool = False
+) -> bool:
+    """Whether a predicate holds anywhere below a schema; cached, as schemas do not change.
 
-    ``own``: only what the schema itself says, thus not in the metadata of objects. What it says of
-    ``apiVersion`` and ``kind`` counts: an embedded object may have defaults for both.
+    ``own_schema_only`` excludes the metadata of objects. What the schema says of ``apiVersion`` and
+    ``kind`` counts: an embedded resource may have defaults for both.
     """
-    known: bool | None = kind.memo.get(name)
-    if known is None:
-        skipped = META_FIELDS if own and kind.embedded else ()
-        fields = [child for field, child in kind.fields.items() if field not in skipped]
-        below = [child for child in (*fields, kind.values, kind.items) if child is not None]
-        known = any(map(holds, (*kind.fields.values(), *below))) or any(
-            _somewhere(child, name, holds, own=own) for child in below
+    cached: bool | None = schema.memo.get(name)
+    if cached is None:
+        skipped = META_FIELDS if own_schema_only and schema.embedded_resource else ()
+        fields = [child for field, child in schema.fields.items() if field not in skipped]
+        below = [child for child in (*fields, schema.values, schema.items) if child is not None]
+        cached = any(map(holds, (*schema.fields.values(), *below))) or any(
+            _holds_below(child, name, holds, own_schema_only=own_schema_only) for child in below
         )
-        kind.memo[name] = known
-    return known
+        schema.memo[name] = cached
+    return cached
 
 
-def field_path(kind: Type, path: str) -> str | None:
-    """A rule's ``fieldPath`` as a path below its part, None if it leads nowhere."""
-    out, at = "", 0
-    here: Type = kind
-    while at < len(path):
-        if path[at] == ".":
-            end = at + 1
+def resolve_field_path(schema: Schema, path: str) -> str | None:
+    """A rule's ``fieldPath`` as a path below its part, None if there is no such field."""
+    resolved, index = "", 0
+    current: Schema = schema
+    while index < len(path):
+        if path[index] == ".":
+            end = index + 1
             while end < len(path) and path[end] not in ".[":
                 end += 1
-            name, at = path[at + 1 : end], end
-        elif path.startswith("['", at):
-            end = path.find("']", at)
+            name, index = path[index + 1 : end], end
+        elif path.startswith("['", index):
+            end = path.find("']", index)
             if end < 0:
                 return None
-            name, at = path[at + 2 : end].replace("\\'", "'").replace("\\\\", "\\"), end + 2
+            name, index = path[index + 2 : end].replace("\\'", "'").replace("\\\\", "\\"), end + 2
         else:
             return None
-        if here.fields:
-            if name not in here.fields:
+        if current.fields:
+            if name not in current.fields:
                 return None
-            here, out = here.fields[name], f"{out}.{name}" if out else name
-        elif here.values is not None:
-            here, out = here.values, f"{out}[{name}]"
+            current, resolved = current.fields[name], f"{resolved}.{name}" if resolved else name
+        elif current.values is not None:
+            current, resolved = current.values, f"{resolved}[{name}]"
         else:
             return None
-    return out
+    return resolved

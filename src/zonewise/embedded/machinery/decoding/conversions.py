@@ -1,12 +1,12 @@
 """Kinds that are served in two forms and stored in one, and the conversion between them.
 
-Events are stored as core/v1 and also served by `events.k8s.io`, where the same facts have other
-names. Autoscalers are stored as autoscaling/v2; v1 has room for one target only, so everything else
-is kept in annotations, in JSON that no API describes. Both conversions change the object in place
-and lose nothing that the other form can express. Budgets are the same in both of their versions.
+Events are stored as core/v1 and also served by `events.k8s.io`, where the same fields have other
+names. Autoscalers are stored as autoscaling/v2; v1 has only one target, so everything else is in
+annotations, in JSON that no API describes. Both conversions change the object in place and lose
+nothing that the other form can express. Budgets are the same in both of their versions.
 
-What an object prints in one form and not in the other is settled here too, so the result needs no
-further completion.
+Fields that are printed in one form and not in the other are set here too, so the result needs no
+further defaults.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import msgspec
 
 Obj = dict[str, Any]
 
-PREFIX = "autoscaling.alpha.kubernetes.io/"
-METRICS = PREFIX + "metrics"
-BEHAVIOR = PREFIX + "behavior"
-CONDITIONS = PREFIX + "conditions"
-CURRENT = PREFIX + "current-metrics"
-CPU = 80
+ANNOTATION_PREFIX = "autoscaling.alpha.kubernetes.io/"
+METRICS = ANNOTATION_PREFIX + "metrics"
+BEHAVIOR = ANNOTATION_PREFIX + "behavior"
+CONDITIONS = ANNOTATION_PREFIX + "conditions"
+CURRENT_METRICS = ANNOTATION_PREFIX + "current-metrics"
+DEFAULT_CPU_PERCENT = 80
 
-# As events.k8s.io calls it: as core does.
+# Name in events.k8s.io: name in core.
 EVENT_NAMES = {
     "regarding": "involvedObject",
     "note": "message",
@@ -35,14 +35,14 @@ EVENT_NAMES = {
     "deprecatedCount": "count",
     "reportingController": "reportingComponent",
 }
-# Of a v1 metric's numbers: the kind of target they are in v2, and what the target calls them.
+# A v1 metric's field, its target type in v2, and the field of that target.
 TARGETS = (
     ("targetAverageUtilization", "Utilization", "averageUtilization"),
     ("targetAverageValue", "AverageValue", "averageValue"),
     ("averageValue", "AverageValue", "averageValue"),
     ("targetValue", "Value", "value"),
 )
-CURRENTS = (
+CURRENT_VALUES = (
     ("currentAverageUtilization", "averageUtilization"),
     ("currentAverageValue", "averageValue"),
     ("averageValue", "averageValue"),
@@ -57,7 +57,7 @@ SOURCES = {
 }
 
 
-class Ways(NamedTuple):
+class StorageConversion(NamedTuple):
     """From the served form to the stored one and back, in place."""
 
     to_storage: Callable[[Obj], None]
@@ -89,19 +89,25 @@ def autoscaler_to_storage(scaler: Obj) -> None:
     """An autoscaler of autoscaling/v1 as one of v2."""
     spec = scaler.setdefault("spec", {})
     status = scaler.setdefault("status", {})
-    metrics = [_metric_of_v1(metric) for metric in _taken(scaler, METRICS, list)]
-    percent = spec.pop("targetCPUUtilizationPercentage", None)
-    if percent is not None or not metrics:
-        metrics.append(_cpu({"target": _target("Utilization", percent or CPU)}))
+    metrics = [_metric_from_v1(metric) for metric in _pop_annotation(scaler, METRICS, list)]
+    target_percent = spec.pop("targetCPUUtilizationPercentage", None)
+    if target_percent is not None or not metrics:
+        metrics.append(
+            _cpu_metric(
+                {"target": _build_target("Utilization", target_percent or DEFAULT_CPU_PERCENT)}
+            )
+        )
     spec["metrics"] = metrics
-    behavior = _taken(scaler, BEHAVIOR, dict)
+    behavior = _pop_annotation(scaler, BEHAVIOR, dict)
     if behavior:
-        spec["behavior"] = _lowered(behavior)
-    current = [_current_of_v1(metric) for metric in _taken(scaler, CURRENT, list)]
-    used = status.pop("currentCPUUtilizationPercentage", None)
-    if used is not None:
-        current.append(_cpu({"current": {"averageUtilization": used}}))
-    conditions = _taken(scaler, CONDITIONS, list)
+        spec["behavior"] = _lowercase_names(behavior)
+    current = [
+        _current_from_v1(metric) for metric in _pop_annotation(scaler, CURRENT_METRICS, list)
+    ]
+    cpu_percent = status.pop("currentCPUUtilizationPercentage", None)
+    if cpu_percent is not None:
+        current.append(_cpu_metric({"current": {"averageUtilization": cpu_percent}}))
+    conditions = _pop_annotation(scaler, CONDITIONS, list)
     if conditions:
         status["conditions"] = conditions
     status["currentMetrics"] = current or None
@@ -115,57 +121,61 @@ def autoscaler_from_storage(scaler: Obj) -> None:
     spec = scaler.setdefault("spec", {})
     status = scaler.setdefault("status", {})
     metrics = spec.pop("metrics", None) or []
-    main = next((one for one in metrics if _utilization(one, "target") is not None), None)
-    if main is not None:
-        spec["targetCPUUtilizationPercentage"] = _utilization(main, "target")
-    others = [_metric_of_v2(metric) for metric in metrics if metric is not main]
-    _keep(scaler, METRICS, others)
+    cpu_target = next(
+        (metric for metric in metrics if _cpu_utilization(metric, "target") is not None), None
+    )
+    if cpu_target is not None:
+        spec["targetCPUUtilizationPercentage"] = _cpu_utilization(cpu_target, "target")
+    others = [_metric_to_v1(metric) for metric in metrics if metric is not cpu_target]
+    _set_annotation(scaler, METRICS, others)
     behavior = spec.pop("behavior", None)
-    _keep(scaler, BEHAVIOR, _raised(behavior) if behavior else None)
+    _set_annotation(scaler, BEHAVIOR, _behavior_to_annotation(behavior) if behavior else None)
     current = status.pop("currentMetrics", None) or []
-    used = next((one for one in current if _utilization(one, "current") is not None), None)
-    if used is not None:
-        status["currentCPUUtilizationPercentage"] = _utilization(used, "current")
-    _keep(scaler, CURRENT, [_current_of_v2(metric) for metric in current])
-    _keep(scaler, CONDITIONS, status.pop("conditions", None))
+    cpu_metric = next(
+        (metric for metric in current if _cpu_utilization(metric, "current") is not None), None
+    )
+    if cpu_metric is not None:
+        status["currentCPUUtilizationPercentage"] = _cpu_utilization(cpu_metric, "current")
+    _set_annotation(scaler, CURRENT_METRICS, [_current_to_v1(metric) for metric in current])
+    _set_annotation(scaler, CONDITIONS, status.pop("conditions", None))
     status.setdefault("currentReplicas", 0)
     status.setdefault("desiredReplicas", 0)
 
 
-def _cpu(facts: Obj) -> Obj:
-    return {"type": "Resource", "resource": {"name": "cpu", **facts}}
+def _cpu_metric(fields: Obj) -> Obj:
+    return {"type": "Resource", "resource": {"name": "cpu", **fields}}
 
 
-def _target(kind: str, value: Any) -> Obj:
-    name = next(name for _, known, name in TARGETS if known == kind)
+def _build_target(kind: str, value: Any) -> Obj:
+    name = next(name for _, type_name, name in TARGETS if type_name == kind)
     return {"type": kind, name: value}
 
 
-def _utilization(metric: Obj, which: str) -> Any:
+def _cpu_utilization(metric: Obj, which: str) -> Any:
     resource = metric.get("resource") or {}
     if metric.get("type") != "Resource" or resource.get("name") != "cpu":
         return None
     return (resource.get(which) or {}).get("averageUtilization")
 
 
-def _metric_of_v1(metric: Obj) -> Obj:
-    made = dict(metric)
+def _metric_from_v1(metric: Obj) -> Obj:
+    result = dict(metric)
     for name in SOURCES.values():
-        if name in made:
-            made[name] = _source_of_v1(name, dict(made[name]), "target")
-    return made
+        if name in result:
+            result[name] = _source_from_v1(name, dict(result[name]), "target")
+    return result
 
 
-def _current_of_v1(metric: Obj) -> Obj:
-    made = dict(metric)
+def _current_from_v1(metric: Obj) -> Obj:
+    result = dict(metric)
     for name in SOURCES.values():
-        if name in made:
-            made[name] = _source_of_v1(name, dict(made[name]), "current")
-    return made
+        if name in result:
+            result[name] = _source_from_v1(name, dict(result[name]), "current")
+    return result
 
 
-def _source_of_v1(name: str, source: Obj, which: str) -> Obj:
-    """One source of numbers: v1 has its facts side by side, v2 in groups."""
+def _source_from_v1(name: str, source: Obj, which: str) -> Obj:
+    """One source: v1 has its fields side by side, v2 in groups."""
     if name == "object":
         source["describedObject"] = source.pop("target", {})
     if name in ("object", "pods", "external"):
@@ -175,122 +185,125 @@ def _source_of_v1(name: str, source: Obj, which: str) -> Obj:
     if which == "target":
         for field, kind, _ in TARGETS:
             if field in source:
-                source["target"] = _target(kind, source.pop(field))
+                source["target"] = _build_target(kind, source.pop(field))
         return source
-    numbers = {new: source.pop(old) for old, new in CURRENTS if old in source}
+    numbers = {new: source.pop(old) for old, new in CURRENT_VALUES if old in source}
     return {**source, "current": numbers}
 
 
-def _metric_of_v2(metric: Obj) -> Obj:
-    made = dict(metric)
+def _metric_to_v1(metric: Obj) -> Obj:
+    result = dict(metric)
     for name in SOURCES.values():
-        if name in made:
-            made[name] = _source_of_v2(name, dict(made[name]))
-    return made
+        if name in result:
+            result[name] = _source_to_v1(name, dict(result[name]))
+    return result
 
 
-def _source_of_v2(name: str, source: Obj) -> Obj:
+def _source_to_v1(name: str, source: Obj) -> Obj:
     target = source.pop("target", {})
-    made = _unnamed(name, source)
+    result = _flatten_source(name, source)
     for _, kind, field in TARGETS:
         if target.get("type") == kind and field in target:
             average = name == "object" and kind == "AverageValue"
-            known = next(old for old, one, _ in TARGETS if one == kind)
-            made["averageValue" if average else known] = target[field]
+            field_name = next(old for old, target_type, _ in TARGETS if target_type == kind)
+            result["averageValue" if average else field_name] = target[field]
             break
-    return made
+    return result
 
 
-def _current_of_v2(metric: Obj) -> Obj:
-    made = dict(metric)
+def _current_to_v1(metric: Obj) -> Obj:
+    result = dict(metric)
     for name in SOURCES.values():
-        if name in made:
-            source = dict(made[name])
+        if name in result:
+            source = dict(result[name])
             numbers = source.pop("current", {})
-            shown = {old: numbers[new] for old, new in reversed(CURRENTS) if new in numbers}
+            current = {old: numbers[new] for old, new in reversed(CURRENT_VALUES) if new in numbers}
             if name != "object":
-                shown.pop("averageValue", None)
-            elif "averageValue" in shown:
-                shown.pop("currentAverageValue", None)
-            made[name] = _unnamed(name, source) | shown
-    return made
+                current.pop("averageValue", None)
+            elif "averageValue" in current:
+                current.pop("currentAverageValue", None)
+            result[name] = _flatten_source(name, source) | current
+    return result
 
 
-def _unnamed(name: str, source: Obj) -> Obj:
+def _flatten_source(name: str, source: Obj) -> Obj:
     """A v2 source without its groups."""
     metric = source.pop("metric", None)
-    made: Obj = {}
+    result: Obj = {}
     if name == "object":
-        made["target"] = source.pop("describedObject", {})
-    made.update(source)
+        result["target"] = source.pop("describedObject", {})
+    result.update(source)
     if metric is not None:
-        made["metricName"] = metric.get("name", "")
+        result["metricName"] = metric.get("name", "")
         if "selector" in metric:
-            made["metricSelector" if name == "external" else "selector"] = metric["selector"]
-    return made
+            result["metricSelector" if name == "external" else "selector"] = metric["selector"]
+    return result
 
 
-def _raised(behavior: Obj) -> Obj:
+def _behavior_to_annotation(behavior: Obj) -> Obj:
     """Scaling behaviour as the annotation has it: Go's own names, absent fields as null."""
     fields = ("stabilizationWindowSeconds", "selectPolicy", "policies", "tolerance")
-    shown: Obj = {}
-    for way in ("scaleUp", "scaleDown"):
-        rules = behavior.get(way)
-        shown[_capital(way)] = rules and {
-            _capital(field): [
-                {_capital(name): item for name, item in policy.items()} for policy in rules[field]
+    result: Obj = {}
+    for direction in ("scaleUp", "scaleDown"):
+        rules = behavior.get(direction)
+        result[_capitalize(direction)] = rules and {
+            _capitalize(field): [
+                {_capitalize(name): item for name, item in policy.items()}
+                for policy in rules[field]
             ]
             if field == "policies" and rules.get(field)
             else rules.get(field)
             for field in fields
         }
-    return shown
+    return result
 
 
-def _lowered(value: Any) -> Any:
+def _lowercase_names(value: Any) -> Any:
     if isinstance(value, dict):
         return {
-            name[:1].lower() + name[1:]: _lowered(item)
+            name[:1].lower() + name[1:]: _lowercase_names(item)
             for name, item in value.items()
             if item is not None
         }
-    return [_lowered(item) for item in value] if isinstance(value, list) else value
+    return [_lowercase_names(item) for item in value] if isinstance(value, list) else value
 
 
-def _capital(name: str) -> str:
+def _capitalize(name: str) -> str:
     return name[:1].upper() + name[1:]
 
 
-def _taken(scaler: Obj, name: str, form: type) -> Any:
-    """The value of an annotation, which is removed; empty if it cannot be read."""
+def _pop_annotation(scaler: Obj, name: str, expected: type) -> Any:
+    """Remove an annotation and return its value, empty if it cannot be decoded."""
     meta = scaler.get("metadata") or {}
     annotations = meta.get("annotations") or {}
     text = annotations.pop(name, "")
     if not annotations:
         meta.pop("annotations", None)
     try:
-        found = msgspec.json.decode(text.encode()) if text else form()
+        value = msgspec.json.decode(text.encode()) if text else expected()
     except (msgspec.DecodeError, RecursionError):
-        return form()
-    if form is list and isinstance(found, list):
-        return [item for item in found if isinstance(item, dict)]
-    return found if isinstance(found, form) else form()
+        return expected()
+    if expected is list and isinstance(value, list):
+        return [item for item in value if isinstance(item, dict)]
+    return value if isinstance(value, expected) else expected()
 
 
-def _keep(scaler: Obj, name: str, value: Any) -> None:
+def _set_annotation(scaler: Obj, name: str, value: Any) -> None:
     if value:
         annotations = scaler.setdefault("metadata", {}).setdefault("annotations", {})
         annotations[name] = msgspec.json.encode(value).decode()
 
 
-def _same(_value: Obj) -> None:
+def _leave_unchanged(_value: Obj) -> None:
     return
 
 
-WAYS: dict[tuple[str, str, str], Ways] = {
-    ("events.k8s.io", "v1", "events"): Ways(event_to_storage, event_from_storage),
-    ("autoscaling", "v1", "horizontalpodautoscalers"): Ways(
+STORAGE_CONVERSIONS: dict[tuple[str, str, str], StorageConversion] = {
+    ("events.k8s.io", "v1", "events"): StorageConversion(event_to_storage, event_from_storage),
+    ("autoscaling", "v1", "horizontalpodautoscalers"): StorageConversion(
         autoscaler_to_storage, autoscaler_from_storage
     ),
-    ("policy", "v1beta1", "poddisruptionbudgets"): Ways(_same, _same),
+    ("policy", "v1beta1", "poddisruptionbudgets"): StorageConversion(
+        _leave_unchanged, _leave_unchanged
+    ),
 }

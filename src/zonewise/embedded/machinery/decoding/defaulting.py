@@ -1,18 +1,18 @@
-"""What the server adds to an object: defaults, and the empty fields that are printed anyway.
+"""What the server adds to an object: defaults, and the empty fields that Go always prints.
 
-`complete` walks a tidy object once, from the outside in, and at each object of the graph
+`complete` walks a normalized object once, from the outside in, and at each object of the graph
 
-1. runs the rules by hand of its definition (`RULES`): defaults that depend on other fields;
+1. runs the rule of its definition (`RULES`): defaults that depend on other fields;
 2. fills absent fields that have a default of their own, from the table;
 3. fills absent fields that Go prints even when they are not set;
 4. goes into the fields that have something to fill below.
 
-The order is what makes it one pass: a rule sees what its author wrote and nothing else, and what a
-rule or a default created is completed like everything else. Parts of a type that never need
-anything are not walked; a walker is compiled per definition, once, when it is first met.
+The order makes one pass enough: a rule gets only what the author wrote, and what a rule or a
+default created is completed like everything else. Parts of a schema that never need anything are
+not walked; a filler is compiled per definition, once, at its first use.
 
-Custom resources have their own way with nulls and no printing; see `custom`. What admission adds
-(tolerations, priorities) and what the rules of a kind allocate (cluster IPs, node ports,
+Custom resources treat nulls differently and print nothing; see `crd.custom_resource`. What
+admission adds (tolerations, priorities) and what strategies allocate (cluster IPs, node ports,
 finalizers) is not here.
 """
 
@@ -21,79 +21,83 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from zonewise.embedded.machinery.decoding.default_rules import RULES
-from zonewise.embedded.machinery.schema.types import UNSET, Type
+from zonewise.embedded.machinery.schema.schema import UNSET, Schema, copy_json
 
 Obj = dict[str, Any]
 
 
 class Fill(Protocol):
-    """Completes a value; of an object, only the fields in which it differs from a complete one."""
+    """Completes a value; of an object, only the fields that differ from a completed one."""
 
     def __call__(self, value: Any, settled: Obj | None = None, /) -> None: ...
 
 
-def complete(kind: Type, value: Obj, settled: Obj | None = None) -> Obj:
+def complete(schema: Schema, value: Obj, completed: Obj | None = None) -> Obj:
     """Fill an object in place, and return it.
 
-    ``settled`` is a complete object, such as the one that is replaced: fields in which the two are
-    equal are complete too, and are not walked.
+    ``completed`` is a complete object, such as the one that is replaced: fields in which the two
+    are equal are complete too, and are not walked.
     """
-    fill = filler(kind)
+    fill = filler(schema)
     if fill is not None:
-        fill(value, settled)
+        fill(value, completed)
     return value
 
 
-def filler(kind: Type) -> Fill | None:
-    """The function that completes values of a type; None if there is nothing it could do."""
-    memo = kind.definition.memo
+def filler(schema: Schema) -> Fill | None:
+    """The function that completes values of a schema; None if there is nothing to fill."""
+    memo = schema.definition.memo
     if "fill" not in memo:
-        memo["fill"] = None if not _needs(kind, set()) else _make(kind.definition)
-    found: Fill | None = memo["fill"]
-    return found
+        memo["fill"] = (
+            None if not _needs_filling(schema, set()) else _build_filler(schema.definition)
+        )
+    fill: Fill | None = memo["fill"]
+    return fill
 
 
-def _needs(kind: Type, seen: set[int]) -> bool:
-    """Whether anything at or below a type may have to be filled."""
-    definition = kind.definition
-    known: bool | None = definition.memo.get("needs")
-    if known is not None:
-        return known
-    if id(definition) in seen:
+def _needs_filling(schema: Schema, visited: set[int]) -> bool:
+    """Whether anything at or below a schema may have to be filled."""
+    definition = schema.definition
+    cached: bool | None = definition.memo.get("needs")
+    if cached is not None:
+        return cached
+    if id(definition) in visited:
         return False
-    seen.add(id(definition))
+    visited.add(id(definition))
     needs = definition.name in RULES or any(
-        field.default is not UNSET or field.printed is not UNSET or _needs(field, seen)
+        field.default is not UNSET
+        or field.absent_value is not UNSET
+        or _needs_filling(field, visited)
         for field in definition.fields.values()
     )
-    for below in (definition.items, definition.values):
-        needs = needs or (below is not None and _needs(below, seen))
-    if needs or len(seen) == 1:
+    for inner in (definition.items, definition.values):
+        needs = needs or (inner is not None and _needs_filling(inner, visited))
+    if needs or len(visited) == 1:
         definition.memo["needs"] = needs
     return needs
 
 
-def _make(kind: Type) -> Fill:
-    match kind.shape:
+def _build_filler(schema: Schema) -> Fill:
+    match schema.shape:
         case "object":
-            return _object(kind)
+            return _object_filler(schema)
         case "list":
-            assert kind.items is not None
-            return _items(kind.items)
+            assert schema.items is not None
+            return _items_filler(schema.items)
         case "map":
-            assert kind.values is not None
-            return _values(kind.values)
-    assert kind.items is not None
-    return _one_or_many(kind.items)
+            assert schema.values is not None
+            return _values_filler(schema.values)
+    assert schema.items is not None
+    return _one_or_many_filler(schema.items)
 
 
-def _items(kind: Type) -> Fill:
+def _items_filler(schema: Schema) -> Fill:
     step: Fill | None = None
 
     def fill(value: Any, _settled: Obj | None = None, /) -> None:
         nonlocal step
         if step is None:
-            step = filler(kind)
+            step = filler(schema)
         if step is not None and value.__class__ is list:
             for item in value:
                 step(item)
@@ -101,13 +105,13 @@ def _items(kind: Type) -> Fill:
     return fill
 
 
-def _values(kind: Type) -> Fill:
+def _values_filler(schema: Schema) -> Fill:
     step: Fill | None = None
 
     def fill(value: Any, _settled: Obj | None = None, /) -> None:
         nonlocal step
         if step is None:
-            step = filler(kind)
+            step = filler(schema)
         if step is not None and value.__class__ is dict:
             for item in value.values():
                 step(item)
@@ -115,53 +119,48 @@ def _values(kind: Type) -> Fill:
     return fill
 
 
-def _one_or_many(kind: Type) -> Fill:
+def _one_or_many_filler(schema: Schema) -> Fill:
     """A schema, or a list of them, or something else."""
-    many = _items(kind)
+    fill_items = _items_filler(schema)
 
     def fill(value: Any, _settled: Obj | None = None, /) -> None:
-        many([value] if value.__class__ is dict else value)
+        fill_items([value] if value.__class__ is dict else value)
 
     return fill
 
 
-def _object(kind: Type) -> Fill:
-    rule = RULES.get(kind.name)
-    plain: list[tuple[str, Any]] = []
-    fresh: list[tuple[str, Any]] = []
-    for name, field in kind.fields.items():
-        given = field.printed if field.default is UNSET else field.default
-        if given is not UNSET:
-            (fresh if isinstance(given, dict | list) else plain).append((name, given))
-    deep = [(name, field) for name, field in kind.fields.items() if _needs(field, set())]
-    below: dict[str, Fill] | None = None
+def _object_filler(schema: Schema) -> Fill:
+    rule = RULES.get(schema.name)
+    scalars: list[tuple[str, Any]] = []
+    containers: list[tuple[str, Any]] = []
+    for name, field in schema.fields.items():
+        default = field.absent_value if field.default is UNSET else field.default
+        if default is not UNSET:
+            (containers if isinstance(default, dict | list) else scalars).append((name, default))
+    fields_to_fill = [
+        (name, field) for name, field in schema.fields.items() if _needs_filling(field, set())
+    ]
+    fillers: dict[str, Fill] | None = None
 
-    def fill(value: Any, settled: Obj | None = None, /) -> None:
-        nonlocal below
+    def fill(value: Any, completed: Obj | None = None, /) -> None:
+        nonlocal fillers
         if value.__class__ is not dict:
             return
-        if below is None:
-            below = {name: step for name, field in deep if (step := filler(field)) is not None}
+        if fillers is None:
+            fillers = {
+                name: step for name, field in fields_to_fill if (step := filler(field)) is not None
+            }
         if rule is not None:
             rule(value)
-        for name, given in plain:
+        for name, default in scalars:
             if name not in value:
-                value[name] = given
-        for name, given in fresh:
+                value[name] = default
+        for name, default in containers:
             if name not in value:
-                value[name] = copied(given)
+                value[name] = copy_json(default)
         for name, item in value.items():
-            fill_item = below.get(name)
-            if fill_item is not None and (settled is None or settled.get(name) != item):
+            fill_item = fillers.get(name)
+            if fill_item is not None and (completed is None or completed.get(name) != item):
                 fill_item(item)
 
     return fill
-
-
-def copied(value: Any) -> Any:
-    """A copy of a JSON value: what a default hands out must never be shared."""
-    if value.__class__ is dict:
-        return {name: copied(item) for name, item in value.items()}
-    if value.__class__ is list:
-        return [copied(item) for item in value]
-    return value

@@ -1,8 +1,8 @@
 """Requests that follow from limits, in a pod and in its containers.
 
-Only pods have them: a template keeps what its author wrote, so that nothing changes when the rule
-does. Of a container, each limit without a request is requested as a whole. A pod that states limits
-of its own requests what its containers together request, and its limits where they request nothing.
+Only pods have them: a template keeps what its author wrote, so that it stays the same if the rule
+changes. A container requests each limit for which it states no request. A pod with limits of its
+own requests the total of its containers, and its limits for what they do not request.
 """
 
 from __future__ import annotations
@@ -20,94 +20,102 @@ Amounts = dict[str, Quantity]
 def default_requests(spec: Obj) -> None:
     """Fill the requests of every container, then those of the pod."""
     containers = spec.get("containers") or []
-    initial = spec.get("initContainers") or []
-    for container in (*containers, *initial):
+    init_containers = spec.get("initContainers") or []
+    for container in (*containers, *init_containers):
         resources = container.get("resources")
         if resources and resources.get("limits"):
             requests = resources.setdefault("requests", {})
             for name, amount in resources["limits"].items():
                 requests.setdefault(name, amount)
-    whole = spec.get("resources")
-    if not whole:
+    pod_resources = spec.get("resources")
+    if not pod_resources:
         return
-    if whole.get("limits") or whole.get("requests"):
-        _default_huge_pages(whole, containers, initial)
-    if whole.get("limits"):
-        _default_pod_requests(whole, containers, initial)
+    if pod_resources.get("limits") or pod_resources.get("requests"):
+        _default_huge_page_limits(pod_resources, containers, init_containers)
+    if pod_resources.get("limits"):
+        _default_pod_requests(pod_resources, containers, init_containers)
 
 
-def needed(spec: Obj, which: str) -> Amounts:
+def effective_resources(spec: Obj, which: str) -> Amounts:
     """The requests or limits of a whole pod: its own, else those of its containers."""
-    total = _effective(which, spec.get("containers") or (), spec.get("initContainers") or ())
+    amounts = _total_of_containers(
+        which, spec.get("containers") or (), spec.get("initContainers") or ()
+    )
     for name, amount in ((spec.get("resources") or {}).get(which) or {}).items():
-        total[name] = parse(amount)
+        amounts[name] = parse(amount)
     for name, text in (spec.get("overhead") or {}).items():
-        if which == "requests" or name in total:
-            _add(total, {name: parse(text)})
-    return total
+        if which == "requests" or name in amounts:
+            _add(amounts, {name: parse(text)})
+    return amounts
 
 
-def _default_huge_pages(whole: Obj, containers: Iterable[Obj], initial: Iterable[Obj]) -> None:
-    requested = whole.get("requests") or {}
-    for name, amount in _effective("limits", containers, initial).items():
-        if _huge(name) and name not in requested:
-            whole.setdefault("limits", {}).setdefault(name, str(amount))
+def _default_huge_page_limits(
+    pod_resources: Obj, containers: Iterable[Obj], init_containers: Iterable[Obj]
+) -> None:
+    requested = pod_resources.get("requests") or {}
+    for name, amount in _total_of_containers("limits", containers, init_containers).items():
+        if _is_huge_page(name) and name not in requested:
+            pod_resources.setdefault("limits", {}).setdefault(name, str(amount))
 
 
-def _default_pod_requests(whole: Obj, containers: Iterable[Obj], initial: Iterable[Obj]) -> None:
-    requests = whole.get("requests") or {}
-    for name, amount in _effective("requests", containers, initial).items():
+def _default_pod_requests(
+    pod_resources: Obj, containers: Iterable[Obj], init_containers: Iterable[Obj]
+) -> None:
+    requests = pod_resources.get("requests") or {}
+    for name, amount in _total_of_containers("requests", containers, init_containers).items():
         if name in ("cpu", "memory"):
             requests.setdefault(name, str(amount))
-    for name, amount in whole["limits"].items():
-        if name in ("cpu", "memory") or _huge(name):
+    for name, amount in pod_resources["limits"].items():
+        if name in ("cpu", "memory") or _is_huge_page(name):
             requests.setdefault(name, amount)
     if requests:
-        whole["requests"] = requests
+        pod_resources["requests"] = requests
 
 
-def _huge(name: str) -> bool:
+def _is_huge_page(name: str) -> bool:
     return name.startswith("hugepages-")
 
 
-def _effective(which: str, containers: Iterable[Obj], initial: Iterable[Obj]) -> Amounts:
-    """What the containers need at once: those that run together are added, the initial ones run one
-    after the other, beside those of them that stay.
+def _total_of_containers(
+    which: str, containers: Iterable[Obj], init_containers: Iterable[Obj]
+) -> Amounts:
+    """The peak of all containers: those that run together are added; init containers run one after
+    the other, together with the sidecars started before.
     """
     running: Amounts = {}
     for container in containers:
-        _add(running, _amounts(container, which))
-    staying: Amounts = {}
+        _add(running, _amounts_of(container, which))
+    sidecars: Amounts = {}
     peak: Amounts = {}
-    for container in initial:
-        own = _amounts(container, which)
+    for container in init_containers:
+        amounts = _amounts_of(container, which)
         if container.get("restartPolicy") == "Always":
-            _add(running, own)
-            _add(staying, own)
-            own = dict(staying)
+            _add(running, amounts)
+            _add(sidecars, amounts)
+            amounts = dict(sidecars)
         else:
-            _add(own, staying)
-        _raise(peak, own)
-    _raise(running, peak)
+            _add(amounts, sidecars)
+        _take_maximum(peak, amounts)
+    _take_maximum(running, peak)
     return running
 
 
-def _amounts(container: Obj, which: str) -> Amounts:
-    given = (container.get("resources") or {}).get(which) or {}
-    return {name: parse(amount) for name, amount in given.items()}
+def _amounts_of(container: Obj, which: str) -> Amounts:
+    amounts = (container.get("resources") or {}).get(which) or {}
+    return {name: parse(amount) for name, amount in amounts.items()}
 
 
-def _add(total: Amounts, more: Amounts) -> None:
-    for name, amount in more.items():
-        have = total.get(name, Quantity(Fraction(0), amount.family))
-        total[name] = Quantity(have.value + amount.value, _family(have, amount))
+def _add(total: Amounts, amounts: Amounts) -> None:
+    for name, amount in amounts.items():
+        current = total.get(name, Quantity(Fraction(0), amount.family))
+        total[name] = Quantity(current.value + amount.value, _family_of_sum(current, amount))
 
 
-def _family(have: Quantity, amount: Quantity) -> Family:
-    return have.family if have.value else amount.family
+def _family_of_sum(current: Quantity, amount: Quantity) -> Family:
+    return current.family if current.value else amount.family
 
 
-def _raise(total: Amounts, other: Amounts) -> None:
+def _take_maximum(total: Amounts, other: Amounts) -> None:
     for name, amount in other.items():
         if name not in total or amount.value > total[name].value:
             total[name] = amount

@@ -1,4 +1,4 @@
-"""Server-side apply: a manager states the fields it cares about, the server does the rest.
+"""Server-side apply: a manager states the fields it wants to own, the server merges them.
 
 The configuration is merged into the live object. Fields this manager applied before and does not
 mention any more are removed, unless another manager owns them. A field that another manager owns
@@ -23,51 +23,51 @@ import msgspec
 
 from zonewise.api.errors import ApiError, BadRequest, Status, StatusCause, StatusDetails
 from zonewise.embedded.machinery.fields.comparison import (
-    Mistyped,
+    SchemaViolation,
     compare,
+    equal_strictly,
     fields_of,
-    same,
-    with_named,
+    with_named_members,
 )
 from zonewise.embedded.machinery.fields.fieldset import (
     FieldsV1,
     Path,
+    contains,
     difference,
-    has,
+    format_path,
     intersection,
     paths,
-    text,
     union,
 )
 from zonewise.embedded.machinery.fields.managed_fields import (
     APPLY,
-    STRIPPED,
+    STRIPPED_FIELDS,
     UPDATE,
-    Managed,
+    ManagedFields,
     ManagedFieldsEntry,
     Manager,
     Obj,
-    Owned,
+    VersionedFields,
     Write,
-    bare,
+    conflicting_fields,
     decode,
     encode,
     entries_of,
-    lost,
-    reconcile,
-    updated,
-    yielded,
+    reconcile_managers,
+    remove_changed_fields,
+    update_managed_fields,
+    without_managed_fields,
 )
-from zonewise.embedded.machinery.fields.merging import check, merge, remove
-from zonewise.embedded.machinery.schema.types import Type
+from zonewise.embedded.machinery.fields.merging import merge, remove, validate
+from zonewise.embedded.machinery.schema.schema import Schema
 
 BEFORE_FIRST_APPLY = "before-first-apply"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 ANNOTATIONS_LIMIT = 256 * 1024
 
 
-class Applied(NamedTuple):
-    """An apply's outcome: the object without managedFields, its managers, whether it changed.
+class ApplyResult(NamedTuple):
+    """The object after an apply, without managedFields; its managers; whether it changed.
 
     The object and its metadata are the caller's to change; what is below may be the live object's.
     """
@@ -77,16 +77,16 @@ class Applied(NamedTuple):
     changed: bool
 
 
-class _Clash(NamedTuple):
+class _Conflict(NamedTuple):
     manager: Manager
     path: Path
 
 
-def applied(write: Write, live: Obj | None, config: Obj, *, force: bool = False) -> Applied:
+def apply(write: Write, live: Obj | None, config: Obj, *, force: bool = False) -> ApplyResult:
     """The object after ``write.manager`` applies ``config`` to ``live`` (None: it creates it).
 
     Raises ``Conflict`` with a cause per field, ``BadRequest`` for a configuration with
-    managedFields or of another version, ``Mistyped`` for one that its type cannot describe.
+    managedFields or of another version, ``SchemaViolation`` for one that violates its schema.
     """
     if config.get("apiVersion") != write.api_version:
         raise _bad_request(
@@ -95,175 +95,202 @@ def applied(write: Write, live: Obj | None, config: Obj, *, force: bool = False)
         )
     if entries_of(config) is not None:
         raise _bad_request("metadata.managedFields must be nil")
-    start = live if live is not None else {name: config[name] for name in ("apiVersion", "kind")}
-    managed = decode(entries_of(start) or [])
+    base = live if live is not None else {name: config[name] for name in ("apiVersion", "kind")}
+    managed = decode(entries_of(base) or [])
     if live is not None and not managed:
-        before = replace(write, manager=BEFORE_FIRST_APPLY)
-        managed = decode(updated(before, None, _unmanaged(live)))
-    start = bare(start)
+        first_write = replace(write, manager=BEFORE_FIRST_APPLY)
+        managed = decode(update_managed_fields(first_write, None, without_managed_fields(live)))
+    base = without_managed_fields(base)
     try:
-        check(write.type, config)
-    except Mistyped as error:
-        raise Mistyped(f"failed to create typed patch object ({_named(config)}): {error}") from None
+        validate(write.schema, config)
+    except SchemaViolation as error:
+        raise SchemaViolation(
+            f"failed to create typed patch object ({_describe_object(config)}): {error}"
+        ) from None
     try:
-        result, managed = _apply(write, start, config, managed, force)
-    except _Clashes as clashes:
-        if write.manager != "kubectl" or not _excused(write, start, clashes.found):
-            raise _refusal(clashes.found) from None
-        result, managed = _apply(write, start, config, managed, True)
-    equal = result == start and (not write.custom or same(result, start))
+        result, managed = _apply(write, base, config, managed, force)
+    except _Conflicts as raised:
+        conflicts = raised.conflicts
+        if write.manager == "kubectl":
+            conflicts = _drop_client_side_conflicts(write, base, conflicts)
+        if conflicts:
+            raise _conflict_error(conflicts) from None
+        result, managed = _apply(write, base, config, managed, True)
+    equal = result == base and (not write.custom or equal_strictly(result, base))
     changed = live is None or not equal
-    if changed and (mine := managed.get(write.as_manager(APPLY))) is not None:
-        managed[write.as_manager(APPLY)] = Owned(mine.fields, mine.api_version, write.time)
+    if changed and (owned := managed.get(write.as_manager(APPLY))) is not None:
+        managed[write.as_manager(APPLY)] = VersionedFields(
+            owned.fields, owned.api_version, write.time
+        )
     if write.manager == "kubectl":
-        result = _annotated(result, config)
+        result = _update_last_applied(result, config)
     result = {**result, "metadata": dict(result.get("metadata") or {})}
-    return Applied(result, encode(managed), changed)
+    return ApplyResult(result, encode(managed), changed)
 
 
-class _Clashes(Exception):
-    def __init__(self, found: list[_Clash]) -> None:
-        self.found = found
+class _Conflicts(Exception):
+    def __init__(self, conflicts: list[_Conflict]) -> None:
+        self.conflicts = conflicts
 
 
 def _apply(
-    write: Write, live: Obj, config: Obj, managed: Managed, force: bool
-) -> tuple[Obj, Managed]:
+    write: Write, live: Obj, config: Obj, managed: ManagedFields, force: bool
+) -> tuple[Obj, ManagedFields]:
     if write.custom:
-        managed = reconcile(write, managed)
-    me = write.as_manager(APPLY)
-    last = managed.get(me)
-    mine = write.reset.kept(fields_of(write.type, config, duplicates=False))
-    managed = {**managed, me: Owned(mine, write.api_version, last.time if last else None)}
-    merged = merge(write.type, live, config)
-    result = _without_abandoned(write, merged, managed, last) if last else merged
+        managed = reconcile_managers(write, managed)
+    manager = write.as_manager(APPLY)
+    previous = managed.get(manager)
+    fields = write.reset.filter(fields_of(write.schema, config, duplicates=False))
+    managed = {
+        **managed,
+        manager: VersionedFields(fields, write.api_version, previous.time if previous else None),
+    }
+    merged = merge(write.schema, live, config)
+    result = _prune_abandoned(write, merged, managed, previous) if previous else merged
     changes = write.difference(live, result)
     objects = (live, result)
     if not force:
-        clashes = [
-            _Clash(manager, path)
-            for manager, owned in sorted(managed.items(), key=lambda item: item[0])
-            if manager != me
-            for path in paths(lost(write, owned, changes, objects))
+        conflicts = [
+            _Conflict(other, path)
+            for other, owned in sorted(managed.items(), key=lambda item: item[0])
+            if other != manager
+            for path in paths(conflicting_fields(write, owned, changes, objects))
         ]
-        if clashes:
-            raise _Clashes(clashes)
-    managed = yielded(write, managed, changes, me, objects)
-    mine = difference(mine, STRIPPED)
-    if not mine:
-        del managed[me]
-    elif last is not None and last.fields == mine and last.api_version == write.api_version:
-        managed[me] = last
+        if conflicts:
+            raise _Conflicts(conflicts)
+    managed = remove_changed_fields(write, managed, changes, manager, objects)
+    fields = difference(fields, STRIPPED_FIELDS)
+    if not fields:
+        del managed[manager]
+    elif (
+        previous is not None
+        and previous.fields == fields
+        and previous.api_version == write.api_version
+    ):
+        managed[manager] = previous
     else:
-        managed[me] = Owned(mine, write.api_version, last.time if last else None)
+        managed[manager] = VersionedFields(
+            fields, write.api_version, previous.time if previous else None
+        )
     return result, managed
 
 
-def _without_abandoned(write: Write, merged: Obj, managed: Managed, last: Owned) -> Obj:
+def _prune_abandoned(
+    write: Write, merged: Obj, managed: ManagedFields, previous: VersionedFields
+) -> Obj:
     """The merged object less what its applier owned, no longer applies, and no other manager owns.
 
     What is below an abandoned field without an owner of its own stays. All this is computed in the
     version the applier last applied in; if that is no longer served, nothing is removed.
     """
-    if not last.fields:
+    if not previous.fields:
         return merged
-    views = write.views
-    if last.api_version == write.api_version or views is None:
-        return _pruned(write, write.type, write.api_version, merged, managed, last.fields)
-    view = views(last.api_version)
-    back = views(write.api_version)
+    view_at = write.view_at
+    if previous.api_version == write.api_version or view_at is None:
+        return _prune_at_version(
+            write, write.schema, write.api_version, merged, managed, previous.fields
+        )
+    view = view_at(previous.api_version)
+    back = view_at(write.api_version)
     if view is None or back is None:
         return merged
-    there = view.convert(merged)
-    return back.convert(_pruned(write, view.type, last.api_version, there, managed, last.fields))
+    converted = view.convert(merged)
+    return back.convert(
+        _prune_at_version(
+            write, view.schema, previous.api_version, converted, managed, previous.fields
+        )
+    )
 
 
-def _pruned(
-    write: Write, kind: Type, version: str, merged: Obj, managed: Managed, last: FieldsV1
+def _prune_at_version(
+    write: Write,
+    schema: Schema,
+    version: str,
+    merged: Obj,
+    managed: ManagedFields,
+    previous: FieldsV1,
 ) -> Obj:
-    last = with_named(kind, last)
-    pruned = remove(kind, merged, last) or {}
-    for owned_at in dict.fromkeys([version, *(one.api_version for one in managed.values())]):
-        pruned = _with_owned(write, kind, version, merged, pruned, managed, owned_at)
-    everything = with_named(kind, fields_of(kind, merged))
-    gone = difference(everything, with_named(kind, fields_of(kind, pruned)))
-    result: Obj = remove(kind, merged, intersection(gone, last)) or {}
+    previous = with_named_members(schema, previous)
+    pruned = remove(schema, merged, previous) or {}
+    for owner_version in dict.fromkeys(
+        [version, *(owned.api_version for owned in managed.values())]
+    ):
+        pruned = _add_back_owned(write, schema, version, merged, pruned, managed, owner_version)
+    all_fields = with_named_members(schema, fields_of(schema, merged))
+    removed = difference(all_fields, with_named_members(schema, fields_of(schema, pruned)))
+    result: Obj = remove(schema, merged, intersection(removed, previous)) or {}
     return result
 
 
-def _with_owned(
+def _add_back_owned(
     write: Write,
-    kind: Type,
+    schema: Schema,
     version: str,
     merged: Obj,
     pruned: Obj,
-    managed: Managed,
-    at: str,
+    managed: ManagedFields,
+    owner_version: str,
 ) -> Obj:
     """``pruned`` with what managers own at one version, converted to ``version``."""
-    claimed: FieldsV1 = {}
+    owned_fields: FieldsV1 = {}
     for owned in managed.values():
-        if owned.api_version == at:
-            claimed = union(claimed, owned.fields)
-    here = at == version or write.views is None
-    view = None if here or write.views is None else write.views(at)
-    back = None if here or write.views is None else write.views(version)
-    if not here and (view is None or back is None):
+        if owned.api_version == owner_version:
+            owned_fields = union(owned_fields, owned.fields)
+    same_version = owner_version == version or write.view_at is None
+    view = None if same_version or write.view_at is None else write.view_at(owner_version)
+    back = None if same_version or write.view_at is None else write.view_at(version)
+    if not same_version and (view is None or back is None):
         return pruned
     if view is not None:
-        kind, merged, pruned = view.type, view.convert(merged), view.convert(pruned)
-    everything = with_named(kind, fields_of(kind, merged))
-    kept = union(with_named(kind, fields_of(kind, pruned)), with_named(kind, claimed))
-    made: Obj = remove(kind, merged, difference(everything, kept)) or {}
-    return back.convert(made) if back is not None else made
+        schema, merged, pruned = view.schema, view.convert(merged), view.convert(pruned)
+    all_fields = with_named_members(schema, fields_of(schema, merged))
+    remaining = union(
+        with_named_members(schema, fields_of(schema, pruned)),
+        with_named_members(schema, owned_fields),
+    )
+    restored: Obj = remove(schema, merged, difference(all_fields, remaining)) or {}
+    return back.convert(restored) if back is not None else restored
 
 
-def _named(config: Obj) -> str:
+def _describe_object(config: Obj) -> str:
     metadata = config.get("metadata") or {}
     group, _, version = str(config["apiVersion"]).rpartition("/")
     where = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
     return f"{where}; {group}/{version}, Kind={config.get('kind', '')}"
 
 
-def _unmanaged(value: Obj) -> Obj:
-    metadata = value.get("metadata")
-    if not isinstance(metadata, dict):
-        return value
-    return {**value, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
-
-
-def _excused(write: Write, live: Obj, clashes: list[_Clash]) -> bool:
-    """Whether every conflict is about a field that client-side apply recorded as its own.
-
-    Those that are excused are taken out of ``clashes``, so that a refusal names only the rest.
-    """
+def _drop_client_side_conflicts(
+    write: Write, live: Obj, conflicts: list[_Conflict]
+) -> list[_Conflict]:
+    """The conflicts without those about fields that client-side apply recorded as its own."""
     annotations = (live.get("metadata") or {}).get("annotations") or {}
     try:
         recorded = msgspec.json.decode(annotations.get(LAST_APPLIED) or "null")
         if not isinstance(recorded, dict) or recorded.get("apiVersion") != write.api_version:
-            return False
-        check(write.type, recorded)
-        mine = fields_of(write.type, recorded)
-        changes = compare(write.type, recorded, live, strict=write.custom)
-    except (msgspec.DecodeError, Mistyped):
-        return False
+            return conflicts
+        validate(write.schema, recorded)
+        recorded_fields = fields_of(write.schema, recorded)
+        changes = compare(write.schema, recorded, live, strict=write.custom)
+    except (msgspec.DecodeError, SchemaViolation):
+        return conflicts
     for changed in changes:
-        mine = difference(mine, changed)
-    clashes[:] = [clash for clash in clashes if not has(mine, clash.path)]
-    return not clashes
+        recorded_fields = difference(recorded_fields, changed)
+    return [conflict for conflict in conflicts if not contains(recorded_fields, conflict.path)]
 
 
-def _annotated(value: Obj, config: Obj) -> Obj:
+def _update_last_applied(value: Obj, config: Obj) -> Obj:
     metadata = value.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
     if not annotations.get(LAST_APPLIED):
         return value
     recorded = {**config, "metadata": dict(config.get("metadata") or {})}
     if "annotations" in recorded["metadata"]:
-        stated = recorded["metadata"]["annotations"] or {}
-        rest = {name: text for name, text in stated.items() if name != LAST_APPLIED}
-        recorded["metadata"]["annotations"] = rest
-        if not rest:
+        annotations_of_config = recorded["metadata"]["annotations"] or {}
+        remaining = {
+            name: text for name, text in annotations_of_config.items() if name != LAST_APPLIED
+        }
+        recorded["metadata"]["annotations"] = remaining
+        if not remaining:
             del recorded["metadata"]["annotations"]
     line = msgspec.json.encode(recorded, order="sorted").decode() + "\n"
     annotations = {**annotations, LAST_APPLIED: line}
@@ -272,26 +299,27 @@ def _annotated(value: Obj, config: Obj) -> Obj:
     return {**value, "metadata": {**metadata, "annotations": annotations}}
 
 
-def _refusal(clashes: list[_Clash]) -> ApiError:
+def _conflict_error(conflicts: list[_Conflict]) -> ApiError:
     causes = tuple(
         StatusCause(
             reason="FieldManagerConflict",
-            message=f"conflict with {_shown(clash.manager)}",
-            field=text(clash.path),
+            message=f"conflict with {_describe_manager(conflict.manager)}",
+            field=format_path(conflict.path),
         )
-        for clash in clashes
+        for conflict in conflicts
     )
-    if len(clashes) == 1:
-        message = (
-            "Apply failed with 1 conflict: "
-            f"conflict with {_shown(clashes[0].manager)}: {text(clashes[0].path)}"
-        )
+    if len(conflicts) == 1:
+        message = f"Apply failed with 1 conflict: {causes[0].message}: {causes[0].field}"
     else:
         lines: list[str] = []
-        for manager in dict.fromkeys(clash.manager for clash in clashes):
-            lines.append(f"conflicts with {_shown(manager)}:")
-            lines += [f"- {text(clash.path)}" for clash in clashes if clash.manager == manager]
-        message = f"Apply failed with {len(clashes)} conflicts: " + "\n".join(lines)
+        for manager in dict.fromkeys(conflict.manager for conflict in conflicts):
+            lines.append(f"conflicts with {_describe_manager(manager)}:")
+            lines += [
+                f"- {format_path(conflict.path)}"
+                for conflict in conflicts
+                if conflict.manager == manager
+            ]
+        message = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
     status = Status(
         status="Failure",
         message=message,
@@ -302,17 +330,17 @@ def _refusal(clashes: list[_Clash]) -> ApiError:
     return ApiError.from_status(409, status)
 
 
-def _shown(manager: Manager) -> str:
-    words = _quoted(manager.name)
+def _describe_manager(manager: Manager) -> str:
+    description = _quote(manager.name)
     if manager.subresource:
-        words += f" with subresource {_quoted(manager.subresource)}"
+        description += f" with subresource {_quote(manager.subresource)}"
     if manager.operation == UPDATE:
-        words += f" using {manager.api_version}"
-    return words
+        description += f" using {manager.api_version}"
+    return description
 
 
-def _quoted(word: str) -> str:
-    return msgspec.json.encode(word).decode()
+def _quote(text: str) -> str:
+    return msgspec.json.encode(text).decode()
 
 
 def _bad_request(message: str) -> BadRequest:

@@ -1,18 +1,17 @@
-"""Field ownership: the upkeep of ``metadata.managedFields`` for ordinary writes.
+"""Field ownership: ``metadata.managedFields`` after ordinary writes.
 
 A create, update or patch makes its manager the owner of what it added or changed, and takes the
 same fields from all other managers; what it removed has no owner. An entry is identified by
 manager, operation, apiVersion (updates only) and subresource. Entries are in a fixed order (applies
 first, then by time and name), at most ten are of updates: beyond that the oldest are united.
 
-Every write pays for this, so entries that a write does not touch are passed on as the very dicts
-they were read as: the cost is that of comparing two objects
-(``embedded.machinery.fields.comparison``) and of a few small sets, not of the number of fields that
-are owned.
+Every write does this, so entries that a write does not touch are passed on as the dicts they were
+read as: the cost is that of comparing two objects (``embedded.machinery.fields.comparison``) and of
+a few small sets, whatever the number of owned fields.
 
 What a client sends as managedFields is accepted only where the real server accepts it: through the
 main resource, when it is well-formed. An empty list or ``[{}]`` removes all managers; an object
-without managers gets none by ordinary writes, only by apply.
+without managers gets new ones only by apply.
 """
 
 from __future__ import annotations
@@ -26,34 +25,34 @@ import msgspec
 from zonewise.api.errors import ParseError
 from zonewise.embedded.machinery.fields.comparison import (
     Comparison,
-    Mistyped,
+    SchemaViolation,
     compare,
-    reconciled,
-    same,
+    equal_strictly,
+    reconcile_with_schema,
 )
 from zonewise.embedded.machinery.fields.fieldset import (
     FieldsV1,
-    canonical,
+    canonicalize,
     difference,
+    from_paths,
     intersection,
-    of_paths,
-    ordered,
+    sort_level,
     union,
 )
-from zonewise.embedded.machinery.fields.reset_fields import NOTHING, Reset
-from zonewise.embedded.machinery.schema.types import UNSET, Type
+from zonewise.embedded.machinery.fields.reset_fields import RESET_NOTHING, ResetFields
+from zonewise.embedded.machinery.schema.schema import UNSET, Schema
 
-REMEMBERED = 64
-REMEMBERED_SIZE = 16 * 1024
+CACHED_OBJECTS = 64
+CACHED_OBJECT_SIZE = 16 * 1024
 MANAGER_LIMIT = 10
 MANAGER_NAME_LIMIT = 128
-ANCIENT = "ancient-changes"
+ANCIENT_CHANGES = "ancient-changes"
 UPDATE, APPLY = "Update", "Apply"
 
 Obj: TypeAlias = dict[str, Any]
 ManagedFieldsEntry: TypeAlias = dict[str, Any]
 
-STRIPPED = of_paths(
+STRIPPED_FIELDS = from_paths(
     [
         ("f:apiVersion",),
         ("f:kind",),
@@ -88,8 +87,8 @@ class Manager(NamedTuple):
     subresource: str
 
 
-class Owned(NamedTuple):
-    """What an entry says; ``entry`` is the dict it was read from, while nothing of it changed."""
+class VersionedFields(NamedTuple):
+    """The content of an entry; ``entry`` is the dict it was read from, None if it changed."""
 
     fields: FieldsV1
     api_version: str
@@ -98,41 +97,48 @@ class Owned(NamedTuple):
 
 
 class VersionView(NamedTuple):
-    """How an object reads at another version."""
+    """The schema of another version, and the conversion of objects to it."""
 
-    type: Type
+    schema: Schema
     convert: Callable[[Obj], Obj]
 
 
-Managed: TypeAlias = dict[Manager, Owned]
-Views: TypeAlias = Callable[[str], VersionView | None]
+ManagedFields: TypeAlias = dict[Manager, VersionedFields]
+ViewAtVersion: TypeAlias = Callable[[str], VersionView | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
     """A write: its manager, operation and time.
 
-    ``views`` gives the object at another apiVersion that some entry was made at, or None if that
-    version is no longer served (such entries are dropped); without it all versions read the same.
+    ``view_at`` gives the view at the apiVersion of an entry, or None if that version is no longer
+    served (such entries are dropped); without it all versions are the same.
     """
 
-    type: Type
+    schema: Schema
     api_version: str
     manager: str
     time: str
     subresource: str = ""
-    reset: Reset = NOTHING
-    views: Views | None = None
+    reset: ResetFields = RESET_NOTHING
+    view_at: ViewAtVersion | None = None
     custom: bool = False
 
     def as_manager(self, operation: str) -> Manager:
-        """This writer as an entry's identity."""
+        """The identity of this writer's entry."""
         version = self.api_version if operation == UPDATE else ""
         return Manager(self.manager or "unknown", operation, version, self.subresource)
 
     def difference(self, old: Obj, new: Obj) -> Comparison:
-        """What the write changes within its reach."""
-        return self.reset.kept_of(compare(self.type, bare(old), bare(new), strict=self.custom))
+        """What the write changes, without the fields it cannot change."""
+        return self.reset.filter_comparison(
+            compare(
+                self.schema,
+                without_managed_fields(old),
+                without_managed_fields(new),
+                strict=self.custom,
+            )
+        )
 
 
 def manager_name(field_manager: str, user_agent: str) -> str:
@@ -149,94 +155,98 @@ def manager_name(field_manager: str, user_agent: str) -> str:
     return name
 
 
-def updated(write: Write, live: Obj | None, new: Obj) -> list[ManagedFieldsEntry]:
+def update_managed_fields(write: Write, live: Obj | None, new: Obj) -> list[ManagedFieldsEntry]:
     """The managedFields of ``new`` after it replaces ``live`` (None on create).
 
-    ``new`` is the object before admission and before the fields that the write cannot reach are
-    put back. What its type cannot describe has no owners.
+    ``new`` is the object before admission and before the fields that the write cannot change are
+    reset. An object that violates its schema gets no owners.
     """
-    managed = _believed(write, live, new)
+    managed = _initial_managers(write, live, new)
     if live is not None and not managed:
         return []
-    base = live if live is not None else {} if write.custom else blank(write.type)
+    base = live if live is not None else {} if write.custom else blank_object(write.schema)
     try:
         if write.custom:
-            managed = reconcile(write, managed)
+            managed = reconcile_managers(write, managed)
         if live is None and not write.custom:
-            changes = _of_new(write, base, new)
+            changes = _compare_new(write, base, new)
         else:
             changes = write.difference(base, new)
-        managed = yielded(write, managed, changes, None, (base, new))
-    except Mistyped:
+        managed = remove_changed_fields(write, managed, changes, None, (base, new))
+    except SchemaViolation:
         return []
-    mine = difference(union(changes.modified, changes.added), STRIPPED)
-    if mine:
+    fields = difference(union(changes.modified, changes.added), STRIPPED_FIELDS)
+    if fields:
         manager = write.as_manager(UPDATE)
-        before = managed.get(manager)
-        fields = union(before.fields, mine) if before is not None else mine
+        previous = managed.get(manager)
+        all_fields = union(previous.fields, fields) if previous is not None else fields
         # The real server translates owners between an object and its scale, and loses the time.
         time = None if write.subresource == "scale" else write.time
-        managed[manager] = Owned(fields, write.api_version, time)
-    return encode(capped(managed))
+        managed[manager] = VersionedFields(all_fields, write.api_version, time)
+    return encode(cap_update_managers(managed))
 
 
-def _of_new(write: Write, base: Obj, new: Obj) -> Comparison:
-    """What a new object adds to nothing at all.
+def _compare_new(write: Write, base: Obj, new: Obj) -> Comparison:
+    """What a new object adds.
 
-    Objects of one template are the same but for their metadata, so what the rest adds is cached by
-    its text; the trees are shared, which is safe, as they are never changed.
+    Objects of one template differ only in their metadata, so what the rest adds is cached by its
+    JSON; the trees are shared, which is safe, as they are never changed.
     """
-    rest = {name: value for name, value in new.items() if name != "metadata"}
-    text = _encode(rest)
-    if len(text) > REMEMBERED_SIZE:
+    without_metadata = {name: value for name, value in new.items() if name != "metadata"}
+    text = _encode(without_metadata)
+    if len(text) > CACHED_OBJECT_SIZE:
         return write.difference(base, new)
-    known: dict[bytes, Comparison] = write.type.memo.setdefault("new", {})
-    found = known.get(text)
-    if found is None:
+    cache: dict[bytes, Comparison] = write.schema.memo.setdefault("new", {})
+    comparison = cache.get(text)
+    if comparison is None:
         empty = {name: value for name, value in base.items() if name != "metadata"}
-        found = compare(write.type, empty, rest)
-        if len(known) >= REMEMBERED:
-            known.clear()
-        known[text] = found
-    about = [
+        comparison = compare(write.schema, empty, without_metadata)
+        if len(cache) >= CACHED_OBJECTS:
+            cache.clear()
+        cache[text] = comparison
+    metadata = [
         {"metadata": value["metadata"]} if "metadata" in value else {}
-        for value in map(bare, (base, new))
+        for value in map(without_managed_fields, (base, new))
     ]
-    levels = zip(found, compare(write.type, *about), strict=True)
-    return write.reset.kept_of(Comparison(*[ordered({**mine, **meta}) for mine, meta in levels]))
+    levels = zip(comparison, compare(write.schema, *metadata), strict=True)
+    return write.reset.filter_comparison(
+        Comparison(
+            *[sort_level({**fields, **metadata_fields}) for fields, metadata_fields in levels]
+        )
+    )
 
 
-def blank(kind: Type) -> Obj:
-    """An object of a built-in kind with nothing set, as the real server's own types print it.
+def blank_object(schema: Schema) -> Obj:
+    """An object of a built-in kind with nothing set, as the real server's Go types print it.
 
-    What is in there is not added by the creator of an object.
+    What it has is not added by the creator of an object.
     """
-    made: Obj | None = kind.memo.get("blank")
-    if made is None:
-        made = kind.memo["blank"] = {
-            name: blank(child) if child.printed == {} else child.printed
-            for name, child in kind.fields.items()
-            if child.printed is not UNSET
+    result: Obj | None = schema.memo.get("blank")
+    if result is None:
+        result = schema.memo["blank"] = {
+            name: blank_object(child) if child.absent_value == {} else child.absent_value
+            for name, child in schema.fields.items()
+            if child.absent_value is not UNSET
         }
-    return made
+    return result
 
 
-def bare(value: Obj) -> Obj:
+def without_managed_fields(value: Obj) -> Obj:
     """The object without its managedFields, which have no owner."""
     metadata = value.get("metadata")
     if not isinstance(metadata, dict) or "managedFields" not in metadata:
         return value
-    rest = {name: sub for name, sub in metadata.items() if name != "managedFields"}
-    return {**value, "metadata": rest}
+    remaining = {name: sub for name, sub in metadata.items() if name != "managedFields"}
+    return {**value, "metadata": remaining}
 
 
 def entries_of(value: Mapping[str, Any] | None) -> Any:
-    """An object's managedFields, None where there are none."""
+    """An object's managedFields, None if it has none."""
     metadata = value.get("metadata") if value is not None else None
     return metadata.get("managedFields") if isinstance(metadata, dict) else None
 
 
-def _believed(write: Write, live: Obj | None, new: Obj) -> Managed:
+def _initial_managers(write: Write, live: Obj | None, new: Obj) -> ManagedFields:
     stored = entries_of(live)
     sent = entries_of(new)
     if not write.subresource and sent is not None and sent is not stored:
@@ -244,8 +254,8 @@ def _believed(write: Write, live: Obj | None, new: Obj) -> Managed:
             return {}
         if sent != stored:
             try:
-                if claimed := decode(sent, trusted=False):
-                    return claimed
+                if managers := decode(sent, trusted=False):
+                    return managers
             except ParseError:
                 pass
     try:
@@ -254,14 +264,14 @@ def _believed(write: Write, live: Obj | None, new: Obj) -> Managed:
         return {}
 
 
-def decode(entries: Any, *, trusted: bool = True) -> Managed:
+def decode(entries: Any, *, trusted: bool = True) -> ManagedFields:
     """Entries by manager. Those of a client (``trusted=False``) are checked and put in order."""
-    managed: Managed = {}
+    managed: ManagedFields = {}
     if not isinstance(entries, list):
         raise ParseError("managedFields must be a list")
-    for at, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            raise ParseError(f"managed fields entry {at} must be an object")
+            raise ParseError(f"managed fields entry {index} must be an object")
         operation = entry.get("operation")
         if operation not in (UPDATE, APPLY):
             raise ParseError("operation must be `Apply` or `Update`")
@@ -269,31 +279,33 @@ def decode(entries: Any, *, trusted: bool = True) -> Managed:
         if not version:
             raise ParseError("apiVersion must not be empty")
         if entry.get("fieldsType") != "FieldsV1":
-            what = "invalid" if entry.get("fieldsType") else "missing"
-            raise ParseError(f"{what} fieldsType in managed fields entry {at}")
+            problem = "invalid" if entry.get("fieldsType") else "missing"
+            raise ParseError(f"{problem} fieldsType in managed fields entry {index}")
         fields = entry.get("fieldsV1") or {}
         if not trusted:
-            fields = canonical(fields)
-            words = [entry.get(name) for name in ("manager", "apiVersion", "time", "subresource")]
-            if not all(word is None or isinstance(word, str) for word in words):
-                raise ParseError(f"managed fields entry {at} must consist of text")
+            fields = canonicalize(fields)
+            texts = [entry.get(name) for name in ("manager", "apiVersion", "time", "subresource")]
+            if not all(word is None or isinstance(word, str) for word in texts):
+                raise ParseError(f"managed fields entry {index} must consist of text")
         manager = Manager(
             entry.get("manager") or "",
             operation,
             version if operation == UPDATE else "",
             entry.get("subresource") or "",
         )
-        managed[manager] = Owned(fields, version, entry.get("time"), entry if trusted else None)
+        managed[manager] = VersionedFields(
+            fields, version, entry.get("time"), entry if trusted else None
+        )
     return managed
 
 
-def encode(managed: Managed) -> list[ManagedFieldsEntry]:
+def encode(managed: ManagedFields) -> list[ManagedFieldsEntry]:
     """Entries in the order they are stored in."""
     order = sorted(managed.items(), key=_rank)
     return [owned.entry or _entry(manager, owned) for manager, owned in order]
 
 
-def _rank(item: tuple[Manager, Owned]) -> tuple[str, str, str, str, str]:
+def _rank(item: tuple[Manager, VersionedFields]) -> tuple[str, str, str, str, str]:
     manager, owned = item
     return (
         manager.operation,
@@ -304,7 +316,7 @@ def _rank(item: tuple[Manager, Owned]) -> tuple[str, str, str, str, str]:
     )
 
 
-def _entry(manager: Manager, owned: Owned) -> ManagedFieldsEntry:
+def _entry(manager: Manager, owned: VersionedFields) -> ManagedFieldsEntry:
     entry: ManagedFieldsEntry = {
         "manager": manager.name,
         "operation": manager.operation,
@@ -319,106 +331,122 @@ def _entry(manager: Manager, owned: Owned) -> ManagedFieldsEntry:
     return entry
 
 
-def yielded(
+def remove_changed_fields(
     write: Write,
-    managed: Managed,
+    managed: ManagedFields,
     changes: Comparison,
     keep: Manager | None,
     objects: tuple[Obj, Obj],
-) -> Managed:
-    """The entries after a write took what it changed from all managers but ``keep``."""
-    out: Managed = {}
+) -> ManagedFields:
+    """The entries without what a write changed, except that of ``keep``."""
+    result: ManagedFields = {}
     for manager, owned in managed.items():
         if manager == keep:
-            out[manager] = owned
+            result[manager] = owned
             continue
-        seen = changes_at(write, owned.api_version, changes, objects)
-        if seen is None:
+        changes_seen = changes_at(write, owned.api_version, changes, objects)
+        if changes_seen is None:
             continue
-        fields = difference(owned.fields, seen.modified)
-        fields = difference(fields, seen.added)
-        fields = difference(fields, seen.removed)
+        fields = difference(owned.fields, changes_seen.modified)
+        fields = difference(fields, changes_seen.added)
+        fields = difference(fields, changes_seen.removed)
         if fields is owned.fields:
-            out[manager] = owned
+            result[manager] = owned
         elif fields:
-            out[manager] = Owned(fields, owned.api_version, owned.time)
-    return out
+            result[manager] = VersionedFields(fields, owned.api_version, owned.time)
+    return result
 
 
-def lost(write: Write, owned: Owned, changes: Comparison, objects: tuple[Obj, Obj]) -> FieldsV1:
-    """The fields of an entry that a write gives another value."""
-    seen = changes_at(write, owned.api_version, changes, objects)
-    if seen is None:
+def conflicting_fields(
+    write: Write, owned: VersionedFields, changes: Comparison, objects: tuple[Obj, Obj]
+) -> FieldsV1:
+    """The fields of an entry that a write changes or adds."""
+    changes_seen = changes_at(write, owned.api_version, changes, objects)
+    if changes_seen is None:
         return {}
-    return intersection(owned.fields, union(seen.modified, seen.added))
+    return intersection(owned.fields, union(changes_seen.modified, changes_seen.added))
 
 
 def changes_at(
     write: Write, version: str, changes: Comparison, objects: tuple[Obj, Obj]
 ) -> Comparison | None:
-    """The changes as an entry made at ``version`` sees them; None if it is not served."""
-    if version == write.api_version or write.views is None:
+    """The changes at the version of an entry; None if it is not served."""
+    if version == write.api_version or write.view_at is None:
         return changes
-    view = write.views(version)
+    view = write.view_at(version)
     if view is None:
         return None
     old, new = map(view.convert, objects)
-    return write.reset.kept_of(compare(view.type, bare(old), bare(new), strict=write.custom))
+    return write.reset.filter_comparison(
+        compare(
+            view.schema,
+            without_managed_fields(old),
+            without_managed_fields(new),
+            strict=write.custom,
+        )
+    )
 
 
-def reconcile(write: Write, managed: Managed) -> Managed:
-    """Entries as they read at the present schema of a custom resource."""
-    out: Managed = {}
+def reconcile_managers(write: Write, managed: ManagedFields) -> ManagedFields:
+    """Entries adapted to the present schema of a custom resource."""
+    result: ManagedFields = {}
     for manager, owned in managed.items():
-        kind: Type | None = write.type
-        if owned.api_version != write.api_version and write.views is not None:
-            view = write.views(owned.api_version)
-            kind = view.type if view is not None else None
-        fields = owned.fields if kind is None else reconciled(kind, owned.fields)
+        schema: Schema | None = write.schema
+        if owned.api_version != write.api_version and write.view_at is not None:
+            view = write.view_at(owned.api_version)
+            schema = view.schema if view is not None else None
+        fields = owned.fields if schema is None else reconcile_with_schema(schema, owned.fields)
         if fields is owned.fields:
-            out[manager] = owned
+            result[manager] = owned
         else:
-            out[manager] = Owned(fields, owned.api_version, owned.time)
-    return out
+            result[manager] = VersionedFields(fields, owned.api_version, owned.time)
+    return result
 
 
-def capped(managed: Managed) -> Managed:
+def cap_update_managers(managed: ManagedFields) -> ManagedFields:
     """At most ten entries of updates: the oldest of one version become one."""
     updaters = [item for item in managed.items() if item[0].operation == UPDATE]
     surplus = len(updaters) - MANAGER_LIMIT
     if surplus <= 0:
         return managed
     updaters.sort(key=lambda item: (item[1].time or "", item[0]))
-    out = dict(managed)
-    first: dict[str, Manager] = {}
+    result = dict(managed)
+    first_by_version: dict[str, Manager] = {}
     for manager, owned in updaters:
         if surplus <= 0:
             break
         version = owned.api_version
-        if version not in first:
-            first[version] = manager
+        if version not in first_by_version:
+            first_by_version[version] = manager
             continue
-        bucket = Manager(ANCIENT, UPDATE, version, "")
-        if bucket not in out:
-            out[bucket] = out.pop(first[version])
-        fields = union(owned.fields, out[bucket].fields)
-        out.pop(manager, None)
-        out[bucket] = Owned(fields, version, owned.time)
+        bucket = Manager(ANCIENT_CHANGES, UPDATE, version, "")
+        if bucket not in result:
+            result[bucket] = result.pop(first_by_version[version])
+        fields = union(owned.fields, result[bucket].fields)
+        result.pop(manager, None)
+        result[bucket] = VersionedFields(fields, version, owned.time)
         surplus -= 1
-    return out
+    return result
 
 
-def with_times_kept(old: Obj, new: Obj) -> Obj:
+def keep_unchanged_times(old: Obj, new: Obj) -> Obj:
     """``new``, with the times of ``old``'s entries if nothing but times differs."""
-    before, after = entries_of(old), entries_of(new)
-    if not before or not after or len(before) != len(after) or before == after:
+    old_entries, new_entries = entries_of(old), entries_of(new)
+    if (
+        not old_entries
+        or not new_entries
+        or len(old_entries) != len(new_entries)
+        or old_entries == new_entries
+    ):
         return new
-    if any(_timeless(a) != _timeless(b) for a, b in zip(before, after, strict=True)):
+    if any(
+        _without_time(a) != _without_time(b) for a, b in zip(old_entries, new_entries, strict=True)
+    ):
         return new
-    if not same(bare(old), bare(new)):
+    if not equal_strictly(without_managed_fields(old), without_managed_fields(new)):
         return new
-    return {**new, "metadata": {**new["metadata"], "managedFields": before}}
+    return {**new, "metadata": {**new["metadata"], "managedFields": old_entries}}
 
 
-def _timeless(entry: ManagedFieldsEntry) -> ManagedFieldsEntry:
+def _without_time(entry: ManagedFieldsEntry) -> ManagedFieldsEntry:
     return {name: value for name, value in entry.items() if name != "time"}

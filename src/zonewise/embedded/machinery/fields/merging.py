@@ -1,10 +1,10 @@
-"""Typed merging: a partial configuration into a whole object, and fields out of one again.
+"""Typed merging: a partial configuration is merged into an object, or fields are removed from it.
 
 ``merge`` keeps everything the configuration does not mention and takes its values where it does.
 Keyed and set-like lists are merged item by item: items that both have are in the configuration's
-order, items only the object has keep their place between them. ``remove`` takes a set of fields out
-of an object. ``check`` is what a configuration has to pass before: declared fields only, values of
-the right JSON type, no item twice. All three are pure and share unchanged parts with their input.
+order, items only the object has keep their position between them. ``remove`` takes a set of fields
+out of an object. ``validate`` checks a configuration first: declared fields only, values of the
+right JSON type, no item twice. All three are pure and share unchanged parts with their input.
 """
 
 from __future__ import annotations
@@ -13,29 +13,34 @@ from typing import Any
 
 from zonewise.embedded.machinery.fields.comparison import (
     ABSENT,
-    RAW,
-    Mistyped,
+    RAW_EXTENSION,
+    SchemaViolation,
     child_of,
     element_of,
     elements_of,
     is_granular,
 )
-from zonewise.embedded.machinery.fields.fieldset import FieldsV1, below, is_member, text
-from zonewise.embedded.machinery.schema.types import ANY, Type
+from zonewise.embedded.machinery.fields.fieldset import (
+    FieldsV1,
+    children_of,
+    format_path,
+    is_member,
+)
+from zonewise.embedded.machinery.schema.schema import ANY, Schema
 
 _NUMBERS = ("integer", "number")
 
 
-def merge(kind: Type, live: Any, config: Any) -> Any:
+def merge(schema: Schema, live: Any, config: Any) -> Any:
     """The live value with the configuration's fields in it; either may be ABSENT."""
     if config is ABSENT:
         return live
     if live is ABSENT:
         return config
-    if kind.shape == "any" and not kind.atomic and kind.name != RAW:
+    if schema.shape == "any" and not schema.atomic and schema.name != RAW_EXTENSION:
         granular = isinstance(live, dict) and isinstance(config, dict)
     else:
-        granular = is_granular(kind)
+        granular = is_granular(schema)
     if not granular:
         return config
     if isinstance(config, dict) or isinstance(live, dict):
@@ -43,174 +48,184 @@ def merge(kind: Type, live: Any, config: Any) -> Any:
         new = config if isinstance(config, dict) else {}
         if not old and not new:
             return config
-        return _merge_maps(kind, old, new)
+        return _merge_maps(schema, old, new)
     if isinstance(config, list) or isinstance(live, list):
-        items = live if isinstance(live, list) else []
-        news = config if isinstance(config, list) else []
-        if not items and not news:
+        old_items = live if isinstance(live, list) else []
+        new_items = config if isinstance(config, list) else []
+        if not old_items and not new_items:
             return config
-        return _merge_lists(kind, items, news)
+        return _merge_lists(schema, old_items, new_items)
     return config
 
 
-def _merge_maps(kind: Type, live: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+def _merge_maps(schema: Schema, live: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     out = dict(live)
     for name, value in config.items():
-        out[name] = merge(child_of(kind, name), live.get(name, ABSENT), value)
+        out[name] = merge(child_of(schema, name), live.get(name, ABSENT), value)
     return out
 
 
-def _merge_lists(kind: Type, live: list[Any], config: list[Any]) -> list[Any]:
-    """Shared items in the configuration's order, the rest where they were among them."""
-    item = kind.items or ANY
-    mine, theirs = elements_of(kind, config), elements_of(kind, live)
-    wanted = dict(zip(mine, config, strict=True))
-    present: dict[str, Any] = {}
-    for element, value in zip(theirs, live, strict=True):
+def _merge_lists(schema: Schema, live: list[Any], config: list[Any]) -> list[Any]:
+    """Shared items in the configuration's order, the others at their position among them."""
+    item = schema.items or ANY
+    config_elements, live_elements = elements_of(schema, config), elements_of(schema, live)
+    configured = dict(zip(config_elements, config, strict=True))
+    live_by_element: dict[str, Any] = {}
+    for element, value in zip(live_elements, live, strict=True):
         # a duplicate item cannot be merged with: the configured one replaces both
-        present[element] = None if element in present else value
-    shared = [element for element in mine if element in present]
+        live_by_element[element] = None if element in live_by_element else value
+    shared = [element for element in config_elements if element in live_by_element]
     out: list[Any] = []
-    done: set[str] = set()
+    taken: set[str] = set()
 
     def take(element: str) -> None:
-        done.add(element)
-        old = present.get(element, ABSENT)
-        out.append(merge(item, ABSENT if old is None else old, wanted[element]))
+        taken.add(element)
+        old = live_by_element.get(element, ABSENT)
+        out.append(merge(item, ABSENT if old is None else old, configured[element]))
         if shared and shared[0] == element:
             shared.pop(0)
 
-    left = right = 0
-    while left < len(theirs) or right < len(mine):
-        if left < len(theirs) and right < len(mine):
-            if theirs[left] == mine[right]:
-                take(mine[right])
-                left, right = left + 1, right + 1
+    live_index = config_index = 0
+    while live_index < len(live_elements) or config_index < len(config_elements):
+        if live_index < len(live_elements) and config_index < len(config_elements):
+            if live_elements[live_index] == config_elements[config_index]:
+                take(config_elements[config_index])
+                live_index, config_index = live_index + 1, config_index + 1
                 continue
-            if theirs[left] in wanted and shared and shared[0] != theirs[left]:
-                left += 1
+            if (
+                live_elements[live_index] in configured
+                and shared
+                and shared[0] != live_elements[live_index]
+            ):
+                live_index += 1
                 continue
-        if left < len(theirs):
-            if theirs[left] not in wanted:
-                out.append(live[left])
-                left += 1
+        if live_index < len(live_elements):
+            if live_elements[live_index] not in configured:
+                out.append(live[live_index])
+                live_index += 1
                 continue
-            if theirs[left] in done:
-                left += 1
-        if right < len(mine):
-            take(mine[right])
-            right += 1
+            if live_elements[live_index] in taken:
+                live_index += 1
+        if config_index < len(config_elements):
+            take(config_elements[config_index])
+            config_index += 1
     return out
 
 
-def remove(kind: Type, value: Any, fields: FieldsV1) -> Any:
-    """The value without these fields and all below them; None when nothing of it is left."""
+def remove(schema: Schema, value: Any, fields: FieldsV1) -> Any:
+    """The value without these fields and all below them; None if nothing remains."""
     if not fields:
         return value
     if isinstance(value, dict):
-        if not value or kind.atomic:
+        if not value or schema.atomic:
             return None
-        kept = _remove_from_map(kind, value, fields)
-        return kept or None
+        remaining = _remove_from_map(schema, value, fields)
+        return remaining or None
     if isinstance(value, list):
-        if not value or kind.shape != "list" or kind.list_type == "atomic":
+        if not value or schema.shape != "list" or schema.list_type == "atomic":
             return None
-        return _remove_from_list(kind, value, fields) or None
+        return _remove_from_list(schema, value, fields) or None
     return value
 
 
-def _remove_from_map(kind: Type, value: dict[str, Any], fields: FieldsV1) -> dict[str, Any]:
+def _remove_from_map(schema: Schema, value: dict[str, Any], fields: FieldsV1) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, sub in value.items():
         node = fields.get("f:" + name)
         if node is None:
             out[name] = sub
         elif not is_member(node):
-            out[name] = remove(child_of(kind, name), sub, node)
+            out[name] = remove(child_of(schema, name), sub, node)
     return out
 
 
-def _remove_from_list(kind: Type, items: list[Any], fields: FieldsV1) -> list[Any]:
+def _remove_from_list(schema: Schema, items: list[Any], fields: FieldsV1) -> list[Any]:
     out = []
     for item in items:
-        element = element_of(kind, item)
+        element = element_of(schema, item)
         node = fields.get(element)
         if node is None:
             out.append(item)
         elif not is_member(node):
-            out.append(remove(kind.items or ANY, item, below(fields, element)))
+            out.append(remove(schema.items or ANY, item, children_of(fields, element)))
     return out
 
 
-def check(kind: Type, config: Any) -> None:
-    """Refuse a configuration that its type cannot describe, naming every fault found."""
-    faults = _faults(kind, config, "", False)
-    if faults:
-        raise Mistyped(faults[0] if len(faults) == 1 else "errors:\n  " + "\n  ".join(faults))
+def validate(schema: Schema, config: Any) -> None:
+    """Refuse a configuration that violates its schema; the message has every error."""
+    errors = _find_errors(schema, config, "", False)
+    if errors:
+        raise SchemaViolation(
+            errors[0] if len(errors) == 1 else "errors:\n  " + "\n  ".join(errors)
+        )
 
 
-def _faults(kind: Type, value: Any, at: str, is_open: bool) -> list[str]:
-    """What is wrong; what preserves unknown fields does so for all that is below it."""
-    is_open = is_open or kind.preserve
+def _find_errors(schema: Schema, value: Any, path: str, preserves_unknown: bool) -> list[str]:
+    """The errors; a schema that preserves unknown fields does so for everything below it."""
+    preserves_unknown = preserves_unknown or schema.preserve_unknown_fields
     if value is None:
         return []
-    if kind.shape == "any":
+    if schema.shape == "any":
         return []
-    if kind.shape in ("object", "map"):
+    if schema.shape in ("object", "map"):
         if not isinstance(value, dict):
-            return [f"{at}: expected map, got {value!r}"]
-        return _faults_in_map(kind, value, at, is_open)
-    if kind.shape == "list":
+            return [f"{path}: expected map, got {value!r}"]
+        return _find_errors_in_map(schema, value, path, preserves_unknown)
+    if schema.shape == "list":
         if not isinstance(value, list):
-            return [f"{at}: expected list, got {value!r}"]
-        return _faults_in_list(kind, value, at, is_open)
-    return _faults_in_scalar(kind, value, at)
+            return [f"{path}: expected list, got {value!r}"]
+        return _find_errors_in_list(schema, value, path, preserves_unknown)
+    return _find_errors_in_scalar(schema, value, path)
 
 
-def _faults_in_map(kind: Type, value: dict[str, Any], at: str, is_open: bool) -> list[str]:
-    free = is_open or (kind.shape == "object" and not kind.fields)
-    faults: list[str] = []
+def _find_errors_in_map(
+    schema: Schema, value: dict[str, Any], path: str, preserves_unknown: bool
+) -> list[str]:
+    accepts_any = preserves_unknown or (schema.shape == "object" and not schema.fields)
+    errors: list[str] = []
     for name in sorted(value):
-        sub, child = value[name], kind.child(name)
+        sub, child = value[name], schema.child(name)
         if child is not None:
-            faults += _faults(child, sub, f"{at}.{name}", is_open)
-        elif not free:
-            faults.append(f"{at}.{name}: field not declared in schema")
-    return faults
+            errors += _find_errors(child, sub, f"{path}.{name}", preserves_unknown)
+        elif not accepts_any:
+            errors.append(f"{path}.{name}: field not declared in schema")
+    return errors
 
 
-def _faults_in_list(kind: Type, items: list[Any], at: str, is_open: bool) -> list[str]:
-    child = kind.items or ANY
-    if kind.list_type == "atomic":
+def _find_errors_in_list(
+    schema: Schema, items: list[Any], path: str, preserves_unknown: bool
+) -> list[str]:
+    child = schema.items or ANY
+    if schema.list_type == "atomic":
         return [
-            fault
+            error
             for n, item in enumerate(items)
-            for fault in _faults(child, item, f"{at}[{n}]", is_open)
+            for error in _find_errors(child, item, f"{path}[{n}]", preserves_unknown)
         ]
-    faults: list[str] = []
+    errors: list[str] = []
     seen: set[str] = set()
     for n, item in enumerate(items):
         try:
-            element = element_of(kind, item)
-        except Mistyped as error:
-            return [*faults, f"{at}: element {n}: {error}"]
-        name = text((element,))
+            element = element_of(schema, item)
+        except SchemaViolation as error:
+            return [*errors, f"{path}: element {n}: {error}"]
+        name = format_path((element,))
         if element in seen:
-            faults.append(f"{at}: duplicate entries for key {name}")
+            errors.append(f"{path}: duplicate entries for key {name}")
         seen.add(element)
-        faults += _faults(child, item, f"{at}{name}", is_open)
-    return faults
+        errors += _find_errors(child, item, f"{path}{name}", preserves_unknown)
+    return errors
 
 
-def _faults_in_scalar(kind: Type, value: Any, at: str) -> list[str]:
+def _find_errors_in_scalar(schema: Schema, value: Any, path: str) -> list[str]:
     if isinstance(value, dict | list):
-        return [f"{at}: expected any scalar, got {value!r}"]
-    if kind.shape in _NUMBERS:
+        return [f"{path}: expected any scalar, got {value!r}"]
+    if schema.shape in _NUMBERS:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            return [f"{at}: expected numeric (int or float), got {type(value).__name__}"]
-    elif kind.shape == "boolean":
+            return [f"{path}: expected numeric (int or float), got {type(value).__name__}"]
+    elif schema.shape == "boolean":
         if not isinstance(value, bool):
-            return [f"{at}: expected boolean, got {value!r}"]
-    elif kind.shape == "string" and kind.format in ("", "byte") and not isinstance(value, str):
-        return [f"{at}: expected string, got {value!r}"]
+            return [f"{path}: expected boolean, got {value!r}"]
+    elif schema.shape == "string" and schema.format in ("", "byte") and not isinstance(value, str):
+        return [f"{path}: expected string, got {value!r}"]
     return []

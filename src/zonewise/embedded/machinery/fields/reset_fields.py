@@ -2,7 +2,7 @@
 
 A write to ``pods/status`` that carries a spec changes no spec, so it must not own one either; a
 write to the pod itself owns no status. A real server keeps this list per kind and subresource, and
-it is not uniform: that is the whole table here, in terms of the exceptions.
+it is not uniform: here are the rule and its exceptions.
 """
 
 from __future__ import annotations
@@ -10,59 +10,66 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from zonewise.embedded.machinery.fields.comparison import Comparison
-from zonewise.embedded.machinery.fields.fieldset import FieldsV1, matching, of_paths, without
+from zonewise.embedded.machinery.fields.fieldset import (
+    FieldsV1,
+    from_paths,
+    recursive_difference,
+    select_matching,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
-    """What a write does not reach: everything in ``fields``, or all but what ``only`` matches."""
+class ResetFields:
+    """Fields a write cannot change: everything in ``fields``, or all but what ``only`` matches."""
 
     fields: FieldsV1 = field(default_factory=dict)
     only: tuple[tuple[str, ...], ...] = ()
 
-    def kept(self, fields: FieldsV1) -> FieldsV1:
-        """The part of a set that the write reaches."""
+    def filter(self, fields: FieldsV1) -> FieldsV1:
+        """The part of a set that the write can change."""
         if self.only:
-            return matching(fields, self.only)
-        return without(fields, self.fields)
+            return select_matching(fields, self.only)
+        return recursive_difference(fields, self.fields)
 
-    def kept_of(self, comparison: Comparison) -> Comparison:
-        """The part of a comparison that the write reaches."""
+    def filter_comparison(self, comparison: Comparison) -> Comparison:
+        """The part of a comparison that the write can change."""
         if not self.only and not self.fields:
             return comparison
-        return Comparison(*map(self.kept, comparison))
+        return Comparison(*map(self.filter, comparison))
 
 
-NOTHING = Reset()
+RESET_NOTHING = ResetFields()
 
 
-def _fields(*paths: str) -> Reset:
-    return Reset(of_paths([[f"f:{name}" for name in path.split(".")] for path in paths]))
+def _reset_paths(*paths: str) -> ResetFields:
+    return ResetFields(from_paths([[f"f:{name}" for name in path.split(".")] for path in paths]))
 
 
-_STATUS = _fields("status")
-_SPEC = _fields("spec")
-_SPEC_AND_METADATA = _fields("metadata", "spec")
+_STATUS = _reset_paths("status")
+_SPEC = _reset_paths("spec")
+_SPEC_AND_METADATA = _reset_paths("metadata", "spec")
 
-_MAIN = {
-    "certificates.k8s.io/certificatesigningrequests": _fields("spec", "status"),
+_MAIN_RESOURCES = {
+    "certificates.k8s.io/certificatesigningrequests": _reset_paths("spec", "status"),
 }
 _SUBRESOURCES = {
     ("/namespaces", "finalize"): _STATUS,
-    ("/pods", "status"): _fields("spec", "metadata.deletionTimestamp", "metadata.ownerReferences"),
-    ("/pods", "ephemeralcontainers"): Reset(only=(("f:spec", "f:ephemeralContainers"),)),
-    ("/pods", "resize"): Reset(
+    ("/pods", "status"): _reset_paths(
+        "spec", "metadata.deletionTimestamp", "metadata.ownerReferences"
+    ),
+    ("/pods", "ephemeralcontainers"): ResetFields(only=(("f:spec", "f:ephemeralContainers"),)),
+    ("/pods", "resize"): ResetFields(
         only=tuple(
             ("f:spec", containers, "*", part)
             for containers in ("f:containers", "f:initContainers")
             for part in ("f:resources", "f:resizePolicy")
         )
     ),
-    ("apps/deployments", "status"): _fields("spec", "metadata.labels"),
-    ("certificates.k8s.io/certificatesigningrequests", "status"): _fields(
+    ("apps/deployments", "status"): _reset_paths("spec", "metadata.labels"),
+    ("certificates.k8s.io/certificatesigningrequests", "status"): _reset_paths(
         "spec", "status.conditions"
     ),
-    ("certificates.k8s.io/certificatesigningrequests", "approval"): _fields(
+    ("certificates.k8s.io/certificatesigningrequests", "approval"): _reset_paths(
         "spec", "status.certificate"
     ),
 }
@@ -77,10 +84,10 @@ STATUS_WITHOUT_METADATA = frozenset(
         "storage.k8s.io/volumeattachments",
     }
 )
-"""Kinds whose status subresource leaves labels and annotations alone."""
+"""Kinds whose status subresource does not change labels and annotations."""
 
 
-def reset_of(
+def reset_fields_of(
     group: str,
     plural: str,
     subresource: str = "",
@@ -88,17 +95,19 @@ def reset_of(
     has_status: bool,
     custom: bool = False,
     replicas: str = ".spec.replicas",
-) -> Reset:
-    """What a write to this resource, or to this subresource of it, does not reach.
+) -> ResetFields:
+    """The fields that a write to this resource, or to this subresource of it, cannot change.
 
     ``has_status`` says whether the resource has a status subresource; ``custom`` whether a
     CustomResourceDefinition made it; ``replicas`` is what its scale subresource writes.
     """
     if subresource == "scale":
-        return Reset(only=(tuple(f"f:{name}" for name in replicas.strip(".").split(".")),))
+        return ResetFields(only=(tuple(f"f:{name}" for name in replicas.strip(".").split(".")),))
     name = f"{group}/{plural}"
     if not subresource:
-        return _MAIN.get(name, _STATUS if has_status else NOTHING)
+        return _MAIN_RESOURCES.get(name, _STATUS if has_status else RESET_NOTHING)
     if subresource == "status" and (custom or name in STATUS_WITHOUT_METADATA):
         return _SPEC_AND_METADATA
-    return _SUBRESOURCES.get((name, subresource), _SPEC if subresource == "status" else NOTHING)
+    return _SUBRESOURCES.get(
+        (name, subresource), _SPEC if subresource == "status" else RESET_NOTHING
+    )

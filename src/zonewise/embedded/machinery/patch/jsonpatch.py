@@ -52,16 +52,18 @@ def apply(document: Any, patch: Sequence[Any], *, lenient: bool = False) -> Any:
     run = _Run(document, lenient=lenient)
     for number, operation in enumerate(patch):
         try:
-            run.step(operation)
+            run.execute(operation)
         except ParseError as error:
-            raise type(error)(f"{_where(number, operation)}: {error}") from None
+            raise type(error)(f"{_describe_operation(number, operation)}: {error}") from None
         except RecursionError:
-            raise ParseError(f"{_where(number, operation)}: nested too deeply") from None
+            raise ParseError(
+                f"{_describe_operation(number, operation)}: nested too deeply"
+            ) from None
     return run.document
 
 
 def parse_pointer(text: str) -> Pointer:
-    """The names on a JSON Pointer's way (RFC 6901); "" is the whole document."""
+    """The names in a JSON Pointer (RFC 6901); "" is the whole document."""
     if not text:
         return ()
     if text[0] != "/":
@@ -93,8 +95,8 @@ def equal(left: Any, right: Any) -> bool:
 class _Run:
     """The document as it is after the operations so far.
 
-    ``owned`` holds the containers this run made, by identity. Each is in the document at most once
-    (``copy`` copies deeply), so changing one in place is seen nowhere else.
+    ``owned`` has the containers this run created, by identity. Each is in the document at most once
+    (``copy`` copies deeply), so changing one in place changes nothing else.
     """
 
     def __init__(self, document: Any, *, lenient: bool) -> None:
@@ -103,13 +105,13 @@ class _Run:
         self.copied = 0
         self.owned: dict[int, Any] = {}
 
-    def step(self, operation: Any) -> None:
+    def execute(self, operation: Any) -> None:
         if not isinstance(operation, dict):
             raise ParseError("an operation is an object")
         verb = operation.get("op")
         if verb not in _VERBS:
-            raise ParseError(f"'op' is none of {', '.join(_VERBS)}")
-        path = self._pointer(operation, "path")
+            raise ParseError(f"'op' is not one of {', '.join(_VERBS)}")
+        path = self._parse_pointer(operation, "path")
         match verb:
             case "add":
                 self._add(path, self._value(operation))
@@ -118,16 +120,16 @@ class _Run:
             case "replace":
                 self._replace(path, self._value(operation))
             case "move":
-                self._move(self._pointer(operation, "from"), path)
+                self._move(self._parse_pointer(operation, "from"), path)
             case "copy":
-                self._add(path, self._copy(self._get(self._pointer(operation, "from"))))
+                self._add(path, self._copy(self._get(self._parse_pointer(operation, "from"))))
             case "test" if not equal(self._get(path), self._value(operation)):
-                raise PatchFailed("the value there is another one")
+                raise PatchFailed("the value is different")
 
-    def _pointer(self, operation: dict[str, Any], name: str) -> Pointer:
+    def _parse_pointer(self, operation: dict[str, Any], name: str) -> Pointer:
         text = operation.get(name)
         if not isinstance(text, str):
-            raise ParseError(f"{name!r} is missing or no text")
+            raise ParseError(f"{name!r} is missing or not a string")
         return parse_pointer(text)
 
     def _value(self, operation: dict[str, Any]) -> Any:
@@ -148,7 +150,7 @@ class _Run:
             if value is _ABSENT:
                 if self.lenient and not present and depth == len(pointer):
                     return None
-                raise PatchFailed(f"there is nothing at {_shown(pointer[:depth])}")
+                raise PatchFailed(f"there is nothing at {_format(pointer[:depth])}")
         return value
 
     def _add(self, pointer: Pointer, value: Any) -> None:
@@ -168,7 +170,7 @@ class _Run:
             raise PatchFailed("the whole document cannot be removed")
         parent, last = self._open(pointer), pointer[-1]
         if self._child(parent, last, pointer) is _ABSENT:
-            raise PatchFailed(f"there is nothing at {_shown(pointer)}")
+            raise PatchFailed(f"there is nothing at {_format(pointer)}")
         del parent[last if isinstance(parent, dict) else self._index(last, len(parent), pointer)]
 
     def _replace(self, pointer: Pointer, value: Any) -> None:
@@ -177,24 +179,24 @@ class _Run:
             return
         parent, last = self._open(pointer), pointer[-1]
         if self._child(parent, last, pointer) is _ABSENT and not self.lenient:
-            raise PatchFailed(f"there is nothing at {_shown(pointer)}")
+            raise PatchFailed(f"there is nothing at {_format(pointer)}")
         self._put(parent, last, value, pointer)
 
     def _move(self, source: Pointer, target: Pointer) -> None:
         if source == target[: len(source)] and source != target:
-            raise PatchFailed(f"{_shown(source)} cannot be moved into itself")
+            raise PatchFailed(f"{_format(source)} cannot be moved into itself")
         value = self._get(source, present=True)
         if source != target:
             self._remove(source)
             self._add(target, value)
 
     def _open(self, pointer: Pointer) -> Any:
-        """The container that holds the pointer's end, and may be changed; so is the way to it."""
+        """The container of the pointer's last part; it and all above it may be changed."""
         self.document = parent = self._own(self.document, ())
         for depth, name in enumerate(pointer[:-1], 1):
             child = self._child(parent, name, pointer[:depth])
             if child is _ABSENT:
-                raise PatchFailed(f"there is nothing at {_shown(pointer[:depth])}")
+                raise PatchFailed(f"there is nothing at {_format(pointer[:depth])}")
             owned = self._own(child, pointer[:depth])
             if owned is not child:
                 self._put(parent, name, owned, pointer[:depth])
@@ -205,7 +207,7 @@ class _Run:
         if id(value) in self.owned:
             return value
         if not isinstance(value, dict | list | tuple):
-            raise PatchFailed(f"{_shown(pointer)} is neither an object nor a list")
+            raise PatchFailed(f"{_format(pointer)} is neither an object nor a list")
         copy = dict(value) if isinstance(value, dict) else list(value)
         self.owned[id(copy)] = copy
         return copy
@@ -221,16 +223,16 @@ class _Run:
             return parent.get(name, _ABSENT)
         if isinstance(parent, list | tuple):
             return parent[self._index(name, len(parent), pointer)]
-        raise PatchFailed(f"{_shown(pointer[:-1])} is neither an object nor a list")
+        raise PatchFailed(f"{_format(pointer[:-1])} is neither an object nor a list")
 
     def _index(self, text: str, length: int, pointer: Sequence[str]) -> int:
         if not (_LENIENT_INDEX if self.lenient else _INDEX).fullmatch(text):
-            raise PatchFailed(f"{_shown(pointer)}: {text[:40]!r} is not an index")
+            raise PatchFailed(f"{_format(pointer)}: {text[:40]!r} is not an index")
         number = int(text)
-        at = number + length if number < 0 else number
-        if not 0 <= at < length:
-            raise PatchFailed(f"{_shown(pointer)}: index {number} is outside the list")
-        return at
+        index = number + length if number < 0 else number
+        if not 0 <= index < length:
+            raise PatchFailed(f"{_format(pointer)}: index {number} is outside the list")
+        return index
 
 
 def _deep_copy(value: Any) -> Any:
@@ -241,15 +243,15 @@ def _deep_copy(value: Any) -> Any:
     return value
 
 
-def _shown(pointer: Sequence[str]) -> str:
+def _format(pointer: Sequence[str]) -> str:
     text = format_pointer(pointer)
     return repr(text if len(text) <= 200 else text[:199] + "…")
 
 
-def _where(number: int, operation: Any) -> str:
+def _describe_operation(number: int, operation: Any) -> str:
     if not isinstance(operation, dict):
         return f"operation {number}"
     path = operation.get("path")
     verb = operation.get("op")
-    shown = f" {path[:200]}" if isinstance(path, str) else ""
-    return f"operation {number} ({verb if verb in _VERBS else 'unknown'}{shown})"
+    path_text = f" {path[:200]}" if isinstance(path, str) else ""
+    return f"operation {number} ({verb if verb in _VERBS else 'unknown'}{path_text})"

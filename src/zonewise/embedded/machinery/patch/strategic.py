@@ -2,8 +2,8 @@
 
 The schema is an argument (``PatchSchema``): for a field, whether its list is merged and by which
 member its items are identified. A list the schema does not call merged is replaced as a whole, an
-object is merged unless the schema says otherwise. ``embedded.machinery.schema.types.Type`` is such
-a schema.
+object is merged unless the schema says otherwise. ``embedded.machinery.schema.schema.Schema`` is
+such a schema.
 
 Directives in a patch
 
@@ -13,11 +13,11 @@ Directives in a patch
   the whole list.
 * ``$retainKeys: [a, b]`` removes all other members; the patch may only set those.
 * ``$deleteFromPrimitiveList/field: [x]`` removes plain values from a list.
-* ``$setElementOrder/field: [...]`` says in which order the items are to be.
+* ``$setElementOrder/field: [...]`` sets the order of the items.
 
 Order of a merged list: items of the patch are in the order of the patch (or of
 ``$setElementOrder``), items only the document has in the document's, and the two are interleaved by
-their places in the document. A new item has no place there, so it comes first.
+their positions in the document. A new item has no position there, so it comes first.
 
 As on an API server, an object that carries ``$patch`` for a field the document does not have leaves
 the field absent, and nulls in what a patch adds are dropped. Unlike there, directives in an item
@@ -78,41 +78,43 @@ def apply(
 
 
 def _merge_object(
-    original: dict[str, Any], patch: dict[str, Any], schema: PatchSchema | None, at: str
+    original: dict[str, Any], patch: dict[str, Any], schema: PatchSchema | None, path: str
 ) -> dict[str, Any]:
     directive = patch.get(DIRECTIVE, "merge")
     if directive == "replace":
-        return _members(patch)
+        return _clean_members(patch)
     if directive == "delete":
         return {}
     if directive != "merge":
-        raise _malformed(at, f"$patch is none of replace, delete and merge: {_shown(directive)}")
-    result = _retained(original, patch, at)
-    ordered = _ordered_fields(result, patch, schema, at)
+        raise _malformed(
+            path, f"$patch is not one of replace, delete and merge: {_format(directive)}"
+        )
+    result = _retain_keys(original, patch, path)
+    ordered = _merge_ordered_fields(result, patch, schema, path)
     for name, value in patch.items():
         if name.startswith(DELETE_LIST):
-            _delete_values(result, name.removeprefix(DELETE_LIST), value, at)
+            _delete_values(result, name.removeprefix(DELETE_LIST), value, path)
     for name, value in patch.items():
         if name not in ordered and not _is_directive(name):
-            _merge_member(result, name, value, schema, at)
+            _merge_member(result, name, value, schema, path)
     return result
 
 
 def _merge_member(
-    result: dict[str, Any], name: str, value: Any, schema: PatchSchema | None, at: str
+    result: dict[str, Any], name: str, value: Any, schema: PatchSchema | None, path: str
 ) -> None:
     current = result.get(name)
-    known = schema.child(name) if schema is not None else None
+    field = schema.child(name) if schema is not None else None
     if value is None:
         result.pop(name, None)
     elif isinstance(current, dict) and isinstance(value, dict):
-        if known is not None and known.replace:
-            result[name] = _members(value)
+        if field is not None and field.replace:
+            result[name] = _clean_members(value)
         else:
-            result[name] = _merge_object(current, value, known, _join(at, name))
+            result[name] = _merge_object(current, value, field, _join(path, name))
     elif isinstance(current, list) and isinstance(value, list):
-        if known is not None and known.merge:
-            result[name] = _merge_list(current, value, known, _join(at, name))
+        if field is not None and field.merge:
+            result[name] = _merge_list(current, value, field, _join(path, name))
         else:
             result[name] = _clean(value)
     else:
@@ -123,104 +125,106 @@ def _merge_member(
             result[name] = added
 
 
-def _retained(original: dict[str, Any], patch: dict[str, Any], at: str) -> dict[str, Any]:
+def _retain_keys(original: dict[str, Any], patch: dict[str, Any], path: str) -> dict[str, Any]:
     if RETAIN_KEYS not in patch:
         return dict(original)
     keys = patch[RETAIN_KEYS]
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise _malformed(at, f"{RETAIN_KEYS} is not a list of names")
+        raise _malformed(path, f"{RETAIN_KEYS} is not a list of names")
     retained = frozenset(keys)
     for name, value in patch.items():
         if value is not None and not _is_directive(name) and name not in retained:
-            raise _malformed(at, f"{RETAIN_KEYS} does not name {name!r}, which the patch sets")
+            raise _malformed(path, f"{RETAIN_KEYS} does not name {name!r}, which the patch sets")
     return {name: value for name, value in original.items() if name in retained}
 
 
-def _delete_values(result: dict[str, Any], name: str, values: Any, at: str) -> None:
+def _delete_values(result: dict[str, Any], name: str, values: Any, path: str) -> None:
     if not name or not isinstance(values, list):
-        raise _malformed(at, f"{DELETE_LIST}{name} is not a list of values of a named field")
+        raise _malformed(path, f"{DELETE_LIST}{name} is not a list of values of a named field")
     current = result.get(name)
     if not isinstance(current, list):
         return
-    where = _join(at, name)
-    gone = {_key_of(value, "", where) for value in values}
-    result[name] = [item for item in current if _key_of(item, "", where) not in gone]
+    field_path = _join(path, name)
+    deleted_keys = {_key_of(value, "", field_path) for value in values}
+    result[name] = [item for item in current if _key_of(item, "", field_path) not in deleted_keys]
 
 
-def _ordered_fields(
-    result: dict[str, Any], patch: dict[str, Any], schema: PatchSchema | None, at: str
+def _merge_ordered_fields(
+    result: dict[str, Any], patch: dict[str, Any], schema: PatchSchema | None, path: str
 ) -> set[str]:
     """Merges the fields whose order the patch sets; returns their names."""
-    done: set[str] = set()
+    merged_names: set[str] = set()
     for directive, order in patch.items():
         if not directive.startswith(SET_ORDER):
             continue
         name = directive.removeprefix(SET_ORDER)
         current, value = result.get(name), patch.get(name)
         if not name or not isinstance(order, list):
-            raise _malformed(at, f"{directive} is not a list for a named field")
+            raise _malformed(path, f"{directive} is not a list for a named field")
         if not all(part is None or isinstance(part, list) for part in (current, value)):
-            raise PatchFailed(f"strategic merge patch: {_join(at, name)} is not a list")
-        known = schema.child(name) if schema is not None else None
-        if known is None or not known.merge or (current is None and name not in patch):
+            raise PatchFailed(f"strategic merge patch: {_join(path, name)} is not a list")
+        field = schema.child(name) if schema is not None else None
+        if field is None or not field.merge or (current is None and name not in patch):
             continue
-        where, key = _join(at, name), known.merge_key
-        wanted = [_key_of(item, key, where) for item in order]
-        _check_order(value or [], wanted, key, where)
-        _merge_member(result, name, value if name in patch else [], schema, at)
+        field_path, key = _join(path, name), field.merge_key
+        desired_keys = [_key_of(item, key, field_path) for item in order]
+        _check_order(value or [], desired_keys, key, field_path)
+        _merge_member(result, name, value if name in patch else [], schema, path)
         if name in result:
-            places = [_key_of(item, key, where) for item in current or []]
-            result[name] = _arranged(result[name], wanted, places, key, where)
-        done.add(name)
-    return done
+            original_keys = [_key_of(item, key, field_path) for item in current or []]
+            result[name] = _arrange(result[name], desired_keys, original_keys, key, field_path)
+        merged_names.add(name)
+    return merged_names
 
 
-def _check_order(items: Sequence[Any], wanted: Sequence[_JsonKey], merge_key: str, at: str) -> None:
+def _check_order(
+    items: Sequence[Any], desired_keys: Sequence[_JsonKey], merge_key: str, path: str
+) -> None:
     """The patch's items must be in the order the patch itself sets."""
-    if not wanted:
+    if not desired_keys:
         return
-    rest = iter(wanted)
+    remaining = iter(desired_keys)
     for item in items:
         if not (isinstance(item, dict) and DIRECTIVE in item):
-            key = _key_of(item, merge_key, at)
-            if key not in rest:
-                raise _malformed(at, f"item {_shown(key[1])} is not where {SET_ORDER} puts it")
+            key = _key_of(item, merge_key, path)
+            if key not in remaining:
+                raise _malformed(path, f"item {_format(key[1])} is not in the order of {SET_ORDER}")
 
 
-def _merge_list(original: list[Any], patch: list[Any], known: PatchSchema, at: str) -> list[Any]:
-    merge_key = known.merge_key
+def _merge_list(original: list[Any], patch: list[Any], field: PatchSchema, path: str) -> list[Any]:
+    merge_key = field.merge_key
     if merge_key:
-        original, patch, replaced = _item_directives(original, patch, merge_key, at)
+        original, patch, replaced = _split_item_directives(original, patch, merge_key, path)
         if replaced:
             return patch
     merged: list[Any] = []
-    places: dict[_JsonKey, int] = {}
+    positions: dict[_JsonKey, int] = {}
     for item in original:
-        key = _key_of(item, merge_key, at)
-        if merge_key or key not in places:
-            places.setdefault(key, len(merged))
+        key = _key_of(item, merge_key, path)
+        if merge_key or key not in positions:
+            positions.setdefault(key, len(merged))
             merged.append(item)
-    order = list(places)
-    wanted: list[_JsonKey] = []
+    original_keys = list(positions)
+    desired_keys: list[_JsonKey] = []
     for item in patch:
-        key = _key_of(item, merge_key, at)
-        wanted.append(key)
-        place = places.get(key)
-        if place is None:
-            places[key] = len(merged)
-            merged.append(_members(item) if merge_key else item)
+        key = _key_of(item, merge_key, path)
+        desired_keys.append(key)
+        position = positions.get(key)
+        if position is None:
+            positions[key] = len(merged)
+            merged.append(_clean_members(item) if merge_key else item)
         elif merge_key:
-            where = f"{at}[{merge_key}={key[1]}]"
-            merged[place] = _merge_object(merged[place], item, known.items, where)
-    return _arranged(merged, wanted, order, merge_key, at)
+            item_path = f"{path}[{merge_key}={key[1]}]"
+            merged[position] = _merge_object(merged[position], item, field.items, item_path)
+    return _arrange(merged, desired_keys, original_keys, merge_key, path)
 
 
-def _item_directives(
-    original: list[Any], patch: list[Any], merge_key: str, at: str
+def _split_item_directives(
+    original: list[Any], patch: list[Any], merge_key: str, path: str
 ) -> tuple[list[Any], list[Any], bool]:
-    """Both lists without the items that are directives, and whether the patch's is the whole."""
+    """Both lists without items that are directives, and whether the patch's replaces the list."""
     plain: list[Any] = []
-    gone: set[_JsonKey] = set()
+    deleted_keys: set[_JsonKey] = set()
     replaced = False
     for item in patch:
         directive = item.get(DIRECTIVE, "merge") if isinstance(item, dict) else "merge"
@@ -228,78 +232,85 @@ def _item_directives(
             case "merge":
                 plain.append(item)
             case "delete":
-                gone.add(_key_of(item, merge_key, at))
+                deleted_keys.add(_key_of(item, merge_key, path))
             case "replace":
                 replaced = True
             case _:
                 raise _malformed(
-                    at, f"$patch is none of replace, delete and merge: {_shown(directive)}"
+                    path, f"$patch is not one of replace, delete and merge: {_format(directive)}"
                 )
     if replaced:
-        return [], [_members(item) for item in plain], True
-    if gone:
-        original = [item for item in original if _key_of(item, merge_key, at) not in gone]
+        return [], [_clean_members(item) for item in plain], True
+    if deleted_keys:
+        original = [item for item in original if _key_of(item, merge_key, path) not in deleted_keys]
     return original, plain, False
 
 
-def _arranged(
+def _arrange(
     merged: list[Any],
-    wanted: Sequence[_JsonKey],
-    order: Sequence[_JsonKey],
+    desired_keys: Sequence[_JsonKey],
+    original_keys: Sequence[_JsonKey],
     merge_key: str,
-    at: str,
+    path: str,
 ) -> list[Any]:
-    """Wanted items in the wanted order, mixed with the others by their places in ``order``."""
+    """Desired items in their order, interleaved with the rest by position in the original."""
     rank: dict[_JsonKey, int] = {}
-    for number, key in enumerate(wanted):
+    for number, key in enumerate(desired_keys):
         rank.setdefault(key, number)
-    place: dict[_JsonKey, int] = {}
-    for number, key in enumerate(order):
-        place.setdefault(key, number)
-    keyed = [(_key_of(item, merge_key, at), item) for item in merged]
-    ours = sorted((pair for pair in keyed if pair[0] in rank), key=lambda pair: rank[pair[0]])
-    others = sorted(
-        (pair for pair in keyed if pair[0] not in rank), key=lambda pair: place.get(pair[0], -1)
+    positions: dict[_JsonKey, int] = {}
+    for number, key in enumerate(original_keys):
+        positions.setdefault(key, number)
+    keyed_items = [(_key_of(item, merge_key, path), item) for item in merged]
+    desired = sorted(
+        (pair for pair in keyed_items if pair[0] in rank), key=lambda pair: rank[pair[0]]
+    )
+    rest = sorted(
+        (pair for pair in keyed_items if pair[0] not in rank),
+        key=lambda pair: positions.get(pair[0], -1),
     )
     result: list[Any] = []
-    waiting = iter(others)
-    other = next(waiting, None)
-    for key, item in ours:
-        here = place.get(key)
-        while here is not None and other is not None and place.get(other[0], here) < here:
+    remaining = iter(rest)
+    other = next(remaining, None)
+    for key, item in desired:
+        position = positions.get(key)
+        while (
+            position is not None
+            and other is not None
+            and positions.get(other[0], position) < position
+        ):
             result.append(other[1])
-            other = next(waiting, None)
+            other = next(remaining, None)
         result.append(item)
     if other is not None:
         result.append(other[1])
-        result.extend(pair[1] for pair in waiting)
+        result.extend(pair[1] for pair in remaining)
     return result
 
 
-def _key_of(item: Any, merge_key: str, at: str) -> _JsonKey:
-    """What identifies an item, so that true is not 1."""
+def _key_of(item: Any, merge_key: str, path: str) -> _JsonKey:
+    """What identifies an item; true and 1 are different keys."""
     value = item
     if merge_key:
         if not isinstance(item, dict) or merge_key not in item:
             raise PatchFailed(
-                f"strategic merge patch: {at} has an item without its key {merge_key!r}"
+                f"strategic merge patch: {path} has an item without its key {merge_key!r}"
             )
         value = item[merge_key]
     if isinstance(value, dict | list):
-        raise PatchFailed(f"strategic merge patch: {at} has an item that is not a plain value")
+        raise PatchFailed(f"strategic merge patch: {path} has an item that is not a plain value")
     return isinstance(value, bool), value
 
 
 def _clean(value: Any) -> Any:
     """A value a patch adds, without nulls and directives; absent if it is itself a directive."""
     if isinstance(value, dict):
-        return _ABSENT if DIRECTIVE in value else _members(value)
+        return _ABSENT if DIRECTIVE in value else _clean_members(value)
     if isinstance(value, list):
         return [item for item in map(_clean, value) if item is not _ABSENT]
     return value
 
 
-def _members(value: dict[str, Any]) -> dict[str, Any]:
+def _clean_members(value: dict[str, Any]) -> dict[str, Any]:
     cleaned = (
         (name, _clean(member))
         for name, member in value.items()
@@ -314,14 +325,14 @@ def _is_directive(name: str) -> bool:
     )
 
 
-def _join(at: str, name: str) -> str:
-    return f"{at}.{name}" if at else name
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
-def _malformed(at: str, message: str) -> ParseError:
-    return ParseError(f"strategic merge patch: {at or 'at the top'}: {message}")
+def _malformed(path: str, message: str) -> ParseError:
+    return ParseError(f"strategic merge patch: {path or 'at the root'}: {message}")
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:79] + "…"

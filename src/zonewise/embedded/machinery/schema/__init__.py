@@ -1,1 +1,1 @@
-"""What the fields of an object are: types, the generated tables of the built-in kinds, formats."""
+"""Schemas of objects: the generated tables of the built-in kinds, served kinds, formats."""

@@ -1,14 +1,14 @@
-"""The types of the built-in kinds, from the generated table.
+"""The schemas of the built-in kinds, from the generated table.
 
 `tables/types.json` states for each definition of a real API server's OpenAPI what cannot be
 derived: field types, list types, merge keys, enums, and how Go prints a field (a pointer keeps an
 explicit zero, a plain value drops it, a field without omitempty is printed even when it is not
 set). `tables/defaults.json` adds the defaults that were observed.
 
-The whole table is decoded at once (a few milliseconds), but `Type`s are made on demand, a
-definition with everything it refers to: a process that only uses Leases never builds the types of
-pods. A `Definitions` owns its graph, so that fields of our own (`extensions`) exist in one server
-and not in another of the same process.
+The whole table is decoded at once (a few milliseconds), but a `Schema` is built on demand, a
+definition with everything it refers to: a process that only uses Leases never builds those of pods.
+A `Definitions` owns its graph, so that fields of our own (`extensions`) exist in one server and not
+in another of the same process.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 
 import msgspec
 
-from zonewise.embedded.machinery.schema.types import UNSET, ListType, Shape, Type
+from zonewise.embedded.machinery.schema.schema import UNSET, ListType, Schema, Shape
 
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 LIST_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"
 JSON_SCHEMA = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"
 
 
-class Row(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class FieldRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One field. `of` is a scalar, a definition's name, `[]` or `{}` before either for a list or
     a map.
 
@@ -53,7 +53,7 @@ class Row(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Definition(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One definition: an object with fields, or a scalar that has a name of its own."""
 
-    fields: dict[str, Row] = {}
+    fields: dict[str, FieldRow] = {}
     required: tuple[str, ...] = ()
     shape: Shape = "object"
     format: str = ""
@@ -61,7 +61,7 @@ class Definition(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     gvk: tuple[tuple[str, str, str], ...] = ()
 
 
-class GeneratedTable(msgspec.Struct, frozen=True, gc=False):
+class TypesTable(msgspec.Struct, frozen=True, gc=False):
     """The generated file."""
 
     generated: str
@@ -72,9 +72,9 @@ class GeneratedTable(msgspec.Struct, frozen=True, gc=False):
 class DefaultsTable(msgspec.Struct, frozen=True, gc=False):
     """What was observed of fields, by definition.
 
-    Defaults are only those that depend on nothing else. `dropped` fields are known and thrown away:
+    Defaults are only those that depend on nothing else. `dropped` fields are known and not stored:
     their feature gate is off. An object is refused without its `required` fields (OpenAPI claims
-    more of them), and with a word that is none of the enum of those in `enums`.
+    more of them), and with a value outside the enum of the fields in `enums`.
     """
 
     generated: str
@@ -85,15 +85,15 @@ class DefaultsTable(msgspec.Struct, frozen=True, gc=False):
     enums: dict[str, tuple[str, ...]]
 
 
-NOTHING_SEEN = DefaultsTable("", "", {}, {}, {}, {})
+NOTHING_OBSERVED = DefaultsTable("", "", {}, {}, {}, {})
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """A field of our own on a built-in definition."""
+    """A field of our own in a built-in definition."""
 
     definition: str
     field: str
-    row: Row
+    row: FieldRow
 
 
 SCALARS: dict[str, tuple[Shape, str, str]] = {
@@ -109,7 +109,7 @@ ZEROS: dict[str, Any] = {"string": "", "boolean": False, "integer": 0, "number":
 
 
 def go_name(of: str) -> str:
-    """What a decoding error calls a type, where it follows from the expression."""
+    """The name of a type in decoding errors, where it follows from the expression."""
     if of.startswith("[]"):
         return "[]" + go_name(of[2:])
     if of.startswith("{}"):
@@ -121,14 +121,14 @@ def go_name(of: str) -> str:
 
 
 def read_table(name: str) -> bytes:
-    """A generated file as it is in the distribution."""
+    """The content of a generated file of the distribution."""
     return files(__package__).joinpath("tables", name).read_bytes()
 
 
 @cache
-def types_table() -> GeneratedTable:
+def types_table() -> TypesTable:
     """The generated types, decoded once per process."""
-    return msgspec.json.decode(read_table("types.json"), type=GeneratedTable)
+    return msgspec.json.decode(read_table("types.json"), type=TypesTable)
 
 
 @cache
@@ -138,25 +138,28 @@ def defaults_table() -> DefaultsTable:
 
 
 class Definitions:
-    """All built-in definitions as one graph of types, made on demand."""
+    """All built-in definitions as one graph of schemas, built on demand."""
 
     def __init__(
         self,
         extensions: Iterable[Extension] = (),
         *,
-        own: Mapping[str, Definition] | None = None,
+        own_definitions: Mapping[str, Definition] | None = None,
         table: Mapping[str, Definition] | None = None,
     ) -> None:
-        """`own` are definitions that extensions refer to. With `table`, the graph of types that
-        are not in the tree yet and have no defaults.
+        """`own_definitions` are those that extensions refer to. `table` replaces the generated
+        table with one that is not in the tree yet and has no defaults.
         """
-        self._rows = {**(types_table().types if table is None else table), **(own or {})}
-        self._seen = defaults_table() if table is None else NOTHING_SEEN
-        self._types: dict[str, Type] = {}
-        self._shared: dict[tuple[str, tuple[str, ...]], Type] = {}
-        self._extra: dict[str, dict[str, Row]] = {}
+        self._rows = {
+            **(types_table().types if table is None else table),
+            **(own_definitions or {}),
+        }
+        self._observed = defaults_table() if table is None else NOTHING_OBSERVED
+        self._schemas: dict[str, Schema] = {}
+        self._expressions: dict[tuple[str, tuple[str, ...]], Schema] = {}
+        self._extensions: dict[str, dict[str, FieldRow]] = {}
         for extension in extensions:
-            self._extra.setdefault(extension.definition, {})[extension.field] = extension.row
+            self._extensions.setdefault(extension.definition, {})[extension.field] = extension.row
 
     def __contains__(self, name: str) -> bool:
         return name in self._rows
@@ -164,48 +167,48 @@ class Definitions:
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
 
-    def row(self, name: str) -> Definition:
+    def definition(self, name: str) -> Definition:
         """The table's row of a definition."""
         return self._rows[name]
 
-    def type(self, name: str) -> Type:
-        """The type of a definition, complete with everything below it."""
-        made = self._types.get(name)
-        if made is not None:
-            return made
+    def schema(self, name: str) -> Schema:
+        """The schema of a definition, complete with everything below it."""
+        schema = self._schemas.get(name)
+        if schema is not None:
+            return schema
         row = self._rows[name]
-        made = self._types[name] = Type(
+        schema = self._schemas[name] = Schema(
             shape=row.shape,
             name=name,
             format=row.format,
-            go=go_name(name),
+            go_type=go_name(name),
             required=row.required,
             atomic=row.atomic,
             nullable=row.shape == "any",
-            preserve=row.shape == "any",
+            preserve_unknown_fields=row.shape == "any",
         )
         if row.format.startswith("schema-or-"):
-            made.items = self.type(JSON_SCHEMA)
-        defaults = self._seen.defaults.get(name, {})
-        dropped = self._seen.dropped.get(name, ())
-        demanded = self._seen.required.get(name, ())
-        closed = self._seen.enums.get(name, ())
-        for field, facts in row.fields.items():
-            made.fields[field] = self._use(
-                facts,
+            schema.items = self.schema(JSON_SCHEMA)
+        defaults = self._observed.defaults.get(name, {})
+        dropped = self._observed.dropped.get(name, ())
+        enforced_required = self._observed.required.get(name, ())
+        enforced_enums = self._observed.enums.get(name, ())
+        for field, field_row in row.fields.items():
+            schema.fields[field] = self._build_field(
+                field_row,
                 default=defaults.get(field, UNSET),
                 dropped=field in dropped,
-                demanded=field in demanded,
-                closed=field in closed,
+                enforce_required=field in enforced_required,
+                enforce_enum=field in enforced_enums,
             )
-        for field, facts in self._extra.get(name, {}).items():
-            made.fields[field] = self._use(facts)
-        return made
+        for field, field_row in self._extensions.get(name, {}).items():
+            schema.fields[field] = self._build_field(field_row)
+        return schema
 
-    def _use(self, row: Row, **seen: Any) -> Type:
-        base = self._expression(row.of, row.enum)
-        forgets, printed = printing(row, base)
-        return Type(  # spelled out: dataclasses.replace takes four times as long
+    def _build_field(self, row: FieldRow, **observed: Any) -> Schema:
+        base = self._build_expression(row.of, row.enum)
+        omit_empty, absent_value = go_printing(row, base)
+        return Schema(  # spelled out: dataclasses.replace takes four times as long
             shape=base.shape,
             name=base.name,
             format=base.format,
@@ -215,9 +218,9 @@ class Definitions:
             items=base.items,
             enum=base.enum,
             nullable=base.nullable,
-            preserve=base.preserve,
-            go=row.go or go_name(row.of),
-            inline=row.inline,
+            preserve_unknown_fields=base.preserve_unknown_fields,
+            go_type=row.go or go_name(row.of),
+            inline_struct=row.inline,
             list_type=row.list,
             keys=row.keys,
             merge=bool(row.merge),
@@ -225,31 +228,37 @@ class Definitions:
             retain_keys=row.retain,
             replace=row.replace,
             atomic=base.atomic if row.atomic is None else row.atomic,
-            forgets=forgets,
-            printed=printed,
-            **seen,
+            omit_empty=omit_empty,
+            absent_value=absent_value,
+            **observed,
             origin=base.definition if base.name else None,
         )
 
-    def _expression(self, of: str, enum: tuple[str, ...]) -> Type:
-        known = self._shared.get((of, enum))
-        if known is not None:
-            return known
+    def _build_expression(self, of: str, enum: tuple[str, ...]) -> Schema:
+        cached = self._expressions.get((of, enum))
+        if cached is not None:
+            return cached
         if of.startswith("[]"):
-            made = Type(shape="list", items=self._expression(of[2:], enum))
+            schema = Schema(shape="list", items=self._build_expression(of[2:], enum))
         elif of.startswith("{}"):
-            made = Type(shape="map", values=self._expression(of[2:], enum))
+            schema = Schema(shape="map", values=self._build_expression(of[2:], enum))
         elif of in SCALARS:
             shape, format_, go = SCALARS[of]
-            made = Type(shape=shape, format=format_, go=go, enum=enum, preserve=shape == "any")
+            schema = Schema(
+                shape=shape,
+                format=format_,
+                go_type=go,
+                enum=enum,
+                preserve_unknown_fields=shape == "any",
+            )
         else:
-            return self.type(of)
-        self._shared[of, enum] = made
-        return made
+            return self.schema(of)
+        self._expressions[of, enum] = schema
+        return schema
 
 
-def printing(row: Row, base: Type) -> tuple[bool, Any]:
-    """Whether Go drops an empty value of a field, and what it prints where there is none."""
+def go_printing(row: FieldRow, base: Schema) -> tuple[bool, Any]:
+    """Whether Go omits an empty value of a field, and what it prints for an absent one."""
     if row.pointer:
         return False, None if row.always else UNSET
     if base.shape in ("list", "map") or base.format == "byte":

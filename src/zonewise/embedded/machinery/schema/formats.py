@@ -15,7 +15,7 @@ from functools import partial
 from ipaddress import AddressValueError, IPv6Address
 from urllib.parse import urlsplit
 
-from zonewise.api.values.numbers import natural
+from zonewise.api.values.numbers import parse_natural
 
 Check = Callable[[str], bool]
 
@@ -42,9 +42,9 @@ _BAD_PERCENT = re.compile(r"%(?![0-9a-fA-F]{2})")
 _URI = re.compile(r"(?:[a-zA-Z][a-zA-Z0-9+.-]*:|/)[^\x00-\x20\x7f]*")
 
 
-def accepts(form: str, text: str) -> bool:
+def accepts(format_name: str, text: str) -> bool:
     """Whether a text is of a format; unknown formats accept everything."""
-    check = FORMATS.get(form.replace("-", ""))
+    check = FORMATS.get(format_name.replace("-", ""))
     return check is None or check(text)
 
 
@@ -52,12 +52,12 @@ def is_ipv4(text: str) -> bool:
     """Dotted decimal, leading zeros allowed, or IPv6 with such an end."""
     if ":" in text:
         return "." in text and is_ipv6(text)
-    numbers = [natural(part) for part in text.split(".")]
-    return len(numbers) == 4 and all(one is not None and one < 256 for one in numbers)
+    numbers = [parse_natural(part) for part in text.split(".")]
+    return len(numbers) == 4 and all(number is not None and number < 256 for number in numbers)
 
 
 def is_ipv6(text: str) -> bool:
-    """A colon somewhere and an address around it, without a zone."""
+    """An IPv6 address without a zone."""
     if ":" not in text or "%" in text:
         return False
     try:
@@ -126,8 +126,8 @@ def is_base64(text: str) -> bool:
 
 def is_email(text: str) -> bool:
     """An address, alone or in angle brackets behind a name."""
-    named = _NAMED_ADDRESS.fullmatch(text)
-    return _ADDRESS.fullmatch(named[1] if named else text.strip()) is not None
+    named_address = _NAMED_ADDRESS.fullmatch(text)
+    return _ADDRESS.fullmatch(named_address[1] if named_address else text.strip()) is not None
 
 
 def is_uri(text: str) -> bool:
@@ -142,7 +142,7 @@ def is_uri(text: str) -> bool:
 
 
 def is_mac(text: str) -> bool:
-    """Six, eight or twenty bytes by colons, dashes or dots."""
+    """Six, eight or twenty bytes separated by colons, dashes or dots."""
     for separator, width in ((":", 2), ("-", 2), (".", 4)):
         parts = text.split(separator)
         if len(parts) > 1:
@@ -153,7 +153,7 @@ def is_mac(text: str) -> bool:
 
 
 def is_isbn(length: int, text: str) -> bool:
-    """Ten or thirteen digits whose sum is right."""
+    """Ten or thirteen digits with a valid checksum."""
     digits = text.replace("-", "").replace(" ", "")
     if length == 10:
         if not re.fullmatch(r"[0-9]{9}[0-9X]", digits):
@@ -166,24 +166,24 @@ def is_isbn(length: int, text: str) -> bool:
 
 
 def is_credit_card(text: str) -> bool:
-    """A known issuer's length and prefix, and the checksum."""
+    """The length and prefix of a known issuer, and a valid checksum."""
     digits = re.sub(r"[^0-9]+", "", text)
-    known = re.fullmatch(
+    issuer_match = re.fullmatch(
         r"4\d{12}(\d{3})?|5[1-5]\d{14}|6(011|5\d\d)\d{12}|3[47]\d{13}"
         r"|3(0[0-5]|[68]\d)\d{11}|(2131|1800|35\d{3})\d{11}",
         digits,
     )
     doubled = [sum(divmod(int(d) * (1 + n % 2), 10)) for n, d in enumerate(reversed(digits))]
-    return known is not None and sum(doubled) % 10 == 0
+    return issuer_match is not None and sum(doubled) % 10 == 0
 
 
 def is_long_name(text: str) -> bool:
     """A DNS subdomain without a limit on its labels."""
-    form = rf"{_SHORT_NAME}(?:\.{_SHORT_NAME})*"
-    return len(text) <= 253 and re.fullmatch(form, text) is not None
+    pattern = rf"{_SHORT_NAME}(?:\.{_SHORT_NAME})*"
+    return len(text) <= 253 and re.fullmatch(pattern, text) is not None
 
 
-def _like(pattern: str, text: str) -> bool:
+def _matches(pattern: str, text: str) -> bool:
     return re.fullmatch(pattern, text, re.IGNORECASE) is not None
 
 
@@ -193,7 +193,7 @@ _VARIANT = "[89ab][0-9a-f]{3}"
 _CHANNEL = r"\s*([01]?[0-9]?[0-9]|2[0-4][0-9]|25[0-5])\s*"
 
 FORMATS: dict[str, Check] = {
-    "bsonobjectid": partial(_like, "[0-9a-f]{24}"),
+    "bsonobjectid": partial(_matches, "[0-9a-f]{24}"),
     "uri": is_uri,
     "email": is_email,
     "hostname": is_hostname,
@@ -201,17 +201,17 @@ FORMATS: dict[str, Check] = {
     "ipv6": is_ipv6,
     "cidr": is_cidr,
     "mac": is_mac,
-    "uuid": partial(_like, _UUID.format(third=_HEX4, fourth=_HEX4)),
-    "uuid3": partial(_like, _UUID.format(third="3[0-9a-f]{3}", fourth=_HEX4)),
-    "uuid4": partial(_like, _UUID.format(third="4[0-9a-f]{3}", fourth=_VARIANT)),
-    "uuid5": partial(_like, _UUID.format(third="5[0-9a-f]{3}", fourth=_VARIANT)),
+    "uuid": partial(_matches, _UUID.format(third=_HEX4, fourth=_HEX4)),
+    "uuid3": partial(_matches, _UUID.format(third="3[0-9a-f]{3}", fourth=_HEX4)),
+    "uuid4": partial(_matches, _UUID.format(third="4[0-9a-f]{3}", fourth=_VARIANT)),
+    "uuid5": partial(_matches, _UUID.format(third="5[0-9a-f]{3}", fourth=_VARIANT)),
     "isbn": lambda text: is_isbn(10, text) or is_isbn(13, text),
     "isbn10": partial(is_isbn, 10),
     "isbn13": partial(is_isbn, 13),
     "creditcard": is_credit_card,
-    "ssn": partial(_like, r"[0-9]{3}[- ][0-9]{2}[- ][0-9]{4}"),
-    "hexcolor": partial(_like, "#?([0-9a-f]{3}|[0-9a-f]{6})"),
-    "rgbcolor": partial(_like, rf"rgb\({_CHANNEL},{_CHANNEL},{_CHANNEL}\)"),
+    "ssn": partial(_matches, r"[0-9]{3}[- ][0-9]{2}[- ][0-9]{4}"),
+    "hexcolor": partial(_matches, "#?([0-9a-f]{3}|[0-9a-f]{6})"),
+    "rgbcolor": partial(_matches, rf"rgb\({_CHANNEL},{_CHANNEL},{_CHANNEL}\)"),
     "byte": is_base64,
     "date": is_date,
     "duration": is_duration,

@@ -1,11 +1,11 @@
-"""What an API server serves: kinds with their names, verbs, subresources and types.
+"""What an API server serves: kinds with their names, verbs, subresources and schemas.
 
-The built-in ones come from the generated table; custom resources make theirs from a
-CustomResourceDefinition and are the same thing to everything that handles requests. `Kind` is a
-fact sheet, not a behaviour: rules of single kinds are in the server.
+The built-in ones come from the generated table, those of custom resources from their
+CustomResourceDefinition; whatever handles requests treats both alike. `Kind` only describes: the
+behaviour of single kinds is in the server's strategies.
 
-Several kinds may be one storage: `events` is served in two groups, `horizontalpodautoscalers` and
-`poddisruptionbudgets` in two versions. `storage` names the resource they are kept under.
+Several kinds may share one storage: `events` is served in two groups, `horizontalpodautoscalers`
+and `poddisruptionbudgets` in two versions. `storage` names the resource they are stored as.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from zonewise.api.resource import Resource
 from zonewise.embedded.machinery.schema.added_fields import SOURCE_FIELDS, SOURCE_TYPES
 from zonewise.embedded.machinery.schema.definitions import Definitions, read_table
-from zonewise.embedded.machinery.schema.types import Type
+from zonewise.embedded.machinery.schema.schema import Schema
 
 
 class SubresourceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -40,7 +40,7 @@ class Column(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     type: str = "string"
     format: str = ""
     priority: int = 0
-    path: str = ""  # where a custom resource has what is shown
+    path: str = ""  # of a custom resource: JSONPath of the value
 
 
 class KindRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -84,15 +84,15 @@ class Subresource:
 class Kind:
     """One served resource of one version.
 
-    `type` is made when it is first used. `storage` is `group/plural` of what it is kept as, the
-    same for kinds that show one storage.
+    `schema` is built when it is first used. `storage` is `group/plural` of the resource it is
+    stored as, the same for kinds that share a storage.
     """
 
     resource: Resource
     singular: str
     list_kind: str
     verbs: tuple[str, ...]
-    make_type: Callable[[], Type] = field(repr=False)
+    build_schema: Callable[[], Schema] = field(repr=False)
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     subresources: dict[str, Subresource] = field(default_factory=dict)
@@ -100,12 +100,12 @@ class Kind:
     storage_hash: str = ""
     columns: tuple[Column, ...] = ()
     custom: bool = False
-    schema: Mapping[str, Any] | None = None  # of a custom resource, as its definition has it
+    openapi_schema: Mapping[str, Any] | None = None  # of a custom resource, as in its definition
 
     @cached_property
-    def type(self) -> Type:
-        """The graph of its fields."""
-        return self.make_type()
+    def schema(self) -> Schema:
+        """The graph of its fields, built once."""
+        return self.build_schema()
 
     @property
     def group_version(self) -> tuple[str, str]:
@@ -122,29 +122,29 @@ def kind_table() -> KindTable:
 def builtin_kinds(definitions: Definitions) -> tuple[Kind, ...]:
     """Every kind a real server of this version serves, in its order of groups."""
     rows = kind_table().kinds
-    first: dict[str, KindRow] = {}
+    first_by_hash: dict[str, KindRow] = {}
     for row in rows:
         if row.hash:
-            first.setdefault(row.hash, row)
-    return tuple(_kind(row, first.get(row.hash, row), definitions) for row in rows)
+            first_by_hash.setdefault(row.hash, row)
+    return tuple(_build_kind(row, first_by_hash.get(row.hash, row), definitions) for row in rows)
 
 
 def served_kinds() -> tuple[Kind, ...]:
     """What the embedded server serves: the built-in kinds with the fields of the source documents,
     and budgets in one more version, which those documents use.
     """
-    kinds = builtin_kinds(Definitions(SOURCE_FIELDS, own=SOURCE_TYPES))
+    kinds = builtin_kinds(Definitions(SOURCE_FIELDS, own_definitions=SOURCE_TYPES))
     (budget,) = (kind for kind in kinds if kind.resource.kind == "PodDisruptionBudget")
     return (*kinds, with_version(budget, "v1beta1"))
 
 
-def _kind(row: KindRow, stored: KindRow, definitions: Definitions) -> Kind:
+def _build_kind(row: KindRow, stored: KindRow, definitions: Definitions) -> Kind:
     return Kind(
         resource=Resource(row.group, row.version, row.kind, row.plural, row.namespaced),
         singular=row.singular,
         list_kind=f"{row.kind}List",
         verbs=row.verbs,
-        make_type=lambda: definitions.type(row.type),
+        build_schema=lambda: definitions.schema(row.type),
         short_names=row.short,
         categories=row.categories,
         subresources={
@@ -170,7 +170,7 @@ def with_version(kind: Kind, version: str) -> Kind:
     return replace(
         kind,
         resource=resource,
-        make_type=lambda: _versioned(kind.type, group, kind.resource.version, version),
+        build_schema=lambda: _copy_at_version(kind.schema, group, kind.resource.version, version),
         subresources={
             name: replace(sub, version=version) if sub.group == group else sub
             for name, sub in kind.subresources.items()
@@ -178,32 +178,32 @@ def with_version(kind: Kind, version: str) -> Kind:
     )
 
 
-def _versioned(root: Type, group: str, old: str, new: str) -> Type:
-    """A copy of a type in which the definitions of its own group and version have the new name."""
-    made: dict[int, Type] = {}
+def _copy_at_version(root: Schema, group: str, old: str, new: str) -> Schema:
+    """A copy of a schema in which the definitions of its own group have the new version."""
+    copies: dict[int, Schema] = {}
     package = f"io.k8s.api.{group}.{old}."
     renamed = f"io.k8s.api.{group}.{new}."
 
-    def copy(kind: Type) -> Type:
-        known = made.get(id(kind))
-        if known is not None:
-            return known
-        if kind.name and not kind.name.startswith(package):
-            return kind
-        twin = made[id(kind)] = replace(
-            kind,
-            name=kind.name.replace(package, renamed),
-            go=kind.go.replace(f"{old}.", f"{new}.") if kind.name else kind.go,
+    def copy(node: Schema) -> Schema:
+        copied = copies.get(id(node))
+        if copied is not None:
+            return copied
+        if node.name and not node.name.startswith(package):
+            return node
+        result = copies[id(node)] = replace(
+            node,
+            name=node.name.replace(package, renamed),
+            go_type=node.go_type.replace(f"{old}.", f"{new}.") if node.name else node.go_type,
             fields={},
             origin=None,
         )
-        if kind.origin is not None:
-            twin.origin = copy(kind.origin)
-            twin.fields = twin.origin.fields
+        if node.origin is not None:
+            result.origin = copy(node.origin)
+            result.fields = result.origin.fields
         else:
-            twin.fields.update({name: copy(below) for name, below in kind.fields.items()})
-        twin.items = copy(kind.items) if kind.items is not None else None
-        twin.values = copy(kind.values) if kind.values is not None else None
-        return twin
+            result.fields.update({name: copy(child) for name, child in node.fields.items()})
+        result.items = copy(node.items) if node.items is not None else None
+        result.values = copy(node.values) if node.values is not None else None
+        return result
 
     return copy(root)

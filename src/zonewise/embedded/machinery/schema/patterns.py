@@ -17,7 +17,7 @@ from zonewise.api.errors import ParseError
 
 PROGRAM_LIMIT = 8 << 20  # bytes one compiled pattern may take; RE2's own default
 
-_GO_WORDS = {
+_GO_MESSAGES = {
     "invalid perl operator": "invalid or unsupported Perl syntax",
     "invalid repetition size": "invalid repeat count",
     "no argument for repetition operator": "missing argument to repetition operator",
@@ -40,24 +40,24 @@ class Pattern:
         """Whether the pattern occurs anywhere in the text."""
         return self._compiled.search(text) is not None
 
-    def first(self, text: str) -> str:
-        """The first occurrence, empty if there is none."""
-        found = self._compiled.search(text)
-        return "" if found is None else str(found.group(0))
+    def find_first(self, text: str) -> str:
+        """The first match, empty if there is none."""
+        match = self._compiled.search(text)
+        return "" if match is None else str(match.group(0))
 
-    def all(self, text: str, limit: int = -1) -> list[str]:
-        """Occurrences that do not overlap, at most ``limit`` of them unless that is negative."""
-        found: list[str] = []
+    def find_all(self, text: str, limit: int = -1) -> list[str]:
+        """Matches that do not overlap, at most ``limit`` of them unless that is negative."""
+        occurrences: list[str] = []
         for match in self._compiled.finditer(text):
-            if 0 <= limit <= len(found):
+            if 0 <= limit <= len(occurrences):
                 break
-            found.append(str(match.group(0)))
-        return found
+            occurrences.append(str(match.group(0)))
+        return occurrences
 
 
 @lru_cache(maxsize=256)
-def compiled(text: str) -> Pattern:
-    """The pattern of a text; ParseError with the real server's words if it is not one."""
+def compile_pattern(text: str) -> Pattern:
+    """Compile a pattern; ParseError with the real server's message if it is invalid."""
     re2 = import_module("re2")
     options = re2.Options()
     options.log_errors = False
@@ -66,8 +66,8 @@ def compiled(text: str) -> Pattern:
         return Pattern(text, re2.compile(text, options))
     except re2.error as error:
         raw = error.args[0] if error.args else b""
-        words = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
-        what, _, where = words.partition(": ")
+        message = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+        problem, _, fragment = message.partition(": ")
         raise ParseError(
-            f"error parsing regexp: {_GO_WORDS.get(what, what)}: `{where or text}`"
+            f"error parsing regexp: {_GO_MESSAGES.get(problem, problem)}: `{fragment or text}`"
         ) from None

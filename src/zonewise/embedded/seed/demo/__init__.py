@@ -1,4 +1,4 @@
-"""A small shop to look at: workloads of every kind, and a Service in each topology mode."""
+"""The demo, a small shop: workloads of every kind, and a Service in each topology mode."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from zonewise.runtime.cache import dump
 
 
-def shop(storage_class: str | None = None) -> list[dict[str, Any]]:
+def shop_objects(storage_class: str | None = None) -> list[dict[str, Any]]:
     """The objects of the shop, in the namespace ``shop``; its volumes are of this class."""
     text = files(__name__).joinpath("shop.yaml").read_bytes()
-    found = [
+    objects = [
         entry.value for entry in dump.parse(text, "shop.yaml") if isinstance(entry.value, dict)
     ]
-    for item in found:
-        for claim in item["spec"].get("volumeClaimTemplates", ()) if "spec" in item else ():
+    for obj in objects:
+        for claim in obj["spec"].get("volumeClaimTemplates", ()) if "spec" in obj else ():
             if storage_class is not None:
                 claim["spec"]["storageClassName"] = storage_class
-    return found
+    return objects

@@ -23,8 +23,8 @@ def request() -> str:
     """A request for a certificate."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "e2e")])
     key = ec.generate_private_key(ec.SECP256R1())
-    made = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
-    return base64.b64encode(made.public_bytes(Encoding.PEM)).decode()
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    return base64.b64encode(request.public_bytes(Encoding.PEM)).decode()
 
 
 async def test_nobody_asks_in_anothers_name() -> None:
@@ -39,8 +39,8 @@ async def test_nobody_asks_in_anothers_name() -> None:
         }
         body = {"metadata": {"name": "a"}, "spec": spec}
         answer = await cluster.client.raw("POST", PATH, body=msgspec.json.encode(body))
-        made = msgspec.json.decode(answer.body)
-        assert made["spec"]["username"] == "system:test"
+        created = msgspec.json.decode(answer.body)
+        assert created["spec"]["username"] == "system:test"
         for signer, count in (("example.com/one", 1), ("example.com/two", 0)):
             query = {"fieldSelector": f"spec.signerName={signer}"}
             answer = await cluster.client.raw("GET", PATH, query=query)
@@ -74,5 +74,5 @@ async def test_who_approves_does_not_sign_and_who_signs_does_not_approve() -> No
         assert "certificate" in signed
         assert not signed.get("conditions")
         approved = await patch("approval")
-        assert [one["type"] for one in approved["conditions"]] == ["Approved"]
+        assert [condition["type"] for condition in approved["conditions"]] == ["Approved"]
         assert approved["certificate"] == signed["certificate"]

@@ -15,9 +15,9 @@ from zonewise.api.meta import Condition, ObjectMeta, ObjectReference
 from zonewise.api.values import times
 from zonewise.api.values.cron import parse_schedule
 from zonewise.embedded.components.kubelet import Kubelets
-from zonewise.embedded.components.nodelifecycle import NodeLifecycle
+from zonewise.embedded.components.nodelifecycle import NodeLifecycleController
 from zonewise.embedded.components.scheduler.scheduler import Scheduler
-from zonewise.embedded.components.workloads.cronjobs.controller import CronJobs
+from zonewise.embedded.components.workloads.cronjobs.controller import CronJobController
 from zonewise.embedded.components.workloads.cronjobs.plan import (
     CronJob,
     CronJobSpec,
@@ -25,8 +25,8 @@ from zonewise.embedded.components.workloads.cronjobs.plan import (
     decide,
     job_name,
 )
-from zonewise.embedded.components.workloads.jobs.controller import Jobs
-from zonewise.embedded.components.workloads.jobs.views import Job, JobStatus
+from zonewise.embedded.components.workloads.jobs.controller import JobController
+from zonewise.embedded.components.workloads.jobs.objects import Job, JobStatus
 
 NOON = datetime(2025, 6, 15, 12, 0, 30, tzinfo=UTC)
 """A Sunday."""
@@ -56,9 +56,9 @@ NOON = datetime(2025, 6, 15, 12, 0, 30, tzinfo=UTC)
 )
 def test_when_a_schedule_is_due(schedule: str, zone: str, after: str, expected: str) -> None:
     """The next moment after another, in the schedule's time zone."""
-    found = parse_schedule(schedule, zone).next(times.parse(after))
-    assert found is not None
-    assert times.format_time(found) == expected
+    moment = parse_schedule(schedule, zone).next(times.parse(after))
+    assert moment is not None
+    assert times.format_time(moment) == expected
 
 
 def test_a_day_that_never_comes_is_never_due() -> None:
@@ -86,27 +86,27 @@ def job(name: str, *, end: str = "", at: str = "2025-06-15T12:00:01Z") -> Job:
     )
 
 
-def active(one: CronJob, *jobs: Job) -> CronJob:
+def active(cron_job: CronJob, *jobs: Job) -> CronJob:
     """The CronJob with these Jobs under way."""
-    status = msgspec.structs.replace(one.status, active=tuple(map(ObjectReference.to, jobs)))
-    return msgspec.structs.replace(one, status=status)
+    status = msgspec.structs.replace(cron_job.status, active=tuple(map(ObjectReference.to, jobs)))
+    return msgspec.structs.replace(cron_job, status=status)
 
 
 def test_a_due_job_is_made_once() -> None:
     """A Job is due for the last full minute, and not again for the same."""
     steps = decide(cron(), [], now=NOON.timestamp())
     assert steps.due == NOON.replace(second=0)
-    assert steps.again == pytest.approx(30.1)
+    assert steps.requeue_after == pytest.approx(30.1)
     done = decide(cron(last="2025-06-15T12:00:00Z"), [], now=NOON.timestamp())
     assert done.due is None
-    assert done.again == pytest.approx(30.1)
+    assert done.requeue_after == pytest.approx(30.1)
 
 
 def test_only_the_latest_missed_moment_counts() -> None:
     """After days of silence one Job is made, with a warning if many were missed."""
     steps = decide(cron(last="2025-06-10T00:00:00Z"), [], now=NOON.timestamp())
     assert steps.due == NOON.replace(second=0)
-    assert [note.reason for note in steps.notes] == ["TooManyMissedTimes"]
+    assert [note.reason for note in steps.events] == ["TooManyMissedTimes"]
     late = cron("0 6 * * *", last="2025-06-14T06:00:00Z", starting_deadline_seconds=600)
     assert decide(late, [], now=NOON.timestamp()).due is None
 
@@ -114,7 +114,7 @@ def test_only_the_latest_missed_moment_counts() -> None:
 def test_a_suspended_or_leaving_one_makes_nothing() -> None:
     """Suspended CronJobs rest."""
     steps = decide(cron(suspend=True), [], now=NOON.timestamp())
-    assert (steps.due, steps.again) == (None, None)
+    assert (steps.due, steps.requeue_after) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_concurrency(policy: str, made: bool, removed: list[str]) -> None:
         active(cron(concurrency_policy=policy), running), [running], now=NOON.timestamp()
     )
     assert (steps.due is not None) is made
-    assert [one.metadata.name for one in steps.remove] == removed
+    assert [job.metadata.name for job in steps.delete] == removed
 
 
 def test_finished_jobs_leave_the_status_and_the_oldest_go() -> None:
@@ -140,23 +140,23 @@ def test_finished_jobs_leave_the_status_and_the_oldest_go() -> None:
     ]
     limits: dict[str, Any] = {"successful_jobs_history_limit": 1, "failed_jobs_history_limit": 1}
     steps = decide(active(cron(suspend=True, **limits), *ended), ended, now=NOON.timestamp())
-    assert [one.metadata.name for one in steps.remove] == ["a"]
+    assert [job.metadata.name for job in steps.delete] == ["a"]
     assert steps.status.active == ()
     assert steps.status.last_successful_time == "2025-06-15T11:01:00Z"
-    assert {note.reason for note in steps.notes} == {"SawCompletedJob"}
+    assert {note.reason for note in steps.events} == {"SawCompletedJob"}
 
 
 def test_jobs_that_are_gone_or_unknown_are_told() -> None:
     """A Job that vanished leaves the status; one nobody knows is reported."""
     steps = decide(active(cron(suspend=True), job("a")), [job("b")], now=NOON.timestamp())
-    assert [note.reason for note in steps.notes] == ["UnexpectedJob", "MissingJob"]
+    assert [note.reason for note in steps.events] == ["UnexpectedJob", "MissingJob"]
     assert steps.status.active == ()
 
 
 def test_an_unknown_zone_is_told() -> None:
     """A CronJob of a zone nobody knows rests."""
     steps = decide(cron(time_zone="Nowhere/Town"), [], now=NOON.timestamp())
-    assert [note.reason for note in steps.notes] == ["UnknownTimeZone"]
+    assert [note.reason for note in steps.events] == ["UnknownTimeZone"]
     assert steps.due is None
 
 
@@ -178,10 +178,10 @@ async def test_a_cronjob_lives() -> None:
     """Every minute a Job runs to its end; three are remembered, the status tells the rest."""
     parts = {
         "kubelets": Kubelets,
-        "node-controller": NodeLifecycle,
+        "node-controller": NodeLifecycleController,
         "default-scheduler": Scheduler,
-        "job-controller": Jobs,
-        "cronjob-controller": CronJobs,
+        "job-controller": JobController,
+        "cronjob-controller": CronJobController,
     }
     container = {"name": "main", "image": "app:1"}
     pod = {"restartPolicy": "Never", "containers": [container]}
@@ -192,21 +192,21 @@ async def test_a_cronjob_lives() -> None:
     }
     async with virtual_cluster(parts) as cluster:
         await cluster.client.raw("POST", "/api/v1/nodes", body=b'{"metadata":{"name":"n1"}}')
-        jobs = cluster.components.cache.store(Job)
-        made = await post(cluster, body)
+        jobs = cluster.program.cache.store(Job)
+        created = await post(cluster, body)
         names: set[str] = set()
         jobs.on_change(lambda _, new: names.add(new.metadata.name) if new else None)
         await asyncio.sleep(370)
         await until(lambda: len(names) == 6 and len(jobs) == 3)
-        kept = sorted(names)[-3:]
-        assert sorted(one.metadata.name for one in jobs) == kept
-        found = await cluster.client.get(CronJob, "tick", "default")
-        assert found.status.active == ()
-        assert found.status.last_successful_time is not None
-        newest = jobs.get(("default", kept[-1]))
+        newest_names = sorted(names)[-3:]
+        assert sorted(job.metadata.name for job in jobs) == newest_names
+        cron_job = await cluster.client.get(CronJob, "tick", "default")
+        assert cron_job.status.active == ()
+        assert cron_job.status.last_successful_time is not None
+        newest = jobs.get(("default", newest_names[-1]))
         assert newest is not None
         moment = newest.metadata.annotations["batch.kubernetes.io/cronjob-scheduled-timestamp"]
-        assert moment == found.status.last_schedule_time
+        assert moment == cron_job.status.last_schedule_time
         assert newest.metadata.labels["app"] == "tick"
-        await cluster.client.delete(CronJob, "tick", "default", uid=made.metadata.uid)
+        await cluster.client.delete(CronJob, "tick", "default", uid=created.metadata.uid)
         await until(lambda: len(jobs) == 0)

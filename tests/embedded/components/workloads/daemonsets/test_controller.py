@@ -14,7 +14,7 @@ from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.apps import DaemonSet
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import ready
+from zonewise.api.objects.pod_state import is_pod_ready
 from zonewise.api.objects.policy import PodDisruptionBudget
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -74,7 +74,10 @@ async def test_every_node_gets_a_pod_also_new_and_cordoned_ones() -> None:
             "controller-revision-hash": revision.metadata.labels["controller-revision-hash"],
             "pod-template-generation": "1",
         }
-        tolerated = [(one.key.rpartition("/")[2], one.effect) for one in pod.spec.tolerations]
+        tolerated = [
+            (toleration.key.rpartition("/")[2], toleration.effect)
+            for toleration in pod.spec.tolerations
+        ]
         assert tolerated == [
             ("not-ready", "NoExecute"),
             ("unreachable", "NoExecute"),
@@ -126,7 +129,7 @@ async def test_an_update_takes_one_node_at_a_time() -> None:
             assert len({pod.spec.node_name for pod in living if pod.spec.node_name}) == len(
                 [pod for pod in living if pod.spec.node_name]
             )
-            up = [pod for pod in living if ready(pod)]
+            up = [pod for pod in living if is_pod_ready(pod)]
             least[0] = min(least[0], len(up))
 
         here.pods.on_change(watch)
@@ -153,7 +156,7 @@ async def test_a_surge_never_leaves_a_node_without() -> None:
             up = {
                 pod.spec.node_name
                 for pod in here.pods
-                if ready(pod) and not pod.metadata.deletion_timestamp
+                if is_pod_ready(pod) and not pod.metadata.deletion_timestamp
             }
             assert up == {"n1", "n2", "n3"}
             most[0] = max(most[0], len(here.pods))

@@ -15,26 +15,30 @@ from tests.embedded.components.workloads.statefulsets.numbered_pods import NOW, 
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node, NodeSpec, Taint
 from zonewise.api.objects.pod import Pod
-from zonewise.api.values.int_or_percent import portion
-from zonewise.embedded.components.workloads.daemonsets.placement import Fit, node_of, place_of
+from zonewise.api.values.numbers import scale_int_or_percent
+from zonewise.embedded.components.workloads.daemonsets.placement import (
+    DaemonFit,
+    node_of,
+    placement_of,
+)
 from zonewise.embedded.components.workloads.daemonsets.plan import (
+    DaemonNode,
     DaemonSetCounts,
     DaemonSetPlan,
     DaemonSetRule,
-    Spot,
     count,
     decide,
 )
 
-YES, NO, NO_MORE = Fit(True, True), Fit(False, False), Fit(False, True)
+YES, NO, NO_MORE = DaemonFit(True, True), DaemonFit(False, False), DaemonFit(False, True)
 PLAIN = DaemonSetRule(revision="r1")
 NEXT = DaemonSetRule(revision="r2")
 SURGE = DaemonSetRule(revision="r2", surge=1, unavailable=0)
 
 
-def spot(node: str, *pods: Pod, fit: Fit = YES) -> Spot:
+def daemon_node(node: str, *pods: Pod, fit: DaemonFit = YES) -> DaemonNode:
     """A node with pods."""
-    return Spot(node, fit, pods)
+    return DaemonNode(node, fit, pods)
 
 
 def pod(node: str, **fields: Any) -> Pod:
@@ -44,12 +48,12 @@ def pod(node: str, **fields: Any) -> Pod:
 
 def going(decision: DaemonSetPlan) -> list[tuple[str, str]]:
     """Who goes for other reasons than an update."""
-    return [(one.pod.metadata.name, one.cause) for one in decision.departures]
+    return [(removal.pod.metadata.name, removal.cause) for removal in decision.removals]
 
 
 def replaced(decision: DaemonSetPlan) -> list[str]:
     """Who goes for an update."""
-    return [one.metadata.name for one in decision.outdated[: decision.allowed]]
+    return [pod.metadata.name for pod in decision.outdated[: decision.allowed]]
 
 
 def test_nodes_get_what_they_should_have() -> None:
@@ -57,104 +61,117 @@ def test_nodes_get_what_they_should_have() -> None:
     decision = decide(
         PLAIN,
         [
-            spot("a"),
-            spot("b", pod("b")),
-            spot("c", pod("c"), fit=NO),
-            spot("d", pod("d"), fit=NO_MORE),
-            spot("e", fit=NO_MORE),
+            daemon_node("a"),
+            daemon_node("b", pod("b")),
+            daemon_node("c", pod("c"), fit=NO),
+            daemon_node("d", pod("d"), fit=NO_MORE),
+            daemon_node("e", fit=NO_MORE),
         ],
         now=NOW,
     )
-    assert decision.births == ["a"]
+    assert decision.creations == ["a"]
     assert going(decision) == [("agent-c-r1", "misplaced")]
 
 
 def test_a_leaving_pod_keeps_its_place() -> None:
     """Without surge a new pod comes when the old one is gone; with surge it comes at once."""
-    leaving = [spot("a", pod("a", leaving=True))]
-    assert decide(PLAIN, leaving, now=NOW).births == []
-    assert decide(SURGE, leaving, now=NOW).births == ["a"]
+    leaving = [daemon_node("a", pod("a", leaving=True))]
+    assert decide(PLAIN, leaving, now=NOW).creations == []
+    assert decide(SURGE, leaving, now=NOW).creations == ["a"]
 
 
 def test_of_two_pods_the_older_stays() -> None:
     """A bound pod is older than one that waits, then age decides."""
-    two = spot("a", pod("a", created="2025-01-02T00:00:00Z"), made("b-1", node="a"))
+    two = daemon_node("a", pod("a", created="2025-01-02T00:00:00Z"), made("b-1", node="a"))
     assert going(decide(PLAIN, [two], now=NOW)) == [("agent-a-r1", "surplus")]
 
 
 def test_finished_pods_go_and_failed_ones_may_have_to_wait() -> None:
     """Failed and succeeded pods are deleted; a node that rests keeps its failed one for now."""
-    spots = [spot("a", pod("a", phase="Failed")), spot("b", pod("b", phase="Succeeded"))]
+    spots = [
+        daemon_node("a", pod("a", phase="Failed")),
+        daemon_node("b", pod("b", phase="Succeeded")),
+    ]
     assert going(decide(PLAIN, spots, now=NOW)) == [
         ("agent-a-r1", "failed"),
         ("agent-b-r1", "succeeded"),
     ]
-    resting = decide(PLAIN, spots, now=NOW, resting={"a"})
+    resting = decide(PLAIN, spots, now=NOW, backing_off={"a"})
     assert going(resting) == [("agent-b-r1", "succeeded")]
-    assert resting.held == ["a"]
+    assert resting.backing_off == ["a"]
 
 
 def test_a_pod_for_a_node_that_is_gone_is_deleted_if_it_was_never_bound() -> None:
     """Bound pods of lost nodes are the pod collector's."""
-    decision = decide(PLAIN, [], now=NOW, stray=[made("x"), made("y", node="lost")])
+    decision = decide(PLAIN, [], now=NOW, stranded=[made("x"), made("y", node="lost")])
     assert going(decision) == [("x", "misplaced")]
 
 
 def test_an_update_stays_within_max_unavailable() -> None:
     """Available pods go while fewer than maxUnavailable nodes are without; broken ones at once."""
-    spots = [spot(name, pod(name)) for name in "abcd"]
+    spots = [daemon_node(name, pod(name)) for name in "abcd"]
     assert replaced(decide(NEXT, spots, now=NOW)) == ["agent-a-r1"]
     two = replace(NEXT, unavailable="50%")
     assert replaced(decide(two, spots, now=NOW)) == ["agent-a-r1", "agent-b-r1"]
-    broken = [*spots[:3], spot("d", pod("d", ready=False))]
+    broken = [*spots[:3], daemon_node("d", pod("d", ready=False))]
     assert replaced(decide(NEXT, broken, now=NOW)) == ["agent-d-r1"]
-    young = [*spots[1:], spot("a", pod("a", revision="r2", ready=False))]
+    young = [*spots[1:], daemon_node("a", pod("a", revision="r2", ready=False))]
     assert replaced(decide(NEXT, young, now=NOW)) == []
     assert decide(replace(NEXT, on_delete=True), spots, now=NOW).allowed == 0
 
 
 def test_an_update_waits_until_nothing_is_to_be_repaired() -> None:
     """A missing pod is made first."""
-    spots = [spot("a", pod("a")), spot("b")]
+    spots = [daemon_node("a", pod("a")), daemon_node("b")]
     decision = decide(NEXT, spots, now=NOW)
-    assert (decision.births, decision.allowed) == (["b"], 0)
+    assert (decision.creations, decision.allowed) == (["b"], 0)
 
 
 def test_a_surge_makes_the_new_pod_first() -> None:
     """Up to maxSurge new pods stand beside old ones, which go when the new ones are available."""
-    spots = [spot(name, pod(name)) for name in "abc"]
-    assert decide(SURGE, spots, now=NOW).births == ["a"]
-    young = [spot("a", pod("a"), pod("a", revision="r2", ready=False)), *spots[1:]]
+    spots = [daemon_node(name, pod(name)) for name in "abc"]
+    assert decide(SURGE, spots, now=NOW).creations == ["a"]
+    young = [daemon_node("a", pod("a"), pod("a", revision="r2", ready=False)), *spots[1:]]
     waiting = decide(SURGE, young, now=NOW)
-    assert (waiting.births, waiting.allowed) == ([], 0)
-    both = [spot("a", pod("a"), pod("a", revision="r2")), *spots[1:]]
+    assert (waiting.creations, waiting.allowed) == ([], 0)
+    both = [daemon_node("a", pod("a"), pod("a", revision="r2")), *spots[1:]]
     assert replaced(decide(SURGE, both, now=NOW)) == ["agent-a-r1"]
-    neither = [spot("a", pod("a", ready=False), pod("a", revision="r2", ready=False)), *spots[1:]]
+    neither = [
+        daemon_node("a", pod("a", ready=False), pod("a", revision="r2", ready=False)),
+        *spots[1:],
+    ]
     assert replaced(decide(SURGE, neither, now=NOW)) == ["agent-a-r1"]
 
 
 def test_a_broken_old_pod_gets_its_successor_beyond_the_surge() -> None:
     """Who is down anyway does not count."""
-    spots = [spot("a", pod("a")), spot("b", pod("b", ready=False)), spot("c", pod("c"))]
-    assert sorted(decide(SURGE, spots, now=NOW).births) == ["a", "b"]
+    spots = [
+        daemon_node("a", pod("a")),
+        daemon_node("b", pod("b", ready=False)),
+        daemon_node("c", pod("c")),
+    ]
+    assert sorted(decide(SURGE, spots, now=NOW).creations) == ["a", "b"]
 
 
 def test_with_surge_a_leftover_goes_when_enough_others_are_available() -> None:
     """A node that takes no new pod keeps its old one until the others are up."""
-    left = spot("z", pod("z"), fit=NO_MORE)
-    new = [spot("a", pod("a", revision="r2")), spot("b", pod("b", revision="r2", ready=False))]
+    left = daemon_node("z", pod("z"), fit=NO_MORE)
+    new = [
+        daemon_node("a", pod("a", revision="r2")),
+        daemon_node("b", pod("b", revision="r2", ready=False)),
+    ]
     assert replaced(decide(SURGE, [left, *new], now=NOW)) == []
-    up = [spot("a", pod("a", revision="r2")), spot("b", pod("b", revision="r2"))]
+    up = [daemon_node("a", pod("a", revision="r2")), daemon_node("b", pod("b", revision="r2"))]
     assert replaced(decide(SURGE, [left, *up], now=NOW)) == ["agent-z-r1"]
 
 
 def test_a_status_counts_by_the_oldest_pod_of_a_node() -> None:
     """Nodes are counted, not pods; misscheduled are those that have a pod and should not."""
     spots = [
-        spot("a", pod("a"), pod("a", revision="r2", created="2025-02-01T00:00:00Z")),
-        spot("b", pod("b", revision="r2", ready=False)),
-        spot("c"),
-        spot("d", pod("d"), fit=NO_MORE),
+        daemon_node("a", pod("a"), pod("a", revision="r2", created="2025-02-01T00:00:00Z")),
+        daemon_node("b", pod("b", revision="r2", ready=False)),
+        daemon_node("c"),
+        daemon_node("d", pod("d"), fit=NO_MORE),
     ]
     assert count(NEXT, spots, now=NOW) == DaemonSetCounts(
         desired=3, current=2, misscheduled=1, ready=1, available=1, updated=1
@@ -224,9 +241,9 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
         ),
     ],
 )
-def test_which_nodes_are_meant(spec: dict[str, Any], where: Node, fit: Fit) -> None:
+def test_which_nodes_are_meant(spec: dict[str, Any], where: Node, fit: DaemonFit) -> None:
     """Selector, affinity and taints decide; daemons tolerate what troubled nodes carry."""
-    assert place_of(template(**spec)).fit(where) == fit
+    assert placement_of(template(**spec)).fit(where) == fit
 
 
 def test_a_pod_is_tied_to_its_node_by_name() -> None:
@@ -238,7 +255,7 @@ def test_a_pod_is_tied_to_its_node_by_name() -> None:
         },
         "podAntiAffinity": {},
     }
-    spec = msgspec.json.decode(place_of(template(affinity=affinity)).spec_for("a"))
+    spec = msgspec.json.decode(placement_of(template(affinity=affinity)).spec_for("a"))
     own = spec["affinity"]["nodeAffinity"]
     name = {"key": "metadata.name", "operator": "In", "values": ["a"]}
     assert own[REQUIRED] == {"nodeSelectorTerms": [{"matchFields": [name]}]}
@@ -255,9 +272,9 @@ def test_an_own_toleration_is_not_repeated() -> None:
         "effect": "NoExecute",
         "tolerationSeconds": 5,
     }
-    found = place_of(template(tolerations=[own])).tolerations
-    assert len(found) == 6
-    assert found[0].toleration_seconds is None
+    tolerations = placement_of(template(tolerations=[own])).tolerations
+    assert len(tolerations) == 6
+    assert tolerations[0].toleration_seconds is None
 
 
 Crowd = dict[str, list[tuple[str, str]]]
@@ -283,10 +300,10 @@ RULES = st.builds(
 )
 
 
-def shown(crowd: Crowd) -> list[Spot]:
+def build_nodes(crowd: Crowd) -> list[DaemonNode]:
     """Nodes with pods in these states at these revisions."""
     return [
-        Spot(
+        DaemonNode(
             name,
             YES,
             tuple(
@@ -300,7 +317,7 @@ def shown(crowd: Crowd) -> list[Spot]:
 
 def carried_out(crowd: Crowd, decision: DaemonSetPlan) -> Crowd:
     """The pods after a decision."""
-    gone = {one.pod.metadata.name for one in decision.departures}
+    gone = {removal.pod.metadata.name for removal in decision.removals}
     gone |= set(replaced(decision))
     after = {
         name: [
@@ -309,7 +326,7 @@ def carried_out(crowd: Crowd, decision: DaemonSetPlan) -> Crowd:
         ]
         for name in NODES
     }
-    for name in decision.births:
+    for name in decision.creations:
         after[name].append(("down", "r2"))
     return after
 
@@ -324,11 +341,11 @@ def test_an_update_never_leaves_more_nodes_without_than_allowed(
     rule: DaemonSetRule, crowd: Crowd
 ) -> None:
     """Taking down available pods leaves at most maxUnavailable nodes without one."""
-    decision = decide(rule, shown(crowd), now=NOW)
+    decision = decide(rule, build_nodes(crowd), now=NOW)
     after = without(carried_out(crowd, decision))
     if decision.allowed and after > without(crowd) and rule.surge == 0:
-        assert after <= portion(rule.unavailable, len(NODES), up=True)
-    if rule.surge and not decision.departures:
+        assert after <= scale_int_or_percent(rule.unavailable, len(NODES), round_up=True)
+    if rule.surge and not decision.removals:
         assert after <= without(crowd)
 
 
@@ -337,7 +354,7 @@ def test_any_order_of_nodes_gives_the_same_decision(
     rule: DaemonSetRule, crowd: Crowd, seed: int
 ) -> None:
     """A decision depends on what is there, not on the order in which it comes."""
-    spots = shown(crowd)
+    spots = build_nodes(crowd)
     mixed = random.Random(seed).sample(spots, len(spots))
     assert decide(rule, spots, now=NOW) == decide(rule, mixed, now=NOW)
 
@@ -348,7 +365,7 @@ def test_every_crowd_converges(rule: DaemonSetRule, crowd: Crowd, seed: int) -> 
     """Whatever fails on the way, in the end every node has one updated pod that is up."""
     rng = random.Random(seed)
     for turn in range(150):
-        crowd = carried_out(crowd, decide(rule, shown(crowd), now=NOW))
+        crowd = carried_out(crowd, decide(rule, build_nodes(crowd), now=NOW))
         calm = turn > 20
         for name, pods in crowd.items():
             living: list[tuple[str, str]] = []

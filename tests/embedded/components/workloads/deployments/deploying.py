@@ -10,16 +10,17 @@ from tests.embedded.virtual_cluster import VirtualCluster, until
 
 from zonewise.api.objects.apps import Deployment, ReplicaSet
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import active, ready
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import Unstructured, unstructured
-from zonewise.embedded.components.workloads.deployments.controller import Deployments
-from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSets
-from zonewise.runtime.controller.components import Component, ComponentContext
+from zonewise.embedded.components.workloads.deployments.controller import DeploymentController
+from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSetController
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.runtime.program.program import Runnable
 
-PARTS: dict[str, Callable[[ComponentContext], Component]] = {
-    "deployment-controller": Deployments,
-    "replicaset-controller": ReplicaSets,
+PARTS: dict[str, Callable[[ControllerContext], Runnable]] = {
+    "deployment-controller": DeploymentController,
+    "replicaset-controller": ReplicaSetController,
     "nodes": Attendant,
 }
 DEPLOYMENTS = unstructured(Deployment.resource)
@@ -77,44 +78,46 @@ def image(name: str) -> dict[str, Any]:
 async def change(cluster: VirtualCluster, spec: dict[str, Any], name: str = "web") -> None:
     """Change a Deployment's spec, and wait until that is seen."""
     changed = await cluster.client.patch(DEPLOYMENTS, name, "default", {"spec": spec})
-    store = cluster.components.cache.store(Deployment)
+    store = cluster.program.cache.store(Deployment)
 
     def seen() -> bool:
-        one = store.get(("default", name))
-        return one is not None and one.metadata.generation >= changed.metadata.generation
+        deployment = store.get(("default", name))
+        return (
+            deployment is not None and deployment.metadata.generation >= changed.metadata.generation
+        )
 
     await until(seen)
 
 
 def seen(cluster: VirtualCluster, name: str = "web") -> Deployment:
     """A Deployment as the components see it."""
-    found = cluster.components.cache.store(Deployment).get(("default", name))
-    assert found is not None
-    return found
+    deployment = cluster.program.cache.store(Deployment).get(("default", name))
+    assert deployment is not None
+    return deployment
 
 
 def done(cluster: VirtualCluster, name: str = "web") -> bool:
     """Whether a rollout has ended and the last old pod is gone."""
-    one = cluster.components.cache.store(Deployment).get(("default", name))
-    if one is None or one.status.observed_generation < one.metadata.generation:
+    deployment = cluster.program.cache.store(Deployment).get(("default", name))
+    if deployment is None or deployment.status.observed_generation < deployment.metadata.generation:
         return False
-    status = one.status
+    status = deployment.status
     counts = {status.replicas, status.updated_replicas, status.available_replicas}
-    return counts == {one.spec.replicas} and not status.terminating_replicas
+    return counts == {deployment.spec.replicas} and not status.terminating_replicas
 
 
 def sets_of(cluster: VirtualCluster, name: str = "web") -> dict[str, ReplicaSet]:
     """The ReplicaSets of a Deployment by their revision."""
     return {
-        one.metadata.annotations["deployment.kubernetes.io/revision"]: one
-        for one in cluster.components.cache.store(ReplicaSet)
-        if one.metadata.controller and one.metadata.controller.name == name
+        replica_set.metadata.annotations["deployment.kubernetes.io/revision"]: replica_set
+        for replica_set in cluster.program.cache.store(ReplicaSet)
+        if replica_set.metadata.controller and replica_set.metadata.controller.name == name
     }
 
 
 def living_pods(cluster: VirtualCluster) -> list[Pod]:
     """The pods that are there and stay."""
-    return [pod for pod in cluster.components.cache.store(Pod) if active(pod)]
+    return [pod for pod in cluster.program.cache.store(Pod) if is_pod_active(pod)]
 
 
 async def events(cluster: VirtualCluster, kind: str = "") -> list[tuple[str, str, int]]:
@@ -122,9 +125,9 @@ async def events(cluster: VirtualCluster, kind: str = "") -> list[tuple[str, str
     path = "/apis/events.k8s.io/v1/namespaces/default/events"
     items = (await cluster.client.raw("GET", path)).json()["items"]
     return [
-        (one["reason"], one["note"], (one.get("series") or {}).get("count", 1))
-        for one in items
-        if kind in ("", one["regarding"]["kind"])
+        (event["reason"], event["note"], (event.get("series") or {}).get("count", 1))
+        for event in items
+        if kind in ("", event["regarding"]["kind"])
     ]
 
 
@@ -135,12 +138,12 @@ class Bounds:
         self.most = 0
         self.least: int | None = None
         self._cluster = cluster
-        self._end = cluster.components.cache.store(Pod).on_change(self._changed)
+        self._end = cluster.program.cache.store(Pod).on_change(self._changed)
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
         del old, new
         pods = living_pods(self._cluster)
-        serving = sum(map(ready, pods))
+        serving = sum(map(is_pod_ready, pods))
         self.most = max(self.most, len(pods))
         self.least = serving if self.least is None else min(self.least, serving)
 

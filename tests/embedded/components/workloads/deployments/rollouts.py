@@ -22,16 +22,16 @@ from zonewise.disruption.steering import REDUCE_TO
 from zonewise.embedded.components.workloads.deployments import rollout_status
 from zonewise.embedded.components.workloads.deployments.rollout import (
     REVISION,
-    Sets,
-    lacking,
-    limits,
-    plan,
-    resized,
+    DeploymentSets,
+    apply_resizes,
+    missing_annotations,
+    plan_rollout,
+    rollout_limits,
     size_annotations,
-    sorted_sets,
+    split_sets,
 )
 from zonewise.embedded.components.workloads.replicasets import replicas as sizes
-from zonewise.embedded.components.workloads.replicasets.replicas import aim
+from zonewise.embedded.components.workloads.replicasets.replicas import target_replicas
 
 replace = msgspec.structs.replace
 
@@ -141,28 +141,28 @@ class Cluster:
 
     def think(self) -> None:
         """A pass of the Deployment."""
-        sets = sorted_sets(self.owner, self.sets.values())
+        sets = split_sets(self.owner, self.sets.values())
         old_pods = any(self.pods[one.metadata.uid] for one in sets.old)
-        step = plan(self.owner, sets, old_pods=old_pods)
-        status = rollout_status.status_of(self.owner, sets, scaling=step.scaling, now=0.0)
+        step = plan_rollout(self.owner, sets, old_pods=old_pods)
+        status = rollout_status.compute_status(self.owner, sets, scaling=step.scaling, now=0.0)
         self.owner = replace(self.owner, status=status)
         if step.create is not None:
             self._create(sets, step.create)
         elif sets.new is not None:
-            self._annotate(sets.new, lacking(self.owner, sets))
+            self._annotate(sets.new, missing_annotations(self.owner, sets))
         for one in step.resizes:
-            now = self.sets[one.set.metadata.uid]
+            now = self.sets[one.replica_set.metadata.uid]
             shrinks = one.replicas < now.spec.replicas
             if self.evicts and shrinks:
                 self._annotate(now, {REDUCE_TO: str(one.replicas)})
-            elif one.replicas != aim(now):
+            elif one.replicas != target_replicas(now):
                 self.sets[now.metadata.uid] = _sized(_without_wish(now), one.replicas)
             if not one.short:
                 self._annotate(self.sets[now.metadata.uid], size_annotations(self.owner))
-        for gone in step.forget:
+        for gone in step.delete:
             assert not self.pods.pop(gone.metadata.uid)
             del self.sets[gone.metadata.uid]
-        expected = resized(sets, step.resizes, reducing=self.evicts)
+        expected = apply_resizes(sets, step.resizes, reducing=self.evicts)
         for after in expected.all:
             if after.metadata.uid in self.sets:
                 assert self.sets[after.metadata.uid].spec.replicas == after.spec.replicas
@@ -170,14 +170,14 @@ class Cluster:
     def work(self, uid: str, granted: Callable[[], bool]) -> None:
         """A pass of a ReplicaSet; ``granted`` answers evictions."""
         one, pods = self.sets[uid], self.pods[uid]
-        self.created += max(0, aim(one) - len(pods))
-        pods += [False] * (aim(one) - len(pods))
-        for available in sorted(pods)[: max(0, len(pods) - aim(one))]:
+        self.created += max(0, target_replicas(one) - len(pods))
+        pods += [False] * (target_replicas(one) - len(pods))
+        for available in sorted(pods)[: max(0, len(pods) - target_replicas(one))]:
             if not available or not self.evicts or granted():
                 pods.remove(available)
         if REDUCE_TO in one.metadata.annotations:
-            size = sizes.lowered(one, len(pods))
-            done = size == aim(one)
+            size = sizes.lower_replicas(one, len(pods))
+            done = size == target_replicas(one)
             one = _sized(one, size)
             self.sets[uid] = _without_wish(one) if done else one
 
@@ -214,14 +214,14 @@ class Cluster:
 
     def within_limits(self) -> bool:
         """Whether there are neither too many pods nor too few available ones."""
-        bounds = limits(self.owner)
+        bounds = rollout_limits(self.owner)
         most = self.living if self.evicts else self.held
-        return most <= bounds.most and self.available >= bounds.least
+        return most <= bounds.max_pods and self.available >= bounds.min_available
 
-    def _create(self, sets: Sets, size: int) -> None:
+    def _create(self, sets: DeploymentSets, size: int) -> None:
         version = msgspec.json.decode(self.owner.spec.template)["spec"]["version"]
         one = replica_set(version, size, available=0, have=0)
-        meta = replace(one.metadata, annotations=lacking(self.owner, sets))
+        meta = replace(one.metadata, annotations=missing_annotations(self.owner, sets))
         self.sets[one.metadata.uid] = replace(one, metadata=meta)
         self._annotate(self.sets[one.metadata.uid], size_annotations(self.owner))
         self.pods[one.metadata.uid] = []

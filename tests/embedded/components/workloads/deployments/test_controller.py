@@ -29,27 +29,29 @@ from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluste
 from zonewise.api.objects.apps import Deployment, ReplicaSet
 from zonewise.api.objects.pod import Pod
 from zonewise.disruption.steering import REDUCE_TO
-from zonewise.embedded.components.disruption.budgets import Budgets
-from zonewise.embedded.components.workloads.deployments.controller import Deployments
+from zonewise.embedded.components.disruption.budgets import DisruptionController
+from zonewise.embedded.components.workloads.deployments.controller import DeploymentController
 from zonewise.embedded.components.workloads.removal import RemovalMode
-from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSets
-from zonewise.runtime.controller.components import ComponentGroup
+from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSetController
+from zonewise.runtime.program.program import Program
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-WITH_BUDGETS = {**PARTS, "disruption-controller": Budgets}
+WITH_BUDGETS = {**PARTS, "disruption-controller": DisruptionController}
 
 
 def progress(cluster: VirtualCluster) -> tuple[str, str, str]:
     """Status, reason and message of the condition Progressing."""
-    conditions = {one.type: one for one in seen(cluster).status.conditions}
-    one = conditions["Progressing"]
-    return one.status, one.reason, one.message
+    conditions = {condition.type: condition for condition in seen(cluster).status.conditions}
+    progressing = conditions["Progressing"]
+    return progressing.status, progressing.reason, progressing.message
 
 
 def sizes(cluster: VirtualCluster) -> dict[str, int]:
     """The sizes of the ReplicaSets by revision."""
-    return {revision: one.spec.replicas for revision, one in sets_of(cluster).items()}
+    return {
+        revision: replica_set.spec.replicas for revision, replica_set in sets_of(cluster).items()
+    }
 
 
 async def deployed(cluster: VirtualCluster, replicas: int = 10, **spec: Any) -> None:
@@ -63,8 +65,8 @@ async def test_a_rollout_stays_within_its_limits(removal: RemovalMode) -> None:
     """Ten pods change two by two and three by three; neither limit is broken at any change."""
     parts = {
         **WITH_BUDGETS,
-        "deployment-controller": lambda context: Deployments(context, removal=removal),
-        "replicaset-controller": lambda context: ReplicaSets(context, removal=removal),
+        "deployment-controller": lambda context: DeploymentController(context, removal=removal),
+        "replicaset-controller": lambda context: ReplicaSetController(context, removal=removal),
     }
     async with virtual_cluster(parts) as cluster:
         await deployed(cluster)
@@ -80,7 +82,7 @@ async def test_a_rollout_stays_within_its_limits(removal: RemovalMode) -> None:
         await until(lambda: done(cluster))
         assert bounds.end() == (13, 8)
         assert sizes(cluster) == {"1": 0, "2": 10}
-        assert len(cluster.components.cache.store(Pod)) == 10
+        assert len(cluster.program.cache.store(Pod)) == 10
         assert REDUCE_TO not in sets_of(cluster)["1"].metadata.annotations
         new = sets_of(cluster)["2"].metadata.name
         message = f'ReplicaSet "{new}" has successfully progressed.'
@@ -100,8 +102,10 @@ async def test_going_back_and_forth_renumbers() -> None:
         sets = sets_of(cluster)
         assert sorted(sets) == ["3", "4", "5"]
         histories = {
-            revision: one.metadata.annotations.get("deployment.kubernetes.io/revision-history")
-            for revision, one in sets.items()
+            revision: replica_set.metadata.annotations.get(
+                "deployment.kubernetes.io/revision-history"
+            )
+            for revision, replica_set in sets.items()
         }
         assert histories == {"3": None, "4": "1", "5": "2"}
         own = seen(cluster).metadata.annotations["deployment.kubernetes.io/revision"]
@@ -154,12 +158,11 @@ async def test_recreate_never_mixes() -> None:
         def look(old: Pod | None, new: Pod | None) -> None:
             del old, new
             hashes = {
-                pod.metadata.labels["pod-template-hash"]
-                for pod in cluster.components.cache.store(Pod)
+                pod.metadata.labels["pod-template-hash"] for pod in cluster.program.cache.store(Pod)
             }
             mixed.append(len(hashes) > 1)
 
-        cluster.components.cache.store(Pod).on_change(look)
+        cluster.program.cache.store(Pod).on_change(look)
         await change(cluster, image("app:2"))
         await until(lambda: done(cluster))
         assert mixed
@@ -184,7 +187,7 @@ async def test_a_taken_name_is_a_collision() -> None:
         (mine,) = sets_of(cluster).values()
         name = mine.metadata.name
         await cluster.client.delete(DEPLOYMENTS, "web", "default", propagation="Background")
-        store = cluster.components.cache.store(ReplicaSet)
+        store = cluster.program.cache.store(ReplicaSet)
         await until(lambda: len(store) == 0)
         other = deployment(image="other:1")
         thief = REPLICA_SETS({**other.raw, "metadata": {"name": name, "namespace": "default"}})
@@ -193,7 +196,7 @@ async def test_a_taken_name_is_a_collision() -> None:
         await cluster.client.create(thief)
         await deployed(cluster, 1)
         assert seen(cluster).status.collision_count == 1
-        assert name not in {one.metadata.name for one in sets_of(cluster).values()}
+        assert name not in {replica_set.metadata.name for replica_set in sets_of(cluster).values()}
 
 
 async def test_a_refused_replica_set_is_told() -> None:
@@ -203,13 +206,13 @@ async def test_a_refused_replica_set_is_told() -> None:
         owner = deployment()
         owner.raw["metadata"]["name"] = name
         await cluster.client.create(owner)
-        store = cluster.components.cache.store(Deployment)
-        await until(lambda: any(one.status.conditions for one in store))
+        store = cluster.program.cache.store(Deployment)
+        await until(lambda: any(item.status.conditions for item in store))
         (condition,) = seen(cluster, name).status.conditions
         assert (condition.status, condition.reason) == ("False", "ReplicaSetCreateError")
         assert condition.message.startswith(f'Failed to create new replica set "{name}-')
-        (told,) = await events(cluster, "Deployment")
-        assert told[0] == "ReplicaSetCreateError"
+        (event,) = await events(cluster, "Deployment")
+        assert event[0] == "ReplicaSetCreateError"
 
 
 async def test_an_orphaned_replica_set_is_adopted() -> None:
@@ -218,8 +221,8 @@ async def test_an_orphaned_replica_set_is_adopted() -> None:
         await deployed(cluster, 2)
         before = {pod.metadata.name for pod in living_pods(cluster)}
         await cluster.client.delete(DEPLOYMENTS, "web", "default", propagation="Orphan")
-        store = cluster.components.cache.store(ReplicaSet)
-        await until(lambda: all(one.metadata.controller is None for one in store))
+        store = cluster.program.cache.store(ReplicaSet)
+        await until(lambda: all(replica_set.metadata.controller is None for replica_set in store))
         await deployed(cluster, 2)
         assert {pod.metadata.name for pod in living_pods(cluster)} == before
 
@@ -237,8 +240,8 @@ async def test_the_surge_holds_while_evictions_are_refused() -> None:
         assert bounds.end() == (13, 10)
         assert sizes(cluster) == {"1": 10, "2": 3}
         assert sets_of(cluster)["1"].metadata.annotations[REDUCE_TO] == "5"
-        told = await events(cluster, "ReplicaSet")
-        assert 1 < sum(count for reason, _, count in told if reason == "EvictionRefused") < 100
+        refusals = await events(cluster, "ReplicaSet")
+        assert 1 < sum(count for reason, _, count in refusals if reason == "EvictionRefused") < 100
         await cluster.client.delete(BUDGETS, "web", "default")
         await until(lambda: done(cluster), within=60)
 
@@ -287,15 +290,17 @@ async def test_going_back_ends_a_wish() -> None:
 
 async def test_a_rollout_survives_restarts() -> None:
     """Controllers stopped at many moments of a rollout: it finishes within its limits."""
-    async with virtual_cluster({"nodes": Attendant, "disruption-controller": Budgets}) as cluster:
+    async with virtual_cluster(
+        {"nodes": Attendant, "disruption-controller": DisruptionController}
+    ) as cluster:
         loop = asyncio.get_running_loop()
 
         def start() -> asyncio.Task[None]:
-            components = ComponentGroup(
-                cluster.server.connect, clock=loop.time, rng=cluster.components.context("x").rng
+            components = Program(
+                cluster.server.connect, clock=loop.time, rng=cluster.program.context("x").rng
             )
-            components.add("deployment-controller", Deployments)
-            components.add("replicaset-controller", ReplicaSets)
+            components.add("deployment-controller", DeploymentController)
+            components.add("replicaset-controller", ReplicaSetController)
             return asyncio.create_task(components.run())
 
         async def stop(work: asyncio.Task[None]) -> None:
@@ -304,7 +309,7 @@ async def test_a_rollout_survives_restarts() -> None:
                 await work
 
         work = start()
-        cluster.components.cache.store(ReplicaSet)
+        cluster.program.cache.store(ReplicaSet)
         await cluster.client.create(deployment(replicas=10))
         await until(lambda: len(living_pods(cluster)) == 10)
         await asyncio.sleep(5)
@@ -321,7 +326,7 @@ async def test_a_rollout_survives_restarts() -> None:
         )
         await asyncio.sleep(60)
         most, least = bounds.end()
-        assert len(cluster.components.cache.store(Pod)) == 10
+        assert len(cluster.program.cache.store(Pod)) == 10
         assert most <= 13
         assert least is not None and least >= 8
         await stop(work)

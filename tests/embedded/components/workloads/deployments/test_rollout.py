@@ -18,27 +18,27 @@ from tests.embedded.components.workloads.deployments.rollouts import (
 
 from zonewise.api.objects.apps import Deployment, DeploymentStatus, ReplicaSet
 from zonewise.embedded.components.workloads.deployments.rollout import (
-    HISTORY,
     REVISION,
+    REVISION_HISTORY,
     RolloutLimits,
     RolloutPlan,
-    lacking,
-    limits,
-    plan,
-    sorted_sets,
-    surplus,
+    missing_annotations,
+    plan_rollout,
+    rollout_limits,
+    split_sets,
+    surplus_sets,
 )
-from zonewise.embedded.components.workloads.replicasets.replicas import aim
+from zonewise.embedded.components.workloads.replicasets.replicas import target_replicas
 
 
 def planned(owner: Deployment, *sets: ReplicaSet, old_pods: bool = True) -> RolloutPlan:
     """The next pass."""
-    return plan(owner, sorted_sets(owner, sets), old_pods=old_pods)
+    return plan_rollout(owner, split_sets(owner, sets), old_pods=old_pods)
 
 
 def resizes(step: RolloutPlan) -> dict[str, int]:
     """The sizes a pass gives."""
-    return {one.set.metadata.name: one.replicas for one in step.resizes}
+    return {resize.replica_set.metadata.name: resize.replicas for resize in step.resizes}
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_surge_rounds_up_and_unavailable_down(
     replicas: int, surge: int | str, unavailable: int | str, expected: tuple[int, int]
 ) -> None:
     """Percentages are of replicas; both coming to nothing would stop every rollout."""
-    found = limits(deployment(replicas, surge=surge, unavailable=unavailable))
-    assert found == RolloutLimits(replicas, *expected)
+    limits = rollout_limits(deployment(replicas, surge=surge, unavailable=unavailable))
+    assert limits == RolloutLimits(replicas, *expected)
 
 
 def test_the_first_pass_creates_the_new_and_shrinks_the_old() -> None:
@@ -116,12 +116,15 @@ def test_going_back_renumbers() -> None:
     """Revisions 1, 2, 3 become 2, 3, 4 when the first template returns; its numbers are kept."""
     owner = deployment(version=1)
     sets = [replica_set(1, 0), replica_set(2, 0), replica_set(3, 10)]
-    found = lacking(owner, sorted_sets(owner, sets))
-    assert found == {REVISION: "4", HISTORY: "1"}
+    annotations = missing_annotations(owner, split_sets(owner, sets))
+    assert annotations == {REVISION: "4", REVISION_HISTORY: "1"}
     again = [replica_set(1, 0, revision=4, history="1"), replica_set(2, 10, revision=5)]
-    assert lacking(owner, sorted_sets(owner, again)) == {REVISION: "6", HISTORY: "1,4"}
+    assert missing_annotations(owner, split_sets(owner, again)) == {
+        REVISION: "6",
+        REVISION_HISTORY: "1,4",
+    }
     latest = [replica_set(1, 10, revision=6, history="1,4"), replica_set(2, 0, revision=5)]
-    assert lacking(owner, sorted_sets(owner, latest)) == {}
+    assert missing_annotations(owner, split_sets(owner, latest)) == {}
 
 
 def test_a_long_history_forgets_its_beginning() -> None:
@@ -129,7 +132,7 @@ def test_a_long_history_forgets_its_beginning() -> None:
     past = ",".join(str(number) for number in range(1000, 1400))
     owner = deployment(version=1)
     sets = [replica_set(1, 0, revision=1400, history=past), replica_set(2, 10, revision=1401)]
-    history = lacking(owner, sorted_sets(owner, sets))[HISTORY]
+    history = missing_annotations(owner, split_sets(owner, sets))[REVISION_HISTORY]
     assert history.endswith(",1399,1400")
     assert len(history) <= 2000
 
@@ -147,10 +150,10 @@ def test_history_is_kept_up_to_its_limit() -> None:
     """The oldest empty ReplicaSets go; one that still has pods stays."""
     owner = deployment(version=5, history=1)
     sets = [replica_set(1, 0, have=1), *(replica_set(n, 0) for n in (2, 3, 4)), replica_set(5, 10)]
-    found = surplus(owner, sorted_sets(owner, sets))
-    assert [one.metadata.name for one in found] == ["web-2", "web-3"]
+    surplus = surplus_sets(owner, split_sets(owner, sets))
+    assert [replica_set.metadata.name for replica_set in surplus] == ["web-2", "web-3"]
     everything = deployment(version=5, history=None)
-    assert surplus(everything, sorted_sets(everything, sets)) == ()
+    assert surplus_sets(everything, split_sets(everything, sets)) == ()
 
 
 def test_nothing_is_forgotten_before_a_rollout_is_done() -> None:
@@ -159,10 +162,10 @@ def test_nothing_is_forgotten_before_a_rollout_is_done() -> None:
         observed_generation=1, replicas=10, updated_replicas=10, available_replicas=10
     )
     sets = [replica_set(1, 0), replica_set(2, 0), replica_set(3, 10)]
-    assert planned(deployment(version=3, history=0), *sets).forget == ()
+    assert planned(deployment(version=3, history=0), *sets).delete == ()
     names = [
-        one.metadata.name
-        for one in planned(deployment(version=3, history=0, status=done), *sets).forget
+        replica_set.metadata.name
+        for replica_set in planned(deployment(version=3, history=0, status=done), *sets).delete
     ]
     assert names == ["web-1", "web-2"]
 
@@ -203,7 +206,7 @@ def test_a_wish_ends_when_its_replica_set_is_to_grow() -> None:
     owner = deployment(version=1)
     step = planned(owner, replica_set(1, 9, reducing=5), replica_set(2, 3))
     (resize,) = step.resizes
-    assert (resize.set.metadata.name, resize.replicas) == ("web-1", 10)
+    assert (resize.replica_set.metadata.name, resize.replicas) == ("web-1", 10)
 
 
 def test_scaling_up_waits_for_room() -> None:
@@ -268,10 +271,13 @@ def test_limits_hold_in_any_order_and_everything_comes_to_rest(
         move(cluster, rng)
         assert cluster.within_limits(), (sized(cluster.sets.values()), cluster.pods)
     cluster.settle()
-    new = sorted_sets(cluster.owner, cluster.sets.values()).new
+    new = split_sets(cluster.owner, cluster.sets.values()).new
     assert new is not None
     assert sized(cluster.sets.values())[new.metadata.name] == replicas == cluster.living
-    assert all(aim(one) == one.spec.replicas for one in cluster.sets.values())
+    assert all(
+        target_replicas(replica_set) == replica_set.spec.replicas
+        for replica_set in cluster.sets.values()
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -280,11 +286,11 @@ def test_scaling_in_the_middle_comes_to_rest(evicts: bool, seed: int) -> None:
     """Sizes change during rollouts and refusals: never more pods than ever asked for."""
     rng = random.Random(seed)
     cluster = at_rest(deployment(6), evicts=evicts)
-    most = limits(cluster.owner).most
+    most = rollout_limits(cluster.owner).max_pods
     for _ in range(200):
         if rng.random() < 0.03:
             cluster.change(replicas=rng.randrange(15))
-            most = max(most, limits(cluster.owner).most)
+            most = max(most, rollout_limits(cluster.owner).max_pods)
         move(cluster, rng)
         assert (cluster.living if evicts else cluster.held) <= most
     cluster.settle()

@@ -144,6 +144,7 @@ def check(before: dict[str, list[Pod]], after: dict[str, list[Pod]]) -> None:
     assert len(set(addresses)) == len(addresses)
 
 
+@pytest.mark.system
 @pytest.mark.timeout(900)
 async def test_a_rollout_survives_kill(tmp_path: Path) -> None:
     """After kill -9 at a random moment the rollout finishes; no pod is lost or doubled."""
@@ -178,7 +179,7 @@ async def test_a_pod_that_was_half_removed_is_removed(monkeypatch: pytest.Monkey
         return await removed(self, *arguments)
 
     async with virtual_cluster({"kubelet": Kubelets}) as cluster:
-        pods = cluster.components.cache.store(Pod)
+        pods = cluster.program.cache.store(Pod)
         await cluster.client.create(Node(metadata=ObjectMeta(name="n1")))
         spec = {"nodeName": "n1", "containers": [{"name": "c", "image": "c"}]}
         body = msgspec.json.encode({"metadata": {"name": "web"}, "spec": spec})

@@ -9,31 +9,31 @@ from tests.embedded.components.workloads.deployments.rollouts import deployment,
 from zonewise.api.meta import Condition
 from zonewise.api.objects.apps import Deployment, DeploymentStatus, ReplicaSet, WorkloadCondition
 from zonewise.api.values import times
-from zonewise.embedded.components.workloads.deployments.rollout import Sets, sorted_sets
+from zonewise.embedded.components.workloads.deployments.rollout import DeploymentSets, split_sets
 from zonewise.embedded.components.workloads.deployments.rollout_status import (
     NO_DEADLINE,
-    collided,
-    failed_to_create,
-    patch_of,
-    status_of,
-    stuck_in,
+    compute_status,
+    progress_check_delay,
+    status_patch,
+    with_collision,
+    with_create_error,
 )
 
 NOW = times.parse("2026-01-01T01:00:00Z").timestamp()
 EARLIER = "2026-01-01T00:50:00Z"
 
 
-def told(
+def status_after(
     owner: Deployment, *sets: ReplicaSet, created: str = "", scaling: bool = False
 ) -> DeploymentStatus:
     """The status after a pass."""
-    return status_of(owner, sorted_sets(owner, sets), created=created, scaling=scaling, now=NOW)
+    return compute_status(owner, split_sets(owner, sets), created=created, scaling=scaling, now=NOW)
 
 
 def condition(status: DeploymentStatus, type: str) -> tuple[str, str, str]:
     """Status, reason and message of a condition."""
-    (one,) = [one for one in status.conditions if one.type == type]
-    return one.status, one.reason, one.message
+    (condition,) = [one for one in status.conditions if one.type == type]
+    return condition.status, condition.reason, condition.message
 
 
 def progressing(reason: str, status: str = "True", moment: str = EARLIER) -> WorkloadCondition:
@@ -49,7 +49,7 @@ def progressing(reason: str, status: str = "True", moment: str = EARLIER) -> Wor
 
 def test_counts_are_sums_and_the_new_ones_are_updated() -> None:
     """Everything is counted over all ReplicaSets, updated is the new one's."""
-    status = told(deployment(version=2), replica_set(1, 8), replica_set(2, 5, available=1))
+    status = status_after(deployment(version=2), replica_set(1, 8), replica_set(2, 5, available=1))
     assert (status.replicas, status.updated_replicas) == (13, 5)
     assert (status.available_replicas, status.unavailable_replicas) == (9, 4)
     assert status.terminating_replicas == 0
@@ -71,14 +71,14 @@ def test_counts_are_sums_and_the_new_ones_are_updated() -> None:
 )
 def test_enough_is_what_may_not_be_missing(available: int, expected: tuple[str, str, str]) -> None:
     """Of ten with a quarter unavailable, eight are enough."""
-    status = told(deployment(), replica_set(1, 10, available=available))
+    status = status_after(deployment(), replica_set(1, 10, available=available))
     assert condition(status, "Available") == expected
 
 
 def test_a_created_replica_set_begins_the_story() -> None:
     """The first thing told of a rollout is the ReplicaSet's creation."""
     before = DeploymentStatus(replicas=10, ready_replicas=10, available_replicas=10)
-    status = told(deployment(version=2, status=before), replica_set(1, 10), created="web-2")
+    status = status_after(deployment(version=2, status=before), replica_set(1, 10), created="web-2")
     expected = ("True", "NewReplicaSetCreated", 'Created new replica set "web-2"')
     assert condition(status, "Progressing") == expected
 
@@ -86,7 +86,7 @@ def test_a_created_replica_set_begins_the_story() -> None:
 def test_a_found_replica_set_begins_it_too() -> None:
     """A Deployment that adopts its ReplicaSet has not created it."""
     owner = deployment()
-    status = told(owner, replica_set(1, 10, available=0, have=0))
+    status = status_after(owner, replica_set(1, 10, available=0, have=0))
     expected = ("True", "FoundNewReplicaSet", 'Found new replica set "web-1"')
     assert condition(status, "Progressing") == expected
 
@@ -97,8 +97,8 @@ def test_every_move_restarts_the_deadline() -> None:
         replicas=13, updated_replicas=3, conditions=(progressing("ReplicaSetUpdated"),)
     )
     owner = deployment(version=2, status=before)
-    status = told(owner, replica_set(1, 8), replica_set(2, 5, available=1))
-    (one,) = [one for one in status.conditions if one.type == "Progressing"]
+    status = status_after(owner, replica_set(1, 8), replica_set(2, 5, available=1))
+    (one,) = [condition for condition in status.conditions if condition.type == "Progressing"]
     assert (one.reason, one.message) == ("ReplicaSetUpdated", 'ReplicaSet "web-2" is progressing.')
     assert one.last_transition_time == EARLIER
     assert one.last_update_time == "2026-01-01T01:00:00Z"
@@ -109,11 +109,11 @@ def still(
 ) -> tuple[Deployment, DeploymentStatus]:
     """A Deployment in which nothing has moved for ten minutes, and what it says now."""
     sets = (replica_set(1, 8), replica_set(2, 5, available=0))
-    before = told(deployment(version=2, deadline=deadline), *sets)
-    kept = [one for one in before.conditions if one.type != "Progressing"]
-    before = msgspec.structs.replace(before, conditions=(*kept, progressing(reason)))
+    before = status_after(deployment(version=2, deadline=deadline), *sets)
+    others = [condition for condition in before.conditions if condition.type != "Progressing"]
+    before = msgspec.structs.replace(before, conditions=(*others, progressing(reason)))
     owner = deployment(version=2, status=before, deadline=deadline)
-    return owner, told(owner, *sets)
+    return owner, status_after(owner, *sets)
 
 
 def test_nothing_moves_past_the_deadline() -> None:
@@ -121,51 +121,51 @@ def test_nothing_moves_past_the_deadline() -> None:
     owner, status = still(deadline=300)
     message = 'ReplicaSet "web-2" has timed out progressing.'
     assert condition(status, "Progressing") == ("False", "ProgressDeadlineExceeded", message)
-    assert stuck_in(owner, status, NOW) is None
+    assert progress_check_delay(owner, status, NOW) is None
     owner, status = still(deadline=660)
     assert condition(status, "Progressing")[1] == "ReplicaSetUpdated"
-    assert stuck_in(owner, status, NOW) == 61.0
+    assert progress_check_delay(owner, status, NOW) == 61.0
 
 
 def test_a_rollout_that_timed_out_stays_so() -> None:
     """Only a move can change that."""
     owner, status = still("ProgressDeadlineExceeded", deadline=3600)
     assert condition(status, "Progressing")[1] == "ProgressDeadlineExceeded"
-    assert stuck_in(owner, status, NOW) is None
+    assert progress_check_delay(owner, status, NOW) is None
 
 
 def test_without_a_deadline_there_is_no_progress_to_tell() -> None:
     """The condition is taken away, and no alarm is set."""
     owner, status = still(deadline=NO_DEADLINE)
-    assert [one.type for one in status.conditions] == ["Available"]
-    assert stuck_in(owner, status, NOW) is None
+    assert [condition.type for condition in status.conditions] == ["Available"]
+    assert progress_check_delay(owner, status, NOW) is None
 
 
 def test_done_is_done() -> None:
     """A pod that fails after a rollout does not begin it again."""
-    status = told(deployment(generation=0), replica_set(1, 10))
+    status = status_after(deployment(generation=0), replica_set(1, 10))
     message = 'ReplicaSet "web-1" has successfully progressed.'
     assert condition(status, "Progressing") == ("True", "NewReplicaSetAvailable", message)
-    later = told(deployment(generation=0, status=status), replica_set(1, 10, available=9))
+    later = status_after(deployment(generation=0, status=status), replica_set(1, 10, available=9))
     assert condition(later, "Progressing")[1] == "NewReplicaSetAvailable"
 
 
 def test_a_pause_and_its_end_are_told() -> None:
     """Progress is unknown while it is paused; a rollout that timed out stays so."""
-    status = told(deployment(paused=True), replica_set(1, 10), scaling=True)
+    status = status_after(deployment(paused=True), replica_set(1, 10), scaling=True)
     assert condition(status, "Progressing") == (
         "Unknown",
         "DeploymentPaused",
         "Deployment is paused",
     )
-    resumed = told(deployment(status=status), replica_set(1, 10), scaling=True)
+    resumed = status_after(deployment(status=status), replica_set(1, 10), scaling=True)
     assert condition(resumed, "Progressing") == (
         "Unknown",
         "DeploymentResumed",
         "Deployment is resumed",
     )
     late = DeploymentStatus(conditions=(progressing("ProgressDeadlineExceeded", "False"),))
-    status = told(deployment(paused=True, status=late), replica_set(1, 10), scaling=True)
+    status = status_after(deployment(paused=True, status=late), replica_set(1, 10), scaling=True)
     assert condition(status, "Progressing")[1] == "ProgressDeadlineExceeded"
 
 
@@ -178,37 +178,37 @@ def test_a_replica_sets_failure_is_handed_on_and_ends() -> None:
     failing = msgspec.structs.replace(
         one, status=msgspec.structs.replace(one.status, conditions=(complaint,))
     )
-    status = told(deployment(), failing)
+    status = status_after(deployment(), failing)
     assert condition(status, "ReplicaFailure") == ("True", "FailedCreate", "no quota")
-    healed = told(deployment(status=status), one)
-    assert "ReplicaFailure" not in {one.type for one in healed.conditions}
+    healed = status_after(deployment(status=status), one)
+    assert "ReplicaFailure" not in {condition.type for condition in healed.conditions}
 
 
 def test_a_condition_that_changes_goes_to_the_end() -> None:
     """The order of conditions is that of their last changes, as on a real cluster."""
-    first = told(deployment(), replica_set(1, 10, available=0, have=0))
-    assert [one.type for one in first.conditions] == ["Progressing", "Available"]
-    then = told(deployment(status=first), replica_set(1, 10, available=8))
-    assert [one.type for one in then.conditions] == ["Available", "Progressing"]
+    first = status_after(deployment(), replica_set(1, 10, available=0, have=0))
+    assert [condition.type for condition in first.conditions] == ["Progressing", "Available"]
+    then = status_after(deployment(status=first), replica_set(1, 10, available=8))
+    assert [condition.type for condition in then.conditions] == ["Available", "Progressing"]
 
 
 def test_a_refused_replica_set_is_told() -> None:
     """The condition names it and says why."""
-    status = failed_to_create(deployment(), "web-1", "no", NOW)
+    status = with_create_error(deployment(), "web-1", "no", NOW)
     message = 'Failed to create new replica set "web-1": no'
     assert condition(status, "Progressing") == ("False", "ReplicaSetCreateError", message)
 
 
 def test_collisions_are_counted() -> None:
     """Each leads to another name."""
-    once = collided(deployment())
+    once = with_collision(deployment())
     assert once.collision_count == 1
-    assert collided(deployment(status=once)).collision_count == 2
+    assert with_collision(deployment(status=once)).collision_count == 2
 
 
 def test_zeros_are_absent_on_the_wire() -> None:
     """As a real server's objects have it, but for the terminating ones."""
-    body = patch_of(told(deployment(0), replica_set(1, 0)))
+    body = status_patch(status_after(deployment(0), replica_set(1, 0)))
     assert {name for name, value in body.items() if value is not None} == {
         "observedGeneration",
         "terminatingReplicas",
@@ -220,5 +220,5 @@ def test_a_deployment_without_replica_sets_speaks_for_itself() -> None:
     """Before the first ReplicaSet there is nothing else to name."""
     before = DeploymentStatus(replicas=1, conditions=(progressing("ReplicaSetUpdated"),))
     owner = deployment(status=before)
-    status = status_of(owner, Sets(None, ()), scaling=False, now=NOW)
+    status = compute_status(owner, DeploymentSets(None, ()), scaling=False, now=NOW)
     assert condition(status, "Progressing")[2] == 'Deployment "web" is progressing.'

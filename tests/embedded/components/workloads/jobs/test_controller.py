@@ -13,14 +13,13 @@ from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.embedded.components.kubelet import Kubelets
-from zonewise.embedded.components.workloads.jobs.completion_indexes import INDEX
-from zonewise.embedded.components.workloads.jobs.controller import Jobs
-from zonewise.embedded.components.workloads.jobs.pods import TRACKING
-from zonewise.embedded.components.workloads.jobs.views import Job
+from zonewise.embedded.components.workloads.jobs.controller import JobController
+from zonewise.embedded.components.workloads.jobs.objects import Job
+from zonewise.embedded.components.workloads.jobs.pods import COMPLETION_INDEX, TRACKING_FINALIZER
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-PARTS = {"kubelets": Kubelets, "job-controller": Jobs}
+PARTS = {"kubelets": Kubelets, "job-controller": JobController}
 PATH = "/apis/batch/v1/namespaces/default/jobs"
 
 
@@ -43,13 +42,17 @@ async def start(
 
 def current(cluster: VirtualCluster, name: str = "j") -> Job | None:
     """The Job as the cache has it."""
-    return cluster.components.cache.store(Job).get(("default", name))
+    return cluster.program.cache.store(Job).get(("default", name))
 
 
 def conditions(cluster: VirtualCluster) -> list[tuple[str, str]]:
     """Types and reasons of the Job's conditions."""
     job = current(cluster)
-    return [] if job is None else [(one.type, one.reason) for one in job.status.conditions]
+    return (
+        []
+        if job is None
+        else [(condition.type, condition.reason) for condition in job.status.conditions]
+    )
 
 
 def ended(cluster: VirtualCluster) -> bool:
@@ -73,7 +76,7 @@ async def test_a_job_completes() -> None:
             running = [p for p in pods if p.status.phase not in {"Succeeded", "Failed"}]
             most = max(most, len(running))
 
-        pods = cluster.components.cache.store(Pod)
+        pods = cluster.program.cache.store(Pod)
         pods.on_change(watch)
         await start(cluster, command=["sleep", "3"], completions=5, parallelism=2)
         await until(lambda: ended(cluster))
@@ -87,7 +90,7 @@ async def test_a_job_completes() -> None:
         assert job.status.completion_time is not None
         assert len(pods) == 5
         assert most == 2
-        await until(lambda: all(TRACKING not in pod.metadata.finalizers for pod in pods))
+        await until(lambda: all(TRACKING_FINALIZER not in pod.metadata.finalizers for pod in pods))
         await asyncio.sleep(1)
         assert {"SuccessfulCreate", "Completed"} <= await reasons(cluster)
 
@@ -107,7 +110,7 @@ async def test_failing_pods_are_replaced_ever_later_until_the_limit() -> None:
         job = current(cluster)
         assert job is not None
         assert job.status.failed == 3
-        assert len(cluster.components.cache.store(Pod)) == 3
+        assert len(cluster.program.cache.store(Pod)) == 3
 
 
 async def test_an_exit_code_ends_the_job() -> None:
@@ -135,9 +138,10 @@ async def test_an_indexed_job_gives_every_index_a_pod() -> None:
         assert job is not None
         assert (job.status.completed_indexes, job.status.succeeded) == ("0-2", 3)
         pods = sorted(
-            cluster.components.cache.store(Pod), key=lambda pod: pod.metadata.labels[INDEX]
+            cluster.program.cache.store(Pod),
+            key=lambda pod: pod.metadata.labels[COMPLETION_INDEX],
         )
-        assert [pod.metadata.annotations[INDEX] for pod in pods] == ["0", "1", "2"]
+        assert [pod.metadata.annotations[COMPLETION_INDEX] for pod in pods] == ["0", "1", "2"]
         assert [pod.spec.hostname for pod in pods] == ["j-0", "j-1", "j-2"]
         assert all(pod.metadata.name.startswith(f"j-{index}-") for index, pod in enumerate(pods))
         name = pods[0].metadata.name
@@ -151,7 +155,7 @@ async def test_a_deadline_takes_running_pods_down() -> None:
         await start(cluster, command=["sleep", "infinity"], activeDeadlineSeconds=20)
         await until(lambda: ended(cluster))
         assert conditions(cluster)[-1] == ("Failed", "DeadlineExceeded")
-        assert not cluster.components.cache.store(Pod).values()
+        assert not cluster.program.cache.store(Pod).values()
         assert "SuccessfulDelete" in await reasons(cluster)
 
 
@@ -161,7 +165,7 @@ async def test_a_suspended_job_waits() -> None:
         await start(cluster, command=["sleep", "1"], suspend=True)
         await until(lambda: conditions(cluster) == [("Suspended", "JobSuspended")])
         await asyncio.sleep(5)
-        assert not cluster.components.cache.store(Pod).values()
+        assert not cluster.program.cache.store(Pod).values()
         await cluster.client.patch(Job, "j", "default", {"spec": {"suspend": False}})
         await until(lambda: ended(cluster))
         assert conditions(cluster)[0] == ("Suspended", "JobResumed")
@@ -176,14 +180,14 @@ async def test_a_finished_job_expires() -> None:
         await asyncio.sleep(20)
         assert current(cluster) is not None
         await until(lambda: current(cluster) is None)
-        await until(lambda: not cluster.components.cache.store(Pod).values())
+        await until(lambda: not cluster.program.cache.store(Pod).values())
 
 
 async def test_pods_of_a_job_that_is_gone_are_let_go() -> None:
     """Whoever deletes the Job alone keeps its pods, without the finalizer."""
     async with virtual_cluster(PARTS) as cluster:
         await start(cluster, command=["sleep", "infinity"])
-        pods = cluster.components.cache.store(Pod)
+        pods = cluster.program.cache.store(Pod)
         await until(lambda: any(pod.status.phase == "Running" for pod in pods))
         await cluster.client.delete(Job, "j", "default", propagation="Orphan")
         await until(lambda: current(cluster) is None)
@@ -196,7 +200,7 @@ async def test_a_restarted_controller_counts_no_pod_twice() -> None:
     async with virtual_cluster({"kubelets": Kubelets}) as cluster:
         await start(cluster, command=["sleep", "2"], completions=4, parallelism=2)
         for _ in range(8):
-            part = Jobs(cluster.components.context("job-controller"))
+            part = JobController(cluster.program.context("job-controller"))
             work = asyncio.create_task(part.run())
             await asyncio.sleep(1.3)
             work.cancel()
@@ -204,4 +208,4 @@ async def test_a_restarted_controller_counts_no_pod_twice() -> None:
         job = await cluster.client.get(Job, "j", "default")
         assert job.status.succeeded == 4
         assert job.status.conditions[-1].type == "Complete"
-        assert len(cluster.components.cache.store(Pod)) == 4
+        assert len(cluster.program.cache.store(Pod)) == 4

@@ -20,11 +20,27 @@ from zonewise.api.objects.pod import (
     PodStatus,
 )
 from zonewise.api.values import times
-from zonewise.embedded.components.workloads.jobs import completion_indexes
-from zonewise.embedded.components.workloads.jobs.plan import Birth, JobPlan, plan, settled
-from zonewise.embedded.components.workloads.jobs.pods import FAILURES, TRACKING, Backoff
+from zonewise.embedded.components.workloads.jobs.objects import (
+    Job,
+    JobSpec,
+    JobStatus,
+    UncountedPods,
+)
+from zonewise.embedded.components.workloads.jobs.plan import (
+    JobPlan,
+    PodCreation,
+    plan_job,
+    settle_status,
+)
+from zonewise.embedded.components.workloads.jobs.pods import (
+    COMPLETION_INDEX,
+    FAILURE_COUNT,
+    TRACKING_FINALIZER,
+    Backoff,
+    format_indexes,
+    parse_indexes,
+)
 from zonewise.embedded.components.workloads.jobs.policies import FailurePolicy, SuccessPolicy
-from zonewise.embedded.components.workloads.jobs.views import Job, JobSpec, JobStatus, UncountedPods
 
 NOW = 1_750_000_000.0
 
@@ -64,9 +80,9 @@ def pod(
     conditions: tuple[PodCondition, ...] = (),
 ) -> Pod:
     """A pod of the Job."""
-    annotations = {} if index is None else {completion_indexes.INDEX: str(index)}
+    annotations = {} if index is None else {COMPLETION_INDEX: str(index)}
     if failures:
-        annotations[FAILURES] = str(failures)
+        annotations[FAILURE_COUNT] = str(failures)
     end = ContainerStateTerminated(exit_code=code, finished_at=text(at))
     state = ContainerState(terminated=end if phase in {"Succeeded", "Failed"} else None)
     return Pod(
@@ -75,7 +91,7 @@ def pod(
             namespace="n",
             uid=name,
             annotations=annotations,
-            finalizers=(TRACKING,) if held else (),
+            finalizers=(TRACKING_FINALIZER,) if held else (),
             creation_timestamp=text(NOW - 60),
             deletion_timestamp=text(at) if leaving else None,
         ),
@@ -89,7 +105,7 @@ def pod(
 
 def decide(one: Job, *pods: Pod, backoff: Backoff | None = None, now: float = NOW) -> JobPlan:
     """Decide."""
-    return plan(one, pods, backoff=backoff or Backoff(), now=now)
+    return plan_job(one, pods, backoff=backoff or Backoff(), now=now)
 
 
 def types(conditions: tuple[Condition, ...]) -> list[str]:
@@ -100,7 +116,7 @@ def types(conditions: tuple[Condition, ...]) -> list[str]:
 def test_a_new_job_starts_as_many_pods_as_may_run() -> None:
     """Parallelism bounds pods, and so does what is left to complete."""
     steps = decide(job(parallelism=3, completions=5))
-    assert steps.create == (Birth(),) * 3
+    assert steps.create == (PodCreation(),) * 3
     assert (steps.status.active, steps.status.start_time) == (3, text(NOW))
     almost = job(JobStatus(succeeded=4, start_time=text(NOW)), parallelism=3, completions=5)
     assert len(decide(almost).create) == 1
@@ -113,7 +129,7 @@ def test_a_finished_pod_is_noted_released_then_counted() -> None:
     steps = decide(one, done, other)
     assert steps.status.uncounted_terminated_pods == UncountedPods(succeeded=("a",))
     assert (steps.status.succeeded, steps.release, steps.create) == (0, (done,), ())
-    after = settled(steps, steps.status, [other], now=text(NOW))
+    after = settle_status(steps, steps.status, [other], now=text(NOW))
     assert (after.succeeded, after.uncounted_terminated_pods) == (1, UncountedPods())
     # Had the controller died before the last step, the next look would make it.
     again = decide(
@@ -129,20 +145,22 @@ def test_a_job_is_decided_first_and_over_when_all_is_counted() -> None:
     """SuccessCriteriaMet comes with the last success, Complete when no pod is left."""
     steps = decide(job(), pod("a", "Succeeded"))
     assert types(steps.status.conditions) == ["SuccessCriteriaMet"]
-    last = settled(steps, steps.status, [], now=text(NOW))
+    last = settle_status(steps, steps.status, [], now=text(NOW))
     assert types(last.conditions) == ["SuccessCriteriaMet", "Complete"]
     assert last.conditions[1].reason == "CompletionsReached"
     assert last.completion_time == text(NOW)
     waiting = decide(job(), pod("a", "Succeeded"), pod("b", leaving=True))
-    assert "Complete" not in types(settled(waiting, waiting.status, [], now=text(NOW)).conditions)
+    assert "Complete" not in types(
+        settle_status(waiting, waiting.status, [], now=text(NOW)).conditions
+    )
 
 
 def test_new_pods_wait_after_failures() -> None:
     """Ten seconds after the first failure, then twice as long each time, ten minutes at most."""
     steps = decide(job(), pod("a", "Failed", at=NOW - 4))
-    assert (steps.create, steps.again) == ((), 6.0)
+    assert (steps.create, steps.requeue_after) == ((), 6.0)
     assert steps.backoff == Backoff(1, NOW - 4)
-    assert decide(job(), backoff=steps.backoff, now=NOW + 7).create == (Birth(),)
+    assert decide(job(), backoff=steps.backoff, now=NOW + 7).create == (PodCreation(),)
     assert [Backoff(n, NOW).remaining(NOW) for n in (1, 2, 3, 7, 8, 50)] == [
         10, 20, 40, 600, 600, 600,
     ]  # fmt: skip
@@ -164,13 +182,13 @@ def test_too_many_failures_end_the_job() -> None:
     target = steps.status.conditions[0]
     assert (target.type, target.reason) == ("FailureTarget", "BackoffLimitExceeded")
     assert target.message == "Job has reached the specified backoff limit"
-    assert steps.doom == (other,)
+    assert steps.delete == (other,)
     assert (steps.status.active, steps.status.terminating) == (0, 1)
     assert steps.status.uncounted_terminated_pods == UncountedPods(failed=("a", "b"))
-    not_yet = settled(steps, steps.status, [], now=text(NOW))
+    not_yet = settle_status(steps, steps.status, [], now=text(NOW))
     assert types(not_yet.conditions) == ["FailureTarget"]
     gone = decide(job(not_yet, backoff_limit=1))
-    over = settled(gone, gone.status, [], now=text(NOW))
+    over = settle_status(gone, gone.status, [], now=text(NOW))
     assert types(over.conditions) == ["FailureTarget", "Failed"]
     assert (over.failed, over.completion_time) == (3, None)
 
@@ -184,27 +202,27 @@ def test_restarts_inside_pods_count_against_the_limit() -> None:
             phase="Running", container_statuses=(ContainerStatus(name="c", restart_count=2),)
         ),
     )
-    assert decide(job(template=template, backoff_limit=3), restarted).ending is None
+    assert decide(job(template=template, backoff_limit=3), restarted).final_condition is None
     ended = decide(job(template=template, backoff_limit=2), restarted)
-    assert ended.ending is not None
-    assert ended.ending.reason == "BackoffLimitExceeded"
+    assert ended.final_condition is not None
+    assert ended.final_condition.reason == "BackoffLimitExceeded"
 
 
 def test_a_deadline_ends_the_job() -> None:
     """Time counts from the start; until then the Job is looked at when it is over."""
     status = JobStatus(start_time=text(NOW - 30), active=1, ready=0)
     early = decide(job(status, active_deadline_seconds=40), pod("a"))
-    assert (early.again, early.ending) == (10.0, None)
+    assert (early.requeue_after, early.final_condition) == (10.0, None)
     late = decide(job(status, active_deadline_seconds=30), pod("a"))
-    assert late.ending is not None
-    assert late.ending.reason == "DeadlineExceeded"
+    assert late.final_condition is not None
+    assert late.final_condition.reason == "DeadlineExceeded"
 
 
 def test_a_suspended_job_has_no_pods_and_starts_anew() -> None:
     """Suspending sheds pods uncounted; resuming sets a new start."""
     status = JobStatus(start_time=text(NOW - 99), active=1)
     steps = decide(job(status, suspend=True), pod("a"))
-    assert [one.metadata.name for one in steps.shed] == ["a"]
+    assert [one.metadata.name for one in steps.surplus] == ["a"]
     condition = steps.status.conditions[0]
     assert (condition.type, condition.status, condition.reason) == (
         "Suspended",
@@ -227,7 +245,7 @@ def test_indexes_are_given_once_and_completed_in_text() -> None:
     steps = decide(
         one, pod("a", "Succeeded", index=1), pod("b", "Succeeded", index=2), pod("c", index=4)
     )
-    assert steps.create == (Birth(3), Birth(5))
+    assert steps.create == (PodCreation(3), PodCreation(5))
     assert (steps.status.completed_indexes, steps.status.succeeded) == ("0-2", 3)
 
 
@@ -237,7 +255,7 @@ def test_pods_with_a_taken_or_wrong_index_go() -> None:
     steps = decide(
         one, pod("a", "Pending", index=0), pod("b", index=0), pod("c", index=7), pod("d", index=1)
     )
-    assert {pod.metadata.name for pod in steps.shed} == {"a", "c"}
+    assert {pod.metadata.name for pod in steps.surplus} == {"a", "c"}
 
 
 def test_an_index_fails_by_itself() -> None:
@@ -251,18 +269,18 @@ def test_an_index_fails_by_itself() -> None:
     }
     first = decide(job(**spec), pod("a", "Failed", index=0, at=NOW - 30), pod("b", index=1))
     # Its failure is carried on by the next pod of the index; until then the pod is held.
-    assert first.create == (Birth(0, {FAILURES: "1"}),)
+    assert first.create == (PodCreation(0, {FAILURE_COUNT: "1"}),)
     assert first.release == ()
     second = decide(
         job(**spec), pod("a", "Failed", index=0, failures=1, at=NOW - 30), pod("b", index=1)
     )
     assert (second.create, second.status.failed_indexes) == ((), "0")
-    assert second.ending is None
+    assert second.final_condition is None
     end = decide(
         job(JobStatus(failed_indexes="0", failed=2), **spec), pod("b", "Succeeded", index=1)
     )
-    assert end.ending is not None
-    assert end.ending.reason == "FailedIndexes"
+    assert end.final_condition is not None
+    assert end.final_condition.reason == "FailedIndexes"
 
 
 def test_failure_rules() -> None:
@@ -277,9 +295,9 @@ def test_failure_rules() -> None:
         ]
     }
     fatal = decide(job(pod_failure_policy=rules), pod("a", "Failed", code=42))
-    assert fatal.ending is not None
-    assert fatal.ending.reason == "PodFailurePolicy"
-    assert fatal.ending.message == (
+    assert fatal.final_condition is not None
+    assert fatal.final_condition.reason == "PodFailurePolicy"
+    assert fatal.final_condition.message == (
         "Container c for pod n/a failed with exit code 42 matching FailJob rule at index 0"
     )
     disturbed = pod(
@@ -289,7 +307,7 @@ def test_failure_rules() -> None:
         conditions=(PodCondition(type="DisruptionTarget", status="True"),),
     )
     ignored = decide(job(pod_failure_policy=rules, backoff_limit=0), disturbed)
-    assert ignored.ending is None
+    assert ignored.final_condition is None
     assert ignored.status.uncounted_terminated_pods == UncountedPods()
     assert ignored.release == (disturbed,)
 
@@ -305,7 +323,7 @@ def test_success_rules() -> None:
         "SuccessPolicy",
         "Matched rules at index 0",
     )
-    assert [one.metadata.name for one in steps.doom] == ["b"]
+    assert [one.metadata.name for one in steps.delete] == ["b"]
     assert steps.status.uncounted_terminated_pods == UncountedPods()
 
 
@@ -328,7 +346,7 @@ def test_a_deleted_job_lets_its_pods_go() -> None:
 @given(st.frozensets(st.integers(0, 40)))
 def test_index_texts_can_be_read_back(indexes: frozenset[int]) -> None:
     """What is written is read as the same indexes."""
-    assert completion_indexes.parse(completion_indexes.text_of(indexes), 41) == indexes
+    assert parse_indexes(format_indexes(indexes), 41) == indexes
 
 
 @pytest.mark.parametrize(
@@ -336,7 +354,7 @@ def test_index_texts_can_be_read_back(indexes: frozenset[int]) -> None:
 )
 def test_index_texts(indexes: tuple[int, ...], wanted: str) -> None:
     """Two neighbours are listed, three are a range."""
-    assert completion_indexes.text_of(indexes) == wanted
+    assert format_indexes(indexes) == wanted
 
 
 PHASES = st.sampled_from(["Pending", "Running", "Succeeded", "Failed"])
@@ -374,7 +392,7 @@ def test_no_look_does_too_much(
         parallelism=parallelism, completions=completions, completion_mode=mode, backoff_limit=4
     )
     steps = decide(one, *pods)
-    going = len(steps.doom) + len(steps.shed)
+    going = len(steps.delete) + len(steps.surplus)
     active = sum(phase in {"Pending", "Running"} and not leaving for phase, _, leaving, _ in shape)
     if steps.create:
         assert active - going + len(steps.create) <= min(parallelism, completions)

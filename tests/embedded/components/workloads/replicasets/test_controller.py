@@ -14,36 +14,35 @@ from tests.embedded.components.workloads.deployments.deploying import (
     replica_set,
 )
 from tests.embedded.components.workloads.pod_attendant import Attendant
-from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
+from tests.embedded.virtual_cluster import Parts, VirtualCluster, until, virtual_cluster
 
 from zonewise.api.objects.apps import ReplicaSet
 from zonewise.api.objects.pod import Pod
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
 from zonewise.disruption.steering import REDUCE_TO
-from zonewise.embedded.cluster import Parts
-from zonewise.embedded.components.disruption.budgets import Budgets
-from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSets
-from zonewise.runtime.controller.components import ComponentGroup
+from zonewise.embedded.components.disruption.budgets import DisruptionController
+from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSetController
+from zonewise.runtime.program.program import Program
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-PARTS: Parts = {"replicaset-controller": ReplicaSets, "nodes": Attendant}
+PARTS: Parts = {"replicaset-controller": ReplicaSetController, "nodes": Attendant}
 PODS = unstructured(Pod.resource)
 ACCOUNTS = unstructured(Resource("", "v1", "ServiceAccount", "serviceaccounts"))
 
 
 def seen(cluster: VirtualCluster, name: str = "web") -> ReplicaSet:
     """A ReplicaSet as the components see it."""
-    return cluster.components.cache.store(ReplicaSet).get(("default", name)) or ReplicaSet()
+    return cluster.program.cache.store(ReplicaSet).get(("default", name)) or ReplicaSet()
 
 
 def at_size(cluster: VirtualCluster, size: int) -> bool:
     """Whether a ReplicaSet says that it has so many pods, all available, and none on the way."""
-    one = seen(cluster)
-    status = one.status
+    replica_set = seen(cluster)
+    status = replica_set.status
     return (
-        one.metadata.generation == status.observed_generation
+        replica_set.metadata.generation == status.observed_generation
         and {status.replicas, status.available_replicas} == {size}
         and status.terminating_replicas == 0
     )
@@ -61,7 +60,7 @@ async def test_a_replica_set_gets_its_pods_and_gives_them_back() -> None:
     async with virtual_cluster(PARTS) as cluster:
         await cluster.client.create(replica_set(replicas=5))
         await until(lambda: at_size(cluster, 5))
-        pods = cluster.components.cache.store(Pod).values()
+        pods = cluster.program.cache.store(Pod).values()
         assert len(pods) == 5
         for pod in pods:
             owner = pod.metadata.controller
@@ -76,11 +75,11 @@ async def test_a_replica_set_gets_its_pods_and_gives_them_back() -> None:
         assert seen(cluster).status.fully_labeled_replicas == 5
         await scale(cluster, 2)
         await until(lambda: at_size(cluster, 2))
-        told = [reason for reason, _, _ in await events(cluster, "ReplicaSet")]
-        assert sorted(told) == ["SuccessfulCreate"] * 5 + ["SuccessfulDelete"] * 3
+        reasons = [reason for reason, _, _ in await events(cluster, "ReplicaSet")]
+        assert sorted(reasons) == ["SuccessfulCreate"] * 5 + ["SuccessfulDelete"] * 3
         await scale(cluster, 0)
         await until(lambda: at_size(cluster, 0))
-        assert len(cluster.components.cache.store(Pod)) == 0
+        assert len(cluster.program.cache.store(Pod)) == 0
 
 
 async def test_a_failed_pod_is_replaced() -> None:
@@ -93,7 +92,7 @@ async def test_a_failed_pod_is_replaced() -> None:
         await cluster.client.patch(Pod, first, "default", body, subresource="status")
         await until(lambda: first not in {pod.metadata.name for pod in living_pods(cluster)})
         await until(lambda: at_size(cluster, 2))
-        assert len(cluster.components.cache.store(Pod)) == 3
+        assert len(cluster.program.cache.store(Pod)) == 3
 
 
 async def test_pods_are_adopted_and_released_by_their_labels() -> None:
@@ -105,7 +104,7 @@ async def test_pods_are_adopted_and_released_by_their_labels() -> None:
         await cluster.client.create(PODS({**orphan, "spec": spec}))
         await cluster.client.create(replica_set(replicas=2))
         await until(lambda: at_size(cluster, 2))
-        pods = cluster.components.cache.store(Pod)
+        pods = cluster.program.cache.store(Pod)
         assert len(pods) == 2
         taken = pods.get(("default", "orphan"))
         assert taken is not None and taken.metadata.controller is not None
@@ -124,7 +123,7 @@ async def test_an_owner_that_goes_adopts_nobody() -> None:
         await cluster.client.create(owner)
         await until(lambda: at_size(cluster, 1))
         await cluster.client.delete(REPLICA_SETS, "web", "default", propagation="Orphan")
-        pods = cluster.components.cache.store(Pod)
+        pods = cluster.program.cache.store(Pod)
         await until(lambda: all(pod.metadata.controller is None for pod in pods))
         await asyncio.sleep(60)
         assert [pod.metadata.controller for pod in pods] == [None]
@@ -142,11 +141,11 @@ async def test_what_cannot_be_created_is_told_and_tried_again() -> None:
         assert condition.reason == "FailedCreate"
         assert 'serviceaccount "late" not found' in condition.message
         await asyncio.sleep(600)
-        told = await events(cluster, "ReplicaSet")
-        assert {(reason, note.partition(":")[0]) for reason, note, _ in told} == {
+        failures = await events(cluster, "ReplicaSet")
+        assert {(reason, note.partition(":")[0]) for reason, note, _ in failures} == {
             ("FailedCreate", "Error creating")
         }
-        assert sum(count for _, _, count in told) < 50
+        assert sum(count for _, _, count in failures) < 50
         account = {"metadata": {"name": "late", "namespace": "default"}}
         await cluster.client.create(ACCOUNTS(account))
         await until(lambda: at_size(cluster, 4), within=400)
@@ -166,7 +165,7 @@ async def test_available_only_after_a_while() -> None:
 
 async def test_a_budget_holds_back_a_scale_down() -> None:
     """Only what the budget grants goes; an hour of refusals costs few requests."""
-    async with virtual_cluster({**PARTS, "disruption-controller": Budgets}) as cluster:
+    async with virtual_cluster({**PARTS, "disruption-controller": DisruptionController}) as cluster:
         await cluster.client.create(replica_set(replicas=6))
         await until(lambda: at_size(cluster, 6))
         await cluster.client.create(budget(minAvailable=4))
@@ -184,9 +183,9 @@ async def test_a_budget_holds_back_a_scale_down() -> None:
 async def test_with_delete_no_budget_holds_back() -> None:
     """``delete`` is what a plain cluster does."""
     parts: Parts = {
-        "replicaset-controller": lambda context: ReplicaSets(context, removal="delete"),
+        "replicaset-controller": lambda context: ReplicaSetController(context, removal="delete"),
         "nodes": Attendant,
-        "disruption-controller": Budgets,
+        "disruption-controller": DisruptionController,
     }
     async with virtual_cluster(parts) as cluster:
         await cluster.client.create(replica_set(replicas=3))
@@ -199,7 +198,7 @@ async def test_with_delete_no_budget_holds_back() -> None:
 
 async def test_a_wish_is_followed_as_far_as_it_is_granted() -> None:
     """``spec.replicas`` is what a ReplicaSet still holds; a fulfilled wish leaves no trace."""
-    async with virtual_cluster({**PARTS, "disruption-controller": Budgets}) as cluster:
+    async with virtual_cluster({**PARTS, "disruption-controller": DisruptionController}) as cluster:
         await cluster.client.create(replica_set(replicas=5))
         await until(lambda: at_size(cluster, 5))
         await cluster.client.create(budget(minAvailable=3))
@@ -222,22 +221,22 @@ async def test_a_controller_that_starts_anew_makes_nothing_twice() -> None:
         await cluster.client.create(replica_set(replicas=40))
         loop = asyncio.get_running_loop()
         for moment in range(1, 12):
-            components = ComponentGroup(
-                cluster.server.connect, clock=loop.time, rng=cluster.components.context("x").rng
+            components = Program(
+                cluster.server.connect, clock=loop.time, rng=cluster.program.context("x").rng
             )
-            components.add("replicaset-controller", ReplicaSets)
+            components.add("replicaset-controller", ReplicaSetController)
             work = asyncio.create_task(components.run())
             for _ in range(moment * 15):
                 await asyncio.sleep(0)
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-        components = ComponentGroup(
-            cluster.server.connect, clock=loop.time, rng=cluster.components.context("x").rng
+        components = Program(
+            cluster.server.connect, clock=loop.time, rng=cluster.program.context("x").rng
         )
-        components.add("replicaset-controller", ReplicaSets)
+        components.add("replicaset-controller", ReplicaSetController)
         work = asyncio.create_task(components.run())
         await until(lambda: len(living_pods(cluster)) == 40)
         await asyncio.sleep(60)
-        assert len(cluster.components.cache.store(Pod)) == 40
+        assert len(cluster.program.cache.store(Pod)) == 40
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)

@@ -10,7 +10,7 @@ from tests.embedded.virtual_cluster import until, virtual_cluster
 
 from zonewise.api.objects.apps import ReplicationController
 from zonewise.api.objects.pod import Pod
-from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSets
+from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSetController
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -19,7 +19,7 @@ PATH = "/api/v1/namespaces/default/replicationcontrollers"
 
 async def test_a_replication_controller_has_its_pods() -> None:
     """Pods come, follow the scale, and the status is written no more once it is true."""
-    parts = {"rc": lambda context: ReplicaSets(context, kind=ReplicationController)}
+    parts = {"rc": lambda context: ReplicaSetController(context, kind=ReplicationController)}
     async with virtual_cluster(parts) as cluster:
         template = {
             "metadata": {"labels": {"app": "web"}},
@@ -28,8 +28,8 @@ async def test_a_replication_controller_has_its_pods() -> None:
         spec = {"replicas": 3, "selector": {"app": "web"}, "template": template}
         body = {"metadata": {"name": "web"}, "spec": spec}
         await cluster.client.raw("POST", PATH, body=msgspec.json.encode(body))
-        pods = cluster.components.cache.store(Pod)
-        found = cluster.components.cache.store(ReplicationController)
+        pods = cluster.program.cache.store(Pod)
+        found = cluster.program.cache.store(ReplicationController)
 
         def replicas() -> int:
             one = found.get(("default", "web"))

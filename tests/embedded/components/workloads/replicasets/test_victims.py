@@ -12,7 +12,10 @@ from zonewise.api.codec import convert
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import DELETION_COST
 from zonewise.api.values import times
-from zonewise.embedded.components.workloads.replicasets.victims import deletion_cost, ranked
+from zonewise.embedded.components.workloads.replicasets.victims import (
+    deletion_cost,
+    rank_for_deletion,
+)
 
 NOW = times.parse("2026-01-02T00:00:00Z").timestamp()
 
@@ -44,7 +47,7 @@ def pod(name: str, **features: Any) -> Pod:
 
 def names(pods: list[Pod]) -> list[str]:
     """Their names."""
-    return [one.metadata.name for one in pods]
+    return [pod.metadata.name for pod in pods]
 
 
 @pytest.mark.parametrize(
@@ -65,29 +68,29 @@ def names(pods: list[Pod]) -> list[str]:
 def test_the_more_dispensable_goes_first(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Each feature decides where those before it are equal, whatever the names are."""
     one, other = pod("z", **first), pod("a", **second)
-    assert names(ranked([one, other], now=NOW)) == ["z", "a"]
-    assert names(ranked([other, one], now=NOW)) == ["z", "a"]
+    assert names(rank_for_deletion([one, other], now=NOW)) == ["z", "a"]
+    assert names(rank_for_deletion([other, one], now=NOW)) == ["z", "a"]
 
 
 def test_the_crowded_node_gives_first() -> None:
     """Crowding counts the pods of all ReplicaSets of the Deployment, finished ones not."""
     a, b = pod("a", node="n1"), pod("b", node="n2")
     other = [pod("x", node="n2"), pod("y", node="n1", phase="Failed")]
-    assert names(ranked([a, b], related=[a, b, *other], now=NOW)) == ["b", "a"]
+    assert names(rank_for_deletion([a, b], related=[a, b, *other], now=NOW)) == ["b", "a"]
 
 
 def test_nobody_is_crowded_without_an_owner() -> None:
     """A ReplicaSet of nobody looks at age next."""
     a, b, c = (pod(n, node="n1") for n in "abc")
     d = pod("d", node="n2", ready="2026-01-01T23:50:00Z")
-    assert names(ranked([a, b, c, d], now=NOW))[0] == "d"
+    assert names(rank_for_deletion([a, b, c, d], now=NOW))[0] == "d"
 
 
 def test_about_equally_old_is_left_to_chance() -> None:
     """Within a factor of two the uid decides, not the second."""
     older = pod("older", uid="1", ready="2026-01-01T23:00:00Z")
     younger = pod("younger", uid="2", ready="2026-01-01T23:05:00Z")
-    assert names(ranked([younger, older], now=NOW)) == ["older", "younger"]
+    assert names(rank_for_deletion([younger, older], now=NOW)) == ["older", "younger"]
 
 
 @pytest.mark.parametrize(
@@ -119,4 +122,6 @@ def test_order_of_input_does_not_matter(features: list[tuple[int, int]], rng: An
     ]
     shuffled = list(pods)
     rng.shuffle(shuffled)
-    assert ranked(pods, related=pods, now=NOW) == ranked(shuffled, related=pods, now=NOW)
+    assert rank_for_deletion(pods, related=pods, now=NOW) == rank_for_deletion(
+        shuffled, related=pods, now=NOW
+    )

@@ -41,7 +41,7 @@ OTHER = OwnerReference(api_version="v1", kind="Other", name="o", uid="other")
 
 def test_claims_are_named_after_template_set_and_number() -> None:
     """Labels are the template's and the selector's, which wins."""
-    (volume, draft), *_ = claims.drafts(group(), 7).items()
+    (volume, draft), *_ = claims.draft_claims(group(), 7).items()
     assert (volume, draft.metadata.name) == ("data", "data-db-7")
     assert draft.metadata.labels == {"kind": "data", "app": "db"}
     assert bytes(draft.spec) == b'{"a":1}'
@@ -65,7 +65,7 @@ def test_the_policy_says_who_owns_a_claim(
 ) -> None:
     """Whatever owned it before, strangers stay, and what is right is left alone."""
     for before in ((), (OURS,), (PODS,), (OURS, PODS)):
-        given = claims.owners(
+        given = claims.desired_owners(
             claim(OTHER, *before), group(deleted, scaled), POD, condemned=condemned
         )
         assert given == (None if before == expected else (OTHER, *expected))
@@ -74,22 +74,25 @@ def test_the_policy_says_who_owns_a_claim(
 def test_an_owner_that_is_no_controller_is_made_one() -> None:
     """A reference without control is replaced."""
     weak = msgspec.structs.replace(OURS, controller=None)
-    assert claims.owners(claim(weak), group("Delete"), POD, condemned=False) == (OURS,)
+    assert claims.desired_owners(claim(weak), group("Delete"), POD, condemned=False) == (OURS,)
 
 
 def test_claims_of_the_past_are_left_alone() -> None:
     """A claim that names a former set or pod is about to be collected."""
     former = msgspec.structs.replace(PODS, uid="former")
-    assert claims.owners(claim(former), group("Delete", "Delete"), POD, condemned=False) is None
-    assert claims.stale(claim(former), "db-1")
-    assert not claims.stale(claim(OURS), "db-1")
+    assert (
+        claims.desired_owners(claim(former), group("Delete", "Delete"), POD, condemned=False)
+        is None
+    )
+    assert claims.is_stale(claim(former), "db-1")
+    assert not claims.is_stale(claim(OURS), "db-1")
 
 
 def test_another_controller_keeps_its_claim() -> None:
     """The policy is ignored where somebody else manages a claim; our references are taken back."""
     manager = msgspec.structs.replace(OTHER, controller=True)
     policy = group("Delete", "Delete")
-    assert claims.conflicting(claim(manager), policy, POD)
-    assert claims.owners(claim(manager), policy, POD, condemned=False) is None
-    assert claims.owners(claim(manager, OURS), policy, POD, condemned=False) == (manager,)
-    assert not claims.conflicting(claim(manager), group(), POD)
+    assert claims.has_conflicting_controller(claim(manager), policy, POD)
+    assert claims.desired_owners(claim(manager), policy, POD, condemned=False) is None
+    assert claims.desired_owners(claim(manager, OURS), policy, POD, condemned=False) == (manager,)
+    assert not claims.has_conflicting_controller(claim(manager), group(), POD)

@@ -13,7 +13,7 @@ from tests.embedded.virtual_cluster import until, virtual_cluster
 from zonewise.api.errors import Invalid
 from zonewise.api.objects.apps import StatefulSet
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import ready
+from zonewise.api.objects.pod_state import is_pod_ready
 from zonewise.api.objects.policy import PodDisruptionBudget
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -102,7 +102,7 @@ async def test_adopted_pods_of_an_unknown_revision_are_replaced(
             labels = {"app": "web", "controller-revision-hash": "web-elsewhere"}
             spec = manifest()["spec"]["template"]["spec"]
             await here.post(Pod, {"metadata": {"name": name, "labels": labels}, "spec": spec})
-        await until(lambda: all(ready(here.pod(name)) for name in ("web-0", "web-1")))
+        await until(lambda: all(is_pod_ready(here.pod(name)) for name in ("web-0", "web-1")))
         await here.post(StatefulSet, manifest(replicas=2))
         await until(lambda: settled(here, 2))
         hashes = {
@@ -231,7 +231,7 @@ async def test_several_pods_are_updated_together() -> None:
 
         def watch(_: Pod | None, __: Pod | None) -> None:
             leaving = [pod for pod in here.pods if pod.metadata.deletion_timestamp]
-            up = [pod for pod in here.pods if ready(pod) and pod not in leaving]
+            up = [pod for pod in here.pods if is_pod_ready(pod) and pod not in leaving]
             down.append(5 - len(up))
 
         end = here.pods.on_change(watch)

@@ -16,11 +16,11 @@ from zonewise.embedded.components.workloads.statefulsets.ordinals import (
     StatefulSetCounts,
     StatefulSetPlan,
     StatefulSetRule,
-    allowance,
-    complete,
+    allowed_unavailable,
     count,
     decide,
-    number_of,
+    is_complete,
+    ordinal_of,
 )
 
 ORDERED = StatefulSetRule(name="web", replicas=3, current="r1", update="r1")
@@ -29,7 +29,7 @@ PARALLEL = replace(ORDERED, parallel=True)
 
 def going(decision: StatefulSetPlan) -> list[tuple[str, str]]:
     """Who goes, and why."""
-    return [(one.pod.metadata.name, one.cause) for one in decision.departures]
+    return [(one.pod.metadata.name, one.cause) for one in decision.removals]
 
 
 def pods(*numbers: int, **fields: Any) -> list[Pod]:
@@ -50,18 +50,18 @@ def pods(*numbers: int, **fields: Any) -> list[Pod]:
 )
 def test_numbers_are_read_from_names(name: str, number: int | None) -> None:
     """Only names that the set itself would give have a number."""
-    assert number_of(name, "web") == number
+    assert ordinal_of(name, "web") == number
 
 
 def test_an_ordered_set_makes_the_lowest_missing_pod() -> None:
     """One pod at a time is made, the lowest first."""
-    assert decide(ORDERED, [], now=NOW).births == (0,)
-    assert decide(ORDERED, pods(0, 2), now=NOW).births == (1,)
+    assert decide(ORDERED, [], now=NOW).creations == (0,)
+    assert decide(ORDERED, pods(0, 2), now=NOW).creations == (1,)
 
 
 def test_a_parallel_set_makes_all_missing_pods() -> None:
     """Parallel sets do not wait."""
-    assert decide(PARALLEL, pods(1, phase="Pending"), now=NOW).births == (0, 2)
+    assert decide(PARALLEL, pods(1, phase="Pending"), now=NOW).creations == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_a_parallel_set_makes_all_missing_pods() -> None:
 def test_an_ordered_set_waits_for_the_pod_below(below: Pod) -> None:
     """Nothing is made above a pod that is not available."""
     decision = decide(ORDERED, [below], now=NOW)
-    assert decision.births == ()
-    assert decision.departures == ()
+    assert decision.creations == ()
+    assert decision.removals == ()
 
 
 def test_a_young_pod_halts_an_ordered_set() -> None:
     """minReadySeconds holds the set at a pod that became Ready just now."""
     rule = replace(ORDERED, min_ready=30)
-    assert decide(rule, pods(0, since=10), now=NOW).births == ()
-    assert decide(rule, pods(0, since=30), now=NOW).births == (1,)
+    assert decide(rule, pods(0, since=10), now=NOW).creations == ()
+    assert decide(rule, pods(0, since=30), now=NOW).creations == (1,)
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
@@ -88,7 +88,7 @@ def test_finished_pods_are_deleted_and_made_again_later(phase: str) -> None:
     decision = decide(ORDERED, [*pods(0, 2), made("web-1", phase=phase)], now=NOW)
     assert going(decision) == [("web-1", "finished")]
     gone = decide(ORDERED, [*pods(0, 2), made("web-1", phase=phase, leaving=True)], now=NOW)
-    assert (gone.births, gone.departures) == ((), ())
+    assert (gone.creations, gone.removals) == ((), ())
 
 
 def test_a_scale_down_takes_the_highest_first() -> None:
@@ -132,17 +132,17 @@ def test_a_partition_keeps_the_lower_pods() -> None:
     rule = replace(ORDERED, update="r2", partition=2)
     fresh = [*pods(0, 1), made("web-2", revision="r2")]
     assert going(decide(rule, fresh, now=NOW)) == []
-    assert [rule.revision(number) for number in rule.numbers] == ["r1", "r1", "r2"]
+    assert [rule.revision_for(number) for number in rule.ordinals] == ["r1", "r1", "r2"]
     later = replace(rule, start=5, partition=1)
-    assert [later.revision(number) for number in later.numbers] == ["r1", "r2", "r2"]
+    assert [later.revision_for(number) for number in later.ordinals] == ["r1", "r2", "r2"]
 
 
 def test_under_on_delete_nothing_is_taken_down() -> None:
     """OnDelete never takes a pod down; who deletes one gets it back updated."""
     rule = replace(ORDERED, update="r2", on_delete=True)
     assert going(decide(rule, pods(0, 1, 2), now=NOW)) == []
-    assert rule.revision(0) == "r2"
-    assert not complete(rule, StatefulSetCounts(replicas=3, ready=3, updated=3))
+    assert rule.revision_for(0) == "r2"
+    assert not is_complete(rule, StatefulSetCounts(replicas=3, ready=3, updated=3))
 
 
 def test_several_pods_may_be_updated_together() -> None:
@@ -163,13 +163,13 @@ def test_percentages_round_down_to_one_at_least(
     most: int | str, replicas: int, expected: int
 ) -> None:
     """A share of the pods, and never none."""
-    assert allowance(most, replicas) == expected
+    assert allowed_unavailable(most, replicas) == expected
 
 
 def test_a_stale_claim_holds_back_its_number() -> None:
     """A number whose claim belongs to a former pod waits; a parallel set goes on with others."""
-    assert decide(ORDERED, pods(0), now=NOW, stale={1}).births == ()
-    assert decide(PARALLEL, pods(0), now=NOW, stale={1}).births == (2,)
+    assert decide(ORDERED, pods(0), now=NOW, stale={1}).creations == ()
+    assert decide(PARALLEL, pods(0), now=NOW, stale={1}).creations == (2,)
 
 
 def test_statuses_count_leaving_pods_in_no_revision() -> None:
@@ -179,7 +179,7 @@ def test_statuses_count_leaving_pods_in_no_revision() -> None:
     assert count(rule, several, now=NOW) == StatefulSetCounts(
         replicas=3, ready=3, available=3, current=1, updated=1
     )
-    assert complete(replace(ORDERED, replicas=0), StatefulSetCounts())
+    assert is_complete(replace(ORDERED, replicas=0), StatefulSetCounts())
 
 
 RULES = st.builds(
@@ -217,15 +217,15 @@ def shown(crowd: Crowd) -> list[Pod]:
 
 def down(rule: StatefulSetRule, crowd: Crowd) -> int:
     """How many wanted pods are not available."""
-    return sum(crowd.get(number, ("none", ""))[0] != "up" for number in rule.numbers)
+    return sum(crowd.get(number, ("none", ""))[0] != "up" for number in rule.ordinals)
 
 
 def carried_out(rule: StatefulSetRule, crowd: Crowd, decision: StatefulSetPlan) -> Crowd:
     """The pods after a decision."""
     after = dict(crowd)
-    for number in decision.births:
-        after[number] = ("pending", rule.revision(number))
-    for departure in decision.departures:
+    for number in decision.creations:
+        after[number] = ("pending", rule.revision_for(number))
+    for departure in decision.removals:
         number = int(departure.pod.metadata.name.removeprefix("web-"))
         after[number] = ("leaving", crowd[number][1])
     return after
@@ -248,21 +248,21 @@ def test_an_ordered_step_is_one_step_above_available_pods(
     """An ordered set makes one pod, with all below available, or takes down what waits for none."""
     rule = replace(rule, parallel=False)
     decision = decide(rule, shown(crowd), now=NOW)
-    assert len(decision.births) <= 1
-    for number in decision.births:
+    assert len(decision.creations) <= 1
+    for number in decision.creations:
         assert all(crowd[lower][0] == "up" for lower in range(rule.start, number))
-        assert not decision.departures
-    for departure in decision.departures:
+        assert not decision.removals
+    for departure in decision.removals:
         if departure.cause == "scale-down":
             assert down(rule, crowd) == 0
-            assert len(decision.departures) == 1
+            assert len(decision.removals) == 1
 
 
 @given(rule=RULES, crowd=CROWDS)
 def test_updates_never_take_down_more_than_allowed(rule: StatefulSetRule, crowd: Crowd) -> None:
     """What an update takes down leaves no more pods unavailable than maxUnavailable says."""
     decision = decide(rule, shown(crowd), now=NOW)
-    taken = [one.pod for one in decision.departures if one.cause == "update"]
+    taken = [one.pod for one in decision.removals if one.cause == "update"]
     numbers = [int(pod.metadata.name.removeprefix("web-")) for pod in taken]
     assert all(number >= rule.start + rule.partition for number in numbers)
     assert all(crowd[number][1] != rule.update for number in numbers)
@@ -270,7 +270,7 @@ def test_updates_never_take_down_more_than_allowed(rule: StatefulSetRule, crowd:
         assert len(taken) <= 1
     elif taken:
         after = carried_out(rule, crowd, decision)
-        assert down(rule, after) <= allowance(rule.max_unavailable, rule.replicas)
+        assert down(rule, after) <= allowed_unavailable(rule.max_unavailable, rule.replicas)
 
 
 @settings(max_examples=60, deadline=None)
@@ -285,7 +285,7 @@ def test_every_crowd_converges(rule: StatefulSetRule, crowd: Crowd, seed: int) -
     crowd = {
         number: (state, revision)
         for number, (state, revision) in crowd.items()
-        if number in rule.numbers or state != "failed"
+        if number in rule.ordinals or state != "failed"
     }
     for turn in range(200):
         decision = decide(rule, shown(crowd), now=NOW)
@@ -300,11 +300,11 @@ def test_every_crowd_converges(rule: StatefulSetRule, crowd: Crowd, seed: int) -
             elif state in ("pending", "down"):
                 crowd[number] = ("up", revision)
             elif not calm and rng.random() < 0.2:
-                finished = "failed" if number in rule.numbers else "down"
+                finished = "failed" if number in rule.ordinals else "down"
                 crowd[number] = (rng.choice(["down", finished]), revision)
-    assert sorted(crowd) == list(rule.numbers)
+    assert sorted(crowd) == list(rule.ordinals)
     assert {state for state, _ in crowd.values()} <= {"up"}
     for number, (_, revision) in crowd.items():
         if number >= rule.start + rule.partition:
             assert revision == rule.update
-    assert decide(rule, shown(crowd), now=NOW).departures == ()
+    assert decide(rule, shown(crowd), now=NOW).removals == ()

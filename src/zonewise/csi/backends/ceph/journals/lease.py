@@ -15,12 +15,12 @@ from contextlib import suppress
 
 import rados
 
-from zonewise.csi.backends.ceph.connection import told
-from zonewise.csi.status import CsiError
+from zonewise.csi.backends.ceph.connection import translate_errors
+from zonewise.csi.errors import CsiError
 
-SURE = 0.75
+RELIABLE_PART = 0.75
 """How much of a lease is relied upon here; the rest is for clocks that run differently."""
-UNSURE_SECONDS = 1.5
+UNRELIABLE_SECONDS = 1.5
 """The least that is not relied upon.
 
 Ceph's Python module passes a lock's duration without setting its microseconds. What stands there by
@@ -41,8 +41,8 @@ class JournalLease:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
-        self._life = 0
-        self._until = 0.0
+        self._term = 0
+        self._held_until = 0.0
 
     def begin(self) -> int:
         """Take the lock, or keep it; returns the number of this life."""
@@ -50,20 +50,20 @@ class JournalLease:
             if self._thread is None and not self._closed.is_set():
                 self._renew()
                 self._thread = threading.Thread(
-                    target=self._live, name="journal-lease", daemon=True
+                    target=self._renew_until_closed, name="journal-lease", daemon=True
                 )
                 self._thread.start()
-        return self._life
+        return self._term
 
-    def held_since(self, life: int) -> bool:
+    def is_held_since(self, term: int) -> bool:
         """Whether no controller can have taken us for dead since that life began."""
         # In this order: a renewal after a gap begins another life before it lasts longer.
-        return _now() < self._until and life == self._life
+        return _now() < self._held_until and term == self._term
 
-    def alive(self, name: str) -> bool:
+    def is_alive(self, name: str) -> bool:
         """Whether another controller is alive."""
         key = f"holder.{name}"
-        with told("asking who is at work"):
+        with translate_errors("asking who is at work"):
             try:
                 self._pool.lock_exclusive(key, _ALIVE, self.name, "", self._seconds, 0)
             except (rados.ObjectBusy, rados.ObjectExists):
@@ -88,25 +88,25 @@ class JournalLease:
             with suppress(rados.Error):
                 self._pool.remove_object(f"holder.{self.name}")
 
-    def _live(self) -> None:
+    def _renew_until_closed(self) -> None:
         while not self._closed.wait(self._seconds / 3):
             with suppress(CsiError, rados.Error):
                 self._renew()
 
     def _renew(self) -> None:
         sent = _now()
-        with told("showing that the journal is in use"):
+        with translate_errors("showing that the journal is in use"):
             self._pool.lock_exclusive(
                 f"holder.{self.name}", _ALIVE, self.name, "", self._seconds, _RENEW
             )
-        if _now() >= self._until:
-            self._life += 1
-        self._until = sent + relied_upon(self._seconds)
+        if _now() >= self._held_until:
+            self._term += 1
+        self._held_until = sent + reliable_seconds(self._seconds)
 
 
-def relied_upon(seconds: int) -> float:
+def reliable_seconds(seconds: int) -> float:
     """How long after a renewal was sent a lock with that duration is certainly held."""
-    return min(seconds * SURE, seconds - UNSURE_SECONDS)
+    return min(seconds * RELIABLE_PART, seconds - UNRELIABLE_SECONDS)
 
 
 def _now() -> float:

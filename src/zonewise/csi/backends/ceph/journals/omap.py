@@ -43,12 +43,12 @@ from contextlib import contextmanager, suppress
 import msgspec
 import rados
 
-from zonewise.csi.backends.ceph.connection import told
+from zonewise.csi.backends.ceph.connection import translate_errors
+from zonewise.csi.backends.ceph.journals.deferred import DeferredCreated
 from zonewise.csi.backends.ceph.journals.lease import JournalLease
-from zonewise.csi.backends.ceph.journals.marks import Marks
-from zonewise.csi.journal import bad_token, no_room
-from zonewise.csi.status import Code, CsiError
-from zonewise.storage.identifiers import Stored, is_uuid
+from zonewise.csi.errors import Code, CsiError
+from zonewise.csi.sqlite_journal import bad_token, no_room
+from zonewise.storage.identifiers import StoredKind, is_uuid
 from zonewise.storage.journal import (
     EntryPage,
     EntryState,
@@ -61,12 +61,12 @@ from zonewise.storage.journal import (
 NAMESPACE = "zonewise"
 SHARDS = 16
 """As many as a digit of an id has values."""
-LEASE = 15
-HOLDER = "controller-"
-TRIES = 100
+LEASE_SECONDS = 15
+HOLDER_PREFIX = "controller-"
+TRY_LIMIT = 100
 BATCH = 1000
 
-_FIXED = ("stored", "uuid", "name", "pool", "source")
+_FIXED_FIELDS = ("kind", "uuid", "name", "pool", "source")
 _DECODER = msgspec.json.Decoder(JournalEntry)
 
 
@@ -74,20 +74,20 @@ class OmapJournal:
     """A journal in a pool; ``pool`` must be opened with ``NAMESPACE``."""
 
     def __init__(
-        self, pool: rados.Ioctx, *, lease: int = LEASE, name: str = "", shards: int = SHARDS
+        self, pool: rados.Ioctx, *, lease: int = LEASE_SECONDS, name: str = "", shards: int = SHARDS
     ) -> None:
         self._pool = pool
-        self._seconds = lease
+        self._lease_seconds = lease
         self._shards = shards
-        self._turns = {
-            self._place(stored, shard): threading.Lock()
-            for stored in Stored
+        self._locks_by_object = {
+            self._object_name(kind, shard): threading.Lock()
+            for kind in StoredKind
             for shard in range(shards)
         }
         self._sums: dict[tuple[str, str], bytes] = {}
-        self._lease = JournalLease(pool, name or new_name(), lease)
-        self._lives: dict[str, int] = {}
-        self._marks = Marks(self._mark)
+        self._lease = JournalLease(pool, name or new_holder_name(), lease)
+        self._terms_by_uuid: dict[str, int] = {}
+        self._deferred = DeferredCreated(self._write_created)
 
     @property
     def name(self) -> str:
@@ -95,155 +95,171 @@ class OmapJournal:
         self._lease.begin()
         return self._lease.name
 
-    def find(self, stored: Stored, name: str) -> JournalEntry | None:
+    def find(self, kind: StoredKind, name: str) -> JournalEntry | None:
         """The entry with a request's name; what was to be written about it later is written now."""
-        entry = self._found(stored, name)
-        if entry is None or not self._marks.take(entry):
+        entry = self._read_entry(kind, name)
+        if entry is None or not self._deferred.take(entry):
             return entry
         try:
-            return self.change(entry, entry.created())
+            return self.change(entry, entry.as_created())
         except JournalConflict:
-            return self._found(stored, name)
+            return self._read_entry(kind, name)
 
-    def _found(self, stored: Stored, name: str) -> JournalEntry | None:
-        with told("reading the journal"):
-            body = self._read(self._of_name(stored, name), [f"n.{name}"]).get(f"n.{name}")
+    def _read_entry(self, kind: StoredKind, name: str) -> JournalEntry | None:
+        with translate_errors("reading the journal"):
+            body = self._read_values(self._object_of_name(kind, name), [f"n.{name}"]).get(
+                f"n.{name}"
+            )
         return None if body is None else _DECODER.decode(body)
 
-    def get(self, stored: Stored, uuid: str) -> JournalEntry | None:
+    def get(self, kind: StoredKind, uuid: str) -> JournalEntry | None:
         """The entry of an id."""
-        with told("reading the journal"):
-            name = self._read(self._of_id(stored, uuid), [f"i.{uuid}"]).get(f"i.{uuid}")
-        found = None if name is None else self.find(stored, name.decode())
-        return found if found is not None and found.uuid == uuid else None
+        with translate_errors("reading the journal"):
+            name = self._read_values(self._object_of_id(kind, uuid), [f"i.{uuid}"]).get(f"i.{uuid}")
+        entry = None if name is None else self.find(kind, name.decode())
+        return entry if entry is not None and entry.uuid == uuid else None
 
-    def draw(self, stored: Stored, name: str) -> str:
+    def new_uuid(self, kind: StoredKind, name: str) -> str:
         """A new uuid, in the shard of its name."""
         drawn = uuids.uuid4().hex
-        first = _hash(name) % self._shards * (16 // self._shards) + int(drawn[0], 16) % (
+        first = _hash_of(name) % self._shards * (16 // self._shards) + int(drawn[0], 16) % (
             16 // self._shards
         )
         return f"{first:x}{drawn[1:]}"
 
     def reserve(self, entry: JournalEntry, capacity: int | None) -> Reservation:
         """Write a new entry if neither name nor uuid are taken and its pool has room."""
-        life = self._lease.begin()
-        made = msgspec.structs.replace(
+        term = self._lease.begin()
+        reserved = msgspec.structs.replace(
             entry, state=EntryState.RESERVED, holder=self._lease.name, revision=1
         )
-        place = self._of_name(made.stored, made.name)
-        with told(f"reserving {entry.stored.value} {entry.name}"), self._room(made.pool, capacity):
+        object_name = self._object_of_name(reserved.kind, reserved.name)
+        with (
+            translate_errors(f"reserving {entry.kind.value} {entry.name}"),
+            self._lock_room(reserved.pool, capacity),
+        ):
             if capacity is not None:
-                taken = self.find(made.stored, made.name)
+                taken = self.find(reserved.kind, reserved.name)
                 if taken is not None:
-                    return Reservation(None, taken=taken)
-                free = capacity - self.promised().get(made.pool, 0)
-                if made.bytes > free:
-                    return Reservation(None, free=max(0, free))
-            apart = self._of_id(made.stored, made.uuid) != place
-            if apart and not self._take_id(made):
-                return self._taken_id(made)
-            with self._turns[place]:
-                found = self._enter(made, place, apart=apart)
-        if made.evident and found.entry is not None:
-            self._lives[made.uuid] = life
-        return found
+                    return Reservation(None, existing=taken)
+                free = capacity - self.promised_bytes().get(reserved.pool, 0)
+                if reserved.bytes > free:
+                    return Reservation(None, free_bytes=max(0, free))
+            id_apart = self._object_of_id(reserved.kind, reserved.uuid) != object_name
+            if id_apart and not self._take_id(reserved):
+                return self._id_taken(reserved)
+            with self._locks_by_object[object_name]:
+                reservation = self._write_reserved(reserved, object_name, id_apart=id_apart)
+        if reserved.evident and reservation.entry is not None:
+            self._terms_by_uuid[reserved.uuid] = term
+        return reservation
 
-    def _enter(self, made: JournalEntry, place: str, *, apart: bool) -> Reservation:
-        name, id, pool = f"n.{made.name}", f"i.{made.uuid}", f"p.{made.pool}"
-        keys = _keys(made) if apart else {**_keys(made), id: made.name.encode()}
-        for _ in range(TRIES):
-            before = self._sum(place, pool)
-            after = _sum(before, made.bytes)
+    def _write_reserved(
+        self, reserved: JournalEntry, object_name: str, *, id_apart: bool
+    ) -> Reservation:
+        name, id, pool = f"n.{reserved.name}", f"i.{reserved.uuid}", f"p.{reserved.pool}"
+        keys = (
+            _keys_of(reserved) if id_apart else {**_keys_of(reserved), id: reserved.name.encode()}
+        )
+        for _ in range(TRY_LIMIT):
+            before = self._last_sum(object_name, pool)
+            after = _add_bytes(before, reserved.bytes)
             compared = {**dict.fromkeys(keys, b""), pool: before}
-            if self._write(place, compared, {**keys, pool: after}):
-                self._sums[place, pool] = after
-                return Reservation(made)
-            now = self._read(place, [name, id, pool])
-            self._sums[place, pool] = now.get(pool, b"")
+            if self._write(object_name, compared, {**keys, pool: after}):
+                self._sums[object_name, pool] = after
+                return Reservation(reserved)
+            now = self._read_values(object_name, [name, id, pool])
+            self._sums[object_name, pool] = now.get(pool, b"")
             if name in now:
-                if apart:
-                    self._drop_id(made)
-                return Reservation(None, taken=_DECODER.decode(now[name]))
-            if not apart and id in now:
-                return self._taken_id(made)
-        if apart:
-            self._drop_id(made)
-        raise _contended(made)
+                if id_apart:
+                    self._drop_id(reserved)
+                return Reservation(None, existing=_DECODER.decode(now[name]))
+            if not id_apart and id in now:
+                return self._id_taken(reserved)
+        if id_apart:
+            self._drop_id(reserved)
+        raise _too_busy(reserved)
 
-    def _taken_id(self, made: JournalEntry) -> Reservation:
-        taken = self.get(made.stored, made.uuid)
+    def _id_taken(self, reserved: JournalEntry) -> Reservation:
+        taken = self.get(reserved.kind, reserved.uuid)
         if taken is None:
-            raise JournalConflict(f"uuid {made.uuid} is taken, and there is no entry of it")
-        return Reservation(None, taken=taken)
+            raise JournalConflict(f"uuid {reserved.uuid} is taken, and there is no entry of it")
+        return Reservation(None, existing=taken)
 
-    def _sum(self, place: str, pool: str) -> bytes:
+    def _last_sum(self, object_name: str, pool: str) -> bytes:
         """What an object promises in a pool, as last seen; to be compared with its value."""
-        known = self._sums.pop((place, pool), None)
-        return self._read(place, [pool]).get(pool, b"") if known is None else known
+        remembered = self._sums.pop((object_name, pool), None)
+        return (
+            self._read_values(object_name, [pool]).get(pool, b"")
+            if remembered is None
+            else remembered
+        )
 
     def change(
         self, entry: JournalEntry, changed: JournalEntry, capacity: int | None = None
     ) -> JournalEntry:
         """Replace an entry that still is as it was read."""
-        assert all(getattr(entry, one) == getattr(changed, one) for one in _FIXED)
-        made = msgspec.structs.replace(changed, revision=entry.revision + 1)
-        more = made.bytes - entry.bytes
+        assert all(getattr(entry, field) == getattr(changed, field) for field in _FIXED_FIELDS)
+        replacement = msgspec.structs.replace(changed, revision=entry.revision + 1)
+        more = replacement.bytes - entry.bytes
         limit = capacity if more > 0 else None
-        with told(f"recording {entry.stored.value} {entry.name}"), self._room(made.pool, limit):
+        with (
+            translate_errors(f"recording {entry.kind.value} {entry.name}"),
+            self._lock_room(replacement.pool, limit),
+        ):
             if limit is not None:
-                free = limit - self.promised().get(made.pool, 0)
+                free = limit - self.promised_bytes().get(replacement.pool, 0)
                 if more > free:
-                    self._require(entry)
-                    raise no_room(made, free + entry.bytes)
-            self._replace(entry, _keys(made), more)
-        return made
+                    self._require_unchanged(entry)
+                    raise no_room(replacement, free + entry.bytes)
+            self._replace(entry, _keys_of(replacement), more)
+        return replacement
 
-    def settle(self, entry: JournalEntry) -> JournalEntry:
+    def mark_created(self, entry: JournalEntry) -> JournalEntry:
         """The entry, created; written later if no controller can have taken it over from us."""
-        life = self._lives.pop(entry.uuid, None)
-        if life is None or not self._lease.held_since(life):
-            return self.change(entry, entry.created())
-        self._marks.later(entry)
-        return entry.created()
+        term = self._terms_by_uuid.pop(entry.uuid, None)
+        if term is None or not self._lease.is_held_since(term):
+            return self.change(entry, entry.as_created())
+        self._deferred.add(entry)
+        return entry.as_created()
 
     def forget(self, entry: JournalEntry) -> None:
         """Remove an entry that still is as it was read; not found is fine."""
-        self._lives.pop(entry.uuid, None)
-        with told(f"forgetting {entry.stored.value} {entry.name}"):
+        self._terms_by_uuid.pop(entry.uuid, None)
+        with translate_errors(f"forgetting {entry.kind.value} {entry.name}"):
             try:
                 self._replace(entry, {}, -entry.bytes)
             except JournalConflict:
-                if self.get(entry.stored, entry.uuid) is not None:
+                if self.get(entry.kind, entry.uuid) is not None:
                     raise
                 self._drop_id(entry)
             else:
-                if self._apart(entry):
+                if self._is_id_apart(entry):
                     self._drop_id(entry)
 
-    def holder(self, entry: JournalEntry) -> Holder:
+    def holder_of(self, entry: JournalEntry) -> Holder:
         """Which controller works on an entry: its lock is free, or it is alive."""
-        if not entry.holder.startswith(HOLDER):
+        if not entry.holder.startswith(HOLDER_PREFIX):
             return Holder.NOBODY
         if entry.holder == self._lease.name:
             return Holder.OURS
-        return Holder.OTHER if self._lease.alive(entry.holder) else Holder.NOBODY
+        return Holder.OTHER if self._lease.is_alive(entry.holder) else Holder.NOBODY
 
-    def promised(self) -> Mapping[str, int]:
+    def promised_bytes(self) -> Mapping[str, int]:
         """Bytes promised, by pool: a sum over the shards, not over entries."""
         total: defaultdict[str, int] = defaultdict(int)
-        with told("reading the journal"):
-            for stored in Stored:
+        with translate_errors("reading the journal"):
+            for kind in StoredKind:
                 for shard in range(self._shards):
-                    place = self._place(stored, shard)
-                    found = self._list(place, prefix="p.", most=BATCH)
-                    for key, value in found:
+                    object_name = self._object_name(kind, shard)
+                    promises = self._list_values(object_name, prefix="p.", limit=BATCH)
+                    for key, value in promises:
                         total[key.removeprefix("p.")] += int(value)
         return {pool: promised for pool, promised in sorted(total.items()) if promised}
 
-    def page(
+    def list_page(
         self,
-        stored: Stored,
+        kind: StoredKind,
         *,
         token: str = "",
         limit: int = 0,
@@ -254,50 +270,52 @@ class OmapJournal:
         if token and not is_uuid(token):
             raise bad_token(token)
         with suppress(CsiError):
-            self._marks.write()
-        found: list[JournalEntry] = []
-        with told("listing the journal"):
-            for entry in self._entries(stored, token, min(limit + 1, BATCH) if limit else BATCH):
+            self._deferred.write_all()
+        entries: list[JournalEntry] = []
+        with translate_errors("listing the journal"):
+            for entry in self._entries(kind, token, min(limit + 1, BATCH) if limit else BATCH):
                 if entry.state in states and source in ("", entry.source):
-                    found.append(entry)
-                    if limit and len(found) > limit:
-                        return EntryPage(tuple(found[:limit]), found[limit - 1].uuid)
-        return EntryPage(tuple(found))
+                    entries.append(entry)
+                    if limit and len(entries) > limit:
+                        return EntryPage(tuple(entries[:limit]), entries[limit - 1].uuid)
+        return EntryPage(tuple(entries))
 
     def close(self) -> None:
         """Nothing is worked on in this journal's name any more."""
-        self._marks.close()
+        self._deferred.close()
         self._lease.close()
 
-    def _mark(self, entries: Sequence[JournalEntry]) -> None:
+    def _write_created(self, entries: Sequence[JournalEntry]) -> None:
         """Write that entries are created, those that still are as we left them."""
-        places: defaultdict[str, list[JournalEntry]] = defaultdict(list)
+        entries_by_object: defaultdict[str, list[JournalEntry]] = defaultdict(list)
         for entry in entries:
-            places[self._of_name(entry.stored, entry.name)].append(entry)
-        with told("recording what was created"):
-            for place, some in places.items():
-                if not self._mark_all(place, some):
-                    for entry in some:
-                        self._mark_all(place, [entry])
+            entries_by_object[self._object_of_name(entry.kind, entry.name)].append(entry)
+        with translate_errors("recording what was created"):
+            for object_name, entries_of_object in entries_by_object.items():
+                if not self._try_write_created(object_name, entries_of_object):
+                    for entry in entries_of_object:
+                        self._try_write_created(object_name, [entry])
 
-    def _mark_all(self, place: str, entries: Sequence[JournalEntry]) -> bool:
+    def _try_write_created(self, object_name: str, entries: Sequence[JournalEntry]) -> bool:
         compared: dict[str, bytes] = {}
         keys: dict[str, bytes] = {}
         for entry in entries:
-            compared[f"r.{entry.name}"] = _revision(entry)
-            keys |= _keys(msgspec.structs.replace(entry.created(), revision=entry.revision + 1))
-        return self._write(place, compared, keys)
+            compared[f"r.{entry.name}"] = _revision_of(entry)
+            keys |= _keys_of(
+                msgspec.structs.replace(entry.as_created(), revision=entry.revision + 1)
+            )
+        return self._write(object_name, compared, keys)
 
     @contextmanager
-    def _room(self, pool: str, capacity: int | None) -> Iterator[None]:
+    def _lock_room(self, pool: str, capacity: int | None) -> Iterator[None]:
         """Exclusive access to a pool's sum; no lock where there is no limit."""
         if capacity is None:
             yield
             return
         key, cookie = f"room.{pool}", uuids.uuid4().hex
-        for attempt in range(TRIES):
+        for attempt in range(TRY_LIMIT):
             try:
-                self._pool.lock_exclusive(key, "room", cookie, "", self._seconds, 0)
+                self._pool.lock_exclusive(key, "room", cookie, "", self._lease_seconds, 0)
                 break
             except rados.ObjectBusy:
                 time.sleep(min(0.05, 0.002 * (attempt + 1)))
@@ -309,26 +327,26 @@ class OmapJournal:
             with suppress(rados.Error):
                 self._pool.unlock(key, "room", cookie)
 
-    def _entries(self, stored: Stored, token: str, batch: int) -> Iterator[JournalEntry]:
+    def _entries(self, kind: StoredKind, token: str, batch: int) -> Iterator[JournalEntry]:
         """All after a token, in the order of ids, which is that of their shards.
 
         An entry is looked up by the name of its id, many at a time.
         """
-        for shard in range(_digit(token) * self._shards // 16 if token else 0, self._shards):
+        for shard in range(_first_digit(token) * self._shards // 16 if token else 0, self._shards):
             after = token
             while True:
-                ids = self._list(
-                    self._place(stored, shard),
+                ids = self._list_values(
+                    self._object_name(kind, shard),
                     after=f"i.{after}" if after else "",
                     prefix="i.",
-                    most=batch,
+                    limit=batch,
                 )
                 names: defaultdict[str, list[str]] = defaultdict(list)
                 for _, name in ids:
-                    names[self._of_name(stored, name.decode())].append(f"n.{name.decode()}")
+                    names[self._object_of_name(kind, name.decode())].append(f"n.{name.decode()}")
                 bodies: dict[str, bytes] = {}
-                for place, keys in names.items():
-                    bodies |= self._read(place, keys)
+                for object_name, keys in names.items():
+                    bodies |= self._read_values(object_name, keys)
                 for id, name in ids:
                     body = bodies.get(f"n.{name.decode()}")
                     entry = None if body is None else _DECODER.decode(body)
@@ -338,71 +356,73 @@ class OmapJournal:
                     break
                 after = ids[-1][0].removeprefix("i.")
 
-    def _require(self, entry: JournalEntry) -> None:
+    def _require_unchanged(self, entry: JournalEntry) -> None:
         key = f"r.{entry.name}"
-        now = self._read(self._of_name(entry.stored, entry.name), [key]).get(key)
-        if now != _revision(entry):
-            raise JournalConflict(f"{entry.stored.value} {entry.name} was changed meanwhile")
+        now = self._read_values(self._object_of_name(entry.kind, entry.name), [key]).get(key)
+        if now != _revision_of(entry):
+            raise JournalConflict(f"{entry.kind.value} {entry.name} was changed meanwhile")
 
     def _replace(self, entry: JournalEntry, keys: Mapping[str, bytes], more: int) -> None:
         """Write keys, or remove the entry if there are none, if it still is as it was read."""
-        place = self._of_name(entry.stored, entry.name)
+        object_name = self._object_of_name(entry.kind, entry.name)
         revision, pool = f"r.{entry.name}", f"p.{entry.pool}"
-        gone: tuple[str, ...] = ()
+        removed_keys: tuple[str, ...] = ()
         if not keys:
-            gone = (f"n.{entry.name}", revision)
-            if not self._apart(entry):
-                gone = (*gone, f"i.{entry.uuid}")
+            removed_keys = (f"n.{entry.name}", revision)
+            if not self._is_id_apart(entry):
+                removed_keys = (*removed_keys, f"i.{entry.uuid}")
         if not more:
-            if self._write(place, {revision: _revision(entry)}, keys, gone):
+            if self._write(object_name, {revision: _revision_of(entry)}, keys, removed_keys):
                 return
-            raise JournalConflict(f"{entry.stored.value} {entry.name} was changed meanwhile")
-        with self._turns[place]:
-            for _ in range(TRIES):
-                before = self._sum(place, pool)
-                after = _sum(before, more)
+            raise JournalConflict(f"{entry.kind.value} {entry.name} was changed meanwhile")
+        with self._locks_by_object[object_name]:
+            for _ in range(TRY_LIMIT):
+                before = self._last_sum(object_name, pool)
+                after = _add_bytes(before, more)
                 sums, empty = ({}, (pool,)) if after == b"0" else ({pool: after}, ())
-                compared = {revision: _revision(entry), pool: before}
-                if self._write(place, compared, {**keys, **sums}, (*gone, *empty)):
-                    self._sums[place, pool] = b"" if after == b"0" else after
+                compared = {revision: _revision_of(entry), pool: before}
+                if self._write(object_name, compared, {**keys, **sums}, (*removed_keys, *empty)):
+                    self._sums[object_name, pool] = b"" if after == b"0" else after
                     return
-                now = self._read(place, [revision, pool])
-                self._sums[place, pool] = now.get(pool, b"")
-                if now.get(revision) != _revision(entry):
-                    raise JournalConflict(
-                        f"{entry.stored.value} {entry.name} was changed meanwhile"
-                    )
-        raise _contended(entry)
+                now = self._read_values(object_name, [revision, pool])
+                self._sums[object_name, pool] = now.get(pool, b"")
+                if now.get(revision) != _revision_of(entry):
+                    raise JournalConflict(f"{entry.kind.value} {entry.name} was changed meanwhile")
+        raise _too_busy(entry)
 
-    def _apart(self, entry: JournalEntry) -> bool:
+    def _is_id_apart(self, entry: JournalEntry) -> bool:
         """Whether an entry and its id are in two objects."""
-        return self._of_id(entry.stored, entry.uuid) != self._of_name(entry.stored, entry.name)
+        return self._object_of_id(entry.kind, entry.uuid) != self._object_of_name(
+            entry.kind, entry.name
+        )
 
     def _take_id(self, entry: JournalEntry) -> bool:
         id = f"i.{entry.uuid}"
         return self._write(
-            self._of_id(entry.stored, entry.uuid), {id: b""}, {id: entry.name.encode()}
+            self._object_of_id(entry.kind, entry.uuid), {id: b""}, {id: entry.name.encode()}
         )
 
     def _drop_id(self, entry: JournalEntry) -> None:
         id = f"i.{entry.uuid}"
-        self._write(self._of_id(entry.stored, entry.uuid), {id: entry.name.encode()}, {}, (id,))
+        self._write(
+            self._object_of_id(entry.kind, entry.uuid), {id: entry.name.encode()}, {}, (id,)
+        )
 
-    def _of_name(self, stored: Stored, name: str) -> str:
-        return self._place(stored, _hash(name) % self._shards)
+    def _object_of_name(self, kind: StoredKind, name: str) -> str:
+        return self._object_name(kind, _hash_of(name) % self._shards)
 
-    def _of_id(self, stored: Stored, uuid: str) -> str:
-        return self._place(stored, _digit(uuid) * self._shards // 16)
+    def _object_of_id(self, kind: StoredKind, uuid: str) -> str:
+        return self._object_name(kind, _first_digit(uuid) * self._shards // 16)
 
-    def _place(self, stored: Stored, shard: int) -> str:
-        return f"entries.{stored.value}.{shard}"
+    def _object_name(self, kind: StoredKind, shard: int) -> str:
+        return f"entries.{kind.value}.{shard}"
 
     def _write(
         self,
-        place: str,
+        object_name: str,
         compared: Mapping[str, bytes],
         keys: Mapping[str, bytes],
-        gone: Iterable[str] = (),
+        removed_keys: Iterable[str] = (),
     ) -> bool:
         """One operation on one object; False, and nothing is written, if it is not as compared."""
         with rados.WriteOpCtx() as operation:
@@ -411,10 +431,10 @@ class OmapJournal:
                 operation.omap_cmp(key, value.decode())
             if keys:
                 self._pool.set_omap(operation, tuple(keys), tuple(keys.values()))
-            if removed := tuple(gone):
-                self._pool.remove_omap_keys(operation, removed)
+            if keys_to_remove := tuple(removed_keys):
+                self._pool.remove_omap_keys(operation, keys_to_remove)
             try:
-                self._pool.operate_write_op(operation, place)
+                self._pool.operate_write_op(operation, object_name)
             except rados.Error as error:
                 if error.errno == errno.ECANCELED:
                     return False
@@ -425,52 +445,52 @@ class OmapJournal:
                 raise
         return True
 
-    def _read(self, place: str, keys: Iterable[str]) -> dict[str, bytes]:
+    def _read_values(self, object_name: str, keys: Iterable[str]) -> dict[str, bytes]:
         with rados.ReadOpCtx() as operation:
-            found, _ = self._pool.get_omap_vals_by_keys(operation, tuple(keys))
+            values, _ = self._pool.get_omap_vals_by_keys(operation, tuple(keys))
             try:
-                self._pool.operate_read_op(operation, place)
+                self._pool.operate_read_op(operation, object_name)
             except rados.ObjectNotFound:
                 return {}
-            return {key: value for key, value in found if value}
+            return {key: value for key, value in values if value}
 
-    def _list(
-        self, place: str, *, after: str = "", prefix: str = "", most: int
+    def _list_values(
+        self, object_name: str, *, after: str = "", prefix: str = "", limit: int
     ) -> list[tuple[str, bytes]]:
         with rados.ReadOpCtx() as operation:
-            found, _ = self._pool.get_omap_vals(operation, after, prefix, most)
+            values, _ = self._pool.get_omap_vals(operation, after, prefix, limit)
             try:
-                self._pool.operate_read_op(operation, place)
+                self._pool.operate_read_op(operation, object_name)
             except rados.ObjectNotFound:
                 return []
-            return list(found)
+            return list(values)
 
 
-def new_name() -> str:
+def new_holder_name() -> str:
     """A name that no other controller has."""
-    return f"{HOLDER}{uuids.uuid4().hex[:16]}"
+    return f"{HOLDER_PREFIX}{uuids.uuid4().hex[:16]}"
 
 
-def _hash(name: str) -> int:
+def _hash_of(name: str) -> int:
     return hashlib.blake2b(name.encode(), digest_size=2).digest()[0]
 
 
-def _digit(uuid: str) -> int:
+def _first_digit(uuid: str) -> int:
     return int(uuid[0], 16)
 
 
-def _revision(entry: JournalEntry) -> bytes:
+def _revision_of(entry: JournalEntry) -> bytes:
     """With the uuid: a name that was used again begins with revision 1 again."""
     return f"{entry.uuid}:{entry.revision}".encode()
 
 
-def _keys(entry: JournalEntry) -> dict[str, bytes]:
-    return {f"n.{entry.name}": msgspec.json.encode(entry), f"r.{entry.name}": _revision(entry)}
+def _keys_of(entry: JournalEntry) -> dict[str, bytes]:
+    return {f"n.{entry.name}": msgspec.json.encode(entry), f"r.{entry.name}": _revision_of(entry)}
 
 
-def _sum(before: bytes, more: int) -> bytes:
+def _add_bytes(before: bytes, more: int) -> bytes:
     return str(int(before or b"0") + more).encode()
 
 
-def _contended(entry: JournalEntry) -> CsiError:
+def _too_busy(entry: JournalEntry) -> CsiError:
     return CsiError(Code.ABORTED, f"the journal is too busy for {entry.name}; try again")

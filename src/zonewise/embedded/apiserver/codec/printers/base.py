@@ -1,4 +1,4 @@
-"""What printers share: where they are registered, and the cells that many kinds have."""
+"""The registry of printers, and the cells that many kinds have."""
 
 from __future__ import annotations
 
@@ -12,24 +12,18 @@ from zonewise.api.meta import LabelSelector
 from zonewise.api.values import selector, times
 
 Obj = dict[str, Any]
-
-
 Printer = Callable[[Obj, str], list[Any]]
-
+"""An object and the present time (RFC 3339) -> its cells."""
 
 NONE = "<none>"
-
-
 UNKNOWN = "<unknown>"
-
-
 UNSET = "<unset>"
-
-
 PRINTERS: dict[str, Printer] = {}
 
 
-def prints(*storages: str) -> Callable[[Printer], Printer]:
+def printer_for(*storages: str) -> Callable[[Printer], Printer]:
+    """Register the printer of some kinds."""
+
     def register(printer: Printer) -> Printer:
         for storage in storages:
             PRINTERS[storage] = printer
@@ -38,43 +32,43 @@ def prints(*storages: str) -> Callable[[Printer], Printer]:
     return register
 
 
-def duration(seconds: float) -> str:
-    """A length of time as people read it: two units at most, rounding down."""
+def format_duration(seconds: float) -> str:
+    """A duration for people: two units at most, rounded down."""
     if seconds < -1:
         return "<invalid>"
     if seconds < 0:
         return "0s"
-    whole = int(seconds)
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if whole < 120:
-        return f"{whole}s"
+    total = int(seconds)
+    minutes, hours, days = total // 60, total // 3600, total // 86400
+    if total < 120:
+        return f"{total}s"
     if minutes < 10:
-        return _two(minutes, "m", whole % 60, "s")
+        return _two_units(minutes, "m", total % 60, "s")
     if minutes < 180:
         return f"{minutes}m"
     if hours < 8:
-        return _two(hours, "h", minutes % 60, "m")
+        return _two_units(hours, "h", minutes % 60, "m")
     if hours < 48:
         return f"{hours}h"
     if days < 8:
-        return _two(days, "d", hours % 24, "h")
+        return _two_units(days, "d", hours % 24, "h")
     if days < 730:
         return f"{days}d"
     if days < 365 * 8:
-        return _two(days // 365, "y", days % 365, "d")
+        return _two_units(days // 365, "y", days % 365, "d")
     return f"{days // 365}y"
 
 
-def _two(first: int, unit: str, second: int, smaller: str) -> str:
+def _two_units(first: int, unit: str, second: int, smaller: str) -> str:
     return f"{first}{unit}{second}{smaller}" if second else f"{first}{unit}"
 
 
-def since(moment: str | None, now: str) -> str:
-    """How long ago something was."""
-    if not moment:
+def format_age(time: str | None, now: str) -> str:
+    """How long ago a time was."""
+    if not time:
         return UNKNOWN
     try:
-        return duration((times.parse(now) - times.parse(moment)).total_seconds())
+        return format_duration((times.parse(now) - times.parse(time)).total_seconds())
     except ParseError:
         return UNKNOWN
 
@@ -85,26 +79,26 @@ def name_of(obj: Obj) -> str:
 
 
 def age_of(obj: Obj, now: str) -> str:
-    return since(obj["metadata"].get("creationTimestamp"), now)
+    return format_age(obj["metadata"].get("creationTimestamp"), now)
 
 
-def labels_of(wanted: Obj | None) -> str:
-    if not wanted:
+def format_selector(label_selector: Obj | None) -> str:
+    if not label_selector:
         return NONE
-    if "matchLabels" in wanted or "matchExpressions" in wanted:
+    if "matchLabels" in label_selector or "matchExpressions" in label_selector:
         try:
-            text = str(selector.from_object(msgspec.convert(wanted, LabelSelector)))
+            text = str(selector.from_object(msgspec.convert(label_selector, LabelSelector)))
         except (ParseError, msgspec.ValidationError):
             return "<error>"
         return text or NONE
-    return ",".join(f"{key}={value}" for key, value in sorted(wanted.items()))
+    return ",".join(f"{key}={value}" for key, value in sorted(label_selector.items()))
 
 
-def containers_of(spec: Obj | None) -> list[str]:
+def container_cells(spec: Obj | None) -> list[str]:
     containers = (spec or {}).get("containers") or ()
     return [
-        ",".join(one.get("name", "") for one in containers),
-        ",".join(one.get("image", "") for one in containers),
+        ",".join(container.get("name", "") for container in containers),
+        ",".join(container.get("image", "") for container in containers),
     ]
 
 
@@ -121,11 +115,11 @@ def spec_of(obj: Obj) -> Obj:
     return obj.get("spec") or {}
 
 
-def joined(values: Iterable[str], empty: str = NONE) -> str:
+def join_or(values: Iterable[str], empty: str = NONE) -> str:
     return ",".join(values) or empty
 
 
-def short(values: list[str], empty: str) -> str:
+def join_first(values: list[str], empty: str) -> str:
     if not values:
         return empty
     text = ",".join(values[:3])

@@ -1,4 +1,4 @@
-"""Nodes, namespaces, events, configuration, permissions and the API server itself."""
+"""Printers of nodes, namespaces, events, configuration, permissions, API server and devices."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from zonewise.embedded.apiserver.codec.printers.base import (
     UNSET,
     Obj,
     age_of,
-    duration,
-    joined,
+    format_age,
+    format_duration,
+    join_or,
     name_of,
-    prints,
-    since,
+    printer_for,
     spec_of,
     status_of,
 )
 
 
-@prints("/nodes")
-def _node(obj: Obj, now: str) -> list[Any]:
+@printer_for("/nodes")
+def _print_node(obj: Obj, now: str) -> list[Any]:
     status = status_of(obj)
-    conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or ()}
+    conditions = {
+        condition.get("type"): condition.get("status")
+        for condition in status.get("conditions") or ()
+    }
     if "Ready" in conditions:
         state = "Ready" if conditions["Ready"] == "True" else "NotReady"
     else:
@@ -38,16 +41,16 @@ def _node(obj: Obj, now: str) -> list[Any]:
     )
     info = status.get("nodeInfo") or {}
 
-    def address(kind: str) -> str:
-        for one in status.get("addresses") or ():
-            if one.get("type") == kind:
-                return str(one.get("address"))
+    def address(address_type: str) -> str:
+        for entry in status.get("addresses") or ():
+            if entry.get("type") == address_type:
+                return str(entry.get("address"))
         return NONE
 
     return [
         name_of(obj),
         state,
-        joined(role for role in roles if role),
+        join_or(role for role in roles if role),
         age_of(obj, now),
         info.get("kubeletVersion", ""),
         address("InternalIP"),
@@ -58,23 +61,23 @@ def _node(obj: Obj, now: str) -> list[Any]:
     ]
 
 
-@prints("/componentstatuses")
-def _component_status(obj: Obj, _: str) -> list[Any]:
-    for one in obj.get("conditions") or ():
-        if one.get("type") == "Healthy":
-            state = "Healthy" if one.get("status") == "True" else "Unhealthy"
-            return [name_of(obj), state, one.get("message", ""), one.get("error", "")]
+@printer_for("/componentstatuses")
+def _print_component_status(obj: Obj, _: str) -> list[Any]:
+    for condition in obj.get("conditions") or ():
+        if condition.get("type") == "Healthy":
+            state = "Healthy" if condition.get("status") == "True" else "Unhealthy"
+            return [name_of(obj), state, condition.get("message", ""), condition.get("error", "")]
     return [name_of(obj), "Unknown", "", ""]
 
 
-@prints("/namespaces")
-def _namespace(obj: Obj, now: str) -> list[Any]:
+@printer_for("/namespaces")
+def _print_namespace(obj: Obj, now: str) -> list[Any]:
     return [name_of(obj), status_of(obj).get("phase", ""), age_of(obj, now)]
 
 
-@prints("/events")
-def _event(obj: Obj, now: str) -> list[Any]:
-    about = obj.get("involvedObject") or obj.get("regarding") or {}
+@printer_for("/events")
+def _print_event(obj: Obj, now: str) -> list[Any]:
+    involved = obj.get("involvedObject") or obj.get("regarding") or {}
     source = obj.get("source") or obj.get("deprecatedSource") or {}
     series = obj.get("series") or {}
     event_time = obj.get("eventTime")
@@ -86,40 +89,40 @@ def _event(obj: Obj, now: str) -> list[Any]:
         or first
     )
     count = series.get("count") or obj.get("count") or obj.get("deprecatedCount") or 1
-    where = source.get("component") or obj.get("reportingComponent", "")
+    component = source.get("component") or obj.get("reportingComponent", "")
     host = source.get("host") or obj.get("reportingInstance", "")
     return [
-        since(last, now),
+        format_age(last, now),
         obj.get("type", ""),
         obj.get("reason", ""),
-        f"{about.get('kind', '').lower()}/{about.get('name', '')}",
-        about.get("fieldPath", ""),
-        f"{where}, {host}" if host else where,
+        f"{involved.get('kind', '').lower()}/{involved.get('name', '')}",
+        involved.get("fieldPath", ""),
+        f"{component}, {host}" if host else component,
         (obj.get("message") or obj.get("note") or "").strip(),
-        since(first, now),
+        format_age(first, now),
         count,
         name_of(obj),
     ]
 
 
-@prints("/configmaps")
-def _config_map(obj: Obj, now: str) -> list[Any]:
+@printer_for("/configmaps")
+def _print_config_map(obj: Obj, now: str) -> list[Any]:
     count = len(obj.get("data") or ()) + len(obj.get("binaryData") or ())
     return [name_of(obj), count, age_of(obj, now)]
 
 
-@prints("/secrets")
-def _secret(obj: Obj, now: str) -> list[Any]:
+@printer_for("/secrets")
+def _print_secret(obj: Obj, now: str) -> list[Any]:
     return [name_of(obj), obj.get("type", ""), len(obj.get("data") or ()), age_of(obj, now)]
 
 
-@prints("coordination.k8s.io/leases")
-def _lease(obj: Obj, now: str) -> list[Any]:
+@printer_for("coordination.k8s.io/leases")
+def _print_lease(obj: Obj, now: str) -> list[Any]:
     return [name_of(obj), spec_of(obj).get("holderIdentity", ""), age_of(obj, now)]
 
 
-@prints("/resourcequotas")
-def _quota(obj: Obj, now: str) -> list[Any]:
+@printer_for("/resourcequotas")
+def _print_quota(obj: Obj, now: str) -> list[Any]:
     status = status_of(obj)
     hard: Mapping[str, Any] = status.get("hard") or {}
     used: Mapping[str, Any] = status.get("used") or {}
@@ -131,41 +134,45 @@ def _quota(obj: Obj, now: str) -> list[Any]:
     return [name_of(obj), ", ".join(requests), ", ".join(limits), age_of(obj, now)]
 
 
-@prints("rbac.authorization.k8s.io/rolebindings", "rbac.authorization.k8s.io/clusterrolebindings")
-def _binding(obj: Obj, now: str) -> list[Any]:
+@printer_for(
+    "rbac.authorization.k8s.io/rolebindings", "rbac.authorization.k8s.io/clusterrolebindings"
+)
+def _print_binding(obj: Obj, now: str) -> list[Any]:
     role = obj.get("roleRef") or {}
     subjects = obj.get("subjects") or ()
 
-    def named(kind: str) -> str:
+    def names_of(kind: str) -> str:
         return ", ".join(
-            f"{one['namespace']}/{one['name']}" if kind == "ServiceAccount" else one["name"]
-            for one in subjects
-            if one.get("kind") == kind
+            f"{subject['namespace']}/{subject['name']}"
+            if kind == "ServiceAccount"
+            else subject["name"]
+            for subject in subjects
+            if subject.get("kind") == kind
         )
 
     return [
         name_of(obj),
         f"{role.get('kind', '')}/{role.get('name', '')}",
         age_of(obj, now),
-        named("User"),
-        named("Group"),
-        named("ServiceAccount"),
+        names_of("User"),
+        names_of("Group"),
+        names_of("ServiceAccount"),
     ]
 
 
-@prints(
+@printer_for(
     "admissionregistration.k8s.io/mutatingwebhookconfigurations",
     "admissionregistration.k8s.io/validatingwebhookconfigurations",
 )
-def _webhooks(obj: Obj, now: str) -> list[Any]:
+def _print_webhooks(obj: Obj, now: str) -> list[Any]:
     return [name_of(obj), len(obj.get("webhooks") or ()), age_of(obj, now)]
 
 
-@prints(
+@printer_for(
     "admissionregistration.k8s.io/mutatingadmissionpolicies",
     "admissionregistration.k8s.io/validatingadmissionpolicies",
 )
-def _policy(obj: Obj, now: str) -> list[Any]:
+def _print_policy(obj: Obj, now: str) -> list[Any]:
     spec = spec_of(obj)
     kind = spec.get("paramKind")
     return [
@@ -176,57 +183,59 @@ def _policy(obj: Obj, now: str) -> list[Any]:
     ]
 
 
-@prints(
+@printer_for(
     "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
     "admissionregistration.k8s.io/validatingadmissionpolicybindings",
 )
-def _policy_binding(obj: Obj, now: str) -> list[Any]:
+def _print_policy_binding(obj: Obj, now: str) -> list[Any]:
     spec = spec_of(obj)
     parameters = spec.get("paramRef") or {}
     if parameters.get("name"):
-        named = f"{parameters.get('namespace') or '*'}/{parameters['name']}"
+        parameters_text = f"{parameters.get('namespace') or '*'}/{parameters['name']}"
     elif parameters.get("selector") is not None:
-        named = _selector_in_go(parameters["selector"])
+        parameters_text = _format_go_selector(parameters["selector"])
     else:
-        named = UNSET
-    return [name_of(obj), spec.get("policyName", ""), named, age_of(obj, now)]
+        parameters_text = UNSET
+    return [name_of(obj), spec.get("policyName", ""), parameters_text, age_of(obj, now)]
 
 
-def _selector_in_go(selector: Obj) -> str:
-    """A selector as Go shows the value itself, which is what a real server puts into this cell."""
+def _format_go_selector(selector: Obj) -> str:
+    """A selector as Go prints the struct, which is what a real server has in this cell."""
     labels = "".join(f"{k}: {v}," for k, v in sorted((selector.get("matchLabels") or {}).items()))
-    wanted = "".join(
-        f"LabelSelectorRequirement{{Key:{one.get('key', '')},Operator:{one.get('operator', '')},"
-        f"Values:[{' '.join(one.get('values') or ())}],}},"
-        for one in selector.get("matchExpressions") or ()
+    requirements = "".join(
+        f"LabelSelectorRequirement{{Key:{term.get('key', '')},Operator:{term.get('operator', '')},"
+        f"Values:[{' '.join(term.get('values') or ())}],}},"
+        for term in selector.get("matchExpressions") or ()
     )
     return (
         f"&LabelSelector{{MatchLabels:map[string]string{{{labels}}},"
-        f"MatchExpressions:[]LabelSelectorRequirement{{{wanted}}},}}"
+        f"MatchExpressions:[]LabelSelectorRequirement{{{requirements}}},}}"
     )
 
 
-@prints("apiregistration.k8s.io/apiservices")
-def _api_service(obj: Obj, now: str) -> list[Any]:
+@printer_for("apiregistration.k8s.io/apiservices")
+def _print_api_service(obj: Obj, now: str) -> list[Any]:
     service = spec_of(obj).get("service")
-    served = "Local"
+    service_text = "Local"
     if service is not None:
-        served = f"{service.get('namespace', '')}/{service.get('name', '')}"
+        service_text = f"{service.get('namespace', '')}/{service.get('name', '')}"
     state = "Unknown"
-    for one in status_of(obj).get("conditions") or ():
-        if one.get("type") == "Available":
-            state = one.get("status", "")
-            if state != "True" and one.get("reason"):
-                state += f" ({one['reason']})"
+    for condition in status_of(obj).get("conditions") or ():
+        if condition.get("type") == "Available":
+            state = condition.get("status", "")
+            if state != "True" and condition.get("reason"):
+                state += f" ({condition['reason']})"
             break
-    return [name_of(obj), served, state, age_of(obj, now)]
+    return [name_of(obj), service_text, state, age_of(obj, now)]
 
 
-@prints("certificates.k8s.io/certificatesigningrequests")
-def _signing_request(obj: Obj, now: str) -> list[Any]:
+@printer_for("certificates.k8s.io/certificatesigningrequests")
+def _print_signing_request(obj: Obj, now: str) -> list[Any]:
     spec, status = spec_of(obj), status_of(obj)
-    conditions = [one.get("type") for one in status.get("conditions") or ()]
-    state = next((one for one in ("Denied", "Approved") if one in conditions), "Pending")
+    conditions = [condition.get("type") for condition in status.get("conditions") or ()]
+    state = next(
+        (decision for decision in ("Denied", "Approved") if decision in conditions), "Pending"
+    )
     if "Failed" in conditions:
         state += ",Failed"
     if status.get("certificate"):
@@ -237,19 +246,19 @@ def _signing_request(obj: Obj, now: str) -> list[Any]:
         age_of(obj, now),
         spec.get("signerName") or NONE,
         spec.get("username", ""),
-        duration(seconds) if seconds is not None else NONE,
+        format_duration(seconds) if seconds is not None else NONE,
         state,
     ]
 
 
-@prints("flowcontrol.apiserver.k8s.io/flowschemas")
-def _flow_schema(obj: Obj, now: str) -> list[Any]:
+@printer_for("flowcontrol.apiserver.k8s.io/flowschemas")
+def _print_flow_schema(obj: Obj, now: str) -> list[Any]:
     spec = spec_of(obj)
-    missing = next(
+    dangling = next(
         (
-            one.get("status")
-            for one in status_of(obj).get("conditions") or ()
-            if one.get("type") == "Dangling"
+            condition.get("status")
+            for condition in status_of(obj).get("conditions") or ()
+            if condition.get("type") == "Dangling"
         ),
         "?",
     )
@@ -259,21 +268,46 @@ def _flow_schema(obj: Obj, now: str) -> list[Any]:
         spec.get("matchingPrecedence", 0),
         (spec.get("distinguisherMethod") or {}).get("type") or NONE,
         age_of(obj, now),
-        missing,
+        dangling,
     ]
 
 
-@prints("flowcontrol.apiserver.k8s.io/prioritylevelconfigurations")
-def _priority_level(obj: Obj, now: str) -> list[Any]:
+@printer_for("flowcontrol.apiserver.k8s.io/prioritylevelconfigurations")
+def _print_priority_level(obj: Obj, now: str) -> list[Any]:
     spec = spec_of(obj)
-    part = spec.get("limited") or spec.get("exempt") or {}
-    queuing = (part.get("limitResponse") or {}).get("queuing") or {}
+    configuration = spec.get("limited") or spec.get("exempt") or {}
+    queuing = (configuration.get("limitResponse") or {}).get("queuing") or {}
     return [
         name_of(obj),
         spec.get("type", ""),
-        part.get("nominalConcurrencyShares", NONE),
+        configuration.get("nominalConcurrencyShares", NONE),
         queuing.get("queues", NONE),
         queuing.get("handSize", NONE),
         queuing.get("queueLengthLimit", NONE),
+        age_of(obj, now),
+    ]
+
+
+@printer_for("resource.k8s.io/resourceclaims")
+def _print_resource_claim(obj: Obj, now: str) -> list[Any]:
+    status = status_of(obj)
+    states: list[str] = []
+    if obj["metadata"].get("deletionTimestamp"):
+        states.append("deleted")
+    if status.get("allocation") is not None:
+        states.append("allocated")
+        if status.get("reservedFor"):
+            states.append("reserved")
+    return [name_of(obj), ",".join(states or ["pending"]), age_of(obj, now)]
+
+
+@printer_for("resource.k8s.io/resourceslices")
+def _print_resource_slice(obj: Obj, now: str) -> list[Any]:
+    spec = spec_of(obj)
+    return [
+        name_of(obj),
+        spec.get("nodeName") or "",
+        spec.get("driver", ""),
+        (spec.get("pool") or {}).get("name", ""),
         age_of(obj, now),
     ]

@@ -1,4 +1,4 @@
-"""Services, endpoints, ingresses and policies."""
+"""Printers of services, endpoints, ingresses and network policies."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from zonewise.embedded.apiserver.codec.printers.base import (
     UNSET,
     Obj,
     age_of,
-    joined,
-    labels_of,
+    format_selector,
+    join_first,
+    join_or,
     name_of,
-    prints,
-    short,
+    printer_for,
     spec_of,
     status_of,
 )
 
 
-@prints("/services")
-def _service(obj: Obj, now: str) -> list[Any]:
+@printer_for("/services")
+def _print_service(obj: Obj, now: str) -> list[Any]:
     spec = spec_of(obj)
-    kind = spec.get("type", "")
-    outside = list(spec.get("externalIPs") or ())
-    external = joined(outside)
-    if kind == "LoadBalancer":
+    service_type = spec.get("type", "")
+    external_ips = list(spec.get("externalIPs") or ())
+    external = join_or(external_ips)
+    if service_type == "LoadBalancer":
         ingress = (status_of(obj).get("loadBalancer") or {}).get("ingress") or ()
-        found = [one.get("ip") or one.get("hostname", "") for one in ingress] + outside
-        external = joined(found, "<pending>")
-    elif kind == "ExternalName":
+        addresses = [
+            entry.get("ip") or entry.get("hostname", "") for entry in ingress
+        ] + external_ips
+        external = join_or(addresses, "<pending>")
+    elif service_type == "ExternalName":
         external = spec.get("externalName", "")
-    ports = joined(
+    ports = join_or(
         f"{port.get('port')}"
         + (f":{port['nodePort']}" if port.get("nodePort") else "")
         + f"/{port.get('protocol', 'TCP')}"
@@ -40,96 +42,100 @@ def _service(obj: Obj, now: str) -> list[Any]:
     address = (spec.get("clusterIPs") or [spec.get("clusterIP")])[0] or NONE
     return [
         name_of(obj),
-        kind,
+        service_type,
         address,
         external,
         ports,
         age_of(obj, now),
-        labels_of(spec.get("selector")),
+        format_selector(spec.get("selector")),
     ]
 
 
-@prints("discovery.k8s.io/endpointslices")
-def _endpoint_slice(obj: Obj, now: str) -> list[Any]:
+@printer_for("discovery.k8s.io/endpointslices")
+def _print_endpoint_slice(obj: Obj, now: str) -> list[Any]:
     ports = obj.get("ports")
-    shown = (
-        short(["*" if port.get("port") is None else str(port["port"]) for port in ports], UNSET)
+    ports_text = (
+        join_first(
+            ["*" if port.get("port") is None else str(port["port"]) for port in ports], UNSET
+        )
         if ports
         else UNSET
     )
     addresses = [
-        address for one in obj.get("endpoints") or () for address in one.get("addresses") or ()
+        address
+        for endpoint in obj.get("endpoints") or ()
+        for address in endpoint.get("addresses") or ()
     ]
     return [
         name_of(obj),
         obj.get("addressType", ""),
-        shown,
-        short(addresses, UNSET),
+        ports_text,
+        join_first(addresses, UNSET),
         age_of(obj, now),
     ]
 
 
-@prints("/endpoints")
-def _endpoints(obj: Obj, now: str) -> list[Any]:
-    found = []
+@printer_for("/endpoints")
+def _print_endpoints(obj: Obj, now: str) -> list[Any]:
+    endpoints = []
     for subset in obj.get("subsets") or ():
-        addresses = [one.get("ip", "") for one in subset.get("addresses") or ()]
+        addresses = [entry.get("ip", "") for entry in subset.get("addresses") or ()]
         ports = subset.get("ports") or ()
         if not ports:
-            found += addresses
+            endpoints += addresses
         for port in ports:
-            found += [f"{address}:{port.get('port')}" for address in addresses]
-    return [name_of(obj), short(found, NONE), age_of(obj, now)]
+            endpoints += [f"{address}:{port.get('port')}" for address in addresses]
+    return [name_of(obj), join_first(endpoints, NONE), age_of(obj, now)]
 
 
-@prints("networking.k8s.io/ingresses")
-def _ingress(obj: Obj, now: str) -> list[Any]:
+@printer_for("networking.k8s.io/ingresses")
+def _print_ingress(obj: Obj, now: str) -> list[Any]:
     spec = spec_of(obj)
     hosts = [rule["host"] for rule in spec.get("rules") or () if rule.get("host")]
-    found = (status_of(obj).get("loadBalancer") or {}).get("ingress") or ()
+    entries = (status_of(obj).get("loadBalancer") or {}).get("ingress") or ()
     return [
         name_of(obj),
         spec.get("ingressClassName") or NONE,
-        short(hosts, "*"),
-        ",".join(one.get("ip") or one.get("hostname", "") for one in found),
+        join_first(hosts, "*"),
+        ",".join(entry.get("ip") or entry.get("hostname", "") for entry in entries),
         "80, 443" if spec.get("tls") else "80",
         age_of(obj, now),
     ]
 
 
-@prints("networking.k8s.io/ingressclasses")
-def _ingress_class(obj: Obj, now: str) -> list[Any]:
+@printer_for("networking.k8s.io/ingressclasses")
+def _print_ingress_class(obj: Obj, now: str) -> list[Any]:
     spec = spec_of(obj)
     reference = spec.get("parameters")
-    shown = NONE
+    parameters = NONE
     if reference:
         group = reference.get("apiGroup")
-        shown = reference["kind"] + (f".{group}" if group else "") + f"/{reference['name']}"
-    return [name_of(obj), spec.get("controller", ""), shown, age_of(obj, now)]
+        parameters = reference["kind"] + (f".{group}" if group else "") + f"/{reference['name']}"
+    return [name_of(obj), spec.get("controller", ""), parameters, age_of(obj, now)]
 
 
-@prints("networking.k8s.io/networkpolicies")
-def _network_policy(obj: Obj, now: str) -> list[Any]:
-    return [name_of(obj), labels_of(spec_of(obj).get("podSelector")), age_of(obj, now)]
+@printer_for("networking.k8s.io/networkpolicies")
+def _print_network_policy(obj: Obj, now: str) -> list[Any]:
+    return [name_of(obj), format_selector(spec_of(obj).get("podSelector")), age_of(obj, now)]
 
 
-@prints("networking.k8s.io/ipaddresses")
-def _address(obj: Obj, _now: str) -> list[Any]:
+@printer_for("networking.k8s.io/ipaddresses")
+def _print_address(obj: Obj, _now: str) -> list[Any]:
     parent = spec_of(obj).get("parentRef") or {}
     group = parent.get("group")
-    place = parent.get("namespace")
-    shown = "/".join(
+    namespace = parent.get("namespace")
+    parent_text = "/".join(
         part
         for part in (
             parent.get("resource", "") + (f".{group}" if group else ""),
-            place,
+            namespace,
             parent.get("name", ""),
         )
         if part
     )
-    return [name_of(obj), shown]
+    return [name_of(obj), parent_text]
 
 
-@prints("networking.k8s.io/servicecidrs")
-def _cidr(obj: Obj, now: str) -> list[Any]:
+@printer_for("networking.k8s.io/servicecidrs")
+def _print_cidr(obj: Obj, now: str) -> list[Any]:
     return [name_of(obj), ",".join(spec_of(obj).get("cidrs") or ()), age_of(obj, now)]

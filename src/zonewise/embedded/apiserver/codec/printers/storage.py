@@ -1,4 +1,4 @@
-"""Volumes, claims, classes and drivers."""
+"""Printers of volumes, claims, storage classes and drivers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from zonewise.embedded.apiserver.codec.printers.base import (
     UNSET,
     Obj,
     age_of,
-    joined,
+    join_or,
     name_of,
-    prints,
+    printer_for,
     spec_of,
     status_of,
 )
@@ -25,13 +25,13 @@ _MODES = {
 }
 
 
-def _modes(modes: Iterable[str] | None) -> str:
-    have = set(modes or ())
-    return ",".join(short for mode, short in _MODES.items() if mode in have)
+def _format_access_modes(modes: Iterable[str] | None) -> str:
+    present = set(modes or ())
+    return ",".join(short for mode, short in _MODES.items() if mode in present)
 
 
-@prints("/persistentvolumeclaims")
-def _claim(obj: Obj, now: str) -> list[Any]:
+@printer_for("/persistentvolumeclaims")
+def _print_claim(obj: Obj, now: str) -> list[Any]:
     spec, status = spec_of(obj), status_of(obj)
     phase = "Terminating" if obj["metadata"].get("deletionTimestamp") else status.get("phase", "")
     bound = bool(spec.get("volumeName"))
@@ -41,7 +41,7 @@ def _claim(obj: Obj, now: str) -> list[Any]:
         phase,
         spec.get("volumeName", ""),
         (status.get("capacity") or {}).get("storage", "0") if bound else "",
-        _modes(status.get("accessModes")) if bound else "",
+        _format_access_modes(status.get("accessModes")) if bound else "",
         legacy or spec.get("storageClassName") or "",
         spec.get("volumeAttributesClassName") or UNSET,
         age_of(obj, now),
@@ -49,15 +49,15 @@ def _claim(obj: Obj, now: str) -> list[Any]:
     ]
 
 
-@prints("/persistentvolumes")
-def _volume(obj: Obj, now: str) -> list[Any]:
+@printer_for("/persistentvolumes")
+def _print_volume(obj: Obj, now: str) -> list[Any]:
     spec, status = spec_of(obj), status_of(obj)
     phase = "Terminating" if obj["metadata"].get("deletionTimestamp") else status.get("phase", "")
     claim = spec.get("claimRef")
     return [
         name_of(obj),
         (spec.get("capacity") or {}).get("storage", "0"),
-        _modes(spec.get("accessModes")),
+        _format_access_modes(spec.get("accessModes")),
         spec.get("persistentVolumeReclaimPolicy", ""),
         phase,
         f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else "",
@@ -69,11 +69,11 @@ def _volume(obj: Obj, now: str) -> list[Any]:
     ]
 
 
-@prints("storage.k8s.io/storageclasses")
-def _storage_class(obj: Obj, now: str) -> list[Any]:
-    notes = obj["metadata"].get("annotations") or {}
+@printer_for("storage.k8s.io/storageclasses")
+def _print_storage_class(obj: Obj, now: str) -> list[Any]:
+    annotations = obj["metadata"].get("annotations") or {}
     name = name_of(obj)
-    if is_default_class(notes):
+    if is_default_class(annotations):
         name += " (default)"
     return [
         name,
@@ -85,15 +85,17 @@ def _storage_class(obj: Obj, now: str) -> list[Any]:
     ]
 
 
-@prints("storage.k8s.io/csinodes")
-def _csi_node(obj: Obj, now: str) -> list[Any]:
+@printer_for("storage.k8s.io/csinodes")
+def _print_csi_node(obj: Obj, now: str) -> list[Any]:
     return [name_of(obj), len(spec_of(obj).get("drivers") or ()), age_of(obj, now)]
 
 
-@prints("storage.k8s.io/csidrivers")
-def _csi_driver(obj: Obj, now: str) -> list[Any]:
+@printer_for("storage.k8s.io/csidrivers")
+def _print_csi_driver(obj: Obj, now: str) -> list[Any]:
     spec = spec_of(obj)
-    audiences = [one.get("audience", "") for one in spec.get("tokenRequests") or ()]
+    audiences = [
+        token_request.get("audience", "") for token_request in spec.get("tokenRequests") or ()
+    ]
     return [
         name_of(obj),
         spec.get("attachRequired", True),
@@ -101,13 +103,13 @@ def _csi_driver(obj: Obj, now: str) -> list[Any]:
         spec.get("storageCapacity", False),
         ",".join(audiences) if spec.get("tokenRequests") else UNSET,
         spec.get("requiresRepublish", False),
-        joined(spec.get("volumeLifecycleModes") or ()),
+        join_or(spec.get("volumeLifecycleModes") or ()),
         age_of(obj, now),
     ]
 
 
-@prints("storage.k8s.io/volumeattachments")
-def _attachment(obj: Obj, now: str) -> list[Any]:
+@printer_for("storage.k8s.io/volumeattachments")
+def _print_attachment(obj: Obj, now: str) -> list[Any]:
     spec = spec_of(obj)
     return [
         name_of(obj),
@@ -119,6 +121,6 @@ def _attachment(obj: Obj, now: str) -> list[Any]:
     ]
 
 
-@prints("storage.k8s.io/volumeattributesclasses")
-def _attributes_class(obj: Obj, now: str) -> list[Any]:
+@printer_for("storage.k8s.io/volumeattributesclasses")
+def _print_attributes_class(obj: Obj, now: str) -> list[Any]:
     return [name_of(obj), obj.get("driverName", ""), age_of(obj, now)]

@@ -1,4 +1,4 @@
-"""What makes pods: deployments, sets, jobs, budgets."""
+"""Printers of workloads: deployments, sets, jobs, budgets, autoscalers."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 from zonewise.api.values import times
 from zonewise.embedded.apiserver.codec.printers.base import (
     NONE,
+    UNKNOWN,
+    UNSET,
     Obj,
     age_of,
-    containers_of,
-    duration,
-    labels_of,
+    container_cells,
+    format_age,
+    format_duration,
+    format_selector,
     name_of,
-    prints,
-    since,
+    printer_for,
     spec_of,
     status_of,
     template_of,
 )
 
-UNKNOWN = "<unknown>"
 
-
-@prints("apps/deployments")
-def _deployment(obj: Obj, now: str) -> list[Any]:
+@printer_for("apps/deployments")
+def _print_deployment(obj: Obj, now: str) -> list[Any]:
     status = status_of(obj)
     return [
         name_of(obj),
@@ -32,13 +32,13 @@ def _deployment(obj: Obj, now: str) -> list[Any]:
         status.get("updatedReplicas", 0),
         status.get("availableReplicas", 0),
         age_of(obj, now),
-        *containers_of(template_of(obj)),
-        labels_of(spec_of(obj).get("selector")),
+        *container_cells(template_of(obj)),
+        format_selector(spec_of(obj).get("selector")),
     ]
 
 
-@prints("apps/replicasets", "/replicationcontrollers")
-def _replica_set(obj: Obj, now: str) -> list[Any]:
+@printer_for("apps/replicasets", "/replicationcontrollers")
+def _print_replica_set(obj: Obj, now: str) -> list[Any]:
     status = status_of(obj)
     return [
         name_of(obj),
@@ -46,23 +46,23 @@ def _replica_set(obj: Obj, now: str) -> list[Any]:
         status.get("replicas", 0),
         status.get("readyReplicas", 0),
         age_of(obj, now),
-        *containers_of(template_of(obj)),
-        labels_of(spec_of(obj).get("selector")),
+        *container_cells(template_of(obj)),
+        format_selector(spec_of(obj).get("selector")),
     ]
 
 
-@prints("apps/statefulsets")
-def _stateful_set(obj: Obj, now: str) -> list[Any]:
+@printer_for("apps/statefulsets")
+def _print_stateful_set(obj: Obj, now: str) -> list[Any]:
     return [
         name_of(obj),
         f"{status_of(obj).get('readyReplicas', 0)}/{spec_of(obj).get('replicas', 0)}",
         age_of(obj, now),
-        *containers_of(template_of(obj)),
+        *container_cells(template_of(obj)),
     ]
 
 
-@prints("apps/daemonsets")
-def _daemon_set(obj: Obj, now: str) -> list[Any]:
+@printer_for("apps/daemonsets")
+def _print_daemon_set(obj: Obj, now: str) -> list[Any]:
     status = status_of(obj)
     return [
         name_of(obj),
@@ -71,40 +71,36 @@ def _daemon_set(obj: Obj, now: str) -> list[Any]:
         status.get("numberReady", 0),
         status.get("updatedNumberScheduled", 0),
         status.get("numberAvailable", 0),
-        labels_of(template_of(obj).get("nodeSelector")),
+        format_selector(template_of(obj).get("nodeSelector")),
         age_of(obj, now),
-        *containers_of(template_of(obj)),
-        labels_of(spec_of(obj).get("selector")),
+        *container_cells(template_of(obj)),
+        format_selector(spec_of(obj).get("selector")),
     ]
 
 
-@prints("batch/jobs")
-def _job(obj: Obj, now: str) -> list[Any]:
+@printer_for("batch/jobs")
+def _print_job(obj: Obj, now: str) -> list[Any]:
     spec, status = spec_of(obj), status_of(obj)
-    done = status.get("succeeded", 0)
+    succeeded = status.get("succeeded", 0)
     if spec.get("completions") is not None:
-        completions = f"{done}/{spec['completions']}"
+        completions = f"{succeeded}/{spec['completions']}"
     else:
         parallel = spec.get("parallelism") or 0
-        completions = f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
-    length = ""
+        completions = f"{succeeded}/1 of {parallel}" if parallel > 1 else f"{succeeded}/1"
+    duration_text = ""
     if status.get("startTime"):
         end = status.get("completionTime") or now
-        gone = times.parse(end) - times.parse(status["startTime"])
-        length = duration(gone.total_seconds())
+        elapsed = times.parse(end) - times.parse(status["startTime"])
+        duration_text = format_duration(elapsed.total_seconds())
     conditions = {
-        one.get("type") for one in status.get("conditions") or () if one.get("status") == "True"
+        condition.get("type")
+        for condition in status.get("conditions") or ()
+        if condition.get("status") == "True"
     }
     state = "Running"
-    for name, shown in (
-        ("Complete", "Complete"),
-        ("Failed", "Failed"),
-        ("Suspended", "Suspended"),
-        ("FailureTarget", "FailureTarget"),
-        ("SuccessCriteriaMet", "SuccessCriteriaMet"),
-    ):
+    for name in ("Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet"):
         if name in conditions:
-            state = shown
+            state = name
             break
     else:
         if obj["metadata"].get("deletionTimestamp"):
@@ -113,15 +109,15 @@ def _job(obj: Obj, now: str) -> list[Any]:
         name_of(obj),
         state,
         completions,
-        length,
+        duration_text,
         age_of(obj, now),
-        *containers_of(template_of(obj)),
-        labels_of(spec.get("selector")),
+        *container_cells(template_of(obj)),
+        format_selector(spec.get("selector")),
     ]
 
 
-@prints("batch/cronjobs")
-def _cron_job(obj: Obj, now: str) -> list[Any]:
+@printer_for("batch/cronjobs")
+def _print_cron_job(obj: Obj, now: str) -> list[Any]:
     spec, status = spec_of(obj), status_of(obj)
     job = (spec.get("jobTemplate") or {}).get("spec") or {}
     last = status.get("lastScheduleTime")
@@ -131,28 +127,33 @@ def _cron_job(obj: Obj, now: str) -> list[Any]:
         spec.get("timeZone") or NONE,
         "True" if spec.get("suspend") else "False",
         len(status.get("active") or ()),
-        since(last, now) if last else NONE,
+        format_age(last, now) if last else NONE,
         age_of(obj, now),
-        *containers_of((job.get("template") or {}).get("spec")),
-        labels_of(job.get("selector")),
+        *container_cells((job.get("template") or {}).get("spec")),
+        format_selector(job.get("selector")),
     ]
 
 
-@prints("apps/controllerrevisions")
-def _revision(obj: Obj, now: str) -> list[Any]:
+@printer_for("apps/controllerrevisions")
+def _print_revision(obj: Obj, now: str) -> list[Any]:
     owner = next(
-        (one for one in obj["metadata"].get("ownerReferences") or () if one.get("controller")), None
+        (
+            reference
+            for reference in obj["metadata"].get("ownerReferences") or ()
+            if reference.get("controller")
+        ),
+        None,
     )
-    shown = NONE
+    owner_text = NONE
     if owner:
         group = owner.get("apiVersion", "").rpartition("/")[0]
         kind = owner["kind"].lower() + (f".{group}" if group else "")
-        shown = f"{kind}/{owner['name']}"
-    return [name_of(obj), shown, obj.get("revision", 0), age_of(obj, now)]
+        owner_text = f"{kind}/{owner['name']}"
+    return [name_of(obj), owner_text, obj.get("revision", 0), age_of(obj, now)]
 
 
-@prints("policy/poddisruptionbudgets")
-def _budget(obj: Obj, now: str) -> list[Any]:
+@printer_for("policy/poddisruptionbudgets")
+def _print_budget(obj: Obj, now: str) -> list[Any]:
     spec = spec_of(obj)
     return [
         name_of(obj),
@@ -163,8 +164,8 @@ def _budget(obj: Obj, now: str) -> list[Any]:
     ]
 
 
-@prints("scheduling.k8s.io/priorityclasses")
-def _priority_class(obj: Obj, now: str) -> list[Any]:
+@printer_for("scheduling.k8s.io/priorityclasses")
+def _print_priority_class(obj: Obj, now: str) -> list[Any]:
     return [
         name_of(obj),
         obj.get("value", 0),
@@ -174,54 +175,54 @@ def _priority_class(obj: Obj, now: str) -> list[Any]:
     ]
 
 
-@prints("node.k8s.io/runtimeclasses")
-def _runtime_class(obj: Obj, now: str) -> list[Any]:
+@printer_for("node.k8s.io/runtimeclasses")
+def _print_runtime_class(obj: Obj, now: str) -> list[Any]:
     return [name_of(obj), obj.get("handler", ""), age_of(obj, now)]
 
 
-@prints("autoscaling/horizontalpodautoscalers")
-def _autoscaler(obj: Obj, now: str) -> list[Any]:
+@printer_for("autoscaling/horizontalpodautoscalers")
+def _print_autoscaler(obj: Obj, now: str) -> list[Any]:
     spec, status = spec_of(obj), status_of(obj)
     target = spec.get("scaleTargetRef") or {}
-    least = spec.get("minReplicas")
+    min_replicas = spec.get("minReplicas")
     return [
         name_of(obj),
         f"{target.get('kind', '')}/{target.get('name', '')}",
-        _metrics(spec.get("metrics") or [], status.get("currentMetrics") or []),
-        "<unset>" if least is None else str(least),
+        _format_metrics(spec.get("metrics") or [], status.get("currentMetrics") or []),
+        UNSET if min_replicas is None else str(min_replicas),
         spec.get("maxReplicas", 0),
         status.get("currentReplicas", 0),
         age_of(obj, now),
     ]
 
 
-def _metrics(wanted: list[Obj], present: list[Obj]) -> str:
+def _format_metrics(metrics: list[Obj], current_metrics: list[Obj]) -> str:
     """Current and target value of the first two metrics."""
-    shown = [
-        _metric(one, present[number] if number < len(present) else {})
-        for number, one in enumerate(wanted)
+    texts = [
+        _format_metric(metric, current_metrics[number] if number < len(current_metrics) else {})
+        for number, metric in enumerate(metrics)
     ]
-    more = f" + {len(shown) - 2} more..." if len(shown) > 2 else ""
-    return ", ".join(shown[:2]) + more if shown else NONE
+    suffix = f" + {len(texts) - 2} more..." if len(texts) > 2 else ""
+    return ", ".join(texts[:2]) + suffix if texts else NONE
 
 
-def _metric(wanted: Obj, present: Obj) -> str:
-    kind = wanted.get("type", "")
-    source = kind[:1].lower() + kind[1:]
-    spec, target = wanted.get(source) or {}, (wanted.get(source) or {}).get("target") or {}
-    current = (present.get(source) or {}).get("current") or {}
-    if kind in {"Resource", "ContainerResource"}:
+def _format_metric(metric: Obj, current_metric: Obj) -> str:
+    metric_type = metric.get("type", "")
+    source = metric_type[:1].lower() + metric_type[1:]
+    spec, target = metric.get(source) or {}, (metric.get(source) or {}).get("target") or {}
+    current = (current_metric.get(source) or {}).get("current") or {}
+    if metric_type in {"Resource", "ContainerResource"}:
         if "averageValue" in target:
-            has, aim = current.get("averageValue", UNKNOWN), target["averageValue"]
+            current_text, target_text = current.get("averageValue", UNKNOWN), target["averageValue"]
         else:
-            has = _percent(current.get("averageUtilization"), UNKNOWN)
-            aim = _percent(target.get("averageUtilization"), "<auto>")
-        return f"{spec.get('name', '')}: {has}/{aim}"
+            current_text = _format_percent(current.get("averageUtilization"), UNKNOWN)
+            target_text = _format_percent(target.get("averageUtilization"), "<auto>")
+        return f"{spec.get('name', '')}: {current_text}/{target_text}"
     if "averageValue" in target:
-        end = "" if kind == "Pods" else " (avg)"
-        return f"{current.get('averageValue', UNKNOWN)}/{target['averageValue']}{end}"
+        suffix = "" if metric_type == "Pods" else " (avg)"
+        return f"{current.get('averageValue', UNKNOWN)}/{target['averageValue']}{suffix}"
     return f"{current.get('value', UNKNOWN)}/{target.get('value', '')}"
 
 
-def _percent(number: int | None, otherwise: str) -> str:
-    return otherwise if number is None else f"{number}%"
+def _format_percent(number: int | None, absent: str) -> str:
+    return absent if number is None else f"{number}%"

@@ -9,7 +9,7 @@ import re
 import msgspec
 
 from zonewise.api import field_errors
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
 
 LARGEST = 1024 * 1024
 LONGEST_KEY = 253
@@ -23,10 +23,10 @@ DOCKER_KEYS = {
 _KEY = re.compile(r"[-._a-zA-Z0-9]+\Z")
 
 
-class ConfigMapRules(Rules):
+class ConfigMapRules(LegacyRules):
     """The rules of ConfigMaps."""
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
         """Keys are file names, none is duplicate, and all together fit."""
         found: Faults = []
         data, binary = obj.get("data") or {}, obj.get("binaryData") or {}
@@ -44,12 +44,12 @@ class ConfigMapRules(Rules):
             found.append(field_errors.too_long("[]", LARGEST))
         return found
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
         """What is frozen stays as it is, and stays frozen."""
-        return _frozen(obj, old, ("data", "binaryData")) + self.validate(obj, context)
+        return _frozen(obj, old, ("data", "binaryData")) + self.find(obj, context)
 
 
-class AccountRules(Rules):
+class AccountRules(LegacyRules):
     """The rules of ServiceAccounts: of a secret they keep no more than its name."""
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
@@ -64,7 +64,7 @@ class AccountRules(Rules):
         self.prepare_create(obj, context)
 
 
-class SecretRules(Rules):
+class SecretRules(LegacyRules):
     """The rules of Secrets."""
 
     selectable = frozenset({"type"})
@@ -78,7 +78,7 @@ class SecretRules(Rules):
         if not obj.get("type"):
             obj["type"] = old.get("type", "")
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
         """Keys are file names, all together fit, and the type has what it needs."""
         found: Faults = []
         data = obj.get("data") or {}
@@ -90,12 +90,12 @@ class SecretRules(Rules):
             found.append(field_errors.too_long("data", LARGEST))
         return found + _type_faults(obj, data)
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
         """The type never changes; what is frozen stays as it is, and stays frozen."""
         found: Faults = []
         if obj.get("type") != old.get("type"):
             found.append(field_errors.invalid("type", obj.get("type"), "field is immutable"))
-        return found + _frozen(obj, old, ("data",)) + self.validate(obj, context)
+        return found + _frozen(obj, old, ("data",)) + self.find(obj, context)
 
 
 def key_faults(key: str) -> list[str]:

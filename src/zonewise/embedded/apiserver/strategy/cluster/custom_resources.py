@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from zonewise.api import field_errors
 from zonewise.api.values import names
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
 from zonewise.embedded.apiserver.strategy.cluster.webhooks import (
     bundle_faults,
     client_faults,
@@ -16,7 +16,7 @@ from zonewise.embedded.apiserver.strategy.cluster.webhooks import (
 )
 from zonewise.embedded.apiserver.strategy.metadata import CLEANUP, STANDARD_FINALIZERS
 from zonewise.embedded.apiserver.strategy.warnings import format_warnings
-from zonewise.embedded.machinery.crd.schema_errors import version_faults
+from zonewise.embedded.machinery.crd.schema_validation import validate_versions
 
 _PATH = re.compile(r"(\.[A-Za-z_][-A-Za-z0-9_]*)+\Z")
 APPROVED = "api-approved.kubernetes.io"
@@ -28,7 +28,7 @@ COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 FORMATS = ("byte", "date", "date-time", "double", "float", "int32", "int64", "password")
 
 
-class DefinitionRules(Rules):
+class DefinitionRules(LegacyRules):
     """The rules of CustomResourceDefinitions."""
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
@@ -72,7 +72,7 @@ class DefinitionRules(Rules):
         )
         obj["status"]["conditions"] = conditions
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
         """What is wrong with a definition."""
         found = self._validate(obj, check_bundle=False) + _approval_faults(obj, None)
         if (obj.get("spec") or {}).get("preserveUnknownFields"):
@@ -96,7 +96,8 @@ class DefinitionRules(Rules):
             found.append(field_errors.required("spec.group"))
         else:
             found += [
-                field_errors.invalid("spec.group", group, text) for text in names.subdomain(group)
+                field_errors.invalid("spec.group", group, text)
+                for text in names.subdomain_errors(group)
             ]
             if "." not in group:
                 text = "should be a domain with at least one dot"
@@ -115,7 +116,7 @@ class DefinitionRules(Rules):
             found.append(field_errors.invalid("status.storedVersions", stored, text))
         return found
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
         """Names that were accepted stay."""
         accepted = _condition(old, "Established") == "True"
         found = self._validate(obj, check_bundle=accepted and not bad_bundle(old))
@@ -137,7 +138,7 @@ class DefinitionRules(Rules):
         return found
 
 
-class CustomRules(Rules):
+class CustomRules(LegacyRules):
     """The rules of custom resources."""
 
     generation = True
@@ -178,7 +179,7 @@ class CustomRules(Rules):
                 found[name] = "" if value is None else str(value)
         return found
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def find_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
         """What a Scale shows must be a size."""
         if not self._scaled:
             return []
@@ -207,7 +208,7 @@ def approved(definition: Obj) -> tuple[str, str, str] | None:
         text = f'protected groups must have approval annotation "{APPROVED}", see {POLICY}'
         return "False", "MissingAnnotation", text
     if note.startswith("unapproved"):
-        return "False", "UnapprovedAnnotation", f"not approved: {field_errors.shown(note)}"
+        return "False", "UnapprovedAnnotation", f"not approved: {field_errors.render_value(note)}"
     try:
         link = urlsplit(note)
     except ValueError:
@@ -266,7 +267,8 @@ def _version_faults(spec: Obj) -> Faults:
             found.append(field_errors.required(f"{path}.name"))
         else:
             found += [
-                field_errors.invalid(f"{path}.name", name, text) for text in names.label_1035(name)
+                field_errors.invalid(f"{path}.name", name, text)
+                for text in names.label_1035_errors(name)
             ]
         found += _deprecation_faults(one, f"{path}.deprecationWarning")
         schema = (one.get("schema") or {}).get("openAPIV3Schema")
@@ -283,7 +285,7 @@ def _version_faults(spec: Obj) -> Faults:
                 found += faults(one, f"{path}.{key}")
             elif not index:
                 found += faults(one, f"spec.{key}")
-    found += version_faults(spec)
+    found += validate_versions(spec)
     storing = [one for one in versions or () if one.get("storage")]
     if len(storing) != 1:
         text = "must have exactly one version marked as storage version"
@@ -388,15 +390,18 @@ def _name_faults(known: Obj) -> Faults:
             found.append(field_errors.required(path))
             continue
         found += [
-            field_errors.invalid(path, value, text) for text in names.label_1035(value.lower())
+            field_errors.invalid(path, value, text)
+            for text in names.label_1035_errors(value.lower())
         ]
         if key in {"plural", "singular"} and value != value.lower():
-            found += [field_errors.invalid(path, value, text) for text in names.label_1035(value)]
+            found += [
+                field_errors.invalid(path, value, text) for text in names.label_1035_errors(value)
+            ]
     for key in ("shortNames", "categories"):
         for index, value in enumerate(known.get(key) or ()):
             found += [
                 field_errors.invalid(f"spec.names.{key}[{index}]", value, text)
-                for text in names.label_1035(value)
+                for text in names.label_1035_errors(value)
             ]
     if known.get("kind") and known.get("kind") == known.get("listKind"):
         text = "kind and listKind may not be the same"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from zonewise.api import field_errors
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
 
 ABOUT = ("apiVersion", "fieldPath", "kind", "name", "namespace", "resourceVersion", "uid")
 NEW_NAMES = {
@@ -29,7 +29,7 @@ LONGEST_MESSAGE = 1024
 TYPES = ("Normal", "Warning")
 
 
-class EventRules(Rules):
+class EventRules(LegacyRules):
     """Events of the core group."""
 
     controller = "reportingComponent"
@@ -48,7 +48,7 @@ class EventRules(Rules):
         }
     )
 
-    def name_faults(self, name: str) -> list[str]:
+    def name_errors(self, name: str) -> list[str]:
         """Any name is good enough for an event."""
         return []
 
@@ -67,7 +67,7 @@ class EventRules(Rules):
             found[f"involvedObject.{key}"] = found[f"regarding.{key}"] = about.get(key, "")
         return found
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
         """An event is in its object's namespace; one with an eventTime has reporter and action."""
         found: Faults = []
         place = (obj.get("involvedObject") or {}).get("namespace", "")
@@ -111,13 +111,14 @@ class NewEventRules(EventRules):
         {*(f"regarding.{key}" for key in ABOUT), "reason", "reportingController", "type"}
     )
 
-    def validate_create(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find_create(self, obj: Obj, context: StrategyContext) -> Faults:
         """What is wrong with a new event."""
         event = old_form(obj)
-        found = self.validate(event, context)
+        found = self.find(event, context)
         name = obj["metadata"].get("name", "")
         found += [
-            field_errors.invalid("metadata.name", name, text) for text in names.subdomain(name)
+            field_errors.invalid("metadata.name", name, text)
+            for text in names.subdomain_errors(name)
         ]
         found += _series_faults(event)
         if not event.get("eventTime"):
@@ -131,10 +132,10 @@ class NewEventRules(EventRules):
         ]
         return found
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
         """Only the series of an event may change."""
         event, before = old_form(obj), old_form(old)
-        found = self.validate(event, context)
+        found = self.find(event, context)
         if event.get("series") != before.get("series"):
             found += _series_faults(event)
         for field in (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from zonewise.api import field_errors
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
 
 
-class LeaseRules(Rules):
+class LeaseRules(LegacyRules):
     """The rules of Leases."""
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
         """What is wrong with a Lease."""
         found: Faults = []
         spec = obj.get("spec") or {}

@@ -9,7 +9,7 @@ import msgspec
 from zonewise.api import field_errors
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
 from zonewise.embedded.apiserver.strategy.cluster.quotas import amount_faults
 
 KEEPER = "kubernetes"
@@ -17,14 +17,14 @@ EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 AVOID = "scheduler.alpha.kubernetes.io/preferAvoidPods"
 
 
-class NamespaceRules(Rules):
+class NamespaceRules(LegacyRules):
     """A namespace stays until its content is deleted: its own finalizers are in its spec."""
 
     selectable = frozenset({"status.phase"})
 
-    def name_faults(self, name: str) -> list[str]:
-        """Why a name is none."""
-        return names.label(name)
+    def name_errors(self, name: str) -> list[str]:
+        """What is wrong with the name of an object."""
+        return names.label_errors(name)
 
     def fields(self, obj: Obj) -> dict[str, str]:
         """The values of the selectable fields."""
@@ -42,7 +42,7 @@ class NamespaceRules(Rules):
         if context.subresource != "finalize":
             obj["spec"] = old.get("spec") or {}
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
         """Finalizers of the spec are named like those of metadata."""
         found: Faults = []
         for index, name in enumerate((obj.get("spec") or {}).get("finalizers") or ()):
@@ -53,7 +53,7 @@ class NamespaceRules(Rules):
             found += [field_errors.invalid(path, name, text) for text in texts]
         return found
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def find_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
         """The phase says whether the namespace is terminating, nothing else."""
         phase = (obj.get("status") or {}).get("phase", "")
         marked = bool(obj["metadata"].get("deletionTimestamp"))
@@ -73,7 +73,7 @@ class NamespaceRules(Rules):
         return bool((obj.get("spec") or {}).get("finalizers"))
 
 
-class NodeRules(Rules):
+class NodeRules(LegacyRules):
     """Nodes: a kubelet that registers brings its status along."""
 
     takes_status = True
@@ -97,7 +97,7 @@ class NodeRules(Rules):
         if not (old.get("status") or {}).get("config"):
             obj.setdefault("status", {}).pop("config", None)
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
         """What is wrong with a Node."""
         spec = obj.get("spec") or {}
         found = _avoid_faults(obj["metadata"].get("annotations") or {})
@@ -105,7 +105,7 @@ class NodeRules(Rules):
         found += _amount_faults(obj.get("status") or {})
         return found + _range_faults(spec.get("podCIDRs") or [])
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
         """A node's pod CIDRs and provider ID do not change once they are set."""
         found: Faults = []
         spec, before = obj.get("spec") or {}, old.get("spec") or {}
@@ -126,9 +126,9 @@ class NodeRules(Rules):
                 found.append(field_errors.duplicate(f"status.addresses[{index}]", address))
         return found
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def find_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
         """A status is judged with everything else."""
-        return self.validate_update(obj, old, context)
+        return self.find_update(obj, old, context)
 
 
 def _one_and_many(spec: Obj) -> None:

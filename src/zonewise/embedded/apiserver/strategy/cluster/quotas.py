@@ -7,7 +7,7 @@ from fractions import Fraction
 from zonewise.api import field_errors
 from zonewise.api.values import quantity
 from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
 
 COMPUTE = frozenset(
     {"cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"}
@@ -53,14 +53,14 @@ OPPOSITES = (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating"))
 LIMIT_TYPES = frozenset({"Container", "PersistentVolumeClaim", "Pod"})
 
 
-class QuotaRules(Rules):
+class QuotaRules(LegacyRules):
     """The rules of ResourceQuotas."""
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Nothing is counted yet."""
         obj["status"] = {}
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
         """What is wrong with a quota."""
         spec = obj.get("spec") or {}
         hard = spec.get("hard") or {}
@@ -70,15 +70,15 @@ class QuotaRules(Rules):
             + _selector_faults((spec.get("scopeSelector") or {}).get("matchExpressions"), hard)
         )
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
         """What a quota counts does not change, only how much it allows."""
         found: Faults = []
         now = set((obj.get("spec") or {}).get("scopes") or ())
         if now != set((old.get("spec") or {}).get("scopes") or ()):
             found.append(field_errors.invalid("spec.scopes", sorted(now), "field is immutable"))
-        return found + self.validate(obj, context)
+        return found + self.find(obj, context)
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def find_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
         """What is wrong with a count."""
         status = obj.get("status") or {}
         return [
@@ -88,7 +88,7 @@ class QuotaRules(Rules):
         ]
 
 
-class LimitRangeRules(Rules):
+class LimitRangeRules(LegacyRules):
     """The rules of LimitRanges."""
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
@@ -97,7 +97,7 @@ class LimitRangeRules(Rules):
         if not meta.get("name"):
             meta["name"] = meta["uid"]
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
         """What is wrong with limits."""
         found: Faults = []
         seen: set[str] = set()

@@ -14,11 +14,16 @@ from collections.abc import Sequence
 from zonewise.api import field_errors
 from zonewise.api.resource import Resource
 from zonewise.api.values import names
-from zonewise.embedded.apiserver.auth.authorization import MASTERS, Attempt, Authorizer, PolicyRule
+from zonewise.embedded.apiserver.auth.authorization import (
+    MASTERS,
+    AccessAttributes,
+    Authorizer,
+    PolicyRule,
+)
 from zonewise.embedded.apiserver.request import status_errors
 from zonewise.embedded.apiserver.request.call import User
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
-from zonewise.embedded.apiserver.strategy.selectors import selector_faults
+from zonewise.embedded.apiserver.strategy.adapters import selector_faults
+from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
 
 GROUP = "rbac.authorization.k8s.io"
 EVERYTHING = (
@@ -28,16 +33,16 @@ EVERYTHING = (
 SUBJECT_GROUPS = {"Group": GROUP, "ServiceAccount": "", "User": GROUP}
 
 
-class _Guarded(Rules, ABC):
+class _Guarded(LegacyRules, ABC):
     """What roles and bindings share."""
 
     def __init__(self, authorizer: Authorizer, kind: str, plural: str) -> None:
         self._authorizer = authorizer
         self._resource = Resource(GROUP, "v1", kind, plural, not kind.startswith("Cluster"))
 
-    def name_faults(self, name: str) -> list[str]:
-        """Why a name is none."""
-        return names.path_segment(name)
+    def name_errors(self, name: str) -> list[str]:
+        """What is wrong with the name of an object."""
+        return names.path_segment_errors(name)
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Prevent privilege escalation."""
@@ -53,10 +58,10 @@ class _Guarded(Rules, ABC):
     def _guard(self, obj: Obj, old: Obj | None, user: User) -> None: ...
 
     def _holds(self, user: User, verb: str, plural: str, namespace: str, name: str) -> bool:
-        act = Attempt(
+        act = AccessAttributes(
             verb=verb, group=GROUP, version="v1", resource=plural, namespace=namespace, name=name
         )
-        return self._authorizer.judge(user, act).allowed
+        return self._authorizer.authorize(user, act).allowed
 
     def _refuse(self, obj: Obj, user: User, missing: Sequence[PolicyRule]) -> None:
         if not missing:
@@ -74,7 +79,7 @@ class _Guarded(Rules, ABC):
 class RoleRules(_Guarded):
     """The rules of Roles and ClusterRoles."""
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
         """What is wrong with a role."""
         found: Faults = []
         for index, rule in enumerate(obj.get("rules") or ()):
@@ -112,10 +117,10 @@ class RoleRules(_Guarded):
         name = meta.get("name", "") if old else ""
         if self._holds(user, "escalate", self._resource.plural, place, name):
             return
-        wanted = [PolicyRule.read(rule) for rule in obj.get("rules") or ()]
-        self._refuse(obj, user, self._authorizer.missing(user, place, wanted))
+        wanted = [PolicyRule.parse(rule) for rule in obj.get("rules") or ()]
+        self._refuse(obj, user, self._authorizer.missing_rules(user, place, wanted))
         gathers = bool(obj.get("aggregationRule")) or bool((old or {}).get("aggregationRule"))
-        if gathers and self._authorizer.missing(user, "", EVERYTHING):
+        if gathers and self._authorizer.missing_rules(user, "", EVERYTHING):
             raise status_errors.forbidden(
                 self._resource,
                 meta.get("name", ""),
@@ -133,21 +138,21 @@ class BindingRules(_Guarded):
         if reference and not reference.get("apiGroup"):
             reference["apiGroup"] = GROUP
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
         """What is wrong with a binding."""
         found = self._reference_faults(obj.get("roleRef") or {})
         for index, subject in enumerate(obj.get("subjects") or ()):
             found += self._subject_faults(subject, f"subjects[{index}]")
         return found
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
         """Which role it binds does not change."""
         found: Faults = []
         if obj.get("roleRef") != old.get("roleRef"):
             found.append(
                 field_errors.invalid("roleRef", obj.get("roleRef"), "cannot change roleRef")
             )
-        return found + self.validate(obj, context)
+        return found + self.find(obj, context)
 
     def _reference_faults(self, reference: Obj) -> Faults:
         found: Faults = []
@@ -163,7 +168,7 @@ class BindingRules(_Guarded):
         else:
             found += [
                 field_errors.invalid("roleRef.name", name, text)
-                for text in names.path_segment(name)
+                for text in names.path_segment_errors(name)
             ]
         return found
 
@@ -178,7 +183,7 @@ class BindingRules(_Guarded):
             if name:
                 found += [
                     field_errors.invalid(f"{path}.name", name, text)
-                    for text in names.subdomain(name)
+                    for text in names.subdomain_errors(name)
                 ]
             if not self._resource.namespaced and not subject.get("namespace"):
                 found.append(field_errors.required(f"{path}.namespace"))
@@ -200,10 +205,10 @@ class BindingRules(_Guarded):
             raise status_errors.bad_request("Name parameter required.")
         if kind == "Role" and not place:
             raise status_errors.bad_request("Namespace parameter required.")
-        rules = self._authorizer.role(place if kind == "Role" else "", name)
+        rules = self._authorizer.rules_of_role(place if kind == "Role" else "", name)
         if rules is None:
             raise status_errors.not_found(self._resource, name)
-        self._refuse(obj, user, self._authorizer.missing(user, place, rules))
+        self._refuse(obj, user, self._authorizer.missing_rules(user, place, rules))
 
 
 def _only_collection(obj: Obj, old: Obj) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import LegacyRules, Obj, StrategyContext
 
 VERDICTS = frozenset({"Approved", "Denied"})
 
 
-class SigningRules(Rules):
+class SigningRules(LegacyRules):
     """The rules of CertificateSigningRequests."""
 
     selectable = frozenset({"spec.signerName"})

@@ -10,9 +10,9 @@ from cryptography import x509 as certificates
 from zonewise.api import field_errors
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.adapters import selector_faults
+from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
 from zonewise.embedded.apiserver.strategy.expressions import condition_fault
-from zonewise.embedded.apiserver.strategy.selectors import selector_faults
 
 REVIEWS = ("v1", "v1beta1")
 EFFECTS = ("None", "NoneOnDryRun")
@@ -23,10 +23,10 @@ MOST_CONDITIONS = 64
 FORM = "; desired format: https://host[/path]"
 
 
-class HookRules(Rules):
+class HookRules(LegacyRules):
     """The rules of both kinds of webhook configurations."""
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
+    def find(self, obj: Obj, context: StrategyContext) -> Faults:
         """What is wrong with a configuration."""
         found: Faults = []
         seen: set[str] = set()
@@ -70,7 +70,7 @@ def _hook_faults(hook: Obj, path: str) -> Faults:
 def _name_faults(name: str, path: str) -> Faults:
     if not name:
         return [field_errors.required(path)]
-    texts = names.subdomain(name)
+    texts = names.subdomain_errors(name)
     if not texts and name.count(".") < 2:
         texts = ["should be a domain with at least three segments separated by dots"]
     return [field_errors.invalid(path, name, text) for text in texts]
@@ -94,7 +94,9 @@ def review_faults(versions: list[str], path: str, without: str) -> Faults:
         if version in versions[:index]:
             found.append(field_errors.invalid(at, version, "duplicate version"))
             continue
-        found += [field_errors.invalid(at, version, text) for text in names.label_1035(version)]
+        found += [
+            field_errors.invalid(at, version, text) for text in names.label_1035_errors(version)
+        ]
     if not set(versions) & set(REVIEWS):
         text = "must include at least one of " + ", ".join(REVIEWS)
         found.append(field_errors.invalid(path, versions, text))
@@ -246,7 +248,7 @@ def _path_faults(text: str, path: str) -> Faults:
             continue
         found += [
             field_errors.invalid(path, text, f"segment[{index}]: {why}")
-            for why in names.subdomain(step)
+            for why in names.subdomain_errors(step)
         ]
     return found
 

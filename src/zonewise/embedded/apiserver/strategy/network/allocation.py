@@ -12,10 +12,9 @@ from __future__ import annotations
 import ipaddress
 import random
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-Obj = dict[str, Any]
-IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+from zonewise.embedded.apiserver.strategy.addresses import IPNetwork
+from zonewise.embedded.apiserver.strategy.base import Obj
 
 AddressHolder = tuple[str, str]
 
@@ -24,6 +23,7 @@ API_SERVER: AddressHolder = ("default", "kubernetes")
 
 PORTS = range(30000, 32768)
 TRIES = 64
+PORT_TAKEN = "provided port is already allocated"
 
 
 class Exhausted(Exception):
@@ -31,7 +31,7 @@ class Exhausted(Exception):
 
 
 class Allocation:
-    """What is held, and by which Service (namespace, name)."""
+    """Which addresses and node ports are in use, and by which Service (namespace, name)."""
 
     def __init__(self, networks: Iterable[str], rng: random.Random) -> None:
         self._networks: dict[str, IPNetwork] = {
@@ -40,20 +40,22 @@ class Allocation:
         self._rng = rng
         self._addresses: dict[str, AddressHolder] = {}
         self._ports: dict[tuple[int, str], AddressHolder] = {}
-        self._held: dict[AddressHolder, tuple[tuple[str, ...], tuple[tuple[int, str], ...]]] = {}
+        self._by_holder: dict[
+            AddressHolder, tuple[tuple[str, ...], tuple[tuple[int, str], ...]]
+        ] = {}
 
     def hold(self, holder: AddressHolder, spec: Obj | None) -> None:
         """A Service now holds what its spec says, or (None) nothing."""
-        addresses, ports = self._held.pop(holder, ((), ()))
+        addresses, ports = self._by_holder.pop(holder, ((), ()))
         for address in addresses:
             self._addresses.pop(address, None)
         for port in ports:
             self._ports.pop(port, None)
         if spec is None:
             return
-        addresses = tuple(one for one in spec.get("clusterIPs") or () if one != "None")
-        ports = tuple(ports_of(spec))
-        self._held[holder] = (addresses, ports)
+        addresses = tuple(address for address in spec.get("clusterIPs") or () if address != "None")
+        ports = tuple(node_ports_of(spec))
+        self._by_holder[holder] = (addresses, ports)
         self._addresses.update(dict.fromkeys(addresses, holder))
         self._ports.update(dict.fromkeys(ports, holder))
 
@@ -62,58 +64,57 @@ class Allocation:
         """The families this cluster has, the first one first."""
         return tuple(self._networks)
 
-    def first(self) -> str:
+    def api_server_address(self) -> str:
         """The address of the API server itself."""
         return str(next(iter(self._networks.values()))[1])
 
-    def fault(self, address: str, family: str, holder: AddressHolder) -> str:
-        """Why an address cannot be taken, or nothing."""
+    def address_error(self, address: str, family: str, holder: AddressHolder) -> str:
+        """Why a Service cannot have an address; empty if it can."""
         network = self._networks.get(family)
         if network is None or ipaddress.ip_address(address) not in network:
             return "the provided network does not match the current range"
-        mine = holder == API_SERVER
-        taken = (address == self.first() and not mine) or (
-            self._addresses.get(address, holder) != holder
+        is_taken = self._addresses.get(address, holder) != holder or (
+            address == self.api_server_address() and holder != API_SERVER
         )
-        return "provided IP is already allocated" if taken else ""
+        return "provided IP is already allocated" if is_taken else ""
 
-    def address(self, family: str) -> str:
+    def choose_address(self, family: str) -> str:
         """A free address."""
         network = self._networks[family]
         size = min(network.num_addresses, 2**24) - 2
         reserved = min(max(16, size // 16), 256)
         for _ in range(TRIES if reserved < size else 0):
-            found = str(network[self._rng.randrange(reserved, size) + 1])
-            if found not in self._addresses:
-                return found
+            address = str(network[self._rng.randrange(reserved, size) + 1])
+            if address not in self._addresses:
+                return address
         for index in range(2, size + 1):
-            found = str(network[index])
-            if found not in self._addresses:
-                return found
+            address = str(network[index])
+            if address not in self._addresses:
+                return address
         raise Exhausted(f"every address of {network} is in use")
 
-    def port_fault(self, port: int, protocol: str, holder: AddressHolder) -> str:
-        """Why a node port cannot be taken, or nothing."""
+    def port_error(self, port: int, protocol: str, holder: AddressHolder) -> str:
+        """Why a Service cannot have a node port; empty if it can."""
         if port not in PORTS:
             return (
                 "provided port is not in the valid range. The range of valid ports is"
                 f" {PORTS.start}-{PORTS.stop - 1}"
             )
-        taken = self._ports.get((port, protocol), holder) != holder
-        return "provided port is already allocated" if taken else ""
+        is_taken = self._ports.get((port, protocol), holder) != holder
+        return PORT_TAKEN if is_taken else ""
 
-    def port(self, also_taken: set[int]) -> int:
+    def choose_port(self, also_taken: set[int]) -> int:
         """A node port that is free in every protocol."""
         used = {port for port, _ in self._ports} | also_taken
         if len(used) >= len(PORTS):
             raise Exhausted("every node port is in use")
         while True:
-            found = self._rng.choice(PORTS)
-            if found not in used:
-                return found
+            port = self._rng.choice(PORTS)
+            if port not in used:
+                return port
 
 
-def ports_of(spec: Obj) -> Iterator[tuple[int, str]]:
+def node_ports_of(spec: Obj) -> Iterator[tuple[int, str]]:
     """The node ports a Service holds."""
     for port in spec.get("ports") or ():
         if port.get("nodePort"):

@@ -2,238 +2,146 @@
 
 from __future__ import annotations
 
-from zonewise.api import field_errors
+from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
-from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj
-from zonewise.embedded.apiserver.strategy.selectors import expression_faults, selector_faults
+from zonewise.embedded.apiserver.strategy.base import Obj
+from zonewise.embedded.apiserver.strategy.selectors import (
+    validate_label_selector,
+    validate_node_selector,
+    validate_node_selector_term,
+)
 
-EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
+TAINT_EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
-INCLUSION = ("Honor", "Ignore")
-PATIENCE = tuple(
+DEFAULT_TOLERATIONS = tuple(
     {
-        "key": f"node.kubernetes.io/{trouble}",
+        "key": f"node.kubernetes.io/{condition}",
         "operator": "Exists",
         "effect": "NoExecute",
         "tolerationSeconds": 300,
     }
-    for trouble in ("not-ready", "unreachable")
+    for condition in ("not-ready", "unreachable")
 )
 """What admission adds to nearly every pod, and is known to be valid."""
 
 
-def affinity_faults(affinity: Obj, path: str) -> Faults:
-    """What is wrong with a pod's affinity."""
-    found: Faults = []
-    node = affinity.get("nodeAffinity")
-    if node is not None:
-        found += _node_affinity(node, f"{path}.nodeAffinity")
+def validate_affinity(affinity: Field) -> None:
+    """The affinity of a pod."""
+    nodes = affinity["nodeAffinity"]
+    if nodes.value is not None:
+        if nodes.value.get(REQUIRED) is not None:
+            validate_node_selector(nodes[REQUIRED])
+        for term in nodes[PREFERRED].each():
+            _validate_weight(term.get("weight", 0))
+            validate_node_selector_term(term["preference"], check_values=False)
     for key in ("podAffinity", "podAntiAffinity"):
-        terms = affinity.get(key)
-        if terms is not None:
-            found += _pod_affinity(terms, f"{path}.{key}")
-    return found
+        pods = affinity[key]
+        for term in pods[REQUIRED].each():
+            _validate_pod_affinity_term(term)
+        for weighted in pods[PREFERRED].each():
+            _validate_weight(weighted.get("weight", 0))
+            _validate_pod_affinity_term(weighted["podAffinityTerm"])
 
 
-def _node_affinity(terms: Obj, path: str) -> Faults:
-    found: Faults = []
-    if terms.get(REQUIRED) is not None:
-        found += node_selector_faults(terms[REQUIRED], f"{path}.{REQUIRED}")
-    for index, term in enumerate(terms.get(PREFERRED) or ()):
-        at = f"{path}.{PREFERRED}[{index}]"
-        found += _weight(term, at)
-        found += term_faults(term.get("preference") or {}, f"{at}.preference", check_values=False)
-    return found
+def _validate_weight(weight: Field) -> None:
+    if not 0 < weight.value <= 100:
+        weight.invalid("must be in the range 1-100")
 
 
-def node_selector_faults(selector: Obj, path: str) -> Faults:
-    """What is wrong with a node selector."""
-    terms = selector.get("nodeSelectorTerms") or ()
-    if not terms:
-        text = "must have at least one node selector term"
-        return [field_errors.required(f"{path}.nodeSelectorTerms", text)]
-    found: Faults = []
-    for index, term in enumerate(terms):
-        found += term_faults(term, f"{path}.nodeSelectorTerms[{index}]")
-    return found
+def _validate_pod_affinity_term(term: Field) -> None:
+    validate_label_selector(term["labelSelector"])
+    validate_label_selector(term["namespaceSelector"])
+    for namespace in term["namespaces"].value or ():
+        term.child("namespace", namespace).dns_label()
+    _validate_label_keys(term)
+    topology_key = term.get("topologyKey", "")
+    topology_key.required("can not be empty")
+    topology_key.qualified_name()
 
 
-def term_faults(term: Obj, path: str, *, check_values: bool = True) -> Faults:
-    """What is wrong with one term of a node selector."""
-    found: Faults = []
-    for index, one in enumerate(term.get("matchExpressions") or ()):
-        place = f"{path}.matchExpressions[{index}]"
-        found += expression_faults(one, place, of_nodes=True, check_values=check_values)
-    for index, one in enumerate(term.get("matchFields") or ()):
-        found += _node_field(one, f"{path}.matchFields[{index}]")
-    return found
-
-
-def _node_field(one: Obj, path: str) -> Faults:
-    found: Faults = []
-    operator, values = one.get("operator", ""), one.get("values") or ()
-    if operator not in {"In", "NotIn"}:
-        text = "not a valid selector operator"
-        found.append(field_errors.invalid(f"{path}.operator", operator, text))
-    elif len(values) != 1:
-        text = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
-        found.append(field_errors.required(f"{path}.values", text))
-    key = one.get("key", "")
-    if key != "metadata.name":
-        found.append(field_errors.invalid(f"{path}.key", key, "not a valid field selector key"))
-        return found
-    for index, value in enumerate(values):
-        found += [
-            field_errors.invalid(f"{path}.values[{index}]", value, text)
-            for text in names.subdomain(value)
-        ]
-    return found
-
-
-def _weight(term: Obj, path: str) -> Faults:
-    weight = term.get("weight", 0)
-    if 0 < weight <= 100:
-        return []
-    return [field_errors.invalid(f"{path}.weight", weight, "must be in the range 1-100")]
-
-
-def _pod_affinity(terms: Obj, path: str) -> Faults:
-    found: Faults = []
-    for index, term in enumerate(terms.get(REQUIRED) or ()):
-        found += _pod_term(term, f"{path}.{REQUIRED}[{index}]")
-    for index, weighted in enumerate(terms.get(PREFERRED) or ()):
-        at = f"{path}.{PREFERRED}[{index}]"
-        found += _weight(weighted, at)
-        found += _pod_term(weighted.get("podAffinityTerm") or {}, f"{at}.podAffinityTerm")
-    return found
-
-
-def _pod_term(term: Obj, path: str) -> Faults:
-    found = selector_faults(term.get("labelSelector"), f"{path}.labelSelector")
-    found += selector_faults(term.get("namespaceSelector"), f"{path}.namespaceSelector")
-    for name in term.get("namespaces") or ():
-        found += [
-            field_errors.invalid(f"{path}.namespace", name, text) for text in names.label(name)
-        ]
-    found += _label_keys(term, path)
-    key = term.get("topologyKey", "")
-    if not key:
-        found.append(field_errors.required(f"{path}.topologyKey", "can not be empty"))
-    found += [
-        field_errors.invalid(f"{path}.topologyKey", key, text)
-        for text in metadata.qualified_name(key)
-    ]
-    return found
-
-
-def _label_keys(term: Obj, path: str) -> Faults:
+def _validate_label_keys(term: Field) -> None:
     """``matchLabelKeys`` and ``mismatchLabelKeys`` need a selector and may not contradict it."""
-    match, mismatch = term.get("matchLabelKeys") or (), term.get("mismatchLabelKeys") or ()
-    if not match and not mismatch:
-        return []
-    found: Faults = []
-    selector = term.get("labelSelector")
-    for name, keys in (("matchLabelKeys", match), ("mismatchLabelKeys", mismatch)):
-        if not keys:
-            continue
+    match, mismatch = term["matchLabelKeys"], term["mismatchLabelKeys"]
+    if not match.value and not mismatch.value:
+        return
+    selector = term["labelSelector"].value
+    for keys in (match, mismatch):
         if selector is None:
-            text = "must not be specified when labelSelector is not set"
-            found.append(field_errors.forbidden(f"{path}.{name}", text))
+            keys.forbid_filled("must not be specified when labelSelector is not set")
             continue
-        for index, key in enumerate(keys):
-            found += [
-                field_errors.invalid(f"{path}.{name}[{index}]", key, text)
-                for text in metadata.qualified_name(key)
-            ]
+        for key in keys.each():
+            key.qualified_name()
     if selector is not None:
         # The server itself adds an expression per key, so only a second mention is a clash.
-        seen = set(selector.get("matchLabels") or ())
-        places = {key: index for index, key in enumerate(match)}
-        for one in selector.get("matchExpressions") or ():
-            key = one.get("key", "")
-            if key in places and key in seen:
-                text = "exists in both matchLabelKeys and labelSelector"
-                found.append(field_errors.invalid(f"{path}[{places[key]}]", key, text))
-            seen.add(key)
-    for index, key in enumerate(match):
-        if key in mismatch:
-            text = "exists in both matchLabelKeys and mismatchLabelKeys"
-            found.append(field_errors.invalid(f"{path}.matchLabelKeys[{index}]", key, text))
-    return found
-
-
-def toleration_faults(tolerations: list[Obj], path: str) -> Faults:
-    """What is wrong with a pod's tolerations."""
-    found: Faults = []
-    for index, one in enumerate(tolerations):
-        if one in PATIENCE:
-            continue
-        key, operator = one.get("key", ""), one.get("operator", "")
-        effect, value = one.get("effect", ""), one.get("value", "")
-        at = f"{path}[{index}]"
-        if key:
-            found += [
-                field_errors.invalid(f"{at}.key", key, text)
-                for text in metadata.qualified_name(key)
-            ]
-        elif operator != "Exists":
-            text = "operator must be Exists when `key` is empty"
-            found.append(field_errors.invalid(f"{at}.operator", operator, text))
-        if one.get("tolerationSeconds") is not None and effect != "NoExecute":
-            text = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-            found.append(field_errors.invalid(f"{at}.effect", effect, text))
-        if operator == "Exists":
-            if value:
-                text = "value must be empty when `operator` is 'Exists'"
-                found.append(field_errors.invalid(f"{at}.operator", value, text))
-        elif operator in {"", "Equal"}:
-            sentences = metadata.label_value(value)
-            if sentences:
-                found.append(field_errors.invalid(f"{at}.operator", value, ";".join(sentences)))
-        else:
-            found.append(field_errors.unsupported(f"{at}.operator", operator, ("Equal", "Exists")))
-        if effect and effect not in EFFECTS:
-            found.append(field_errors.unsupported(f"{at}.effect", effect, EFFECTS))
-    return found
-
-
-def spread_faults(constraints: list[Obj], path: str) -> Faults:
-    """What is wrong with topology spread constraints."""
-    found: Faults = []
-    for index, one in enumerate(constraints):
-        at = f"{path}[{index}]"
-        skew, action = one.get("maxSkew", 0), one.get("whenUnsatisfiable", "")
-        if skew <= 0:
-            found.append(field_errors.invalid(f"{at}.maxSkew", skew, "must be greater than 0"))
-        key = one.get("topologyKey", "")
-        if not key:
-            found.append(field_errors.required(f"{at}.topologyKey", "can not be empty"))
-        if action not in ACTIONS:
-            found.append(field_errors.unsupported(f"{at}.whenUnsatisfiable", action, ACTIONS))
-        for other in constraints[index + 1 :]:
-            if (other.get("topologyKey", ""), other.get("whenUnsatisfiable", "")) == (key, action):
-                field = f"{at}.{{topologyKey, whenUnsatisfiable}}"
-                found.append(field_errors.duplicate(field, f"{{{key}, {action}}}"))
-                break
-        domains = one.get("minDomains")
-        if domains is not None:
-            if domains <= 0:
-                found.append(
-                    field_errors.invalid(f"{at}.minDomains", domains, "must be greater than 0")
+        selected = set(selector.get("matchLabels") or ())
+        indexes = {key: index for index, key in enumerate(match.value or ())}
+        for requirement in selector.get("matchExpressions") or ():
+            key = requirement.get("key", "")
+            if key in indexes and key in selected:
+                Field(key, term, indexes[key]).invalid(
+                    "exists in both matchLabelKeys and labelSelector"
                 )
-            if action != "DoNotSchedule":
-                text = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
-                found.append(field_errors.invalid(f"{at}.minDomains", domains, text))
-        for name in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
-            policy = one.get(name)
-            if policy is not None and policy not in INCLUSION:
-                found.append(field_errors.unsupported(f"{at}.{name}", policy, INCLUSION))
-        found += _label_keys(one, at)
-        found += selector_faults(one.get("labelSelector"), f"{at}.labelSelector")
-    return found
+            selected.add(key)
+    for key in match.each():
+        if key.value in (mismatch.value or ()):
+            key.invalid("exists in both matchLabelKeys and mismatchLabelKeys")
+
+
+def validate_tolerations(tolerations: Field) -> None:
+    """The tolerations of a pod."""
+    for index, fields in enumerate(tolerations.value):
+        if fields in DEFAULT_TOLERATIONS:
+            continue
+        toleration = tolerations.item(index)
+        operator, effect = toleration.get("operator", ""), toleration.get("effect", "")
+        value = fields.get("value", "")
+        if fields.get("key"):
+            toleration["key"].qualified_name()
+        elif operator.value != "Exists":
+            operator.invalid("operator must be Exists when `key` is empty")
+        if fields.get("tolerationSeconds") is not None and effect.value != "NoExecute":
+            effect.invalid("effect must be 'NoExecute' when `tolerationSeconds` is set")
+        match operator.value:
+            case "Exists":
+                if value:
+                    operator.invalid("value must be empty when `operator` is 'Exists'", value)
+            case "" | "Equal":
+                details = names.label_value_errors(value)
+                if details:
+                    operator.invalid(";".join(details), value)
+            case _:
+                operator.unsupported(("Equal", "Exists"))
+        effect.optional().enum(TAINT_EFFECTS)
+
+
+def validate_topology_spread_constraints(constraints: Field) -> None:
+    """How evenly the pods of a selection are spread."""
+    for index, constraint in enumerate(constraints.each()):
+        action, key = constraint.get("whenUnsatisfiable", ""), constraint.get("topologyKey", "")
+        constraint.get("maxSkew", 0).positive()
+        key.required("can not be empty")
+        action.enum(("DoNotSchedule", "ScheduleAnyway"))
+        pair = (key.value, action.value)
+        if pair in (
+            (other.get("topologyKey", ""), other.get("whenUnsatisfiable", ""))
+            for other in constraints.value[index + 1 :]
+        ):
+            constraint["{topologyKey, whenUnsatisfiable}"].duplicate(
+                f"{{{key.value}, {action.value}}}"
+            )
+        domains = constraint["minDomains"]
+        if domains.value is not None:
+            domains.positive()
+            if action.value != "DoNotSchedule":
+                domains.invalid(
+                    "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not"
+                    f" {action.value}"
+                )
+        constraint["nodeAffinityPolicy"].enum(("Honor", "Ignore"))
+        constraint["nodeTaintsPolicy"].enum(("Honor", "Ignore"))
+        _validate_label_keys(constraint)
+        validate_label_selector(constraint["labelSelector"])
 
 
 def merge_label_keys(spec: Obj, labels: dict[str, str]) -> None:

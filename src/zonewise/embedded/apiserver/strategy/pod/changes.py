@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from zonewise.api import field_errors
-from zonewise.api.values import names
-from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj
+from zonewise.api.field_cursor import IMMUTABLE, Field
+from zonewise.embedded.apiserver.strategy.addresses import NOT_AN_ADDRESS, is_ip
+from zonewise.embedded.apiserver.strategy.base import Obj
 from zonewise.embedded.apiserver.strategy.pod.affinity import REQUIRED
-from zonewise.embedded.apiserver.strategy.pod.spec import (
-    ADDRESS,
-    APPARMOR,
-    LONGEST_DEADLINE,
-    MIRROR,
-    is_address,
-)
+from zonewise.embedded.apiserver.strategy.pod.resources import CPU_AND_MEMORY
+from zonewise.embedded.apiserver.strategy.pod.spec import APPARMOR, MAX_DEADLINE, MIRROR
 
 SYSTEM_CONDITIONS = frozenset({"Initialized", "PodScheduled", "Ready"})
-SCARCE = ("cpu", "memory")
 CHANGEABLE = (
     "pod updates may not change fields other than `spec.containers[*].image`,"
     " `spec.initContainers[*].image`, `spec.activeDeadlineSeconds`, `spec.tolerations` (only"
@@ -27,147 +18,133 @@ CHANGEABLE = (
 )
 
 
-def annotation_change_faults(obj: Obj, old: Obj) -> Faults:
+def validate_pod_annotations_update(annotations: Field, old: dict[str, str]) -> None:
     """Some annotations are immutable."""
-    now = obj["metadata"].get("annotations") or {}
-    was = old["metadata"].get("annotations") or {}
-    if now == was:
-        return []
-    found: Faults = []
-    for key in now.keys() | was.keys():
-        if (key == MIRROR or key.startswith(APPARMOR)) and now.get(key) != was.get(key):
-            at = f"metadata.annotations[{key}]"
-            found.append(field_errors.forbidden(at, "may not be added, removed or updated"))
-    return found
+    current = annotations.value or {}
+    if current == old:
+        return
+    for key in current.keys() | old.keys():
+        if (key == MIRROR or key.startswith(APPARMOR)) and current.get(key) != old.get(key):
+            annotations.entry(key).forbid("may not be added, removed or updated")
 
 
-def spec_change_faults(spec: Obj, before: Obj) -> Faults:
+def validate_pod_spec_update(spec: Field, old: Obj) -> None:
     """What an update may not do to a pod's spec."""
-    found: Faults = []
-    for group in ("containers", "initContainers"):
-        now, was = spec.get(group) or (), before.get(group) or ()
-        if len(now) != len(was):
-            text = "pod updates may not add or remove containers"
-            found.append(field_errors.forbidden(f"spec.{group}", text))
-            return found
-    now, was = spec.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds")
-    at = "spec.activeDeadlineSeconds"
-    if now is not None:
-        if not 0 <= now <= LONGEST_DEADLINE:
-            text = f"must be between 0 and {LONGEST_DEADLINE}, inclusive"
-            return [*found, field_errors.invalid(at, now, text)]
-        if was is not None and was < now:
-            text = "must be less than or equal to previous value"
-            return [*found, field_errors.invalid(at, now, text)]
-    elif was is not None:
-        text = "must not update from a positive integer to nil value"
-        found.append(field_errors.invalid(at, None, text))
-    found += _tolerations(spec.get("tolerations") or (), before.get("tolerations") or ())
-    known = {gate.get("name") for gate in before.get("schedulingGates") or ()}
-    for index, gate in enumerate(spec.get("schedulingGates") or ()):
-        name = gate.get("name")
-        if name not in known:
-            text = f"only deletion is allowed, but found new scheduling gate '{name}'"
-            found.append(field_errors.forbidden(f"spec.schedulingGates[{index}].name", text))
-    if spec == before:
-        return found
-    return found + _frozen(spec, before)
+    for containers in ("containers", "initContainers"):
+        if len(spec.value.get(containers) or ()) != len(old.get(containers) or ()):
+            spec[containers].forbid("pod updates may not add or remove containers")
+            return
+    deadline, old_deadline = spec["activeDeadlineSeconds"], old.get("activeDeadlineSeconds")
+    if deadline.value is not None:
+        if not deadline.between(0, MAX_DEADLINE):
+            return
+        if old_deadline is not None and old_deadline < deadline.value:
+            deadline.invalid("must be less than or equal to previous value")
+            return
+    elif old_deadline is not None:
+        deadline.invalid("must not update from a positive integer to nil value")
+    if old.get("tolerations"):
+        remaining = [_without_seconds(value) for value in spec.value.get("tolerations") or ()]
+        if any(_without_seconds(value) not in remaining for value in old["tolerations"]):
+            spec["tolerations"].forbid(
+                "existing toleration can not be modified except its tolerationSeconds"
+            )
+    if spec.value.get("schedulingGates"):
+        old_gates = {gate.get("name") for gate in old.get("schedulingGates") or ()}
+        for gate in spec["schedulingGates"].each():
+            name = gate["name"]
+            if name.value not in old_gates:
+                name.forbid(
+                    f"only deletion is allowed, but found new scheduling gate '{name.value}'"
+                )
+    if spec.value != old:
+        _validate_rest_unchanged(spec, old)
 
 
-def _tolerations(now: Any, was: Any) -> Faults:
-    have = [_timeless(one) for one in now]
-    if all(_timeless(one) in have for one in was):
-        return []
-    text = "existing toleration can not be modified except its tolerationSeconds"
-    return [field_errors.forbidden("spec.tolerations", text)]
-
-
-def _timeless(toleration: Obj) -> Obj:
+def _without_seconds(toleration: Obj) -> Obj:
     return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
 
 
-def _frozen(spec: Obj, before: Obj) -> Faults:
+def _validate_rest_unchanged(spec: Field, old: Obj) -> None:
     """All that may change is made what it was; if the rest differs, the update is refused."""
-    found: Faults = []
-    same = dict(spec)
-    for group in ("containers", "initContainers"):
-        if spec.get(group):
-            same[group] = [
-                one | {"image": was.get("image")}
-                for one, was in zip(spec[group], before[group], strict=True)
+    reverted = dict(spec.value)
+    for containers in ("containers", "initContainers"):
+        if spec.value.get(containers):
+            reverted[containers] = [
+                container | {"image": old_container.get("image")}
+                for container, old_container in zip(
+                    spec.value[containers], old[containers], strict=True
+                )
             ]
-    keep = ["activeDeadlineSeconds", "schedulingGates", "tolerations"]
-    if before.get("schedulingGates"):
-        if same.get("nodeSelector") != before.get("nodeSelector"):
-            chosen = spec.get("nodeSelector") or {}
+    changeable = ["activeDeadlineSeconds", "schedulingGates", "tolerations"]
+    if old.get("schedulingGates"):
+        if reverted.get("nodeSelector") != old.get("nodeSelector"):
+            labels = spec.value.get("nodeSelector") or {}
             if any(
-                chosen.get(key) != value
-                for key, value in (before.get("nodeSelector") or {}).items()
+                labels.get(key) != value for key, value in (old.get("nodeSelector") or {}).items()
             ):
-                text = "only additions to spec.nodeSelector are allowed"
-                found.append(field_errors.invalid("spec.nodeSelector", chosen, text))
-            keep.append("nodeSelector")
-        found += _narrowed(same, before)
-    for key in keep:
-        if key in before:
-            same[key] = before[key]
-        else:
-            same.pop(key, None)
-    if same != before:
-        found.append(field_errors.forbidden("spec", CHANGEABLE))
-    return found
+                spec["nodeSelector"].invalid(
+                    "only additions to spec.nodeSelector are allowed", labels
+                )
+            changeable.append("nodeSelector")
+        _validate_gated_affinity(spec, old, reverted)
+    for key in changeable:
+        _revert(reverted, old, key)
+    if reverted != old:
+        spec.forbid(CHANGEABLE)
 
 
-def _narrowed(same: Obj, before: Obj) -> Faults:
-    """A gated pod's node affinity may become stricter."""
-    now = (same.get("affinity") or {}).get("nodeAffinity")
-    was = (before.get("affinity") or {}).get("nodeAffinity")
-    if now == was:
-        return []
-    found: Faults = []
-    at = f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms"
-    old_terms = ((was or {}).get(REQUIRED) or {}).get("nodeSelectorTerms") or []
-    new_terms = ((now or {}).get(REQUIRED) or {}).get("nodeSelectorTerms") or []
-    if old_terms and len(old_terms) != len(new_terms):
-        text = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
-        found.append(field_errors.invalid(at, new_terms, text))
+def _revert(fields: Obj, old: Obj, key: str) -> None:
+    if key in old:
+        fields[key] = old[key]
     else:
-        for index, (new, old) in enumerate(zip(new_terms, old_terms, strict=False)):
-            if not _only_added(new, old):
-                text = "only additions are allowed (no mutations or deletions)"
-                found.append(field_errors.invalid(f"{at}[{index}]", new, text))
-    rest = dict(same.get("affinity") or {})
+        fields.pop(key, None)
+
+
+def _validate_gated_affinity(spec: Field, old: Obj, reverted: Obj) -> None:
+    """A gated pod's node affinity may become stricter; ``reverted`` gets the old one."""
+    affinity, old_affinity = spec["affinity"]["nodeAffinity"], (old.get("affinity") or {})
+    before = old_affinity.get("nodeAffinity")
+    if affinity.value == before:
+        return
+    terms = affinity[REQUIRED]["nodeSelectorTerms"]
+    terms = terms.holding(terms.value or [])
+    old_terms = ((before or {}).get(REQUIRED) or {}).get("nodeSelectorTerms") or []
+    if old_terms and len(old_terms) != len(terms.value):
+        terms.invalid("no additions/deletions to non-empty NodeSelectorTerms list are allowed")
+    else:
+        for term, old_term in zip(terms.each(), old_terms, strict=False):
+            if not _only_adds(term.value, old_term):
+                term.invalid("only additions are allowed (no mutations or deletions)")
+    rest = dict(spec["affinity"].value or {})
     rest.pop("nodeAffinity", None)
-    if was is not None:
-        rest["nodeAffinity"] = was
-    if rest or "affinity" in before:
-        same["affinity"] = rest
+    if before is not None:
+        rest["nodeAffinity"] = before
+    if rest or "affinity" in old:
+        reverted["affinity"] = rest
     else:
-        same.pop("affinity", None)
-    return found
+        reverted.pop("affinity", None)
 
 
-def _only_added(new: Obj, old: Obj) -> bool:
+def _only_adds(term: Obj, old: Obj) -> bool:
     parts = ("matchExpressions", "matchFields")
     if not any(old.get(part) for part in parts):
-        return not any(new.get(part) for part in parts)
+        return not any(term.get(part) for part in parts)
     return all(
-        (new.get(part) or [])[: len(old.get(part) or [])] == (old.get(part) or []) for part in parts
+        (term.get(part) or [])[: len(old.get(part) or [])] == (old.get(part) or [])
+        for part in parts
     )
 
 
-def ephemeral_change_faults(spec: Obj, before: Obj) -> Faults:
+def validate_ephemeral_containers_update(spec: Field, old: Obj) -> None:
     """Ephemeral containers do not change once they are added."""
-    found: Faults = []
-    now = {one.get("name"): one for one in spec.get("ephemeralContainers") or ()}
-    for old in before.get("ephemeralContainers") or ():
-        name = old.get("name")
-        if now.get(name) == old:
-            continue
-        verb = "changed" if name in now else "removed"
-        text = f'existing ephemeral containers "{name}" may not be {verb}'
-        found.append(field_errors.forbidden("spec.ephemeralContainers", text))
-    return found
+    containers = spec["ephemeralContainers"]
+    by_name = {container.get("name"): container for container in containers.value or ()}
+    for old_container in old.get("ephemeralContainers") or ():
+        name = old_container.get("name")
+        if by_name.get(name) != old_container:
+            verb = "changed" if name in by_name else "removed"
+            containers.forbid(f'existing ephemeral containers "{name}" may not be {verb}')
 
 
 def keep_but_ephemeral(obj: Obj, old: Obj) -> None:
@@ -182,14 +159,14 @@ def keep_but_ephemeral(obj: Obj, old: Obj) -> None:
 
 def keep_but_resources(obj: Obj, old: Obj) -> None:
     """The ``resize`` subresource changes only the resources of containers."""
-    spec, before = obj.get("spec") or {}, old["spec"]
-    for group in ("containers", "initContainers"):
-        if len(spec.get(group) or ()) != len(before.get(group) or ()):
+    spec, old_spec = obj.get("spec") or {}, old["spec"]
+    for containers in ("containers", "initContainers"):
+        if len(spec.get(containers) or ()) != len(old_spec.get(containers) or ()):
             return
-    merged = dict(before)
-    for group in ("containers", "initContainers"):
-        if before.get(group):
-            merged[group] = _resized(spec[group], before[group])
+    merged = dict(old_spec)
+    for containers in ("containers", "initContainers"):
+        if old_spec.get(containers):
+            merged[containers] = _with_resources(spec[containers], old_spec[containers])
     if spec.get("resources") is not None:
         merged["resources"] = spec["resources"]
     else:
@@ -198,23 +175,20 @@ def keep_but_resources(obj: Obj, old: Obj) -> None:
     _keep_metadata(obj, old)
 
 
-def _resized(now: list[Obj], was: list[Obj]) -> list[Obj]:
-    if any(one.get("name") != two.get("name") for one, two in zip(now, was, strict=True)):
-        return now
+def _with_resources(containers: list[Obj], old: list[Obj]) -> list[Obj]:
+    pairs = list(zip(containers, old, strict=True))
+    if any(container.get("name") != before.get("name") for container, before in pairs):
+        return containers
     merged = []
-    for one, two in zip(now, was, strict=True):
-        new = dict(two)
+    for container, before in pairs:
+        resized = dict(before)
         for key in ("resources", "resizePolicy"):
-            if key in one:
-                new[key] = one[key]
-            else:
-                new.pop(key, None)
-        merged.append(new)
+            _revert(resized, container, key)
+        merged.append(resized)
     return merged
 
 
 def _keep_metadata(obj: Obj, old: Obj) -> None:
-    meta, before = obj["metadata"], old["metadata"]
     for key in (
         "labels",
         "annotations",
@@ -223,138 +197,124 @@ def _keep_metadata(obj: Obj, old: Obj) -> None:
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
     ):
-        if key in before:
-            meta[key] = before[key]
-        else:
-            meta.pop(key, None)
+        _revert(obj["metadata"], old["metadata"], key)
 
 
-def resize_faults(obj: Obj, old: Obj, quality: str, before_quality: str) -> Faults:
+def validate_pod_resize(pod: Field, old: Obj, qos: str, old_qos: str) -> None:
     """What a resize may not do."""
-    spec, before = obj["spec"], old["spec"]
+    spec, old_spec = pod["spec"], old["spec"]
     if MIRROR in (old["metadata"].get("annotations") or {}):
-        return [field_errors.forbidden("", "static pods cannot be resized")]
-    if (before.get("os") or {}).get("name") == "windows":
-        return [field_errors.forbidden("", "windows pods cannot be resized")]
-    found: Faults = []
-    if quality != before_quality:
-        text = "Pod QOS Class may not change as a result of resizing"
-        found.append(field_errors.invalid("spec", before_quality, text))
+        pod.forbid("static pods cannot be resized")
+        return
+    if (old_spec.get("os") or {}).get("name") == "windows":
+        pod.forbid("windows pods cannot be resized")
+        return
+    if qos != old_qos:
+        spec.invalid("Pod QOS Class may not change as a result of resizing", old_qos)
     running = [
-        one
-        for one in (old.get("status") or {}).get("containerStatuses") or ()
-        if (one.get("state") or {}).get("running") is not None
+        status
+        for status in (old.get("status") or {}).get("containerStatuses") or ()
+        if (status.get("state") or {}).get("running") is not None
     ]
     if running and running[0].get("resources") is None:
-        found.append(
-            field_errors.forbidden("spec", "Pod running on node without support for resize")
-        )
-    order = _same_containers(spec, before)
-    if order:
-        return found + order
-    for group in ("initContainers", "containers"):
-        for index, (one, was) in enumerate(
-            zip(spec.get(group) or (), before.get(group) or (), strict=True)
-        ):
-            now, then = one.get("resources") or {}, was.get("resources") or {}
+        spec.forbid("Pod running on node without support for resize")
+    if not _validate_same_containers(spec, old_spec):
+        return
+    for key in ("initContainers", "containers"):
+        for container, before in zip(spec[key].each(), old_spec.get(key) or (), strict=True):
+            resources, old_resources = container["resources"], before.get("resources") or {}
             for side in ("requests", "limits"):
-                if (then.get(side) or {}).keys() - (now.get(side) or {}).keys():
-                    at = f"spec.{group}[{index}].resources.{side}"
-                    found.append(field_errors.forbidden(at, f"resource {side} cannot be removed"))
-            if _without_scarce(one) != _without_scarce(was):
-                at = "spec" if group == "containers" else f"spec.{group}[{index}]"
-                text = "only cpu and memory resources are mutable"
-                found.append(field_errors.forbidden(at, text))
-    return found
+                removed = (old_resources.get(side) or {}).keys() - (
+                    resources[side].value or {}
+                ).keys()
+                if removed:
+                    resources[side].forbid(f"resource {side} cannot be removed")
+            if _without_cpu_and_memory(container.value) != _without_cpu_and_memory(before):
+                reported = spec if key == "containers" else container
+                reported.forbid("only cpu and memory resources are mutable")
 
 
-def _same_containers(spec: Obj, before: Obj) -> Faults:
-    found: Faults = []
-    for group in ("containers", "initContainers"):
-        now, was = spec.get(group) or (), before.get(group) or ()
-        if len(now) != len(was):
-            text = f"{group} may not be added or removed on resize"
-            found.append(field_errors.forbidden(f"spec.{group}", text))
+def _validate_same_containers(spec: Field, old: Obj) -> bool:
+    errors = spec.errors
+    count = len(errors)
+    for key in ("containers", "initContainers"):
+        containers, before = spec[key], old.get(key) or ()
+        if len(containers.value or ()) != len(before):
+            containers.forbid(f"{key} may not be added or removed on resize")
             continue
-        for index, (one, two) in enumerate(zip(now, was, strict=True)):
-            if one.get("name") != two.get("name"):
-                text = f"{group} may not be renamed or reordered on resize"
-                found.append(field_errors.forbidden(f"spec.{group}[{index}].name", text))
-    return found
+        for container, old_container in zip(containers.each(), before, strict=True):
+            if container["name"].value != old_container.get("name"):
+                container["name"].forbid(f"{key} may not be renamed or reordered on resize")
+    return len(errors) == count
 
 
-def _without_scarce(container: Obj) -> Obj:
+def _without_cpu_and_memory(container: Obj) -> Obj:
     rest = {key: value for key, value in container.items() if key != "resources"}
     resources = container.get("resources") or {}
     for side in ("requests", "limits"):
         rest[side] = {
             name: amount
             for name, amount in (resources.get(side) or {}).items()
-            if name not in SCARCE
+            if name not in CPU_AND_MEMORY
         }
     return rest
 
 
-def status_faults(obj: Obj, old: Obj) -> Faults:
+def validate_pod_status_update(pod: Field, old: Obj) -> None:
     """What a new status of a pod may not say."""
-    status, before = obj.get("status") or {}, old.get("status") or {}
-    found = annotation_change_faults(obj, old)
-    for index, condition in enumerate(status.get("conditions") or ()):
-        if condition.get("observedGeneration", 0) < 0:
-            at = f"status.conditions[{index}].observedGeneration"
-            value = condition["observedGeneration"]
-            found.append(field_errors.invalid(at, value, "must be a non-negative integer"))
-        kind = condition.get("type", "")
+    status, before = pod["status"], old.get("status") or {}
+    fields = status.value or {}
+    validate_pod_annotations_update(
+        pod["metadata"]["annotations"], old["metadata"].get("annotations") or {}
+    )
+    for condition in status["conditions"].each():
+        if condition.value.get("observedGeneration", 0) < 0:
+            condition["observedGeneration"].invalid("must be a non-negative integer")
+        kind = condition.value.get("type", "")
         if kind not in SYSTEM_CONDITIONS:
-            at = f"status.conditions[{index}].Type"
-            found += [
-                field_errors.invalid(at, kind, text) for text in metadata.qualified_name(kind)
-            ]
-    nominated = status.get("nominatedNodeName", "")
-    if nominated and nominated != before.get("nominatedNodeName"):
-        at = "status.nominatedNodeName"
-        found += [field_errors.invalid(at, nominated, text) for text in names.subdomain(nominated)]
+            condition.child("Type", kind).qualified_name()
+    nominated = status["nominatedNodeName"]
+    if nominated.value and nominated.value != before.get("nominatedNodeName"):
+        nominated.dns_subdomain()
         if old["spec"].get("nodeName"):
-            text = "may not be set on pods that are already bound to a node"
-            found.append(field_errors.forbidden(at, text))
-    if status.get("observedGeneration", 0) < 0:
-        value = status["observedGeneration"]
-        text = "must be a non-negative integer"
-        found.append(field_errors.invalid("status.observedGeneration", value, text))
-    if status.get("qosClass") != before.get("qosClass"):
-        text = "field is immutable"
-        found.append(field_errors.invalid("status.qosClass", status.get("qosClass"), text))
-    for group in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
-        if before.get(group):
-            found += _revived(group, status, before, old["spec"])
-    found += _addresses(status, "podIPs")
-    if status.get("hostIPs"):
-        first = status["hostIPs"][0].get("ip", "")
-        if first != status.get("hostIP", ""):
-            found.append(
-                field_errors.invalid("status.hostIPs[0].ip", first, "must be equal to `hostIP`")
-            )
-        found += _addresses(status, "hostIPs")
-    return found
+            nominated.forbid("may not be set on pods that are already bound to a node")
+    if fields.get("observedGeneration", 0) < 0:
+        status["observedGeneration"].invalid("must be a non-negative integer")
+    if fields.get("qosClass") != before.get("qosClass"):
+        status["qosClass"].invalid(IMMUTABLE)
+    for key, containers in (
+        ("containerStatuses", "containers"),
+        ("initContainerStatuses", "initContainers"),
+        ("ephemeralContainerStatuses", ""),
+    ):
+        if before.get(key):
+            _validate_no_restarts(status, key, before[key], old["spec"], containers)
+    _validate_pod_ips(status["podIPs"])
+    if fields.get("hostIPs"):
+        first = status["hostIPs"].item(0).get("ip", "")
+        if first.value != fields.get("hostIP", ""):
+            first.invalid("must be equal to `hostIP`")
+        _validate_pod_ips(status["hostIPs"])
 
 
-def _revived(group: str, status: Obj, before: Obj, spec: Obj) -> Faults:
+def _validate_no_restarts(
+    status: Field, key: str, old_statuses: list[Obj], spec: Obj, containers: str
+) -> None:
     """A container that has ended runs again only if its policy says so."""
-    found: Faults = []
-    now = {one.get("name"): one for one in status.get(group) or ()}
-    holders = {"containerStatuses": "containers", "initContainerStatuses": "initContainers"}
-    for index, was in enumerate(before[group]):
-        ended = (was.get("state") or {}).get("terminated")
-        one = now.get(was.get("name"))
-        if ended is None or one is None or (one.get("state") or {}).get("terminated") is not None:
+    by_name = {value.get("name"): value for value in status[key].value or ()}
+    by_container = {value.get("name"): value for value in reversed(spec.get(containers) or ())}
+    for index, old in enumerate(old_statuses):
+        ended = (old.get("state") or {}).get("terminated")
+        current = by_name.get(old.get("name"))
+        if ended is None or current is None:
             continue
-        containers = spec.get(holders.get(group, "")) or ()
-        container = next((c for c in containers if c.get("name") == was.get("name")), None)
-        if container is not None and _restarts(container, spec, ended.get("exitCode", 0)):
+        if (current.get("state") or {}).get("terminated") is not None:
             continue
-        text = "may not be transitioned to non-terminated state"
-        found.append(field_errors.forbidden(f"status.{group}[{index}].state", text))
-    return found
+        container = by_container.get(old.get("name"))
+        if container is None or not _restarts(container, spec, ended.get("exitCode", 0)):
+            Field(None, status[key], index)["state"].forbid(
+                "may not be transitioned to non-terminated state"
+            )
 
 
 def _restarts(container: Obj, spec: Obj, code: int) -> bool:
@@ -366,15 +326,10 @@ def _restarts(container: Obj, spec: Obj, code: int) -> bool:
     return bool(policy == "Always") or (policy == "OnFailure" and code != 0)
 
 
-def _addresses(status: Obj, key: str) -> Faults:
-    found: Faults = []
-    texts = [one.get("ip", "") for one in status.get(key) or ()]
+def _validate_pod_ips(addresses: Field) -> None:
+    texts = [value.get("ip", "") for value in addresses.value or ()]
     for index, text in enumerate(texts):
-        if not is_address(text):
-            found.append(field_errors.invalid(f"status.{key}[{index}]", text, ADDRESS))
-    if len(texts) > 1:
-        families = {":" in text for text in texts}
-        if len(families) < 2 or len(texts) > 2:
-            text = "may specify no more than one IP for each IP family"
-            found.append(field_errors.invalid(f"status.{key}", status[key], text))
-    return found
+        if not is_ip(text):
+            addresses.item(index).invalid(NOT_AN_ADDRESS, text)
+    if len(texts) > 2 or (len(texts) == 2 and (":" in texts[0]) == (":" in texts[1])):
+        addresses.invalid("may specify no more than one IP for each IP family")

@@ -2,30 +2,67 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any
 
-from zonewise.api import field_errors
-from zonewise.api.objects.pod_state import FINISHED
+import msgspec
+
+from zonewise.api.field_cursor import Field
+from zonewise.api.objects.pod_state import FINISHED_PHASES
 from zonewise.api.values import quantity
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
 from zonewise.embedded.apiserver.strategy.pod import changes
 from zonewise.embedded.apiserver.strategy.pod.affinity import merge_label_keys
-from zonewise.embedded.apiserver.strategy.pod.containers import image_faults
+from zonewise.embedded.apiserver.strategy.pod.containers import validate_image
+from zonewise.embedded.apiserver.strategy.pod.resources import CPU_AND_MEMORY
 from zonewise.embedded.apiserver.strategy.pod.spec import (
-    annotation_faults,
-    profile_faults,
-    spec_faults,
+    validate_pod_annotations,
+    validate_pod_spec,
+    validate_profiles_agree,
 )
-from zonewise.embedded.apiserver.strategy.pod.validated_cache import ValidatedCache
 from zonewise.embedded.apiserver.strategy.pod.warnings import pod_warnings, warn_of_name
 
-SCARCE = ("cpu", "memory")
+CACHED_SPECS = 4096
+CACHED_BYTES = 64 * 1024
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ValidSpecs:
+    """A bounded set of digests of specs that passed validation; if full, it drops the older half.
+
+    Pods of one template are the same in all but their names, and an update mostly leaves the spec
+    as it was. Validating a spec costs hundreds of checks; recognising that its very bytes passed
+    costs one hash. Only valid specs are cached, so an error is always found again, with its path.
+    The digest is a cryptographic one: a client that can choose a spec cannot make it pass for
+    another.
+    """
+
+    def __init__(self) -> None:
+        self._digests: dict[bytes, None] = {}
+
+    def digest(self, *parts: Any) -> bytes | None:
+        """The digest of these JSON values; None where they are too large to be cached."""
+        text = _encode(parts)
+        return blake2b(text, digest_size=16).digest() if len(text) <= CACHED_BYTES else None
+
+    def __contains__(self, digest: bytes | None) -> bool:
+        return digest in self._digests
+
+    def add(self, digest: bytes | None) -> None:
+        """Remember that all was valid."""
+        if digest is None:
+            return
+        if len(self._digests) >= CACHED_SPECS:
+            for old in list(self._digests)[: CACHED_SPECS // 2]:
+                del self._digests[old]
+        self._digests[digest] = None
 
 
 class PodRules(Rules):
     """The rules of Pods."""
 
-    _known = ValidatedCache()
+    _valid_specs = ValidSpecs()
     graceful = True
     selectable = frozenset(
         {
@@ -59,7 +96,7 @@ class PodRules(Rules):
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """A new pod is pending."""
         spec = obj.setdefault("spec", {})
-        _patient(spec)
+        _replace_negative_grace_period(spec)
         status: Obj = {"phase": "Pending", "qosClass": qos_class(spec)}
         if spec.get("schedulingGates"):
             status["conditions"] = [
@@ -78,7 +115,7 @@ class PodRules(Rules):
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
         """Two subresources change a part of the spec and nothing else."""
-        _patient(obj.setdefault("spec", {}))
+        _replace_negative_grace_period(obj.setdefault("spec", {}))
         if context.subresource == "ephemeralcontainers":
             changes.keep_but_ephemeral(obj, old)
         elif context.subresource == "resize":
@@ -102,56 +139,41 @@ class PodRules(Rules):
             number = left.pop(0) if left else 0
             if number and not condition.get("observedGeneration"):
                 condition["observedGeneration"] = number
-        _align(status)
+        _sync_pod_ips(status)
 
     def grace(self, obj: Obj, asked: int | None, context: StrategyContext) -> int:
         """A pod that never ran or has finished needs no grace period."""
         spec = obj.get("spec") or {}
         seconds = asked if asked is not None else spec.get("terminationGracePeriodSeconds", 30)
-        if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in FINISHED:
+        if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in FINISHED_PHASES:
             return 0
         return max(int(seconds), 0) if seconds >= 0 else 1
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a pod, new or not."""
-        spec, meta = obj["spec"], obj["metadata"]
-        # A volume with a claim of its own is judged by the pod's name too.
-        claims = any(one.get("ephemeral") for one in spec.get("volumes") or ())
-        digest = self._known.digest(
-            spec, meta.get("annotations"), meta.get("name") if claims else None
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a pod, new or not."""
+        spec, meta = obj.value["spec"], obj.value["metadata"]
+        # A volume with a claim of its own depends on the pod's name, too.
+        has_claims = any(volume.get("ephemeral") for volume in spec.get("volumes") or ())
+        digest = self._valid_specs.digest(
+            spec, meta.get("annotations"), meta.get("name") if has_claims else None
         )
-        if digest in self._known:
-            return []
-        found = self._validate(spec, meta)
-        if not found:
-            self._known.add(digest)
-        return found
+        if digest in self._valid_specs:
+            return
+        if obj.is_valid(_validate_pod):
+            self._valid_specs.add(digest)
 
-    def _validate(self, spec: Obj, meta: Obj) -> Faults:
-        found = spec_faults(spec, "spec", meta)
-        if meta.get("annotations"):
-            found += annotation_faults(meta["annotations"], spec, "metadata.annotations")
-        for group in ("containers", "initContainers"):
-            for index, one in enumerate(spec.get(group) or ()):
-                found += image_faults(one, f"spec.{group}[{index}]")
-        if not spec.get("serviceAccountName"):
-            found += _tokens_of_nobody(spec)
-        return found
-
-    def validate_create(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new pod."""
-        found = self.validate(obj, context)
-        spec, annotations = obj["spec"], obj["metadata"].get("annotations")
-        if spec.get("ephemeralContainers"):
-            found.append(
-                field_errors.forbidden("spec.ephemeralContainers", "cannot be set on create")
+    def validate_create(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a new pod."""
+        self.validate(obj, context)
+        fields, annotations = obj.value["spec"], obj.value["metadata"].get("annotations")
+        if fields.get("ephemeralContainers"):
+            obj["spec"]["ephemeralContainers"].forbid("cannot be set on create")
+        if fields.get("nodeName") and fields.get("schedulingGates"):
+            obj["spec"]["nodeName"].forbid(
+                "cannot be set until all schedulingGates have been cleared"
             )
-        if spec.get("nodeName") and spec.get("schedulingGates"):
-            text = "cannot be set until all schedulingGates have been cleared"
-            found.append(field_errors.forbidden("spec.nodeName", text))
         if annotations:
-            found += profile_faults(annotations, spec, "spec")
-        return found
+            validate_profiles_agree(annotations, obj["spec"])
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
         """Say what is odd about a new pod."""
@@ -159,32 +181,36 @@ class PodRules(Rules):
             warn_of_name(obj, context, "the Pod's hostname")
             context.warnings.extend(pod_warnings(obj))
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """What an update may not change."""
         if context.subresource == "binding":
-            return []  # the server itself writes what a binding says
-        spec, before = obj["spec"], old["spec"]
-        found = self.validate(obj, context)
+            return  # the server itself writes what a binding says
+        self.validate(obj, context)
+        spec, old_spec = obj["spec"], old["spec"]
         if context.subresource == "resize":
-            quality = (old.get("status") or {}).get("qosClass") or qos_class(before)
-            return found + changes.resize_faults(obj, old, qos_class(spec), quality)
-        found += changes.annotation_change_faults(obj, old)
+            old_qos = (old.get("status") or {}).get("qosClass") or qos_class(old_spec)
+            changes.validate_pod_resize(obj, old, qos_class(spec.value), old_qos)
+            return
+        changes.validate_pod_annotations_update(
+            obj["metadata"]["annotations"], old["metadata"].get("annotations") or {}
+        )
         if context.subresource == "ephemeralcontainers":
-            return found + changes.ephemeral_change_faults(spec, before)
-        return found + changes.spec_change_faults(spec, before)
+            changes.validate_ephemeral_containers_update(spec, old_spec)
+        else:
+            changes.validate_pod_spec_update(spec, old_spec)
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new status."""
-        return changes.status_faults(obj, old)
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for a new status."""
+        changes.validate_pod_status_update(obj, old)
 
 
-def _patient(spec: Obj) -> None:
+def _replace_negative_grace_period(spec: Obj) -> None:
     """A negative grace period means one second."""
     if spec.get("terminationGracePeriodSeconds", 0) < 0:
         spec["terminationGracePeriodSeconds"] = 1
 
 
-def _align(status: Obj) -> None:
+def _sync_pod_ips(status: Obj) -> None:
     """``podIP`` is the first of ``podIPs``; a client may set either."""
     one, many = status.get("podIP", ""), status.get("podIPs") or []
     if one and not many:
@@ -195,46 +221,46 @@ def _align(status: Obj) -> None:
         status["podIPs"] = [{"ip": one}]
 
 
-def _tokens_of_nobody(spec: Obj) -> Faults:
-    found: Faults = []
-    for index, volume in enumerate(spec.get("volumes") or ()):
-        for number, source in enumerate((volume.get("projected") or {}).get("sources") or ()):
-            if source.get("serviceAccountToken") is not None:
-                at = f"spec.volumes[{index}].projected.sources[{number}].serviceAccountToken"
-                text = "must not be specified when serviceAccountName is not set"
-                found.append(field_errors.forbidden(at, text))
-    return found
+def _validate_pod(pod: Field) -> None:
+    spec, fields = pod["spec"], pod.value["spec"]
+    validate_pod_spec(spec, pod.value["metadata"])
+    if pod.value["metadata"].get("annotations"):
+        validate_pod_annotations(pod["metadata"]["annotations"], fields)
+    for containers in ("containers", "initContainers"):
+        for index, container in enumerate(fields.get(containers) or ()):
+            image = container.get("image")
+            if image and image.strip() != image:
+                validate_image(spec[containers].item(index)["image"])
+    if not fields.get("serviceAccountName"):
+        for volume in spec["volumes"].each():
+            for source in volume["projected"]["sources"].each():
+                source["serviceAccountToken"].forbid_set(
+                    "must not be specified when serviceAccountName is not set"
+                )
 
 
 def qos_class(spec: Obj) -> str:
     """Guaranteed, Burstable or BestEffort: how much a pod was promised."""
-    containers: list[Obj] = [
-        *(spec.get("containers") or ()),
-        *(spec.get("initContainers") or ()),
-    ]
+    holders: list[Obj] = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     if spec.get("resources"):
-        containers = [{"resources": spec["resources"]}]
-    asked: dict[str, Any] = {}
-    guaranteed = True
-    for one in containers:
-        resources = one.get("resources") or {}
+        holders = [spec]
+    has_amounts, is_guaranteed = False, True
+    for holder in holders:
+        resources = holder.get("resources") or {}
         requests = _positive(resources.get("requests") or {})
         limits = _positive(resources.get("limits") or {})
-        asked |= requests | limits
-        if set(limits) != set(SCARCE) or any(
-            requests.get(name, limits[name]) != limits[name] for name in limits
+        has_amounts = has_amounts or bool(requests or limits)
+        if limits.keys() != CPU_AND_MEMORY or any(
+            requests.get(name, limit) != limit for name, limit in limits.items()
         ):
-            guaranteed = False
-    if not asked:
+            is_guaranteed = False
+    if not has_amounts:
         return "BestEffort"
-    return "Guaranteed" if guaranteed else "Burstable"
+    return "Guaranteed" if is_guaranteed else "Burstable"
 
 
 def _positive(amounts: Obj) -> dict[str, Any]:
-    found = {}
-    for name in SCARCE:
-        if name in amounts:
-            value = quantity.parse(str(amounts[name])).value
-            if value > 0:
-                found[name] = value
-    return found
+    values = {
+        name: quantity.value(amount) for name, amount in amounts.items() if name in CPU_AND_MEMORY
+    }
+    return {name: value for name, value in values.items() if value > 0}

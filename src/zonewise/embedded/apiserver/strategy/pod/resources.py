@@ -1,19 +1,18 @@
-"""Requests and limits of containers."""
+"""Requests and limits of containers and of whole pods."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
 
-from zonewise.api import field_errors
 from zonewise.api.errors import ParseError
+from zonewise.api.field_cursor import Field
 from zonewise.api.values import names, quantity
-from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj
+from zonewise.embedded.apiserver.strategy.base import Obj
 
-COMMON = frozenset({"cpu", "memory", "ephemeral-storage"})
-SCARCE = frozenset({"cpu", "memory"})
-WHOLE = frozenset(
+CONTAINER_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
+CPU_AND_MEMORY = frozenset({"cpu", "memory"})
+COUNTED_OBJECTS = frozenset(
     {
         "pods",
         "resourcequotas",
@@ -26,63 +25,69 @@ WHOLE = frozenset(
         "services.loadbalancers",
     }
 )
-STANDARD = WHOLE | {
-    *COMMON,
+STANDARD_RESOURCES = COUNTED_OBJECTS | {
+    *CONTAINER_RESOURCES,
     "storage",
-    *(f"{side}.{name}" for side in ("limits", "requests") for name in COMMON),
+    *(f"{side}.{name}" for side in ("limits", "requests") for name in CONTAINER_RESOURCES),
     "requests.storage",
 }
-HUGE = "hugepages-"
-POD_LEVEL = ("cpu", "hugepages-", "memory")
+HUGE_PAGES = "hugepages-"
+POD_RESOURCES = ("cpu", "hugepages-", "memory")
+NOT_STANDARD = "must be a standard resource type or fully qualified"
 
 
-def requirement_faults(
-    resources: Obj, path: str, claims: frozenset[str] = frozenset(), *, pod: bool = False
-) -> Faults:
-    """What is wrong with limits and requests; ``pod`` for those of a whole pod."""
-    found: Faults = []
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+def validate_resource_requirements(
+    resources: Field, claim_names: frozenset[str] = frozenset(), *, of_pod: bool = False
+) -> None:
+    """Limits and requests of a container, or of a whole pod.
+
+    ``claim_names`` are the resource claims that the pod has.
+    """
+    limits = resources.value.get("limits") or {}
+    requests = resources.value.get("requests") or {}
     for side, amounts in (("limits", limits), ("requests", requests)):
         for name, text in amounts.items():
-            if not pod and _sound(name, text):
-                continue
-            value = quantity.value(text)
-            at = f"{path}.{side}[{name}]"
-            found += _pod_level_name(name, at) if pod else name_faults(name, at)
-            found += amount_faults(name, text, value, at)
-            if name.startswith(HUGE) and not _divisible(name, value):
-                why = f"{text} is not positive integer multiple of {name}"
-                found.append(field_errors.invalid(at, text, why))
+            if of_pod or not _is_common_amount(name, text):
+                _validate_amount(resources[side].entry(name), name, of_pod)
     for name, text in requests.items():
-        if name in COMMON and (name not in limits or _fits(text, limits[name])):
+        if name in CONTAINER_RESOURCES and (name not in limits or _fits(text, limits[name])):
             continue
-        value = quantity.value(text)
-        free = _native(name) and not name.startswith(HUGE)
+        can_overcommit = _is_native(name) and not name.startswith(HUGE_PAGES)
         limit = limits.get(name)
         if limit is None:
-            if not free:
-                why = "Limit must be set for non overcommitable resources"
-                found.append(field_errors.required(f"{path}.limits", why))
+            if not can_overcommit:
+                resources["limits"].missing("Limit must be set for non overcommitable resources")
             continue
-        most = quantity.value(limit)
-        if value != most and not free:
-            why = f"must be equal to {name} limit of {limit}"
-            found.append(field_errors.invalid(f"{path}.requests", text, why))
-        elif value > most:
-            why = f"must be less than or equal to {name} limit of {limit}"
-            found.append(field_errors.invalid(f"{path}.requests", text, why))
-    asked = limits.keys() | requests.keys()
-    if not asked & SCARCE and any(name.startswith(HUGE) for name in asked):
-        found.append(field_errors.forbidden(path, "HugePages require cpu or memory"))
-    if resources.get("claims"):
-        found += _claim_faults(resources["claims"], f"{path}.claims", claims)
-    return found
+        requested, most = quantity.value(text), quantity.value(limit)
+        if requested != most and not can_overcommit:
+            resources["requests"].invalid(f"must be equal to {name} limit of {limit}", text)
+        elif requested > most:
+            resources["requests"].invalid(
+                f"must be less than or equal to {name} limit of {limit}", text
+            )
+    resource_names = limits.keys() | requests.keys()
+    if not resource_names & CPU_AND_MEMORY and any(
+        name.startswith(HUGE_PAGES) for name in resource_names
+    ):
+        resources.forbid("HugePages require cpu or memory")
+    if resources.value.get("claims"):
+        _validate_claims(resources["claims"], claim_names)
+
+
+def _validate_amount(amount: Field, name: str, of_pod: bool) -> None:
+    if of_pod:
+        _validate_pod_resource_name(amount.holding(name))
+    else:
+        validate_container_resource_name(amount.holding(name))
+    validate_resource_quantity(amount, name)
+    if name.startswith(HUGE_PAGES) and not _is_divisible(name, quantity.value(amount.value)):
+        amount.invalid(f"{amount.value} is not positive integer multiple of {name}")
 
 
 @lru_cache(maxsize=4096)
-def _sound(name: str, text: str) -> bool:
+def _is_common_amount(name: str, text: str) -> bool:
     """Whether this is an amount of a common resource, and not a negative one."""
-    return name in COMMON and quantity.value(text) >= 0
+    return name in CONTAINER_RESOURCES and quantity.value(text) >= 0
 
 
 @lru_cache(maxsize=4096)
@@ -90,55 +95,56 @@ def _fits(request: str, limit: str) -> bool:
     return quantity.value(request) <= quantity.value(limit)
 
 
-def name_faults(name: str, path: str) -> Faults:
-    """What is wrong with the name of a resource of containers."""
-    found = [field_errors.invalid(path, name, text) for text in metadata.qualified_name(name)]
-    if "/" not in name:
-        if not found and name not in STANDARD and not name.startswith((HUGE, f"requests.{HUGE}")):
-            text = "must be a standard resource type or fully qualified"
-            found.append(field_errors.invalid(path, name, text))
-        if name not in COMMON and not name.startswith(HUGE):
-            text = "must be a standard resource for containers"
-            found.append(field_errors.invalid(path, name, text))
-    elif not _native(name) and not _extended(name):
-        text = "doesn't follow extended resource name standard"
-        found.append(field_errors.invalid(path, name, text))
-    return found
+def validate_container_resource_name(name: Field) -> None:
+    """The name of a resource of containers."""
+    text: str = name.value
+    is_qualified = name.qualified_name()
+    if "/" not in text:
+        if (
+            is_qualified
+            and text not in STANDARD_RESOURCES
+            and not text.startswith((HUGE_PAGES, f"requests.{HUGE_PAGES}"))
+        ):
+            name.invalid(NOT_STANDARD)
+        if text not in CONTAINER_RESOURCES and not text.startswith(HUGE_PAGES):
+            name.invalid("must be a standard resource for containers")
+    elif not _is_native(text) and not is_extended_resource(text):
+        name.invalid("doesn't follow extended resource name standard")
 
 
-def amount_faults(name: str, text: str, value: Fraction, path: str) -> Faults:
-    """What is wrong with an amount of a resource."""
-    found: Faults = []
+def validate_resource_quantity(amount: Field, name: str) -> None:
+    """An amount of a resource."""
+    value = quantity.value(amount.value)
     if value < 0:
-        found.append(field_errors.invalid(path, text, "must be greater than or equal to 0"))
-    if (name in WHOLE or _extended(name)) and value.denominator != 1:
-        found.append(field_errors.invalid(path, text, "must be an integer"))
-    return found
+        amount.invalid("must be greater than or equal to 0")
+    if value.denominator != 1 and (name in COUNTED_OBJECTS or is_extended_resource(name)):
+        amount.invalid("must be an integer")
 
 
-def _pod_level_name(name: str, path: str) -> Faults:
-    found = [field_errors.invalid(path, name, text) for text in metadata.qualified_name(name)]
-    if not found and "/" not in name and name not in STANDARD and not name.startswith(HUGE):
-        text = "must be a standard resource type or fully qualified"
-        found.append(field_errors.invalid(path, name, text))
-    if not found and name not in SCARCE and not name.startswith(HUGE):
-        found.append(field_errors.unsupported(path, name, POD_LEVEL))
-    return found
+def _validate_pod_resource_name(name: Field) -> None:
+    text: str = name.value
+    if not name.qualified_name() or text.startswith(HUGE_PAGES):
+        return
+    if "/" not in text and text not in STANDARD_RESOURCES:
+        name.invalid(NOT_STANDARD)
+    elif text not in CPU_AND_MEMORY:
+        name.unsupported(POD_RESOURCES)
 
 
-def _native(name: str) -> bool:
+def _is_native(name: str) -> bool:
     return "/" not in name or "kubernetes.io/" in name
 
 
-def _extended(name: str) -> bool:
-    if _native(name) or name.startswith("requests."):
+def is_extended_resource(name: str) -> bool:
+    """Whether a resource is one of a domain that is not Kubernetes' own."""
+    if _is_native(name) or name.startswith("requests."):
         return False
-    return not metadata.qualified_name(f"requests.{name}")
+    return not names.qualified_name_errors(f"requests.{name}")
 
 
-def _divisible(name: str, value: Fraction) -> bool:
+def _is_divisible(name: str, value: Fraction) -> bool:
     try:
-        page = quantity.value(name.removeprefix(HUGE))
+        page = quantity.value(name.removeprefix(HUGE_PAGES))
     except ParseError:
         return False
     if page <= 0 or page.denominator != 1:
@@ -146,59 +152,59 @@ def _divisible(name: str, value: Fraction) -> bool:
     return -(-value.numerator // value.denominator) % page.numerator == 0
 
 
-def _claim_faults(wanted: list[Obj], path: str, known: frozenset[str]) -> Faults:
-    found: Faults = []
+def _validate_claims(claims: Field, claim_names: frozenset[str]) -> None:
     seen: set[str] = set()
-    for index, claim in enumerate(wanted):
-        at = f"{path}[{index}]"
-        name, request = claim.get("name", ""), claim.get("request", "")
+    for claim in claims.each():
+        name, request = claim.value.get("name", ""), claim["request"]
         if not name:
-            found.append(field_errors.required(at))
+            claim.missing()
             continue
         if name in seen:
-            found.append(field_errors.duplicate(at, name))
+            claim.duplicate(name)
         else:
-            key = f"{name}/{request}" if request else name
-            if request:
-                found += [
-                    field_errors.invalid(f"{at}.request", request, text)
-                    for text in names.label(request)
-                ]
-            if key in seen or (not request and any(other.startswith(f"{name}/") for other in seen)):
-                found.append(field_errors.duplicate(at, key))
+            request.optional().dns_label()
+            key = f"{name}/{request.value}" if request.value else name
+            if key in seen or (
+                not request.value and any(other.startswith(f"{name}/") for other in seen)
+            ):
+                claim.duplicate(key)
             seen.add(key)
-        if name not in known:
-            found.append(field_errors.not_found(at, name))
-    return found
+        if name not in claim_names:
+            claim.holding(name).not_found()
 
 
-def pod_level_faults(spec: Obj, path: str, claims: frozenset[str]) -> Faults:
-    """What is wrong with the resources of a whole pod."""
+def validate_pod_resources(spec: Field, claim_names: frozenset[str]) -> None:
+    """The resources of a whole pod."""
     resources = spec["resources"]
-    if (spec.get("os") or {}).get("name") == "windows":
-        return [field_errors.forbidden(path, "may not be set for a windows pod")]
-    found: Faults = []
-    if resources.get("claims"):
-        text = "claims may not be set for Resources at pod-level"
-        found.append(field_errors.forbidden(f"{path}.claims", text))
-    found += requirement_faults(resources, path, claims, pod=True)
-    asked = resources.get("requests") or {}
-    for name, needed in container_sum(spec, "requests").items():
-        if name in asked and needed > quantity.value(asked[name]):
-            text = f"must be greater than or equal to aggregate container requests of {needed}"
-            found.append(field_errors.invalid(f"{path}.requests[{name}]", asked[name], text))
-    limits = resources.get("limits") or {}
-    for name, needed in container_sum(spec, "limits").items():
-        if name.startswith(HUGE) and name in limits and needed > quantity.value(limits[name]):
-            text = f"must be greater than or equal to aggregate container limits of {needed}"
-            found.append(field_errors.invalid(f"{path}.limits[{name}]", limits[name], text))
-    for index, one in enumerate(spec.get("containers") or ()):
-        for name, limit in ((one.get("resources") or {}).get("limits") or {}).items():
-            if name in limits and quantity.value(limit) > quantity.value(limits[name]):
-                text = f"must be less than or equal to pod limits of {limits[name]}"
-                at = f"{path}.containers[{index}][{name}].limits"
-                found.append(field_errors.invalid(at, limit, text))
-    return found
+    if (spec.value.get("os") or {}).get("name") == "windows":
+        resources.forbid("may not be set for a windows pod")
+        return
+    resources["claims"].forbid_filled("claims may not be set for Resources at pod-level")
+    validate_resource_requirements(resources, claim_names, of_pod=True)
+    requests, limits = resources["requests"], resources["limits"]
+    for name, needed in container_sum(spec.value, "requests").items():
+        request = requests.entry(name)
+        if request.value is not None and needed > quantity.value(request.value):
+            request.invalid(
+                f"must be greater than or equal to aggregate container requests of {needed}"
+            )
+    for name, needed in container_sum(spec.value, "limits").items():
+        limit = limits.entry(name)
+        if (
+            name.startswith(HUGE_PAGES)
+            and limit.value is not None
+            and needed > quantity.value(limit.value)
+        ):
+            limit.invalid(
+                f"must be greater than or equal to aggregate container limits of {needed}"
+            )
+    for container in resources.child("containers", spec.value.get("containers")).each():
+        for name, limit in container["resources"]["limits"].entries():
+            most = limits.entry(name).value
+            if most is not None and quantity.value(limit.value) > quantity.value(most):
+                container.entry(name).child("limits", limit.value).invalid(
+                    f"must be less than or equal to pod limits of {most}"
+                )
 
 
 def container_sum(spec: Obj, side: str) -> dict[str, Fraction]:
@@ -208,20 +214,20 @@ def container_sum(spec: Obj, side: str) -> dict[str, Fraction]:
     started before it, so it counts only where it alone needs more than all that run later.
     """
     total: dict[str, Fraction] = {}
-    for one in spec.get("containers") or ():
-        _add(total, (one.get("resources") or {}).get(side) or {})
+    for container in spec.get("containers") or ():
+        _add(total, (container.get("resources") or {}).get(side) or {})
     sidecars: dict[str, Fraction] = {}
     peak: dict[str, Fraction] = {}
-    for one in spec.get("initContainers") or ():
-        amounts = (one.get("resources") or {}).get(side) or {}
-        if one.get("restartPolicy") == "Always":
+    for container in spec.get("initContainers") or ():
+        amounts = (container.get("resources") or {}).get(side) or {}
+        if container.get("restartPolicy") == "Always":
             _add(total, amounts)
             _add(sidecars, amounts)
-            now = dict(sidecars)
+            running = dict(sidecars)
         else:
-            now = dict(sidecars)
-            _add(now, amounts)
-        for name, value in now.items():
+            running = dict(sidecars)
+            _add(running, amounts)
+        for name, value in running.items():
             peak[name] = max(peak.get(name, value), value)
     for name, value in peak.items():
         total[name] = max(total.get(name, value), value)

@@ -1,383 +1,306 @@
 """The spec of a pod, on its own or in a template.
 
-The checks run in no particular order for the client: what it sees is the set of faults. The common
-fields come first and are tested inline, since every new pod passes here.
+Every new pod passes here, and most have few of the optional fields: a plain look into the dict
+decides whether a rule runs.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
+from collections.abc import Iterator
 
-from zonewise.api import field_errors
-from zonewise.api.errors import StatusCause
+from zonewise.api.field_cursor import Field
 from zonewise.api.objects.pod_state import DELETION_COST, parse_deletion_cost
-from zonewise.api.values import names
-from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj
+from zonewise.embedded.apiserver.strategy.addresses import validate_ip
+from zonewise.embedded.apiserver.strategy.base import Obj
+from zonewise.embedded.apiserver.strategy.metadata import validate_annotations, validate_labels
 from zonewise.embedded.apiserver.strategy.pod.affinity import (
-    affinity_faults,
-    spread_faults,
-    toleration_faults,
+    validate_affinity,
+    validate_tolerations,
+    validate_topology_spread_constraints,
 )
-from zonewise.embedded.apiserver.strategy.pod.containers import Surroundings, container_faults
-from zonewise.embedded.apiserver.strategy.pod.resources import pod_level_faults, requirement_faults
-from zonewise.embedded.apiserver.strategy.pod.security import pod_context_faults, system_faults
-from zonewise.embedded.apiserver.strategy.pod.volumes import local_path, usable, volume_faults
+from zonewise.embedded.apiserver.strategy.pod.containers import (
+    RESTART_POLICIES,
+    PodFacts,
+    validate_all_containers,
+)
+from zonewise.embedded.apiserver.strategy.pod.references import validate_local_descending_path
+from zonewise.embedded.apiserver.strategy.pod.resources import (
+    validate_pod_resources,
+    validate_resource_requirements,
+)
+from zonewise.embedded.apiserver.strategy.pod.security import (
+    CONTAINER_LISTS,
+    validate_os_fields,
+    validate_pod_security_context,
+)
+from zonewise.embedded.apiserver.strategy.pod.volumes import validate_volumes
 
-RESTART_POLICIES = ("Always", "Never", "OnFailure")
 DNS_POLICIES = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 PREEMPTION_POLICIES = ("Never", "PreemptLowerPriority")
-LONGEST_DEADLINE = 2**31 - 1
+MAX_DEADLINE = 2**31 - 1
 MIRROR = "kubernetes.io/config.mirror"
 SECCOMP_POD = "seccomp.security.alpha.kubernetes.io/pod"
 SECCOMP_CONTAINER = "container.seccomp.security.alpha.kubernetes.io/"
 APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
-NAMESERVERS = 3
-SEARCHES = 32
-SEARCH_LENGTH = 2048
-HOSTNAME_LENGTH = 64
-ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+NAMESERVERS_LIMIT = 3
+SEARCHES_LIMIT = 32
+SEARCH_LIST_LIMIT = 2048
+HOSTNAME_LIMIT = 64
+NO_CLAIMS: frozenset[str] = frozenset()
 _SEARCH = re.compile(
     r"_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*\Z", re.ASCII
 )
 
 
-def template_faults(template: Obj, path: str) -> Faults:
-    """What is wrong with a pod template."""
-    meta, spec = template.get("metadata") or {}, template.get("spec") or {}
-    found: Faults = []
-    if meta.get("labels"):
-        found += metadata.label_faults(f"{path}.labels", meta["labels"])
-    annotations = meta.get("annotations")
-    if annotations:
-        found += metadata.annotation_faults(f"{path}.annotations", annotations)
-        found += annotation_faults(annotations, spec, f"{path}.annotations")
-        found += profile_faults(annotations, spec, f"{path}.spec")
-    found += spec_faults(spec, f"{path}.spec")
-    if spec.get("ephemeralContainers"):
-        text = "ephemeral containers not allowed in pod template"
-        found.append(field_errors.forbidden(f"{path}.spec.ephemeralContainers", text))
-    return found
+def validate_pod_template_spec(template: Field) -> None:
+    """A pod template."""
+    meta, spec = template["metadata"], template["spec"]
+    if meta["labels"].value:
+        validate_labels(template.child("labels", meta.value["labels"]))
+    if meta["annotations"].value:
+        annotations = template.child("annotations", meta.value["annotations"])
+        validate_annotations(annotations)
+        validate_pod_annotations(annotations, spec.value or {})
+        validate_profiles_agree(annotations.value, spec)
+    validate_pod_spec(spec)
+    spec["ephemeralContainers"].forbid_filled("ephemeral containers not allowed in pod template")
 
 
-def spec_faults(spec: Obj, path: str, pod: Obj | None = None) -> Faults:
-    """What is wrong with a pod's spec; ``pod`` is the metadata of the pod, if it is one."""
-    found: Faults = []
-    grace = spec.get("terminationGracePeriodSeconds")
-    if grace is None:
-        found.append(field_errors.required(f"{path}.terminationGracePeriodSeconds"))
-    users = spec.get("hostUsers")
-    volumes = spec.get("volumes") or []
-    bad: Faults = []
-    if volumes:
-        at = f"{path}.volumes"
-        bad = volume_faults(volumes, at, (pod or {}).get("name", ""), pod=pod is not None)
-        found += bad
-    claims = frozenset(one.get("name", "") for one in spec.get("resourceClaims") or ())
-    around = Surroundings(
-        spec=spec,
-        volumes=usable(volumes, bad, f"{path}.volumes"),
-        claims=claims,
-        grace=grace,
-        host_users=users is None or users,
-    )
-    found += container_faults(around, path)
-    policy = spec.get("restartPolicy", "")
-    if policy not in RESTART_POLICIES:
-        found.append(_chosen(f"{path}.restartPolicy", policy, RESTART_POLICIES))
-    policy = spec.get("dnsPolicy", "")
-    if policy not in DNS_POLICIES:
-        found.append(_chosen(f"{path}.dnsPolicy", policy, DNS_POLICIES))
-    if spec.get("tolerations"):
-        found += toleration_faults(spec["tolerations"], f"{path}.tolerations")
-    name = spec.get("serviceAccountName")
-    if name:
-        for text in names.subdomain(name):
-            found.append(field_errors.invalid(f"{path}.serviceAccountName", name, text))
-    name = spec.get("nodeName")
-    if name:
-        for text in names.subdomain(name):
-            found.append(field_errors.invalid(f"{path}.nodeName", name, text))
-    if spec.get("securityContext"):
-        at = f"{path}.securityContext"
-        found += pod_context_faults(spec["securityContext"], spec, at)
-    if spec.get("hostNetwork"):
-        found += _host_network(spec, path, pod is not None)
-    if spec.get("hostPID") and spec.get("shareProcessNamespace"):
-        text = "ShareProcessNamespace and HostPID cannot both be enabled"
-        at = f"{path}.securityContext.shareProcessNamespace"
-        found.append(field_errors.invalid(at, True, text))
-    if users is False:
-        found += _own_users(spec, path)
-    if spec.get("affinity"):
-        found += affinity_faults(spec["affinity"], f"{path}.affinity")
-    if policy == "None" or spec.get("dnsConfig") is not None:
-        found += _dns(spec.get("dnsConfig"), policy, f"{path}.dnsConfig")
-    return found + _rest(spec, path, claims)
+def validate_pod_spec(spec: Field, pod_meta: Obj | None = None) -> None:
+    """The spec of a pod; ``pod_meta`` is the metadata of the pod, None in a template."""
+    fields = spec.value or {}
+    if fields.get("terminationGracePeriodSeconds") is None:
+        spec["terminationGracePeriodSeconds"].missing()
+    volumes = {}
+    if fields.get("volumes"):
+        volumes = validate_volumes(spec["volumes"], pod_meta)
+    claims = fields.get("resourceClaims")
+    claim_names = frozenset(claim.get("name", "") for claim in claims) if claims else NO_CLAIMS
+    host_users = fields.get("hostUsers")
+    grace_period = fields.get("terminationGracePeriodSeconds")
+    pod = PodFacts(fields, volumes, claim_names, grace_period, host_users is None or host_users)
+    validate_all_containers(spec, pod)
+    spec["restartPolicy"].required().enum(RESTART_POLICIES)
+    spec["dnsPolicy"].required().enum(DNS_POLICIES)
+    if fields.get("tolerations"):
+        validate_tolerations(spec["tolerations"])
+    if fields.get("serviceAccountName"):
+        spec["serviceAccountName"].dns_subdomain()
+    if fields.get("nodeName"):
+        spec["nodeName"].dns_subdomain()
+    if fields.get("securityContext"):
+        validate_pod_security_context(spec)
+    if fields.get("hostNetwork"):
+        _validate_host_network(spec, pod_meta is not None)
+    if fields.get("hostPID") and fields.get("shareProcessNamespace"):
+        spec["securityContext"].child("shareProcessNamespace", True).invalid(
+            "ShareProcessNamespace and HostPID cannot both be enabled"
+        )
+    if host_users is False:
+        _validate_without_host_users(spec)
+    if fields.get("affinity"):
+        validate_affinity(spec["affinity"])
+    if fields.get("dnsPolicy") == "None" or fields.get("dnsConfig") is not None:
+        _validate_dns_config(spec["dnsConfig"], fields.get("dnsPolicy", ""))
+    _validate_rare_fields(spec, fields, claim_names)
 
 
-def _rest(spec: Obj, path: str, claims: frozenset[str]) -> Faults:
-    """The fields most pods do not have."""
-    found: Faults = []
-    if spec.get("nodeSelector"):
-        found += metadata.label_faults(f"{path}.nodeSelector", spec["nodeSelector"])
-    for index, gate in enumerate(spec.get("readinessGates") or ()):
-        kind = gate.get("conditionType", "")
-        at = f"{path}.readinessGates[{index}].conditionType"
-        found += [field_errors.invalid(at, kind, text) for text in metadata.qualified_name(kind)]
-    if spec.get("schedulingGates"):
-        found += _gates(spec["schedulingGates"], f"{path}.schedulingGates")
-    if spec.get("topologySpreadConstraints"):
-        at = f"{path}.topologySpreadConstraints"
-        found += spread_faults(spec["topologySpreadConstraints"], at)
-    seconds = spec.get("activeDeadlineSeconds")
-    if seconds is not None and not 1 <= seconds <= LONGEST_DEADLINE:
-        text = f"must be between 1 and {LONGEST_DEADLINE}, inclusive"
-        found.append(field_errors.invalid(f"{path}.activeDeadlineSeconds", seconds, text))
-    for key in ("hostname", "subdomain"):
-        if spec.get(key):
-            found += [
-                field_errors.invalid(f"{path}.{key}", spec[key], text)
-                for text in names.label(spec[key])
-            ]
-    for index, alias in enumerate(spec.get("hostAliases") or ()):
-        at = f"{path}.hostAliases[{index}]"
-        if not is_address(alias.get("ip", "")):
-            found.append(field_errors.invalid(f"{at}.ip", alias.get("ip", ""), ADDRESS))
-        for number, name in enumerate(alias.get("hostnames") or ()):
-            found += [
-                field_errors.invalid(f"{at}.hostnames[{number}]", name, text)
-                for text in names.subdomain(name)
-            ]
-    for key in ("priorityClassName", "runtimeClassName"):
-        name = spec.get(key)
-        if name or (name is not None and key == "runtimeClassName"):
-            found += [
-                field_errors.invalid(f"{path}.{key}", name, text) for text in names.subdomain(name)
-            ]
-    policy = spec.get("preemptionPolicy")
-    if policy is not None and policy not in PREEMPTION_POLICIES:
-        found.append(_chosen(f"{path}.preemptionPolicy", policy, PREEMPTION_POLICIES))
-    if spec.get("overhead"):
-        found += requirement_faults({"limits": spec["overhead"]}, f"{path}.overhead")
-    if spec.get("resources"):
-        found += pod_level_faults(spec, f"{path}.resources", claims)
-    if spec.get("resourceClaims"):
-        found += _claims(spec["resourceClaims"], f"{path}.resourceClaims")
-    if spec.get("os") is not None:
-        found += system_faults(spec, path)
-    if spec.get("hostnameOverride") is not None:
-        found += _hostname(spec, path)
-    return found
+def _validate_rare_fields(spec: Field, fields: Obj, claim_names: frozenset[str]) -> None:
+    if fields.get("nodeSelector"):
+        validate_labels(spec["nodeSelector"])
+    if fields.get("readinessGates"):
+        for gate in spec["readinessGates"].each():
+            gate.get("conditionType", "").qualified_name()
+    if fields.get("schedulingGates"):
+        _validate_scheduling_gates(spec["schedulingGates"])
+    if fields.get("topologySpreadConstraints"):
+        validate_topology_spread_constraints(spec["topologySpreadConstraints"])
+    if fields.get("activeDeadlineSeconds") is not None:
+        spec["activeDeadlineSeconds"].between(1, MAX_DEADLINE)
+    if fields.get("hostname"):
+        spec["hostname"].dns_label()
+    if fields.get("subdomain"):
+        spec["subdomain"].dns_label()
+    if fields.get("hostAliases"):
+        for alias in spec["hostAliases"].each():
+            validate_ip(alias.get("ip", ""))
+            for hostname in alias["hostnames"].each():
+                hostname.dns_subdomain()
+    if fields.get("priorityClassName"):
+        spec["priorityClassName"].dns_subdomain()
+    if fields.get("runtimeClassName") is not None:
+        spec["runtimeClassName"].dns_subdomain()
+    if fields.get("preemptionPolicy") not in (None, *PREEMPTION_POLICIES):
+        spec["preemptionPolicy"].required().enum(PREEMPTION_POLICIES)
+    if fields.get("overhead"):
+        validate_resource_requirements(spec.child("overhead", {"limits": fields["overhead"]}))
+    if fields.get("resources"):
+        validate_pod_resources(spec, claim_names)
+    if fields.get("resourceClaims"):
+        _validate_resource_claims(spec["resourceClaims"])
+    if fields.get("os") is not None:
+        validate_os_fields(spec)
+    if fields.get("hostnameOverride") is not None:
+        _validate_hostname_override(spec)
 
 
-def _chosen(path: str, value: str, known: tuple[str, ...]) -> StatusCause:
-    return field_errors.unsupported(path, value, known) if value else field_errors.required(path)
+def _validate_host_network(spec: Field, is_pod: bool) -> None:
+    for container in spec["containers"].each():
+        for port in container["ports"].each():
+            host_port = port.get("hostPort", 0)
+            if (is_pod or host_port.value) and host_port.value != port.get(
+                "containerPort", 0
+            ).value:
+                host_port.invalid("must match `containerPort` when `hostNetwork` is true")
 
 
-def is_address(text: str) -> bool:
-    """Whether a text is an IP address; one of IPv4 in the clothes of IPv6 is none."""
-    try:
-        if ":" in text:
-            return "%" not in text and ipaddress.IPv6Address(text).ipv4_mapped is None
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True
+def _validate_without_host_users(spec: Field) -> None:
+    detail = "when `hostUsers` is false"
+    spec["hostNetwork"].forbid_filled(detail)
+    spec["hostPID"].named("HostPID").forbid_filled(detail)
+    spec["hostIPC"].named("HostIPC").forbid_filled(detail)
+    for container in _every_container(spec):
+        container["volumeDevices"].forbid_filled(detail)
 
 
-def _host_network(spec: Obj, path: str, is_pod: bool) -> Faults:
-    found: Faults = []
-    for index, one in enumerate(spec.get("containers") or ()):
-        for number, port in enumerate(one.get("ports") or ()):
-            outside, inside = port.get("hostPort", 0), port.get("containerPort", 0)
-            if (is_pod or outside) and outside != inside:
-                text = "must match `containerPort` when `hostNetwork` is true"
-                at = f"{path}.containers[{index}].ports[{number}].hostPort"
-                found.append(field_errors.invalid(at, outside, text))
-    return found
-
-
-def _own_users(spec: Obj, path: str) -> Faults:
-    found: Faults = []
-    text = "when `hostUsers` is false"
-    if spec.get("hostNetwork"):
-        found.append(field_errors.forbidden(f"{path}.hostNetwork", text))
-    if spec.get("hostPID"):
-        found.append(field_errors.forbidden(f"{path}.HostPID", text))
-    if spec.get("hostIPC"):
-        found.append(field_errors.forbidden(f"{path}.HostIPC", text))
-    for group in ("initContainers", "containers", "ephemeralContainers"):
-        for index, one in enumerate(spec.get(group) or ()):
-            if one.get("volumeDevices"):
-                found.append(field_errors.forbidden(f"{path}.{group}[{index}].volumeDevices", text))
-    return found
-
-
-def _dns(config: Obj | None, policy: str, path: str) -> Faults:
+def _validate_dns_config(config: Field, policy: str) -> None:
+    servers, searches = config["nameservers"], config["searches"]
     if policy == "None":
-        if config is None:
-            text = "must provide `dnsConfig` when `dnsPolicy` is None"
-            return [field_errors.required(path, text)]
-        if not config.get("nameservers"):
-            text = "must provide at least one DNS nameserver when `dnsPolicy` is None"
-            return [field_errors.required(f"{path}.nameservers", text)]
-    found: Faults = []
-    config = config or {}
-    servers, searches = config.get("nameservers") or (), config.get("searches") or ()
-    if len(servers) > NAMESERVERS:
-        text = f"must not have more than {NAMESERVERS} nameservers"
-        found.append(field_errors.invalid(f"{path}.nameservers", servers, text))
-    for index, server in enumerate(servers):
-        if not is_address(server):
-            found.append(field_errors.invalid(f"{path}.nameservers[{index}]", server, ADDRESS))
-    if len(searches) > SEARCHES:
-        text = f"must not have more than {SEARCHES} search paths"
-        found.append(field_errors.invalid(f"{path}.searches", searches, text))
-    if len(" ".join(searches)) > SEARCH_LENGTH:
-        text = f"must not have more than {SEARCH_LENGTH} characters in the search list"
-        found.append(field_errors.invalid(f"{path}.searches", searches, text))
-    for index, search in enumerate(searches):
-        judged = search if search == "." else search.removesuffix(".")
-        if judged != "." and (len(judged) > 253 or not _SEARCH.match(judged)):
-            text = "must be a DNS subdomain, underscores allowed"
-            found.append(field_errors.invalid(f"{path}.searches[{index}]", judged, text))
-    for index, option in enumerate(config.get("options") or ()):
-        if not option.get("name"):
-            found.append(field_errors.required(f"{path}.options[{index}]", "must not be empty"))
-    return found
+        if config.value is None:
+            config.missing("must provide `dnsConfig` when `dnsPolicy` is None")
+            return
+        if not servers.required(
+            "must provide at least one DNS nameserver when `dnsPolicy` is None"
+        ):
+            return
+    if len(servers.value or ()) > NAMESERVERS_LIMIT:
+        servers.invalid(f"must not have more than {NAMESERVERS_LIMIT} nameservers")
+    for server in servers.each():
+        validate_ip(server)
+    if len(searches.value or ()) > SEARCHES_LIMIT:
+        searches.invalid(f"must not have more than {SEARCHES_LIMIT} search paths")
+    if len(" ".join(searches.value or ())) > SEARCH_LIST_LIMIT:
+        searches.invalid(
+            f"must not have more than {SEARCH_LIST_LIMIT} characters in the search list"
+        )
+    for search in searches.each():
+        domain = search.value.removesuffix(".") if search.value != "." else "."
+        if domain != "." and (len(domain) > 253 or not _SEARCH.match(domain)):
+            search.invalid("must be a DNS subdomain, underscores allowed", domain)
+    for option in config["options"].each():
+        if not option.value.get("name"):
+            option.missing("must not be empty")
 
 
-def _gates(gates: list[Obj], path: str) -> Faults:
-    found: Faults = []
-    seen: set[str] = set()
-    for index, gate in enumerate(gates):
-        name = gate.get("name", "")
-        at = f"{path}[{index}]"
-        found += [field_errors.invalid(at, name, text) for text in metadata.qualified_name(name)]
-        if name in seen:
-            found.append(field_errors.duplicate(at, name))
-        seen.add(name)
-    return found
+def _validate_scheduling_gates(gates: Field) -> None:
+    names: set[str] = set()
+    for gate in gates.each():
+        name = gate.holding(gate.value.get("name", ""))
+        name.qualified_name()
+        name.unique(names)
 
 
-def _claims(claims: list[Obj], path: str) -> Faults:
-    found: Faults = []
-    seen: set[str] = set()
-    for index, claim in enumerate(claims):
-        at = f"{path}[{index}]"
-        name = claim.get("name", "")
-        if not name:
-            found.append(field_errors.required(f"{at}.name"))
-        elif name in seen:
-            found.append(field_errors.duplicate(f"{at}.name", name))
-        else:
-            found += [field_errors.invalid(f"{at}.name", name, text) for text in names.label(name)]
-            seen.add(name)
-        keys = ("resourceClaimName", "resourceClaimTemplateName")
-        given = [key for key in keys if claim.get(key) is not None]
-        if len(given) != 1:
-            text = "must specify exactly one of `resourceClaimName`, `resourceClaimTemplateName`"
-            found.append(field_errors.invalid(at, claim, text))
-        for key in given:
-            found += [
-                field_errors.invalid(f"{at}.{key}", claim[key], text)
-                for text in names.subdomain(claim[key])
-            ]
-    return found
+def _validate_resource_claims(claims: Field) -> None:
+    names: set[str] = set()
+    for claim in claims.each():
+        claim["name"].required().unique(names).dns_label()
+        sources = [
+            key
+            for key in ("resourceClaimName", "resourceClaimTemplateName")
+            if claim.value.get(key) is not None
+        ]
+        if len(sources) != 1:
+            claim.invalid(
+                "must specify exactly one of `resourceClaimName`, `resourceClaimTemplateName`"
+            )
+        for key in sources:
+            claim[key].dns_subdomain()
 
 
-def _hostname(spec: Obj, path: str) -> Faults:
+def _validate_hostname_override(spec: Field) -> None:
     name = spec["hostnameOverride"]
-    at = f"{path}.hostnameOverride"
-    found: Faults = []
-    if spec.get("setHostnameAsFQDN"):
-        found.append(
-            field_errors.forbidden(at, "may not be specified when setHostnameAsFQDN is true")
-        )
-    if spec.get("hostNetwork"):
-        found.append(field_errors.forbidden(at, "may not be specified when hostNetwork is true"))
-    if len(name) > HOSTNAME_LENGTH:
-        found.append(field_errors.too_long(at, HOSTNAME_LENGTH))
-    return found + [field_errors.invalid(at, name, text) for text in names.subdomain(name)]
+    if spec.value.get("setHostnameAsFQDN"):
+        name.forbid("may not be specified when setHostnameAsFQDN is true")
+    if spec.value.get("hostNetwork"):
+        name.forbid("may not be specified when hostNetwork is true")
+    name.max_length(HOSTNAME_LIMIT)
+    name.dns_subdomain()
 
 
-def annotation_faults(annotations: dict[str, str], spec: Obj, path: str) -> Faults:
-    """What is wrong with the annotations that mean something for pods."""
-    found: Faults = []
-    if MIRROR in annotations and not spec.get("nodeName"):
-        text = "must set spec.nodeName if mirror pod annotation is set"
-        found.append(field_errors.invalid(f"{path}[{MIRROR}]", annotations[MIRROR], text))
-    cost = annotations.get(DELETION_COST)
-    if cost is not None and parse_deletion_cost(cost) is None:
-        found.append(
-            field_errors.invalid(f"{path}[{DELETION_COST}]", cost, "must be a 32bit integer")
-        )
-    for key, value in annotations.items():
+def validate_pod_annotations(annotations: Field, spec: Obj) -> None:
+    """The annotations that mean something for pods."""
+    mirror, cost = annotations.entry(MIRROR), annotations.entry(DELETION_COST)
+    if mirror.value is not None and not spec.get("nodeName"):
+        mirror.invalid("must set spec.nodeName if mirror pod annotation is set")
+    if cost.value is not None and parse_deletion_cost(cost.value) is None:
+        cost.invalid("must be a 32bit integer")
+    for key, value in annotations.value.items():
         if key == SECCOMP_POD or key.startswith(SECCOMP_CONTAINER):
             if value in {"runtime/default", "docker/default", "unconfined"}:
                 continue
+            profile = annotations[key]
             if value.startswith("localhost/"):
-                found += local_path(value.removeprefix("localhost/"), f"{path}.{key}")
+                validate_local_descending_path(profile.holding(value.removeprefix("localhost/")))
             else:
-                text = "must be a valid seccomp profile"
-                found.append(field_errors.invalid(f"{path}.{key}", value, text))
+                profile.invalid("must be a valid seccomp profile")
         elif key.startswith(APPARMOR):
-            name = key.removeprefix(APPARMOR)
-            if not any(one.get("name") == name for _, one in _every(spec, "")):
-                found.append(field_errors.invalid(f"{path}[{key}]", name, "container not found"))
+            profile, container_name = annotations.entry(key), key.removeprefix(APPARMOR)
+            if not any(
+                container.get("name") == container_name
+                for containers in CONTAINER_LISTS
+                for container in spec.get(containers) or ()
+            ):
+                profile.invalid("container not found", container_name)
             if value not in {"", "runtime/default", "unconfined"} and not value.startswith(
                 "localhost/"
             ):
-                text = f'invalid AppArmor profile name: "{value}"'
-                found.append(field_errors.invalid(f"{path}[{key}]", value, text))
-    return found
+                profile.invalid(f'invalid AppArmor profile name: "{value}"')
 
 
-def profile_faults(annotations: dict[str, str], spec: Obj, path: str) -> Faults:
+def validate_profiles_agree(annotations: dict[str, str], spec: Field) -> None:
     """Old annotations and new fields for the same profile must say the same."""
-    found: Faults = []
-    security = spec.get("securityContext") or {}
-    profile = security.get("seccompProfile")
-    if profile and SECCOMP_POD in annotations:
-        at = f"{path}.securityContext.seccompProfile"
-        found += _agree(annotations[SECCOMP_POD], profile, at, "seccomp")
-    for at, one in _every(spec, path):
-        mine = one.get("securityContext") or {}
-        key = f"{SECCOMP_CONTAINER}{one.get('name', '')}"
-        if mine.get("seccompProfile") and key in annotations:
-            where = f"{at}.securityContext.seccompProfile"
-            found += _agree(annotations[key], mine["seccompProfile"], where, "seccomp")
-        key = f"{APPARMOR}{one.get('name', '')}"
-        profile = mine.get("appArmorProfile") or security.get("appArmorProfile")
-        if profile and key in annotations and (spec.get("os") or {}).get("name") != "windows":
-            where = f"{at}.securityContext.appArmorProfile"
-            found += _agree(annotations[key], profile, where, "apparmor")
-    return found
+    context = spec["securityContext"]
+    _validate_profile_matches(annotations.get(SECCOMP_POD), context["seccompProfile"], "seccomp")
+    for container in _every_container(spec):
+        name, own_context = container.value.get("name", ""), container["securityContext"]
+        _validate_profile_matches(
+            annotations.get(f"{SECCOMP_CONTAINER}{name}"),
+            own_context["seccompProfile"],
+            "seccomp",
+        )
+        if spec["os"]["name"].value != "windows":
+            profile = own_context["appArmorProfile"]
+            _validate_profile_matches(
+                annotations.get(f"{APPARMOR}{name}"),
+                profile.holding(profile.value or context["appArmorProfile"].value),
+                "apparmor",
+            )
 
 
-def _agree(annotation: str, profile: Obj, path: str, what: str) -> Faults:
-    kind = profile.get("type")
-    text = f"{what} type in annotation and field must match"
-    if kind == "Unconfined" and annotation != "unconfined":
-        return [field_errors.forbidden(f"{path}.type", text)]
-    if kind == "RuntimeDefault":
-        fine = {"runtime/default", "docker/default"} if what == "seccomp" else {"runtime/default"}
-        if annotation not in fine:
-            return [field_errors.forbidden(f"{path}.type", text)]
-    if kind == "Localhost":
-        if not annotation.startswith("localhost/"):
-            return [field_errors.forbidden(f"{path}.type", text)]
-        if annotation.removeprefix("localhost/") != profile.get("localhostProfile"):
-            text = f"{what} profile in annotation and field must match"
-            return [field_errors.forbidden(f"{path}.localhostProfile", text)]
-    return []
+def _validate_profile_matches(annotation: str | None, profile: Field, what: str) -> None:
+    if annotation is None or not profile.value:
+        return
+    match profile.value.get("type"):
+        case "Unconfined":
+            matches = annotation == "unconfined"
+        case "RuntimeDefault":
+            matches = annotation == "runtime/default" or (
+                what == "seccomp" and annotation == "docker/default"
+            )
+        case "Localhost":
+            matches = annotation.startswith("localhost/")
+            local = profile.value.get("localhostProfile")
+            if matches and annotation.removeprefix("localhost/") != local:
+                profile["localhostProfile"].forbid(
+                    f"{what} profile in annotation and field must match"
+                )
+        case _:
+            return
+    if not matches:
+        profile["type"].forbid(f"{what} type in annotation and field must match")
 
 
-def _every(spec: Obj, path: str) -> list[tuple[str, Obj]]:
-    return [
-        (f"{path}.{group}[{index}]", one)
-        for group in ("initContainers", "containers", "ephemeralContainers")
-        for index, one in enumerate(spec.get(group) or ())
-    ]
+def _every_container(spec: Field) -> Iterator[Field]:
+    for containers in CONTAINER_LISTS:
+        yield from spec[containers].each()

@@ -1,19 +1,23 @@
-"""The volumes of a pod: one source each, and what each source needs."""
+"""The volumes of a pod: one source each, and what each source requires."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from zonewise.api import field_errors
+from zonewise.api.field_cursor import NOTHING, Field
 from zonewise.api.values import names, quantity
-from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj
-from zonewise.embedded.apiserver.strategy.pod.downward import field_faults, resource_field_faults
-from zonewise.embedded.apiserver.strategy.selectors import selector_faults
+from zonewise.embedded.apiserver.strategy.base import Obj
+from zonewise.embedded.apiserver.strategy.metadata import validate_annotations, validate_labels
+from zonewise.embedded.apiserver.strategy.pod.references import (
+    validate_local_descending_path,
+    validate_local_non_reserved_path,
+    validate_object_field_selector,
+    validate_path_no_backsteps,
+    validate_resource_field_selector,
+)
+from zonewise.embedded.apiserver.strategy.selectors import validate_label_selector
 
-FILE_MODE = "must be a number between 0 and 0777 (octal), both inclusive"
-HOST_TYPES = (
+HOST_PATH_TYPES = (
     "",
     "BlockDevice",
     "CharDevice",
@@ -26,12 +30,14 @@ HOST_TYPES = (
 ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 VOLUME_MODES = ("Block", "Filesystem")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
-SHORTEST_TOKEN = 600
-LONGEST_TOKEN = 1 << 32
+DRIVER_NAME_LIMIT = 63
+MIN_TOKEN_SECONDS = 600
+MAX_TOKEN_SECONDS = 1 << 32
 TOKEN_SECONDS = 3607
 DOWNWARD_FIELDS = frozenset(
     f"metadata.{key}" for key in ("name", "namespace", "labels", "annotations", "uid")
 )
+TOO_MANY_SOURCES = "may not specify more than 1 volume type"
 
 
 def token_projection() -> Obj:
@@ -64,398 +70,295 @@ TOKEN_PROJECTION = token_projection()
 """It is known to be valid."""
 
 
-def volume_faults(volumes: list[Obj], path: str, pod_name: str, *, pod: bool) -> Faults:
-    """What is wrong with a pod's volumes.
+def validate_volumes(volumes: Field, pod_meta: Obj | None) -> dict[str, Obj]:
+    """The volumes of a pod; returns the valid ones by name, since only these can be mounted.
 
-    ``pod_name`` is empty in a template: only a pod's own name makes names of claims.
+    ``pod_meta`` is None in a template: only a pod's own name makes names of claims.
     """
-    found: Faults = []
-    seen: set[str] = set()
-    claims = {f"{pod_name}-{one.get('name', '')}" for one in volumes if one.get("ephemeral")}
-    for index, volume in enumerate(volumes):
-        at = f"{path}[{index}]"
-        name = volume.get("name", "")
-        mine = (
-            []
-            if volume.get("projected") == TOKEN_PROJECTION and len(volume) == 2
-            else _source_faults(volume, at, name, pod_name, pod)
-        )
-        if not name:
-            mine.append(field_errors.required(f"{at}.name"))
-        else:
-            mine += [field_errors.invalid(f"{at}.name", name, text) for text in names.label(name)]
-        if name in seen:
-            mine.append(field_errors.duplicate(f"{at}.name", name))
-        if mine:
-            found += mine
-        else:
-            seen.add(name)
-        claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
-        if pod_name and claim in claims:
-            text = "must not reference a PVC that gets created for an ephemeral volume"
-            found.append(field_errors.invalid(f"{at}.persistentVolumeClaim.claimName", claim, text))
-    return found
+    errors = volumes.errors
+    pod_name = pod_meta.get("name", "") if pod_meta else ""
+    claims = {
+        f"{pod_name}-{volume.get('name', '')}"
+        for volume in volumes.value
+        if volume.get("ephemeral")
+    }
+    valid: dict[str, Obj] = {}
+    seen_names: set[str] = set()
+    for volume in volumes.each():
+        before = len(errors)
+        fields, name = volume.value, volume["name"]
+        if len(fields) != 2 or fields.get("projected") != TOKEN_PROJECTION:
+            _validate_source(volume, pod_name, pod_meta is not None)
+        name.required().dns_label()
+        if name.value in seen_names:
+            name.duplicate()
+        if len(errors) == before:
+            seen_names.add(name.value)
+        claim_name = volume["persistentVolumeClaim"]["claimName"] if claims else NOTHING
+        if pod_name and claim_name.value in claims:
+            claim_name.invalid("must not reference a PVC that gets created for an ephemeral volume")
+        if len(errors) == before:
+            valid[name.value] = fields
+    return valid
 
 
-def usable(volumes: list[Obj], found: Faults, path: str) -> dict[str, Obj]:
-    """The volumes that have no fault of their own, by name; only these can be mounted."""
-    if not found:
-        return {one.get("name", ""): one for one in volumes}
-    good: dict[str, Obj] = {}
-    for index, one in enumerate(volumes):
-        start = f"{path}[{index}]"
-        if not any(
-            fault.field == start or (fault.field or "").startswith(f"{start}.") for fault in found
-        ):
-            good[one.get("name", "")] = one
-    return good
-
-
-def _source_faults(volume: Obj, path: str, name: str, pod_name: str, pod: bool) -> Faults:
-    found: Faults = []
-    chosen = False
-    for key, check in _SOURCES:
-        source = volume.get(key)
-        if source is None:
-            continue
-        if chosen:
-            field = _ODD_FIELDS.get(key, key)
-            text = "may not specify more than 1 volume type"
-            found.append(field_errors.forbidden(f"{path}.{field}", text))
-            continue
-        chosen = True
-        found += check(source, f"{path}.{key}")
-        if key == "ephemeral" and pod_name and name:
-            claim = f"{pod_name}-{name}"
-            found += [
-                field_errors.invalid(f"{path}.name", name, f'PVC name "{claim}": {text}')
-                for text in names.subdomain(claim)
-            ]
-        elif key == "image" and pod and not source.get("reference"):
-            found.append(field_errors.required(f"{path}.image.reference"))
+def _validate_source(volume: Field, pod_name: str, in_pod: bool) -> None:
+    fields = volume.value
+    chosen = [key for key in _SOURCES if fields.get(key) is not None]
     if not chosen:
-        found.append(field_errors.required(path, "must specify a volume type"))
-    return found
+        volume.missing("must specify a volume type")
+        return
+    key, name = chosen[0], fields.get("name", "")
+    _SOURCES[key](volume[key])
+    if key == "ephemeral" and pod_name and name:
+        claim_name = f"{pod_name}-{name}"
+        for detail in names.subdomain_errors(claim_name):
+            volume["name"].invalid(f'PVC name "{claim_name}": {detail}')
+    elif key == "image" and in_pod:
+        volume["image"]["reference"].required()
+    for key in chosen[1:]:
+        volume[_REPORTED_NAMES.get(key, key)].forbid(TOO_MANY_SOURCES)
 
 
-def _empty_dir(source: Obj, path: str) -> Faults:
-    limit = source.get("sizeLimit")
-    if limit is not None and quantity.parse(str(limit)).value < 0:
-        text = "SizeLimit field must be a valid resource quantity"
-        return [field_errors.forbidden(f"{path}.sizeLimit", text)]
-    return []
+def _requires(*keys: str) -> Callable[[Field], None]:
+    return lambda source: source.require(*keys)
 
 
-def _host_path(source: Obj, path: str) -> Faults:
-    target = source.get("path", "")
-    if not target:
-        return [field_errors.required(f"{path}.path")]
-    found = no_backsteps(target, f"{path}.path")
-    kind = source.get("type")
-    if kind is not None and kind not in HOST_TYPES:
-        found.append(field_errors.unsupported(f"{path}.type", kind, HOST_TYPES))
-    return found
+def _validate_empty_dir(source: Field) -> None:
+    limit = source["sizeLimit"]
+    if limit.value is not None and quantity.value(limit.value) < 0:
+        limit.forbid("SizeLimit field must be a valid resource quantity")
 
 
-def _git_repo(source: Obj, path: str) -> Faults:
-    found = _needs(source, path, "repository")
-    return found + local_path(source.get("directory", ""), f"{path}.directory")
+def _validate_host_path(source: Field) -> None:
+    path = source["path"]
+    if path.required():
+        validate_path_no_backsteps(path)
+        source["type"].enum(HOST_PATH_TYPES)
 
 
-def _secret(source: Obj, path: str) -> Faults:
-    return _needs(source, path, "secretName") + _files(source, path)
+def _validate_git_repo(source: Field) -> None:
+    source.require("repository")
+    validate_local_descending_path(source["directory"])
 
 
-def _config_map(source: Obj, path: str) -> Faults:
-    return _needs(source, path, "name") + _files(source, path)
+def _validate_secret(source: Field) -> None:
+    source.require("secretName")
+    _validate_files(source)
 
 
-def _files(source: Obj, path: str) -> Faults:
-    found = _mode(source, path, "defaultMode")
-    for index, item in enumerate(source.get("items") or ()):
-        found += _key_to_path(item, f"{path}.items[{index}]")
-    return found
+def _validate_config_map(source: Field) -> None:
+    source.require("name")
+    _validate_files(source)
 
 
-def _key_to_path(item: Obj, path: str) -> Faults:
-    found = _needs(item, path, "key", "path")
-    found += unreserved_path(item.get("path", ""), f"{path}.path")
-    return found + _mode(item, path, "mode")
+def _validate_files(source: Field) -> None:
+    _validate_file_mode(source["defaultMode"])
+    for item in source["items"].each():
+        _validate_key_to_path(item)
 
 
-def _claim(source: Obj, path: str) -> Faults:
-    return _needs(source, path, "claimName")
+def _validate_key_to_path(item: Field) -> None:
+    item.require("key", "path")
+    validate_local_non_reserved_path(item["path"])
+    _validate_file_mode(item["mode"])
 
 
-def _nfs(source: Obj, path: str) -> Faults:
-    found = _needs(source, path, "server", "path")
-    target = source.get("path", "")
-    if not target.startswith("/"):
-        found.append(field_errors.invalid(f"{path}.path", target, "must be an absolute path"))
-    return found
+def _validate_file_mode(mode: Field) -> None:
+    if mode.value is not None and not 0 <= mode.value <= 0o777:
+        mode.invalid("must be a number between 0 and 0777 (octal), both inclusive")
 
 
-def _downward(source: Obj, path: str) -> Faults:
-    found = _mode(source, path, "defaultMode")
-    for item in source.get("items") or ():
-        found += _downward_file(item, path)
-    return found
+def _validate_nfs(source: Field) -> None:
+    source.require("server", "path")
+    validate_absolute_path(source.get("path", ""))
 
 
-def _downward_file(item: Obj, path: str) -> Faults:
-    found = _needs(item, path, "path")
-    found += unreserved_path(item.get("path", ""), f"{path}.path")
-    if item.get("fieldRef") is not None:
-        found += field_faults(item["fieldRef"], DOWNWARD_FIELDS, f"{path}.fieldRef")
-        if item.get("resourceFieldRef") is not None:
-            text = "fieldRef and resourceFieldRef can not be specified simultaneously"
-            found.append(field_errors.invalid(path, "resource", text))
-    elif item.get("resourceFieldRef") is not None:
-        found += resource_field_faults(
-            item["resourceFieldRef"], f"{path}.resourceFieldRef", volume=True
-        )
-    else:
-        found.append(
-            field_errors.required(path, "one of fieldRef and resourceFieldRef is required")
-        )
-    return found + _mode(item, path, "mode")
+def validate_absolute_path(path: Field) -> None:
+    """A path that starts with a slash."""
+    if not path.value.startswith("/"):
+        path.invalid("must be an absolute path")
 
 
-def _projected(source: Obj, path: str) -> Faults:
-    found = _mode(source, path, "defaultMode")
-    taken: set[str] = set()
-
-    def take(target: str, shown: str) -> None:
-        if target in taken:
-            found.append(field_errors.invalid(path, shown, "conflicting duplicate paths"))
-        taken.add(target)
-
-    for index, one in enumerate(source.get("sources") or ()):
-        at = f"{path}.sources[{index}]"
-        for kind in ("secret", "configMap"):
-            part = one.get(kind)
-            if part is None:
-                continue
-            found += _needs(part, f"{at}.{kind}", "name")
-            for number, item in enumerate(part.get("items") or ()):
-                found += _key_to_path(item, f"{at}.{kind}.items[{number}]")
-                if item.get("path"):
-                    take(item["path"], part.get("name", ""))
-        if one.get("downwardAPI") is not None:
-            for item in one["downwardAPI"].get("items") or ():
-                found += _downward_file(item, f"{at}.downwardAPI")
-                if item.get("path"):
-                    take(item["path"], item["path"])
-        if one.get("serviceAccountToken") is not None:
-            found += _token(one["serviceAccountToken"], at, path)
-        if one.get("clusterTrustBundle") is not None:
-            found += _trust_bundle(one["clusterTrustBundle"], f"{at}.clusterTrustBundle")
-            target = one["clusterTrustBundle"].get("path", "")
-            take(target, target)
-        if sum(part is not None for part in one.values()) > 1:
-            text = "may not specify more than 1 volume type per source"
-            found.append(field_errors.forbidden(at, text))
-    return found
+def _validate_downward_api(source: Field) -> None:
+    _validate_file_mode(source["defaultMode"])
+    for item in source.value.get("items") or ():
+        _validate_downward_api_file(source.holding(item))
 
 
-def _token(token: Obj, at: str, path: str) -> Faults:
-    found: Faults = []
-    seconds = token.get("expirationSeconds", 3600)
-    field = f"{at}.serviceAccountToken.expirationSeconds"
-    if seconds < SHORTEST_TOKEN:
-        text = "may not specify a duration less than 10 minutes"
-        found.append(field_errors.invalid(field, seconds, text))
-    if seconds > LONGEST_TOKEN:
-        text = "may not specify a duration larger than 2^32 seconds"
-        found.append(field_errors.invalid(field, seconds, text))
-    if not token.get("path"):
-        found.append(field_errors.required(f"{path}.path"))
-    else:
-        found += unreserved_path(token["path"], f"{path}.path")
-    return found
-
-
-def _trust_bundle(bundle: Obj, path: str) -> Faults:
-    found: Faults = []
-    name, signer = bundle.get("name"), bundle.get("signerName")
-    if name is not None and signer is not None:
-        text = "only one of name and signerName may be used"
-        found.append(field_errors.invalid(path, bundle, text))
-    elif name is not None:
-        if not name:
-            found.append(field_errors.required(f"{path}.name", "must be a valid object name"))
-        if bundle.get("labelSelector") is not None:
-            text = "labelSelector must be unset if name is specified"
-            found.append(
-                field_errors.invalid(f"{path}.labelSelector", bundle["labelSelector"], text)
+def _validate_downward_api_file(item: Field) -> None:
+    """A file with a field of the pod; ``item`` is reported as its source, without an index."""
+    item.require("path")
+    validate_local_non_reserved_path(item["path"])
+    field, resource = item["fieldRef"], item["resourceFieldRef"]
+    if field.value is not None:
+        validate_object_field_selector(field, DOWNWARD_FIELDS)
+        if resource.value is not None:
+            item.invalid(
+                "fieldRef and resourceFieldRef can not be specified simultaneously", "resource"
             )
-    elif signer is not None:
-        if not signer:
-            found.append(field_errors.required(f"{path}.signerName", "must be a valid signer name"))
-        found += selector_faults(bundle.get("labelSelector"), f"{path}.labelSelector")
+    elif resource.value is not None:
+        validate_resource_field_selector(resource, volume=True)
     else:
-        found.append(field_errors.required(path, "either name or signerName must be specified"))
-    found += _needs(bundle, path, "path")
-    return found + unreserved_path(bundle.get("path", ""), f"{path}.path")
+        item.missing("one of fieldRef and resourceFieldRef is required")
+    _validate_file_mode(item["mode"])
 
 
-def _csi(source: Obj, path: str) -> Faults:
-    found: Faults = []
-    driver = source.get("driver", "")
-    if not driver:
-        found.append(field_errors.required(f"{path}.driver"))
+def _validate_projected(projected: Field) -> None:
+    _validate_file_mode(projected["defaultMode"])
+    paths: set[str] = set()
+
+    def take(path: str, reported: str) -> None:
+        if path in paths:
+            projected.invalid("conflicting duplicate paths", reported)
+        paths.add(path)
+
+    for source in projected["sources"].each():
+        fields = source.value
+        for key in ("secret", "configMap"):
+            if fields.get(key) is None:
+                continue
+            part = source[key]
+            part.require("name")
+            for item in part["items"].each():
+                _validate_key_to_path(item)
+                if item.value.get("path"):
+                    take(item.value["path"], part.value.get("name", ""))
+        if fields.get("downwardAPI") is not None:
+            part = source["downwardAPI"]
+            for value in part.value.get("items") or ():
+                _validate_downward_api_file(part.holding(value))
+                if value.get("path"):
+                    take(value["path"], value["path"])
+        if fields.get("serviceAccountToken") is not None:
+            _validate_service_account_token(source["serviceAccountToken"], projected)
+        if fields.get("clusterTrustBundle") is not None:
+            bundle = source["clusterTrustBundle"]
+            _validate_cluster_trust_bundle(bundle)
+            path = bundle.value.get("path", "")
+            take(path, path)
+        if sum(part is not None for part in fields.values()) > 1:
+            source.forbid("may not specify more than 1 volume type per source")
+
+
+def _validate_service_account_token(token: Field, projected: Field) -> None:
+    seconds = token.get("expirationSeconds", 3600)
+    if seconds.value < MIN_TOKEN_SECONDS:
+        seconds.invalid("may not specify a duration less than 10 minutes")
+    if seconds.value > MAX_TOKEN_SECONDS:
+        seconds.invalid("may not specify a duration larger than 2^32 seconds")
+    path = projected.child("path", token.value.get("path"))
+    validate_local_non_reserved_path(path.required())
+
+
+def _validate_cluster_trust_bundle(bundle: Field) -> None:
+    name, signer, selector = bundle["name"], bundle["signerName"], bundle["labelSelector"]
+    if name.value is not None and signer.value is not None:
+        bundle.invalid("only one of name and signerName may be used")
+    elif name.value is not None:
+        name.required("must be a valid object name")
+        if selector.value is not None:
+            selector.invalid("labelSelector must be unset if name is specified")
+    elif signer.value is not None:
+        signer.required("must be a valid signer name")
+        validate_label_selector(selector)
     else:
-        if len(driver) > 63:
-            found.append(field_errors.too_long(f"{path}.driver", 63))
-        found += [
-            field_errors.invalid(f"{path}.driver", driver, text)
-            for text in names.subdomain(driver.lower())
-        ]
-    secret = source.get("nodePublishSecretRef")
-    if secret is not None:
-        name = secret.get("name", "")
-        if not name:
-            found.append(field_errors.required(f"{path}.nodePublishSecretRef.name"))
-        else:
-            found += [
-                field_errors.invalid(f"{path}.name", name, text) for text in names.subdomain(name)
-            ]
-    return found
+        bundle.missing("either name or signerName must be specified")
+    bundle.require("path")
+    validate_local_non_reserved_path(bundle["path"])
 
 
-def _ephemeral(source: Obj, path: str) -> Faults:
-    template = source.get("volumeClaimTemplate")
-    at = f"{path}.volumeClaimTemplate"
-    if template is None:
-        return [field_errors.required(at)]
-    meta = template.get("metadata") or {}
-    found: Faults = []
-    if meta.get("annotations"):
-        found += metadata.annotation_faults(f"{at}.metadata.annotations", meta["annotations"])
-    if meta.get("labels"):
-        found += metadata.label_faults(f"{at}.metadata.labels", meta["labels"])
-    for key in meta.keys() - {"annotations", "labels", "creationTimestamp"}:
-        found.append(field_errors.forbidden(f"{at}.metadata.{key}", "cannot be set"))
-    return found + claim_spec_faults(template.get("spec") or {}, f"{at}.spec")
+def validate_csi_driver_name(driver: Field) -> None:
+    """The name of a CSI driver, which may have capital letters."""
+    if driver.required():
+        driver.max_length(DRIVER_NAME_LIMIT)
+        driver.without_errors(names.subdomain_errors(driver.value.lower()))
 
 
-def claim_spec_faults(spec: Obj, path: str) -> Faults:
-    """What is wrong with the spec of a claim that a pod or a set brings along."""
-    found: Faults = []
-    modes = spec.get("accessModes") or ()
-    if not modes:
-        text = "at least 1 access mode is required"
-        found.append(field_errors.required(f"{path}.accessModes", text))
-    found += selector_faults(spec.get("selector"), f"{path}.selector")
-    for mode in modes:
-        if mode not in ACCESS_MODES:
-            found.append(field_errors.unsupported(f"{path}.accessModes", mode, ACCESS_MODES))
-    if "ReadWriteOncePod" in modes and any(
-        mode in ACCESS_MODES and mode != "ReadWriteOncePod" for mode in modes
-    ):
-        text = "may not use ReadWriteOncePod with other access modes"
-        found.append(field_errors.forbidden(f"{path}.accessModes", text))
-    requests = (spec.get("resources") or {}).get("requests") or {}
-    size = f"{path}.resources[storage]"
-    if "storage" not in requests:
-        found.append(field_errors.required(size))
-    elif quantity.parse(str(requests["storage"])).value <= 0:
-        found.append(field_errors.invalid(size, requests["storage"], "must be greater than zero"))
+def _validate_csi(source: Field) -> None:
+    validate_csi_driver_name(source["driver"])
+    secret = source["nodePublishSecretRef"]
+    if secret.value is not None:
+        name = secret["name"].required()
+        source.child("name", name.value).dns_subdomain()
+
+
+def _validate_ephemeral(source: Field) -> None:
+    template = source["volumeClaimTemplate"]
+    if template.value is None:
+        template.missing()
+        return
+    meta = template["metadata"]
+    validate_annotations(meta["annotations"])
+    validate_labels(meta["labels"])
+    for key in (meta.value or {}).keys() - {"annotations", "labels", "creationTimestamp"}:
+        meta[key].forbid("cannot be set")
+    validate_claim_spec(template["spec"])
+
+
+def validate_claim_spec(spec: Field) -> None:
+    """The spec of a PersistentVolumeClaim, on its own or in a pod or a StatefulSet."""
+    modes = spec["accessModes"]
+    modes.required("at least 1 access mode is required")
+    validate_label_selector(spec["selector"])
+    validate_access_modes(modes)
+    resources = spec["resources"]
+    size = resources.entry("storage").holding(resources["requests"]["storage"].value)
+    if size.value is None:
+        size.missing()
+    elif quantity.value(size.value) <= 0:
+        size.invalid("must be greater than zero")
     for key in ("storageClassName", "volumeAttributesClassName"):
-        name = spec.get(key)
-        if name:
-            found += [
-                field_errors.invalid(f"{path}.{key}", name, text) for text in names.subdomain(name)
-            ]
-    mode = spec.get("volumeMode")
-    if mode is not None and mode not in VOLUME_MODES:
-        found.append(field_errors.unsupported(f"{path}.volumeMode", mode, VOLUME_MODES))
-    return found
+        spec[key].optional().dns_subdomain()
+    spec["volumeMode"].enum(VOLUME_MODES)
 
 
-def _image(source: Obj, path: str) -> Faults:
-    policy = source.get("pullPolicy", "")
-    if not policy:
-        return [field_errors.required(f"{path}.pullPolicy")]
-    if policy not in PULL_POLICIES:
-        return [field_errors.unsupported(f"{path}.pullPolicy", policy, PULL_POLICIES)]
-    return []
+def validate_access_modes(modes: Field) -> None:
+    """How a volume may be mounted."""
+    for mode in modes.value or ():
+        modes.holding(mode).enum(ACCESS_MODES)
+    supported = {mode for mode in modes.value or () if mode in ACCESS_MODES}
+    if "ReadWriteOncePod" in supported and len(supported) > 1:
+        modes.forbid("may not use ReadWriteOncePod with other access modes")
 
 
-def _needing(*keys: str) -> Callable[[Obj, str], Faults]:
-    def check(source: Obj, path: str) -> Faults:
-        return _needs(source, path, *keys)
-
-    return check
+def _validate_image(source: Field) -> None:
+    source["pullPolicy"].required().enum(PULL_POLICIES)
 
 
-def _needs(source: Obj, path: str, *keys: str) -> Faults:
-    return [field_errors.required(f"{path}.{key}") for key in keys if not source.get(key)]
+_SOURCES: dict[str, Callable[[Field], None]] = {
+    "emptyDir": _validate_empty_dir,
+    "hostPath": _validate_host_path,
+    "gitRepo": _validate_git_repo,
+    "gcePersistentDisk": _requires(),
+    "awsElasticBlockStore": _requires("volumeID"),
+    "secret": _validate_secret,
+    "nfs": _validate_nfs,
+    "iscsi": _requires("targetPortal", "iqn"),
+    "glusterfs": _requires("endpoints", "path"),
+    "flocker": _requires(),
+    "persistentVolumeClaim": _requires("claimName"),
+    "rbd": _requires("monitors", "image"),
+    "cinder": _requires("volumeID"),
+    "cephfs": _requires("monitors"),
+    "quobyte": _requires("registry", "volume"),
+    "downwardAPI": _validate_downward_api,
+    "fc": _requires(),
+    "flexVolume": _requires("driver"),
+    "configMap": _validate_config_map,
+    "azureFile": _requires("secretName", "shareName"),
+    "vsphereVolume": _requires("volumePath"),
+    "photonPersistentDisk": _requires("pdID"),
+    "portworxVolume": _requires("volumeID"),
+    "azureDisk": _requires("diskName", "diskURI"),
+    "storageos": _requires("volumeName"),
+    "projected": _validate_projected,
+    "scaleIO": _requires("gateway", "system", "volumeName"),
+    "csi": _validate_csi,
+    "ephemeral": _validate_ephemeral,
+    "image": _validate_image,
+}
+"""In the order in which a server looks for them: the first that is set counts."""
 
-
-def _mode(source: Obj, path: str, key: str) -> Faults:
-    mode: Any = source.get(key)
-    if mode is None or 0 <= mode <= 0o777:
-        return []
-    return [field_errors.invalid(f"{path}.{key}", mode, FILE_MODE)]
-
-
-def local_path(target: str, path: str) -> Faults:
-    """A path that goes down from where it starts."""
-    found: Faults = []
-    if target.startswith("/"):
-        found.append(field_errors.invalid(path, target, "must be a relative path"))
-    return found + no_backsteps(target, path)
-
-
-def no_backsteps(target: str, path: str) -> Faults:
-    """A path without ``..``."""
-    if ".." in target and ".." in target.split("/"):
-        return [field_errors.invalid(path, target, "must not contain '..'")]
-    return []
-
-
-def unreserved_path(target: str, path: str) -> Faults:
-    """A local path whose first name is not reserved by the kubelet."""
-    found = local_path(target, path)
-    if target.startswith("..") and not target.startswith("../"):
-        found.append(field_errors.invalid(path, target, "must not start with '..'"))
-    return found
-
-
-_SOURCES: tuple[tuple[str, Callable[[Obj, str], Faults]], ...] = (
-    ("emptyDir", _empty_dir),
-    ("hostPath", _host_path),
-    ("gitRepo", _git_repo),
-    ("gcePersistentDisk", _needing()),
-    ("awsElasticBlockStore", _needing("volumeID")),
-    ("secret", _secret),
-    ("nfs", _nfs),
-    ("iscsi", _needing("targetPortal", "iqn")),
-    ("glusterfs", _needing("endpoints", "path")),
-    ("flocker", _needing()),
-    ("persistentVolumeClaim", _claim),
-    ("rbd", _needing("monitors", "image")),
-    ("cinder", _needing("volumeID")),
-    ("cephfs", _needing("monitors")),
-    ("quobyte", _needing("registry", "volume")),
-    ("downwardAPI", _downward),
-    ("fc", _needing()),
-    ("flexVolume", _needing("driver")),
-    ("configMap", _config_map),
-    ("azureFile", _needing("secretName", "shareName")),
-    ("vsphereVolume", _needing("volumePath")),
-    ("photonPersistentDisk", _needing("pdID")),
-    ("portworxVolume", _needing("volumeID")),
-    ("azureDisk", _needing("diskName", "diskURI")),
-    ("storageos", _needing("volumeName")),
-    ("projected", _projected),
-    ("scaleIO", _needing("gateway", "system", "volumeName")),
-    ("csi", _csi),
-    ("ephemeral", _ephemeral),
-    ("image", _image),
-)
-"""The order in which a server looks at them: the first one there is the one that counts."""
-
-_ODD_FIELDS = {"cephfs": "cephFS", "downwardAPI": "downwarAPI"}
+_REPORTED_NAMES = {"cephfs": "cephFS", "downwardAPI": "downwarAPI"}
 """Fields that a server's refusal of a second source calls by other names."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zonewise.api.values import quantity
-from zonewise.embedded.apiserver.strategy import metadata
+from zonewise.api.values import names, quantity
 from zonewise.embedded.apiserver.strategy.base import Obj, StrategyContext
 from zonewise.embedded.apiserver.strategy.pod.affinity import PREFERRED, REQUIRED
 from zonewise.embedded.apiserver.strategy.pod.spec import SECCOMP_CONTAINER, SECCOMP_POD
@@ -176,7 +175,7 @@ def _node_warnings(affinity: Obj, path: str) -> list[str]:
             for number, value in enumerate(one.get("values") or ()):
                 at = f"{place}.matchExpressions[{index}].values[{number}]"
                 found += [
-                    f"{at}: {value} is invalid, {text}" for text in metadata.label_value(value)
+                    f"{at}: {value} is invalid, {text}" for text in names.label_value_errors(value)
                 ]
     return found
 

@@ -1,13 +1,17 @@
-"""Where the bytes of a PersistentVolume are: one source each, and what each source needs."""
+"""Where the bytes of a PersistentVolume are: one source each, and what each source requires."""
 
 from __future__ import annotations
 
 import re
 
-from zonewise.api import field_errors
-from zonewise.api.values import names
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj
-from zonewise.embedded.apiserver.strategy.pod.volumes import HOST_TYPES, no_backsteps
+from zonewise.api.field_cursor import Field
+from zonewise.embedded.apiserver.strategy.pod.references import validate_path_no_backsteps
+from zonewise.embedded.apiserver.strategy.pod.volumes import (
+    HOST_PATH_TYPES,
+    TOO_MANY_SOURCES,
+    validate_absolute_path,
+    validate_csi_driver_name,
+)
 
 SOURCES = (
     "hostPath",
@@ -33,9 +37,9 @@ SOURCES = (
     "storageos",
     "csi",
 )
-"""In the order in which they are looked for; of several the first one counts."""
+"""In the order in which they are looked for; of several the first counts."""
 
-NEEDS: dict[str, tuple[str, ...]] = {
+REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
     "awsElasticBlockStore": ("volumeID",),
     "azureDisk": ("diskName", "diskURI"),
     "azureFile": ("secretName", "shareName"),
@@ -57,137 +61,88 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "storageos": ("volumeName",),
     "vsphereVolume": ("volumePath",),
 }
-SHOWN = {"gcePersistentDisk": "persistentDisk"}
-"""What faults call a source, where it is not its name."""
+REPORTED_NAMES = {"gcePersistentDisk": "persistentDisk"}
+"""What errors call a source, where it is not its name."""
 
-SECRETS = (
+SECRET_REFERENCES = (
     "controllerPublishSecretRef",
     "nodePublishSecretRef",
     "controllerExpandSecretRef",
     "nodeExpandSecretRef",
 )
 CACHING_MODES = ("None", "ReadOnly", "ReadWrite")
-LONGEST_DRIVER = 63
-LARGEST_BYTE = 255
 
-_IQN = re.compile(r"iqn\.\d{4}-\d{2}\.([A-Za-z0-9\-.]+)(:[^,;*&$|\s]+)$")
-_EUI = re.compile(r"eui\.[A-Fa-f0-9]{16}$")
-_NAA = re.compile(r"naa\.([A-Fa-f0-9]{16}|[A-Fa-f0-9]{32})$")
-_BYTE = "must be between 0 and 255, inclusive"
-
-
-def driver_faults(name: str, path: str) -> Faults:
-    """What is wrong with the name of a CSI driver."""
-    if not name:
-        return [field_errors.required(path)]
-    found: Faults = []
-    if len(name) > LONGEST_DRIVER:
-        found.append(field_errors.too_long(path, LONGEST_DRIVER))
-    return found + [
-        field_errors.invalid(path, name, text) for text in names.subdomain(name.lower())
-    ]
+_ISCSI_NAME = re.compile(
+    r"iqn\.\d{4}-\d{2}\.([A-Za-z0-9\-.]+)(:[^,;*&$|\s]+)$"
+    r"|eui\.[A-Fa-f0-9]{16}$"
+    r"|naa\.([A-Fa-f0-9]{16}|[A-Fa-f0-9]{32})$"
+)
 
 
-def source_faults(spec: Obj, path: str) -> Faults:
-    """What is wrong with where a volume is."""
-    given = [key for key in SOURCES if spec.get(key) is not None]
-    if not given:
-        return [field_errors.required(path, "must specify a volume type")]
-    text = "may not specify more than 1 volume type"
-    found: Faults = [field_errors.forbidden(f"{path}.{key}", text) for key in given[1:]]
-    first = given[0]
-    source, at = spec[first], f"{path}.{SHOWN.get(first, first)}"
-    for key in NEEDS.get(first, ()):
-        if not source.get(key):
-            found.append(field_errors.required(f"{at}.{key}"))
-    target = source.get("path", "")
-    match first:
+def validate_volume_source(spec: Field) -> None:
+    """The source of a volume."""
+    fields = spec.value or {}
+    chosen = [key for key in SOURCES if fields.get(key) is not None]
+    if not chosen:
+        spec.missing("must specify a volume type")
+        return
+    for key in chosen[1:]:
+        spec[key].forbid(TOO_MANY_SOURCES)
+    key = chosen[0]
+    source = spec[key].named(REPORTED_NAMES.get(key, key))
+    source.require(*REQUIRED_FIELDS.get(key, ()))
+    path = source["path"]
+    match key:
         case "hostPath":
-            found += no_backsteps(target, f"{at}.path")
-            kind = source.get("type")
-            if target and kind is not None and kind not in HOST_TYPES:
-                found.append(field_errors.unsupported(f"{at}.type", kind, HOST_TYPES))
+            validate_path_no_backsteps(path)
+            if path.value:
+                source["type"].enum(HOST_PATH_TYPES)
         case "local":
-            found += no_backsteps(target, f"{at}.path")
-            if target and spec.get("nodeAffinity") is None:
-                why = "Local volume requires node affinity"
-                found.append(field_errors.required(f"{path}.nodeAffinity", why))
+            validate_path_no_backsteps(path)
+            if path.value and fields.get("nodeAffinity") is None:
+                spec["nodeAffinity"].missing("Local volume requires node affinity")
         case "nfs":
-            if not target.startswith("/"):
-                found.append(field_errors.invalid(f"{at}.path", target, "must be an absolute path"))
+            validate_absolute_path(source.get("path", ""))
         case "csi":
-            found += _csi_faults(source, at)
+            _validate_csi(source)
         case "fc":
-            found += _channel_faults(source, at)
+            _validate_fibre_channel(source)
         case "azureDisk":
-            found += _azure_faults(source, at)
+            _validate_azure_disk(source)
         case "gcePersistentDisk" | "awsElasticBlockStore":
-            number = source.get("partition", 0)
-            if not 0 <= number <= LARGEST_BYTE:
-                found.append(field_errors.invalid(f"{at}.partition", number, _BYTE))
+            source["partition"].between(0, 255)
         case "flocker":
-            if not source.get("datasetName") and not source.get("datasetUUID"):
-                found.append(
-                    field_errors.required(at, "one of datasetName and datasetUUID is required")
-                )
+            if not source["datasetName"].value and not source["datasetUUID"].value:
+                source.missing("one of datasetName and datasetUUID is required")
         case "iscsi":
-            found += _iscsi_faults(source, at)
-    return found
+            source["iqn"].optional().matches(_ISCSI_NAME, "must be valid format")
+            source["lun"].between(0, 255)
 
 
-def _iscsi_faults(source: Obj, path: str) -> Faults:
-    found: Faults = []
-    name, lun = source.get("iqn", ""), source.get("lun", 0)
-    if name and not any(pattern.match(name) for pattern in (_IQN, _EUI, _NAA)):
-        found.append(field_errors.invalid(f"{path}.iqn", name, "must be valid format"))
-    if not 0 <= lun <= LARGEST_BYTE:
-        found.append(field_errors.invalid(f"{path}.lun", lun, _BYTE))
-    return found
+def _validate_csi(source: Field) -> None:
+    if source["driver"].value:
+        validate_csi_driver_name(source["driver"])
+    for key in SECRET_REFERENCES:
+        if source[key].value is not None:
+            source[key]["name"].required().dns_subdomain()
+            source[key]["namespace"].required().dns_label()
 
 
-def _csi_faults(source: Obj, path: str) -> Faults:
-    found: Faults = []
-    if source.get("driver"):
-        found += driver_faults(source["driver"], f"{path}.driver")
-    for key in SECRETS:
-        secret = source.get(key)
-        if secret is None:
-            continue
-        for part in ("name", "namespace"):
-            at, name = f"{path}.{key}.{part}", secret.get(part, "")
-            if not name:
-                found.append(field_errors.required(at))
-            elif part == "name":
-                found += [field_errors.invalid(at, name, text) for text in names.subdomain(name)]
-            else:
-                found += [field_errors.invalid(at, name, text) for text in names.label(name)]
-    return found
+def _validate_fibre_channel(source: Field) -> None:
+    names, ids, lun = source["targetWWNs"], source["wwids"], source["lun"]
+    if not names.value and not ids.value:
+        names.missing("must specify either targetWWNs or wwids, but not both")
+    elif names.value and ids.value:
+        names.invalid("targetWWNs and wwids can not be specified simultaneously")
+    elif names.value:
+        if lun.value is None:
+            lun.missing("lun is required if targetWWNs is specified")
+        lun.between(0, 255)
 
 
-def _channel_faults(source: Obj, path: str) -> Faults:
-    worlds, devices = source.get("targetWWNs"), source.get("wwids")
-    at = f"{path}.targetWWNs"
-    if not worlds and not devices:
-        return [field_errors.required(at, "must specify either targetWWNs or wwids, but not both")]
-    if worlds and devices:
-        text = "targetWWNs and wwids can not be specified simultaneously"
-        return [field_errors.invalid(at, worlds, text)]
-    if worlds and source.get("lun") is None:
-        return [field_errors.required(f"{path}.lun", "lun is required if targetWWNs is specified")]
-    if worlds and not 0 <= source["lun"] <= LARGEST_BYTE:
-        return [field_errors.invalid(f"{path}.lun", source["lun"], _BYTE)]
-    return []
-
-
-def _azure_faults(source: Obj, path: str) -> Faults:
-    found: Faults = []
-    caching = source.get("cachingMode")
-    if caching is not None and caching not in CACHING_MODES:
-        found.append(field_errors.unsupported(f"{path}.cachingMode", caching, CACHING_MODES))
-    managed = source.get("kind") == "Managed"
-    start = "/subscriptions/" if managed else "https://"
-    if not source.get("diskURI", "").startswith(start):
-        found.append(
-            field_errors.unsupported(f"{path}.diskURI", source.get("diskURI", ""), (start,))
-        )
-    return found
+def _validate_azure_disk(source: Field) -> None:
+    source["cachingMode"].enum(CACHING_MODES)
+    prefix = "/subscriptions/" if source["kind"].value == "Managed" else "https://"
+    uri = source.get("diskURI", "")
+    if not uri.value.startswith(prefix):
+        uri.unsupported((prefix,))

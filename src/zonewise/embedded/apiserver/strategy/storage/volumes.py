@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from zonewise.api import field_errors
+from zonewise.api.field_cursor import Field
 from zonewise.api.objects.storage import LEGACY_CLASS
 from zonewise.api.resource import Resource
-from zonewise.api.values import names, quantity
+from zonewise.api.values import quantity
 from zonewise.embedded.apiserver.request import status_errors
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
-from zonewise.embedded.apiserver.strategy.pod.affinity import node_selector_faults
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
 from zonewise.embedded.apiserver.strategy.pod.volumes import (
-    ACCESS_MODES,
     VOLUME_MODES,
-    claim_spec_faults,
+    validate_access_modes,
+    validate_claim_spec,
 )
-from zonewise.embedded.apiserver.strategy.storage.sources import SOURCES, source_faults
+from zonewise.embedded.apiserver.strategy.selectors import validate_node_selector
+from zonewise.embedded.apiserver.strategy.storage.sources import SOURCES, validate_volume_source
 from zonewise.embedded.apiserver.strategy.warnings import claim_warnings, volume_warnings
 
 RECLAIM_POLICIES = ("Delete", "Recycle", "Retain")
@@ -34,8 +34,8 @@ RESIZE_STATES = frozenset(
     }
 )
 CLAIM = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True)
-LEGACY_OPTIONS = "volume.beta.kubernetes.io/mount-options"
-MOUNTED_AS_TOLD = frozenset(
+LEGACY_MOUNT_OPTIONS = "volume.beta.kubernetes.io/mount-options"
+WITH_MOUNT_OPTIONS = frozenset(
     {
         "awsElasticBlockStore",
         "azureDisk",
@@ -54,10 +54,10 @@ MOUNTED_AS_TOLD = frozenset(
     }
 )
 """Sources whose mounts take options."""
-INLINE = "may not be specified in the context of inline volumes"
+NOT_INLINE = "may not be specified in the context of inline volumes"
 
 
-class VolumeRules(Rules):
+class PersistentVolumeRules(Rules):
     """The rules of PersistentVolumes."""
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
@@ -78,30 +78,29 @@ class VolumeRules(Rules):
         elif since not in status and since in before:
             status[since] = before[since]
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a volume."""
-        spec = obj.get("spec") or {}
-        found = volume_spec_faults(spec, "spec")
-        options = LEGACY_OPTIONS in (obj["metadata"].get("annotations") or {})
-        if options and not any(spec.get(key) is not None for key in MOUNTED_AS_TOLD):
-            text = "may not specify mount options for this volume type"
-            found.append(field_errors.forbidden(f"metadata.annotations.{LEGACY_OPTIONS}", text))
-        return found
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a volume."""
+        spec, annotations = obj["spec"], obj["metadata"]["annotations"]
+        validate_volume_spec(spec)
+        if not any(spec[key].value is not None for key in WITH_MOUNT_OPTIONS):
+            annotations[LEGACY_MOUNT_OPTIONS].forbid_set(
+                "may not specify mount options for this volume type"
+            )
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """The source, the mode and the place of a volume stay."""
-        spec, before = obj.get("spec") or {}, old.get("spec") or {}
-        found = self.validate(obj, context)
-        if _source(spec) != _source(before) and not _only_expansion(spec, before):
-            text = "spec.persistentvolumesource is immutable after creation"
-            found.append(field_errors.forbidden("spec.persistentvolumesource", text))
-        found += _kept("volumeMode", spec, before)
-        if before.get("nodeAffinity") is not None:
-            found += _kept("nodeAffinity", spec, before)
-        return found
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The source, the mode and the nodes of a volume do not change."""
+        self.validate(obj, context)
+        spec, old_spec = obj["spec"].value or {}, old.get("spec") or {}
+        if _sources(spec) != _sources(old_spec) and not _only_adds_secret(spec, old_spec):
+            obj["spec"]["persistentvolumesource"].forbid(
+                "spec.persistentvolumesource is immutable after creation"
+            )
+        obj.child("volumeMode", spec.get("volumeMode")).immutable(old_spec.get("volumeMode"))
+        if old_spec.get("nodeAffinity") is not None:
+            obj.child("nodeAffinity", spec.get("nodeAffinity")).immutable(old_spec["nodeAffinity"])
 
 
-class ClaimRules(Rules):
+class PersistentVolumeClaimRules(Rules):
     """The rules of PersistentVolumeClaims."""
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
@@ -112,7 +111,7 @@ class ClaimRules(Rules):
         """A new claim waits; its source is in both of the fields for it."""
         obj["status"] = {"phase": "Pending"}
         spec = obj.setdefault("spec", {})
-        _drop_sources(spec)
+        _drop_unsupported_sources(spec)
         source, reference = spec.get("dataSource"), spec.get("dataSourceRef")
         if source is not None and reference is None:
             spec["dataSourceRef"] = dict(source)
@@ -121,57 +120,58 @@ class ClaimRules(Rules):
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
         """A source that the server does not support is dropped."""
-        spec, before = obj.setdefault("spec", {}), old.get("spec") or {}
-        if before.get("dataSource") is None and before.get("dataSourceRef") is None:
-            _drop_sources(spec)
+        spec, old_spec = obj.setdefault("spec", {}), old.get("spec") or {}
+        if old_spec.get("dataSource") is None and old_spec.get("dataSourceRef") is None:
+            _drop_unsupported_sources(spec)
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a claim."""
-        spec = obj.get("spec") or {}
-        return claim_spec_faults(spec, "spec") + _filling_faults(spec)
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a claim."""
+        validate_claim_spec(obj["spec"])
+        _validate_data_sources(obj["spec"])
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """An unbound claim may be given a volume; a bound one may request more."""
-        spec, before = obj.get("spec") or {}, old.get("spec") or {}
-        found = self.validate(obj, context)
-        bound = (old.get("status") or {}).get("phase") == "Bound"
-        same = dict(spec)
-        for key, free in (
-            ("volumeName", not before.get("volumeName")),
-            ("storageClassName", before.get("storageClassName") is None),
-            ("volumeAttributesClassName", bound),
+        if not obj.is_valid(lambda claim: self._validate_update(claim, old, context)):
+            return
+        if (old.get("status") or {}).get("phase") == "Bound":
+            self._check_growth(obj.value, old.get("spec") or {}, context)
+
+    def _validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        self.validate(obj, context)
+        spec, old_spec = obj["spec"].value or {}, old.get("spec") or {}
+        is_bound = (old.get("status") or {}).get("phase") == "Bound"
+        reverted = dict(spec)
+        for key, is_changeable in (
+            ("volumeName", not old_spec.get("volumeName")),
+            ("storageClassName", old_spec.get("storageClassName") is None),
+            ("volumeAttributesClassName", is_bound),
         ):
-            if free:
-                _carry(same, before, key)
-        if bound:
-            found += _size_faults(spec, before, old)
-            same["resources"] = dict(spec.get("resources") or {})
-            _carry(same["resources"], before.get("resources") or {}, "requests")
-        if same != before:
-            text = (
+            if is_changeable:
+                _revert(reverted, old_spec, key)
+        if is_bound:
+            _validate_size_update(obj["spec"], old)
+            reverted["resources"] = dict(spec.get("resources") or {})
+            _revert(reverted["resources"], old_spec.get("resources") or {}, "requests")
+        if reverted != old_spec:
+            obj["spec"].forbid(
                 "spec is immutable after creation except resources.requests and"
                 " volumeAttributesClassName for bound claims"
             )
-            found.append(field_errors.forbidden("spec", text))
-        found += _kept("volumeMode", spec, before)
-        now, was = _legacy_class(obj), _legacy_class(old)
-        if was is not None and now != was:
-            path = f"metadata.annotations.{LEGACY_CLASS}"
-            found.append(field_errors.invalid(path, now, "field is immutable"))
-        if not found and bound:
-            self._check_growth(obj, before, context)
-        return found
+        obj.child("volumeMode", spec.get("volumeMode")).immutable(old_spec.get("volumeMode"))
+        legacy_class, old_class = obj["metadata"]["annotations"][LEGACY_CLASS], _legacy_class(old)
+        if old_class is not None:
+            legacy_class.immutable(old_class)
 
-    def _check_growth(self, obj: Obj, before: Obj, context: StrategyContext) -> None:
-        """Admission's word on growing: the class must allow it."""
+    def _check_growth(self, obj: Obj, old_spec: Obj, context: StrategyContext) -> None:
+        """What admission has to say on growing: the class must allow it."""
         spec = obj["spec"]
-        now, was = _wanted(spec), _wanted(before)
-        if now is None or was is None or now <= was:
+        size, old_size = _requested_size(spec), _requested_size(old_spec)
+        if size is None or old_size is None or size <= old_size:
             return
         legacy = _legacy_class(obj)
         name = (spec.get("storageClassName") if legacy is None else legacy) or ""
-        chosen = context.look("storage.k8s.io/storageclasses", "", name) if name else None
-        if chosen is None or not chosen.get("allowVolumeExpansion"):
+        storage_class = context.look("storage.k8s.io/storageclasses", "", name) if name else None
+        if storage_class is None or not storage_class.get("allowVolumeExpansion"):
             raise status_errors.forbidden(
                 CLAIM,
                 obj["metadata"]["name"],
@@ -179,180 +179,128 @@ class ClaimRules(Rules):
                 " provisions the pvc must support resize",
             )
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a claim's status."""
-        status = obj.get("status") or {}
-        found: Faults = []
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for a claim's status."""
+        status = obj["status"]
         for key in ("capacity", "allocatedResources"):
-            for name, amount in (status.get(key) or {}).items():
-                if quantity.value(amount) < 0:
-                    text = "must be greater than or equal to 0"
-                    found.append(field_errors.invalid(f"status.{key}[{name}]", str(amount), text))
-        for state in (status.get("allocatedResourceStatuses") or {}).values():
-            if state not in RESIZE_STATES:
-                path = "status.allocatedResourceStatuses"
-                found.append(field_errors.unsupported(path, state, RESIZE_STATES))
-        return found
+            for _, amount in status[key].entries():
+                if quantity.value(amount.value) < 0:
+                    amount.invalid("must be greater than or equal to 0", str(amount.value))
+        states = status["allocatedResourceStatuses"]
+        for state in (states.value or {}).values():
+            states.holding(state).enum(RESIZE_STATES)
 
 
-def volume_spec_faults(spec: Obj, path: str, *, inline: bool = False) -> Faults:
-    """What is wrong with a volume; an inline one is part of an attachment and promises nothing."""
-    found: Faults = []
+def validate_volume_spec(spec: Field, *, inline: bool = False) -> None:
+    """The spec of a volume; an inline one is part of an attachment and promises nothing."""
+    fields, policy = spec.value or {}, spec["persistentVolumeReclaimPolicy"]
     if inline:
         for key in ("claimRef", "capacity", "nodeAffinity", "storageClassName"):
-            if spec.get(key):
-                found.append(field_errors.forbidden(f"{path}.{key}", INLINE))
-        if spec.get("csi") is None:
-            found.append(
-                field_errors.required(f"{path}.csi", "has to be specified for inline volumes")
-            )
+            spec[key].forbid_filled(NOT_INLINE)
+        if fields.get("csi") is None:
+            spec["csi"].missing("has to be specified for inline volumes")
     else:
-        found += _capacity_faults(spec.get("capacity") or {}, f"{path}.capacity")
-    found += _mode_faults(spec.get("accessModes") or (), f"{path}.accessModes")
-    policy = spec.get("persistentVolumeReclaimPolicy")
-    at = f"{path}.persistentVolumeReclaimPolicy"
-    if policy and inline and policy != "Retain":
-        found.append(field_errors.forbidden(at, INLINE))
-    elif policy and policy not in RECLAIM_POLICIES:
-        found.append(field_errors.unsupported(at, policy, RECLAIM_POLICIES))
-    if not inline and spec.get("nodeAffinity") is not None:
-        found += _affinity_faults(spec["nodeAffinity"], f"{path}.nodeAffinity")
-    found += source_faults(spec, path)
-    if (spec.get("hostPath") or {}).get("path") == "/" and policy == "Recycle":
-        text = "may not be 'recycle' for a hostPath mount of '/'"
-        found.append(field_errors.forbidden(at, text))
-    name = spec.get("storageClassName")
-    if name and not inline:
-        at = f"{path}.storageClassName"
-        found += [field_errors.invalid(at, name, text) for text in names.subdomain(name)]
-    mode = spec.get("volumeMode")
-    if mode is not None and mode not in VOLUME_MODES:
-        found.append(field_errors.unsupported(f"{path}.volumeMode", mode, VOLUME_MODES))
-    elif inline and mode not in {None, "Filesystem"}:
-        found.append(field_errors.forbidden(f"{path}.volumeMode", INLINE))
-    quality = spec.get("volumeAttributesClassName")
-    if quality:
-        at = f"{path}.volumeAttributesClassName"
-        found += [field_errors.invalid(at, quality, text) for text in names.subdomain(quality)]
-        if spec.get("csi") is None and not inline:
-            text = "has to be specified when using volumeAttributesClassName"
-            found.append(field_errors.required(f"{path}.csi", text))
-    return found
+        _validate_capacity(spec["capacity"])
+    spec["accessModes"].required()
+    validate_access_modes(spec["accessModes"])
+    if inline and policy.value != "Retain":
+        policy.forbid_filled(NOT_INLINE)
+    else:
+        policy.optional().enum(RECLAIM_POLICIES)
+    if not inline and fields.get("nodeAffinity") is not None:
+        required = spec["nodeAffinity"]["required"]
+        if required.value is None:
+            required.missing("must specify required node constraints")
+        else:
+            validate_node_selector(required)
+    validate_volume_source(spec)
+    if policy.value == "Recycle" and spec["hostPath"]["path"].value == "/":
+        policy.forbid("may not be 'recycle' for a hostPath mount of '/'")
+    if not inline:
+        spec["storageClassName"].optional().dns_subdomain()
+    mode = spec["volumeMode"].enum(VOLUME_MODES)
+    if inline and mode.value not in {None, "Filesystem"}:
+        mode.forbid(NOT_INLINE)
+    attributes_class = spec["volumeAttributesClassName"]
+    if attributes_class.value:
+        attributes_class.dns_subdomain()
+        if fields.get("csi") is None and not inline:
+            spec["csi"].missing("has to be specified when using volumeAttributesClassName")
 
 
-def _capacity_faults(capacity: Obj, path: str) -> Faults:
-    found: Faults = []
-    if not capacity:
-        found.append(field_errors.required(path))
-    if capacity.keys() != {"storage"}:
-        found.append(field_errors.unsupported(path, capacity, ("storage",)))
-    for name, amount in capacity.items():
-        if quantity.value(amount) <= 0:
-            text = "must be greater than zero"
-            found.append(field_errors.invalid(f"{path}[{name}]", str(amount), text))
-    return found
+def _validate_capacity(capacity: Field) -> None:
+    amounts = capacity.value or {}
+    capacity.required()
+    if amounts.keys() != {"storage"}:
+        capacity.unsupported(("storage",), amounts)
+    for _, amount in capacity.entries():
+        if quantity.value(amount.value) <= 0:
+            amount.invalid("must be greater than zero", str(amount.value))
 
 
-def _mode_faults(modes: list[str] | tuple[()], path: str) -> Faults:
-    found: Faults = []
-    if not modes:
-        found.append(field_errors.required(path))
-    for mode in modes:
-        if mode not in ACCESS_MODES:
-            found.append(field_errors.unsupported(path, mode, ACCESS_MODES))
-    known = {mode for mode in modes if mode in ACCESS_MODES}
-    if "ReadWriteOncePod" in known and len(known) > 1:
-        text = "may not use ReadWriteOncePod with other access modes"
-        found.append(field_errors.forbidden(path, text))
-    return found
-
-
-def _affinity_faults(affinity: Obj, path: str) -> Faults:
-    if affinity.get("required") is None:
-        return [field_errors.required(f"{path}.required", "must specify required node constraints")]
-    return node_selector_faults(affinity["required"], f"{path}.required")
-
-
-def _source(spec: Obj) -> Obj:
+def _sources(spec: Obj) -> Obj:
     return {key: spec[key] for key in SOURCES if spec.get(key) is not None}
 
 
-def _only_expansion(spec: Obj, before: Obj) -> bool:
+def _only_adds_secret(spec: Obj, old: Obj) -> bool:
     """Whether nothing but the secret for growing a CSI volume was added."""
-    now, was = spec.get("csi"), before.get("csi")
-    if not now or not was or was.get("controllerExpandSecretRef"):
+    source, old_source = spec.get("csi"), old.get("csi")
+    if not source or not old_source or old_source.get("controllerExpandSecretRef"):
         return False
-    rest = {key: value for key, value in now.items() if key != "controllerExpandSecretRef"}
-    return rest == was and _source(spec).keys() == _source(before).keys()
+    rest = {key: value for key, value in source.items() if key != "controllerExpandSecretRef"}
+    return rest == old_source and _sources(spec).keys() == _sources(old).keys()
 
 
-def _kept(key: str, spec: Obj, before: Obj) -> Faults:
-    if spec.get(key) == before.get(key):
-        return []
-    return [field_errors.invalid(key, spec.get(key), "field is immutable")]
-
-
-def _carry(spec: Obj, before: Obj, key: str) -> None:
-    if key in before:
-        spec[key] = before[key]
+def _revert(fields: Obj, old: Obj, key: str) -> None:
+    if key in old:
+        fields[key] = old[key]
     else:
-        spec.pop(key, None)
+        fields.pop(key, None)
 
 
-def _drop_sources(spec: Obj) -> None:
+def _drop_unsupported_sources(spec: Obj) -> None:
     source = spec.get("dataSource")
-    if source is not None and not _fills(source):
+    if source is not None and not _is_supported_source(source):
         del spec["dataSource"]
     reference = spec.get("dataSourceRef")
     if reference is not None and reference.get("namespace"):
         del spec["dataSourceRef"]
 
 
-def _fills(source: Obj) -> bool:
-    group, kind = source.get("apiGroup") or "", source.get("kind", "")
-    if not source.get("name"):
-        return False
-    return (group, kind) in {
+def _is_supported_source(source: Obj) -> bool:
+    return bool(source.get("name")) and (source.get("apiGroup") or "", source.get("kind", "")) in {
         ("", "PersistentVolumeClaim"),
         ("snapshot.storage.k8s.io", "VolumeSnapshot"),
     }
 
 
-def _filling_faults(spec: Obj) -> Faults:
-    found: Faults = []
-    given = [key for key in ("dataSource", "dataSourceRef") if spec.get(key) is not None]
-    for key in given:
-        source, path = spec[key], f"spec.{key}"
-        for part in ("name", "kind"):
-            if not source.get(part):
-                found.append(field_errors.required(f"{path}.{part}"))
-        group, kind = source.get("apiGroup") or "", source.get("kind", "")
+def _validate_data_sources(spec: Field) -> None:
+    sources = [
+        source for source in (spec["dataSource"], spec["dataSourceRef"]) if source.value is not None
+    ]
+    for source in sources:
+        source.require("name", "kind")
+        group, kind = source.value.get("apiGroup") or "", source.value.get("kind", "")
         if not group and kind and kind != "PersistentVolumeClaim":
-            text = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
-            found.append(field_errors.invalid(path, kind, text))
-        found += [
-            field_errors.invalid(path, group, text)
-            for text in (names.subdomain(group) if group else ())
-        ]
-    if len(given) > 1:
-        one, other = spec["dataSource"], spec["dataSourceRef"]
-        parts = ("apiGroup", "kind", "name")
-        if any(one.get(part) != other.get(part) for part in parts):
-            text = "must match dataSourceRef"
-            found.append(field_errors.invalid("spec", one, text))
-    return found
+            source.invalid(
+                "must be 'PersistentVolumeClaim' when referencing the default apiGroup", kind
+            )
+        source.holding(group).optional().dns_subdomain()
+    if len(sources) > 1:
+        source, reference = (source.value for source in sources)
+        if any(source.get(key) != reference.get(key) for key in ("apiGroup", "kind", "name")):
+            spec.invalid("must match dataSourceRef", source)
 
 
-def _size_faults(spec: Obj, before: Obj, old: Obj) -> Faults:
-    now = _wanted(spec)
-    was = _wanted(before)
-    have = ((old.get("status") or {}).get("capacity") or {}).get("storage")
-    if now is None or was is None or now >= was:
-        return []
-    if have is not None and now > quantity.value(have):
-        return []
-    path = "spec.resources.requests.storage"
-    return [field_errors.forbidden(path, "field can not be less than status.capacity")]
+def _validate_size_update(spec: Field, old: Obj) -> None:
+    size, old_size = _requested_size(spec.value or {}), _requested_size(old.get("spec") or {})
+    capacity = ((old.get("status") or {}).get("capacity") or {}).get("storage")
+    if size is None or old_size is None or size >= old_size:
+        return
+    if capacity is None or size <= quantity.value(capacity):
+        spec["resources"]["requests"]["storage"].forbid(
+            "field can not be less than status.capacity"
+        )
 
 
 def _legacy_class(obj: Obj) -> str | None:
@@ -360,6 +308,6 @@ def _legacy_class(obj: Obj) -> str | None:
     return name
 
 
-def _wanted(spec: Obj) -> Fraction | None:
+def _requested_size(spec: Obj) -> Fraction | None:
     size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
     return None if size is None else quantity.value(size)

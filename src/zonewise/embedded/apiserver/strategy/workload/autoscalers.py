@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from zonewise.api import field_errors
-from zonewise.api.values import names, quantity
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
-from zonewise.embedded.apiserver.strategy.numbers import count_faults
-from zonewise.embedded.apiserver.strategy.pod.resources import name_faults
+from zonewise.api.field_cursor import Field
+from zonewise.api.values import quantity
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.pod.resources import validate_container_resource_name
+from zonewise.embedded.apiserver.strategy.workload.replicated import validate_not_negative
 
 SOURCES = {
     "Object": "object",
@@ -17,215 +15,144 @@ SOURCES = {
     "Resource": "resource",
     "ContainerResource": "containerResource",
 }
-POLICIES = ("Percent", "Pods")
-SELECTIONS = ("Disabled", "Max", "Min")
-TARGETS = ("AverageValue", "Utilization", "Value")
-LONGEST_WINDOW = 3600
-LONGEST_PERIOD = 1800
+POLICY_TYPES = ("Percent", "Pods")
+SELECT_POLICIES = ("Disabled", "Max", "Min")
+TARGET_TYPES = ("AverageValue", "Utilization", "Value")
+MAX_WINDOW = 3600
+MAX_PERIOD = 1800
 
 
-class AutoscalerRules(Rules):
+class HorizontalPodAutoscalerRules(Rules):
     """The rules of HorizontalPodAutoscalers."""
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Nothing was measured yet."""
         obj["status"] = {"desiredReplicas": 0, "currentMetrics": None}
 
-    def validate_create(self, obj: Obj, context: StrategyContext) -> Faults:
+    def validate_create(self, obj: Field, context: StrategyContext) -> None:
         """A new one names the group of its target."""
-        return self.validate(obj, context) + _group_faults(obj.get("spec") or {})
+        self.validate(obj, context)
+        _validate_target_group(obj["spec"])
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """One that never named a group stays valid."""
-        found = self.validate(obj, context)
-        if _group_faults(old["spec"]):
-            return found
-        return found + _group_faults(obj.get("spec") or {})
+        self.validate(obj, context)
+        if Field(old["spec"], []).is_valid(_validate_target_group):
+            _validate_target_group(obj["spec"])
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with an autoscaler."""
-        spec = obj.get("spec") or {}
-        found: Faults = []
-        least, most = spec.get("minReplicas"), spec.get("maxReplicas", 0)
-        if least is not None and least < 1:
-            text = "must be greater than or equal to 1"
-            found.append(field_errors.invalid("spec.minReplicas", least, text))
-        if most == 0:
-            found.append(field_errors.required("spec.maxReplicas"))
-        if most < 1:
-            text = "must be greater than or equal to 1"
-            found.append(field_errors.invalid("spec.maxReplicas", most, text))
-        if least is not None and most < least:
-            text = "must be greater than or equal to `minReplicas`"
-            found.append(field_errors.invalid("spec.maxReplicas", most, text))
-        found += _reference(spec.get("scaleTargetRef") or {}, "spec.scaleTargetRef")
-        metrics = spec.get("metrics") or ()
-        for index, metric in enumerate(metrics):
-            found += _metric(metric, f"spec.metrics[{index}]")
-        outer = {"Object", "External"}
-        if least == 0 and not any(one.get("type") in outer for one in metrics):
-            text = "must specify at least one Object or External metric to scale to zero"
-            found.append(field_errors.forbidden("spec.metrics", text))
-        behavior = spec.get("behavior") or {}
-        for key in ("scaleUp", "scaleDown"):
-            if behavior.get(key) is not None:
-                found += _scaling(behavior[key], f"spec.behavior.{key}")
-        return found
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for an autoscaler."""
+        spec = obj["spec"]
+        least, most = spec["minReplicas"], spec.get("maxReplicas", 0)
+        least.minimum(1)
+        most.required()
+        most.minimum(1)
+        if least.value is not None and most.value < least.value:
+            most.invalid("must be greater than or equal to `minReplicas`")
+        _validate_reference(spec["scaleTargetRef"])
+        metrics = spec["metrics"]
+        for metric in metrics.each():
+            _validate_metric(metric)
+        if least.value == 0 and not any(
+            metric.get("type") in {"Object", "External"} for metric in metrics.value or ()
+        ):
+            metrics.forbid("must specify at least one Object or External metric to scale to zero")
+        for direction in ("scaleUp", "scaleDown"):
+            rules = spec["behavior"][direction]
+            if rules.value is not None:
+                _validate_scaling_rules(rules)
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new status."""
-        status = obj.get("status") or {}
-        return count_faults(status, "status", "currentReplicas", "desiredReplicas")
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for a new status."""
+        validate_not_negative(obj["status"], "currentReplicas", "desiredReplicas")
 
 
-def _group_faults(spec: Obj) -> Faults:
-    version = (spec.get("scaleTargetRef") or {}).get("apiVersion", "")
-    if "/" in version:
-        return []
-    text = "apiVersion must specify API group"
-    return [field_errors.invalid("spec.scaleTargetRef.apiVersion", version, text)]
+def _validate_target_group(spec: Field) -> None:
+    version = spec["scaleTargetRef"].get("apiVersion", "")
+    if "/" not in version.value:
+        version.invalid("apiVersion must specify API group")
 
 
-def _reference(target: Obj, path: str) -> Faults:
-    found: Faults = []
-    for key in ("kind", "name"):
-        value = target.get(key, "")
-        if not value:
-            found.append(field_errors.required(f"{path}.{key}"))
-        else:
-            found += [
-                field_errors.invalid(f"{path}.{key}", value, text)
-                for text in names.path_segment(value)
-            ]
-    version = target.get("apiVersion", "")
-    if version.count("/") > 1:
-        text = f"unexpected GroupVersion string: {version}"
-        found.append(field_errors.invalid(f"{path}.apiVersion", version, text))
-    return found
+def _validate_reference(reference: Field) -> None:
+    reference["kind"].required().path_segment()
+    reference["name"].required().path_segment()
+    version = reference.get("apiVersion", "")
+    if version.value.count("/") > 1:
+        version.invalid(f"unexpected GroupVersion string: {version.value}")
 
 
-def _metric(metric: Obj, path: str) -> Faults:
-    found: Faults = []
+def _validate_metric(metric: Field) -> None:
     kind = metric.get("type", "")
-    if not kind:
-        found.append(field_errors.required(f"{path}.type", "must specify a metric source type"))
-    if kind not in SOURCES:
-        found.append(field_errors.unsupported(f"{path}.type", kind, SOURCES))
-    given = [key for key in SOURCES.values() if metric.get(key) is not None]
-    if given:
-        found += _source(metric[given[0]], given[0], f"{path}.{given[0]}")
-    expected = SOURCES.get(kind)
-    if expected and expected not in given:
-        text = "must populate information for the given metric source"
-        found.append(field_errors.required(f"{path}.{expected}", text))
-    if len(given) != 1:
-        for key in given:
+    kind.required("must specify a metric source type")
+    kind.enum(SOURCES)
+    sources = [key for key in SOURCES.values() if metric.value.get(key) is not None]
+    if sources:
+        _validate_source(metric[sources[0]], sources[0])
+    expected = SOURCES.get(kind.value)
+    if expected and expected not in sources:
+        metric[expected].missing("must populate information for the given metric source")
+    if len(sources) != 1:
+        for key in sources:
             if key != expected:
-                text = "must populate the given metric source only"
-                found.append(field_errors.forbidden(f"{path}.{key}", text))
-    return found
+                metric[key].forbid("must populate the given metric source only")
 
 
-def _source(source: Obj, kind: str, path: str) -> Faults:
-    found: Faults = []
-    target = source.get("target") or {}
-    at = f"{path}.target"
+def _validate_source(source: Field, kind: str) -> None:
     if kind == "object":
-        found += _reference(source.get("describedObject") or {}, f"{path}.describedObject")
+        _validate_reference(source["describedObject"])
     if kind in {"object", "external", "pods"}:
-        name = (source.get("metric") or {}).get("name", "")
-        if not name:
-            found.append(field_errors.required(f"{path}.metric.name", "must specify a metric name"))
-        else:
-            found += [
-                field_errors.invalid(f"{path}.metric.name", name, text)
-                for text in names.path_segment(name)
-            ]
-    elif not source.get("name"):
-        found.append(field_errors.required(f"{path}.name", "must specify a resource name"))
-    elif kind == "containerResource":
-        found += name_faults(source["name"], f"{path}.name")
+        source["metric"]["name"].required("must specify a metric name").path_segment()
+    elif source["name"].required("must specify a resource name") and kind == "containerResource":
+        validate_container_resource_name(source["name"])
     if kind == "containerResource":
-        container = source.get("container", "")
-        if not container:
-            found.append(field_errors.required(f"{path}.container", "must specify a container"))
-        else:
-            found += [
-                field_errors.invalid(f"{path}.container", container, text)
-                for text in names.label(container)
-            ]
-    return found + _target(target, at) + _enough(target, kind, at)
+        source["container"].required("must specify a container").dns_label()
+    _validate_target(source["target"])
+    _validate_target_values(source["target"], kind)
 
 
-def _enough(target: Obj, kind: str, path: str) -> Faults:
+def _validate_target_values(target: Field, kind: str) -> None:
     """Each source requires one of two kinds of target value."""
-    value, average = target.get("value"), target.get("averageValue")
-    portion = target.get("averageUtilization")
+    value, average = target["value"], target["averageValue"]
+    utilization = target["averageUtilization"]
+    has_average = average.value is not None
     if kind == "pods":
-        if average is None:
-            return [field_errors.required(f"{path}.averageValue", "must specify a positive value")]
-        return []
-    if kind in {"object", "external"}:
-        if value is None and average is None:
-            return [
-                field_errors.required(f"{path}.averageValue", "must set either of the two values")
-            ]
-        if kind == "external" and value is not None and average is not None:
-            return [field_errors.forbidden(f"{path}.value", "may not set both values")]
-        return []
-    if portion is None and average is None:
-        text = "must set either a target raw value or a target utilization"
-        return [field_errors.required(f"{path}.averageUtilization", text)]
-    if portion is not None and average is not None:
-        text = "may not set both a target raw value and a target utilization"
-        return [field_errors.forbidden(f"{path}.averageValue", text)]
-    return []
+        if not has_average:
+            average.missing("must specify a positive value")
+    elif kind in {"object", "external"}:
+        if value.value is None and not has_average:
+            average.missing("must set either of the two values")
+        elif kind == "external" and has_average:
+            value.forbid_set("may not set both values")
+    elif utilization.value is None and not has_average:
+        utilization.missing("must set either a target raw value or a target utilization")
+    elif utilization.value is not None:
+        average.forbid_set("may not set both a target raw value and a target utilization")
 
 
-def _target(target: Obj, path: str) -> Faults:
-    found: Faults = []
+def _validate_target(target: Field) -> None:
     kind = target.get("type", "")
-    if not kind:
-        found.append(field_errors.required(f"{path}.type", "must specify a metric target type"))
-    if kind not in TARGETS:
-        text = "must be either Utilization, Value, or AverageValue"
-        found.append(field_errors.invalid(f"{path}.type", kind, text))
-    for key in ("value", "averageValue"):
-        amount: Any = target.get(key)
-        if amount is not None and quantity.value(amount) <= 0:
-            found.append(field_errors.invalid(f"{path}.{key}", amount, "must be positive"))
-    portion = target.get("averageUtilization")
-    if portion is not None and portion < 1:
-        found.append(field_errors.invalid(f"{path}.averageUtilization", portion, "must be above 0"))
-    return found
+    kind.required("must specify a metric target type")
+    if kind.value not in TARGET_TYPES:
+        kind.invalid("must be either Utilization, Value, or AverageValue")
+    for amount in (target["value"], target["averageValue"]):
+        if amount.value is not None and quantity.value(amount.value) <= 0:
+            amount.invalid("must be positive")
+    utilization = target["averageUtilization"]
+    if utilization.value is not None and utilization.value < 1:
+        utilization.invalid("must be above 0")
 
 
-def _scaling(rules: Obj, path: str) -> Faults:
-    found: Faults = []
-    window = rules.get("stabilizationWindowSeconds")
-    if window is not None and not 0 <= window <= LONGEST_WINDOW:
-        text = f"must be between 0 and {LONGEST_WINDOW}, inclusive"
-        found.append(field_errors.invalid(f"{path}.stabilizationWindowSeconds", window, text))
-    choice = rules.get("selectPolicy")
-    if choice is not None and choice not in SELECTIONS:
-        found.append(field_errors.unsupported(f"{path}.selectPolicy", choice, SELECTIONS))
-    policies = rules.get("policies") or ()
-    if not policies:
-        text = "must specify at least one Policy"
-        found.append(field_errors.required(f"{path}.policies", text))
-    for index, policy in enumerate(policies):
-        at = f"{path}.policies[{index}]"
-        if policy.get("type") not in POLICIES:
-            found.append(field_errors.unsupported(f"{at}.type", policy.get("type", ""), POLICIES))
-        if policy.get("value", 0) <= 0:
-            text = "must be greater than zero"
-            found.append(field_errors.invalid(f"{at}.value", policy.get("value", 0), text))
-        period = policy.get("periodSeconds", 0)
-        if not 0 < period <= LONGEST_PERIOD:
-            text = f"must be greater than zero and at most {LONGEST_PERIOD}"
-            found.append(field_errors.invalid(f"{at}.periodSeconds", period, text))
-    tolerance = rules.get("tolerance")
-    if tolerance is not None and quantity.value(tolerance) < 0:
-        text = "must be greater than or equal to 0"
-        found.append(field_errors.invalid(f"{path}.tolerance", tolerance, text))
-    return found
+def _validate_scaling_rules(rules: Field) -> None:
+    rules["stabilizationWindowSeconds"].between(0, MAX_WINDOW)
+    rules["selectPolicy"].enum(SELECT_POLICIES)
+    rules["policies"].required("must specify at least one Policy")
+    for policy in rules["policies"].each():
+        policy.get("type", "").enum(POLICY_TYPES)
+        value, period = policy.get("value", 0), policy.get("periodSeconds", 0)
+        if value.value <= 0:
+            value.invalid("must be greater than zero")
+        if not 0 < period.value <= MAX_PERIOD:
+            period.invalid(f"must be greater than zero and at most {MAX_PERIOD}")
+    tolerance = rules["tolerance"]
+    if tolerance.value is not None and quantity.value(tolerance.value) < 0:
+        tolerance.invalid("must be greater than or equal to 0")

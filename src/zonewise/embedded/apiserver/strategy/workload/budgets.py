@@ -4,132 +4,106 @@ from __future__ import annotations
 
 import re
 
-from zonewise.api import field_errors
+from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
-from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
-from zonewise.embedded.apiserver.strategy.numbers import count_faults, portion_faults, too_much
-from zonewise.embedded.apiserver.strategy.pod.affinity import term_faults
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
 from zonewise.embedded.apiserver.strategy.pod.spec import PREEMPTION_POLICIES
-from zonewise.embedded.apiserver.strategy.selectors import selector_faults
+from zonewise.embedded.apiserver.strategy.selectors import (
+    validate_label_selector,
+    validate_node_selector_term,
+)
+from zonewise.embedded.apiserver.strategy.workload.replicated import (
+    validate_at_most_100_percent,
+    validate_int_or_percent,
+    validate_not_negative,
+)
 
 EVICTION_POLICIES = ("AlwaysAllow", "IfHealthyBudget")
 COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 STATUSES = ("False", "True", "Unknown")
-HIGHEST_OF_USERS = 1_000_000_000
-SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-REASON_LENGTH = 1024
-MESSAGE_LENGTH = 32 * 1024
+HIGHEST_USER_PRIORITY = 1_000_000_000
+SYSTEM_PRIORITIES = {
+    "system-cluster-critical": 2_000_000_000,
+    "system-node-critical": 2_000_001_000,
+}
+REASON_LIMIT = 1024
+MESSAGE_LIMIT = 32 * 1024
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?\Z", re.ASCII)
 
 
-class BudgetRules(Rules):
+class PodDisruptionBudgetRules(Rules):
     """The rules of PodDisruptionBudgets."""
 
-    def name_faults(self, name: str) -> list[str]:
-        """Why a name is none: almost every text is one."""
-        return names.path_segment(name)
+    def name_errors(self, name: str) -> list[str]:
+        """Almost every text is a valid name."""
+        return names.path_segment_errors(name)
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Nothing is counted yet, so nothing may be evicted."""
         obj["status"] = dict.fromkeys(COUNTS, 0)
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a budget."""
-        spec = obj.get("spec") or {}
-        found: Faults = []
-        least, most = spec.get("minAvailable"), spec.get("maxUnavailable")
-        if least is not None and most is not None:
-            text = "minAvailable and maxUnavailable cannot be both set"
-            found.append(field_errors.invalid("spec", spec, text))
-        for key, value in (("minAvailable", least), ("maxUnavailable", most)):
-            if value is not None:
-                found += portion_faults(value, f"spec.{key}") + too_much(value, f"spec.{key}")
-        found += selector_faults(spec.get("selector"), "spec.selector")
-        policy = spec.get("unhealthyPodEvictionPolicy")
-        if policy is not None and policy not in EVICTION_POLICIES:
-            at = "spec.unhealthyPodEvictionPolicy"
-            found.append(field_errors.unsupported(at, policy, EVICTION_POLICIES))
-        term = spec.get("nodeSelectorTerm")
-        if term is not None:
-            found += term_faults(term, "spec.nodeSelectorTerm")
-        return found
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a budget."""
+        spec = obj["spec"]
+        bounds = (spec["minAvailable"], spec["maxUnavailable"])
+        if all(bound.value is not None for bound in bounds):
+            spec.invalid("minAvailable and maxUnavailable cannot be both set")
+        for bound in bounds:
+            validate_int_or_percent(bound)
+            validate_at_most_100_percent(bound)
+        validate_label_selector(spec["selector"])
+        spec["unhealthyPodEvictionPolicy"].enum(EVICTION_POLICIES)
+        validate_node_selector_term(spec["nodeSelectorTerm"])
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new status."""
-        status = obj.get("status") or {}
-        found = condition_faults(status.get("conditions") or (), "status.conditions")
-        if obj.get("apiVersion") == "policy/v1beta1":
-            return found
-        return found + count_faults(status, "status", *COUNTS)
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for a new status."""
+        _validate_conditions(obj["status"]["conditions"])
+        if obj.value.get("apiVersion") != "policy/v1beta1":
+            validate_not_negative(obj["status"], *COUNTS)
 
 
-def condition_faults(conditions: list[Obj] | tuple[Obj, ...], path: str) -> Faults:
-    """What is wrong with conditions of the common shape."""
-    found: Faults = []
-    seen: set[str] = set()
-    for index, one in enumerate(conditions):
-        at = f"{path}[{index}]"
-        kind, reason = one.get("type", ""), one.get("reason", "")
-        if kind in seen:
-            found.append(field_errors.duplicate(f"{at}.type", kind))
-        seen.add(kind)
-        found += [
-            field_errors.invalid(f"{at}.type", kind, text) for text in metadata.qualified_name(kind)
-        ]
-        if one.get("status") not in STATUSES:
-            found.append(field_errors.unsupported(f"{at}.status", one.get("status", ""), STATUSES))
-        if one.get("observedGeneration", 0) < 0:
-            text = "must be greater than or equal to zero"
-            value = one["observedGeneration"]
-            found.append(field_errors.invalid(f"{at}.observedGeneration", value, text))
-        if not one.get("lastTransitionTime"):
-            found.append(field_errors.required(f"{at}.lastTransitionTime"))
-        if not reason:
-            found.append(field_errors.required(f"{at}.reason"))
-        elif not _REASON.match(reason):
-            text = "a condition reason must start with a letter and end with a letter or digit"
-            found.append(field_errors.invalid(f"{at}.reason", reason, text))
-        if len(reason) > REASON_LENGTH:
-            found.append(field_errors.too_long(f"{at}.reason", REASON_LENGTH))
-        if len(one.get("message", "")) > MESSAGE_LENGTH:
-            found.append(field_errors.too_long(f"{at}.message", MESSAGE_LENGTH))
-    return found
+def _validate_conditions(conditions: Field) -> None:
+    types: set[str] = set()
+    for condition in conditions.each():
+        kind = condition.get("type", "")
+        kind.unique(types)
+        kind.qualified_name()
+        condition.get("status", "").enum(STATUSES)
+        generation = condition["observedGeneration"]
+        if generation.value is not None and generation.value < 0:
+            generation.invalid("must be greater than or equal to zero")
+        condition.require("lastTransitionTime")
+        reason = condition["reason"]
+        reason.required().matches(
+            _REASON, "a condition reason must start with a letter and end with a letter or digit"
+        )
+        reason.max_length(REASON_LIMIT)
+        condition["message"].max_length(MESSAGE_LIMIT)
 
 
-class PriorityRules(Rules):
+class PriorityClassRules(Rules):
     """The rules of PriorityClasses."""
 
-    def validate_create(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new class."""
-        found: Faults = []
+    def validate_create(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a new class."""
         name, value = obj["metadata"].get("name", ""), obj.get("value", 0)
-        if name.startswith("system-"):
-            if SYSTEM.get(name) != value or obj.get("globalDefault"):
-                text = "priority class names with 'system-' prefix are reserved for system use only"
-                found.append(field_errors.forbidden("metadata.name", text))
-        elif value > HIGHEST_OF_USERS:
-            text = f"maximum allowed value of a user defined priority is {HIGHEST_OF_USERS}"
-            found.append(field_errors.forbidden("value", text))
-        policy = obj.get("preemptionPolicy")
-        if policy is not None and policy not in PREEMPTION_POLICIES:
-            if policy:
-                found.append(
-                    field_errors.unsupported("preemptionPolicy", policy, PREEMPTION_POLICIES)
+        if name.value.startswith("system-"):
+            if SYSTEM_PRIORITIES.get(name.value) != value.value or obj["globalDefault"].value:
+                name.forbid(
+                    "priority class names with 'system-' prefix are reserved for system use only"
                 )
-            else:
-                found.append(field_errors.required("preemptionPolicy"))
-        return found
+        elif value.value > HIGHEST_USER_PRIORITY:
+            value.forbid(
+                f"maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"
+            )
+        if obj["preemptionPolicy"].value is not None:
+            obj["preemptionPolicy"].required().enum(PREEMPTION_POLICIES)
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What a class means stays."""
-        found: Faults = []
-        if obj.get("value", 0) != old.get("value", 0):
-            found.append(field_errors.forbidden("value", "may not be changed in an update."))
-        policy = obj.get("preemptionPolicy")
-        if policy != old.get("preemptionPolicy"):
-            found.append(field_errors.invalid("preemptionPolicy", policy, "field is immutable"))
-        return found
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """What a class means does not change."""
+        if obj.get("value", 0).value != old.get("value", 0):
+            obj["value"].forbid("may not be changed in an update.")
+        obj["preemptionPolicy"].immutable(old.get("preemptionPolicy"))
 
     def changed(self, obj: Obj, old: Obj) -> bool:
         """Nothing about a class that may change is counted."""

@@ -2,125 +2,62 @@
 
 from __future__ import annotations
 
-from zonewise.api import field_errors
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
-from zonewise.embedded.apiserver.strategy.numbers import (
-    count_faults,
-    portion_faults,
-    size,
-    too_much,
-)
-from zonewise.embedded.apiserver.strategy.pod.spec import template_faults
+from zonewise.api.field_cursor import Field
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.pod.spec import validate_pod_template_spec
 from zonewise.embedded.apiserver.strategy.pod.warnings import warn_of_workload
-from zonewise.embedded.apiserver.strategy.selectors import is_empty, matches, selector_faults
-
-IMMUTABLE = "field is immutable"
-MISMATCH = "`selector` does not match template `labels`"
-STRATEGIES = ("Recreate", "RollingUpdate")
-
-
-def judged_template(spec: Obj, path: str, kind: str) -> Faults:
-    """Selector and template of a kind that keeps pods running."""
-    found: Faults = []
-    selector, template = spec.get("selector"), spec.get("template") or {}
-    bad: Faults = []
-    if selector is None:
-        found.append(field_errors.required(f"{path}.selector"))
-    else:
-        bad = selector_faults(selector, f"{path}.selector")
-        found += bad
-        if is_empty(selector):
-            text = f"empty selector is invalid for {kind}"
-            found.append(field_errors.invalid(f"{path}.selector", selector, text))
-    if bad:
-        found.append(field_errors.invalid(f"{path}.selector", selector, "invalid label selector"))
-        return found
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    if (selector is None or not is_empty(selector)) and not matches(selector, labels):
-        found.append(field_errors.invalid(f"{path}.template.metadata.labels", labels, MISMATCH))
-    found += template_faults(template, f"{path}.template")
-    return found + running_template(template, f"{path}.template", kind)
+from zonewise.embedded.apiserver.strategy.selectors import is_empty
+from zonewise.embedded.apiserver.strategy.workload.replicated import (
+    MISMATCH,
+    int_or_percent_value,
+    validate_always_restarting_template,
+    validate_at_most_100_percent,
+    validate_collision_count,
+    validate_int_or_percent,
+    validate_not_negative,
+    validate_replica_status,
+    validate_selector,
+    validate_selector_matches_labels,
+)
 
 
-def running_template(template: Obj, path: str, kind: str) -> Faults:
-    """Pods that are replaced when they end must restart and have no deadline."""
-    found: Faults = []
-    spec = template.get("spec") or {}
-    if spec.get("restartPolicy") != "Always":
-        policy = spec.get("restartPolicy", "")
-        found.append(field_errors.unsupported(f"{path}.spec.restartPolicy", policy, ("Always",)))
-    if spec.get("activeDeadlineSeconds") is not None:
-        text = f"activeDeadlineSeconds in {kind} is not Supported"
-        found.append(field_errors.forbidden(f"{path}.spec.activeDeadlineSeconds", text))
-    return found
-
-
-def same(obj: Obj, old: Obj, key: str) -> Faults:
-    """A field of the spec that an update may not touch."""
-    value = obj["spec"].get(key)
-    if value == old["spec"].get(key):
-        return []
-    return [field_errors.invalid(f"spec.{key}", value, IMMUTABLE)]
-
-
-def replica_faults(status: Obj, *parts: str) -> Faults:
-    """A status that counts pods: nothing is negative, no part is more than the whole."""
-    found = count_faults(
-        status,
-        "status",
-        "observedGeneration",
-        "replicas",
-        *parts,
-        "unavailableReplicas",
-        "terminatingReplicas",
-        "collisionCount",
-    )
-    total = status.get("replicas", 0)
-    for key in parts:
-        if status.get(key, 0) > total:
-            text = "cannot be greater than status.replicas"
-            found.append(field_errors.invalid(f"status.{key}", status.get(key, 0), text))
-    available = status.get("availableReplicas", 0)
-    if available > status.get("readyReplicas", 0):
-        text = "cannot be greater than readyReplicas"
-        found.append(field_errors.invalid("status.availableReplicas", available, text))
-    return found
-
-
-def collision_faults(obj: Obj, old: Obj) -> Faults:
-    """The count of collisions only grows."""
-    before = (old.get("status") or {}).get("collisionCount")
-    now = (obj.get("status") or {}).get("collisionCount")
-    if before is None or (now is not None and now >= before):
-        return []
-    return [field_errors.invalid("status.collisionCount", now or 0, "cannot be decremented")]
+def _validate_selector_and_template(spec: Field, kind: str) -> None:
+    selector, template = spec["selector"], spec["template"]
+    if not validate_selector(selector, kind):
+        selector.invalid("invalid label selector")
+        return
+    if selector.value is None or not is_empty(selector.value):
+        validate_selector_matches_labels(spec)
+    validate_pod_template_spec(template)
+    validate_always_restarting_template(template, kind)
 
 
 class DeploymentRules(Rules):
     """The rules of Deployments."""
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a Deployment."""
-        spec = obj.get("spec") or {}
-        found = count_faults(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
-        found += judged_template(spec, "spec", "deployment")
-        found += _strategy_faults(spec.get("strategy") or {}, "spec.strategy")
-        deadline = spec.get("progressDeadlineSeconds")
-        if deadline is not None:
-            found += count_faults(spec, "spec", "progressDeadlineSeconds")
-            if deadline <= spec.get("minReadySeconds", 0):
-                text = "must be greater than minReadySeconds"
-                found.append(field_errors.invalid("spec.progressDeadlineSeconds", deadline, text))
-        return found
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a Deployment."""
+        spec = obj["spec"]
+        validate_not_negative(spec, "replicas", "minReadySeconds", "revisionHistoryLimit")
+        _validate_selector_and_template(spec, "deployment")
+        _validate_strategy(spec["strategy"])
+        deadline = spec["progressDeadlineSeconds"]
+        if deadline.value is not None:
+            deadline.not_negative()
+            if deadline.value <= spec.value.get("minReadySeconds", 0):
+                deadline.invalid("must be greater than minReadySeconds")
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """The selector stays."""
-        return self.validate(obj, context) + same(obj, old, "selector")
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The selector does not change."""
+        self.validate(obj, context)
+        obj["spec"]["selector"].immutable(old["spec"].get("selector"))
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new status."""
-        parts = ("updatedReplicas", "readyReplicas", "availableReplicas")
-        return replica_faults(obj.get("status") or {}, *parts) + collision_faults(obj, old)
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for a new status."""
+        validate_replica_status(
+            obj["status"], "updatedReplicas", "readyReplicas", "availableReplicas"
+        )
+        validate_collision_count(obj, old)
 
     def prepare_status(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
         """Labels stay; annotations do not."""
@@ -135,60 +72,58 @@ class DeploymentRules(Rules):
         )
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Say what is odd about it and its pods."""
+        """Warn of the object and of its pods."""
         warn_of_workload(obj, old, context)
 
 
-def _strategy_faults(strategy: Obj, path: str) -> Faults:
-    kind, rolling = strategy.get("type", ""), strategy.get("rollingUpdate")
+def _validate_strategy(strategy: Field) -> None:
+    kind, rolling = strategy["type"].value, strategy["rollingUpdate"]
     if kind == "Recreate":
-        if rolling is None:
-            return []
-        text = "may not be specified when strategy `type` is 'Recreate'"
-        return [field_errors.forbidden(f"{path}.rollingUpdate", text)]
-    if kind != "RollingUpdate":
-        return [field_errors.unsupported(path, strategy, STRATEGIES)]
-    if rolling is None:
-        return [field_errors.required(f"{path}.rollingUpdate")]
-    at = f"{path}.rollingUpdate"
-    down, up = rolling.get("maxUnavailable", 0), rolling.get("maxSurge", 0)
-    found = portion_faults(down, f"{at}.maxUnavailable") + portion_faults(up, f"{at}.maxSurge")
-    if size(down) == 0 and size(up) == 0:
-        text = "may not be 0 when `maxSurge` is 0"
-        found.append(field_errors.invalid(f"{at}.maxUnavailable", down, text))
-    return found + too_much(down, f"{at}.maxUnavailable")
+        rolling.forbid_set("may not be specified when strategy `type` is 'Recreate'")
+    elif kind != "RollingUpdate":
+        strategy.unsupported(("Recreate", "RollingUpdate"), strategy.value or {})
+    elif rolling.value is None:
+        rolling.missing()
+    else:
+        unavailable, surge = rolling.get("maxUnavailable", 0), rolling.get("maxSurge", 0)
+        validate_int_or_percent(unavailable)
+        validate_int_or_percent(surge)
+        if not int_or_percent_value(unavailable.value) and not int_or_percent_value(surge.value):
+            unavailable.invalid("may not be 0 when `maxSurge` is 0")
+        validate_at_most_100_percent(unavailable)
 
 
-class _Replicated(Rules):
+class _ReplicatedRules(Rules):
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Nothing runs yet."""
         obj["status"] = {"replicas": 0}
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new status."""
-        parts = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
-        return replica_faults(obj.get("status") or {}, *parts)
-
-
-class ReplicaSetRules(_Replicated):
-    """The rules of ReplicaSets."""
-
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a ReplicaSet."""
-        spec = obj.get("spec") or {}
-        found = count_faults(spec, "spec", "replicas", "minReadySeconds")
-        return found + judged_template(spec, "spec", "replicaset")
-
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """The selector stays."""
-        return self.validate(obj, context) + same(obj, old, "selector")
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for a new status."""
+        validate_replica_status(
+            obj["status"], "fullyLabeledReplicas", "readyReplicas", "availableReplicas"
+        )
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Say what is odd about it and its pods."""
+        """Warn of the object and of its pods."""
         warn_of_workload(obj, old, context)
 
 
-class ReplicationControllerRules(_Replicated):
+class ReplicaSetRules(_ReplicatedRules):
+    """The rules of ReplicaSets."""
+
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a ReplicaSet."""
+        validate_not_negative(obj["spec"], "replicas", "minReadySeconds")
+        _validate_selector_and_template(obj["spec"], "replicaset")
+
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The selector does not change."""
+        self.validate(obj, context)
+        obj["spec"]["selector"].immutable(old["spec"].get("selector"))
+
+
+class ReplicationControllerRules(_ReplicatedRules):
     """The rules of ReplicationControllers; their pods are orphaned by default."""
 
     default_policy = "Orphan"
@@ -198,59 +133,49 @@ class ReplicationControllerRules(_Replicated):
         """The values of the selectable fields."""
         return {"status.replicas": str((obj.get("status") or {}).get("replicas", 0))}
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a ReplicationController."""
-        spec = obj.get("spec") or {}
-        found = count_faults(spec, "spec", "replicas", "minReadySeconds")
-        selector, template = spec.get("selector") or {}, spec.get("template")
-        if not selector:
-            found.append(field_errors.required("spec.selector"))
-        if template is None:
-            found.append(field_errors.required("spec.template"))
-            return found
-        labels = (template.get("metadata") or {}).get("labels") or {}
-        if any(labels.get(key) != value for key, value in selector.items()):
-            found.append(field_errors.invalid("spec.template.metadata.labels", labels, MISMATCH))
-        found += template_faults(template, "spec.template")
-        return found + running_template(template, "spec.template", "ReplicationController")
-
-    def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Say what is odd about it and its pods."""
-        warn_of_workload(obj, old, context)
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a ReplicationController."""
+        spec = obj["spec"]
+        selector, template = spec["selector"], spec["template"]
+        validate_not_negative(spec, "replicas", "minReadySeconds")
+        selector.required()
+        if template.value is None:
+            template.missing()
+            return
+        labels = template["metadata"]["labels"]
+        present = labels.value or {}
+        if any(present.get(key) != value for key, value in (selector.value or {}).items()):
+            labels.invalid(MISMATCH, present)
+        validate_pod_template_spec(template)
+        validate_always_restarting_template(template, "ReplicationController")
 
 
 class PodTemplateRules(Rules):
     """The rules of PodTemplates."""
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a PodTemplate."""
-        return template_faults(obj.get("template") or {}, "template")
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a PodTemplate."""
+        validate_pod_template_spec(obj["template"])
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Say what is odd about it and its pods."""
+        """Warn of its pods."""
         warn_of_workload(obj, old, context, named=False, path="template")
 
 
-class RevisionRules(Rules):
+class ControllerRevisionRules(Rules):
     """The rules of ControllerRevisions."""
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a ControllerRevision, new or not."""
-        revision = obj.get("revision", 0)
-        if revision >= 0:
-            return []
-        return [field_errors.invalid("revision", revision, "must be greater than or equal to 0")]
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a ControllerRevision, new or not."""
+        obj["revision"].not_negative()
 
-    def validate_create(self, obj: Obj, context: StrategyContext) -> Faults:
-        """A new one must say what is revised."""
-        found = self.validate(obj, context)
-        if not isinstance(obj.get("data"), dict):
-            found.append(field_errors.required("data", "data is mandatory"))
-        return found
+    def validate_create(self, obj: Field, context: StrategyContext) -> None:
+        """A new one has the data that is revised."""
+        self.validate(obj, context)
+        if not isinstance(obj["data"].value, dict):
+            obj["data"].missing("data is mandatory")
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """The data stays."""
-        found = self.validate(obj, context)
-        if obj.get("data") != old.get("data"):
-            found.append(field_errors.invalid("data", obj.get("data"), IMMUTABLE))
-        return found
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The data does not change."""
+        self.validate(obj, context)
+        obj["data"].immutable(old.get("data"))

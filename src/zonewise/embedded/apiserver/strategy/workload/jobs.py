@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import re
 
-from zonewise.api import field_errors
+from zonewise.api.field_cursor import IMMUTABLE, Field
 from zonewise.api.values import names
-from zonewise.api.values.cron import schedule_fault, zone_fault
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
-from zonewise.embedded.apiserver.strategy.numbers import count_faults
-from zonewise.embedded.apiserver.strategy.pod.spec import template_faults
+from zonewise.api.values.cron import schedule_error, time_zone_error
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.pod.spec import validate_pod_template_spec
 from zonewise.embedded.apiserver.strategy.pod.warnings import warn_of_workload
-from zonewise.embedded.apiserver.strategy.selectors import matches, selector_faults
-from zonewise.embedded.apiserver.strategy.workload.deployments import IMMUTABLE, MISMATCH, same
+from zonewise.embedded.apiserver.strategy.selectors import matches, validate_label_selector
 from zonewise.embedded.apiserver.strategy.workload.job_policies import (
-    failure_faults,
-    success_faults,
+    validate_pod_failure_policy,
+    validate_success_policy,
 )
-from zonewise.embedded.apiserver.strategy.workload.job_status import status_faults
+from zonewise.embedded.apiserver.strategy.workload.job_status import (
+    has_condition,
+    validate_job_status_update,
+)
+from zonewise.embedded.apiserver.strategy.workload.replicated import (
+    validate_not_negative,
+    validate_selector_matches_labels,
+)
 
 UID_LABELS = ("controller-uid", "batch.kubernetes.io/controller-uid")
 NAME_LABELS = ("job-name", "batch.kubernetes.io/job-name")
-MODES = ("Indexed", "NonIndexed")
-REPLACEMENTS = ("Failed", "TerminatingOrFailed")
-CONCURRENCY = ("Allow", "Forbid", "Replace")
-MOST_INDEXES = 100_000
-SOFT_LIMIT = 10_000
-MANAGER_LENGTH = 63
-CRON_NAME_LENGTH = 52
-FROZEN = (
+COMPLETION_MODES = ("Indexed", "NonIndexed")
+REPLACEMENT_POLICIES = ("Failed", "TerminatingOrFailed")
+CONCURRENCY_POLICIES = ("Allow", "Forbid", "Replace")
+MAX_INDEXES = 100_000
+MAX_PARALLEL_INDEXES = 10_000
+MANAGER_LIMIT = 63
+CRON_NAME_LIMIT = 52
+IMMUTABLE_FIELDS = (
     "selector",
     "completionMode",
     "podFailurePolicy",
@@ -57,7 +62,7 @@ class JobRules(Rules):
             return
         labels = spec.setdefault("template", {}).setdefault("metadata", {}).setdefault("labels", {})
         shared = bool(labels) and meta.get("labels") == labels
-        # Faults in labels copied from the generated ones are not the client's: they are set last.
+        # Errors in labels copied from the generated ones are not the client's: they are set last.
         meta.setdefault("labels", {})
         for key in NAME_LABELS:
             labels.setdefault(key, meta.get("name", ""))
@@ -68,100 +73,89 @@ class JobRules(Rules):
         selector = spec.setdefault("selector", {}).setdefault("matchLabels", {})
         selector.setdefault(UID_LABELS[1], meta["uid"])
 
-    def allocate(self, obj: Obj, old: Obj | None, context: StrategyContext) -> Faults:
+    def allocate(self, obj: Field, old: Obj | None, context: StrategyContext) -> None:
         """A job without labels has those of its pods."""
-        meta = obj["metadata"]
+        meta, spec = obj.value["metadata"], obj.value["spec"]
         if old is None and not meta.get("labels"):
-            meta["labels"] = dict(obj["spec"]["template"]["metadata"].get("labels") or {})
-        return []
+            meta["labels"] = dict(spec["template"]["metadata"].get("labels") or {})
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a Job."""
-        spec, meta = obj["spec"], obj["metadata"]
-        found = _generated_faults(spec, meta) + job_spec_faults(spec, "spec")
-        selector = spec.get("selector")
-        labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-        if selector is None:
-            found.append(field_errors.required("spec.selector"))
-        bad = selector_faults(selector, "spec.selector")
-        found += bad
-        if not bad and not matches(selector, labels):
-            found.append(field_errors.invalid("spec.template.metadata.labels", labels, MISMATCH))
-        wanted = spec.get("completions")
-        if spec.get("completionMode") == "Indexed" and wanted is not None and wanted > 0:
-            last = f"{meta.get('name', '')}-{wanted - 1}"
-            if names.label(last):
-                text = f"will not able to create pod with invalid DNS label: {last}"
-                found.append(field_errors.invalid("metadata.name", meta.get("name", ""), text))
-        return found
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a Job."""
+        spec, name = obj["spec"], obj["metadata"].get("name", "")
+        _validate_generated_selector(obj)
+        _validate_job_spec(spec)
+        selector = spec["selector"]
+        if selector.value is None:
+            selector.missing()
+        if selector.is_valid(validate_label_selector):
+            validate_selector_matches_labels(spec)
+        completions = spec.value.get("completions")
+        if spec.value.get("completionMode") == "Indexed" and completions:
+            last_pod = f"{name.value}-{completions - 1}"
+            if completions > 0 and names.label_errors(last_pod):
+                name.invalid(f"will not able to create pod with invalid DNS label: {last_pod}")
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What a job is about stays; a suspended one may be tuned."""
-        found = self.validate(obj, context)
-        spec, before = obj["spec"], old["spec"]
-        wanted = spec.get("completions")
-        if wanted != before.get("completions"):
-            if spec.get("completionMode") != "Indexed":
-                found.append(field_errors.invalid("spec.completions", wanted, IMMUTABLE))
-            elif wanted is not None and wanted != spec.get("parallelism"):
-                text = "can only be modified in tandem with spec.parallelism"
-                found.append(field_errors.invalid("spec.completions", wanted, text))
-        for key in FROZEN:
-            found += same(obj, old, key)
-        return found + _template_change(spec, before, old)
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """What a job is about does not change; a suspended one may be tuned."""
+        self.validate(obj, context)
+        spec, old_spec = obj["spec"], old["spec"]
+        completions = spec["completions"]
+        if spec.value.get("completionMode") != "Indexed":
+            completions.immutable(old_spec.get("completions"))
+        elif completions.value not in {
+            None,
+            old_spec.get("completions"),
+            spec.value.get("parallelism"),
+        }:
+            completions.invalid("can only be modified in tandem with spec.parallelism")
+        for key in IMMUTABLE_FIELDS:
+            spec[key].immutable(old_spec.get(key))
+        _validate_template_update(spec["template"], old)
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new status."""
-        return status_faults(obj, old)
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for a new status."""
+        validate_job_status_update(obj, old)
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Say what is odd about it and its pods."""
+        """Warn of the object and of its pods."""
         warn_of_workload(obj, old, context)
 
 
-def _generated_faults(spec: Obj, meta: Obj) -> Faults:
-    if spec.get("manualSelector") or spec.get("selector") is None:
-        return []
-    found: Faults = []
-    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+def _validate_generated_selector(job: Field) -> None:
+    spec, meta = job["spec"], job.value["metadata"]
+    selector, labels = spec["selector"], spec["template"]["metadata"]["labels"]
+    if spec["manualSelector"].value or selector.value is None:
+        return
     expected: dict[str, str] = {}
     for keys, value in ((UID_LABELS, meta.get("uid", "")), (NAME_LABELS, meta.get("name", ""))):
         for key in keys:
             expected[key] = value
-            at = "spec.template.metadata.labels"
-            if key not in labels:
-                found.append(field_errors.required(f"{at}[{key}]", f"must be '{value}'"))
-            elif labels[key] != value:
-                found.append(
-                    field_errors.invalid(f"{at}[{key}]", labels[key], f"must be '{value}'")
-                )
-    selector = spec["selector"]
-    if not selector_faults(selector, "spec.selector") and not matches(selector, expected):
-        found.append(
-            field_errors.invalid("spec.selector", selector, "`selector` not auto-generated")
-        )
-    return found
+            label = labels.entry(key)
+            if label.value is None:
+                label.missing(f"must be '{value}'")
+            elif label.value != value:
+                label.invalid(f"must be '{value}'")
+    is_valid = Field(selector.value, []).is_valid(validate_label_selector)
+    if is_valid and not matches(selector.value, expected):
+        selector.invalid("`selector` not auto-generated")
 
 
-def _template_change(spec: Obj, before: Obj, old: Obj) -> Faults:
-    now, was = spec.get("template") or {}, before.get("template") or {}
-    if now == was:
-        return []
+def _validate_template_update(template: Field, old: Obj) -> None:
+    current, before = template.value or {}, old["spec"].get("template") or {}
+    if current == before:
+        return
     status = old.get("status") or {}
-    halted = any(
-        one.get("type") == "Suspended" and one.get("status") == "True"
-        for one in status.get("conditions") or ()
+    is_waiting = old["spec"].get("suspend") and (
+        not status.get("startTime") or has_condition(status, "Suspended")
     )
-    waiting = before.get("suspend") and (not status.get("startTime") or halted)
-    if not waiting or status.get("active"):
-        return [field_errors.invalid("spec.template", now, IMMUTABLE)]
-    if _lasting(now) == _lasting(was):
-        return []
-    return [field_errors.invalid("spec.template.spec", now.get("spec"), IMMUTABLE)]
+    if not is_waiting or status.get("active"):
+        template.invalid(IMMUTABLE, current)
+    elif _without_scheduling(current) != _without_scheduling(before):
+        template["spec"].invalid(IMMUTABLE)
 
 
-def _lasting(template: Obj) -> Obj:
-    """The part of a template that stays even while the job is suspended."""
+def _without_scheduling(template: Obj) -> Obj:
+    """The part of a template that does not change even while the job is suspended."""
     spec = dict(template.get("spec") or {})
     for key in ("nodeSelector", "tolerations", "schedulingGates"):
         spec.pop(key, None)
@@ -172,20 +166,20 @@ def _lasting(template: Obj) -> Obj:
     }
     if affinity:
         spec["affinity"] = affinity
-    for group in ("containers", "initContainers"):
-        if spec.get(group):
-            spec[group] = [
-                {key: value for key, value in one.items() if key != "resources"}
-                for one in spec[group]
+    for containers in ("containers", "initContainers"):
+        if spec.get(containers):
+            spec[containers] = [
+                {key: value for key, value in container.items() if key != "resources"}
+                for container in spec[containers]
             ]
     return spec
 
 
-def job_spec_faults(spec: Obj, path: str) -> Faults:
-    """What is wrong with the spec of a Job, on its own or in a CronJob."""
-    found = count_faults(
+def _validate_job_spec(spec: Field) -> None:
+    """The spec of a Job, on its own or in a CronJob."""
+    fields = spec.value or {}
+    validate_not_negative(
         spec,
-        path,
         "parallelism",
         "completions",
         "activeDeadlineSeconds",
@@ -194,107 +188,73 @@ def job_spec_faults(spec: Obj, path: str) -> Faults:
         "backoffLimitPerIndex",
         "maxFailedIndexes",
     )
-    if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
-        text = "when maxFailedIndexes is specified"
-        found.append(field_errors.required(f"{path}.backoffLimitPerIndex", text))
-    if spec.get("managedBy") is not None:
-        found += _manager_faults(spec["managedBy"], f"{path}.managedBy")
-    found += _mode_faults(spec, path)
-    if spec.get("podFailurePolicy") is not None:
-        found += failure_faults(spec, f"{path}.podFailurePolicy")
-    if spec.get("successPolicy") is not None:
-        if spec.get("completionMode") != "Indexed":
-            text = "requires indexed completion mode"
-            found.append(field_errors.invalid(f"{path}.successPolicy", spec["successPolicy"], text))
+    if fields.get("maxFailedIndexes") is not None and fields.get("backoffLimitPerIndex") is None:
+        spec["backoffLimitPerIndex"].missing("when maxFailedIndexes is specified")
+    if fields.get("managedBy") is not None:
+        _validate_managed_by(spec["managedBy"])
+    _validate_completion_mode(spec, fields)
+    has_failure_policy = fields.get("podFailurePolicy") is not None
+    if has_failure_policy:
+        validate_pod_failure_policy(spec)
+    if fields.get("successPolicy") is not None:
+        if fields.get("completionMode") != "Indexed":
+            spec["successPolicy"].invalid("requires indexed completion mode")
         else:
-            found += success_faults(spec, f"{path}.successPolicy")
-    replacement = spec.get("podReplacementPolicy")
-    if replacement is not None:
-        known = ("Failed",) if spec.get("podFailurePolicy") is not None else REPLACEMENTS
-        if replacement not in known:
-            at = f"{path}.podReplacementPolicy"
-            found.append(field_errors.unsupported(at, replacement, known))
-    template = spec.get("template") or {}
-    found += template_faults(template, f"{path}.template")
-    policy = (template.get("spec") or {}).get("restartPolicy", "")
-    at = f"{path}.template.spec.restartPolicy"
-    if policy in {"", "Always"}:
-        found.append(field_errors.required(at, 'valid values: "OnFailure", "Never"'))
-    elif policy not in {"OnFailure", "Never"}:
-        found.append(field_errors.unsupported(at, policy, ("Never", "OnFailure")))
-    elif policy != "Never" and spec.get("podFailurePolicy") is not None:
-        text = 'only "Never" is supported when podFailurePolicy is specified'
-        found.append(field_errors.invalid(at, policy, text))
-    return found
+            validate_success_policy(spec)
+    spec["podReplacementPolicy"].enum(("Failed",) if has_failure_policy else REPLACEMENT_POLICIES)
+    validate_pod_template_spec(spec["template"])
+    policy = spec["template"]["spec"]["restartPolicy"]
+    if policy.value in {None, "", "Always"}:
+        policy.missing('valid values: "OnFailure", "Never"')
+    elif policy.enum(("Never", "OnFailure")) and has_failure_policy and policy.value != "Never":
+        policy.invalid('only "Never" is supported when podFailurePolicy is specified')
 
 
-def _manager_faults(name: str, path: str) -> Faults:
-    found: Faults = []
-    domain, slash, rest = name.partition("/")
-    if not name:
-        found.append(field_errors.required(path))
-    elif not slash or not domain or not rest:
-        text = 'must be a domain-prefixed path (such as "acme.io/foo")'
-        found.append(field_errors.invalid(path, name, text))
-    else:
-        found += [field_errors.invalid(path, domain, text) for text in names.subdomain(domain)]
-        if not _DOMAIN_PATH.match(rest):
-            found.append(field_errors.invalid(path, rest, "Invalid path"))
-    if len(name) > MANAGER_LENGTH:
-        found.append(field_errors.too_long(path, MANAGER_LENGTH))
-    return found
+def _validate_managed_by(name: Field) -> None:
+    domain, slash, path = name.value.partition("/")
+    if name.required():
+        if not slash or not domain or not path:
+            name.invalid('must be a domain-prefixed path (such as "acme.io/foo")')
+        else:
+            name.holding(domain).dns_subdomain()
+            name.holding(path).matches(_DOMAIN_PATH, "Invalid path")
+    name.max_length(MANAGER_LIMIT)
 
 
-def _mode_faults(spec: Obj, path: str) -> Faults:
-    found: Faults = []
-    mode = spec.get("completionMode")
-    wanted, failed = spec.get("completions"), spec.get("maxFailedIndexes")
-    side_by_side = spec.get("parallelism")
-    if mode is not None and mode not in MODES:
-        found.append(field_errors.unsupported(f"{path}.completionMode", mode, MODES))
+def _validate_completion_mode(spec: Field, fields: Obj) -> None:
+    mode, completions = fields.get("completionMode"), fields.get("completions")
+    spec["completionMode"].enum(COMPLETION_MODES)
     if mode in {None, "NonIndexed"}:
         for key in ("backoffLimitPerIndex", "maxFailedIndexes"):
-            if spec.get(key) is not None:
-                text = "requires indexed completion mode"
-                found.append(field_errors.invalid(f"{path}.{key}", spec[key], text))
+            if fields.get(key) is not None:
+                spec[key].invalid("requires indexed completion mode")
     if mode != "Indexed":
-        return found
-    if wanted is None:
-        found.append(
-            field_errors.required(f"{path}.completions", "when completion mode is Indexed")
+        return
+    parallelism, failed = spec["parallelism"], spec["maxFailedIndexes"]
+    if completions is None:
+        spec["completions"].missing("when completion mode is Indexed")
+    if parallelism.value is not None and parallelism.value > MAX_INDEXES:
+        parallelism.invalid(
+            f"must be less than or equal to {MAX_INDEXES} when completion mode is Indexed"
         )
-    if side_by_side is not None and side_by_side > MOST_INDEXES:
-        text = f"must be less than or equal to {MOST_INDEXES} when completion mode is Indexed"
-        found.append(field_errors.invalid(f"{path}.parallelism", side_by_side, text))
-    if failed is not None:
-        at = f"{path}.maxFailedIndexes"
-        if wanted is not None and failed > wanted:
-            text = "must be less than or equal to completions"
-            found.append(field_errors.invalid(at, failed, text))
-        if failed > MOST_INDEXES:
-            text = f"must be less than or equal to {MOST_INDEXES}"
-            found.append(field_errors.invalid(at, failed, text))
+    if failed.value is not None:
+        if completions is not None and failed.value > completions:
+            failed.invalid("must be less than or equal to completions")
+        if failed.value > MAX_INDEXES:
+            failed.invalid(f"must be less than or equal to {MAX_INDEXES}")
     if (
-        wanted is not None
-        and wanted > MOST_INDEXES
-        and spec.get("backoffLimitPerIndex") is not None
+        completions is not None
+        and completions > MAX_INDEXES
+        and fields.get("backoffLimitPerIndex") is not None
     ):
-        found += _many_faults(spec, path)
-    return found
-
-
-def _many_faults(spec: Obj, path: str) -> Faults:
-    """Limits of jobs with very many indexes that count failures by index."""
-    found: Faults = []
-    if spec.get("maxFailedIndexes") is None:
-        text = f"must be specified when completions is above {MOST_INDEXES}"
-        found.append(field_errors.required(f"{path}.maxFailedIndexes", text))
-    for key in ("parallelism", "maxFailedIndexes"):
-        value = spec.get(key)
-        if value is not None and value > SOFT_LIMIT:
-            text = f"must be less than or equal to {SOFT_LIMIT} when completions are above"
-            found.append(field_errors.invalid(f"{path}.{key}", value, f"{text} {MOST_INDEXES}"))
-    return found
+        if failed.value is None:
+            failed.missing(f"must be specified when completions is above {MAX_INDEXES}")
+        for count in (parallelism, failed):
+            if count.value is not None and count.value > MAX_PARALLEL_INDEXES:
+                count.invalid(
+                    f"must be less than or equal to {MAX_PARALLEL_INDEXES} when completions are"
+                    f" above {MAX_INDEXES}"
+                )
 
 
 class CronJobRules(Rules):
@@ -304,62 +264,41 @@ class CronJobRules(Rules):
         """Nothing ran yet."""
         obj["status"] = {}
 
-    def validate_create(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new CronJob."""
-        found = _cron_faults(obj.get("spec") or {}, None)
+    def validate_create(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a new CronJob."""
+        _validate_cron_job_spec(obj["spec"], None)
         name = obj["metadata"].get("name", "")
-        if len(name) > CRON_NAME_LENGTH:
-            text = f"must be no more than {CRON_NAME_LENGTH} characters"
-            found.append(field_errors.invalid("metadata.name", name, text))
-        return found
+        if len(name.value) > CRON_NAME_LIMIT:
+            name.invalid(f"must be no more than {CRON_NAME_LIMIT} characters")
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a changed CronJob."""
-        return _cron_faults(obj.get("spec") or {}, old["spec"])
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for a changed CronJob."""
+        _validate_cron_job_spec(obj["spec"], old["spec"])
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Say what is odd about it and its pods."""
+        """Warn of the object and of its pods."""
         warn_of_workload(obj, old, context, path="spec.jobTemplate.spec.template")
 
 
-def _cron_faults(spec: Obj, before: Obj | None) -> Faults:
-    found: Faults = []
-    schedule, zone = spec.get("schedule", ""), spec.get("timeZone")
-    if not schedule:
-        found.append(field_errors.required("spec.schedule"))
-    else:
-        why = schedule_fault(schedule)
-        if why:
-            found.append(field_errors.invalid("spec.schedule", schedule, why))
-        if "TZ" in schedule:
-            if before is None or "TZ" not in before.get("schedule", ""):
-                text = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
-                found.append(field_errors.invalid("spec.schedule", schedule, text))
-            elif zone is not None:
-                text = "cannot use both timeZone field and TZ or CRON_TZ in schedule"
-                found.append(field_errors.invalid("spec.schedule", schedule, text))
-    if zone is not None and (before is None or before.get("timeZone") != zone):
-        why = zone_fault(zone)
-        if why:
-            found.append(field_errors.invalid("spec.timeZone", zone, why))
-    policy = spec.get("concurrencyPolicy", "")
-    if not policy:
-        found.append(field_errors.required("spec.concurrencyPolicy"))
-    elif policy not in CONCURRENCY:
-        found.append(field_errors.unsupported("spec.concurrencyPolicy", policy, CONCURRENCY))
-    found += count_faults(
-        spec,
-        "spec",
-        "startingDeadlineSeconds",
-        "successfulJobsHistoryLimit",
-        "failedJobsHistoryLimit",
+def _validate_cron_job_spec(spec: Field, old: Obj | None) -> None:
+    schedule, time_zone = spec["schedule"], spec["timeZone"]
+    if schedule.required():
+        schedule.invalid_if(schedule_error(schedule.value))
+        if "TZ" in schedule.value:
+            if old is None or "TZ" not in old.get("schedule", ""):
+                schedule.invalid("cannot use TZ or CRON_TZ in schedule, use timeZone field instead")
+            elif time_zone.value is not None:
+                schedule.invalid("cannot use both timeZone field and TZ or CRON_TZ in schedule")
+    is_new_zone = old is None or old.get("timeZone") != time_zone.value
+    if time_zone.value is not None and is_new_zone:
+        time_zone.invalid_if(time_zone_error(time_zone.value))
+    spec["concurrencyPolicy"].required().enum(CONCURRENCY_POLICIES)
+    validate_not_negative(
+        spec, "startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"
     )
-    inner = (spec.get("jobTemplate") or {}).get("spec") or {}
-    path = "spec.jobTemplate.spec"
-    found += job_spec_faults(inner, path)
-    if inner.get("selector") is not None:
-        text = "`selector` will be auto-generated"
-        found.append(field_errors.invalid(f"{path}.selector", inner["selector"], text))
-    if inner.get("manualSelector"):
-        found.append(field_errors.unsupported(f"{path}.manualSelector", True, ("false", "nil")))
-    return found
+    job_spec = spec["jobTemplate"]["spec"]
+    _validate_job_spec(job_spec)
+    if job_spec["selector"].value is not None:
+        job_spec["selector"].invalid("`selector` will be auto-generated")
+    if job_spec["manualSelector"].value:
+        job_spec["manualSelector"].unsupported(("false", "nil"))

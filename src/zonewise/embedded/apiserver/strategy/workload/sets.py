@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from zonewise.api import field_errors
+from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
-from zonewise.api.values.numbers import natural
-from zonewise.embedded.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
-from zonewise.embedded.apiserver.strategy.numbers import (
-    count_faults,
-    portion_faults,
-    size,
-    too_much,
-)
-from zonewise.embedded.apiserver.strategy.pod.spec import template_faults
-from zonewise.embedded.apiserver.strategy.pod.volumes import claim_spec_faults
+from zonewise.api.values.numbers import parse_natural
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.pod.spec import validate_pod_template_spec
+from zonewise.embedded.apiserver.strategy.pod.volumes import validate_claim_spec
 from zonewise.embedded.apiserver.strategy.pod.warnings import warn_of_workload
-from zonewise.embedded.apiserver.strategy.selectors import is_empty, matches, selector_faults
-from zonewise.embedded.apiserver.strategy.workload.deployments import (
-    MISMATCH,
-    collision_faults,
-    replica_faults,
-    running_template,
-    same,
+from zonewise.embedded.apiserver.strategy.selectors import is_empty, validate_label_selector
+from zonewise.embedded.apiserver.strategy.workload.replicated import (
+    int_or_percent_value,
+    validate_always_restarting_template,
+    validate_at_most_100_percent,
+    validate_collision_count,
+    validate_int_or_percent,
+    validate_not_negative,
+    validate_replica_status,
+    validate_selector,
+    validate_selector_matches_labels,
 )
 
 RETENTIONS = ("Delete", "Retain")
@@ -53,67 +51,60 @@ COUNTS = (
 class StatefulSetRules(Rules):
     """The rules of StatefulSets."""
 
-    def name_faults(self, name: str) -> list[str]:
-        """Why a name is none: pods are called after their set, and names of pods are host names."""
-        return names.label(name)
+    def name_errors(self, name: str) -> list[str]:
+        """Pods are called after their set, and names of pods are host names."""
+        return names.label_errors(name)
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Nothing runs yet."""
         obj["status"] = {"replicas": 0, "availableReplicas": 0}
 
-    def validate_create(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new set."""
-        spec = obj.get("spec") or {}
-        found = self.validate(obj, context)
-        for index, claim in enumerate(spec.get("volumeClaimTemplates") or ()):
-            at = f"spec.volumeClaimTemplates[{index}].spec"
-            found += claim_spec_faults(claim.get("spec") or {}, at)
-        name = spec.get("serviceName")
-        if name:
-            found += [
-                field_errors.invalid("spec.serviceName", name, text) for text in names.label(name)
-            ]
-        return found
+    def validate_create(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a new set."""
+        self.validate(obj, context)
+        for claim in obj["spec"]["volumeClaimTemplates"].each():
+            validate_claim_spec(claim["spec"])
+        obj["spec"]["serviceName"].optional().dns_label()
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a set, new or not."""
-        spec = obj.get("spec") or {}
-        found = count_faults(spec, "spec", "replicas", "minReadySeconds")
-        policy = spec.get("podManagementPolicy", "")
-        if not policy:
-            found.append(field_errors.required("spec.podManagementPolicy"))
-        elif policy not in {"OrderedReady", "Parallel"}:
-            text = "must be 'OrderedReady' or 'Parallel'"
-            found.append(field_errors.invalid("spec.podManagementPolicy", policy, text))
-        found += _update_strategy(spec.get("updateStrategy") or {}, "spec.updateStrategy")
-        retention = spec.get("persistentVolumeClaimRetentionPolicy")
-        if retention is not None:
-            for key in ("whenDeleted", "whenScaled"):
-                if retention.get(key) not in RETENTIONS:
-                    at = f"spec.persistentVolumeClaimRetentionPolicy.{key}"
-                    found.append(field_errors.unsupported(at, retention.get(key, ""), RETENTIONS))
-        if spec.get("ordinals"):
-            found += count_faults(spec["ordinals"], "spec.ordinals", "start")
-        return found + _stateful_template(spec)
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a set, new or not."""
+        spec = obj["spec"]
+        validate_not_negative(spec, "replicas", "minReadySeconds")
+        policy = spec["podManagementPolicy"]
+        if policy.required() and policy.value not in {"OrderedReady", "Parallel"}:
+            policy.invalid("must be 'OrderedReady' or 'Parallel'")
+        _validate_stateful_strategy(spec["updateStrategy"])
+        retention = spec["persistentVolumeClaimRetentionPolicy"]
+        if retention.value is not None:
+            retention.get("whenDeleted", "").enum(RETENTIONS)
+            retention.get("whenScaled", "").enum(RETENTIONS)
+        validate_not_negative(spec["ordinals"], "start")
+        _validate_stateful_template(spec)
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """Only a few fields may change."""
-        found = self.validate(obj, context)
-        spec, before = obj.get("spec") or {}, old["spec"]
-        keys = (spec.keys() | before.keys()) - set(CHANGEABLE)
-        if any(spec.get(key) != before.get(key) for key in keys):
+        self.validate(obj, context)
+        spec, old_spec = obj["spec"].value or {}, old["spec"]
+        keys = (spec.keys() | old_spec.keys()) - set(CHANGEABLE)
+        if any(spec.get(key) != old_spec.get(key) for key in keys):
             listed = ", ".join(f"'{key}'" for key in CHANGEABLE)
-            text = f"updates to statefulset spec for fields other than {listed} are forbidden"
-            found.append(field_errors.forbidden("spec", text))
-        return found
+            obj["spec"].forbid(
+                f"updates to statefulset spec for fields other than {listed} are forbidden"
+            )
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new status."""
-        parts = ("readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas")
-        return replica_faults(obj.get("status") or {}, *parts) + collision_faults(obj, old)
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for a new status."""
+        validate_replica_status(
+            obj["status"],
+            "readyReplicas",
+            "currentReplicas",
+            "updatedReplicas",
+            "availableReplicas",
+        )
+        validate_collision_count(obj, old)
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Say what is odd about it and its pods."""
+        """Warn of the object and of its pods."""
         warn_of_workload(obj, old, context, named=False)
         if (obj.get("spec") or {}).get("revisionHistoryLimit", 0) < 0:
             context.warnings.append(
@@ -122,66 +113,61 @@ class StatefulSetRules(Rules):
             )
 
 
-def _update_strategy(strategy: Obj, path: str) -> Faults:
-    kind, rolling = strategy.get("type", ""), strategy.get("rollingUpdate")
+def _validate_stateful_strategy(strategy: Field) -> None:
+    kind, rolling = (strategy.value or {}).get("type", ""), strategy["rollingUpdate"]
     if not kind:
-        return [field_errors.required(path)]
-    if kind == "OnDelete":
-        if rolling is None:
-            return []
-        text = "only allowed for updateStrategy 'RollingUpdate'"
-        return [field_errors.invalid(f"{path}.rollingUpdate", rolling, text)]
-    if kind != "RollingUpdate":
-        return [field_errors.invalid(path, strategy, "must be 'RollingUpdate' or 'OnDelete'")]
-    if rolling is None:
-        return []
-    found = count_faults(rolling, f"{path}.rollingUpdate", "partition")
-    down = rolling.get("maxUnavailable")
-    if down is not None:
-        at = f"{path}.rollingUpdate.maxUnavailable"
-        found += portion_faults(down, at) + too_much(down, at)
-        if size(down) == 0:
-            found.append(field_errors.invalid(at, down, "cannot be 0"))
-    return found
+        strategy.missing()
+    elif kind == "OnDelete":
+        if rolling.value is not None:
+            rolling.invalid("only allowed for updateStrategy 'RollingUpdate'")
+    elif kind != "RollingUpdate":
+        strategy.invalid("must be 'RollingUpdate' or 'OnDelete'")
+    elif rolling.value is not None:
+        validate_not_negative(rolling, "partition")
+        unavailable = rolling["maxUnavailable"]
+        if unavailable.value is not None:
+            validate_int_or_percent(unavailable)
+            validate_at_most_100_percent(unavailable)
+            if int_or_percent_value(unavailable.value) == 0:
+                unavailable.invalid("cannot be 0")
 
 
-def _stateful_template(spec: Obj) -> Faults:
-    found: Faults = []
-    selector, template = spec.get("selector"), spec.get("template") or {}
-    bad: Faults = []
-    if selector is None:
-        found.append(field_errors.required("spec.selector"))
+def _validate_stateful_template(spec: Field) -> None:
+    selector, template = spec["selector"], spec["template"]
+    if not validate_selector(selector, "statefulset"):
+        selector.invalid("")
     else:
-        bad = selector_faults(selector, "spec.selector")
-        found += bad
-        if is_empty(selector):
-            text = "empty selector is invalid for statefulset"
-            found.append(field_errors.invalid("spec.selector", selector, text))
-    if bad:
-        found.append(field_errors.invalid("spec.selector", selector, ""))
-    else:
-        labels = (template.get("metadata") or {}).get("labels") or {}
-        if (selector is None or not is_empty(selector)) and not matches(selector, labels):
-            found.append(field_errors.invalid("spec.template.metadata.labels", labels, MISMATCH))
-        found += template_faults(_with_claims(template, spec), "spec.template")
-    return found + running_template(template, "spec.template", "StatefulSet")
+        if selector.value is None or not is_empty(selector.value):
+            validate_selector_matches_labels(spec)
+        validate_pod_template_spec(
+            template.holding(_with_claims(template.value or {}, spec.value or {}))
+        )
+    validate_always_restarting_template(template, "StatefulSet")
 
 
 def _with_claims(template: Obj, spec: Obj) -> Obj:
     """The template as its pods will be: with the claims as volumes, without names of its own."""
-    inner = template.get("spec") or {}
+    pod_spec = template.get("spec") or {}
     claims = spec.get("volumeClaimTemplates") or ()
-    if not claims and "subdomain" not in inner and "hostname" not in inner:
+    if not claims and "subdomain" not in pod_spec and "hostname" not in pod_spec:
         return template
-    inner = {key: value for key, value in inner.items() if key not in {"subdomain", "hostname"}}
+    pod_spec = {
+        key: value for key, value in pod_spec.items() if key not in {"subdomain", "hostname"}
+    }
     if claims:
         added: dict[str, Any] = {}
         for claim in claims:
             name = (claim.get("metadata") or {}).get("name", "")
             added[name] = {"name": name, "persistentVolumeClaim": {"claimName": name}}
-        rest = [one for one in inner.get("volumes") or () if one.get("name") not in added]
-        inner["volumes"] = [*added.values(), *rest]
-    return {**template, "spec": inner}
+        pod_spec["volumes"] = [
+            *added.values(),
+            *(
+                volume
+                for volume in pod_spec.get("volumes") or ()
+                if volume.get("name") not in added
+            ),
+        ]
+    return {**template, "spec": pod_spec}
 
 
 class DaemonSetRules(Rules):
@@ -190,75 +176,72 @@ class DaemonSetRules(Rules):
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Nothing runs yet."""
         obj["status"] = dict.fromkeys(COUNTS[:4], 0)
-        _count_template(obj, max(_template_generation(obj), 1))
+        _set_template_generation(obj, max(_template_generation(obj), 1))
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
         """Only the server counts."""
         number = _template_generation(old)
         if (obj.get("spec") or {}).get("template") != old["spec"].get("template"):
             number += 1
-        _count_template(obj, number)
+        _set_template_generation(obj, number)
 
-    def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a set."""
-        spec = obj.get("spec") or {}
-        selector, template = spec.get("selector"), spec.get("template") or {}
-        bad = selector_faults(selector, "spec.selector")
-        found = list(bad)
-        labels = (template.get("metadata") or {}).get("labels") or {}
-        if not bad and not matches(selector, labels):
-            found.append(field_errors.invalid("spec.template.metadata.labels", labels, MISMATCH))
-        if selector is not None and is_empty(selector):
-            text = "empty selector is invalid for daemonset"
-            found.append(field_errors.invalid("spec.selector", selector, text))
-        found += template_faults(template, "spec.template")
-        found += running_template(template, "spec.template", "DaemonSet")
-        found += count_faults(spec, "spec", "minReadySeconds", "revisionHistoryLimit")
-        return found + _daemon_strategy(spec.get("updateStrategy") or {}, "spec.updateStrategy")
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a set."""
+        spec = obj["spec"]
+        selector, template = spec["selector"], spec["template"]
+        if selector.is_valid(validate_label_selector):
+            validate_selector_matches_labels(spec)
+        if selector.value is not None and is_empty(selector.value):
+            selector.invalid("empty selector is invalid for daemonset")
+        validate_pod_template_spec(template)
+        validate_always_restarting_template(template, "DaemonSet")
+        validate_not_negative(spec, "minReadySeconds", "revisionHistoryLimit")
+        _validate_daemon_strategy(spec["updateStrategy"])
 
-    def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """The selector stays."""
-        return self.validate(obj, context) + same(obj, old, "selector")
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The selector does not change."""
+        self.validate(obj, context)
+        obj["spec"]["selector"].immutable(old["spec"].get("selector"))
 
-    def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new status."""
-        found = count_faults(obj.get("status") or {}, "status", *COUNTS)
-        return found + collision_faults(obj, old)
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for a new status."""
+        validate_not_negative(obj["status"], *COUNTS)
+        validate_collision_count(obj, old)
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Say what is odd about it and its pods."""
+        """Warn of its pods."""
         warn_of_workload(obj, old, context, named=False)
 
 
 def _template_generation(obj: Obj) -> int:
     text = (obj["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "0")
-    return natural(text) or 0
+    return parse_natural(text) or 0
 
 
-def _count_template(obj: Obj, number: int) -> None:
+def _set_template_generation(obj: Obj, number: int) -> None:
     annotations = dict(obj["metadata"].get("annotations") or {})
     annotations[TEMPLATE_GENERATION] = str(number)
     obj["metadata"]["annotations"] = annotations
 
 
-def _daemon_strategy(strategy: Obj, path: str) -> Faults:
-    kind, rolling = strategy.get("type", ""), strategy.get("rollingUpdate")
+def _validate_daemon_strategy(strategy: Field) -> None:
+    kind, rolling = strategy["type"].value, strategy["rollingUpdate"]
     if kind == "OnDelete":
-        return []
+        return
     if kind != "RollingUpdate":
-        return [field_errors.unsupported(path, strategy, ("OnDelete", "RollingUpdate"))]
-    at = f"{path}.rollingUpdate"
-    if rolling is None:
-        return [field_errors.required(at)]
-    found: Faults = []
-    down, up = rolling.get("maxUnavailable", 0), rolling.get("maxSurge", 0)
-    for key, value in (("maxUnavailable", down), ("maxSurge", up)):
-        found += portion_faults(value, f"{at}.{key}") + too_much(value, f"{at}.{key}")
-    if size(down) and size(up):
-        text = "may not be set when maxUnavailable is non-zero"
-        found.append(field_errors.invalid(f"{at}.maxSurge", up, text))
-    elif not size(down) and not size(up):
-        found.append(
-            field_errors.required(f"{at}.maxUnavailable", "cannot be 0 when maxSurge is 0")
-        )
-    return found
+        strategy.unsupported(("OnDelete", "RollingUpdate"), strategy.value or {})
+        return
+    if rolling.value is None:
+        rolling.missing()
+        return
+    unavailable, surge = rolling.get("maxUnavailable", 0), rolling.get("maxSurge", 0)
+    for value in (unavailable, surge):
+        validate_int_or_percent(value)
+        validate_at_most_100_percent(value)
+    has_unavailable, has_surge = (
+        bool(int_or_percent_value(value.value)) for value in (unavailable, surge)
+    )
+    if has_unavailable and has_surge:
+        surge.invalid("may not be set when maxUnavailable is non-zero")
+    elif not has_unavailable and not has_surge:
+        unavailable.missing("cannot be 0 when maxSurge is 0")

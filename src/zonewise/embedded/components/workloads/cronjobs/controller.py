@@ -1,9 +1,9 @@
-"""CronJobs: the shell around ``plan``.
+"""The CronJob controller: the shell around ``plan``.
 
-A pass looks at the Jobs a CronJob owns, makes the one that is due, deletes what is too much, writes
-the status and sleeps until the next moment. *Concurrent* are CronJobs. A pass waits until the store
-shows the status that the last one wrote; a Job that was made without its status being written is
-found by its name.
+A sync reads the Jobs that a CronJob owns, creates the one that is due, deletes the surplus, writes
+the status and returns when the next one is due. *Concurrent* are CronJobs. A sync waits until the
+store shows the status that the last one wrote; a Job that was created without its status being
+written is found by its name.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import msgspec
 
 from zonewise.api.errors import AlreadyExists, NotFound, ZonewiseError
 from zonewise.api.meta import Key, Object, ObjectMeta, ObjectReference
-from zonewise.api.objects.apps import EMPTY
+from zonewise.api.objects.apps import EMPTY_OBJECT
 from zonewise.api.values import times
-from zonewise.embedded.components.workloads.adoption import OWNED, indexed
+from zonewise.embedded.components.workloads.adoption import BY_CONTROLLER, index_by_controller
 from zonewise.embedded.components.workloads.creation import owner_reference
 from zonewise.embedded.components.workloads.cronjobs.plan import (
     CronJob,
     CronJobStatus,
-    Note,
     decide,
     job_name,
 )
-from zonewise.embedded.components.workloads.jobs.views import Job
-from zonewise.runtime.controller.components import ComponentContext
+from zonewise.embedded.components.workloads.jobs.objects import Job
+from zonewise.embedded.components.workloads.jobs.plan import PlannedEvent
 from zonewise.runtime.controller.controller import Controller, own_key
 from zonewise.runtime.controller.expectations import GLANCE, Expectations
+from zonewise.runtime.program.context import ControllerContext
 
-SCHEDULED = "batch.kubernetes.io/cronjob-scheduled-timestamp"
+SCHEDULED_TIMESTAMP = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 WORKERS = 4
 
 
@@ -42,71 +42,73 @@ class JobDraft(Object):
 
     resource: ClassVar = Job.resource
 
-    spec: msgspec.Raw = EMPTY
+    spec: msgspec.Raw = EMPTY_OBJECT
 
 
-class CronJobs:
-    """Makes Jobs when they are due."""
+class CronJobController:
+    """Creates Jobs when they are due."""
 
-    def __init__(self, context: ComponentContext) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
         self._clock = context.clock
-        self._controller: Controller[Key] = Controller(
-            "cronjobs", self._reconcile, cache=context.cache, workers=WORKERS, rng=context.rng
+        self._controller: Controller[Key] = context.controller(
+            "cronjobs", self._reconcile, workers=WORKERS
         )
-        self._crons = self._controller.watches(CronJob, own_key)
-        self._jobs = indexed(self._controller.watches(Job, _owner))
-        self._wrote: Expectations[Key, CronJob] = Expectations(self._crons)
-        self._made: Expectations[Key, Job] = Expectations(self._jobs)
+        self._cron_jobs = self._controller.watches(CronJob, own_key)
+        self._jobs = index_by_controller(self._controller.watches(Job, _cron_job_key))
+        self._cron_job_expectations: Expectations[Key, CronJob] = Expectations(self._cron_jobs)
+        self._job_expectations: Expectations[Key, Job] = Expectations(self._jobs)
 
     async def run(self) -> None:
         """Work until cancelled."""
         await self._controller.run()
 
     async def _reconcile(self, key: Key) -> float | None:
-        cron = self._crons.get(key)
-        if cron is None:
-            self._wrote.forget(key)
-            self._made.forget(key)
+        cron_job = self._cron_jobs.get(key)
+        if cron_job is None:
+            self._cron_job_expectations.forget(key)
+            self._job_expectations.forget(key)
             return None
-        if not (self._wrote.settled(key) and self._made.settled(key)):
+        if not (self._cron_job_expectations.settled(key) and self._job_expectations.settled(key)):
             return GLANCE
-        jobs = self._jobs.by(OWNED, cron.metadata.uid)
-        steps = decide(cron, jobs, now=self._clock())
-        for note in steps.notes:
-            self._tell(cron, note)
-        for job in steps.remove:
-            await self._remove(key, cron, job)
-        status = steps.status
-        if steps.due is not None:
-            made = await self._make(key, cron, steps.due)
-            if made is not None:
+        jobs = self._jobs.by(BY_CONTROLLER, cron_job.metadata.uid)
+        plan = decide(cron_job, jobs, now=self._clock())
+        for event in plan.events:
+            self._record_event(cron_job, event)
+        for job in plan.delete:
+            await self._delete_job(key, cron_job, job)
+        status = plan.status
+        if plan.due is not None:
+            created = await self._create_job(key, cron_job, plan.due)
+            if created is not None:
                 status = CronJobStatus(
-                    active=(*status.active, ObjectReference.to(made)),
-                    last_schedule_time=times.format_time(steps.due),
+                    active=(*status.active, ObjectReference.to(created)),
+                    last_schedule_time=times.format_time(plan.due),
                     last_successful_time=status.last_successful_time,
                 )
-        await self._write(key, cron, status)
-        return steps.again
+        await self._write_status(key, cron_job, status)
+        return plan.requeue_after
 
-    async def _make(self, key: Key, cron: CronJob, due: datetime) -> Object | None:
-        """The Job of a moment, made now or before; None if the name is another owner's."""
-        name = job_name(cron, due)
+    async def _create_job(self, key: Key, cron_job: CronJob, due: datetime) -> Object | None:
+        """Create or get the Job of a scheduled time; None if the name is another owner's."""
+        name = job_name(cron_job, due)
         try:
-            made = await self._client.create(_draft(cron, name, due))
+            created = await self._client.create(_draft_job(cron_job, name, due))
         except AlreadyExists:
-            there = await self._client.get(Job, name, cron.metadata.namespace)
-            owner = there.metadata.controller
-            return there if owner is not None and owner.uid == cron.metadata.uid else None
+            existing = await self._client.get(Job, name, cron_job.metadata.namespace)
+            owner = existing.metadata.controller
+            return existing if owner is not None and owner.uid == cron_job.metadata.uid else None
         except ZonewiseError as error:
-            self._tell(cron, Note("FailedCreate", f"Error creating job: {error}", "Warning"))
+            self._record_event(
+                cron_job, PlannedEvent("FailedCreate", f"Error creating job: {error}", "Warning")
+            )
             raise
-        self._made.wrote(key, made)
-        self._tell(cron, Note("SuccessfulCreate", f"Created job {name}"))
-        return made
+        self._job_expectations.wrote(key, created)
+        self._record_event(cron_job, PlannedEvent("SuccessfulCreate", f"Created job {name}"))
+        return created
 
-    async def _remove(self, key: Key, cron: CronJob, job: Job) -> None:
+    async def _delete_job(self, key: Key, cron_job: CronJob, job: Job) -> None:
         meta = job.metadata
         try:
             await self._client.delete(
@@ -115,44 +117,46 @@ class CronJobs:
         except NotFound:
             return
         except ZonewiseError as error:
-            self._tell(cron, Note("FailedDelete", f"Deleted job: {error}", "Warning"))
+            self._record_event(
+                cron_job, PlannedEvent("FailedDelete", f"Deleted job: {error}", "Warning")
+            )
             raise
-        self._made.removed(key, job)
-        self._tell(cron, Note("SuccessfulDelete", f"Deleted job {meta.name}"))
+        self._job_expectations.removed(key, job)
+        self._record_event(cron_job, PlannedEvent("SuccessfulDelete", f"Deleted job {meta.name}"))
 
-    async def _write(self, key: Key, cron: CronJob, status: CronJobStatus) -> None:
-        if status == cron.status:
+    async def _write_status(self, key: Key, cron_job: CronJob, status: CronJobStatus) -> None:
+        if status == cron_job.status:
             return
-        change = {
+        patch = {
             "active": status.active or None,
             "lastScheduleTime": status.last_schedule_time,
             "lastSuccessfulTime": status.last_successful_time,
         }
-        self._wrote.wrote(key, await self._client.patch_status(cron, change))
+        self._cron_job_expectations.wrote(key, await self._client.patch_status(cron_job, patch))
 
-    def _tell(self, cron: CronJob, note: Note) -> None:
+    def _record_event(self, cron_job: CronJob, event: PlannedEvent) -> None:
         self._recorder.event(
-            cron, type=note.type, reason=note.reason, action="Schedule", note=note.text
+            cron_job, type=event.type, reason=event.reason, action="Schedule", note=event.message
         )
 
 
-def _draft(cron: CronJob, name: str, due: datetime) -> JobDraft:
-    template = cron.spec.job_template
-    zone = ZoneInfo(cron.spec.time_zone) if cron.spec.time_zone else UTC
-    moment = due.astimezone(zone).isoformat().replace("+00:00", "Z")
+def _draft_job(cron_job: CronJob, name: str, due: datetime) -> JobDraft:
+    template = cron_job.spec.job_template
+    zone = ZoneInfo(cron_job.spec.time_zone) if cron_job.spec.time_zone else UTC
+    timestamp = due.astimezone(zone).isoformat().replace("+00:00", "Z")
     return JobDraft(
         metadata=ObjectMeta(
             name=name,
-            namespace=cron.metadata.namespace,
+            namespace=cron_job.metadata.namespace,
             labels=template.metadata.labels,
-            annotations={**template.metadata.annotations, SCHEDULED: moment},
-            owner_references=(owner_reference(cron),),
+            annotations={**template.metadata.annotations, SCHEDULED_TIMESTAMP: timestamp},
+            owner_references=(owner_reference(cron_job),),
         ),
         spec=template.spec,
     )
 
 
-def _owner(job: Job) -> Iterable[Key]:
+def _cron_job_key(job: Job) -> Iterable[Key]:
     owner = job.metadata.controller
     if owner is None or owner.kind != CronJob.resource.kind:
         return ()

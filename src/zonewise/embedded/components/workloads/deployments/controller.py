@@ -1,13 +1,13 @@
 """The Deployment controller: one ReplicaSet per template, and the rollout between them.
 
-One pass over a Deployment: claim its ReplicaSets, plan (``rollout``), write what the plan says,
-then the status (``rollout_status``) if it differs. *Parallel* are Deployments, never two passes
-over one. Nothing is planned while a store lacks something this controller wrote before: planning
-from a partial state would count pods twice.
+One sync of a Deployment: claim its ReplicaSets, plan (``rollout``), write what the plan says, then
+the status (``rollout_status``) if it differs. *Parallel* are Deployments, never two syncs of one.
+Nothing is planned while a store lacks something this controller wrote before: planning from a
+partial state would count pods twice.
 
 The ReplicaSets are changed by absolute sizes, so a write that is repeated after a crash changes
-nothing. *Retried* with growing pauses is whatever the server refuses. A name that is taken by a
-ReplicaSet with another template is counted as a collision, and the next pass hashes again.
+nothing. *Retried* with growing pauses is whatever the server refuses. A name that a ReplicaSet with
+another template has is counted as a collision, and the next sync hashes again.
 """
 
 from __future__ import annotations
@@ -22,58 +22,66 @@ from zonewise.api.objects.apps import (
     DeploymentStatus,
     ReplicaSet,
     ReplicaSetSpec,
-    opened,
+    decode_pod_template,
 )
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import finished
+from zonewise.api.objects.pod_state import is_pod_finished
 from zonewise.api.values import selector
-from zonewise.disruption.steering import HELD, REDUCE_TO
-from zonewise.embedded.components.workloads import templates
-from zonewise.embedded.components.workloads.adoption import OWNED, claimed, indexed
-from zonewise.embedded.components.workloads.creation import namespace_ends, owner_reference
-from zonewise.embedded.components.workloads.deployments import rollout_status
+from zonewise.disruption.steering import HELD_BY_BUDGET, REDUCE_TO
+from zonewise.embedded.components.workloads.adoption import (
+    BY_CONTROLLER,
+    claim_objects,
+    index_by_controller,
+)
+from zonewise.embedded.components.workloads.creation import (
+    is_namespace_terminating,
+    owner_reference,
+)
+from zonewise.embedded.components.workloads.deployments import rollout_status, templates
 from zonewise.embedded.components.workloads.deployments.rollout import (
     REVISION,
+    DeploymentSets,
     Resize,
     RolloutPlan,
-    Sets,
-    lacking,
-    plan,
-    resized,
+    apply_resizes,
+    missing_annotations,
+    plan_rollout,
     size_annotations,
-    sorted_sets,
+    split_sets,
 )
 from zonewise.embedded.components.workloads.pacing import Pacing
 from zonewise.embedded.components.workloads.removal import RemovalMode
-from zonewise.embedded.components.workloads.replicasets.replicas import aim
-from zonewise.embedded.components.workloads.triggers import members
-from zonewise.runtime.controller.components import ComponentContext
+from zonewise.embedded.components.workloads.replicasets.replicas import target_replicas
+from zonewise.embedded.components.workloads.triggers import owner_keys
 from zonewise.runtime.controller.controller import Controller, own_key
 from zonewise.runtime.controller.expectations import GLANCE, Expectations
+from zonewise.runtime.program.context import ControllerContext
 
 WORKERS = 8
 
 
-class Deployments:
+class DeploymentController:
     """Rolls every Deployment out; ``removal`` says whether pods are evicted or deleted."""
 
-    def __init__(self, context: ComponentContext, *, removal: RemovalMode = "evict") -> None:
+    def __init__(self, context: ControllerContext, *, removal: RemovalMode = "evict") -> None:
         self._client = context.client
         self._recorder = context.recorder
         self._clock = context.clock
-        self._reducing = removal == "evict"
-        self.controller: Controller[Key] = Controller(
-            "deployments", self._reconcile, cache=context.cache, workers=WORKERS, rng=context.rng
+        self._evicts = removal == "evict"
+        self.controller: Controller[Key] = context.controller(
+            "deployments", self._reconcile, workers=WORKERS
         )
         self._deployments = self.controller.watches(Deployment, own_key)
-        woken = members(self._deployments, Deployment.resource.kind)
-        self._sets = indexed(self.controller.watches(ReplicaSet, woken))
-        if self._reducing:
-            self._sets.on_change(self._reduced)
+        to_keys = owner_keys(self._deployments, Deployment.resource.kind)
+        self._replica_sets = index_by_controller(self.controller.watches(ReplicaSet, to_keys))
+        if self._evicts:
+            self._replica_sets.on_change(self._replica_set_changed)
         # Pods are only looked up; Deployments are enqueued by their ReplicaSets.
-        self._pods = indexed(self.controller.reads(Pod))
-        self._own: Expectations[Key, Deployment] = Expectations(self._deployments)
-        self._expected: Expectations[Key, ReplicaSet] = Expectations(self._sets)
+        self._pods = index_by_controller(self.controller.reads(Pod))
+        self._deployment_expectations: Expectations[Key, Deployment] = Expectations(
+            self._deployments
+        )
+        self._set_expectations: Expectations[Key, ReplicaSet] = Expectations(self._replica_sets)
         self._pacing: Pacing[Key] = Pacing()
 
     async def run(self) -> None:
@@ -81,218 +89,232 @@ class Deployments:
         await self.controller.run()
 
     async def _reconcile(self, key: Key) -> float | None:
-        owner = self._deployments.get(key)
-        if owner is None:
-            for memory in (self._own, self._expected, self._pacing):
-                memory.forget(key)
+        deployment = self._deployments.get(key)
+        if deployment is None:
+            for state in (self._deployment_expectations, self._set_expectations, self._pacing):
+                state.forget(key)
             return None
-        if not (self._own.settled(key) and self._expected.settled(key)):
+        if not (self._deployment_expectations.settled(key) and self._set_expectations.settled(key)):
             return GLANCE
-        seen = owner.status.observed_generation == owner.metadata.generation
-        if seen and (wait := self._pacing.wait(key)) > 0:
+        observed = deployment.status.observed_generation == deployment.metadata.generation
+        if observed and (wait := self._pacing.wait(key)) > 0:
             return wait
         try:
-            return await self._pass(key, owner)
+            return await self._sync(key, deployment)
         finally:
-            self._pacing.passed(key, owner.status.replicas)
+            self._pacing.synced(key, deployment.status.replicas)
 
-    async def _pass(self, key: Key, owner: Deployment) -> float | None:
-        wanted = selector.from_object(owner.spec.selector)
-        sets = sorted_sets(owner, await claimed(self._client, owner, wanted, self._sets))
-        if owner.metadata.deletion_timestamp is not None:
-            await self._tell(key, owner, sets, RolloutPlan(scaling=True))
+    async def _sync(self, key: Key, deployment: Deployment) -> float | None:
+        set_selector = selector.from_object(deployment.spec.selector)
+        claimed = await claim_objects(self._client, deployment, set_selector, self._replica_sets)
+        sets = split_sets(deployment, claimed)
+        if deployment.metadata.deletion_timestamp is not None:
+            await self._sync_status(key, deployment, sets, RolloutPlan(scaling=True))
             return None
-        step = plan(owner, sets, old_pods=self._pods_of(sets.old))
+        step = plan_rollout(deployment, sets, old_pods=self._have_pods(sets.old))
         created = None
         if sets.new is not None:
-            await self._annotate(key, owner, sets)
+            await self._annotate(key, deployment, sets)
         elif step.create is not None:
-            created = await self._create(key, owner, sets, step.create)
+            created = await self._create(key, deployment, sets, step.create)
             if created is None:
                 return None
-            sets = Sets(created, sets.old)
+            sets = DeploymentSets(created, sets.old)
         for resize in step.resizes:
-            await self._resize(key, owner, resize)
-        for one in step.forget:
-            await self._forget(key, one)
-        sets = resized(sets, step.resizes, reducing=self._reducing)
-        status = await self._tell(key, owner, sets, step, created)
-        return rollout_status.stuck_in(owner, status, self._clock())
+            await self._resize(key, deployment, resize)
+        for replica_set in step.delete:
+            await self._delete_replica_set(key, replica_set)
+        sets = apply_resizes(sets, step.resizes, reducing=self._evicts)
+        status = await self._sync_status(key, deployment, sets, step, created)
+        return rollout_status.progress_check_delay(deployment, status, self._clock())
 
-    def _pods_of(self, sets: Iterable[ReplicaSet]) -> bool:
+    def _have_pods(self, sets: Iterable[ReplicaSet]) -> bool:
         """Whether ReplicaSets still have pods, terminating ones included."""
         return any(
-            not finished(pod) for one in sets for pod in self._pods.by(OWNED, one.metadata.uid)
+            not is_pod_finished(pod)
+            for replica_set in sets
+            for pod in self._pods.by(BY_CONTROLLER, replica_set.metadata.uid)
         )
 
     async def _create(
-        self, key: Key, owner: Deployment, sets: Sets, size: int
+        self, key: Key, deployment: Deployment, sets: DeploymentSets, size: int
     ) -> ReplicaSet | None:
-        """Make the new ReplicaSet; None if that has to be tried again under another name."""
-        text = templates.hashed(owner.spec.template, owner.status.collision_count)
-        fresh = _new_set(owner, sets, size, text)
-        name = fresh.metadata.name
+        """Create the new ReplicaSet; None if it has to be tried again under another name."""
+        template_hash = templates.hash_template(
+            deployment.spec.template, deployment.status.collision_count
+        )
+        draft = _draft_replica_set(deployment, sets, size, template_hash)
+        name = draft.metadata.name
         try:
-            made = await self._client.create(fresh)
+            created = await self._client.create(draft)
         except AlreadyExists:
-            there = await self._client.get(ReplicaSet, name, owner.metadata.namespace)
-            above = there.metadata.controller
-            ours = above is not None and above.uid == owner.metadata.uid
-            if ours and templates.same(there.spec.template, owner.spec.template):
-                self._expected.wrote(key, there)
-                return there
-            await self._write(key, owner, rollout_status.collided(owner))
+            existing = await self._client.get(ReplicaSet, name, deployment.metadata.namespace)
+            controller_ref = existing.metadata.controller
+            owned = controller_ref is not None and controller_ref.uid == deployment.metadata.uid
+            template = deployment.spec.template
+            if owned and templates.equal_ignoring_hash(existing.spec.template, template):
+                self._set_expectations.wrote(key, existing)
+                return existing
+            await self._write(key, deployment, rollout_status.with_collision(deployment))
             return None
         except ZonewiseError as error:
-            if namespace_ends(error):
+            if is_namespace_terminating(error):
                 return None
             now = self._clock()
-            status = rollout_status.failed_to_create(owner, name, str(error), now)
-            await self._write(key, owner, status)
+            status = rollout_status.with_create_error(deployment, name, str(error), now)
+            await self._write(key, deployment, status)
             note = f'Failed to create new replica set "{name}": {error}'
-            self._note(owner, note, type="Warning", reason="ReplicaSetCreateError")
+            self._record_event(deployment, note, type="Warning", reason="ReplicaSetCreateError")
             raise
-        self._expected.wrote(key, made)
+        self._set_expectations.wrote(key, created)
         if size:
-            self._note(owner, f"Scaled up replica set {name} from 0 to {size}")
-        return made
+            self._record_event(deployment, f"Scaled up replica set {name} from 0 to {size}")
+        return created
 
-    async def _annotate(self, key: Key, owner: Deployment, sets: Sets) -> None:
-        """Give the new ReplicaSet the revision and annotations it should have."""
+    async def _annotate(self, key: Key, deployment: Deployment, sets: DeploymentSets) -> None:
+        """Write the revision and annotations that the new ReplicaSet should have."""
         new = sets.new
         assert new is not None
         body: dict[str, object] = {}
-        if missing := lacking(owner, sets):
-            body["metadata"] = {"uid": new.metadata.uid, "annotations": missing}
-        if new.spec.min_ready_seconds != owner.spec.min_ready_seconds:
-            body["spec"] = {"minReadySeconds": owner.spec.min_ready_seconds}
+        if annotations := missing_annotations(deployment, sets):
+            body["metadata"] = {"uid": new.metadata.uid, "annotations": annotations}
+        if new.spec.min_ready_seconds != deployment.spec.min_ready_seconds:
+            body["spec"] = {"minReadySeconds": deployment.spec.min_ready_seconds}
         if body:
             await self._patch(key, new, body)
 
-    async def _resize(self, key: Key, owner: Deployment, resize: Resize) -> None:
-        one, size = resize.set, resize.replicas
+    async def _resize(self, key: Key, deployment: Deployment, resize: Resize) -> None:
+        replica_set, size = resize.replica_set, resize.replicas
         annotations: dict[str, str | None] = {}
         if not resize.short:
-            annotations |= size_annotations(owner)
-        have = one.metadata.annotations
+            annotations |= size_annotations(deployment)
+        current, target = replica_set.metadata.annotations, target_replicas(replica_set)
         body: dict[str, object] = {}
-        if size != aim(one):
+        if size != target:
             reducing = (
-                self._reducing and size < one.spec.replicas and not self._recreates(owner, one)
+                self._evicts
+                and size < replica_set.spec.replicas
+                and not self._is_recreated(deployment, replica_set)
             )
             annotations[REDUCE_TO] = str(size) if reducing else None
             if not reducing:
                 body["spec"] = {"replicas": size}
-        annotations = {k: v for k, v in annotations.items() if have.get(k) != v}
+        annotations = {k: v for k, v in annotations.items() if current.get(k) != v}
         if annotations:
-            body["metadata"] = {"uid": one.metadata.uid, "annotations": annotations}
+            body["metadata"] = {"uid": replica_set.metadata.uid, "annotations": annotations}
         if body:
-            await self._patch(key, one, body)
-        if size != aim(one) and (REDUCE_TO not in annotations or not annotations[REDUCE_TO]):
-            way = "up" if size > aim(one) else "down"
-            name = one.metadata.name
-            self._note(owner, f"Scaled {way} replica set {name} from {aim(one)} to {size}")
+            await self._patch(key, replica_set, body)
+        if size != target and not annotations.get(REDUCE_TO):
+            direction = "up" if size > target else "down"
+            name = replica_set.metadata.name
+            note = f"Scaled {direction} replica set {name} from {target} to {size}"
+            self._record_event(deployment, note)
 
-    def _reduced(self, old: ReplicaSet | None, new: ReplicaSet | None) -> None:
-        """Tell of a ReplicaSet that was asked to shrink when it does: budgets may keep its pods."""
+    def _replica_set_changed(self, old: ReplicaSet | None, new: ReplicaSet | None) -> None:
+        """Record an event when a ReplicaSet shrinks as requested; budgets may have delayed that."""
         if old is None or new is None or REDUCE_TO not in old.metadata.annotations:
             return
         before, after = old.spec.replicas, new.spec.replicas
-        above = new.metadata.controller
-        owner = above and self._deployments.get((new.metadata.namespace, above.name))
-        if owner and after < before:
-            name = new.metadata.name
-            self._note(owner, f"Scaled down replica set {name} from {before} to {after}")
+        controller_ref = new.metadata.controller
+        if controller_ref is None or after >= before:
+            return
+        deployment = self._deployments.get((new.metadata.namespace, controller_ref.name))
+        if deployment is not None:
+            note = f"Scaled down replica set {new.metadata.name} from {before} to {after}"
+            self._record_event(deployment, note)
 
-    def _recreates(self, owner: Deployment, one: ReplicaSet) -> bool:
-        """Whether a ReplicaSet is given up whole before its successor is made."""
-        return owner.spec.strategy.type == "Recreate" and not templates.same(
-            one.spec.template, owner.spec.template
+    def _is_recreated(self, deployment: Deployment, replica_set: ReplicaSet) -> bool:
+        """Whether all pods of a ReplicaSet are deleted before the new one is created."""
+        return deployment.spec.strategy.type == "Recreate" and not templates.equal_ignoring_hash(
+            replica_set.spec.template, deployment.spec.template
         )
 
-    async def _forget(self, key: Key, one: ReplicaSet) -> None:
-        meta = one.metadata
+    async def _delete_replica_set(self, key: Key, replica_set: ReplicaSet) -> None:
+        meta = replica_set.metadata
         try:
             await self._client.delete(
                 ReplicaSet, meta.name, meta.namespace, uid=meta.uid, propagation="Background"
             )
         except NotFound:
             return
-        self._expected.removed(key, one)
+        self._set_expectations.removed(key, replica_set)
 
-    async def _patch(self, key: Key, one: ReplicaSet, body: dict[str, object]) -> None:
-        meta = one.metadata
-        changed = await self._client.patch(ReplicaSet, meta.name, meta.namespace, body)
-        self._expected.wrote(key, changed)
+    async def _patch(self, key: Key, replica_set: ReplicaSet, body: dict[str, object]) -> None:
+        meta = replica_set.metadata
+        written = await self._client.patch(ReplicaSet, meta.name, meta.namespace, body)
+        self._set_expectations.wrote(key, written)
 
-    async def _tell(
+    async def _sync_status(
         self,
         key: Key,
-        owner: Deployment,
-        sets: Sets,
+        deployment: Deployment,
+        sets: DeploymentSets,
         step: RolloutPlan,
         created: ReplicaSet | None = None,
     ) -> DeploymentStatus:
         name = "" if created is None else created.metadata.name
-        status = rollout_status.status_of(
-            owner, sets, created=name, scaling=step.scaling, now=self._clock()
+        status = rollout_status.compute_status(
+            deployment, sets, created=name, scaling=step.scaling, now=self._clock()
         )
-        await self._write(key, owner, status, revision=_revision(owner, sets))
-        held = rollout_status.held(status)
-        if held and not rollout_status.held(owner.status):
-            self._note(owner, held, type="Warning", reason=HELD)
+        await self._write(key, deployment, status, revision=_new_revision(deployment, sets))
+        held_message = rollout_status.held_by_budget(status)
+        if held_message and not rollout_status.held_by_budget(deployment.status):
+            self._record_event(deployment, held_message, type="Warning", reason=HELD_BY_BUDGET)
         return status
 
     async def _write(
-        self, key: Key, owner: Deployment, status: DeploymentStatus, *, revision: str = ""
+        self, key: Key, deployment: Deployment, status: DeploymentStatus, *, revision: str = ""
     ) -> None:
-        """Write status and revision together; both are reachable through the status."""
-        renumbered = revision and owner.metadata.annotations.get(REVISION) != revision
-        if status == owner.status and not renumbered:
+        """Write status and revision together; the status subresource accepts both."""
+        renumbered = revision and deployment.metadata.annotations.get(REVISION) != revision
+        if status == deployment.status and not renumbered:
             return
-        changed = await self._client.patch_status(
-            owner,
-            rollout_status.patch_of(status),
+        written = await self._client.patch_status(
+            deployment,
+            rollout_status.status_patch(status),
             annotations={REVISION: revision} if renumbered else None,
         )
-        self._own.wrote(key, changed)
+        self._deployment_expectations.wrote(key, written)
 
-    def _note(
+    def _record_event(
         self,
-        owner: Deployment,
+        deployment: Deployment,
         note: str,
         *,
         type: Literal["Normal", "Warning"] = "Normal",
         reason: str = "ScalingReplicaSet",
     ) -> None:
-        self._recorder.event(owner, type=type, reason=reason, action="Scale", note=note)
+        self._recorder.event(deployment, type=type, reason=reason, action="Scale", note=note)
 
 
-def _revision(owner: Deployment, sets: Sets) -> str:
+def _new_revision(deployment: Deployment, sets: DeploymentSets) -> str:
     """The revision of the new ReplicaSet, as it is now or was just written."""
     if sets.new is None:
         return ""
-    return lacking(owner, sets).get(REVISION) or sets.new.metadata.annotations.get(REVISION, "")
+    annotations = sets.new.metadata.annotations | missing_annotations(deployment, sets)
+    return annotations.get(REVISION, "")
 
 
-def _new_set(owner: Deployment, sets: Sets, size: int, text: str) -> ReplicaSet:
-    template = templates.labeled(owner.spec.template, text)
-    wanted = owner.spec.selector
+def _draft_replica_set(
+    deployment: Deployment, sets: DeploymentSets, size: int, template_hash: str
+) -> ReplicaSet:
+    template = templates.add_hash_label(deployment.spec.template, template_hash)
+    set_selector = deployment.spec.selector
     return ReplicaSet(
         metadata=ObjectMeta(
-            name=f"{owner.metadata.name}-{text}",
-            namespace=owner.metadata.namespace,
-            labels=opened(template).metadata.labels,
-            annotations=lacking(owner, sets) | size_annotations(owner),
-            owner_references=(owner_reference(owner),),
+            name=f"{deployment.metadata.name}-{template_hash}",
+            namespace=deployment.metadata.namespace,
+            labels=decode_pod_template(template).metadata.labels,
+            annotations=missing_annotations(deployment, sets) | size_annotations(deployment),
+            owner_references=(owner_reference(deployment),),
         ),
         spec=ReplicaSetSpec(
             replicas=size,
             selector=LabelSelector(
-                match_labels={**wanted.match_labels, templates.HASH: text},
-                match_expressions=wanted.match_expressions,
+                match_labels={**set_selector.match_labels, templates.HASH_LABEL: template_hash},
+                match_expressions=set_selector.match_expressions,
             ),
             template=template,
-            min_ready_seconds=owner.spec.min_ready_seconds,
+            min_ready_seconds=deployment.spec.min_ready_seconds,
         ),
     )

@@ -1,4 +1,4 @@
-"""What a Deployment does next: which ReplicaSet is made, grows, shrinks or is deleted.
+"""What a Deployment does next: which ReplicaSet is created, grows, shrinks or is deleted.
 
 A Deployment has one ReplicaSet for each template it had. The *new* one has the present template;
 the others are *old*. A rollout moves the pods from the old ones to the new one between two limits:
@@ -6,27 +6,28 @@ never more than ``replicas + surge`` pods, never fewer than ``replicas - unavail
 ones. Percentages of surge round up, those of unavailable round down; if both are zero, one pod may
 be unavailable, or nothing would ever move.
 
-A pass is what Kubernetes' controller does in one: a new ReplicaSet is created as large as the
-surge allows and the old ones shrink in the same pass; later passes either grow the new one or
+One sync does what Kubernetes' controller does in one: a new ReplicaSet is created as large as the
+surge allows and the old ones shrink in the same sync; later syncs either grow the new one or
 shrink old ones, unavailable pods first. Outside of a rollout, and while it is paused, a change of
 ``replicas`` is shared among the ReplicaSets in proportion to their sizes.
 
-**Evict instead of delete.** If taking a pod down may be refused, "shrink" is a request, and two
-things go wrong when it is taken for done. The sum of ``spec.replicas`` would no longer bound the
-live pods, so the new ReplicaSet would grow beyond the surge while the old pods still exist. And
+**Evict instead of delete.** If the removal of a pod may be refused, "shrink" is a request, and two
+things go wrong if it counts as done. The sum of ``spec.replicas`` would no longer bound the live
+pods, so the new ReplicaSet would grow beyond the surge while the old pods still exist. And
 available pods whose removal is pending would be counted again and again, until removal of all old
-pods is requested; once the budget opens they would be removed at once, far beyond ``unavailable``.
+pods is requested; once the budget allows it they would be removed at once, far beyond
+``unavailable``.
 
 So the request is written as an annotation on the ReplicaSet, and ``spec.replicas`` stays what the
-ReplicaSet still holds: its controller lowers it by what was granted, see ``replicas``. Here then
+ReplicaSet still has: its controller lowers it by what was granted, see ``replicas``. Then
 
 - room to grow is counted in ``spec.replicas``: a pod whose removal is requested still counts;
-- what may be removed is counted in aims: a pod whose removal is requested counts as removed.
+- what may be removed is counted in ``target_replicas``: such a pod counts as removed.
 
-The first makes the surge hold whatever is refused, the second makes ``unavailable`` hold whatever
-is granted, in any order. Where pods are deleted there are no such requests, both counts are the
-same, and the arithmetic is Kubernetes' own. A request survives restarts, and is void once the
-ReplicaSet is to grow again.
+The first keeps the surge whatever is refused, the second keeps ``unavailable`` whatever is granted,
+in any order. Where pods are deleted there are no such requests, both counts are equal, and the
+arithmetic is Kubernetes' own. A request survives restarts, and is void once the ReplicaSet has to
+grow again.
 
 Everything here is a function of its arguments. ReplicaSets may be in any order.
 """
@@ -39,58 +40,58 @@ from dataclasses import dataclass
 import msgspec
 
 from zonewise.api.objects.apps import Deployment, DeploymentStatus, ReplicaSet
-from zonewise.api.values.int_or_percent import portion
-from zonewise.embedded.components.workloads import templates
-from zonewise.embedded.components.workloads.replicasets.replicas import aim
+from zonewise.api.values.numbers import scale_int_or_percent
+from zonewise.embedded.components.workloads.deployments.templates import equal_ignoring_hash
+from zonewise.embedded.components.workloads.replicasets.replicas import target_replicas
 
 PREFIX = "deployment.kubernetes.io/"
 REVISION = PREFIX + "revision"
-HISTORY = PREFIX + "revision-history"
-DESIRED = PREFIX + "desired-replicas"
-MOST = PREFIX + "max-replicas"
-NOT_COPIED = frozenset(
+REVISION_HISTORY = PREFIX + "revision-history"
+DESIRED_REPLICAS = PREFIX + "desired-replicas"
+MAX_REPLICAS = PREFIX + "max-replicas"
+UNCOPIED_ANNOTATIONS = frozenset(
     {
         "kubectl.kubernetes.io/last-applied-configuration",
         "deprecated.deployment.rollback.to",
         REVISION,
-        HISTORY,
-        DESIRED,
-        MOST,
+        REVISION_HISTORY,
+        DESIRED_REPLICAS,
+        MAX_REPLICAS,
     }
 )
-HISTORY_LENGTH = 2000
+MAX_HISTORY_LENGTH = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutLimits:
-    """How many pods there should be, how many more there may be, and how many fewer."""
+    """How many pods a Deployment should have, how many more it may have, and how many fewer."""
 
     replicas: int
     surge: int
     unavailable: int
 
     @property
-    def most(self) -> int:
+    def max_pods(self) -> int:
         """The most pods there may be."""
         return self.replicas + self.surge
 
     @property
-    def least(self) -> int:
+    def min_available(self) -> int:
         """The fewest pods that must be available."""
         return self.replicas - self.unavailable
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A ReplicaSet to be given a size; ``short`` if there was not room for all it should get."""
+    """A new size of a ReplicaSet; ``short`` if there was no room for the size it should get."""
 
-    set: ReplicaSet
+    replica_set: ReplicaSet
     replicas: int
     short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Sets:
+class DeploymentSets:
     """The ReplicaSets of a Deployment, oldest first."""
 
     new: ReplicaSet | None
@@ -104,279 +105,305 @@ class Sets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPlan:
-    """What one pass does."""
+    """What one sync does."""
 
     create: int | None = None
-    """The size of the new ReplicaSet, if it is to be made."""
+    """The size of the new ReplicaSet, if it has to be created."""
     resizes: tuple[Resize, ...] = ()
-    forget: tuple[ReplicaSet, ...] = ()
+    delete: tuple[ReplicaSet, ...] = ()
     scaling: bool = False
-    """Whether this pass only scales: it says nothing about a rollout's progress."""
+    """Whether this sync only scales: it does not change the progress of a rollout."""
 
 
-def limits(deployment: Deployment) -> RolloutLimits:
+def rollout_limits(deployment: Deployment) -> RolloutLimits:
     """The limits of a Deployment, in pods."""
     replicas = deployment.spec.replicas
     strategy = deployment.spec.strategy
     if strategy.type == "Recreate":
         return RolloutLimits(replicas, 0, 0)
     rolling = strategy.rolling_update
-    surge = portion((rolling and rolling.max_surge) or 0, replicas, up=True)
-    unavailable = portion((rolling and rolling.max_unavailable) or 0, replicas, up=False)
+    surge = scale_int_or_percent((rolling and rolling.max_surge) or 0, replicas, round_up=True)
+    unavailable = scale_int_or_percent(
+        (rolling and rolling.max_unavailable) or 0, replicas, round_up=False
+    )
     if surge == unavailable == 0:
         unavailable = 1
     return RolloutLimits(replicas, surge, min(unavailable, replicas))
 
 
-def sorted_sets(deployment: Deployment, sets: Iterable[ReplicaSet]) -> Sets:
-    """Which ReplicaSet has the present template, and which have others."""
-    by_age = sorted(sets, key=_age)
+def split_sets(deployment: Deployment, sets: Iterable[ReplicaSet]) -> DeploymentSets:
+    """Split ReplicaSets into the one with the current template and the others."""
+    by_age = sorted(sets, key=_age_key)
     template = deployment.spec.template
-    new = next((one for one in by_age if templates.same(one.spec.template, template)), None)
-    return Sets(new, tuple(one for one in by_age if one is not new))
+    current = (rs for rs in by_age if equal_ignoring_hash(rs.spec.template, template))
+    new = next(current, None)
+    return DeploymentSets(new, tuple(rs for rs in by_age if rs is not new))
 
 
-def plan(deployment: Deployment, sets: Sets, *, old_pods: bool) -> RolloutPlan:
-    """The next pass; ``old_pods`` says whether pods of old ReplicaSets still exist."""
+def plan_rollout(deployment: Deployment, sets: DeploymentSets, *, old_pods: bool) -> RolloutPlan:
+    """Plan the next sync; ``old_pods`` says whether pods of old ReplicaSets still exist."""
     if deployment.spec.paused:
         return RolloutPlan(
-            resizes=scaled(deployment, sets), forget=surplus(deployment, sets), scaling=True
+            resizes=plan_scaling(deployment, sets),
+            delete=surplus_sets(deployment, sets),
+            scaling=True,
         )
-    if _rescaled(deployment, sets):
-        return RolloutPlan(resizes=scaled(deployment, sets), scaling=True)
-    recreate = deployment.spec.strategy.type == "Recreate"
-    return _recreate(deployment, sets, old_pods) if recreate else _roll(deployment, sets)
+    if _is_scaling_event(deployment, sets):
+        return RolloutPlan(resizes=plan_scaling(deployment, sets), scaling=True)
+    if deployment.spec.strategy.type == "Recreate":
+        return _plan_recreate(deployment, sets, old_pods)
+    return _plan_rolling_update(deployment, sets)
 
 
-def _roll(deployment: Deployment, sets: Sets) -> RolloutPlan:
-    bounds = limits(deployment)
+def _plan_rolling_update(deployment: Deployment, sets: DeploymentSets) -> RolloutPlan:
+    limits = rollout_limits(deployment)
     new = sets.new
     if new is None:
-        create = min(bounds.replicas, max(0, bounds.most - _held(sets.all)))
-        return RolloutPlan(create=create, resizes=_shrunk(bounds, sets, made=create))
-    size = _grown(bounds, sets, new)
-    if size != aim(new):
+        create = min(limits.replicas, max(0, limits.max_pods - _total_replicas(sets.all)))
+        return RolloutPlan(create=create, resizes=_shrink_old_sets(limits, sets, created=create))
+    size = _size_of_new_set(limits, sets, new)
+    if size != target_replicas(new):
         return RolloutPlan(resizes=(Resize(new, size),))
-    return RolloutPlan(resizes=_shrunk(bounds, sets), forget=_forgotten(deployment, sets))
+    return RolloutPlan(
+        resizes=_shrink_old_sets(limits, sets), delete=_sets_to_delete(deployment, sets)
+    )
 
 
-def _recreate(deployment: Deployment, sets: Sets, old_pods: bool) -> RolloutPlan:
-    down = tuple(Resize(one, 0) for one in sets.old if aim(one))
+def _plan_recreate(deployment: Deployment, sets: DeploymentSets, old_pods: bool) -> RolloutPlan:
+    down = tuple(Resize(rs, 0) for rs in sets.old if target_replicas(rs))
     if down or old_pods:
         return RolloutPlan(resizes=down)
     replicas = deployment.spec.replicas
     if sets.new is None:
         return RolloutPlan(create=replicas)
-    if aim(sets.new) != replicas:
+    if target_replicas(sets.new) != replicas:
         return RolloutPlan(resizes=(Resize(sets.new, replicas),))
-    return RolloutPlan(forget=_forgotten(deployment, sets))
+    return RolloutPlan(delete=_sets_to_delete(deployment, sets))
 
 
-def _grown(bounds: RolloutLimits, sets: Sets, new: ReplicaSet) -> int:
+def _size_of_new_set(limits: RolloutLimits, sets: DeploymentSets, new: ReplicaSet) -> int:
     """The size of the new ReplicaSet: all there should be, as far as there is room."""
-    if aim(new) >= bounds.replicas:
-        return bounds.replicas
-    room = max(0, bounds.most - _held(sets.all))
-    return max(aim(new), min(bounds.replicas, new.spec.replicas + room))
+    if target_replicas(new) >= limits.replicas:
+        return limits.replicas
+    room = max(0, limits.max_pods - _total_replicas(sets.all))
+    return max(target_replicas(new), min(limits.replicas, new.spec.replicas + room))
 
 
-def _shrunk(bounds: RolloutLimits, sets: Sets, made: int = 0) -> tuple[Resize, ...]:
-    """The old ReplicaSets that may be smaller; ``made`` pods are just being created.
+def _shrink_old_sets(
+    limits: RolloutLimits, sets: DeploymentSets, created: int = 0
+) -> tuple[Resize, ...]:
+    """Shrink the old ReplicaSets where that is allowed; ``created`` pods are being created.
 
     Nothing is removed by a status that is older than the sizes: a ReplicaSet that shrank and grew
     again would count the pods it had before.
     """
-    if any(aim(one) and not _observed(one) for one in sets.all):
+    if any(target_replicas(rs) and not _is_observed(rs) for rs in sets.all):
         return ()
-    available = {one.metadata.uid: min(one.status.available_replicas, aim(one)) for one in sets.all}
-    sizes = {one.metadata.uid: aim(one) for one in sets.old}
-    fresh = made if sets.new is None else aim(sets.new) - available[sets.new.metadata.uid]
-    total = sum(aim(one) for one in sets.all) + made
-    spare = total - bounds.least - fresh
+    available = {
+        rs.metadata.uid: min(rs.status.available_replicas, target_replicas(rs)) for rs in sets.all
+    }
+    sizes = {rs.metadata.uid: target_replicas(rs) for rs in sets.old}
+    unavailable_new = created
+    if sets.new is not None:
+        unavailable_new = target_replicas(sets.new) - available[sets.new.metadata.uid]
+    total = sum(target_replicas(rs) for rs in sets.all) + created
+    spare = total - limits.min_available - unavailable_new
     if spare <= 0:
         return ()
-    for one in sets.old:
-        uid = one.metadata.uid
+    for rs in sets.old:
+        uid = rs.metadata.uid
         unhealthy = min(spare, sizes[uid] - available[uid])
         sizes[uid] -= unhealthy
         spare -= unhealthy
-    spare = sum(available.values()) - bounds.least
-    for one in sets.old:
-        uid = one.metadata.uid
+    spare = sum(available.values()) - limits.min_available
+    for rs in sets.old:
+        uid = rs.metadata.uid
         healthy = min(max(spare, 0), sizes[uid])
         sizes[uid] -= healthy
         spare -= healthy
     return tuple(
-        Resize(one, sizes[one.metadata.uid])
-        for one in sets.old
-        if sizes[one.metadata.uid] != aim(one)
+        Resize(rs, sizes[rs.metadata.uid])
+        for rs in sets.old
+        if sizes[rs.metadata.uid] != target_replicas(rs)
     )
 
 
-def scaled(deployment: Deployment, sets: Sets) -> tuple[Resize, ...]:
-    """How a change of ``replicas`` is shared, without any rollout."""
-    bounds = limits(deployment)
-    replicas = bounds.replicas
-    active = [one for one in sets.all if aim(one)]
+def plan_scaling(deployment: Deployment, sets: DeploymentSets) -> tuple[Resize, ...]:
+    """Share a change of ``replicas`` among the ReplicaSets, without a rollout."""
+    limits = rollout_limits(deployment)
+    replicas = limits.replicas
+    active = [rs for rs in sets.all if target_replicas(rs)]
     if len(active) <= 1:
         only = active[0] if active else sets.new or (sets.old[-1] if sets.old else None)
-        sizes = {} if only is None or aim(only) == replicas else {only.metadata.uid: replicas}
-    elif sets.new is not None and _saturated(sets.new, replicas):
-        sizes = {one.metadata.uid: 0 for one in sets.old if aim(one)}
+        unchanged = only is None or target_replicas(only) == replicas
+        sizes = {} if only is None or unchanged else {only.metadata.uid: replicas}
+    elif sets.new is not None and _is_saturated(sets.new, replicas):
+        sizes = {rs.metadata.uid: 0 for rs in sets.old if target_replicas(rs)}
     elif deployment.spec.strategy.type == "Recreate":
         sizes = {}
     else:
-        sizes = _shared(deployment, bounds, active)
-    return _within(bounds, sets, sizes)
+        sizes = _scale_proportionally(deployment, limits, active)
+    return _limit_growth(limits, sets, sizes)
 
 
-def _shared(
-    deployment: Deployment, bounds: RolloutLimits, active: Sequence[ReplicaSet]
+def _scale_proportionally(
+    deployment: Deployment, limits: RolloutLimits, active: Sequence[ReplicaSet]
 ) -> dict[str, int]:
-    """Sizes in proportion to what there is; what rounding leaves goes to the largest."""
-    allowed = bounds.most if bounds.replicas else 0
-    missing = allowed - sum(map(aim, active))
-    by_age = sorted(active, key=_age, reverse=missing > 0)
-    by_size = sorted(by_age, key=aim, reverse=True)
+    """Sizes in proportion to the current ones; the remainder of rounding goes to the largest."""
+    allowed = limits.max_pods if limits.replicas else 0
+    missing = allowed - sum(map(target_replicas, active))
+    by_age = sorted(active, key=_age_key, reverse=missing > 0)
+    by_size = sorted(by_age, key=target_replicas, reverse=True)
     sizes: dict[str, int] = {}
     added = 0
-    for one in by_size:
-        left = missing - added
-        share = _share(deployment, bounds, one) if left else 0
-        share = min(share, left) if missing > 0 else max(share, left)
-        sizes[one.metadata.uid] = aim(one) + share
+    for rs in by_size:
+        remaining = missing - added
+        share = _proportional_change(deployment, limits, rs) if remaining else 0
+        share = min(share, remaining) if missing > 0 else max(share, remaining)
+        sizes[rs.metadata.uid] = target_replicas(rs) + share
         added += share
-    first = by_size[0].metadata.uid
-    sizes[first] = max(0, sizes[first] + missing - added)
+    largest = by_size[0].metadata.uid
+    sizes[largest] = max(0, sizes[largest] + missing - added)
     return sizes
 
 
-def _share(deployment: Deployment, bounds: RolloutLimits, one: ReplicaSet) -> int:
-    if not bounds.replicas:
-        return -aim(one)
-    before = _number(one.metadata.annotations.get(MOST)) or deployment.status.replicas
-    if not before:
+def _proportional_change(deployment: Deployment, limits: RolloutLimits, rs: ReplicaSet) -> int:
+    size = target_replicas(rs)
+    if not limits.replicas:
+        return -size
+    previous = _parse_number(rs.metadata.annotations.get(MAX_REPLICAS))
+    previous = previous or deployment.status.replicas
+    if not previous:
         return 0
     # Rounds half away from zero, exactly.
-    return (2 * aim(one) * bounds.most + before) // (2 * before) - aim(one)
+    return (2 * size * limits.max_pods + previous) // (2 * previous) - size
 
 
-def _within(bounds: RolloutLimits, sets: Sets, sizes: Mapping[str, int]) -> tuple[Resize, ...]:
-    """The sizes as far as there is room; nothing is cut where no request is open."""
-    room = max(0, bounds.most - _held(sets.all))
+def _limit_growth(
+    limits: RolloutLimits, sets: DeploymentSets, sizes: Mapping[str, int]
+) -> tuple[Resize, ...]:
+    """Limit the growth to the room there is; without open requests nothing is limited."""
+    room = max(0, limits.max_pods - _total_replicas(sets.all))
     resizes = []
-    for one in sets.all:
-        size = sizes.get(one.metadata.uid)
+    for rs in sets.all:
+        size = sizes.get(rs.metadata.uid)
         if size is None:
             continue
-        fits = min(size, one.spec.replicas + room)
-        room -= max(0, fits - one.spec.replicas)
-        resizes.append(Resize(one, fits, short=fits < size))
+        granted = min(size, rs.spec.replicas + room)
+        room -= max(0, granted - rs.spec.replicas)
+        resizes.append(Resize(rs, granted, short=granted < size))
     return tuple(resizes)
 
 
-def complete(deployment: Deployment, status: DeploymentStatus) -> bool:
-    """Whether a status says that all pods are updated and available, and no others exist."""
+def is_complete(deployment: Deployment, status: DeploymentStatus) -> bool:
+    """Whether all pods are updated and available and no others exist, according to a status."""
     counts = {status.replicas, status.updated_replicas, status.available_replicas}
-    return (
-        counts == {deployment.spec.replicas}
-        and status.observed_generation >= deployment.metadata.generation
-    )
+    observed = status.observed_generation >= deployment.metadata.generation
+    return observed and counts == {deployment.spec.replicas}
 
 
-def _forgotten(deployment: Deployment, sets: Sets) -> tuple[ReplicaSet, ...]:
-    return surplus(deployment, sets) if complete(deployment, deployment.status) else ()
+def _sets_to_delete(deployment: Deployment, sets: DeploymentSets) -> tuple[ReplicaSet, ...]:
+    return surplus_sets(deployment, sets) if is_complete(deployment, deployment.status) else ()
 
 
-def surplus(deployment: Deployment, sets: Sets) -> tuple[ReplicaSet, ...]:
-    """The old ReplicaSets beyond the history's limit that hold nothing any more."""
+def surplus_sets(deployment: Deployment, sets: DeploymentSets) -> tuple[ReplicaSet, ...]:
+    """The old ReplicaSets beyond the history's limit that have no pods."""
     keep = deployment.spec.revision_history_limit
     if keep is None:
         return ()
-    living = [one for one in sets.old if one.metadata.deletion_timestamp is None]
-    by_revision = sorted(living, key=lambda one: (revision(one), one.metadata.creation_timestamp))
-    return tuple(one for one in by_revision[: max(0, len(living) - keep)] if _empty(one))
+    living = [rs for rs in sets.old if rs.metadata.deletion_timestamp is None]
+    by_revision = sorted(
+        living,
+        key=lambda rs: (revision_of(rs), rs.metadata.creation_timestamp),
+    )
+    return tuple(rs for rs in by_revision[: max(0, len(living) - keep)] if _is_empty(rs))
 
 
-def revision(one: ReplicaSet) -> int:
+def revision_of(rs: ReplicaSet) -> int:
     """The revision of a ReplicaSet."""
-    return _number(one.metadata.annotations.get(REVISION))
+    return _parse_number(rs.metadata.annotations.get(REVISION))
 
 
-def lacking(deployment: Deployment, sets: Sets) -> dict[str, str]:
-    """What the new ReplicaSet's annotations lack, or will need if it is yet to be made.
+def missing_annotations(deployment: Deployment, sets: DeploymentSets) -> dict[str, str]:
+    """The annotations that the new ReplicaSet lacks, or needs when it is created.
 
     Going back to an old template makes its ReplicaSet the latest revision; the numbers it had are
     kept as its history.
     """
-    have = {} if sets.new is None else sets.new.metadata.annotations
-    want = {k: v for k, v in deployment.metadata.annotations.items() if k not in NOT_COPIED}
-    latest = max((revision(one) for one in sets.old), default=0) + 1
-    known = have.get(REVISION)
-    if _number(known) < latest:
-        want[REVISION] = str(latest)
-        if known is not None:
-            want[HISTORY] = _history(have.get(HISTORY, ""), known)
-    return {name: value for name, value in want.items() if have.get(name) != value}
+    current = {} if sets.new is None else sets.new.metadata.annotations
+    annotations = deployment.metadata.annotations.items()
+    desired = {k: v for k, v in annotations if k not in UNCOPIED_ANNOTATIONS}
+    latest = max((revision_of(rs) for rs in sets.old), default=0) + 1
+    current_revision = current.get(REVISION)
+    if _parse_number(current_revision) < latest:
+        desired[REVISION] = str(latest)
+        if current_revision is not None:
+            desired[REVISION_HISTORY] = _append_revision(
+                current.get(REVISION_HISTORY, ""), current_revision
+            )
+    return {name: value for name, value in desired.items() if current.get(name) != value}
 
 
 def size_annotations(deployment: Deployment) -> dict[str, str]:
-    """What a ReplicaSet's size was meant for; later scaling is in proportion to it."""
-    bounds = limits(deployment)
-    return {DESIRED: str(bounds.replicas), MOST: str(bounds.most)}
+    """The size of the Deployment when a ReplicaSet got its size, for scaling in proportion."""
+    limits = rollout_limits(deployment)
+    return {DESIRED_REPLICAS: str(limits.replicas), MAX_REPLICAS: str(limits.max_pods)}
 
 
-def resized(sets: Sets, resizes: Sequence[Resize], *, reducing: bool) -> Sets:
+def apply_resizes(
+    sets: DeploymentSets, resizes: Sequence[Resize], *, reducing: bool
+) -> DeploymentSets:
     """The ReplicaSets as they are once the resizes are written."""
-    sizes = {one.set.metadata.uid: one.replicas for one in resizes}
+    sizes = {resize.replica_set.metadata.uid: resize.replicas for resize in resizes}
 
-    def changed(one: ReplicaSet) -> ReplicaSet:
-        size = sizes.get(one.metadata.uid)
-        if size is None or (reducing and size < one.spec.replicas):
-            return one
-        spec = msgspec.structs.replace(one.spec, replicas=size)
-        return msgspec.structs.replace(one, spec=spec)
+    def apply(rs: ReplicaSet) -> ReplicaSet:
+        size = sizes.get(rs.metadata.uid)
+        if size is None or (reducing and size < rs.spec.replicas):
+            return rs
+        spec = msgspec.structs.replace(rs.spec, replicas=size)
+        return msgspec.structs.replace(rs, spec=spec)
 
-    new = None if sets.new is None else changed(sets.new)
-    return Sets(new, tuple(map(changed, sets.old)))
+    new = None if sets.new is None else apply(sets.new)
+    return DeploymentSets(new, tuple(map(apply, sets.old)))
 
 
-def _rescaled(deployment: Deployment, sets: Sets) -> bool:
+def _is_scaling_event(deployment: Deployment, sets: DeploymentSets) -> bool:
     """Whether ``replicas`` changed since the ReplicaSets got their sizes."""
-    for one in sets.all:
-        meant = one.metadata.annotations.get(DESIRED)
-        if aim(one) and meant is not None and _number(meant) != deployment.spec.replicas:
+    for rs in sets.all:
+        desired = rs.metadata.annotations.get(DESIRED_REPLICAS)
+        changed = desired is not None and _parse_number(desired) != deployment.spec.replicas
+        if changed and target_replicas(rs):
             return True
     return False
 
 
-def _saturated(new: ReplicaSet, replicas: int) -> bool:
-    meant = _number(new.metadata.annotations.get(DESIRED))
-    return replicas == meant == new.spec.replicas == new.status.available_replicas
+def _is_saturated(new: ReplicaSet, replicas: int) -> bool:
+    desired = _parse_number(new.metadata.annotations.get(DESIRED_REPLICAS))
+    return replicas == desired == new.spec.replicas == new.status.available_replicas
 
 
-def _empty(one: ReplicaSet) -> bool:
-    return one.status.replicas == 0 and one.spec.replicas == 0 and _observed(one)
+def _is_empty(rs: ReplicaSet) -> bool:
+    return rs.status.replicas == 0 and rs.spec.replicas == 0 and _is_observed(rs)
 
 
-def _observed(one: ReplicaSet) -> bool:
-    return one.status.observed_generation >= one.metadata.generation
+def _is_observed(rs: ReplicaSet) -> bool:
+    return rs.status.observed_generation >= rs.metadata.generation
 
 
-def _held(sets: Iterable[ReplicaSet]) -> int:
-    return sum(one.spec.replicas for one in sets)
+def _total_replicas(sets: Iterable[ReplicaSet]) -> int:
+    return sum(rs.spec.replicas for rs in sets)
 
 
-def _age(one: ReplicaSet) -> tuple[str, str]:
-    return one.metadata.creation_timestamp or "", one.metadata.name
+def _age_key(rs: ReplicaSet) -> tuple[str, str]:
+    return rs.metadata.creation_timestamp or "", rs.metadata.name
 
 
-def _number(text: str | None) -> int:
+def _parse_number(text: str | None) -> int:
     return int(text) if text and text.isdecimal() and len(text) < 19 else 0
 
 
-def _history(past: str, latest: str) -> str:
-    numbers = [number for number in past.split(",") if number]
-    while numbers and len(",".join((*numbers, latest))) > HISTORY_LENGTH:
+def _append_revision(history: str, latest: str) -> str:
+    numbers = [number for number in history.split(",") if number]
+    while numbers and len(",".join((*numbers, latest))) > MAX_HISTORY_LENGTH:
         numbers.pop(0)
     return ",".join((*numbers, latest))

@@ -3,7 +3,7 @@
 *Available* is whether enough pods are. *Progressing* is the progress of a rollout: a ReplicaSet was
 created, its pods start, it is complete, or nothing has changed for longer than the progress
 deadline. A complete rollout stays complete when a pod fails later. *ReplicaFailure* is copied from
-a ReplicaSet, and so is *HeldByBudget*: pods should go, and a disruption budget does not let them.
+a ReplicaSet, and so is *HeldByBudget*: a disruption budget does not allow to remove pods.
 
 A condition that does not change is left as it is, times included; one that changes goes to the end
 of the list, and keeps the time of its transition if only its reason changed.
@@ -18,13 +18,17 @@ import msgspec
 
 from zonewise.api.objects.apps import Deployment, DeploymentStatus, WorkloadCondition
 from zonewise.api.values import times
-from zonewise.disruption.steering import HELD, held_message
-from zonewise.embedded.components.workloads.deployments.rollout import Sets, complete, limits
+from zonewise.disruption.steering import HELD_BY_BUDGET, format_held_message
+from zonewise.embedded.components.workloads.deployments.rollout import (
+    DeploymentSets,
+    is_complete,
+    rollout_limits,
+)
 from zonewise.embedded.components.workloads.replicasets import replicas
 
 AVAILABLE = "Available"
 PROGRESSING = "Progressing"
-DONE = "NewReplicaSetAvailable"
+NEW_SET_AVAILABLE = "NewReplicaSetAvailable"
 TIMED_OUT = "ProgressDeadlineExceeded"
 PAUSED = "DeploymentPaused"
 NO_DEADLINE = 2**31 - 1
@@ -32,57 +36,61 @@ NO_DEADLINE = 2**31 - 1
 Conditions = tuple[WorkloadCondition, ...]
 
 
-def status_of(
-    deployment: Deployment, sets: Sets, *, created: str = "", scaling: bool, now: float
+def compute_status(
+    deployment: Deployment, sets: DeploymentSets, *, created: str = "", scaling: bool, now: float
 ) -> DeploymentStatus:
-    """The status after a pass.
+    """The status after a sync.
 
-    ``created`` is the name of a ReplicaSet made in this pass; ``scaling`` passes say nothing about
+    ``created`` is the name of a ReplicaSet created in this sync; a ``scaling`` sync does not change
     a rollout's progress.
     """
-    conditions = _paused(deployment, now)
+    conditions = _update_paused(deployment, now)
     if _deadline(deployment) and not deployment.spec.paused:
-        conditions = _found(sets, conditions, created, now)
-    status = _counted(deployment, sets, conditions)
-    conditions = _set(status.conditions, _availability(deployment, status), now)
+        conditions = _report_new_set(sets, conditions, created, now)
+    status = _count(deployment, sets, conditions)
+    conditions = _set_condition(status.conditions, _availability_condition(deployment, status), now)
     if not scaling:
-        conditions = _progress(deployment, sets, status, conditions, now)
-        conditions = _failures(sets, conditions, now)
-    conditions = _held(sets, conditions, now)
+        conditions = _update_progress(deployment, sets, status, conditions, now)
+        conditions = _copy_replica_failure(sets, conditions, now)
+    conditions = _update_held_by_budget(sets, conditions, now)
     return msgspec.structs.replace(status, conditions=conditions)
 
 
-def failed_to_create(deployment: Deployment, name: str, why: str, now: float) -> DeploymentStatus:
+def with_create_error(
+    deployment: Deployment, name: str, error: str, now: float
+) -> DeploymentStatus:
     """The status of a Deployment whose new ReplicaSet was refused."""
     condition = _condition(
         PROGRESSING,
         "False",
         "ReplicaSetCreateError",
-        f'Failed to create new replica set "{name}": {why}',
+        f'Failed to create new replica set "{name}": {error}',
     )
-    conditions = _set(deployment.status.conditions, condition, now)
+    conditions = _set_condition(deployment.status.conditions, condition, now)
     return msgspec.structs.replace(deployment.status, conditions=conditions)
 
 
-def collided(deployment: Deployment) -> DeploymentStatus:
-    """The status of a Deployment that met another template under its ReplicaSet's name."""
+def with_collision(deployment: Deployment) -> DeploymentStatus:
+    """The status of a Deployment whose ReplicaSet's name belongs to another template."""
     count = (deployment.status.collision_count or 0) + 1
     return msgspec.structs.replace(deployment.status, collision_count=count)
 
 
-def stuck_in(deployment: Deployment, status: DeploymentStatus, now: float) -> float | None:
-    """Seconds until the progress deadline is to be looked at, if nothing happens before."""
+def progress_check_delay(
+    deployment: Deployment, status: DeploymentStatus, now: float
+) -> float | None:
+    """Seconds until the progress deadline has to be checked, if nothing changes before."""
     deadline = _deadline(deployment)
-    known = _get(status.conditions, PROGRESSING)
-    if deadline is None or known is None or deployment.spec.paused:
+    condition = _get_condition(status.conditions, PROGRESSING)
+    if deadline is None or condition is None or deployment.spec.paused:
         return None
-    if complete(deployment, status) or known.reason in (TIMED_OUT, DONE):
+    if is_complete(deployment, status) or condition.reason in (TIMED_OUT, NEW_SET_AVAILABLE):
         return None
-    return max(_since(known) + deadline - now, 0.0) + 1.0
+    return max(_last_update(condition) + deadline - now, 0.0) + 1.0
 
 
-def patch_of(status: DeploymentStatus) -> dict[str, Any]:
-    """A merge patch that makes the status this one; zeros are absent, as Kubernetes has it."""
+def status_patch(status: DeploymentStatus) -> dict[str, Any]:
+    """The merge patch that writes a status; zeros are absent, as in Kubernetes."""
     return {
         "observedGeneration": status.observed_generation or None,
         "replicas": status.replicas or None,
@@ -96,89 +104,101 @@ def patch_of(status: DeploymentStatus) -> dict[str, Any]:
     }
 
 
-def _counted(deployment: Deployment, sets: Sets, conditions: Conditions) -> DeploymentStatus:
-    available = sum(one.status.available_replicas for one in sets.all)
+def _count(
+    deployment: Deployment, sets: DeploymentSets, conditions: Conditions
+) -> DeploymentStatus:
+    available = sum(rs.status.available_replicas for rs in sets.all)
     return DeploymentStatus(
         observed_generation=deployment.metadata.generation,
-        replicas=sum(one.status.replicas for one in sets.all),
+        replicas=sum(rs.status.replicas for rs in sets.all),
         updated_replicas=0 if sets.new is None else sets.new.status.replicas,
-        ready_replicas=sum(one.status.ready_replicas for one in sets.all),
+        ready_replicas=sum(rs.status.ready_replicas for rs in sets.all),
         available_replicas=available,
-        unavailable_replicas=max(0, sum(one.spec.replicas for one in sets.all) - available),
-        terminating_replicas=sum(one.status.terminating_replicas or 0 for one in sets.all),
+        unavailable_replicas=max(0, sum(rs.spec.replicas for rs in sets.all) - available),
+        terminating_replicas=sum(rs.status.terminating_replicas or 0 for rs in sets.all),
         collision_count=deployment.status.collision_count,
         conditions=conditions,
     )
 
 
-def _availability(deployment: Deployment, status: DeploymentStatus) -> WorkloadCondition:
-    if status.available_replicas >= limits(deployment).least:
-        words = "True", "MinimumReplicasAvailable", "Deployment has minimum availability."
+def _availability_condition(deployment: Deployment, status: DeploymentStatus) -> WorkloadCondition:
+    if status.available_replicas >= rollout_limits(deployment).min_available:
+        fields = "True", "MinimumReplicasAvailable", "Deployment has minimum availability."
     else:
-        words = (
+        fields = (
             "False",
             "MinimumReplicasUnavailable",
             "Deployment does not have minimum availability.",
         )
-    return _condition(AVAILABLE, *words)
+    return _condition(AVAILABLE, *fields)
 
 
-def _paused(deployment: Deployment, now: float) -> Conditions:
-    """The conditions after a pause began or ended; a rollout that timed out stays so."""
+def _update_paused(deployment: Deployment, now: float) -> Conditions:
+    """Update Progressing when a pause begins or ends; a rollout that timed out stays so."""
     conditions = deployment.status.conditions
-    known = _get(conditions, PROGRESSING)
-    if _deadline(deployment) is None or (known is not None and known.reason == TIMED_OUT):
+    current = _get_condition(conditions, PROGRESSING)
+    if _deadline(deployment) is None or (current is not None and current.reason == TIMED_OUT):
         return conditions
-    was_paused = known is not None and known.reason == PAUSED
+    was_paused = current is not None and current.reason == PAUSED
     if deployment.spec.paused and not was_paused:
-        words = "Unknown", PAUSED, "Deployment is paused"
+        fields = "Unknown", PAUSED, "Deployment is paused"
     elif was_paused and not deployment.spec.paused:
-        words = "Unknown", "DeploymentResumed", "Deployment is resumed"
+        fields = "Unknown", "DeploymentResumed", "Deployment is resumed"
     else:
         return conditions
-    return _set(conditions, _condition(PROGRESSING, *words), now)
+    return _set_condition(conditions, _condition(PROGRESSING, *fields), now)
 
 
-def _found(sets: Sets, conditions: Conditions, created: str, now: float) -> Conditions:
+def _report_new_set(
+    sets: DeploymentSets, conditions: Conditions, created: str, now: float
+) -> Conditions:
     if created:
-        words = "True", "NewReplicaSetCreated", f'Created new replica set "{created}"'
-    elif sets.new is not None and _get(conditions, PROGRESSING) is None:
-        words = "True", "FoundNewReplicaSet", f'Found new replica set "{sets.new.metadata.name}"'
+        fields = "True", "NewReplicaSetCreated", f'Created new replica set "{created}"'
+    elif sets.new is not None and _get_condition(conditions, PROGRESSING) is None:
+        fields = "True", "FoundNewReplicaSet", f'Found new replica set "{sets.new.metadata.name}"'
     else:
         return conditions
-    return _set(conditions, _condition(PROGRESSING, *words), now)
+    return _set_condition(conditions, _condition(PROGRESSING, *fields), now)
 
 
-def _progress(
+def _update_progress(
     deployment: Deployment,
-    sets: Sets,
+    sets: DeploymentSets,
     status: DeploymentStatus,
     conditions: Conditions,
     now: float,
 ) -> Conditions:
     if _deadline(deployment) is None:
-        return _without(conditions, PROGRESSING)
-    known = _get(conditions, PROGRESSING)
-    if known is not None and known.reason == DONE and status.replicas == status.updated_replicas:
+        return _remove_condition(conditions, PROGRESSING)
+    current = _get_condition(conditions, PROGRESSING)
+    if (
+        current
+        and current.reason == NEW_SET_AVAILABLE
+        and status.replicas == status.updated_replicas
+    ):
         return conditions
-    who = f'Deployment "{deployment.metadata.name}"'
+    subject = f'Deployment "{deployment.metadata.name}"'
     if sets.new is not None:
-        who = f'ReplicaSet "{sets.new.metadata.name}"'
-    if complete(deployment, status):
-        condition = _condition(PROGRESSING, "True", DONE, f"{who} has successfully progressed.")
-    elif _moved(deployment.status, status):
-        condition = _condition(PROGRESSING, "True", "ReplicaSetUpdated", f"{who} is progressing.")
-        # Every move counts against the deadline, so the time of the update moves, too.
-        kept = known.last_transition_time if known and known.status == "True" else None
-        return _set(_without(conditions, PROGRESSING), condition, now, since=kept)
-    elif _timed_out(deployment, known, now):
-        condition = _condition(PROGRESSING, "False", TIMED_OUT, f"{who} has timed out progressing.")
+        subject = f'ReplicaSet "{sets.new.metadata.name}"'
+    if is_complete(deployment, status):
+        message = f"{subject} has successfully progressed."
+        condition = _condition(PROGRESSING, "True", NEW_SET_AVAILABLE, message)
+    elif _has_progressed(deployment.status, status):
+        message = f"{subject} is progressing."
+        condition = _condition(PROGRESSING, "True", "ReplicaSetUpdated", message)
+        # Every progress restarts the deadline, so the time of the update changes, too.
+        since = current.last_transition_time if current and current.status == "True" else None
+        conditions = _remove_condition(conditions, PROGRESSING)
+        return _set_condition(conditions, condition, now, since=since)
+    elif _has_timed_out(deployment, current, now):
+        message = f"{subject} has timed out progressing."
+        condition = _condition(PROGRESSING, "False", TIMED_OUT, message)
     else:
         return conditions
-    return _set(conditions, condition, now)
+    return _set_condition(conditions, condition, now)
 
 
-def _moved(before: DeploymentStatus, after: DeploymentStatus) -> bool:
+def _has_progressed(before: DeploymentStatus, after: DeploymentStatus) -> bool:
     old_before = before.replicas - before.updated_replicas
     old_after = after.replicas - after.updated_replicas
     return (
@@ -189,45 +209,48 @@ def _moved(before: DeploymentStatus, after: DeploymentStatus) -> bool:
     )
 
 
-def _timed_out(deployment: Deployment, known: WorkloadCondition | None, now: float) -> bool:
+def _has_timed_out(deployment: Deployment, condition: WorkloadCondition | None, now: float) -> bool:
     deadline = _deadline(deployment)
-    if known is None or deadline is None or known.reason == DONE:
+    if condition is None or deadline is None or condition.reason == NEW_SET_AVAILABLE:
         return False
-    return known.reason == TIMED_OUT or _since(known) + deadline < now
+    return condition.reason == TIMED_OUT or _last_update(condition) + deadline < now
 
 
-def _failures(sets: Sets, conditions: Conditions, now: float) -> Conditions:
-    """A ReplicaSet's failure is the Deployment's: the new one's, or else that of an old one."""
+def _copy_replica_failure(sets: DeploymentSets, conditions: Conditions, now: float) -> Conditions:
+    """Copy the failure of the new ReplicaSet, or else that of an old one."""
     ordered = sets.old if sets.new is None else (sets.new, *sets.old)
-    for one in ordered:
-        for condition in one.status.conditions:
-            if condition.type == replicas.FAILURE:
-                told = _condition(
-                    replicas.FAILURE, condition.status, condition.reason, condition.message
+    for rs in ordered:
+        for condition in rs.status.conditions:
+            if condition.type == replicas.REPLICA_FAILURE:
+                copied = _condition(
+                    replicas.REPLICA_FAILURE, condition.status, condition.reason, condition.message
                 )
-                return _set(conditions, told, now, since=condition.last_transition_time)
-    return _without(conditions, replicas.FAILURE)
+                return _set_condition(conditions, copied, now, since=condition.last_transition_time)
+    return _remove_condition(conditions, replicas.REPLICA_FAILURE)
 
 
-def _held(sets: Sets, conditions: Conditions, now: float) -> Conditions:
-    """A ReplicaSet that a budget keeps from shrinking holds the rollout, or the scale-down."""
-    known = _get(conditions, HELD)
-    for one in sets.all:
-        if (words := replicas.held_by(one)) is not None:
-            reason, why = words
-            message = held_message(one.metadata.name, one.status.replicas, replicas.aim(one), why)
-            if known is not None and known.message == message:
+def _update_held_by_budget(sets: DeploymentSets, conditions: Conditions, now: float) -> Conditions:
+    """Report that a budget holds pods of a ReplicaSet that has to shrink."""
+    current = _get_condition(conditions, HELD_BY_BUDGET)
+    for rs in sets.all:
+        if (reason_and_message := replicas.read_held_by_budget(rs)) is not None:
+            reason, refusal = reason_and_message
+            target = replicas.target_replicas(rs)
+            message = format_held_message(rs.metadata.name, rs.status.replicas, target, refusal)
+            if current is not None and current.message == message:
                 return conditions
-            since = None if known is None else known.last_transition_time
-            condition = _condition(HELD, "True", reason, message)
-            return _set(_without(conditions, HELD), condition, now, since=since)
-    return _without(conditions, HELD)
+            since = None if current is None else current.last_transition_time
+            condition = _condition(HELD_BY_BUDGET, "True", reason, message)
+            return _set_condition(
+                _remove_condition(conditions, HELD_BY_BUDGET), condition, now, since=since
+            )
+    return _remove_condition(conditions, HELD_BY_BUDGET)
 
 
-def held(status: DeploymentStatus) -> str:
-    """What a budget prevents, "" if nothing."""
-    known = _get(status.conditions, HELD)
-    return "" if known is None else known.message
+def held_by_budget(status: DeploymentStatus) -> str:
+    """The message of the condition that a budget holds pods; "" without it."""
+    condition = _get_condition(status.conditions, HELD_BY_BUDGET)
+    return "" if condition is None else condition.message
 
 
 def _deadline(deployment: Deployment) -> int | None:
@@ -239,34 +262,34 @@ def _condition(type: str, status: str, reason: str, message: str) -> WorkloadCon
     return WorkloadCondition(type=type, status=status, reason=reason, message=message)
 
 
-def _set(
-    conditions: Conditions, wanted: WorkloadCondition, now: float, *, since: str | None = None
+def _set_condition(
+    conditions: Conditions, desired: WorkloadCondition, now: float, *, since: str | None = None
 ) -> Conditions:
-    known = _get(conditions, wanted.type)
-    if known is not None and (known.status, known.reason) == (wanted.status, wanted.reason):
+    current = _get_condition(conditions, desired.type)
+    if current is not None and (current.status, current.reason) == (desired.status, desired.reason):
         return conditions
-    moment = times.format_time(times.from_epoch(now))
-    if known is not None and known.status == wanted.status:
-        since = known.last_transition_time
+    timestamp = times.format_time(times.from_epoch(now))
+    if current is not None and current.status == desired.status:
+        since = current.last_transition_time
     condition = WorkloadCondition(
-        type=wanted.type,
-        status=wanted.status,
-        reason=wanted.reason,
-        message=wanted.message,
-        last_update_time=moment,
-        last_transition_time=since or moment,
+        type=desired.type,
+        status=desired.status,
+        reason=desired.reason,
+        message=desired.message,
+        last_update_time=timestamp,
+        last_transition_time=since or timestamp,
     )
-    return (*_without(conditions, wanted.type), condition)
+    return (*_remove_condition(conditions, desired.type), condition)
 
 
-def _get(conditions: Iterable[WorkloadCondition], type: str) -> WorkloadCondition | None:
-    return next((one for one in conditions if one.type == type), None)
+def _get_condition(conditions: Iterable[WorkloadCondition], type: str) -> WorkloadCondition | None:
+    return next((condition for condition in conditions if condition.type == type), None)
 
 
-def _without(conditions: Conditions, type: str) -> Conditions:
-    return tuple(one for one in conditions if one.type != type)
+def _remove_condition(conditions: Conditions, type: str) -> Conditions:
+    return tuple(condition for condition in conditions if condition.type != type)
 
 
-def _since(condition: WorkloadCondition) -> float:
-    moment = condition.last_update_time or condition.last_transition_time
-    return times.parse(moment).timestamp() if moment else 0.0
+def _last_update(condition: WorkloadCondition) -> float:
+    timestamp = condition.last_update_time or condition.last_transition_time
+    return times.parse(timestamp).timestamp() if timestamp else 0.0

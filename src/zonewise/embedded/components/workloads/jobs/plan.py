@@ -1,18 +1,18 @@
-"""What is to be done about a Job now. Pure.
+"""What a Job does next: a pure function of the Job and its pods.
 
 A finished pod must be counted exactly once, whatever crashes in between. Three steps do that, each
 of which may be the last one before a restart: the uid of a finished pod is written in the status as
-*uncounted*; its tracking finalizer is removed, so that it can be deleted; the uid leaves the status
-and the counter grows. A pod that still has the finalizer and is not in the status was never
-processed; a uid in the status whose pod has no finalizer is to be counted. ``JobPlan.status`` is
-the first step, ``JobPlan.release`` the second, ``settled`` the third. Pods of an Indexed Job that
-succeed need no uid: their index in the status says the same.
+*uncounted*; its tracking finalizer is removed, so that it can be deleted; the uid is removed from
+the status and the counter grows. A pod that still has the finalizer and is not in the status was
+never processed; a uid in the status whose pod has no finalizer has to be counted.
+``JobPlan.status`` is the first step, ``JobPlan.release`` the second, ``settle_status`` the third.
+Pods of an Indexed Job that succeed need no uid: their index is in the status.
 
-A Job ends in two steps, too: ``SuccessCriteriaMet`` or ``FailureTarget`` says that it is decided,
+A Job ends in two steps, too: with ``SuccessCriteriaMet`` or ``FailureTarget`` its result is decided
 and its pods are deleted; ``Complete`` or ``Failed`` follows when none is left and all are counted.
 
 After failures new pods wait: 10 s, then twice as long each time up to 10 minutes, from the last
-failure; a success ends that. Only that is in memory: after a restart the wait is shorter once.
+failure; a success ends that. Only this backoff is in memory: after a restart it starts again.
 """
 
 from __future__ import annotations
@@ -24,47 +24,48 @@ from typing import Literal
 import msgspec
 
 from zonewise.api.meta import Condition
-from zonewise.api.objects.apps import opened
+from zonewise.api.objects.apps import decode_pod_template
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import active, ready
-from zonewise.api.objects.pod_state import finished as ended
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
+from zonewise.api.objects.pod_state import is_pod_finished as ended
 from zonewise.api.struct import Struct
 from zonewise.api.values import times
-from zonewise.embedded.components.workloads.jobs import completion_indexes
-from zonewise.embedded.components.workloads.jobs.completion_indexes import index_of
+from zonewise.embedded.components.workloads.jobs.objects import Job, JobStatus, UncountedPods
 from zonewise.embedded.components.workloads.jobs.pods import (
-    FAILURES,
-    IGNORED,
+    FAILURE_COUNT,
+    IGNORED_FAILURE_COUNT,
     Backoff,
     finished_at,
-    later,
-    number,
-    order,
-    progress,
-    tracked,
+    format_indexes,
+    index_of,
+    index_order,
+    is_later,
+    is_tracked,
+    parse_indexes,
+    progress_key,
+    read_count,
 )
 from zonewise.embedded.components.workloads.jobs.policies import (
     PodFailureVerdict,
-    enough,
-    judged,
+    match_failure_policy,
+    match_success_policy,
 )
-from zonewise.embedded.components.workloads.jobs.views import Job, JobStatus, UncountedPods
 
-MOST_AT_ONCE = 500
+MAX_PER_SYNC = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An event about the Job."""
+class PlannedEvent:
+    """An event to record about a Job or CronJob."""
 
     reason: str
-    note: str
+    message: str
     type: Literal["Normal", "Warning"] = "Normal"
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
-    """A pod to be made; for an Indexed Job, which, and what is known of its failures."""
+class PodCreation:
+    """A pod to create; for an Indexed Job with its index, and annotations that count failures."""
 
     index: int | None = None
     annotations: dict[str, str] = field(default_factory=dict)
@@ -72,358 +73,366 @@ class Birth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """What to do, in this order: take down or make pods, write the status, release, settle."""
+    """What to do, in this order: delete or create pods, write the status, release, settle."""
 
-    doom: tuple[Pod, ...] = ()
-    """Running pods of a Job that is decided: delete them; they are still to be counted."""
-    shed: tuple[Pod, ...] = ()
-    """Surplus running pods: release, then delete them; they are not counted."""
-    create: tuple[Birth, ...] = ()
+    delete: tuple[Pod, ...] = ()
+    """Running pods of a Job whose result is decided; they are deleted and then counted."""
+    surplus: tuple[Pod, ...] = ()
+    """Surplus running pods; they are released and deleted, and not counted."""
+    create: tuple[PodCreation, ...] = ()
     status: JobStatus
     release: tuple[Pod, ...] = ()
-    ending: Condition | None = None
-    """The last condition, once everything is counted and deleted."""
+    final_condition: Condition | None = None
+    """The last condition, once all pods are counted and deleted."""
     backoff: Backoff
-    again: float | None = None
-    events: tuple[Told, ...] = ()
+    requeue_after: float | None = None
+    events: tuple[PlannedEvent, ...] = ()
 
 
-def finished(job: Job) -> Condition | None:
+def finished_condition(job: Job) -> Condition | None:
     """The condition of a finished Job."""
     return next(
         (
-            one
-            for one in job.status.conditions
-            if one.type in {"Complete", "Failed"} and one.status == "True"
+            condition
+            for condition in job.status.conditions
+            if condition.type in {"Complete", "Failed"} and condition.status == "True"
         ),
         None,
     )
 
 
-def plan(job: Job, pods: Iterable[Pod], *, backoff: Backoff, now: float) -> JobPlan:
-    """What to do about a Job that is not over yet; ``pods`` are all of its own."""
-    return _Pass(job, pods, backoff, now).plan()
+def plan_job(job: Job, pods: Iterable[Pod], *, backoff: Backoff, now: float) -> JobPlan:
+    """Plan for a Job that has not finished; ``pods`` are all of its own."""
+    return _Planner(job, pods, backoff, now).plan()
 
 
-def settled(plan: JobPlan, status: JobStatus, held: Iterable[Pod], *, now: str) -> JobStatus:
-    """The status after finalizers were removed; ``held`` are the pods that still have theirs."""
-    status = _counted(status, {pod.metadata.uid for pod in held})
+def settle_status(
+    plan: JobPlan, status: JobStatus, tracked_pods: Iterable[Pod], *, now: str
+) -> JobStatus:
+    """The status after finalizers were removed; ``tracked_pods`` still have theirs."""
+    status = _count_released(status, {pod.metadata.uid for pod in tracked_pods})
     uncounted = status.uncounted_terminated_pods or UncountedPods()
-    end = plan.ending
-    if end is None or uncounted.succeeded or uncounted.failed or status.terminating:
+    final = plan.final_condition
+    if final is None or uncounted.succeeded or uncounted.failed or status.terminating:
         return status
-    end = msgspec.structs.replace(end, last_transition_time=now)
-    conditions = (*(one for one in status.conditions if one.type != end.type), end)
-    done = now if end.type == "Complete" else status.completion_time
-    return msgspec.structs.replace(status, conditions=conditions, completion_time=done)
+    final = msgspec.structs.replace(final, last_transition_time=now)
+    others = (c for c in status.conditions if c.type != final.type)
+    conditions = (*others, final)
+    completion_time = now if final.type == "Complete" else status.completion_time
+    return msgspec.structs.replace(status, conditions=conditions, completion_time=completion_time)
 
 
-class _Pass:
-    """One look at a Job."""
-
+class _Planner:
     def __init__(self, job: Job, pods: Iterable[Pod], backoff: Backoff, now: float) -> None:
         self.job = job
         self.spec = job.spec
         self.now = now
-        self.text = times.format_time(times.from_epoch(now))
+        self.timestamp = times.format_time(times.from_epoch(now))
         self.indexed = job.spec.completion_mode == "Indexed"
         self.completions = job.spec.completions
         self.policy = job.spec.pod_failure_policy
         self.failed_only = self.policy is not None or job.spec.pod_replacement_policy == "Failed"
         self.suspended = bool(job.spec.suspend)
-        self.pods = sorted(pods, key=lambda pod: (order(pod), pod.metadata.name))
-        self.active = [pod for pod in self.pods if active(pod)]
-        self.leaving = [
+        self.pods = sorted(pods, key=lambda pod: (index_order(pod), pod.metadata.name))
+        self.active = [pod for pod in self.pods if is_pod_active(pod)]
+        self.terminating = [
             pod
             for pod in self.pods
             if not ended(pod) and pod.metadata.deletion_timestamp is not None
         ]
-        # What an earlier pass recorded and whose pods have been released since is counted now.
-        held = {pod.metadata.uid for pod in self.pods if tracked(pod)}
-        self.status = _counted(job.status, held)
+        # Pods that an earlier sync recorded and that have been released since are counted now.
+        tracked_uids = {pod.metadata.uid for pod in self.pods if is_tracked(pod)}
+        self.status = _count_released(job.status, tracked_uids)
         uncounted = self.status.uncounted_terminated_pods or UncountedPods()
-        self.noted_good = list(uncounted.succeeded)
-        self.noted_bad = list(uncounted.failed)
-        new_good = self._new(self.noted_good, lambda pod: pod.status.phase == "Succeeded")
-        new_bad = self._new(self.noted_bad, self._failed)
-        self.good = self.status.succeeded + len(new_good) + len(self.noted_good)
-        counting = sum(self._verdict(pod).action != "Ignore" for pod in new_bad)
-        self.bad = self.status.failed + counting + len(self.noted_bad)
-        self.backoff = backoff.after(new_good, new_bad)
-        self.before: frozenset[int] = frozenset()
-        self.good_indexes: frozenset[int] = frozenset()
-        self.bad_indexes: frozenset[int] | None = None
+        self.uncounted_succeeded = list(uncounted.succeeded)
+        self.uncounted_failed = list(uncounted.failed)
+        new_succeeded = self._select_new(
+            self.uncounted_succeeded, lambda pod: pod.status.phase == "Succeeded"
+        )
+        new_failed = self._select_new(self.uncounted_failed, self._has_failed)
+        self.succeeded = self.status.succeeded + len(new_succeeded) + len(self.uncounted_succeeded)
+        counted = sum(self._verdict(pod).action != "Ignore" for pod in new_failed)
+        self.failed = self.status.failed + counted + len(self.uncounted_failed)
+        self.backoff = backoff.after(new_succeeded, new_failed)
+        self.completed_before: frozenset[int] = frozenset()
+        self.succeeded_indexes: frozenset[int] = frozenset()
+        self.failed_indexes: frozenset[int] | None = None
         self.delayed: dict[int, Pod] = {}
         if self.indexed:
             self._count_indexes()
         self.start = self.status.start_time
         if self.start is None and not self.suspended:
-            self.start = self.text
-        self.events: list[Told] = []
-        self.again: float | None = None
+            self.start = self.timestamp
+        self.events: list[PlannedEvent] = []
+        self.requeue_after: float | None = None
 
     def plan(self) -> JobPlan:
-        """Decide."""
-        target = self._decided()
+        target = self._find_target()
         conditions = self.status.conditions
-        doom: tuple[Pod, ...] = ()
-        shed: tuple[Pod, ...] = ()
-        create: tuple[Birth, ...] = ()
+        delete: tuple[Pod, ...] = ()
+        surplus: tuple[Pod, ...] = ()
+        create: tuple[PodCreation, ...] = ()
         if target is not None:
-            doom = tuple(self.active)
+            delete = tuple(self.active)
         else:
             if self.job.metadata.deletion_timestamp is None:
-                shed, create = self._manage()
-            left = len(self.active) - len(shed) + len(create)
-            if left == 0 and self._complete():
-                note = "Reached expected number of succeeded pods"
-                target = self._condition("SuccessCriteriaMet", "CompletionsReached", note)
+                surplus, create = self._manage_pods()
+            remaining = len(self.active) - len(surplus) + len(create)
+            if remaining == 0 and self._is_complete():
+                message = "Reached expected number of succeeded pods"
+                target = self._condition("SuccessCriteriaMet", "CompletionsReached", message)
             elif self.job.metadata.deletion_timestamp is None:
-                conditions = self._suspension(conditions)
-        gone = {pod.metadata.uid for pod in (*doom, *shed)}
-        staying = [pod for pod in self.active if pod.metadata.uid not in gone]
-        release = self._count(target)
-        if target is not None and all(one.type != target.type for one in conditions):
+                conditions = self._update_suspended(conditions)
+        removed = {pod.metadata.uid for pod in (*delete, *surplus)}
+        remaining_pods = [pod for pod in self.active if pod.metadata.uid not in removed]
+        release = self._record_finished(target)
+        if target is not None and all(condition.type != target.type for condition in conditions):
             conditions = (*conditions, target)
         status = msgspec.structs.replace(
             self.status,
-            active=len(staying) + len(create),
-            ready=sum(map(ready, staying)),
-            terminating=len(self.leaving) + len(gone),
-            succeeded=len(self.good_indexes) if self.indexed else self.status.succeeded,
+            active=len(remaining_pods) + len(create),
+            ready=sum(map(is_pod_ready, remaining_pods)),
+            terminating=len(self.terminating) + len(removed),
+            succeeded=len(self.succeeded_indexes) if self.indexed else self.status.succeeded,
             start_time=self.start,
-            completed_indexes=completion_indexes.text_of(self.good_indexes),
+            completed_indexes=format_indexes(self.succeeded_indexes),
             failed_indexes=(
-                None if self.bad_indexes is None else completion_indexes.text_of(self.bad_indexes)
+                None if self.failed_indexes is None else format_indexes(self.failed_indexes)
             ),
             uncounted_terminated_pods=UncountedPods(
-                succeeded=tuple(self.noted_good), failed=tuple(self.noted_bad)
+                succeeded=tuple(self.uncounted_succeeded), failed=tuple(self.uncounted_failed)
             ),
             conditions=conditions,
         )
         return JobPlan(
-            doom=doom,
-            shed=shed,
+            delete=delete,
+            surplus=surplus,
             create=create,
             status=status,
             release=tuple(release),
-            ending=_ending(target) if target is not None else None,
+            final_condition=_final_condition(target) if target is not None else None,
             backoff=self.backoff,
-            again=self.again,
+            requeue_after=self.requeue_after,
             events=tuple(self.events),
         )
 
-    def _decided(self) -> Condition | None:
-        """The condition that says how the Job ends, if that is decided."""
+    def _find_target(self) -> Condition | None:
+        """The condition with the result of the Job, if that is decided."""
         for kind in ("SuccessCriteriaMet", "FailureTarget"):
-            for one in self.status.conditions:
-                if one.type == kind and one.status == "True":
-                    return one
+            for condition in self.status.conditions:
+                if condition.type == kind and condition.status == "True":
+                    return condition
         if self.policy is not None:
             for pod in self.pods:
-                if self._failed(pod) and (message := self._verdict(pod).message):
-                    return self._failure("PodFailurePolicy", message)
+                if self._has_failed(pod) and (message := self._verdict(pod).message):
+                    return self._failure_target("PodFailurePolicy", message)
         limit = 6 if self.spec.backoff_limit is None else self.spec.backoff_limit
-        if self.bad > limit or self._restarted_too_often(limit):
-            return self._failure(
+        if self.failed > limit or self._restarted_too_often(limit):
+            return self._failure_target(
                 "BackoffLimitExceeded", "Job has reached the specified backoff limit"
             )
         deadline = self.spec.active_deadline_seconds
         if deadline is not None and self.start is not None and not self.suspended:
-            left = times.parse(self.start).timestamp() + deadline - self.now
-            if left <= 0:
-                note = "Job was active longer than specified deadline"
-                return self._failure("DeadlineExceeded", note)
-            self._within(left)
-        if self.bad_indexes is not None:
-            most, wrong = self.spec.max_failed_indexes, len(self.bad_indexes)
-            if most is not None and wrong > most:
-                note = "Job has exceeded the specified maximal number of failed indexes"
-                return self._failure("MaxFailedIndexesExceeded", note)
-            if wrong and wrong + len(self.good_indexes) >= (self.completions or 0):
-                return self._failure("FailedIndexes", "Job has failed indexes")
+            remaining = times.parse(self.start).timestamp() + deadline - self.now
+            if remaining <= 0:
+                message = "Job was active longer than specified deadline"
+                return self._failure_target("DeadlineExceeded", message)
+            self._requeue_within(remaining)
+        if self.failed_indexes is not None:
+            max_failed, failed = self.spec.max_failed_indexes, len(self.failed_indexes)
+            if max_failed is not None and failed > max_failed:
+                message = "Job has exceeded the specified maximal number of failed indexes"
+                return self._failure_target("MaxFailedIndexesExceeded", message)
+            if failed and failed + len(self.succeeded_indexes) >= (self.completions or 0):
+                return self._failure_target("FailedIndexes", "Job has failed indexes")
         if self.indexed:
-            rule = enough(self.spec.success_policy, self.completions or 0, self.good_indexes)
+            rule = match_success_policy(
+                self.spec.success_policy, self.completions or 0, self.succeeded_indexes
+            )
             if rule is not None:
                 return self._condition("SuccessCriteriaMet", "SuccessPolicy", rule)
         return None
 
-    def _failure(self, reason: str, note: str) -> Condition:
-        return self._condition("FailureTarget", reason, note)
+    def _failure_target(self, reason: str, message: str) -> Condition:
+        return self._condition("FailureTarget", reason, message)
 
-    def _complete(self) -> bool:
-        good = len(self.good_indexes) if self.indexed else self.good
-        return good > 0 if self.completions is None else good >= self.completions
+    def _is_complete(self) -> bool:
+        succeeded = len(self.succeeded_indexes) if self.indexed else self.succeeded
+        return succeeded > 0 if self.completions is None else succeeded >= self.completions
 
-    def _manage(self) -> tuple[tuple[Pod, ...], tuple[Birth, ...]]:
-        """Which pods are too many, or else which are missing."""
+    def _manage_pods(self) -> tuple[tuple[Pod, ...], tuple[PodCreation, ...]]:
+        """Which pods are surplus, or else which have to be created."""
         active = len(self.active)
         parallelism = 1 if self.spec.parallelism is None else self.spec.parallelism
-        good = len(self.good_indexes) if self.indexed else self.good
+        succeeded = len(self.succeeded_indexes) if self.indexed else self.succeeded
         if self.suspended:
-            wanted = 0
+            desired = 0
         elif self.completions is None:
-            wanted = active if good else parallelism
+            desired = active if succeeded else parallelism
         else:
-            wanted = max(min(self.completions - good, parallelism), 0)
-        shed = self._surplus(max(active - wanted, 0))
-        if shed or self.suspended:
-            return shed[:MOST_AT_ONCE], ()
-        missing = wanted - active - (len(self.leaving) if self.failed_only else 0)
+            desired = max(min(self.completions - succeeded, parallelism), 0)
+        surplus = self._select_surplus(max(active - desired, 0))
+        if surplus or self.suspended:
+            return surplus[:MAX_PER_SYNC], ()
+        missing = desired - active - (len(self.terminating) if self.failed_only else 0)
         if missing <= 0:
             return (), ()
-        missing = min(missing, MOST_AT_ONCE)
-        if self.bad_indexes is None and (pause := self.backoff.remaining(self.now)) > 0:
-            self._within(pause)
+        missing = min(missing, MAX_PER_SYNC)
+        if self.failed_indexes is None and (delay := self.backoff.remaining(self.now)) > 0:
+            self._requeue_within(delay)
             return (), ()
         if not self.indexed:
-            return (), (Birth(),) * missing
-        return (), self._births(missing)
+            return (), (PodCreation(),) * missing
+        return (), self._plan_indexes(missing)
 
-    def _surplus(self, least: int) -> tuple[Pod, ...]:
-        """Pods to delete: whose index is wrong or duplicate, then those least far."""
+    def _select_surplus(self, count: int) -> tuple[Pod, ...]:
+        """Pods to delete: those with an invalid or duplicate index, then those least far."""
         surplus: list[Pod] = []
-        kept = sorted(self.active, key=progress)
+        by_progress = sorted(self.active, key=progress_key)
         if self.indexed:
-            seen: set[int] = set()
-            for pod in reversed(kept):
+            indexes: set[int] = set()
+            for pod in reversed(by_progress):
                 index = index_of(pod)
-                if index is None or index >= (self.completions or 0) or index in seen:
+                if index is None or index >= (self.completions or 0) or index in indexes:
                     surplus.append(pod)
                 else:
-                    seen.add(index)
-            kept = [pod for pod in kept if pod not in surplus]
-        return (*surplus, *kept[: max(least - len(surplus), 0)])
+                    indexes.add(index)
+            by_progress = [pod for pod in by_progress if pod not in surplus]
+        return (*surplus, *by_progress[: max(count - len(surplus), 0)])
 
-    def _births(self, count: int) -> tuple[Birth, ...]:
-        """The first indexes without a pod; those that failed wait for their turn."""
-        busy = {index_of(pod) for pod in self.active} | self.good_indexes
+    def _plan_indexes(self, count: int) -> tuple[PodCreation, ...]:
+        """The first indexes without a pod; those that failed wait for their backoff."""
+        busy = {index_of(pod) for pod in self.active} | self.succeeded_indexes
         if self.failed_only:
-            busy |= {index_of(pod) for pod in self.leaving}
-        busy |= self.bad_indexes or frozenset()
+            busy |= {index_of(pod) for pod in self.terminating}
+        busy |= self.failed_indexes or frozenset()
         free = [index for index in range(self.completions or 0) if index not in busy][:count]
-        if self.bad_indexes is None:
-            return tuple(Birth(index) for index in free)
-        births: list[Birth] = []
-        pauses: list[float] = []
+        if self.failed_indexes is None:
+            return tuple(PodCreation(index) for index in free)
+        creations: list[PodCreation] = []
+        delays: list[float] = []
         for index in free:
             last = self.delayed.get(index)
-            pause = 0.0
+            delay = 0.0
             if last is not None:
-                record = Backoff(number(last, FAILURES) + number(last, IGNORED) + 1)
-                pause = Backoff(record.failures, finished_at(last)).remaining(self.now)
-            if pause > 0:
-                pauses.append(pause)
+                failures = read_count(last, FAILURE_COUNT) + read_count(last, IGNORED_FAILURE_COUNT)
+                delay = Backoff(failures + 1, finished_at(last)).remaining(self.now)
+            if delay > 0:
+                delays.append(delay)
             else:
-                births.append(Birth(index, self._failure_counts(last)))
-        if pauses:
-            self._within(min(pauses))
-        return tuple(births)
+                creations.append(PodCreation(index, self._failure_counts(last)))
+        if delays:
+            self._requeue_within(min(delays))
+        return tuple(creations)
 
     def _failure_counts(self, last: Pod | None) -> dict[str, str]:
-        """How often an index failed, for the pod that takes over from the last one."""
+        """How often an index failed, as annotations of the pod that replaces the last one."""
         if last is None:
-            return {FAILURES: "0"}
+            return {FAILURE_COUNT: "0"}
         ignored = self._verdict(last).action == "Ignore"
-        counts = {FAILURES: str(number(last, FAILURES) + (not ignored))}
-        if overlooked := number(last, IGNORED) + ignored:
-            counts[IGNORED] = str(overlooked)
+        counts = {FAILURE_COUNT: str(read_count(last, FAILURE_COUNT) + (not ignored))}
+        if ignored_failures := read_count(last, IGNORED_FAILURE_COUNT) + ignored:
+            counts[IGNORED_FAILURE_COUNT] = str(ignored_failures)
         return counts
 
-    def _suspension(self, conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
-        old = next((one for one in conditions if one.type == "Suspended"), None)
+    def _update_suspended(self, conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
+        current = next((c for c in conditions if c.type == "Suspended"), None)
         if self.suspended:
-            new = self._condition("Suspended", "JobSuspended", "Job suspended")
-        elif old is None:
+            desired = self._condition("Suspended", "JobSuspended", "Job suspended")
+        elif current is None:
             return conditions
         else:
-            new = msgspec.structs.replace(
+            desired = msgspec.structs.replace(
                 self._condition("Suspended", "JobResumed", "Job resumed"), status="False"
             )
-        if old is not None and (old.status, old.reason) == (new.status, new.reason):
+        if current and (current.status, current.reason) == (desired.status, desired.reason):
             return conditions
         if self.suspended:
             self.start = None
-            self.events.append(Told("Suspended", "Job suspended"))
+            self.events.append(PlannedEvent("Suspended", "Job suspended"))
         else:
-            self.start = self.text
-            self.events.append(Told("Resumed", "Job resumed"))
-        if old is None:
-            return (*conditions, new)
-        return tuple(new if one is old else one for one in conditions)
+            self.start = self.timestamp
+            self.events.append(PlannedEvent("Resumed", "Job resumed"))
+        if current is None:
+            return (*conditions, desired)
+        return tuple(desired if condition is current else condition for condition in conditions)
 
-    def _count(self, target: Condition | None) -> list[Pod]:
-        """Note finished pods; gives those that may be released once that is written."""
+    def _record_finished(self, target: Condition | None) -> list[Pod]:
+        """Record finished pods; returns those that may be released once that is written."""
         release: list[Pod] = []
-        over = target is not None or self.job.metadata.deletion_timestamp is not None
-        fresh = 0
+        final = target is not None or self.job.metadata.deletion_timestamp is not None
+        new_indexes = 0
         for pod in self.pods:
-            if len(self.noted_good) + len(self.noted_bad) + fresh >= MOST_AT_ONCE:
+            recorded = len(self.uncounted_succeeded) + len(self.uncounted_failed) + new_indexes
+            if recorded >= MAX_PER_SYNC:
                 break
             uid, index = pod.metadata.uid, index_of(pod)
-            failed = self._failed(pod)
-            if not tracked(pod) or not (over or pod.status.phase == "Succeeded" or failed):
+            failed = self._has_failed(pod)
+            if not is_tracked(pod) or not (final or pod.status.phase == "Succeeded" or failed):
                 continue
-            if not over and failed and index is not None and self.delayed.get(index) is pod:
+            if not final and failed and index is not None and self.delayed.get(index) is pod:
                 continue
             release.append(pod)
             if self.indexed and (index is None or index >= (self.completions or 0)):
                 continue
-            if pod.status.phase == "Succeeded" and uid not in self.noted_bad:
+            if pod.status.phase == "Succeeded" and uid not in self.uncounted_failed:
                 if self.indexed:
-                    fresh += index not in self.before
-                elif uid not in self.noted_good:
-                    self.noted_good.append(uid)
+                    new_indexes += index not in self.completed_before
+                elif uid not in self.uncounted_succeeded:
+                    self.uncounted_succeeded.append(uid)
             elif (
                 (failed or (target is not None and target.type == "FailureTarget"))
-                and uid not in self.noted_bad
+                and uid not in self.uncounted_failed
                 and self._verdict(pod).action != "Ignore"
             ):
-                self.noted_bad.append(uid)
+                self.uncounted_failed.append(uid)
         return release
 
     def _count_indexes(self) -> None:
         completions = self.completions or 0
-        self.before = completion_indexes.parse(self.status.completed_indexes, completions)
-        fresh = {
-            index_of(pod) for pod in self.pods if pod.status.phase == "Succeeded" and tracked(pod)
+        self.completed_before = parse_indexes(self.status.completed_indexes, completions)
+        succeeded = (pod for pod in self.pods if pod.status.phase == "Succeeded")
+        new_indexes = {index_of(pod) for pod in succeeded if is_tracked(pod)}
+        self.succeeded_indexes = self.completed_before | {
+            index for index in new_indexes if index is not None and index < completions
         }
-        self.good_indexes = self.before | {n for n in fresh if n is not None and n < completions}
         limit = self.spec.backoff_limit_per_index
         if limit is None:
             return
         failed: set[int] = set()
         for pod in self.pods:
             index = index_of(pod)
-            if index is None or index >= completions or not tracked(pod) or not self._failed(pod):
+            if index is None or index >= completions:
+                continue
+            if not (is_tracked(pod) and self._has_failed(pod)):
                 continue
             action = self._verdict(pod).action
-            if action == "FailIndex" or (action != "Ignore" and number(pod, FAILURES) >= limit):
+            at_limit = read_count(pod, FAILURE_COUNT) >= limit
+            if action == "FailIndex" or (action != "Ignore" and at_limit):
                 failed.add(index)
-        old = completion_indexes.parse(self.status.failed_indexes, completions)
-        self.bad_indexes = old | failed
-        # The last failure of an index keeps its pod until the next pod carries the count on.
-        busy = {index_of(pod) for pod in self.active} | self.good_indexes | self.bad_indexes
+        failed_before = parse_indexes(self.status.failed_indexes, completions)
+        self.failed_indexes = failed_before | failed
+        # The last failed pod of an index is kept until the next pod has its count of failures.
+        busy = {index_of(pod) for pod in self.active} | self.succeeded_indexes | self.failed_indexes
         for pod in self.pods:
             index = index_of(pod)
             if index is None or index >= completions or index in busy:
                 continue
-            if tracked(pod) and self._failed(pod):
+            if is_tracked(pod) and self._has_failed(pod):
                 last = self.delayed.get(index)
-                if last is None or later(pod, last):
+                if last is None or is_later(pod, last):
                     self.delayed[index] = pod
 
-    def _new(self, noted: Sequence[str], fits: Callable[[Pod], bool]) -> list[Pod]:
-        """Finished pods that are in no count yet."""
-        found = [
-            pod for pod in self.pods if tracked(pod) and pod.metadata.uid not in noted and fits(pod)
-        ]
+    def _select_new(self, uncounted: Sequence[str], matches: Callable[[Pod], bool]) -> list[Pod]:
+        """Finished pods that are not counted yet."""
+        new = (pod for pod in self.pods if is_tracked(pod) and pod.metadata.uid not in uncounted)
+        pods = [pod for pod in new if matches(pod)]
         if not self.indexed:
-            return found
-        return [pod for pod in found if order(pod) < (self.completions or 0)]
+            return pods
+        return [pod for pod in pods if index_order(pod) < (self.completions or 0)]
 
-    def _failed(self, pod: Pod) -> bool:
-        """Failed, or on its way out before it could finish."""
+    def _has_failed(self, pod: Pod) -> bool:
+        """Whether a pod failed, or was deleted before it could finish."""
         if pod.status.phase == "Failed":
             return True
         if self.failed_only:
@@ -431,30 +440,31 @@ class _Pass:
         return pod.metadata.deletion_timestamp is not None and pod.status.phase != "Succeeded"
 
     def _verdict(self, pod: Pod) -> PodFailureVerdict:
-        return judged(self.policy, pod)
+        return match_failure_policy(self.policy, pod)
 
     def _restarted_too_often(self, limit: int) -> bool:
         restarts = sum(
-            one.restart_count
+            container.restart_count
             for pod in self.pods
             if pod.status.phase in {"Running", "Pending"}
-            for one in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+            for container in (*pod.status.init_container_statuses, *pod.status.container_statuses)
         )
         if not restarts or _restart_policy(self.job) != "OnFailure":
             return False
         return restarts >= max(limit, 1)
 
-    def _condition(self, kind: str, reason: str, note: str) -> Condition:
+    def _condition(self, kind: str, reason: str, message: str) -> Condition:
         return Condition(
             type=kind,
             status="True",
             reason=reason,
-            message=note,
-            last_transition_time=self.text,
+            message=message,
+            last_transition_time=self.timestamp,
         )
 
-    def _within(self, seconds: float) -> None:
-        self.again = seconds if self.again is None else min(self.again, seconds)
+    def _requeue_within(self, seconds: float) -> None:
+        if self.requeue_after is None or seconds < self.requeue_after:
+            self.requeue_after = seconds
 
 
 class _PodSpec(Struct):
@@ -462,23 +472,25 @@ class _PodSpec(Struct):
 
 
 def _restart_policy(job: Job) -> str:
-    return msgspec.json.decode(opened(job.spec.template).spec, type=_PodSpec).restart_policy
+    return msgspec.json.decode(
+        decode_pod_template(job.spec.template).spec, type=_PodSpec
+    ).restart_policy
 
 
-def _ending(target: Condition) -> Condition:
-    """The condition that follows when everything is counted."""
+def _final_condition(target: Condition) -> Condition:
+    """The condition that follows when all pods are counted."""
     kind = "Complete" if target.type == "SuccessCriteriaMet" else "Failed"
     return msgspec.structs.replace(target, type=kind)
 
 
-def _counted(status: JobStatus, held: set[str]) -> JobStatus:
-    """Count what was noted and is held no more."""
-    noted = status.uncounted_terminated_pods or UncountedPods()
-    good = tuple(uid for uid in noted.succeeded if uid in held)
-    bad = tuple(uid for uid in noted.failed if uid in held)
+def _count_released(status: JobStatus, tracked_uids: set[str]) -> JobStatus:
+    """Count pods that were recorded as uncounted and have been released."""
+    uncounted = status.uncounted_terminated_pods or UncountedPods()
+    succeeded = tuple(uid for uid in uncounted.succeeded if uid in tracked_uids)
+    failed = tuple(uid for uid in uncounted.failed if uid in tracked_uids)
     return msgspec.structs.replace(
         status,
-        succeeded=status.succeeded + len(noted.succeeded) - len(good),
-        failed=status.failed + len(noted.failed) - len(bad),
-        uncounted_terminated_pods=UncountedPods(succeeded=good, failed=bad),
+        succeeded=status.succeeded + len(uncounted.succeeded) - len(succeeded),
+        failed=status.failed + len(uncounted.failed) - len(failed),
+        uncounted_terminated_pods=UncountedPods(succeeded=succeeded, failed=failed),
     )

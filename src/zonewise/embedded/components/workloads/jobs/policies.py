@@ -1,4 +1,4 @@
-"""What a Job makes of pods that failed, and of indexes that succeeded: its two policies."""
+"""The pod failure policy and the success policy of a Job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from zonewise.api.objects.pod import ContainerStatus, Pod
 from zonewise.api.struct import Struct
-from zonewise.embedded.components.workloads.jobs import completion_indexes
+from zonewise.embedded.components.workloads.jobs.pods import parse_indexes
 
 FailureAction = Literal["Count", "Ignore", "FailIndex", "FailJob"]
 
@@ -28,7 +28,7 @@ class OnPodCondition(Struct):
 
 
 class FailureRule(Struct):
-    """What is done about pods that failed so."""
+    """What is done about pods that failed in this way."""
 
     action: FailureAction = "Count"
     on_exit_codes: OnExitCodes | None = None
@@ -36,81 +36,89 @@ class FailureRule(Struct):
 
 
 class FailurePolicy(Struct):
-    """Rules; the first that fits counts."""
+    """Rules; the first that matches counts."""
 
     rules: tuple[FailureRule, ...] = ()
 
 
 class SuccessRule(Struct):
-    """Which indexes, or how many, are enough."""
+    """Which indexes, or how many, suffice."""
 
     succeeded_indexes: str | None = None
     succeeded_count: int | None = None
 
 
 class SuccessPolicy(Struct):
-    """Rules; one that holds is enough."""
+    """Rules; one that matches suffices."""
 
     rules: tuple[SuccessRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PodFailureVerdict:
-    """What a failed pod means; ``message`` only if the whole Job fails."""
+    """What follows from a failed pod; ``message`` only if the Job fails."""
 
     action: FailureAction = "Count"
     message: str = ""
 
 
-def judged(policy: FailurePolicy | None, pod: Pod) -> PodFailureVerdict:
-    """What a failed pod means."""
+def match_failure_policy(policy: FailurePolicy | None, pod: Pod) -> PodFailureVerdict:
+    """What follows from a failed pod."""
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     for number, rule in enumerate(policy.rules if policy else ()):
-        tail = f"matching {rule.action} rule at index {number}"
+        suffix = f"matching {rule.action} rule at index {number}"
         if rule.on_exit_codes is not None:
-            found = _exited(pod, rule.on_exit_codes)
-            if found is not None:
-                container, code = found
-                text = f"Container {container} for pod {name} failed with exit code {code} {tail}"
-                return PodFailureVerdict(rule.action, text if rule.action == "FailJob" else "")
+            match = _match_exit_codes(pod, rule.on_exit_codes)
+            if match is not None:
+                container, code = match
+                failure = f"failed with exit code {code} {suffix}"
+                message = f"Container {container} for pod {name} {failure}"
+                return PodFailureVerdict(rule.action, message if rule.action == "FailJob" else "")
         for condition in pod.status.conditions:
             if any(
-                (wanted.type, wanted.status) == (condition.type, condition.status)
-                for wanted in rule.on_pod_conditions
+                (pattern.type, pattern.status) == (condition.type, condition.status)
+                for pattern in rule.on_pod_conditions
             ):
-                text = f"Pod {name} has condition {condition.type} {tail}"
-                return PodFailureVerdict(rule.action, text if rule.action == "FailJob" else "")
+                message = f"Pod {name} has condition {condition.type} {suffix}"
+                return PodFailureVerdict(rule.action, message if rule.action == "FailJob" else "")
     return PodFailureVerdict()
 
 
-def enough(policy: SuccessPolicy | None, completions: int, succeeded: frozenset[int]) -> str | None:
-    """Which rule says that these indexes are enough, in words."""
+def match_success_policy(
+    policy: SuccessPolicy | None, completions: int, succeeded: frozenset[int]
+) -> str | None:
+    """The message of the first rule that these succeeded indexes satisfy, or None."""
     if policy is None or not succeeded:
         return None
     for number, rule in enumerate(policy.rules):
-        wanted = rule.succeeded_count
+        required_count = rule.succeeded_count
         if rule.succeeded_indexes is None:
-            met = wanted is not None and len(succeeded) >= wanted
+            is_met = required_count is not None and len(succeeded) >= required_count
         else:
-            required = completion_indexes.parse(rule.succeeded_indexes, completions)
-            has = len(required & succeeded)
-            met = bool(required) and (
-                has == len(required) or (wanted is not None and has >= wanted)
+            required_indexes = parse_indexes(rule.succeeded_indexes, completions)
+            present = len(required_indexes & succeeded)
+            is_met = bool(required_indexes) and (
+                present == len(required_indexes)
+                or (required_count is not None and present >= required_count)
             )
-        if met:
+        if is_met:
             return f"Matched rules at index {number}"
     return None
 
 
-def _exited(pod: Pod, wanted: OnExitCodes) -> tuple[str, int] | None:
+def _match_exit_codes(pod: Pod, requirement: OnExitCodes) -> tuple[str, int] | None:
     """The first container whose exit code matches, and the code."""
     statuses: tuple[ContainerStatus, ...] = (
         pod.status.container_statuses + pod.status.init_container_statuses
     )
-    for one in statuses:
-        end = one.state.terminated
-        if end is None or end.exit_code == 0 or wanted.container_name not in {None, one.name}:
+    for container in statuses:
+        terminated = container.state.terminated
+        if (
+            terminated is None
+            or terminated.exit_code == 0
+            or requirement.container_name not in {None, container.name}
+        ):
             continue
-        if (end.exit_code in wanted.values) == (wanted.operator == "In"):
-            return one.name, end.exit_code
+        if (terminated.exit_code in requirement.values) == (requirement.operator == "In"):
+            return container.name, terminated.exit_code
     return None

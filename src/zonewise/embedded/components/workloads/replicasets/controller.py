@@ -1,18 +1,18 @@
 """The ReplicaSet controller: as many pods as specified. ReplicationControllers work the same.
 
-One pass over a ReplicaSet: claim its pods, count them, create what is missing or remove what is too
-much, lower ``spec.replicas`` as its Deployment requests, write the status if it differs. *Parallel*
-are ReplicaSets, and within one the creations of a batch; never two passes over one ReplicaSet.
-Nothing is done while the store lacks something this controller wrote before.
+One sync of a ReplicaSet: claim its pods, count them, create missing or remove surplus ones, lower
+``spec.replicas`` as its Deployment requests, write the status if it differs. *Parallel* are
+ReplicaSets, and within one the creations of a batch; never two syncs of one ReplicaSet. Nothing is
+done while the store lacks something this controller wrote before.
 
-*Bounded*: at most ``BURST`` pods are created or removed in a pass. A pass that reaches the size
-writes no status, the one that sees the change does; one that leaves more to do writes what it saw,
-so that a large ReplicaSet shows its progress. ``pacing`` spaces passes over large ReplicaSets; a
-new size does not wait for it.
+*Bounded*: at most ``BURST`` pods are created or removed in a sync. A sync that reaches the size
+writes no status, the one that sees the change does; one that leaves more to do writes what it
+counted, so that a large ReplicaSet shows its progress. ``pacing`` spaces syncs of large
+ReplicaSets; a new size does not wait for it.
 
 *Retried* with growing pauses: creations that were refused (a quota, a webhook) and deletions that
-failed; the status says so as ``ReplicaFailure``. Refused evictions are no failure: ``removal`` says
-when to retry, and a change of a budget of the namespace is a reason to retry at once.
+failed, which the status reports as ``ReplicaFailure``. Refused evictions are no failure:
+``removal`` says when to retry, and a change of a budget of the namespace ends the wait.
 """
 
 from __future__ import annotations
@@ -23,48 +23,52 @@ from typing import Literal
 from zonewise.api.errors import Conflict, ZonewiseError
 from zonewise.api.meta import Key
 from zonewise.api.objects.apps import Deployment, ReplicaSet
-from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.policy import PodDisruptionBudget
 from zonewise.api.values import selector, times
-from zonewise.disruption import BudgetsCache
+from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.disruption.steering import REDUCE_TO
-from zonewise.embedded.components.workloads.adoption import OWNED, claimed, indexed
-from zonewise.embedded.components.workloads.creation import Draft, draft, in_batches, namespace_ends
+from zonewise.embedded.components.workloads.adoption import (
+    BY_CONTROLLER,
+    claim_objects,
+    index_by_controller,
+)
+from zonewise.embedded.components.workloads.creation import (
+    PodDraft,
+    draft_pod,
+    is_namespace_terminating,
+    run_in_batches,
+)
 from zonewise.embedded.components.workloads.pacing import Pacing
-from zonewise.embedded.components.workloads.removal import Removal, RemovalMode, Taken
+from zonewise.embedded.components.workloads.removal import Removal, RemovalMode, RemovalResult
 from zonewise.embedded.components.workloads.replicasets import replicas
 from zonewise.embedded.components.workloads.replicasets.replicas import ReplicaCount
-from zonewise.embedded.components.workloads.replicasets.victims import ranked
+from zonewise.embedded.components.workloads.replicasets.victims import rank_for_deletion
 from zonewise.embedded.components.workloads.triggers import (
-    gets_ready,
-    gives,
-    held,
-    matters,
-    members,
-    refused,
+    is_relevant,
+    owner_keys,
+    watch_budgets,
 )
-from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.controller import Controller, own_key
 from zonewise.runtime.controller.expectations import GLANCE, Expectations
+from zonewise.runtime.program.context import ControllerContext
 
 BURST = 500
 WORKERS = 8
 
 
-class Unfinished(ZonewiseError):
+class ReplicaFailure(ZonewiseError):
     """Not all pods could be created or removed; the ReplicaSet's status says why."""
 
 
-REFUSED = "EvictionRefused"
+EVICTION_REFUSED = "EvictionRefused"
 
 
-class ReplicaSets:
+class ReplicaSetController:
     """Keeps every ReplicaSet at its size."""
 
     def __init__(
         self,
-        context: ComponentContext,
+        context: ControllerContext,
         *,
         removal: RemovalMode = "evict",
         kind: type[ReplicaSet] = ReplicaSet,
@@ -74,188 +78,204 @@ class ReplicaSets:
         self._client = context.client
         self._recorder = context.recorder
         self._clock = context.clock
-        self.controller: Controller[Key] = Controller(
-            kind.resource.plural,
-            self._reconcile,
-            cache=context.cache,
-            workers=WORKERS,
-            rng=context.rng,
+        self.controller: Controller[Key] = context.controller(
+            kind.resource.plural, self._reconcile, workers=WORKERS
         )
-        self._sets = indexed(self.controller.watches(kind, own_key))
-        woken = members(self._sets, kind.resource.kind)
-        self._pods = indexed(self.controller.watches(Pod, woken, when=matters))
-        self._expected: Expectations[Key, Pod] = Expectations(self._pods)
-        self._own: Expectations[Key, ReplicaSet] = Expectations(self._sets)
+        self._replica_sets = index_by_controller(self.controller.watches(kind, own_key))
+        to_keys = owner_keys(self._replica_sets, kind.resource.kind)
+        self._pods = index_by_controller(self.controller.watches(Pod, to_keys, when=is_relevant))
+        self._pod_expectations: Expectations[Key, Pod] = Expectations(self._pods)
+        self._set_expectations: Expectations[Key, ReplicaSet] = Expectations(self._replica_sets)
         self._pacing: Pacing[Key] = Pacing()
         self._removal: Removal[Key] = Removal(
             context.client, mode=removal, budgets_cache=budgets_cache, now=context.clock
         )
         self._deployments = self.controller.reads(Deployment)
-        if removal == "evict":
-            self.controller.watches(PodDisruptionBudget, refused(self._removal), when=gives)
-            if budgets_cache is not None:
-                self.controller.watches(
-                    TopologyDisruptionBudget, refused(self._removal), when=gives
-                )
-                self.controller.watches(Pod, held(self._removal), when=gets_ready)
+        watch_budgets(self.controller, self._removal, budgets_cache)
 
     async def run(self) -> None:
         """Work until cancelled."""
         await self.controller.run()
 
     async def _reconcile(self, key: Key) -> float | None:
-        owner = self._sets.get(key)
-        if owner is None:
-            for memory in (self._expected, self._own, self._pacing, self._removal):
-                memory.forget(key)
+        replica_set = self._replica_sets.get(key)
+        expectations = (self._pod_expectations, self._set_expectations)
+        if replica_set is None:
+            for state in (*expectations, self._pacing, self._removal):
+                state.forget(key)
             return None
-        if not (self._expected.settled(key) and self._own.settled(key)):
+        if not all(expected.settled(key) for expected in expectations):
             return GLANCE
-        seen = owner.status.observed_generation == owner.metadata.generation
-        if seen and (wait := self._pacing.wait(key)) > 0:
+        observed = replica_set.status.observed_generation == replica_set.metadata.generation
+        if observed and (wait := self._pacing.wait(key)) > 0:
             return wait
-        wanted = selector.from_object(owner.spec.selector)
-        pods = await claimed(self._client, owner, wanted, self._pods)
-        count = replicas.counted(owner, pods, self._clock())
+        pod_selector = selector.from_object(replica_set.spec.selector)
+        pods = await claim_objects(self._client, replica_set, pod_selector, self._pods)
+        count = replicas.count_replicas(replica_set, pods, self._clock())
         try:
-            if owner.metadata.deletion_timestamp is None:
-                return await self._manage(key, owner, count)
-            await self._tell(key, owner, count)
+            if replica_set.metadata.deletion_timestamp is None:
+                return await self._manage_replicas(key, replica_set, count)
+            await self._write_status(key, replica_set, count)
         finally:
-            self._pacing.passed(key, len(pods))
+            self._pacing.synced(key, len(pods))
         return None
 
-    async def _manage(self, key: Key, owner: ReplicaSet, count: ReplicaCount) -> float | None:
-        have, want = len(count.active), replicas.aim(owner)
+    async def _manage_replicas(
+        self, key: Key, replica_set: ReplicaSet, count: ReplicaCount
+    ) -> float | None:
+        current, target = len(count.active), replicas.target_replicas(replica_set)
         failure: tuple[str, str] | None = None
-        held: tuple[str, str] | None = None
-        again = count.again
-        if have < want:
-            made, failure = await self._create(key, owner, min(want - have, BURST))
-            if made and failure is None:
-                if have + made < want:
-                    await self._tell(key, owner, count)
+        held_by_budget: tuple[str, str] | None = None
+        requeue_after = count.next_available
+        if current < target:
+            created, failure = await self._create(key, replica_set, min(target - current, BURST))
+            if created and failure is None:
+                if current + created < target:
+                    await self._write_status(key, replica_set, count)
                 return GLANCE
-        elif have > want:
-            taken = await self._take(key, owner, count.active, min(have - want, BURST))
-            if self._removal.mode == "delete" and taken.refused:
-                failure = ("FailedDelete", str(taken.refused[0].error))
-            held = self._held(owner, taken)
-            if taken.again is not None:
-                again = taken.again if again is None else min(again, taken.again)
-            have -= len(taken.granted)
-            if taken.granted:
-                await self._lower(key, owner, have)
-                if have > want:
-                    await self._tell(key, owner, count, failure, held)
+        elif current > target:
+            result = await self._remove_pods(
+                key, replica_set, count.active, min(current - target, BURST)
+            )
+            if self._removal.mode == "delete" and result.refused:
+                failure = ("FailedDelete", str(result.refused[0].error))
+            held_by_budget = self._held_by_budget(replica_set, result)
+            delays = [after for after in (requeue_after, result.retry_after) if after is not None]
+            requeue_after = min(delays, default=None)
+            current -= len(result.granted)
+            if result.granted:
+                await self._lower_replicas(key, replica_set, current)
+                if current > target:
+                    await self._write_status(key, replica_set, count, failure, held_by_budget)
                 return GLANCE
         else:
             self._removal.forget(key)
-        await self._lower(key, owner, have)
-        await self._tell(key, owner, count, failure, held)
+        await self._lower_replicas(key, replica_set, current)
+        await self._write_status(key, replica_set, count, failure, held_by_budget)
         if failure is not None:
-            raise Unfinished(f"{failure[0]}: {failure[1]}")
-        return again
+            raise ReplicaFailure(f"{failure[0]}: {failure[1]}")
+        return requeue_after
 
     async def _create(
-        self, key: Key, owner: ReplicaSet, number: int
+        self, key: Key, replica_set: ReplicaSet, number: int
     ) -> tuple[int, tuple[str, str] | None]:
-        """Create pods; gives how many were made, and why there are not more."""
-        pattern = draft(owner.spec.template, owner)
-        results = await in_batches((pattern,) * number, self._client.create)
-        made = [one for one in results if isinstance(one, Draft)]
-        for one in made:
-            self._expected.wrote(key, one)
-            self._note(owner, "SuccessfulCreate", f"Created pod: {one.metadata.name}")
+        """Create pods; returns how many were created, and why not more."""
+        pod = draft_pod(replica_set.spec.template, replica_set)
+        results = await run_in_batches((pod,) * number, self._client.create)
+        created = [result for result in results if isinstance(result, PodDraft)]
+        for pod in created:
+            self._pod_expectations.wrote(key, pod)
+            self._record_event(replica_set, "SuccessfulCreate", f"Created pod: {pod.metadata.name}")
         failure: tuple[str, str] | None = None
         for error in results:
-            if isinstance(error, ZonewiseError) and not namespace_ends(error):
+            if isinstance(error, ZonewiseError) and not is_namespace_terminating(error):
                 failure = failure or ("FailedCreate", str(error))
-                self._note(owner, "FailedCreate", f"Error creating: {error}", type="Warning")
+                note = f"Error creating: {error}"
+                self._record_event(replica_set, "FailedCreate", note, type="Warning")
             elif isinstance(error, BaseException) and not isinstance(error, ZonewiseError):
                 raise error
-        return len(made), failure
+        return len(created), failure
 
-    async def _take(self, key: Key, owner: ReplicaSet, pods: Sequence[Pod], number: int) -> Taken:
+    async def _remove_pods(
+        self, key: Key, replica_set: ReplicaSet, pods: Sequence[Pod], number: int
+    ) -> RemovalResult:
         if number < len(pods) or self._removal.mode == "evict":
-            pods = ranked(pods, related=self._related(owner), now=self._clock())
-        taken = await self._removal.take(
-            key, pods, number, spread=True, held=not self._recreated(owner)
+            pods = rank_for_deletion(
+                pods, related=self._related_pods(replica_set), now=self._clock()
+            )
+        result = await self._removal.remove(
+            key, pods, number, spread=True, respect_budgets=not self._is_recreated(replica_set)
         )
-        for pod in taken.granted:
-            self._expected.removed(key, pod)
-            self._note(owner, "SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
-        for refusal in taken.refused:
+        for pod in result.granted:
+            self._pod_expectations.removed(key, pod)
+            self._record_event(replica_set, "SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
+        for refusal in result.refused:
             if self._removal.mode == "delete":
                 note = f"Error deleting: {refusal.error}"
-                self._note(owner, "FailedDelete", note, type="Warning")
+                self._record_event(replica_set, "FailedDelete", note, type="Warning")
             elif not isinstance(refusal.error, Conflict):
-                note = f"A pod stays for now: {refusal.why}"
-                self._note(owner, REFUSED, note, type="Warning")
-        return taken
+                note = f"A pod is not removed yet: {refusal.message}"
+                self._record_event(replica_set, EVICTION_REFUSED, note, type="Warning")
+        return result
 
-    def _held(self, owner: ReplicaSet, taken: Taken) -> tuple[str, str] | None:
-        """What keeps pods that should go; during a pause what kept them when it began."""
-        if self._removal.mode == "delete" or taken.granted:
+    def _held_by_budget(
+        self, replica_set: ReplicaSet, result: RemovalResult
+    ) -> tuple[str, str] | None:
+        """Why a budget holds surplus pods; during a pause, why it did when the pause began."""
+        if self._removal.mode == "delete" or result.granted:
             return None
-        whys = [one.why for one in taken.refused if not isinstance(one.error, Conflict)]
-        return (REFUSED, whys[0]) if whys else replicas.held_by(owner)
+        messages = [
+            refusal.message for refusal in result.refused if not isinstance(refusal.error, Conflict)
+        ]
+        if messages:
+            return EVICTION_REFUSED, messages[0]
+        return replicas.read_held_by_budget(replica_set)
 
-    def _recreated(self, owner: ReplicaSet) -> bool:
+    def _is_recreated(self, replica_set: ReplicaSet) -> bool:
         """Whether a Deployment deletes these pods to recreate them.
 
-        It makes no new one before the last old one is deleted, so a budget that held one of them
-        would wait for its replacement forever.
+        It creates no new one before the last old one is deleted, so a budget that holds one of
+        them would wait for its replacement forever.
         """
-        above = owner.metadata.controller
-        if above is None or above.kind != "Deployment" or owner.spec.replicas:
+        controller_ref = replica_set.metadata.controller
+        if (
+            controller_ref is None
+            or controller_ref.kind != "Deployment"
+            or replica_set.spec.replicas
+        ):
             return False
-        deployment = self._deployments.get((owner.metadata.namespace, above.name))
+        deployment = self._deployments.get((replica_set.metadata.namespace, controller_ref.name))
         return deployment is not None and deployment.spec.strategy.type == "Recreate"
 
-    def _related(self, owner: ReplicaSet) -> list[Pod]:
+    def _related_pods(self, replica_set: ReplicaSet) -> list[Pod]:
         """The pods of all ReplicaSets that have the same controller."""
-        above = owner.metadata.controller
-        if above is None:
+        controller_ref = replica_set.metadata.controller
+        if controller_ref is None:
             return []
-        siblings = self._sets.by(OWNED, above.uid)
-        return [pod for one in siblings for pod in self._pods.by(OWNED, one.metadata.uid)]
+        siblings = self._replica_sets.by(BY_CONTROLLER, controller_ref.uid)
+        return [pod for rs in siblings for pod in self._pods.by(BY_CONTROLLER, rs.metadata.uid)]
 
-    async def _lower(self, key: Key, owner: ReplicaSet, left: int) -> None:
-        """Follow the annotation ``reduce-to`` as far as pods were granted."""
-        if REDUCE_TO not in owner.metadata.annotations:
+    async def _lower_replicas(self, key: Key, replica_set: ReplicaSet, remaining: int) -> None:
+        """Lower ``spec.replicas`` toward ``reduce-to``, as far as pods were removed."""
+        if REDUCE_TO not in replica_set.metadata.annotations:
             return
-        size = replicas.lowered(owner, left)
-        done = size == replicas.aim(owner)
-        if size == owner.spec.replicas and not done:
+        new_size = replicas.lower_replicas(replica_set, remaining)
+        done = new_size == replicas.target_replicas(replica_set)
+        if new_size == replica_set.spec.replicas and not done:
             return
-        meta = owner.metadata
-        change: dict[str, object] = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        meta = replica_set.metadata
+        metadata: dict[str, object] = {"uid": meta.uid, "resourceVersion": meta.resource_version}
         if done:
-            change["annotations"] = {REDUCE_TO: None}
-        body = {"metadata": change, "spec": {"replicas": size}}
-        self._own.wrote(key, await self._client.patch(self._kind, meta.name, meta.namespace, body))
+            metadata["annotations"] = {REDUCE_TO: None}
+        body = {"metadata": metadata, "spec": {"replicas": new_size}}
+        self._set_expectations.wrote(
+            key, await self._client.patch(self._kind, meta.name, meta.namespace, body)
+        )
 
-    async def _tell(
+    async def _write_status(
         self,
         key: Key,
-        owner: ReplicaSet,
+        replica_set: ReplicaSet,
         count: ReplicaCount,
         failure: tuple[str, str] | None = None,
-        held: tuple[str, str] | None = None,
+        held_by_budget: tuple[str, str] | None = None,
     ) -> None:
         now = times.format_time(times.from_epoch(self._clock()))
-        status = replicas.status_of(owner, count, failure=failure, held=held, now=now)
-        if status == owner.status:
+        status = replicas.compute_status(
+            replica_set, count, failure=failure, held_by_budget=held_by_budget, now=now
+        )
+        if status == replica_set.status:
             return
-        self._own.wrote(key, await self._client.patch_status(owner, replicas.patch_of(status)))
+        self._set_expectations.wrote(
+            key, await self._client.patch_status(replica_set, replicas.status_patch(status))
+        )
 
-    def _note(
+    def _record_event(
         self,
-        owner: ReplicaSet,
+        replica_set: ReplicaSet,
         reason: str,
         note: str,
         *,
         type: Literal["Normal", "Warning"] = "Normal",
     ) -> None:
-        self._recorder.event(owner, type=type, reason=reason, action="Scale", note=note)
+        self._recorder.event(replica_set, type=type, reason=reason, action="Scale", note=note)

@@ -2,8 +2,8 @@
 
 A ReplicaSet's size is ``spec.replicas``, unless its Deployment requests that it shrink: see
 ``embedded.components.workloads.deployments.rollout`` for why that is requested by an annotation.
-``aim`` is the size in either case. While the annotation exists, ``spec.replicas`` follows the pods
-down (``lowered``): it is what the ReplicaSet still holds, never less.
+``target_replicas`` is the size in either case. While the annotation exists, ``spec.replicas``
+follows the pods down (``lower_replicas``): it is what the ReplicaSet still has, never less.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from zonewise.api.meta import Condition
-from zonewise.api.objects.apps import ReplicaSet, ReplicaSetStatus, ReplicationController, opened
+from zonewise.api.objects.apps import (
+    ReplicaSet,
+    ReplicaSetStatus,
+    ReplicationController,
+    decode_pod_template,
+)
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import active, finished
-from zonewise.disruption.steering import HELD, reduce_to
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_finished
+from zonewise.disruption.steering import HELD_BY_BUDGET, parse_reduce_to
 from zonewise.embedded.components.workloads.availability import available_in
 
-FAILURE = "ReplicaFailure"
+REPLICA_FAILURE = "ReplicaFailure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,101 +36,105 @@ class ReplicaCount:
     ready: int
     available: int
     terminating: int
-    again: float | None
-    """Seconds until one more pod becomes available by the mere passing of time."""
+    next_available: float | None
+    """Seconds until the next Ready pod has been Ready for long enough."""
 
 
-def aim(owner: ReplicaSet) -> int:
+def target_replicas(replica_set: ReplicaSet) -> int:
     """The size a ReplicaSet should have."""
-    wanted = reduce_to(owner.metadata.annotations)
-    replicas = owner.spec.replicas
-    return replicas if wanted is None else min(replicas, wanted)
+    reduced = parse_reduce_to(replica_set.metadata.annotations)
+    replicas = replica_set.spec.replicas
+    return replicas if reduced is None else min(replicas, reduced)
 
 
-def lowered(owner: ReplicaSet, left: int) -> int:
-    """``spec.replicas`` of a ReplicaSet that is to shrink and has so many pods left."""
-    return max(aim(owner), min(owner.spec.replicas, left))
+def lower_replicas(replica_set: ReplicaSet, remaining: int) -> int:
+    """``spec.replicas`` of a ReplicaSet that shrinks and has so many pods remaining."""
+    return max(target_replicas(replica_set), min(replica_set.spec.replicas, remaining))
 
 
-def counted(owner: ReplicaSet, pods: Iterable[Pod], now: float) -> ReplicaCount:
-    """The pods by what they are."""
-    labels = opened(owner.spec.template).metadata.labels.items()
+def count_replicas(replica_set: ReplicaSet, pods: Iterable[Pod], now: float) -> ReplicaCount:
+    """Count the pods of a ReplicaSet by their state."""
+    labels = decode_pod_template(replica_set.spec.template).metadata.labels.items()
     living: list[Pod] = []
     labeled = ready = available = terminating = 0
-    again: float | None = None
+    next_available: float | None = None
     for pod in pods:
-        if not active(pod):
-            terminating += not finished(pod)
+        if not is_pod_active(pod):
+            terminating += not is_pod_finished(pod)
             continue
         living.append(pod)
         labeled += labels <= pod.metadata.labels.items()
-        wait = available_in(pod, owner.spec.min_ready_seconds, now)
+        wait = available_in(pod, replica_set.spec.min_ready_seconds, now)
         if wait is None:
             continue
         ready += 1
         if wait == 0.0:
             available += 1
-        elif again is None or wait < again:
-            again = wait
-    return ReplicaCount(tuple(living), labeled, ready, available, terminating, again)
+        elif next_available is None or wait < next_available:
+            next_available = wait
+    return ReplicaCount(tuple(living), labeled, ready, available, terminating, next_available)
 
 
-def status_of(
-    owner: ReplicaSet,
+def compute_status(
+    replica_set: ReplicaSet,
     count: ReplicaCount,
     *,
     failure: tuple[str, str] | None,
-    held: tuple[str, str] | None,
+    held_by_budget: tuple[str, str] | None,
     now: str,
 ) -> ReplicaSetStatus:
     """The status of a ReplicaSet.
 
-    ``failure`` is the reason and message of what did not work, ``held`` of what a budget prevents.
+    ``failure`` is the reason and message of what did not work, ``held_by_budget`` of what a budget
+    prevents.
     """
-    conditions = owner.status.conditions
-    known = next((one for one in conditions if one.type == FAILURE), None)
-    if failure is None or known is None:
-        conditions = _with(conditions, FAILURE, failure, now)
-    conditions = _with(conditions, HELD, held, now)
+    conditions = replica_set.status.conditions
+    current = next((c for c in conditions if c.type == REPLICA_FAILURE), None)
+    if failure is None or current is None:
+        conditions = _set_condition(conditions, REPLICA_FAILURE, failure, now)
+    conditions = _set_condition(conditions, HELD_BY_BUDGET, held_by_budget, now)
     return ReplicaSetStatus(
-        observed_generation=owner.metadata.generation,
+        observed_generation=replica_set.metadata.generation,
         replicas=len(count.active),
         fully_labeled_replicas=count.labeled,
         ready_replicas=count.ready,
         available_replicas=count.available,
         terminating_replicas=None
-        if isinstance(owner, ReplicationController)
+        if isinstance(replica_set, ReplicationController)
         else count.terminating,
         conditions=conditions,
     )
 
 
-def held_by(owner: ReplicaSet) -> tuple[str, str] | None:
-    """What a budget prevented when pods were last to go."""
-    known = next((one for one in owner.status.conditions if one.type == HELD), None)
-    return None if known is None else (known.reason, known.message)
+def read_held_by_budget(replica_set: ReplicaSet) -> tuple[str, str] | None:
+    """Reason and message of the condition that a budget holds pods."""
+    condition = next((c for c in replica_set.status.conditions if c.type == HELD_BY_BUDGET), None)
+    return None if condition is None else (condition.reason, condition.message)
 
 
-def _with(
-    conditions: tuple[Condition, ...], type: str, words: tuple[str, str] | None, now: str
+def _set_condition(
+    conditions: tuple[Condition, ...],
+    type: str,
+    reason_and_message: tuple[str, str] | None,
+    now: str,
 ) -> tuple[Condition, ...]:
-    """The conditions with this one saying these words, or without it."""
-    others = tuple(one for one in conditions if one.type != type)
-    if words is None:
+    """The conditions with this one set to reason and message, or without it."""
+    others = tuple(condition for condition in conditions if condition.type != type)
+    if reason_and_message is None:
         return others
-    known = next((one for one in conditions if one.type == type), None)
-    if known is not None and (known.reason, known.message) == words:
+    current = next((condition for condition in conditions if condition.type == type), None)
+    if current is not None and (current.reason, current.message) == reason_and_message:
         return conditions
-    since = now if known is None else known.last_transition_time
-    reason, message = words
+    since = now if current is None else current.last_transition_time
+    reason, message = reason_and_message
     condition = Condition(
         type=type, status="True", reason=reason, message=message, last_transition_time=since
     )
     return (*others, condition)
 
 
-def patch_of(status: ReplicaSetStatus) -> dict[str, Any]:
-    """A merge patch that makes the status this one; zeros are absent, as Kubernetes has it."""
+def status_patch(status: ReplicaSetStatus) -> dict[str, Any]:
+    """The merge patch that writes a status; zeros are absent, as in Kubernetes."""
     return {
         "observedGeneration": status.observed_generation or None,
         "replicas": status.replicas,

@@ -21,21 +21,26 @@ from dataclasses import dataclass
 from functools import cmp_to_key
 
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import DELETION_COST, active, parse_deletion_cost, ready_since
+from zonewise.api.objects.pod_state import (
+    DELETION_COST,
+    is_pod_active,
+    parse_deletion_cost,
+    ready_since,
+)
 from zonewise.api.values import times
 
 _PHASES = {"Pending": 0, "Unknown": 1}
 _NEVER = -1
 
 
-def ranked(pods: Iterable[Pod], *, related: Iterable[Pod] = (), now: float) -> list[Pod]:
-    """The pods, the most dispensable first; ``related`` are those that make a node crowded."""
-    crowd = Counter(pod.spec.node_name for pod in related if active(pod))
-    features = [_features(pod, crowd, now) for pod in pods]
-    # The comparison is no total order; uids make the result independent of the input's order.
-    features.sort(key=lambda one: one.uid)
-    features.sort(key=cmp_to_key(_compare))
-    return [one.pod for one in features]
+def rank_for_deletion(pods: Iterable[Pod], *, related: Iterable[Pod] = (), now: float) -> list[Pod]:
+    """Rank pods, the first to delete first; ``related`` pods are counted per node."""
+    pods_per_node = Counter(pod.spec.node_name for pod in related if is_pod_active(pod))
+    ranks = [_rank(pod, pods_per_node, now) for pod in pods]
+    # The comparison is not a total order; uids make the result independent of the input's order.
+    ranks.sort(key=lambda rank: rank.uid)
+    ranks.sort(key=cmp_to_key(_compare))
+    return [rank.pod for rank in ranks]
 
 
 def deletion_cost(pod: Pod) -> int:
@@ -44,10 +49,10 @@ def deletion_cost(pod: Pod) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Features:
+class _PodRank:
     pod: Pod
     uid: str
-    first: tuple[int, ...]
+    primary: tuple[int, ...]
     """What is compared before times are."""
     ready: str
     ready_age: int
@@ -56,63 +61,63 @@ class _Features:
     age: int
 
 
-def _features(pod: Pod, crowd: Counter[str], now: float) -> _Features:
+def _rank(pod: Pod, pods_per_node: Counter[str], now: float) -> _PodRank:
     since = ready_since(pod)
     node = pod.spec.node_name
     created = pod.metadata.creation_timestamp or ""
-    return _Features(
+    return _PodRank(
         pod=pod,
         uid=pod.metadata.uid,
-        first=(
+        primary=(
             node != "",
             _PHASES.get(pod.status.phase, 2),
             since is not None,
             deletion_cost(pod),
-            -crowd[node],
+            -pods_per_node[node],
         ),
         ready=since or "",
-        ready_age=_bucket(since or "", now),
+        ready_age=_log_age(since or "", now),
         restarts=_restarts(pod),
         created=created,
-        age=_bucket(created, now),
+        age=_log_age(created, now),
     )
 
 
-def _bucket(moment: str, now: float) -> int:
+def _log_age(timestamp: str, now: float) -> int:
     """How long ago, as the whole logarithm of nanoseconds; -1 for never and for just now."""
-    if not moment:
+    if not timestamp:
         return _NEVER
-    age = now - times.parse(moment).timestamp()
+    age = now - times.parse(timestamp).timestamp()
     return int(math.log2(age * 1e9)) if age > 0 else _NEVER
 
 
 def _restarts(pod: Pod) -> tuple[int, int]:
     """The most often restarted container's count: among the main ones, then the sidecars."""
-    sidecars = {one.name for one in pod.spec.init_containers if one.restart_policy == "Always"}
+    sidecars = {c.name for c in pod.spec.init_containers if c.restart_policy == "Always"}
     return (
-        max((one.restart_count for one in pod.status.container_statuses), default=0),
+        max((status.restart_count for status in pod.status.container_statuses), default=0),
         max(
             (
-                one.restart_count
-                for one in pod.status.init_container_statuses
-                if one.name in sidecars
+                status.restart_count
+                for status in pod.status.init_container_statuses
+                if status.name in sidecars
             ),
             default=0,
         ),
     )
 
 
-def _compare(a: _Features, b: _Features) -> int:
-    if a.first != b.first:
-        return -1 if a.first < b.first else 1
+def _compare(a: _PodRank, b: _PodRank) -> int:
+    if a.primary != b.primary:
+        return -1 if a.primary < b.primary else 1
     if a.ready != b.ready:
-        return _by_age(a, b, a.ready_age - b.ready_age)
+        return _compare_ages(a, b, a.ready_age - b.ready_age)
     if a.restarts != b.restarts:
         return -1 if a.restarts > b.restarts else 1
     if a.created != b.created:
-        return _by_age(a, b, a.age - b.age)
+        return _compare_ages(a, b, a.age - b.age)
     return 0
 
 
-def _by_age(a: _Features, b: _Features, difference: int) -> int:
+def _compare_ages(a: _PodRank, b: _PodRank, difference: int) -> int:
     return difference or (-1 if a.uid < b.uid else 1)

@@ -1,14 +1,14 @@
-"""StatefulSets: the shell around ``ordinals``.
+"""The StatefulSet controller: the shell around ``ordinals``.
 
-A pass claims the set's pods and revisions, finds or records the revision of its template, lets
-``ordinals`` decide, does that, and writes the status. *Concurrent* are sets, and the pods that a
-Parallel set creates or gives up in one pass, at most ``BURST`` of each; an OrderedReady set gets
-one step per pass, and the pod's next change brings the next one.
+A sync claims the set's pods and revisions, ensures the revision of its template, plans, carries the
+plan out, and writes the status. *Concurrent* are sets, and the pods that a Parallel set creates or
+removes in one sync, at most ``BURST`` of each; an OrderedReady set does one step per sync, and the
+next change of the pod enqueues the next one.
 
-*Twice is once*: names are given by number and revisions are named by content, deletions carry the
-uid, and a pass waits until the store shows what the last one wrote.
+*Idempotent*: pods are named by ordinal and revisions by content, deletions carry the uid, and a
+sync waits until the store shows what the last one wrote.
 
-Pods are removed through ``removal``. *Retried* with backoff is a pass in which something failed;
+Pods are removed through ``removal``. *Retried* with backoff is a sync in which something failed;
 its status is written all the same, and events report what failed.
 """
 
@@ -20,40 +20,54 @@ import msgspec
 
 from zonewise.api.errors import AlreadyExists, ZonewiseError
 from zonewise.api.meta import Key
-from zonewise.api.objects.apps import ControllerRevision, StatefulSet, StatefulSetStatus, opened
+from zonewise.api.objects.apps import (
+    ControllerRevision,
+    StatefulSet,
+    StatefulSetStatus,
+    decode_pod_template,
+)
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.storage import PersistentVolumeClaim
-from zonewise.disruption import BudgetsCache
+from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.embedded.components.workloads import revisions
-from zonewise.embedded.components.workloads.creation import Draft, draft, in_batches, namespace_ends
+from zonewise.embedded.components.workloads.creation import (
+    PodDraft,
+    draft_pod,
+    is_namespace_terminating,
+    run_in_batches,
+)
 from zonewise.embedded.components.workloads.removal import RemovalMode
-from zonewise.embedded.components.workloads.revisions import HASH_LABEL, HISTORY, REVISION_LABEL
-from zonewise.embedded.components.workloads.set_controller import Pass, SetController
+from zonewise.embedded.components.workloads.revisions import (
+    DEFAULT_HISTORY_LIMIT,
+    HASH_LABEL,
+    REVISION_LABEL,
+)
+from zonewise.embedded.components.workloads.set_controller import SetController, SetSync
 from zonewise.embedded.components.workloads.statefulsets import claims, ordinals
 from zonewise.embedded.components.workloads.statefulsets.ordinals import (
     StatefulSetCounts,
     StatefulSetPlan,
     StatefulSetRule,
-    number_of,
+    ordinal_of,
 )
-from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.expectations import GLANCE, Expectations
+from zonewise.runtime.program.context import ControllerContext
 
 BURST = 500
 WORKERS = 8
-STALE_PAUSE = 1.0
-"""How long to wait for the garbage collector to take a former pod's claim."""
+STALE_CLAIM_RETRY_SECONDS = 1.0
+"""How long to wait for the garbage collector to delete the claim of a deleted pod."""
 
 POD_NAME = "statefulset.kubernetes.io/pod-name"
 POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
-class StatefulSets(SetController[StatefulSet]):
-    """Keeps the pods of StatefulSets."""
+class StatefulSetController(SetController[StatefulSet]):
+    """Creates, updates and removes the pods of StatefulSets."""
 
     def __init__(
         self,
-        context: ComponentContext,
+        context: ControllerContext,
         *,
         removal: RemovalMode = "evict",
         budgets_cache: BudgetsCache | None = None,
@@ -62,101 +76,105 @@ class StatefulSets(SetController[StatefulSet]):
             context, StatefulSet, removal=removal, budgets_cache=budgets_cache, workers=WORKERS
         )
         self.claims = self.controller.reads(PersistentVolumeClaim)
-        self.claimed: Expectations[Key, PersistentVolumeClaim] = Expectations(self.claims)
+        self.claim_expectations: Expectations[Key, PersistentVolumeClaim] = Expectations(
+            self.claims
+        )
 
-    def size(self, group: StatefulSet) -> int:
-        """A pass reads every pod; OrderedReady sets wait for each step anyway."""
-        return group.spec.replicas if group.spec.pod_management_policy == "Parallel" else 0
+    def sync_cost(self, workload: StatefulSet) -> int:
+        """A sync reads every pod; OrderedReady sets wait for each step anyway."""
+        return workload.spec.replicas if workload.spec.pod_management_policy == "Parallel" else 0
 
     def forget(self, key: Key) -> None:
         """A set is deleted."""
         super().forget(key)
-        self.claimed.forget(key)
+        self.claim_expectations.forget(key)
 
-    async def keep(self, group: StatefulSet) -> float | None:
-        """One pass over a set, when its claims are seen as they were written."""
-        if not self.claimed.settled(group.key):
+    async def sync(self, workload: StatefulSet) -> float | None:
+        """Sync a set, once the store shows its claims as they were written."""
+        if not self.claim_expectations.settled(workload.key):
             return GLANCE
-        return await _Pass(self, group).run()
+        return await _StatefulSetSync(self, workload).run()
 
 
-class _Pass(Pass[StatefulSet]):
-    def __init__(self, home: StatefulSets, group: StatefulSet) -> None:
-        super().__init__(home, group)
-        self._claims = home.claims
-        self._claimed = home.claimed
+class _StatefulSetSync(SetSync[StatefulSet]):
+    def __init__(self, controller: StatefulSetController, stateful_set: StatefulSet) -> None:
+        super().__init__(controller, stateful_set)
+        self._claims = controller.claims
+        self._claim_expectations = controller.claim_expectations
 
     async def run(self) -> float | None:
-        group = self.group
-        name = group.metadata.name
-        pods = await self.own_pods(lambda pod: number_of(pod.metadata.name, name) is not None)
-        history = await self.own_history()
-        leaving = group.metadata.deletion_timestamp is not None
-        if leaving and not history:
+        stateful_set = self.workload
+        name = stateful_set.metadata.name
+        pods = await self.claim_pods(lambda pod: ordinal_of(pod.metadata.name, name) is not None)
+        history = await self.claim_revisions()
+        terminating = stateful_set.metadata.deletion_timestamp is not None
+        if terminating and not history:
             return None
-        update, collisions = await revisions.present(
+        update, collisions = await revisions.ensure_revision(
             self.client,
-            group,
-            group.spec.template,
+            stateful_set,
+            stateful_set.spec.template,
             history,
             hash_label=HASH_LABEL,
-            collisions=group.status.collision_count or 0,
+            collisions=stateful_set.status.collision_count or 0,
         )
-        known = {one.metadata.name: one for one in history}
-        current = known.get(group.status.current_revision, update)
-        rule = rule_of(group, current.metadata.name, update.metadata.name)
+        revisions_by_name = {revision.metadata.name: revision for revision in history}
+        current = revisions_by_name.get(stateful_set.status.current_revision, update)
+        rule = read_rule(stateful_set, current.metadata.name, update.metadata.name)
         counts = ordinals.count(rule, pods, now=self.now)
-        outdated = 0
-        if not leaving:
-            taken = {number_of(pod.metadata.name, name) for pod in pods}
-            free = [number for number in rule.numbers if number not in taken]
-            decision = ordinals.decide(rule, pods, now=self.now, stale=self._stale(free))
-            await self._tend(decision)
+        outdated_removed = 0
+        if not terminating:
+            present = {ordinal_of(pod.metadata.name, name) for pod in pods}
+            missing = [ordinal for ordinal in rule.ordinals if ordinal not in present]
+            decision = ordinals.decide(
+                rule, pods, now=self.now, stale=self._stale_ordinals(missing)
+            )
+            await self._update_pods_and_claims(decision)
             # A pod whose claims did not get their owner must not be deleted, or they would stay
             # forever.
             if not self.errors:
                 await self._create(decision, rule, (current, update))
             if not self.errors:
-                outdated = await self._take_down(decision, rule.current)
-        await self._write_status(rule, counts, outdated, collisions)
-        await self._forget(history, {rule.current, rule.update}, pods)
-        return self.ended(pods)
+                outdated_removed = await self._remove_planned(decision, rule.current)
+        await self._write_status(rule, counts, outdated_removed, collisions)
+        await self._delete_old_revisions(history, {rule.current, rule.update}, pods)
+        return self.finish(pods)
 
-    def gone(self, pod: Pod) -> None:
+    def record_deleted(self, pod: Pod) -> None:
         """Record an event that a pod was removed."""
-        self._done("delete", f"Pod {pod.metadata.name}")
+        self._record_success("delete", f"Pod {pod.metadata.name}")
 
-    def stuck(self, pod: Pod, error: ZonewiseError) -> None:
+    def record_delete_failed(self, pod: Pod, error: ZonewiseError) -> None:
         """Record an event that a pod could not be deleted."""
-        self._failed("delete", f"Pod {pod.metadata.name}", error)
+        self._record_failure("delete", f"Pod {pod.metadata.name}", error)
 
-    def _stale(self, numbers: Iterable[int]) -> frozenset[int]:
-        """Which of these numbers have claims that still belong to a former pod."""
-        group = self.group
-        if claims.scaled_policy(group) != claims.DELETE:
+    def _stale_ordinals(self, ordinals_without_pod: Iterable[int]) -> frozenset[int]:
+        """Which of these ordinals have claims that still belong to a deleted pod."""
+        stateful_set = self.workload
+        if claims.scaled_policy(stateful_set) != claims.DELETE:
             return frozenset()
         stale = frozenset(
-            number
-            for number in numbers
-            for wanted in claims.drafts(group, number).values()
-            if (there := self._claims.get(wanted.key)) is not None
-            and claims.stale(there, f"{group.metadata.name}-{number}")
+            ordinal
+            for ordinal in ordinals_without_pod
+            for draft in claims.draft_claims(stateful_set, ordinal).values()
+            if (claim := self._claims.get(draft.key)) is not None
+            and claims.is_stale(claim, f"{stateful_set.metadata.name}-{ordinal}")
         )
         if stale:
-            self.again.append(STALE_PAUSE)
+            self.delays.append(STALE_CLAIM_RETRY_SECONDS)
         return stale
 
-    async def _tend(self, decision: StatefulSetPlan) -> None:
-        """Make pods match their ordinals, and their claims have the right owners."""
+    async def _update_pods_and_claims(self, decision: StatefulSetPlan) -> None:
+        """Update the identity of pods, and create and update their claims."""
         try:
-            for pod in decision.claimants:
-                await self._make_claims(pod.metadata.name)
-                await self._give_claims(pod, condemned=False)
-            for pod in decision.tended:
-                await self._identify(pod)
-                await self._give_claims(pod, condemned=False)
+            for pod in decision.pending:
+                await self._create_claims(pod.metadata.name)
+                await self._update_claim_owners(pod, condemned=False)
+            for pod in decision.to_reconcile:
+                await self._update_identity(pod)
+                await self._update_claim_owners(pod, condemned=False)
             for pod in decision.condemned:
-                await self._give_claims(pod, condemned=True)
+                await self._update_claim_owners(pod, condemned=True)
         except ZonewiseError as error:
             self.errors.append(error)
 
@@ -166,168 +184,170 @@ class _Pass(Pass[StatefulSet]):
         rule: StatefulSetRule,
         templates: tuple[ControllerRevision, ControllerRevision],
     ) -> None:
-        by_name = {one.metadata.name: one for one in templates}
+        by_name = {revision.metadata.name: revision for revision in templates}
 
-        async def create(number: int) -> None:
-            await self._create_one(number, by_name[rule.revision(number)])
+        async def create(ordinal: int) -> None:
+            await self._create_pod(ordinal, by_name[rule.revision_for(ordinal)])
 
-        for result in await in_batches(decision.births[:BURST], create):
+        for result in await run_in_batches(decision.creations[:BURST], create):
             if isinstance(result, ZonewiseError):
-                if not namespace_ends(result):
+                if not is_namespace_terminating(result):
                     self.errors.append(result)
             elif result is not None:
                 raise result
 
-    async def _create_one(self, number: int, revision: ControllerRevision) -> None:
-        wanted = pod_draft(self.group, number, revision)
-        name = wanted.metadata.name
+    async def _create_pod(self, ordinal: int, revision: ControllerRevision) -> None:
+        draft = draft_for_ordinal(self.workload, ordinal, revision)
+        name = draft.metadata.name
         try:
-            await self._make_claims(name)
-            made = await self.client.create(wanted)
+            await self._create_claims(name)
+            created = await self.client.create(draft)
         except AlreadyExists:
             raise
         except ZonewiseError as error:
-            self._failed("create", f"Pod {name}", error)
+            self._record_failure("create", f"Pod {name}", error)
             raise
-        self.wrote(made)
-        self._done("create", f"Pod {name}")
+        self.expect_created(created)
+        self._record_success("create", f"Pod {name}")
 
-    async def _identify(self, pod: Pod) -> None:
+    async def _update_identity(self, pod: Pod) -> None:
         meta = pod.metadata
         if meta.labels.get(POD_NAME) == meta.name:
             return
-        body = {"metadata": {"uid": meta.uid, "labels": _identity(meta.name)}}
+        body = {"metadata": {"uid": meta.uid, "labels": _identity_labels(meta.name)}}
         try:
             await self.client.patch(Pod, meta.name, meta.namespace, body)
         except ZonewiseError as error:
-            self._failed("update", f"Pod {meta.name}", error)
+            self._record_failure("update", f"Pod {meta.name}", error)
             raise
-        self._done("update", f"Pod {meta.name}")
+        self._record_success("update", f"Pod {meta.name}")
 
-    async def _make_claims(self, pod: str) -> None:
+    async def _create_claims(self, pod_name: str) -> None:
         """Create the missing claims of an ordinal."""
-        group = self.group
-        number = number_of(pod, group.metadata.name)
-        if number is None or not group.spec.volume_claim_templates:
+        stateful_set = self.workload
+        ordinal = ordinal_of(pod_name, stateful_set.metadata.name)
+        if ordinal is None or not stateful_set.spec.volume_claim_templates:
             return
-        for wanted in claims.drafts(group, number).values():
-            name = wanted.metadata.name
-            there = self._claims.get(wanted.key)
-            if there is not None:
-                if there.metadata.deletion_timestamp is not None:
+        for draft in claims.draft_claims(stateful_set, ordinal).values():
+            name = draft.metadata.name
+            claim = self._claims.get(draft.key)
+            if claim is not None:
+                if claim.metadata.deletion_timestamp is not None:
                     raise ZonewiseError(f"pvc {name} is being deleted")
                 continue
             try:
-                made = await self.client.create(wanted)
+                created = await self.client.create(draft)
             except AlreadyExists:
                 continue
             except ZonewiseError as error:
-                self._failed("create", f"Claim {name} for Pod {pod}", error)
+                self._record_failure("create", f"Claim {name} for Pod {pod_name}", error)
                 raise
-            self._claimed.wrote(group.key, made)
-            self._done("create", f"Claim {name} Pod {pod}", ends="success")
+            self._claim_expectations.wrote(stateful_set.key, created)
+            self._record_success("create", f"Claim {name} Pod {pod_name}", outcome="success")
 
-    async def _give_claims(self, pod: Pod, *, condemned: bool) -> None:
-        """Give a pod's claims the owners that the retention policy says."""
-        group = self.group
-        number = number_of(pod.metadata.name, group.metadata.name)
-        if number is None or not group.spec.volume_claim_templates:
+    async def _update_claim_owners(self, pod: Pod, *, condemned: bool) -> None:
+        """Write the owners of a pod's claims that follow from the retention policy."""
+        stateful_set = self.workload
+        ordinal = ordinal_of(pod.metadata.name, stateful_set.metadata.name)
+        if ordinal is None or not stateful_set.spec.volume_claim_templates:
             return
-        for wanted in claims.drafts(group, number).values():
-            there = self._claims.get(wanted.key)
-            if there is None:
+        for draft in claims.draft_claims(stateful_set, ordinal).values():
+            claim = self._claims.get(draft.key)
+            if claim is None:
                 continue
-            given = claims.owners(there, group, pod, condemned=condemned)
-            if given is None:
+            owners = claims.desired_owners(claim, stateful_set, pod, condemned=condemned)
+            if owners is None:
                 continue
-            meta = there.metadata
-            if claims.conflicting(there, group, pod):
+            meta = claim.metadata
+            if claims.has_conflicting_controller(claim, stateful_set, pod):
                 note = (
                     f"PersistentVolumeClaim {meta.name} has a conflicting OwnerReference that acts"
                     " as a manging controller, the retention policy is ignored for this claim"
                 )
-                self.note("ConflictingController", "Own", note, type="Warning")
+                self.record_event("ConflictingController", "Own", note, type="Warning")
             body = {
                 "metadata": {
                     "uid": meta.uid,
                     "resourceVersion": meta.resource_version,
-                    "ownerReferences": given,
+                    "ownerReferences": owners,
                 }
             }
             cls = PersistentVolumeClaim
-            given_away = await self.client.patch(cls, meta.name, meta.namespace, body)
-            self._claimed.wrote(group.key, given_away)
+            written = await self.client.patch(cls, meta.name, meta.namespace, body)
+            self._claim_expectations.wrote(stateful_set.key, written)
 
-    async def _take_down(self, decision: StatefulSetPlan, current: str) -> int:
-        """Take pods down; gives how many of them were of the current revision and are outdated.
+    async def _remove_planned(self, decision: StatefulSetPlan, current: str) -> int:
+        """Remove pods; returns how many of them were outdated and of the current revision.
 
-        Adopted pods can be of a revision that this set does not know.
+        Adopted pods can be of a revision that is not in this set's history.
         """
-        going = decision.departures[:BURST]
-        pods = [one.pod for one in going]
-        granted = {pod.metadata.uid for pod in await self.take_down(pods, len(pods))}
+        removals = decision.removals[:BURST]
+        pods = [removal.pod for removal in removals]
+        granted = {pod.metadata.uid for pod in await self.remove_pods(pods, len(pods))}
         return sum(
-            one.cause == "update"
-            and one.pod.metadata.uid in granted
-            and one.pod.metadata.labels.get(REVISION_LABEL) == current
-            for one in going
+            removal.cause == "update"
+            and removal.pod.metadata.uid in granted
+            and removal.pod.metadata.labels.get(REVISION_LABEL) == current
+            for removal in removals
         )
 
     async def _write_status(
         self,
         rule: StatefulSetRule,
         counts: StatefulSetCounts,
-        outdated: int,
+        outdated_removed: int,
         collisions: int | None,
     ) -> None:
-        group, complete = self.group, ordinals.complete(rule, counts)
+        stateful_set, is_complete = self.workload, ordinals.is_complete(rule, counts)
         status = StatefulSetStatus(
-            observed_generation=group.metadata.generation,
+            observed_generation=stateful_set.metadata.generation,
             replicas=counts.replicas,
             ready_replicas=counts.ready,
             available_replicas=counts.available,
-            current_replicas=counts.updated if complete else counts.current - outdated,
+            current_replicas=counts.updated if is_complete else counts.current - outdated_removed,
             updated_replicas=counts.updated,
-            current_revision=rule.update if complete else rule.current,
+            current_revision=rule.update if is_complete else rule.current,
             update_revision=rule.update,
             collision_count=collisions,
-            conditions=group.status.conditions,
+            conditions=stateful_set.status.conditions,
         )
-        if status == group.status:
+        if status == stateful_set.status:
             return
-        await self.client.patch_status(group, _sparse(status))
+        await self.client.patch_status(stateful_set, _status_patch(status))
 
-    async def _forget(
-        self, history: list[ControllerRevision], live: set[str], pods: Iterable[Pod]
+    async def _delete_old_revisions(
+        self, history: list[ControllerRevision], live_names: set[str], pods: Iterable[Pod]
     ) -> None:
-        limit = self.group.spec.revision_history_limit
-        keep = HISTORY if limit is None else limit
+        limit = self.workload.spec.revision_history_limit
+        keep = DEFAULT_HISTORY_LIMIT if limit is None else limit
         if keep < 0 or len(history) <= keep:
             return
-        live |= {pod.metadata.labels.get(REVISION_LABEL, "") for pod in pods}
-        unused = revisions.surplus(history, lambda one: one.metadata.name in live, keep=keep)
-        await revisions.forget(self.client, unused)
+        live_names |= {pod.metadata.labels.get(REVISION_LABEL, "") for pod in pods}
+        unused = revisions.select_surplus(
+            history, lambda revision: revision.metadata.name in live_names, keep=keep
+        )
+        await revisions.delete_revisions(self.client, unused)
 
-    def _done(self, verb: str, what: str, *, ends: str = "successful") -> None:
-        """Record what was done, in the words of the real controller."""
+    def _record_success(self, verb: str, subject: str, *, outcome: str = "successful") -> None:
+        """Record an event of what was done, with Kubernetes' own text."""
         verb = verb.title()
-        note = f"{verb} {what} in StatefulSet {self.group.metadata.name} {ends}"
-        self.note(f"Successful{verb}", verb, note)
+        note = f"{verb} {subject} in StatefulSet {self.workload.metadata.name} {outcome}"
+        self.record_event(f"Successful{verb}", verb, note)
 
-    def _failed(self, verb: str, what: str, error: ZonewiseError) -> None:
-        """Record what could not be done."""
-        verb = verb.title()
-        note = f"{verb} {what} in StatefulSet {self.group.metadata.name} failed error: {error}"
-        self.note(f"Failed{verb}", verb, note, type="Warning")
+    def _record_failure(self, verb: str, subject: str, error: ZonewiseError) -> None:
+        """Record an event of what failed, with Kubernetes' own text."""
+        verb, name = verb.title(), self.workload.metadata.name
+        note = f"{verb} {subject} in StatefulSet {name} failed error: {error}"
+        self.record_event(f"Failed{verb}", verb, note, type="Warning")
 
 
-def rule_of(group: StatefulSet, current: str, update: str) -> StatefulSetRule:
-    """What a set specifies, given the names of its revisions."""
-    spec = group.spec
+def read_rule(stateful_set: StatefulSet, current: str, update: str) -> StatefulSetRule:
+    """Read what a set specifies, given the names of its revisions."""
+    spec = stateful_set.spec
     strategy = spec.update_strategy
     rolling = strategy.rolling_update
     return StatefulSetRule(
-        name=group.metadata.name,
+        name=stateful_set.metadata.name,
         replicas=spec.replicas,
         current=current,
         update=update,
@@ -340,39 +360,44 @@ def rule_of(group: StatefulSet, current: str, update: str) -> StatefulSetRule:
     )
 
 
-def pod_draft(group: StatefulSet, number: int, revision: ControllerRevision) -> Draft:
-    """The pod of a number, as a revision describes it."""
-    name = f"{group.metadata.name}-{number}"
+def draft_for_ordinal(
+    stateful_set: StatefulSet, ordinal: int, revision: ControllerRevision
+) -> PodDraft:
+    """Draft the pod of an ordinal from the template of a revision."""
+    name = f"{stateful_set.metadata.name}-{ordinal}"
     template = revisions.template_of(bytes(revision.data))
-    spec = msgspec.json.decode(opened(template).spec)
+    spec = msgspec.json.decode(decode_pod_template(template).spec)
     spec["hostname"] = name
-    spec["subdomain"] = group.spec.service_name
-    mounted = claims.drafts(group, number)
-    own = [volume for volume in spec.get("volumes", ()) if volume["name"] not in mounted]
+    spec["subdomain"] = stateful_set.spec.service_name
+    claims_by_volume = claims.draft_claims(stateful_set, ordinal)
+    other_volumes = [
+        volume for volume in spec.get("volumes", ()) if volume["name"] not in claims_by_volume
+    ]
     spec["volumes"] = [
         *(
             {"name": volume, "persistentVolumeClaim": {"claimName": claim.metadata.name}}
-            for volume, claim in mounted.items()
+            for volume, claim in claims_by_volume.items()
         ),
-        *own,
+        *other_volumes,
     ]
-    made = draft(
+    pod_draft = draft_pod(
         template,
-        group,
+        stateful_set,
         name=name,
-        labels={**_identity(name), REVISION_LABEL: revision.metadata.name},
+        labels={**_identity_labels(name), REVISION_LABEL: revision.metadata.name},
         spec=msgspec.Raw(msgspec.json.encode(spec)),
     )
-    meta = msgspec.structs.replace(made.metadata, generate_name=f"{group.metadata.name}-")
-    return msgspec.structs.replace(made, metadata=meta)
+    prefix = f"{stateful_set.metadata.name}-"
+    meta = msgspec.structs.replace(pod_draft.metadata, generate_name=prefix)
+    return msgspec.structs.replace(pod_draft, metadata=meta)
 
 
-def _identity(name: str) -> dict[str, str]:
+def _identity_labels(name: str) -> dict[str, str]:
     return {POD_NAME: name, POD_INDEX: name.rpartition("-")[2]}
 
 
-def _sparse(status: StatefulSetStatus) -> dict[str, object]:
-    """The members of a status; those that are never sent as zero are removed."""
+def _status_patch(status: StatefulSetStatus) -> dict[str, object]:
+    """The patch that writes a status; members that Kubernetes omits as zero are removed."""
     return {
         "observedGeneration": status.observed_generation,
         "replicas": status.replicas,

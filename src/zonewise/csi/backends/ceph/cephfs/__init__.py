@@ -1,0 +1,1 @@
+"""Volumes as CephFS subvolumes: folders that many nodes use at a time."""

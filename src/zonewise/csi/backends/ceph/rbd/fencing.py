@@ -1,0 +1,168 @@
+"""Which node has an RBD image, and how all others are fenced from it.
+
+The holder is written into the image's own metadata (``zonewise.holder``), by compare-and-set on its
+header: of two nodes that try at once, one finds that the other was faster. It is deleted with the
+image. Whether the holder is connected is seen from the image's watchers, which Ceph keeps.
+
+Only Ceph can fence: the addresses that watch or lock the image are blocklisted (``osd blocklist``),
+so that OSDs no longer answer them; every OSD that we use afterwards has the new map; then the lock
+is broken. An address has a nonce that no other client ever has, so no client is fenced by accident,
+and a node that comes back is let in again with its next client. The entry stays for a year: a zone
+that was lost may come back after weeks.
+
+Our own address is never among them.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from contextlib import suppress
+
+import rados
+import rbd
+
+from zonewise.csi.backends.ceph.connection import (
+    CephConnection,
+    PoolMissing,
+    client_nonce,
+    client_nonces,
+    translate_errors,
+)
+from zonewise.csi.backends.ceph.journals.cluster_journal import open_image_pool
+from zonewise.csi.backends.ceph.rbd.images import image_name
+from zonewise.csi.errors import Code, CsiError, aborted
+from zonewise.runtime.process.logs import logger
+from zonewise.storage.journal import JournalEntry
+from zonewise.storage.takeover.dead_nodes import VolumeHolder
+
+HOLDER_KEY = "metadata_zonewise.holder"
+BLOCKLIST_SECONDS = 365 * 24 * 3600
+
+_log = logger("csi")
+
+
+class RbdFencing:
+    """The holders of images; ``ceph`` says which cluster an entry's is in."""
+
+    def __init__(self, ceph: Callable[[JournalEntry], CephConnection]) -> None:
+        self._ceph = ceph
+
+    def find_holder(self, entry: JournalEntry) -> VolumeHolder | None:
+        """The holder of an image; None if none is recorded, and it has no watcher and no lock."""
+        name = image_name(entry)
+        try:
+            with translate_errors(f"looking who has image {name}"):
+                written = self._read_holder(entry)
+                watching, locking = self._find_clients(entry)
+        except PoolMissing:
+            return None  # a deleted image can be unstaged
+        if not written and not watching and not locking:
+            return None
+        holder = VolumeHolder.from_json(written.decode(errors="replace"))
+        return VolumeHolder(holder.node, holder.domain, connected=bool(watching))
+
+    def record_holder(self, entry: JournalEntry, holder: VolumeHolder) -> None:
+        """Write it down; ABORTED if it is not as it was a moment ago."""
+        text = holder.to_json().encode()
+        with translate_errors(f"taking image {image_name(entry)}"):
+            try:
+                recorded = self._read_holder(entry)
+                if recorded == text or self._compare_and_set(entry, recorded, text):
+                    return
+            except (rados.ObjectNotFound, PoolMissing):
+                raise CsiError(
+                    Code.INTERNAL, f"image {image_name(entry)} is not in pool {entry.pool} any more"
+                ) from None
+            raise aborted(f"another node takes image {image_name(entry)} just now; try again")
+
+    def clear_holder(self, entry: JournalEntry, node: str) -> None:
+        """It has no holder any more, if that node had it."""
+        with translate_errors(f"letting go of image {image_name(entry)}"), suppress(PoolMissing):
+            recorded = self._read_holder(entry)
+            if recorded and VolumeHolder.from_json(recorded.decode(errors="replace")).node == node:
+                self._compare_and_set(entry, recorded, b"")
+
+    def fence(self, entry: JournalEntry) -> None:
+        """Fence every client that watches or locks an image; raises if that is not certain."""
+        name = image_name(entry)
+        with translate_errors(f"fencing image {name}"):
+            watching, locking = self._find_clients(entry)
+            addresses = sorted({*watching, *(address for _, _, address in locking)})
+            ceph = self._ceph(entry)
+            for address in addresses:
+                ceph.mon_command(
+                    "osd blocklist",
+                    blocklistop="add",
+                    addr=address,
+                    expire=float(BLOCKLIST_SECONDS),
+                )
+            ceph.wait_for_newest_map()
+            with rbd.Image(open_image_pool(ceph, entry), name) as image:
+                for client, cookie, _ in locking:
+                    try:
+                        image.break_lock(client, cookie)
+                    except rbd.ImageNotFound:
+                        continue
+        _log.warning("an image was taken from others", image=name, addresses=addresses)
+
+    def _find_clients(self, entry: JournalEntry) -> tuple[list[str], list[tuple[str, str, str]]]:
+        """The addresses that watch an image, and client, cookie, address of those that lock it."""
+        handle = self._ceph(entry).handle()
+        own_name = f"client.{handle.get_instance_id()}"
+        own_nonces = {*client_nonces(handle.get_addrs())}
+        try:
+            image = rbd.Image(
+                open_image_pool(self._ceph(entry), entry), image_name(entry), read_only=True
+            )
+        except rbd.ImageNotFound:
+            return [], []
+        with image:
+            watching = [str(watcher["addr"]) for watcher in image.watchers_list()]
+            locks = image.list_lockers() or {"lockers": []}
+            locking = [
+                tuple(map(str, locker)) for locker in locks["lockers"] if str(locker[0]) != own_name
+            ]
+        return (
+            [address for address in watching if client_nonce(address) not in own_nonces],
+            [
+                (locker[0], locker[1], locker[2])
+                for locker in locking
+                if client_nonce(locker[2]) not in own_nonces
+            ],
+        )
+
+    def _read_holder(self, entry: JournalEntry) -> bytes:
+        pool = open_image_pool(self._ceph(entry), entry)
+        with rados.ReadOpCtx() as operation:
+            values, _ = pool.get_omap_vals_by_keys(operation, (HOLDER_KEY,))
+            try:
+                pool.operate_read_op(operation, self._header_name(entry))
+            except rados.ObjectNotFound:
+                return b""
+            return dict(values).get(HOLDER_KEY, b"")
+
+    def _compare_and_set(self, entry: JournalEntry, expected: bytes, replacement: bytes) -> bool:
+        """Write it if it is still as it was; False, and nothing is written, if it is not."""
+        pool = open_image_pool(self._ceph(entry), entry)
+        with rados.WriteOpCtx() as operation:
+            operation.omap_cmp(HOLDER_KEY, expected.decode())
+            if replacement:
+                pool.set_omap(operation, (HOLDER_KEY,), (replacement,))
+            else:
+                pool.remove_omap_keys(operation, (HOLDER_KEY,))
+            try:
+                pool.operate_write_op(operation, self._header_name(entry))
+            except rados.Error as error:
+                if error.errno == errno.ECANCELED:
+                    return False
+                raise
+        return True
+
+    def _header_name(self, entry: JournalEntry) -> str:
+        id = (
+            open_image_pool(self._ceph(entry), entry)
+            .read(f"rbd_id.{image_name(entry)}", 256)[4:]
+            .decode()
+        )
+        return f"rbd_header.{id}"

@@ -1,0 +1,70 @@
+"""The budget of a rollout: every domain but one is closed to updates.
+
+It is a ``TopologyDisruptionBudget`` like any other, so the gate, the clamp, the embedded cluster
+and ``explain`` need not know about rollouts. ``maxUnavailable: 0`` closes a domain to updates; the
+open one is left out of what is guarded. It ``holds`` updates only: nodes can be drained while
+nothing is rolled out, and it may exist all the time, so that it covers the first pod of a new
+revision already. Which domain is open is read from it and from nowhere else.
+"""
+
+from __future__ import annotations
+
+from zonewise.api.objects.budgets import (
+    DomainRollout,
+    TopologyDisruptionBudget,
+    TopologyDisruptionBudgetSpec,
+)
+from zonewise.api.objects.core import NodeSelectorRequirement, NodeSelectorTerm
+from zonewise.disruption.grouping import NO_DOMAIN
+from zonewise.disruption.rollouts.workload import RolledWorkload
+
+SUFFIX = "-rollout"
+UPDATES = "Updates"
+
+
+def derived_budget_name(rollout: DomainRollout) -> str:
+    """The name of a rollout's budget."""
+    return rollout.metadata.name + SUFFIX
+
+
+def derived_budget_spec(
+    rollout: DomainRollout, workload: RolledWorkload, open_domain: str | None
+) -> TopologyDisruptionBudgetSpec:
+    """The budget with one open domain, or none; pods in no domain are never guarded."""
+    key = rollout.spec.topology_key
+    expressions = [NodeSelectorRequirement(key=key, operator="Exists")]
+    if open_domain not in (None, NO_DOMAIN):
+        assert open_domain is not None
+        expressions.append(
+            NodeSelectorRequirement(key=key, operator="NotIn", values=(open_domain,))
+        )
+    return TopologyDisruptionBudgetSpec(
+        selector=workload.selector,
+        max_unavailable=0,
+        node_selector_term=NodeSelectorTerm(match_expressions=tuple(expressions)),
+        holds=UPDATES,
+    )
+
+
+def budget_matches(
+    budget: TopologyDisruptionBudget | None, desired: TopologyDisruptionBudgetSpec
+) -> bool:
+    """Whether a budget is as desired; what the server defaults does not matter."""
+    if budget is None:
+        return False
+    spec = budget.spec
+    return (
+        spec.selector == desired.selector
+        and spec.max_unavailable == desired.max_unavailable
+        and spec.node_selector_term == desired.node_selector_term
+        and spec.holds == desired.holds
+    )
+
+
+def open_domain_of(budget: TopologyDisruptionBudget | None) -> str | None:
+    """The domain that a budget leaves open, if any."""
+    term = None if budget is None else budget.spec.node_selector_term
+    for expression in (term and term.match_expressions) or ():
+        if expression.operator == "NotIn" and expression.values:
+            return expression.values[0]
+    return None

@@ -1,0 +1,101 @@
+"""Topology keys: which labels of nodes order the endpoints of a Service (KEP-536).
+
+A list of label keys, the nearest first, such as hostname, rack, zone. Traffic goes to the endpoints
+whose nodes have the client's value of the first key for which there is one; ``*`` at the end stands
+for every endpoint. Without it, a client with no match has no endpoint.
+
+They are written as ``spec.topologyKeys`` on an embedded cluster, or anywhere as the annotation
+``zonewise.io/topology-keys``, separated by commas. One list of rules validates both. Keys that were
+stored although a rule forbids them are ignored as a whole: half of a list would send traffic where
+its author did not intend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from zonewise.api import field_errors
+from zonewise.api.errors import StatusCause
+from zonewise.api.objects.core import Service
+from zonewise.api.reason import Reason
+from zonewise.api.values.labels import label_key_error
+
+ANY_ENDPOINT = "*"
+KEYS_LIMIT = 16
+TOPOLOGY_KEYS_ANNOTATION = "zonewise.io/topology-keys"
+TOPOLOGY_KEYS_FIELD = "spec.topologyKeys"
+
+_LISTED = 3
+_ANNOTATION_FIELD = f"metadata.annotations[{TOPOLOGY_KEYS_ANNOTATION}]"
+
+
+def topology_keys_of(service: Service) -> tuple[str, ...]:
+    """The keys that count: none if the Service has none, or invalid ones."""
+    keys = service.spec.topology_keys or _annotation_keys(service)
+    return keys if keys and not topology_key_errors(service) else ()
+
+
+def invalid_keys_reason(service: Service) -> Reason | None:
+    """Why the keys of a stored Service are ignored, None if it has none or they count."""
+    if not (service.spec.topology_keys or _annotation_keys(service)):
+        return None
+    errors = topology_key_errors(service)
+    if not errors:
+        return None
+    meta = service.metadata
+    listed = "; ".join(f"{error.field}: {error.message}" for error in errors[:_LISTED])
+    more = f" (and {len(errors) - _LISTED} more)" if len(errors) > _LISTED else ""
+    return Reason(
+        code="InvalidTopologyKeys",
+        message=f"the topology keys are ignored, all of them: {listed}{more}",
+        object=f"Service/{meta.namespace or 'default'}/{meta.name}",
+        numbers={"faults": len(errors)},
+        fix="Correct the keys, or remove them.",
+    )
+
+
+def topology_key_errors(service: Service) -> list[StatusCause]:
+    """The errors in the keys of a Service, in the field and in the annotation."""
+    field, annotated = service.spec.topology_keys, _annotation_keys(service)
+    errors: list[StatusCause] = []
+    if field:
+        paths = [f"{TOPOLOGY_KEYS_FIELD}[{index}]" for index in range(len(field))]
+        errors += _key_errors(service, field, TOPOLOGY_KEYS_FIELD, paths)
+    if annotated:
+        paths = [_ANNOTATION_FIELD] * len(annotated)
+        errors += _key_errors(service, annotated, _ANNOTATION_FIELD, paths)
+    if field and annotated and field != annotated:
+        text = f"must match {TOPOLOGY_KEYS_FIELD} when both are specified"
+        errors.append(field_errors.invalid(_ANNOTATION_FIELD, ",".join(annotated), text))
+    return errors
+
+
+def _annotation_keys(service: Service) -> tuple[str, ...]:
+    """The keys of the annotation; blanks around them do not count, and a blank text has none."""
+    text = service.metadata.annotations.get(TOPOLOGY_KEYS_ANNOTATION, "")
+    return tuple(key.strip() for key in text.split(",")) if text.strip() else ()
+
+
+def _key_errors(
+    service: Service, keys: Sequence[str], path: str, key_paths: Sequence[str]
+) -> Iterator[StatusCause]:
+    spec = service.spec
+    if spec.external_traffic_policy == "Local":
+        yield field_errors.forbidden(path, "may not be used with externalTrafficPolicy Local")
+    if spec.traffic_policy == "PreferZone":
+        text = "may not be used with trafficPolicy PreferZone: choose one of the two"
+        yield field_errors.forbidden(path, text)
+    if len(keys) > KEYS_LIMIT:
+        yield field_errors.too_many(path, len(keys), KEYS_LIMIT)
+    seen: set[str] = set()
+    for index, (key, key_path) in enumerate(zip(keys, key_paths, strict=True)):
+        if key == ANY_ENDPOINT:
+            if index != len(keys) - 1:
+                yield field_errors.invalid(key_path, key, f"'{ANY_ENDPOINT}' must be the last key")
+        elif error := label_key_error(key):
+            yield field_errors.invalid(
+                key_path, key, f"a topology key is the key of a label; this {error}"
+            )
+        if key in seen:
+            yield field_errors.duplicate(key_path, key)
+        seen.add(key)

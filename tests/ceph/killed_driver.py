@@ -1,0 +1,29 @@
+"""A driver that dies in the middle of a call, as a test says behind which step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.ceph.scene import CephCaller
+
+
+class Killed(BaseException):
+    """The controller dies here: nothing after it is done, nothing is undone."""
+
+
+def let_die(patch: pytest.MonkeyPatch, caller: CephCaller, step: str) -> None:
+    """Let the driver die behind the first such step; ``answer`` is behind all of them."""
+    storage = caller.storage
+    target: Any = storage.journal
+    if step in ("make", "remove"):
+        target = storage.backend
+    elif step == "answer":
+        return
+    real = getattr(target, step)
+
+    def dying(*given: Any, **more: Any) -> Any:
+        real(*given, **more)
+        raise Killed
+
+    patch.setattr(target, step, dying)

@@ -1,0 +1,134 @@
+"""Names say what they hold: words that fit everything are not names.
+
+``found`` may be a node, a list of errors or a boolean; whoever reads it has to go and look. A test
+counts definitions (variables, parameters, attributes, functions, classes), package by package.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.source_trees import ROOT, SOURCE, parse
+
+EMPTY = frozenset(
+    {
+        "found",
+        "one",
+        "made",
+        "told",
+        "asked",
+        "held",
+        "kept",
+        "shown",
+        "said",
+        "wanted",
+        "place",
+        "spot",
+        "kin",
+        "wish",
+    }
+)
+"""Words that say nothing about what they name."""
+
+ALLOWED: dict[str, str] = {}
+"""Definitions, as ``module:name``, for which such a word is the best name, and why."""
+
+NOT_YET = frozenset(
+    {
+        "cli",
+        "embedded",
+        "embedded/apiserver",
+        "explain",
+        "install",
+    }
+)
+"""Packages whose names are still to be read."""
+
+NOT_YET_OUTSIDE = frozenset(
+    {
+        "tests/ceph",
+        "tests/cli",
+        "tests/controllers",
+        "tests/csi",
+        "tests/dns",
+        "tests/embedded",
+        "tests/explain",
+        "tests/install",
+        "tests/kubernetes",
+        "tests/netns",
+        "tests/proxy",
+        "tests/runtime",
+        "tests/webhook",
+    }
+)
+"""The same for what is not shipped."""
+
+
+def definitions(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Every name that a module defines, in any scope, with its line."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield name, node.lineno
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name, node.lineno
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name, node.lineno
+            case ast.ClassDef(name=name):
+                yield name, node.lineno
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                yield name, node.lineno
+
+
+def empty_names(folder: Path, *, rooms: str = "") -> dict[str, list[str]]:
+    """Definitions with an empty name, by package; ``rooms`` is a package that has its own."""
+    by_package: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(folder.rglob("*.py")):
+        module = path.relative_to(folder).as_posix()
+        parts = module.split("/")[:-1]
+        package = "/".join(parts[: 2 if parts[:1] == [rooms] else 1])
+        for name, line in definitions(parse(path)):
+            if name.strip("_").lower() in EMPTY and f"{module}:{name}" not in ALLOWED:
+                by_package[package].append(f"{module}:{line} {name}")
+    return by_package
+
+
+def test_names_say_what_they_hold() -> None:
+    """No definition of the product has a name that could name anything."""
+    by_package = empty_names(SOURCE, rooms="embedded")
+    assert {package: names for package, names in by_package.items() if package not in NOT_YET} == {}
+
+
+def empty_names_outside() -> dict[str, list[str]]:
+    """The same in tests, by package, and in tools and benchmarks, each as one."""
+    by_package = {
+        f"tests/{package}".rstrip("/"): names
+        for package, names in empty_names(ROOT / "tests").items()
+    }
+    for root in ("tools", "benchmarks"):
+        by_package[root] = [name for names in empty_names(ROOT / root).values() for name in names]
+    return by_package
+
+
+def test_names_in_tests_and_tools_say_what_they_hold() -> None:
+    """The same holds for what is not shipped: tests, tools, benchmarks."""
+    by_package = empty_names_outside()
+    done = {package: names for package, names in by_package.items() if names}.items()
+    assert {package: names for package, names in done if package not in NOT_YET_OUTSIDE} == {}
+
+
+def test_nothing_is_listed_in_vain() -> None:
+    """A package that is done is taken off the list, and so is an exception that is gone."""
+    by_package = empty_names(SOURCE, rooms="embedded")
+    by_package |= empty_names_outside()
+    listed = NOT_YET | NOT_YET_OUTSIDE
+    assert {package for package in listed if not by_package.get(package)} == set()
+    defined = {
+        f"{path.relative_to(SOURCE).as_posix()}:{name}"
+        for path in SOURCE.rglob("*.py")
+        for name, _ in definitions(parse(path))
+    }
+    assert set(ALLOWED) - defined == set()
