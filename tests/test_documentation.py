@@ -22,7 +22,8 @@ from zonewise.install.wanted import BudgetsMode, Role
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "zonewise"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "README.md"])
+FOLDERS = ("docs", "tests", "benchmarks", "examples", "tools")
+PAGES = sorted([*ROOT.glob("*.md"), *(p for name in FOLDERS for p in (ROOT / name).rglob("*.md"))])
 ROOTS = (ROOT, SOURCE, ROOT / "tests", ROOT / "docs")
 STEP = re.compile(
     r"^( *)([a-z_/]+\.py)(?::([A-Za-z_.]+))?((?:, [A-Za-z_/.]+)*)(?: |$)", re.MULTILINE
