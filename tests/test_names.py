@@ -53,7 +53,6 @@ NOT_YET_OUTSIDE = frozenset(
         "tests/cli",
         "tests/controllers",
         "tests/csi",
-        "tests/dns",
         "tests/embedded",
         "tests/explain",
         "tests/install",

@@ -1,4 +1,4 @@
-"""A cluster that a test changes, as each source of locations tells it to the name server."""
+"""A cluster that a test changes, passed to the name server as each source of locations has it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Source = Literal["locators", "pods", "both"]
 
 @dataclass
 class World:
-    """A cluster a test changes; every change is told to the name server as the source has it.
+    """A cluster a test changes; the name server gets every change as the source has it.
 
-    With locators it is also the controller that writes them.
+    With locators, this class also plays the controller that writes them.
     """
 
     source: Source
@@ -29,27 +29,27 @@ class World:
         self.names.put(namespace("shop"))
 
     def node(self, name: str, labels: dict[str, str], address: str = "") -> None:
-        """A node came, or has other labels."""
+        """Add a node, or change its labels."""
         self.nodes[name] = labels
         self._tell_node(name, address)
-        for pod in [one for one, state in self.pods.items() if state["node"] == name]:
+        for pod in [pod_name for pod_name, state in self.pods.items() if state["node"] == name]:
             self._tell(pod)
 
     def no_node(self, name: str) -> None:
-        """A node went."""
+        """Delete a node."""
         del self.nodes[name]
         if self.source != "locators":
             self.names.remove("Node", name)
-        for pod in [one for one, state in self.pods.items() if state["node"] == name]:
+        for pod in [pod_name for pod_name, state in self.pods.items() if state["node"] == name]:
             self._tell(pod)
 
     def pod(self, name: str, node: str, *ips: str, created: int = 0, done: bool = False) -> None:
-        """A pod came or changed."""
+        """Add or change a pod."""
         self.pods[name] = {"node": node, "ips": list(ips), "created": created, "done": done}
         self._tell(name)
 
     def no_pod(self, name: str) -> None:
-        """A pod went."""
+        """Delete a pod."""
         del self.pods[name]
         self.names.remove("Pod" if self.source == "pods" else "PodLocator", name, "shop")
 

@@ -1,4 +1,4 @@
-"""Clusters made of plain objects, and questions asked of them without a socket."""
+"""Clusters made of plain objects that answer DNS questions without a socket."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OUTSIDER = "192.0.2.9"
 
 
 class Names:
-    """A cluster's names: objects go in by ``put`` and ``remove``, questions are ``ask``ed."""
+    """A cluster's names: objects go in by ``put`` and ``remove``, questions by ``ask``."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Names:
             lambda: self.synced,
             tuple(map(ipaddress.ip_network, trusted)),
         )
-        self._held: dict[tuple[str, str, str], Any] = {}
+        self._objects: dict[tuple[str, str, str], Any] = {}
 
     def _changed(self, tokens: Iterable[ChangeToken]) -> None:
         self.responder.cache.drop(tokens)
@@ -68,7 +68,7 @@ class Names:
         self._changed([*map(address_token, moved.addresses), *map(node_token, moved.nodes)])
 
     def put(self, *objects: Obj) -> None:
-        """Objects came or changed."""
+        """Add or change objects."""
         for item in objects:
             meta = item["metadata"]
             key = (item["kind"], meta.get("namespace", ""), meta["name"])
@@ -78,10 +78,10 @@ class Names:
                     new: Any = item
                 case "Service":
                     new = convert(Service, item)
-                    self.directory.put_service(self._held.get(key), new)
+                    self.directory.put_service(self._objects.get(key), new)
                 case "EndpointSlice":
                     new = convert(LeanEndpointSlice, item)
-                    self.directory.put_slice(self._held.get(key), new)
+                    self.directory.put_slice(self._objects.get(key), new)
                 case "PodLocator":
                     new = convert(PodLocator, item)
                     self._moved(self.locators.put(Locator.from_object(new)))
@@ -93,11 +93,11 @@ class Names:
                     self._moved(self.locators.put_node(new))
                 case kind:
                     raise AssertionError(kind)
-            self._held[key] = new
+            self._objects[key] = new
 
     def remove(self, kind: str, name: str, namespace: str = "") -> None:
-        """An object went."""
-        old = self._held.pop((kind, namespace, name))
+        """Delete an object."""
+        old = self._objects.pop((kind, namespace, name))
         match kind:
             case "Namespace":
                 self.directory.put_namespace(name, present=False)
@@ -111,17 +111,17 @@ class Names:
                 self._moved(self.locators.remove((namespace, name)))
 
     def send(self, packet: bytes, source: str = OUTSIDER, *, stream: bool = False) -> bytes | None:
-        """What a packet is answered with; the second time from what was kept."""
+        """The answer to a packet; the second time, from the cache."""
         entry = None if stream else self.responder.cache.table.get(packet[2:])
         if entry is not None:
             turns = entry.turns or entry.by_location.get(self.responder.locate(source).number)
             if turns is not None:
-                kept: bytes = packet[:2] + turns.next()
-                return kept
-        told = self.responder.respond(packet, source, stream=stream)
-        if told is None or isinstance(told, bytes):
-            return told
-        return asyncio.run(_waited(told))
+                cached: bytes = packet[:2] + turns.next()
+                return cached
+        response = self.responder.respond(packet, source, stream=stream)
+        if response is None or isinstance(response, bytes):
+            return response
+        return asyncio.run(_wait_for(response))
 
     def ask(
         self,
@@ -132,13 +132,13 @@ class Names:
         stream: bool = False,
         **options: Any,
     ) -> dns.message.Message:
-        """The answer to a question, read by somebody else's library."""
+        """The answer to a question, parsed by dnspython."""
         options.setdefault("use_edns", 0)
         options.setdefault("payload", 4096)
         query = dns.message.make_query(name, kind, **options)
-        told = self.send(query.to_wire(), source, stream=stream)
-        assert told is not None
-        answer = dns.message.from_wire(told)
+        packet = self.send(query.to_wire(), source, stream=stream)
+        assert packet is not None
+        answer = dns.message.from_wire(packet)
         assert query.is_response(answer)
         return answer
 
@@ -147,23 +147,23 @@ class Names:
         return texts(self.ask(name, kind, source))
 
     def code(self, name: str, kind: str = "A") -> str:
-        """How a question ends: NODATA, NXDOMAIN, or the number of records."""
+        """The outcome of a question: NODATA, NXDOMAIN, or the number of records."""
         return code_of(self.ask(name, kind))
 
 
-async def _waited(told: Any) -> bytes:
-    found = await told
-    assert isinstance(found, bytes)
-    return found
+async def _wait_for(answering: Any) -> bytes:
+    response = await answering
+    assert isinstance(response, bytes)
+    return response
 
 
 def code_of(answer: dns.message.Message) -> str:
-    """How a question ended; negative answers must carry a SOA record and AA."""
+    """The outcome of a question; negative answers must carry a SOA record and AA."""
     code = dns.rcode.to_text(answer.rcode())
     if code == "NOERROR" and not answer.answer:
         code = "NODATA"
     if code in ("NODATA", "NXDOMAIN"):
-        assert [one.rdtype for one in answer.authority] == [dns.rdatatype.SOA]
+        assert [records.rdtype for records in answer.authority] == [dns.rdatatype.SOA]
         assert answer.flags & dns.flags.AA
     return code
 
@@ -171,7 +171,7 @@ def code_of(answer: dns.message.Message) -> str:
 def texts(answer: dns.message.Message, section: str = "answer") -> list[str]:
     """The data of the records of a section, sorted."""
     sets: list[dns.rrset.RRset] = getattr(answer, section)
-    return sorted(str(one) for records in sets for one in records)
+    return sorted(str(record) for records in sets for record in records)
 
 
 def namespace(name: str) -> Obj:
@@ -190,7 +190,7 @@ def service(name: str, space: str = "shop", *, keys: str = "", **spec: Any) -> O
 
 
 def headless(name: str, space: str = "shop", **more: Any) -> Obj:
-    """A Service without an address of its own."""
+    """A headless Service."""
     ports = more.pop("ports", [port("http", 80)])
     return service(name, space, clusterIP="None", clusterIPs=["None"], ports=ports, **more)
 
@@ -227,10 +227,10 @@ def endpoint(*addresses: str, ready: bool | None = True, **more: Any) -> Obj:
     """An endpoint; hints as ``zones=`` and ``nodes=``."""
     zones, nodes = more.pop("zones", ()), more.pop("nodes", ())
     conditions = {} if ready is None else {"ready": ready}
-    found: Obj = {"addresses": list(addresses), "conditions": conditions, **more}
+    fields: Obj = {"addresses": list(addresses), "conditions": conditions, **more}
     if zones or nodes:
-        found["hints"] = {
-            "forZones": [{"name": one} for one in zones],
-            "forNodes": [{"name": one} for one in nodes],
+        fields["hints"] = {
+            "forZones": [{"name": zone} for zone in zones],
+            "forNodes": [{"name": node} for node in nodes],
         }
-    return found
+    return fields

@@ -1,4 +1,4 @@
-"""Answers that are ready: their turns, and when those are written."""
+"""Cached answers: the rotations of their records, and when each is written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from zonewise.dns.sections import Sections
 
 
 def test_each_order_is_written_when_its_turn_first_comes() -> None:
-    """The first costs no other, and after one round nothing is written any more."""
+    """Writing the first order writes no other; after one round nothing is written any more."""
     written: list[int] = []
 
     def write(turn: int) -> bytes:
@@ -21,15 +21,15 @@ def test_each_order_is_written_when_its_turn_first_comes() -> None:
     assert written == [1, 2]
 
 
-def test_one_order_is_told_for_ever() -> None:
-    """An answer without an order of its own is one packet."""
+def test_an_answer_with_a_single_order_is_written_once() -> None:
+    """An answer whose records do not rotate is one packet."""
     turns = Turns(b"x", 1)
     assert [turns.next() for _ in range(3)] == [b"x"] * 3
     assert turns.size == 1
 
 
-def test_answers_are_counted_by_kind_however_many_are_kept() -> None:
-    """Questions of one kind share a count, which outlives them: reading it is no walk."""
+def test_answers_are_counted_by_kind_however_many_are_cached() -> None:
+    """Questions of one kind share a counter that outlives their entries in the cache."""
     cache = ClusterCache()
     kind = kind_of(
         "cluster.local.", 1, 0, stream=False, do=False, question_size=50, answer_size=150
@@ -47,7 +47,7 @@ def test_answers_are_counted_by_kind_however_many_are_kept() -> None:
 
 
 def test_long_questions_count() -> None:
-    """Whoever asks long questions makes the table no larger than its bound."""
+    """Long questions count as memory: they make the table no larger than its bound."""
     cache = ClusterCache(size=100_000)
     kind = kind_of(
         "cluster.local.", 1, 3, stream=False, do=False, question_size=500, answer_size=150
@@ -58,8 +58,8 @@ def test_long_questions_count() -> None:
     assert cache.size >= len(cache.table) * 1500
 
 
-def test_packets_do_not_push_out_what_they_are_made_of() -> None:
-    """Whoever varies questions has packets dropped, and no answer made again."""
+def test_packets_do_not_evict_the_answers_they_are_made_of() -> None:
+    """A client that varies its questions evicts packets; the answer is not computed again."""
     cache = ClusterCache(size=100_000)
     key = (b"\3web\0", 1, False)
     cache.keep(key, frozenset(), Turns(Sections.empty(key[0], 0), 100))
@@ -70,7 +70,7 @@ def test_packets_do_not_push_out_what_they_are_made_of() -> None:
 
 
 def test_a_change_meanwhile_is_noticed() -> None:
-    """Of what something is made from, and of nothing else; nothing is left behind."""
+    """An answer is outdated by a change of an object it depends on, and by no other."""
     cache = ClusterCache()
     token, other = ("service", "x", "a"), ("service", "x", "b")
     begun = [cache.begin(frozenset({token})) for _ in range(2)]

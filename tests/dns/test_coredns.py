@@ -1,4 +1,4 @@
-"""The same questions, the same answers as CoreDNS 1.15: recorded by tools/coredns, as data."""
+"""Answers equal those of CoreDNS 1.15, which tools/coredns recorded."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ RECORDED = json.loads(
 
 
 class Outside:
-    """The world outside as the recording had it."""
+    """Upstream servers that answer as they did for the recording."""
 
     def is_own_probe(self, question: Question) -> bool:
         return False
 
     async def look_up(self, question: Question, source: str) -> OutsideAnswer:
         packet = write_question(7, question.name, question.type)
-        told = answer(dns.message.from_wire(packet), EXTERNAL)
-        return OutsideAnswer(finished(reading(told.to_wire(), question)).sections)
+        response = answer(dns.message.from_wire(packet), EXTERNAL)
+        return OutsideAnswer(finished(reading(response.to_wire(), question)).sections)
 
 
 @pytest.fixture(scope="module")
 def names() -> Names:
     """The recorded cluster."""
-    found = Names(forwards=Outside())
-    found.put(*RECORDED["objects"])
-    return found
+    cluster = Names(forwards=Outside())
+    cluster.put(*RECORDED["objects"])
+    return cluster
 
 
 EXISTING = (
@@ -52,45 +52,53 @@ EXISTING = (
     *(f"{space}.{tree}.cluster.local" for space in SPACES for tree in ("svc", "pod")),
 )
 """Names that exist without records. CoreDNS says NXDOMAIN if TXT is asked of them, and NODATA for
-every other type; whoever believes that (RFC 8020) takes all names of the cluster for gone."""
+every other type; a resolver that follows RFC 8020 then denies all names of the cluster."""
 
 
-def on_purpose(said: dict[str, Any]) -> bool:
+def on_purpose(recorded: dict[str, Any]) -> bool:
     """Whether we differ from CoreDNS because it is wrong."""
-    return said["type"] == "TXT" and said["name"] in EXISTING and said["rcode"] == "NXDOMAIN"
+    return (
+        recorded["type"] == "TXT"
+        and recorded["name"] in EXISTING
+        and recorded["rcode"] == "NXDOMAIN"
+    )
 
 
 @pytest.mark.slow
 def test_every_recorded_answer_is_the_same(names: Names) -> None:
     """Code, AA, records of every section and the order of aliases are equal."""
     wrong, better = [], 0
-    for said in RECORDED["answers"]:
-        ours = plain(names.ask(said["name"], said["type"], stream=True, payload=None, use_edns=-1))
-        if on_purpose(said):
+    for recorded in RECORDED["answers"]:
+        ours = plain(
+            names.ask(recorded["name"], recorded["type"], stream=True, payload=None, use_edns=-1)
+        )
+        if on_purpose(recorded):
             better += 1
-            said["rcode"] = "NOERROR"
-        if any(ours[part] != said[part] for part in ours):
-            wrong.append((said, ours))
+            recorded["rcode"] = "NOERROR"
+        if any(ours[part] != recorded[part] for part in ours):
+            wrong.append((recorded, ours))
     assert not wrong, f"{len(wrong)} of {len(RECORDED['answers'])}: {wrong[:3]}"
     assert better == len(EXISTING)
 
 
-def test_spellings_are_answered_from_what_is_kept_of_others(
+def test_spellings_are_answered_from_what_is_cached_for_others(
     names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was kept of a name in small letters answers its other spellings as CoreDNS does."""
+    """The cached answer of a name in lower case answers its other spellings as CoreDNS does."""
     odd = [
-        said
-        for said in RECORDED["answers"]
-        if said["name"] != said["name"].lower() and said["answer"] and not said["aliases"]
+        recorded
+        for recorded in RECORDED["answers"]
+        if recorded["name"] != recorded["name"].lower()
+        and recorded["answer"]
+        and not recorded["aliases"]
     ]
     assert len(odd) >= 100
-    for said in odd:
-        names.ask(said["name"].lower(), said["type"])
+    for recorded in odd:
+        names.ask(recorded["name"].lower(), recorded["type"])
     monkeypatch.setattr(DnsCluster, "resolve", lambda *_: pytest.fail("worked out again"))
-    for said in odd:
-        ours = plain(names.ask(said["name"], said["type"]))
-        assert {part: said[part] for part in ours} == ours
+    for recorded in odd:
+        ours = plain(names.ask(recorded["name"], recorded["type"]))
+        assert {part: recorded[part] for part in ours} == ours
 
 
 def test_the_recording_is_what_it_claims_to_be() -> None:
@@ -98,5 +106,7 @@ def test_the_recording_is_what_it_claims_to_be() -> None:
     kinds = Counter(item["kind"] for item in RECORDED["objects"])
     assert kinds["Service"] >= 40
     assert len(RECORDED["answers"]) >= 400
-    codes = Counter((said["rcode"], bool(said["answer"])) for said in RECORDED["answers"])
+    codes = Counter(
+        (recorded["rcode"], bool(recorded["answer"])) for recorded in RECORDED["answers"]
+    )
     assert min(codes["NOERROR", True], codes["NOERROR", False], codes["NXDOMAIN", False]) >= 100

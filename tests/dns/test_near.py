@@ -1,4 +1,4 @@
-"""Answers by the client's place: scenarios, and random clusters against a model of their own."""
+"""Answers by the client's location: scenarios, and random clusters compared with a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EVERYBODY = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_soft_keys_answer_near_and_widen(source: Source) -> None:
-    """58: clients get their zone's endpoints in A, AAAA and SRV with glue; elsewhere all."""
+    """58: clients get their zone's endpoints in A, AAAA and SRV with glue; else all."""
     world = zones(source)
     world.names.put(headless("db", keys=f"{ZONE},*"))
     ask = world.names.addresses
@@ -70,8 +70,8 @@ def test_hard_keys_without_a_match_are_nodata(source: Source) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_two_places_never_share_an_answer(source: Source) -> None:
-    """59: the same question from two zones, in turn, gets two answers, also from what is kept."""
+def test_two_zones_never_share_an_answer(source: Source) -> None:
+    """59: the same question from two zones, in turn, gets two answers, also from the cache."""
     world = zones(source)
     world.names.put(headless("db", keys=f"{ZONE},*"))
     query_a = world.names.addresses
@@ -98,8 +98,8 @@ def test_any_label_is_a_key_and_keys_step_down(source: Source) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_an_address_that_is_given_away_follows_its_new_pod(source: Source) -> None:
-    """62: the newest pod has the address, whether the old one finished, went, or is still there."""
+def test_an_address_that_is_reused_belongs_to_its_newest_pod(source: Source) -> None:
+    """62: the newest pod counts, whether the old one finished, was deleted or still exists."""
     world = zones(source)
     world.names.put(headless("db", keys=f"{ZONE},*"))
     assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
@@ -118,8 +118,8 @@ def test_an_address_that_is_given_away_follows_its_new_pod(source: Source) -> No
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_clients_in_their_nodes_network_are_on_it(source: Source) -> None:
-    """60: from locators where such a pod runs; with nodes readable by the node's address."""
+def test_clients_in_the_host_network_are_on_their_node(source: Source) -> None:
+    """60: known from a locator of such a pod, or from the node's address if nodes can be read."""
     world = zones(source)
     world.names.put(headless("db", keys=f"{ZONE},*"))
     known = [] if source == "locators" else ["10.0.0.2"]
@@ -131,7 +131,7 @@ def test_clients_in_their_nodes_network_are_on_it(source: Source) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_deleted_node_makes_its_pods_unknown(source: Source) -> None:
-    """Clients and backends on it are nowhere; keys without * leave them out."""
+    """Clients and backends on it have no location; keys without * leave them out."""
     world = zones(source)
     world.names.put(headless("db", keys=ZONE))
     assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
@@ -151,7 +151,7 @@ def test_a_deleted_node_makes_its_pods_unknown(source: Source) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_hints_decide_where_there_are_no_keys(source: Source) -> None:
-    """Zone and node hints by a proxy's rules: all hinted and one for me, else everybody."""
+    """kube-proxy's rules: hints count if all endpoints have them and some match the client."""
     world = zones(source)
     world.names.put(headless("db"))
     nodes = ("n-a", "n-b", "n-c")
@@ -175,7 +175,7 @@ def test_hints_decide_where_there_are_no_keys(source: Source) -> None:
 
 
 def test_peers_that_look_for_each_other_are_not_filtered_by_hints() -> None:
-    """publishNotReadyAddresses: hints leave nobody out, keys do."""
+    """publishNotReadyAddresses: hints leave out no endpoint, keys do."""
     world = zones("locators")
     hinted = [
         endpoint(f"10.0.0.{at}", zones=("a",), nodeName=f"n-{z}") for at, z in enumerate("abc", 1)
@@ -186,8 +186,8 @@ def test_peers_that_look_for_each_other_are_not_filtered_by_hints() -> None:
     assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
 
 
-def test_what_is_the_same_for_everybody() -> None:
-    """61: cluster IPs, names of one endpoint, zones by name, PTR and pods know no place."""
+def test_other_answers_do_not_depend_on_the_client() -> None:
+    """61: cluster IPs, endpoints and zones by name, PTR records and pods are equal for all."""
     world = zones("locators")
     world.names.put(
         headless("db", keys=ZONE),
@@ -204,8 +204,8 @@ def test_what_is_the_same_for_everybody() -> None:
         ]
 
 
-def test_the_slices_zone_plays_no_part() -> None:
-    """A backend's labels are its node's: what a slice says of its zone is for pin and prefer."""
+def test_keys_ignore_the_zone_in_a_slice() -> None:
+    """A backend has its node's labels; the zone in a slice counts for pin and prefer only."""
     world = zones("locators")
     lying = [
         endpoint(f"10.0.0.{at}", nodeName=f"n-{zone}", zone="b") for at, zone in enumerate("abc", 1)
@@ -215,32 +215,32 @@ def test_the_slices_zone_plays_no_part() -> None:
     assert world.names.addresses(f"b.pin._zone.{DB}") == EVERYBODY
 
 
-def test_a_front_may_name_its_client() -> None:
+def test_a_forwarder_may_name_its_client() -> None:
     """ECS counts from trusted networks only, with a full address; the scope is not zero."""
     world = zones("locators", trusted=("127.0.0.0/8", "::1/128"))
     world.names.put(headless("db", keys=f"{ZONE},*"))
 
-    def told(source: str, address: str, prefix: int) -> tuple[list[str], list[Any]]:
+    def ask_through(source: str, address: str, prefix: int) -> tuple[list[str], list[Any]]:
         option = dns.edns.ECSOption(address, prefix)
         answer = world.names.ask(DB, source=source, options=[option])
         return texts(answer), list(answer.options)
 
     for source in ("127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"):
-        found, options = told(source, "10.0.1.2", 32)
-        assert found == ["10.0.0.2"]
-        assert [(one.address, one.srclen, one.scopelen) for one in options] == [
+        addresses, options = ask_through(source, "10.0.1.2", 32)
+        assert addresses == ["10.0.0.2"]
+        assert [(option.address, option.srclen, option.scopelen) for option in options] == [
             ("10.0.1.2", 32, 32)
         ]
-    found, options = told("127.0.0.1", "10.0.1.2", 24)
-    assert found == EVERYBODY
+    addresses, options = ask_through("127.0.0.1", "10.0.1.2", 24)
+    assert addresses == EVERYBODY
     assert options[0].scopelen == 24
-    found, options = told("10.0.1.1", "10.0.1.2", 32)
-    assert (found, options) == (["10.0.0.1"], [])
-    assert told("127.0.0.1", "0.0.0.0", 0)[0] == EVERYBODY
+    addresses, options = ask_through("10.0.1.1", "10.0.1.2", 32)
+    assert (addresses, options) == (["10.0.0.1"], [])
+    assert ask_through("127.0.0.1", "0.0.0.0", 0)[0] == EVERYBODY
     assert world.names.addresses(DB, "127.0.0.1") == EVERYBODY
 
 
-def test_a_front_that_garbles_its_option_is_told() -> None:
+def test_invalid_client_subnets_of_trusted_forwarders_are_format_errors() -> None:
     """Bits outside of the prefix, a wrong length, a scope in a question: FORMERR if trusted."""
     world = zones("locators", trusted=("127.0.0.0/8",))
     world.names.put(headless("db"))
@@ -256,13 +256,13 @@ def test_a_front_that_garbles_its_option_is_told() -> None:
         trusted, other = world.names.send(query, "127.0.0.1"), world.names.send(query, "10.0.1.1")
         assert trusted is not None and other is not None
         assert (trusted[3] & 0xF, other[3] & 0xF) == (1, 0)
-        told = dns.message.from_wire(trusted)
-        assert told.question and told.edns == 0 and not told.options
+        refusal = dns.message.from_wire(trusted)
+        assert refusal.question and refusal.edns == 0 and not refusal.options
 
 
 @dataclass(frozen=True)
 class Backend:
-    """What the model knows of an endpoint."""
+    """An endpoint in the model."""
 
     address: str
     node: str
@@ -271,7 +271,7 @@ class Backend:
 
 
 def model(world: World, keys: list[str], backends: list[Backend], client: str) -> list[str]:
-    """Who is told, worked out the long way, straight from the design."""
+    """The addresses a client gets, computed without indexes, as the design says."""
     claims = [
         (state["created"], order, state["node"])
         for order, (_, state) in enumerate(sorted(world.pods.items()))
@@ -283,26 +283,30 @@ def model(world: World, keys: list[str], backends: list[Backend], client: str) -
     if keys:
         for key in keys:
             if key == "*":
-                return sorted(one.address for one in backends)
+                return sorted(backend.address for backend in backends)
             if key not in mine:
                 continue
             same = [
-                one.address
-                for one in backends
-                if one.node in world.nodes and world.nodes[one.node].get(key) == mine[key]
+                backend.address
+                for backend in backends
+                if backend.node in world.nodes and world.nodes[backend.node].get(key) == mine[key]
             ]
             if same:
                 return sorted(same)
         return []
-    if all(one.nodes for one in backends):
-        same = [one.address for one in backends if node and node in one.nodes]
+    if all(backend.nodes for backend in backends):
+        same = [backend.address for backend in backends if node and node in backend.nodes]
         if same:
             return sorted(same)
-    if all(one.zones for one in backends):
-        same = [one.address for one in backends if mine.get(ZONE) and mine[ZONE] in one.zones]
+    if all(backend.zones for backend in backends):
+        same = [
+            backend.address
+            for backend in backends
+            if mine.get(ZONE) and mine[ZONE] in backend.zones
+        ]
         if same:
             return sorted(same)
-    return sorted(one.address for one in backends)
+    return sorted(backend.address for backend in backends)
 
 
 def draw_labels(rng: random.Random, name: str) -> dict[str, str]:
@@ -314,7 +318,7 @@ def draw_labels(rng: random.Random, name: str) -> dict[str, str]:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("seed", range(60))
 def test_random_clusters_against_the_model(source: Source, seed: int) -> None:
-    """Whatever the cluster, the keys and the hints, and after every change: the model's answer."""
+    """Answers equal the model's for any cluster, keys and hints, after every change."""
     rng = random.Random(seed)
     world = World(source)
     nodes = [f"n{at}" for at in range(rng.randint(1, 6))]
@@ -326,19 +330,24 @@ def test_random_clusters_against_the_model(source: Source, seed: int) -> None:
     hinting = rng.choice(["none", "all", "some", "nodes"])
     backends = []
     for at in range(rng.randint(1, 6)):
-        place = rng.choice([*nodes, "", "gone"])
+        node = rng.choice([*nodes, "", "gone"])
         zone = (rng.choice("abc"),) if hinting == "all" or rng.random() < 0.3 else ()
         hosts = (rng.choice(nodes),) if hinting == "nodes" else ()
-        backends.append(Backend(f"10.0.0.{at}", place, zone if hinting != "none" else (), hosts))
-        if place in nodes:
-            world.pod(f"db-{at}", place, f"10.0.0.{at}")
+        backends.append(Backend(f"10.0.0.{at}", node, zone if hinting != "none" else (), hosts))
+        if node in nodes:
+            world.pod(f"db-{at}", node, f"10.0.0.{at}")
     world.names.put(
         headless("db", keys=",".join(keys)),
         pieces(
             "db",
             [
-                endpoint(one.address, zones=one.zones, nodes=one.nodes, nodeName=one.node or None)
-                for one in backends
+                endpoint(
+                    backend.address,
+                    zones=backend.zones,
+                    nodes=backend.nodes,
+                    nodeName=backend.node or None,
+                )
+                for backend in backends
             ],
         ),
     )

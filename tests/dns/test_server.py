@@ -1,4 +1,4 @@
-"""The server on real sockets: packets, streams, bounds, other servers, loops and stopping."""
+"""The server on real sockets: UDP, TCP, limits, upstreams, loops and stopping."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ MANY = "many.shop.svc.cluster.local."
 
 
 async def test_packets_are_answered() -> None:
-    """The same question twice: once worked out, once from what was kept."""
-    found = names()
-    async with serving(found) as number:
+    """The first answer is computed, the next ones come from the cache."""
+    cluster = names()
+    async with serving(cluster) as number:
         for _ in range(3):
             assert texts(await udp(number, WEB)) == ["10.96.0.7"]
-        assert found.responder.cache.counts().total() == 2
+        assert cluster.responder.cache.counts().total() == 2
 
 
 async def test_a_socket_of_both_families_knows_its_clients() -> None:
-    """An IPv4 client of an IPv6 socket is ::ffff:127.0.0.1 there, and is the pod it is."""
-    found = names()
-    zone = "topology.kubernetes.io/zone"
-    for at, place in enumerate("ab", 1):
-        found.put({"kind": "Node", "metadata": {"name": f"n{at}", "labels": {zone: place}}})
-    found.put(
-        headless("near", keys=zone),
+    """An IPv4 client of an IPv6 socket, there ::ffff:127.0.0.1, is still known as its pod."""
+    cluster = names()
+    key = "topology.kubernetes.io/zone"
+    for at, zone in enumerate("ab", 1):
+        cluster.put({"kind": "Node", "metadata": {"name": f"n{at}", "labels": {key: zone}}})
+    cluster.put(
+        headless("near", keys=key),
         pieces("near", [endpoint("10.0.9.1", nodeName="n1"), endpoint("10.0.9.2", nodeName="n2")]),
         {
             "kind": "Pod",
@@ -55,7 +55,7 @@ async def test_a_socket_of_both_families_knows_its_clients() -> None:
             "status": {"phase": "Running", "podIPs": [{"ip": "127.0.0.1"}, {"ip": "::1"}]},
         },
     )
-    async with serving(found, host="::") as number:
+    async with serving(cluster, host="::") as number:
         for where in ("127.0.0.1", "::1"):
             query = dns.message.make_query("near.shop.svc.cluster.local.", "A")
             for ask in (dns.asyncquery.udp, dns.asyncquery.udp, dns.asyncquery.tcp):
@@ -65,7 +65,7 @@ async def test_a_socket_of_both_families_knows_its_clients() -> None:
 
 @pytest.mark.parametrize("host", ["", "::", "0.0.0.0"])
 async def test_answers_come_from_the_address_that_was_asked(host: str) -> None:
-    """Also on a machine with several: worked out, kept and forwarded ones."""
+    """Computed, cached and forwarded answers, on a machine with several addresses."""
     async with other(says("A 198.51.100.7")) as (upstream, _):
         forwarder = Forwarder(lambda: [upstream])
         async with serving(names(forwards=forwarder), host=host) as number:
@@ -77,7 +77,7 @@ async def test_answers_come_from_the_address_that_was_asked(host: str) -> None:
 
 
 async def test_many_packets_at_once_are_all_answered() -> None:
-    """More than one wake-up takes: none is lost, each answer has the id of its question."""
+    """More packets than one wake-up reads: none is lost, each answer has its question's id."""
     async with serving(names()) as number:
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
@@ -88,17 +88,17 @@ async def test_many_packets_at_once_are_all_answered() -> None:
                 sock.send(identity.to_bytes(2, "big") + body)
             async with asyncio.timeout(180):
                 got = [await loop.sock_recv(sock, 512) for _ in range(150)]
-            assert sorted(int.from_bytes(one[:2], "big") for one in got) == list(range(150))
+            assert sorted(int.from_bytes(packet[:2], "big") for packet in got) == list(range(150))
 
 
 async def test_a_stream_carries_many_questions_cut_anywhere() -> None:
-    """Pipelined, byte by byte and all at once; the answers come back for each id."""
+    """Pipelined questions, byte by byte or all at once, are each answered under their id."""
     async with serving(names()) as number:
         queries = [dns.message.make_query(name, "A") for name in (WEB, MANY, WEB, "nope.")]
         for at, query in enumerate(queries):
             query.id = at
         framed = b"".join(
-            len(wire).to_bytes(2, "big") + wire for wire in (one.to_wire() for one in queries)
+            len(wire).to_bytes(2, "big") + wire for wire in (query.to_wire() for query in queries)
         )
         for size in (1, 7, len(framed)):
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
@@ -119,8 +119,8 @@ def _parts(data: bytes, size: int) -> list[bytes]:
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
-async def test_what_is_no_question_ends_no_stream() -> None:
-    """An answer and a packet without a header get silence; the next question is answered."""
+async def test_messages_that_are_no_questions_do_not_end_a_stream() -> None:
+    """An answer and a message without a header are ignored; the next question is answered."""
     query = dns.message.make_query(WEB, "A")
     answer = dns.message.make_response(query).to_wire()
     async with serving(names()) as number:
@@ -128,13 +128,13 @@ async def test_what_is_no_question_ends_no_stream() -> None:
         for message in (answer, b"", b"short", query.to_wire()):
             writer.write(len(message).to_bytes(2, "big") + message)
         length = int.from_bytes(await reader.readexactly(2), "big")
-        told = dns.message.from_wire(await reader.readexactly(length))
-        assert texts(told) == ["10.96.0.7"]
+        received = dns.message.from_wire(await reader.readexactly(length))
+        assert texts(received) == ["10.96.0.7"]
         writer.close()
         await writer.wait_closed()
 
 
-async def test_what_was_cut_off_comes_over_a_stream() -> None:
+async def test_truncated_answers_are_whole_over_tcp() -> None:
     """A client that gets TC asks over TCP and gets everything."""
     async with serving(names()) as number:
         query = dns.message.make_query(MANY, "A")
@@ -146,7 +146,7 @@ async def test_what_was_cut_off_comes_over_a_stream() -> None:
 
 
 async def test_many_clients_may_connect_at_once() -> None:
-    """Before the server has a turn to accept any: none has to try again a second later."""
+    """The backlog is long enough for 300 clients before the first is accepted."""
     async with serving(names()) as number:
         clients = [socket.socket() for _ in range(300)]
         try:
@@ -160,8 +160,8 @@ async def test_many_clients_may_connect_at_once() -> None:
                 client.close()
 
 
-async def test_idle_connections_end_and_there_are_not_too_many() -> None:
-    """A connection that asks nothing is closed; one too many is not taken."""
+async def test_connections_are_closed_when_idle_and_bounded() -> None:
+    """A connection that asks nothing is closed, and so is one above the limit."""
     async with serving(names(), idle=0.2, most=1) as number:
         reader, writer = await asyncio.open_connection("127.0.0.1", number)
         other_reader, other_writer = await asyncio.open_connection("127.0.0.1", number)
@@ -172,28 +172,28 @@ async def test_idle_connections_end_and_there_are_not_too_many() -> None:
         other_writer.close()
 
 
-async def test_other_names_are_asked_of_others() -> None:
-    """The answer is theirs: no AA, RA set; from a port and with an id of its own each time."""
+async def test_other_names_are_forwarded() -> None:
+    """The answer has RA and no AA; each query upstream has its own port and id."""
     async with other(says("A 198.51.100.7", ttl=0)) as (upstream, peer):
-        found = names(forwards=Forwarder(lambda: [upstream]))
-        async with serving(found) as number:
+        cluster = names(forwards=Forwarder(lambda: [upstream]))
+        async with serving(cluster) as number:
             for _ in range(5):
                 answer = await udp(number, "www.example.com.")
                 assert texts(answer) == ["198.51.100.7"]
                 assert not answer.flags & dns.flags.AA
                 assert answer.flags & dns.flags.RA
             assert len(set(peer.sources)) > 1
-            assert len({query.id for query in peer.asked}) > 1
+            assert len({query.id for query in peer.queries}) > 1
 
 
-async def test_rd_is_the_clients_there_and_back() -> None:
-    """Others are asked with the question's RD, and the answer has it whatever they set."""
+async def test_queries_and_answers_have_the_rd_flag_of_the_client() -> None:
+    """Upstreams get the question's RD, and so does the answer, whatever they set."""
 
     def contrary(query: dns.message.Message) -> dns.message.Message:
-        found = says("A 198.51.100.7")(query)
-        assert isinstance(found, dns.message.Message)
-        found.flags ^= dns.flags.RD
-        return found
+        response = says("A 198.51.100.7")(query)
+        assert isinstance(response, dns.message.Message)
+        response.flags ^= dns.flags.RD
+        return response
 
     async with (
         other(contrary) as (upstream, peer),
@@ -204,42 +204,42 @@ async def test_rd_is_the_clients_there_and_back() -> None:
                 query = dns.message.make_query("www.example.com.", "A", flags=rd)
                 answer = await ask(query, "127.0.0.1", timeout=10, port=number)
                 assert answer.flags & dns.flags.RD == rd
-    assert [query.flags & dns.flags.RD for query in peer.asked] == [0, dns.flags.RD]
+    assert [query.flags & dns.flags.RD for query in peer.queries] == [0, dns.flags.RD]
 
 
 async def test_an_alias_ends_outside() -> None:
-    """ExternalName: the alias first, then what others know; AA, because the alias is ours."""
+    """ExternalName: the alias first, then the upstream's records; AA, as the alias is ours."""
     async with other(says("A 198.51.100.7")) as (upstream, _):
-        found = names(forwards=Forwarder(lambda: [upstream]))
-        async with serving(found) as number:
+        cluster = names(forwards=Forwarder(lambda: [upstream]))
+        async with serving(cluster) as number:
             answer = await udp(number, "out.shop.svc.cluster.local.")
             assert [records.rdtype for records in answer.answer] == [5, 1]
             assert answer.flags & dns.flags.AA
 
 
 async def test_names_of_the_cluster_are_never_forwarded() -> None:
-    """Existing or not, and before the first lists."""
+    """Whether they exist or not, and also before the first lists."""
     async with other(says("A 198.51.100.7")) as (upstream, peer):
-        found = names(forwards=Forwarder(lambda: [upstream]))
-        async with serving(found) as number:
+        cluster = names(forwards=Forwarder(lambda: [upstream]))
+        async with serving(cluster) as number:
             await udp(number, WEB)
             await udp(number, "nope.shop.svc.cluster.local.")
-            found.synced = False
+            cluster.synced = False
             assert (await udp(number, WEB, "AAAA")).rcode() == dns.rcode.SERVFAIL
-            assert not peer.asked
-            found.synced = True
+            assert not peer.queries
+            cluster.synced = True
             await udp(number, "9.9.9.10.in-addr.arpa.", "PTR")
-            assert len(peer.asked) == 1
+            assert len(peer.queries) == 1
 
 
-async def test_answers_are_kept_as_long_as_they_say() -> None:
-    """A second question is answered here, with less time to live; denials too."""
+async def test_answers_of_upstreams_are_cached_for_their_ttl() -> None:
+    """The second question, in another spelling, is answered from the cache."""
     async with other(says("A 198.51.100.7")) as (upstream, peer):
         forwarder = Forwarder(lambda: [upstream])
         async with serving(names(forwards=forwarder)) as number:
             await udp(number, "www.example.com.")
             await udp(number, "WWW.example.com.")
-            assert len(peer.asked) == 1
+            assert len(peer.queries) == 1
             assert forwarder.cache.hits == 1
 
 
@@ -254,31 +254,31 @@ async def test_answers_are_kept_as_long_as_they_say() -> None:
         (dns.rcode.NOERROR, 3000, 0, 0, 0),
     ],
 )
-async def test_denials_are_kept_as_long_as_all_they_are_made_of(
+async def test_denials_are_cached_for_the_shortest_ttl_in_them(
     rcode: dns.rcode.Rcode, alias: int, soa: int, minimum: int, seconds: int
 ) -> None:
-    """The SOA record's own time and the one in it, and the time of aliases before it."""
+    """The TTL and the minimum of the SOA record, and the TTL of aliases before it."""
     query = dns.message.make_query("www.example.com.", "A")
-    told = dns.message.make_response(query)
-    told.set_rcode(rcode)
+    response = dns.message.make_response(query)
+    response.set_rcode(rcode)
     if alias:
-        told.answer.append(
+        response.answer.append(
             dns.rrset.from_text("www.example.com.", alias, "IN", "CNAME", "x.example.")
         )
     if soa:
         text = f"ns.example. h.example. 1 2 3 4 {minimum}"
-        told.authority.append(dns.rrset.from_text("example.", soa, "IN", "SOA", text))
+        response.authority.append(dns.rrset.from_text("example.", soa, "IN", "SOA", text))
     question = read_question(query.to_wire())
     cache = UpstreamCache()
-    cache.put(question, finished(reading(told.to_wire(), question)), 100.0)
+    cache.put(question, finished(reading(response.to_wire(), question)), 100.0)
     assert [cache.get(question, 100.0 + at) is not None for at in (seconds - 1, seconds)] == [
         seconds > 0,
         False,
     ]
 
 
-async def test_the_next_server_answers_for_a_dead_one() -> None:
-    """A silent server and a closed port are passed by; the good one is asked first afterwards."""
+async def test_a_dead_upstream_is_skipped() -> None:
+    """After a closed port and a silent upstream the next is tried, and asked first from then on."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = Upstream("127.0.0.1", closed.getsockname()[1])
@@ -289,13 +289,13 @@ async def test_the_next_server_answers_for_a_dead_one() -> None:
         forwarder = Forwarder(lambda: [nobody, silent, good], patience=0.05)
         async with serving(names(forwards=forwarder)) as number:
             assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
-            assert len(mute.asked) == 1
+            assert len(mute.queries) == 1
             assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
-            assert len(mute.asked) == 1
+            assert len(mute.queries) == 1
 
 
-async def test_a_server_whose_packet_was_lost_is_asked_again() -> None:
-    """Also if it is the only one; one that has answered is not."""
+async def test_a_lost_packet_is_sent_again() -> None:
+    """An upstream that did not answer is asked again; one that answered with an error is not."""
     lost: list[dns.message.Message] = []
 
     def second(query: dns.message.Message) -> dns.message.Message | bytes | None:
@@ -309,11 +309,11 @@ async def test_a_server_whose_packet_was_lost_is_asked_again() -> None:
             assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
     assert len(lost) == 2
     assert lost[0].id != lost[1].id
-    assert len(never.asked) == 1
+    assert len(never.queries) == 1
 
 
-async def test_a_server_that_fails_is_passed_by_and_its_code_told_if_all_do() -> None:
-    """SERVFAIL of one is not the answer if another knows; if none does it is."""
+async def test_the_code_of_a_failing_upstream_is_the_answer_if_all_fail() -> None:
+    """SERVFAIL of one upstream is the answer only if no other answers."""
     async with (
         other(says(rcode=dns.rcode.SERVFAIL)) as (bad, _),
         other(says("A 198.51.100.7")) as (good, _),
@@ -325,7 +325,7 @@ async def test_a_server_that_fails_is_passed_by_and_its_code_told_if_all_do() ->
 
 
 async def test_answers_to_other_questions_are_not_believed() -> None:
-    """A packet with another id or another name is as if it had not come."""
+    """A packet with another id or another name is ignored."""
 
     def forged(query: dns.message.Message) -> bytes:
         lie = says("A 203.0.113.66")(query)
@@ -344,20 +344,20 @@ async def test_answers_to_other_questions_are_not_believed() -> None:
                 assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
 
 
-async def test_cut_off_answers_are_asked_for_over_a_stream() -> None:
-    """TC of a server is followed by TCP to it."""
+async def test_truncated_answers_of_upstreams_are_fetched_over_tcp() -> None:
+    """An answer with TC is asked for again over TCP."""
 
     def cut(query: dns.message.Message) -> dns.message.Message:
-        found = dns.message.make_response(query)
-        found.flags |= dns.flags.TC
-        return found
+        response = dns.message.make_response(query)
+        response.flags |= dns.flags.TC
+        return response
 
     async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         length = int.from_bytes(await reader.readexactly(2), "big")
         query = dns.message.from_wire(await reader.readexactly(length))
-        told = says("A 198.51.100.7")(query)
-        assert isinstance(told, dns.message.Message)
-        wire = told.to_wire()
+        response = says("A 198.51.100.7")(query)
+        assert isinstance(response, dns.message.Message)
+        wire = response.to_wire()
         writer.write(len(wire).to_bytes(2, "big") + wire)
         await writer.drain()
         writer.close()
@@ -372,15 +372,17 @@ async def test_cut_off_answers_are_asked_for_over_a_stream() -> None:
             assert (await udp(number, "www.example.com.")).flags & dns.flags.TC
 
 
-async def test_what_was_cut_off_is_told_if_a_stream_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server whose TCP port takes connections and no more still has its packet."""
+async def test_a_truncated_answer_is_passed_on_if_tcp_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An upstream that accepts TCP connections and never answers: its packet is used."""
     monkeypatch.setattr("zonewise.dns.outside.upstream.STREAM_PATIENCE", 0.05)
 
     def cut(query: dns.message.Message) -> dns.message.Message:
-        found = says("A 198.51.100.7")(query)
-        assert isinstance(found, dns.message.Message)
-        found.flags |= dns.flags.TC
-        return found
+        response = says("A 198.51.100.7")(query)
+        assert isinstance(response, dns.message.Message)
+        response.flags |= dns.flags.TC
+        return response
 
     async with (
         other(cut) as (upstream, _),
@@ -394,24 +396,24 @@ async def test_what_was_cut_off_is_told_if_a_stream_hangs(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("code", [dns.rcode.FORMERR, dns.rcode.SERVFAIL, dns.rcode.REFUSED])
 async def test_failures_may_come_without_the_question(code: dns.rcode.Rcode) -> None:
-    """Who cannot read a question does not repeat it; without EDNS it may be readable."""
+    """A server that cannot read a question does not repeat it; it is asked without EDNS."""
 
     def header(query: dns.message.Message) -> dns.message.Message | bytes | None:
         if query.edns < 0:
             return says("A 198.51.100.7")(query)
         return query.id.to_bytes(2, "big") + bytes([0x81, 0x80 | code]) + bytes(8)
 
-    async with other(header) as (upstream, asked):
+    async with other(header) as (upstream, peer):
         forwarder = Forwarder(lambda: [upstream])
         async with serving(names(forwards=forwarder)) as number:
             answer = await udp(number, "www.example.com.")
     again = code == dns.rcode.FORMERR
-    assert len(asked.asked) == 1 + again
+    assert len(peer.queries) == 1 + again
     assert answer.rcode() == (dns.rcode.NOERROR if again else code)
 
 
-async def test_an_answer_without_a_question_is_nothing_but_a_failure() -> None:
-    """It is not believed that a name does not exist, or that its records are gone."""
+async def test_an_answer_without_a_question_can_only_be_a_failure() -> None:
+    """It cannot say that a name does not exist or has no records."""
     for code in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
 
         def header(query: dns.message.Message, code: int = code) -> bytes:
@@ -424,13 +426,13 @@ async def test_an_answer_without_a_question_is_nothing_but_a_failure() -> None:
                 assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
 
 
-async def test_codes_that_need_edns_stay_between_servers() -> None:
-    """BADCOOKIE without EDNS would be another code, and it is about what we asked."""
+async def test_codes_that_need_edns_are_not_passed_on() -> None:
+    """BADCOOKIE concerns our query upstream; the client gets SERVFAIL."""
 
     def badcookie(query: dns.message.Message) -> dns.message.Message:
-        found = dns.message.make_response(query)
-        found.set_rcode(dns.rcode.BADCOOKIE)
-        return found
+        response = dns.message.make_response(query)
+        response.set_rcode(dns.rcode.BADCOOKIE)
+        return response
 
     async with (
         other(badcookie) as (upstream, _),
@@ -440,12 +442,12 @@ async def test_codes_that_need_edns_stay_between_servers() -> None:
     assert answer.rcode() == dns.rcode.SERVFAIL
 
 
-async def test_a_loop_to_ourselves_is_found() -> None:
-    """A server that is ourselves is found out and not asked; nothing goes round."""
+async def test_a_loop_to_ourselves_is_detected() -> None:
+    """An upstream that leads back to this server is detected and not asked any more."""
     servers: list[Upstream] = []
     forwarder = Forwarder(lambda: servers, deadline=0.5)
-    found = names(forwards=forwarder)
-    async with serving(found) as number:
+    cluster = names(forwards=forwarder)
+    async with serving(cluster) as number:
         servers.append(Upstream("127.0.0.1", number))
         await udp(number, "www.example.com.")
         await until(lambda: bool(forwarder.looping))
@@ -454,20 +456,20 @@ async def test_a_loop_to_ourselves_is_found() -> None:
 
 
 async def test_too_many_questions_at_a_time_fail_at_once() -> None:
-    """Bounded: the rest are told so; the same question by many is asked once."""
+    """Above the limit the answer is SERVFAIL; a question of many clients is forwarded once."""
     async with other(lambda _: None) as (silent, mute):
         forwarder = Forwarder(lambda: [silent], concurrent=1, deadline=0.5)
         async with serving(names(forwards=forwarder)) as number:
             same = [asyncio.create_task(udp(number, "a.example.")) for _ in range(3)]
-            await until(lambda: bool(mute.asked))
+            await until(lambda: bool(mute.queries))
             assert (await udp(number, "b.example.")).rcode() == dns.rcode.SERVFAIL
-            assert {(await one).rcode() for one in same} == {dns.rcode.SERVFAIL}
-            assert len(mute.asked) == 1
+            assert {(await task).rcode() for task in same} == {dns.rcode.SERVFAIL}
+            assert len(mute.queries) == 1
             assert forwarder.rejected == 1
 
 
-async def test_stale_answers_serve_when_nobody_answers() -> None:
-    """Only if that was chosen."""
+async def test_stale_answers_are_used_when_no_upstream_answers() -> None:
+    """This happens only if a time for stale answers is set."""
     for stale, code in ((0.0, dns.rcode.SERVFAIL), (3600.0, dns.rcode.NOERROR)):
         async with other(says("A 198.51.100.7", ttl=1)) as (upstream, peer):
             cache = UpstreamCache(stale=stale)
@@ -482,7 +484,7 @@ async def test_stale_answers_serve_when_nobody_answers() -> None:
 
 
 async def test_stub_domains_have_servers_of_their_own() -> None:
-    """The longest stub domain that fits is asked, others never."""
+    """Names below a stub domain go to its servers only, other names to the usual ones."""
     async with (
         other(says("A 198.51.100.1")) as (usual, usual_peer),
         other(says("A 198.51.100.2")) as (stub, _),
@@ -491,12 +493,12 @@ async def test_stub_domains_have_servers_of_their_own() -> None:
         forwarder = Forwarder(lambda: [usual], stubs=stubs)
         async with serving(names(forwards=forwarder)) as number:
             assert texts(await udp(number, "x.Corp.example.")) == ["198.51.100.2"]
-            assert not usual_peer.asked
+            assert not usual_peer.queries
             assert texts(await udp(number, "xcorp.example.")) == ["198.51.100.1"]
 
 
 async def test_resolv_conf_is_read_again_when_it_changes(tmp_path: Path) -> None:
-    """Servers are in the order of the file; a file that cannot be read keeps the last ones."""
+    """Servers are in the order of the file; if it cannot be read, the last ones are used."""
     path = tmp_path / "resolv.conf"
     servers = ResolvConf(path)
     assert servers() == ()

@@ -1,4 +1,4 @@
-"""What clients share: connections, forwarded questions, and places to wait for them."""
+"""Limits that clients share fairly: connections, forwarded questions, waiting clients."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from zonewise.dns.outside.upstream import Upstream
 from zonewise.dns.shares import FairShares
 
 
-def test_no_source_gets_more_than_are_left() -> None:
-    """One gets half, two a third each; whoever comes next gets one, until none is left."""
+def test_no_source_gets_more_than_is_left() -> None:
+    """The first source gets half, the second half of the rest, until nothing is left."""
     shares = FairShares(12)
     assert [shares.take("a") for _ in range(8)].count(True) == 6
     assert [shares.take("b") for _ in range(8)].count(True) == 3
@@ -32,8 +32,8 @@ def test_no_source_gets_more_than_are_left() -> None:
     assert not FairShares(0).take("a")
 
 
-def test_a_source_that_holds_nothing_leaves_nothing_behind() -> None:
-    """However many addresses come and go."""
+def test_sources_that_hold_nothing_use_no_memory() -> None:
+    """A thousand addresses that took and gave back leave no entry."""
     shares = FairShares(3)
     for number in range(1000):
         assert shares.take(str(number))
@@ -43,7 +43,7 @@ def test_a_source_that_holds_nothing_leaves_nothing_behind() -> None:
 
 @pytest.mark.asyncio
 async def test_one_client_leaves_connections_for_others() -> None:
-    """One that opens as many as there are gets half, and another is still answered."""
+    """A client that opens as many as allowed gets half, and another is still answered."""
     async with serving(names(), most=20) as number:
         streams = [await asyncio.open_connection("127.0.0.1", number) for _ in range(20)]
         try:
@@ -63,33 +63,33 @@ async def test_one_client_leaves_connections_for_others() -> None:
 
 
 async def ask_from(source: str, number: int, name: str) -> dns.message.Message:
-    """A question in a packet from an address."""
+    """Ask a question over UDP from an address."""
     query = dns.message.make_query(name, "A")
     return await dns.asyncquery.udp(query, "127.0.0.1", timeout=10, port=number, source=source)
 
 
 def silent_below(domain: str) -> Callable[[dns.message.Message], dns.message.Message | None]:
-    """A server that answers all names but those of a domain."""
+    """Replies to all names but those of a domain."""
     good = says("A 198.51.100.7")
 
     def reply(query: dns.message.Message) -> dns.message.Message | None:
         if query.question[0].name.to_text().endswith(domain):
             return None
-        told = good(query)
-        assert isinstance(told, dns.message.Message)
-        return told
+        response = good(query)
+        assert isinstance(response, dns.message.Message)
+        return response
 
     return reply
 
 
 def asked_below(peer: Other, domain: str) -> int:
-    """How many names of a domain a server was asked."""
-    names = {query.question[0].name.to_text() for query in peer.asked}
+    """How many names of a domain reached an upstream."""
+    names = {query.question[0].name.to_text() for query in peer.queries}
     return sum(name.endswith(domain) for name in names)
 
 
 @pytest.mark.asyncio
-async def test_names_that_nobody_answers_leave_places_for_other_clients() -> None:
+async def test_unanswered_questions_leave_capacity_for_other_clients() -> None:
     """One client asks many names of a silent domain; another's names are forwarded."""
     async with other(silent_below(".silent.")) as (upstream, peer):
         forwarder = Forwarder(lambda: [upstream], concurrent=10)
@@ -108,7 +108,7 @@ async def test_names_that_nobody_answers_leave_places_for_other_clients() -> Non
 
 
 @pytest.mark.asyncio
-async def test_silent_servers_of_a_stub_domain_hold_no_places_of_others() -> None:
+async def test_silent_servers_of_a_stub_domain_leave_capacity_for_others() -> None:
     """The same client's other names are forwarded, because other servers answer them."""
     async with (
         other(lambda _: None) as (silent, mute),
@@ -119,7 +119,7 @@ async def test_silent_servers_of_a_stub_domain_hold_no_places_of_others() -> Non
         )
         async with serving(names(forwards=forwarder)) as number:
             waiting = [asyncio.create_task(udp(number, f"n{at}.corp.example.")) for at in range(4)]
-            await until(lambda: bool(mute.asked) and forwarder.rejected == 3)
+            await until(lambda: bool(mute.queries) and forwarder.rejected == 3)
             assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
             for task in waiting:
                 task.cancel()
@@ -128,15 +128,15 @@ async def test_silent_servers_of_a_stub_domain_hold_no_places_of_others() -> Non
 
 
 @pytest.mark.asyncio
-async def test_those_who_wait_for_one_name_leave_places_to_wait() -> None:
-    """A client that repeats one question to a silent server keeps nobody else from waiting."""
+async def test_a_client_that_repeats_a_question_leaves_others_room_to_wait() -> None:
+    """A client that repeats one question to a silent upstream does not use all waiting slots."""
     async with other(silent_below(".silent.")) as (upstream, peer):
         forwarder = Forwarder(lambda: [upstream], waiting=10)
         async with serving(names(forwards=forwarder)) as number:
             same = [
                 asyncio.create_task(ask_from("127.0.0.2", number, "n.silent.")) for _ in range(20)
             ]
-            await until(lambda: forwarder.rejected == 15 and bool(peer.asked))
+            await until(lambda: forwarder.rejected == 15 and bool(peer.queries))
             answer = await ask_from("127.0.0.3", number, "www.example.com.")
             assert texts(answer) == ["198.51.100.7"]
             for task in same:
@@ -146,10 +146,10 @@ async def test_those_who_wait_for_one_name_leave_places_to_wait() -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_upstream_that_leads_back_no_longer_is_used_again(
+async def test_an_upstream_that_no_longer_loops_is_used_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is probed again, and from the first probe that does not arrive it is asked."""
+    """It is probed again, and asked as soon as a probe does not come back."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as relay:
         relay.bind(("127.0.0.1", 0))
         relay.setblocking(False)
@@ -166,9 +166,9 @@ async def test_an_upstream_that_leads_back_no_longer_is_used_again(
                     if looping:
                         await loop.sock_sendto(relay, data, ("127.0.0.1", number))
                     elif source[1] != number:
-                        told = reply(dns.message.from_wire(data))
-                        assert isinstance(told, dns.message.Message)
-                        await loop.sock_sendto(relay, told.to_wire(), source)
+                        response = reply(dns.message.from_wire(data))
+                        assert isinstance(response, dns.message.Message)
+                        await loop.sock_sendto(relay, response.to_wire(), source)
 
             task = asyncio.create_task(relaying())
             try:

@@ -1,4 +1,4 @@
-"""Where the DNS server reads places from."""
+"""From which objects the DNS server reads locations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
 async def plant(cluster: VirtualCluster, *objects: dict[str, Any]) -> None:
-    """Have objects in the cluster."""
+    """Create objects in the cluster."""
     await Seeder(cluster.client, cluster.server.registry).create(objects)
 
 
@@ -43,7 +43,7 @@ async def reader(cluster: VirtualCluster, group: str, *resources: str) -> Client
 
 
 async def test_the_definition_of_locators_is_waited_for() -> None:
-    """Who may read PodLocators only begins when they are served, without being started again."""
+    """A server that may read PodLocators only starts when they are served, without a restart."""
     async with virtual_cluster({}) as cluster:
         client = await reader(cluster, "zonewise.io", "podlocators")
         finding = asyncio.create_task(Sources.find(client))
@@ -54,7 +54,7 @@ async def test_the_definition_of_locators_is_waited_for() -> None:
 
 
 async def test_pods_serve_where_there_are_no_locators() -> None:
-    """Without the definition places are read from pods and nodes."""
+    """Without the definition, locations are read from pods and nodes."""
     async with virtual_cluster({}) as cluster:
         client = await reader(cluster, "", "pods", "nodes")
         assert await Sources.find(client) == Sources(locators=False, nodes=True)

@@ -69,7 +69,7 @@ async def test_a_start_whose_metrics_are_refused_closes_its_sockets(
 async def test_a_start_that_fails_after_binding_closes_its_sockets(
     sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever fails: here, asking the kernel for the addresses of packets."""
+    """Here the kernel refuses an option of the UDP socket."""
 
     def refuse(_: Any) -> int:
         raise OSError("no such option")
