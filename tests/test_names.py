@@ -57,7 +57,6 @@ NOT_YET_OUTSIDE = frozenset(
         "tests/explain",
         "tests/install",
         "tests/kubernetes",
-        "tests/netns",
         "tests/proxy",
         "tests/runtime",
         "tests/webhook",

@@ -10,8 +10,8 @@
 
 Each node is a namespace with a bridge to which its pods, namespaces too, are joined; it forwards
 as a node does. Every pod answers on TCP and UDP, line by line, with its name and the address that
-the question came from. The API server and the proxies are processes; the pods and all who ask them
-are sockets of this one.
+the question came from. The API server and the proxies are processes; the pods and their clients
+are sockets of the test's own process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from zonewise.runtime import Client, HttpsTransport, load_config
 PORT = 8080
 PATIENCE = 180.0
 SILENCE = 1.0
-"""How long no answer is taken for none."""
+"""After so many seconds without an answer a question counts as unanswered."""
 
 ZONES = "aabbcc"
 NODES = tuple(f"node-{i}" for i in range(1, 7))
@@ -51,7 +51,7 @@ NODE = unstructured(Resource("", "v1", "Node", "nodes", namespaced=False))
 
 @dataclass(frozen=True)
 class Answer:
-    """Who answered, and whom they saw; or what happened instead."""
+    """The pod that answered and the source address it saw; or the fault instead."""
 
     pod: str = ""
     source: str = ""
@@ -64,7 +64,7 @@ SILENT = Answer(fault="silent")
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod and where it is."""
+    """A pod, its node, its zone and its addresses."""
 
     name: str
     node: str
@@ -100,7 +100,7 @@ def node_address(node: str, family: str = "IPv4") -> str:
 
 @dataclass
 class Lab:
-    """The laboratory; every name is of a node, a pod, ``fabric`` or ``outside``."""
+    """The laboratory; a namespace is named after a node, a pod, ``fabric`` or ``outside``."""
 
     folder: Path
     prefix: str
@@ -129,7 +129,7 @@ class Lab:
         )
 
     def start_api(self) -> None:
-        """Run the API server, on what it kept."""
+        """Run the API server, on the state that it stored."""
         words = ("up", "--api-only", "--listen", f"{API}:6443", "--data", str(self.folder / "data"))
         log = self.folder / "api.log"
         self.api.append(program(self.space("fabric"), *words, log=log))
@@ -153,7 +153,7 @@ class Lab:
         return process.wait(timeout=PATIENCE)
 
     async def command(self, name: str, *words: str, before: Sequence[str] = ()) -> tuple[int, str]:
-        """Run our program in a namespace to its end: exit code, and what it said."""
+        """Run our program in a namespace to its end: exit code and output."""
         with inside(self.space(name)):
             process = await asyncio.create_subprocess_exec(
                 *before,
@@ -162,9 +162,9 @@ class Lab:
                 stderr=asyncio.subprocess.STDOUT,
             )
         async with asyncio.timeout(PATIENCE):
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
         assert process.returncode is not None
-        return process.returncode, said.decode()
+        return process.returncode, output.decode()
 
     # Objects.
 
@@ -185,7 +185,7 @@ class Lab:
 
     async def label(self, node: str, **labels: str | None) -> None:
         """Change labels of a node; ``__`` stands for a slash."""
-        named = {key.replace("__", "/").replace("_", "."): one for key, one in labels.items()}
+        named = {key.replace("__", "/").replace("_", "."): value for key, value in labels.items()}
         await self.client.patch(NODE, node, None, {"metadata": {"labels": named}})
 
     async def service(
@@ -197,12 +197,12 @@ class Lab:
         protocol: str = "TCP",
         **spec: Any,
     ) -> dict[str, Any]:
-        """Make a Service; gives it as it was stored."""
+        """Create a Service; returns it as it was stored."""
         port = {"name": "p", "port": 80, "targetPort": PORT, "protocol": protocol}
         if "nodePort" in spec:
             port["nodePort"] = spec.pop("nodePort")
         metadata = {"labels": labels or {}, "annotations": annotations or {}}
-        made = await self.client.create(
+        service = await self.client.create(
             SERVICE(
                 {
                     "metadata": {"name": name, "namespace": "default", **metadata},
@@ -210,15 +210,15 @@ class Lab:
                 }
             )
         )
-        return made.raw
+        return service.raw
 
     async def cluster_ip(self, name: str, **more: Any) -> str:
-        """Make a Service; gives its ClusterIP."""
+        """Create a Service; returns its ClusterIP."""
         return str((await self.service(name, **more))["spec"]["clusterIP"])
 
     async def vip(self, service: str, *addresses: str, mode: str | None = None) -> None:
-        """Give a Service the addresses of a load balancer."""
-        ingress = [{"ip": one, **({"ipMode": mode} if mode else {})} for one in addresses]
+        """Set the addresses of a Service's load balancer."""
+        ingress = [{"ip": address, **({"ipMode": mode} if mode else {})} for address in addresses]
         status = {"status": {"loadBalancer": {"ingress": ingress}}}
         await self.client.patch(SERVICE, service, "default", status, subresource="status")
 
@@ -240,7 +240,8 @@ class Lab:
             },
             "addressType": family,
             "endpoints": [
-                endpoint(one, family) if isinstance(one, str) else one for one in endpoints
+                endpoint(target, family) if isinstance(target, str) else target
+                for target in endpoints
             ],
             "ports": [{"name": "p", "port": PORT, "protocol": protocol}],
         }
@@ -258,9 +259,9 @@ class Lab:
         """A socket in a namespace, of an address's family."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with inside(self.space(asker)):
-            made = socket.socket(family, kind)
-        made.setblocking(False)
-        return made
+            link = socket.socket(family, kind)
+        link.setblocking(False)
+        return link
 
     async def ask(
         self, asker: str, address: str, port: int = 80, *, udp: bool = False, local: int = 0
@@ -282,30 +283,30 @@ class Lab:
     async def spread(
         self, asker: str, address: str, port: int = 80, *, times: int = 24, udp: bool = False
     ) -> set[str]:
-        """Who answers many questions; faults are in it by their names."""
-        asked = [self.ask(asker, address, port, udp=udp) for _ in range(times)]
-        return {answer.pod or answer.fault for answer in await asyncio.gather(*asked)}
+        """The pods that answer many questions; faults are in the set by name."""
+        questions = [self.ask(asker, address, port, udp=udp) for _ in range(times)]
+        return {answer.pod or answer.fault for answer in await asyncio.gather(*questions)}
 
     async def reaches(
         self, asker: str, address: str, *pods: str, port: int = 80, udp: bool = False
     ) -> None:
-        """Wait until exactly these answer (a fault is one), and see that it stays so."""
-        wanted = set(pods)
-        times = 1 if wanted == {"silent"} else max(24, 12 * len(wanted))
-        found: set[str] = set()
+        """Wait until exactly these pods or faults answer, then check that it stays so."""
+        expected = set(pods)
+        times = 1 if expected == {"silent"} else max(24, 12 * len(expected))
+        answering: set[str] = set()
 
         async def now() -> bool:
-            nonlocal found
-            found = await self.spread(asker, address, port, udp=udp, times=times)
-            return found == wanted
+            nonlocal answering
+            answering = await self.spread(asker, address, port, udp=udp, times=times)
+            return answering == expected
 
-        await self.until(now, lambda: f"{asker} reaches {found} at {address}, not {wanted}")
+        await self.until(now, lambda: f"{asker} reaches {answering} at {address}, not {expected}")
         for _ in range(2):
-            found = await self.spread(asker, address, port, udp=udp, times=times)
-            assert found <= wanted, (asker, address, found)
+            answering = await self.spread(asker, address, port, udp=udp, times=times)
+            assert answering <= expected, (asker, address, answering)
 
     async def until(self, condition: Callable[[], Any], what: Callable[[], str]) -> None:
-        """Wait for something."""
+        """Wait for a condition while every proxy runs."""
         await until(condition, what, self._alive)
 
     def _alive(self) -> None:
@@ -318,14 +319,14 @@ async def until(
     what: Callable[[], str],
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Wait for something, as long as a check holds."""
+    """Wait for a condition; ``check`` runs before each look and may fail the test."""
     deadline = time.monotonic() + PATIENCE
     while True:
         check()
-        found = condition()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
+        holds = condition()
+        if asyncio.iscoroutine(holds):
+            holds = await holds
+        if holds:
             return
         assert time.monotonic() < deadline, f"not in time: {what()}"
         await asyncio.sleep(0.05)
@@ -352,21 +353,21 @@ def endpoint(pod: str, family: str = "IPv4", **more: Any) -> dict[str, Any]:
 
 
 async def converse(link: socket.socket, where: tuple[str, int], *, connect: bool = True) -> Answer:
-    """A question and what came of it."""
+    """Send a question over a socket; returns the answer or the fault."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(SILENCE):
             if connect:
                 await loop.sock_connect(link, where)
             await loop.sock_sendall(link, b"?\n")
-            said = await loop.sock_recv(link, 1000)
+            reply = await loop.sock_recv(link, 1000)
     except TimeoutError:
         return SILENT
     except ConnectionRefusedError:
         return REFUSED
     except OSError as error:
         return Answer(fault=str(error))
-    pod, _, source = said.decode().strip().partition(" ")
+    pod, _, source = reply.decode().strip().partition(" ")
     return Answer(pod, source.removeprefix("::ffff:"))
 
 
@@ -431,8 +432,8 @@ def _node(prefix: str, node: str) -> None:
             "link set cni0 up",
             f"addr add 10.244.{i}.1/24 dev cni0",
             f"addr add fd44:0:0:{i}::1/64 dev cni0 nodad",
-            *(f"route add 10.244.{one}.0/24 via 10.99.0.{10 + one}" for one in others),
-            *(f"route add fd44:0:0:{one}::/64 via fd99::{10 + one:x}" for one in others),
+            *(f"route add 10.244.{other}.0/24 via 10.99.0.{10 + other}" for other in others),
+            *(f"route add fd44:0:0:{other}::/64 via fd99::{10 + other:x}" for other in others),
         ],
         name=space,
     )
@@ -490,24 +491,24 @@ async def _open_pods(prefix: str, stack: AsyncExitStack) -> None:
     for name in PODS:
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
             with inside(f"{prefix}-{name}"):
-                made = socket.socket(socket.AF_INET6, kind)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            made.bind(("::", PORT))
-            await _open(name, kind, made, stack)
+                link = socket.socket(socket.AF_INET6, kind)
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            link.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            link.bind(("::", PORT))
+            await _open(name, kind, link, stack)
 
 
-async def _open(name: str, kind: int, made: socket.socket, stack: AsyncExitStack) -> None:
+async def _open(name: str, kind: int, link: socket.socket, stack: AsyncExitStack) -> None:
     if kind == socket.SOCK_DGRAM:
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(name), sock=made)
+        transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(name), sock=link)
         stack.callback(transport.close)
         return
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await _answer(name, reader, writer)
 
-    server = await asyncio.start_server(answer, sock=made, backlog=1000)
+    server = await asyncio.start_server(answer, sock=link, backlog=1000)
     stack.callback(server.close)
 
 

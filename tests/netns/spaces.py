@@ -62,14 +62,14 @@ def remove(names: Sequence[str]) -> None:
 
 
 def sysctl(name: str, values: dict[str, str]) -> None:
-    """Set what the kernel of a namespace is told."""
+    """Set network sysctls of a namespace."""
     with inside(name):
         for path, value in values.items():
             Path("/proc/sys/net", path).write_text(value)
 
 
 def nft(name: str, *words: str, script: str | None = None) -> str:
-    """What ``nft`` says in a namespace."""
+    """Run ``nft`` in a namespace; returns its output."""
     with inside(name):
         done = subprocess.run(
             ["nft", *words], check=True, capture_output=True, text=True, input=script

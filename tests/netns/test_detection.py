@@ -1,4 +1,4 @@
-"""Whose packets are a pod's: every way a proxy can tell, by what endpoints see of who asks."""
+"""Every --detect-local-mode, checked by the source address that endpoints see."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 @starts_programs
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
-    async with laboratory(tmp_path_factory.mktemp("lab")) as made:
-        yield made
+    async with laboratory(tmp_path_factory.mktemp("lab")) as lab:
+        yield lab
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def proxy(lab: Lab, *options: str) -> Iterator[None]:
 
 
 async def source(lab: Lab, asker: str, address: str, port: int = 80) -> str:
-    """Whom an endpoint sees; what happened, if it saw nobody."""
+    """The source address that an endpoint sees; the fault if none answered."""
     answer = await lab.ask(asker, address, port)
     return answer.source or answer.fault
 
@@ -52,12 +52,12 @@ async def source(lab: Lab, asker: str, address: str, port: int = 80) -> str:
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
 @pytest.mark.parametrize("mode", list(MODES))
 async def test_pods_are_known_by(lab: Lab, mode: str, family: str) -> None:
-    """A pod of the node is seen as itself and is an insider; who else comes, only by cluster."""
+    """A pod of the node is never masqueraded; another node's pod only not in mode ClusterCIDR."""
     with proxy(lab, "--detect-local-mode", mode, *MODES[mode]):
-        await detected(lab, mode, family)
+        await check_detection(lab, mode, family)
 
 
-async def detected(lab: Lab, mode: str, family: str) -> None:
+async def check_detection(lab: Lab, mode: str, family: str) -> None:
     name = f"{mode}-{family}".lower()
     only: Obj = {"ipFamilyPolicy": "SingleStack", "ipFamilies": [family]}
     address = await lab.cluster_ip(name, **only)
@@ -106,7 +106,7 @@ async def test_networks_of_one_family_leave_the_other_ones_node_ports_alone(lab:
 
 
 async def test_a_cluster_ip_that_the_node_has_is_answered_by_who_listens_there(lab: Lab) -> None:
-    """Other ports of a ClusterIP are refused, but not what a process of the node serves there."""
+    """Other ports of a ClusterIP are refused, but not those a process of the node listens on."""
     address = await lab.cluster_ip("cached")
     await lab.endpoints("cached", "pod-4x")
 

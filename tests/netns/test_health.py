@@ -1,4 +1,4 @@
-"""What a proxy says of itself: health, health checks of load balancers, metrics, events."""
+"""What a proxy reports: its health, health checks of load balancers, metrics, events."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ EVENT = unstructured(Resource("events.k8s.io", "v1", "Event", "events"))
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 @starts_programs
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
-    async with laboratory(tmp_path_factory.mktemp("lab"), proxies=["node-1", "node-2"]) as made:
-        yield made
+    async with laboratory(tmp_path_factory.mktemp("lab"), proxies=["node-1", "node-2"]) as lab:
+        yield lab
 
 
 async def get(lab: Lab, asker: str, address: str, port: int, path: str) -> tuple[int, str, str]:
-    """Status, head and body of a page; 0 if nobody answers."""
+    """Status, head and body of a page; status 0 if there is no answer."""
     with lab.socket(asker, socket.SOCK_STREAM, address) as link:
         loop = asyncio.get_running_loop()
         try:
@@ -37,14 +37,14 @@ async def get(lab: Lab, asker: str, address: str, port: int, path: str) -> tuple
                 await loop.sock_connect(link, (address, port))
                 request = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
                 await loop.sock_sendall(link, request.encode())
-                said = b""
+                response = b""
                 while data := await loop.sock_recv(link, 1 << 16):
-                    said += data
+                    response += data
         except OSError:
             return 0, "", ""
-    if not said:  # a server that is just being stopped
+    if not response:  # a server that is just being stopped
         return 0, "", ""
-    head, _, body = said.decode().partition("\r\n\r\n")
+    head, _, body = response.decode().partition("\r\n\r\n")
     return int(head.split()[1]), head, body
 
 
@@ -102,10 +102,10 @@ async def test_metrics_have_the_names_dashboards_know(lab: Lab) -> None:
 
 async def test_health_checks_of_load_balancers_count_endpoints_here(lab: Lab) -> None:
     """A node answers 200 for a Service while it has ready endpoints of it, with their number."""
-    made = await lab.service(
+    service = await lab.service(
         "checked", type="LoadBalancer", externalTrafficPolicy="Local", nodePort=30100
     )
-    port = made["spec"]["healthCheckNodePort"]
+    port = service["spec"]["healthCheckNodePort"]
     await lab.endpoints("checked", "pod-1x", "pod-1y")
 
     async def says(node: str, status: int) -> bool:
@@ -127,24 +127,24 @@ async def test_health_checks_of_load_balancers_count_endpoints_here(lab: Lab) ->
 
 
 async def test_health_checks_answer_for_the_family_that_asks(lab: Lab) -> None:
-    """Each family has its own count, and nobody answers in a family that a Service has not."""
-    made = await lab.service(
+    """Each family has its own count; a family that the Service lacks has no listener."""
+    service = await lab.service(
         "twofold",
         type="LoadBalancer",
         externalTrafficPolicy="Local",
         ipFamilyPolicy="RequireDualStack",
         nodePort=30102,
     )
-    port = made["spec"]["healthCheckNodePort"]
+    port = service["spec"]["healthCheckNodePort"]
     await lab.endpoints("twofold", "pod-3x")
     await lab.endpoints("twofold", "pod-1x", "pod-1y", family="IPv6")
 
     async def says(family: str, status: int, weight: int) -> bool:
         address = node_address("node-1", family)
         code, head, body = await get(lab, "outside", address, port, "/")
-        told = json.loads(body)["localEndpoints"] if body else 0
+        count = json.loads(body)["localEndpoints"] if body else 0
         header = f"X-Load-Balancing-Endpoint-Weight: {weight}"
-        return (code, told) == (status, weight) and (not code or header in head)
+        return (code, count) == (status, weight) and (not code or header in head)
 
     await lab.until(lambda: says("IPv6", 200, 2), lambda: "two IPv6 endpoints are here")
     await lab.until(lambda: says("IPv4", 503, 0), lambda: "no IPv4 endpoint is here")
@@ -152,27 +152,31 @@ async def test_health_checks_answer_for_the_family_that_asks(lab: Lab) -> None:
     await lab.until(lambda: says("IPv4", 200, 1), lambda: "an IPv4 endpoint is here")
     assert await says("IPv6", 200, 2)
     single = {"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}}
-    single["spec"]["clusterIPs"] = made["spec"]["clusterIPs"][:1]
+    single["spec"]["clusterIPs"] = service["spec"]["clusterIPs"][:1]
     await lab.client.patch(SERVICE, "twofold", "default", single)
     await lab.until(lambda: says("IPv6", 0, 0), lambda: "nobody listens for IPv6")
     assert await says("IPv4", 200, 1)
 
 
 async def test_health_checks_are_where_node_ports_are(lab: Lab) -> None:
-    """At the addresses of the Node, or in the networks that are given; nowhere else."""
-    made = await lab.service(
+    """They listen at the Node's addresses, or within --nodeport-addresses; nowhere else."""
+    service = await lab.service(
         "placed", type="LoadBalancer", externalTrafficPolicy="Local", nodePort=30103
     )
-    port = made["spec"]["healthCheckNodePort"]
+    port = service["spec"]["healthCheckNodePort"]
     await lab.endpoints("placed", "pod-1x", "pod-2x")
 
     async def answered() -> list[str]:
-        asked = (
+        askers = (
             ("outside", node_address("node-1")),
             ("pod-1x", "10.244.1.1"),
             ("node-1", "127.0.0.1"),
         )
-        return [one for who, one in asked if (await get(lab, who, one, port, "/"))[0] == 200]
+        return [
+            address
+            for asker, address in askers
+            if (await get(lab, asker, address, port, "/"))[0] == 200
+        ]
 
     async def only(address: str) -> bool:
         return await answered() == [address]
@@ -187,12 +191,13 @@ async def test_health_checks_are_where_node_ports_are(lab: Lab) -> None:
 
 
 async def events(lab: Lab, service: str) -> list[str]:
-    found = await lab.client.list(EVENT, "default")
-    return [one.raw["reason"] for one in found if one.raw["regarding"].get("name") == service]
+    """The reasons of the events about a Service."""
+    stored = [event.raw for event in await lab.client.list(EVENT, "default")]
+    return [event["reason"] for event in stored if event["regarding"].get("name") == service]
 
 
 async def test_a_port_that_is_taken_is_an_event(lab: Lab) -> None:
-    """A health check that cannot listen is told on the Service, by the node where it is."""
+    """A health check that cannot listen is an event about the Service."""
     with lab.socket("node-1", socket.SOCK_STREAM, "::") as taken:
         taken.bind(("::", 31999))
         taken.listen()
@@ -204,7 +209,7 @@ async def test_a_port_that_is_taken_is_an_event(lab: Lab) -> None:
             nodePort=30101,
         )
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return await events(lab, "taken") == ["FailedToStartServiceHealthcheck"]
 
-        await lab.until(told, lambda: "the event is there")
+        await lab.until(reported, lambda: "the event is there")

@@ -1,4 +1,4 @@
-"""What packets over IPv4 show elsewhere, over IPv6: affinity, hairpin, source ranges, policies."""
+"""Packets over IPv6: affinity, hairpin, source ranges, policies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 @starts_programs
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
-    async with laboratory(tmp_path_factory.mktemp("lab"), proxies=("node-1", "node-2")) as made:
-        yield made
+    async with laboratory(tmp_path_factory.mktemp("lab"), proxies=("node-1", "node-2")) as lab:
+        yield lab
 
 
 async def test_affinity(lab: Lab) -> None:
-    """A client stays with its endpoint until that is gone."""
+    """A client stays with its endpoint until that endpoint is removed."""
     address = await lab.cluster_ip("sticky", sessionAffinity="ClientIP", **ONLY)
     pods = ["pod-1x", "pod-3x", "pod-5x"]
     await lab.endpoints("sticky", *pods, family="IPv6")
@@ -53,7 +53,7 @@ async def test_hairpin(lab: Lab) -> None:
 
 
 async def test_source_ranges_and_a_local_policy(lab: Lab) -> None:
-    """Who is in range reaches endpoints of the node as themselves; others hear nothing."""
+    """Clients in range reach the node's endpoints unmasqueraded; others get no answer."""
     await lab.service(
         "ranges",
         type="LoadBalancer",
@@ -73,8 +73,8 @@ async def test_source_ranges_and_a_local_policy(lab: Lab) -> None:
     assert await lab.ask("fabric", node_address("node-2", "IPv6"), 30130) == SILENT
 
 
-async def test_keys_refusals_and_addresses_of_nobody(lab: Lab) -> None:
-    """No key matches, or another port: refused at once. A ClusterIP that nobody has: silence."""
+async def test_keys_refusals_and_unassigned_addresses(lab: Lab) -> None:
+    """No key matches, or another port: refused at once. An unassigned ClusterIP: dropped."""
     keys = {"zonewise.io/topology-keys": "topology.kubernetes.io/zone"}
     address = await lab.cluster_ip("keyed", annotations=keys, **ONLY)
     await lab.endpoints("keyed", "pod-1x", "pod-5x", family="IPv6")
@@ -85,7 +85,7 @@ async def test_keys_refusals_and_addresses_of_nobody(lab: Lab) -> None:
     await lab.endpoints("keyed", unready, "pod-5x", family="IPv6")
     await lab.reaches("pod-2x", address, "refused")
     await lab.reaches("node-2", address, "refused")
-    nobody = f"{address.rpartition(':')[0]}:fffa"
-    assert await lab.ask("pod-2x", nobody) == SILENT
-    # The node's own kernel says that the datagram was dropped on its way out.
-    assert "not permitted" in (await lab.ask("node-2", nobody, udp=True)).fault
+    unassigned = f"{address.rpartition(':')[0]}:fffa"
+    assert await lab.ask("pod-2x", unassigned) == SILENT
+    # The node's own kernel reports that the datagram was dropped on its way out.
+    assert "not permitted" in (await lab.ask("node-2", unassigned, udp=True)).fault

@@ -1,4 +1,4 @@
-"""A proxy that is killed at any moment leaves whole rules, and the next one goes on from there."""
+"""A proxy killed at any moment leaves complete rules, and the next one continues from them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ FOREIGN = "table inet foreign {\n  set s { type ipv4_addr; elements = { 192.0.2.
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 @starts_programs
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
-    async with laboratory(tmp_path_factory.mktemp("lab"), proxies=[NODE]) as made:
-        yield made
+    async with laboratory(tmp_path_factory.mktemp("lab"), proxies=[NODE]) as lab:
+        yield lab
 
 
 def version(service: int, number: int) -> list[str]:
@@ -42,12 +42,13 @@ def version(service: int, number: int) -> list[str]:
 
 async def write(lab: Lab, service: int, number: int) -> None:
     ends: list[dict[str, Any]] = [
-        {"addresses": [one], "conditions": {"ready": True}} for one in version(service, number)
+        {"addresses": [address], "conditions": {"ready": True}}
+        for address in version(service, number)
     ]
     await lab.client.patch(SLICE, f"s{service}-ipv4", "default", {"endpoints": ends})
 
 
-def held(lab: Lab) -> dict[str, list[str]]:
+def read_slots(lab: Lab) -> dict[str, list[str]]:
     """The endpoints of each address in slot order; every slot that a choice may draw is there."""
     text = nft(lab.space(NODE), "list", "table", "ip", "zonewise")
     slots: dict[str, dict[int, str]] = {}
@@ -56,11 +57,11 @@ def held(lab: Lab) -> dict[str, list[str]]:
     leads = {address: int(count) for address, count in _LEAD.findall(text)}
     for address, count in leads.items():
         assert sorted(slots.get(address, {})) == list(range(count)), (address, count, slots)
-    return {address: [found[i] for i in sorted(found)] for address, found in slots.items()}
+    return {address: [by_slot[i] for i in sorted(by_slot)] for address, by_slot in slots.items()}
 
 
 async def test_kill_while_changes_stream_in(lab: Lab) -> None:
-    """After each kill every Service is whole, in a version it had; in the end, in its last."""
+    """After each kill every Service has all endpoints of some version; in the end, of its last."""
     draw = random.Random(11)
     nft(lab.space(NODE), "-f", "-", script=FOREIGN)
     foreign = nft(lab.space(NODE), "list", "table", "inet", "foreign")
@@ -75,7 +76,7 @@ async def test_kill_while_changes_stream_in(lab: Lab) -> None:
     await lab.reaches("pod-1x", anchor, "pod-3x")
 
     def whole(*, final: bool = False) -> bool:
-        now = held(lab)
+        now = read_slots(lab)
         for address, service in addresses.items():
             versions = [last[service]] if final else range(last[service] + 2)
             if now.get(address) not in [version(service, number) for number in versions]:
@@ -117,7 +118,7 @@ async def test_kill_while_changes_stream_in(lab: Lab) -> None:
 
 
 async def test_the_api_server_goes_and_comes_back(lab: Lab) -> None:
-    """While no API server answers packets go on; what changes afterwards is followed again."""
+    """Packets are routed while the API server is away; later changes are followed again."""
     address = await lab.cluster_ip("outage")
     await lab.endpoints("outage", "pod-3x")
     await lab.reaches("pod-1x", address, "pod-3x")
@@ -141,44 +142,44 @@ async def _answers(lab: Lab) -> bool:
 
 
 async def test_clean_up_removes_our_tables_only(lab: Lab) -> None:
-    """--cleanup leaves nothing of ours and everything of others."""
+    """--cleanup removes our tables and leaves those of others."""
     lab.stop_proxy(NODE)
-    code, said = await lab.command(NODE, "proxy", "--cleanup")
-    assert (code, said) == (0, "removed ip zonewise, ip6 zonewise\n")
+    code, output = await lab.command(NODE, "proxy", "--cleanup")
+    assert (code, output) == (0, "removed ip zonewise, ip6 zonewise\n")
     assert nft(lab.space(NODE), "list", "tables") == "table inet foreign\n"
-    code, said = await lab.command(NODE, "proxy", "--cleanup")
-    assert (code, said) == (0, "there was nothing to remove\n")
+    code, output = await lab.command(NODE, "proxy", "--cleanup")
+    assert (code, output) == (0, "there was nothing to remove\n")
 
 
 async def test_init_only_makes_tables_and_ends(lab: Lab) -> None:
     """--init-only prepares the node without a cluster, and nothing is routed yet."""
-    code, said = await lab.command(NODE, "proxy", "--init-only", "--node-name", NODE)
-    assert (code, said) == (0, "")
+    code, output = await lab.command(NODE, "proxy", "--init-only", "--node-name", NODE)
+    assert (code, output) == (0, "")
     listing = nft(lab.space(NODE), "list", "tables")
     assert "table ip zonewise" in listing
     assert "table ip6 zonewise" in listing
 
 
 async def test_an_unknown_node_is_one_sentence(lab: Lab) -> None:
-    """A name that is no Node's ends the program with a sentence and writes no rule."""
+    """With an unknown node name the program ends with one sentence and writes no rule."""
     before = nft(lab.space(NODE), "list", "ruleset")
-    code, said = await lab.command(
+    code, output = await lab.command(
         NODE, "proxy", "--node-name", "nobody", "--kubeconfig", str(lab.kubeconfig)
     )
     assert code == 2
-    assert said.strip().splitlines()[-1].startswith("error: the cluster has no Node 'nobody'; ")
+    assert output.strip().splitlines()[-1].startswith("error: the cluster has no Node 'nobody'; ")
     assert nft(lab.space(NODE), "list", "ruleset") == before
 
 
 async def test_no_permission_is_one_sentence(lab: Lab) -> None:
     """Without CAP_NET_ADMIN the program says so, and nothing else happens."""
-    code, said = await lab.command(
+    code, output = await lab.command(
         NODE,
         *("proxy", "--node-name", NODE, "--kubeconfig", str(lab.kubeconfig)),
         before=("setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"),
     )
     assert code == 2
-    assert said.strip().removeprefix("error: ") == (
+    assert output.strip().removeprefix("error: ") == (
         "no permission to change packet rules; run as root or with CAP_NET_ADMIN"
     )
 
@@ -186,11 +187,11 @@ async def test_no_permission_is_one_sentence(lab: Lab) -> None:
 async def test_no_nft_is_one_sentence(lab: Lab) -> None:
     """Without nft the program says what to install."""
     nft(lab.space(NODE), "flush", "ruleset")
-    code, said = await lab.command(
+    code, output = await lab.command(
         NODE,
         *("proxy", "--node-name", NODE, "--kubeconfig", str(lab.kubeconfig)),
         before=("env", "PATH=/nowhere"),
     )
     assert code == 2
-    assert "cannot run nft" in said
-    assert "install the package nftables" in said
+    assert "cannot run nft" in output
+    assert "install the package nftables" in output

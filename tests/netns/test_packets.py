@@ -35,8 +35,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 @starts_programs
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
-    async with laboratory(tmp_path_factory.mktemp("lab"), proxies=NODES) as made:
-        yield made
+    async with laboratory(tmp_path_factory.mktemp("lab"), proxies=NODES) as lab:
+        yield lab
 
 
 async def test_a_cluster_ip_reaches_every_endpoint(lab: Lab) -> None:
@@ -48,7 +48,7 @@ async def test_a_cluster_ip_reaches_every_endpoint(lab: Lab) -> None:
 
 
 async def test_pods_are_seen_as_themselves_and_nodes_are_masqueraded(lab: Lab) -> None:
-    """An endpoint sees a pod's own address, and for a node one that leads back to it."""
+    """An endpoint sees a pod's own address, and the node's address for a node."""
     address = await lab.cluster_ip("seen")
     await lab.endpoints("seen", "pod-3x")
     await lab.reaches("pod-5x", address, "pod-3x")
@@ -57,7 +57,7 @@ async def test_pods_are_seen_as_themselves_and_nodes_are_masqueraded(lab: Lab) -
 
 
 async def test_zone_hints_keep_traffic_in_the_zone(lab: Lab) -> None:
-    """With hints for every zone each zone has its own endpoint; one hint less and all have all."""
+    """Each zone uses its hinted endpoint; if an endpoint has no hint, every zone uses all."""
     address = await lab.cluster_ip("hinted")
     three = {"a": "pod-1x", "b": "pod-3x", "c": "pod-5x"}
     hinted = [endpoint(pod, zones=[zone]) for zone, pod in three.items()]
@@ -81,7 +81,7 @@ async def test_an_endpoint_for_two_zones_serves_both(lab: Lab) -> None:
 
 
 async def test_node_hints_come_before_zone_hints(lab: Lab) -> None:
-    """A node named by a hint keeps to its endpoint; another one of the zone goes by zone."""
+    """A node named by a hint uses that endpoint; other nodes of the zone go by zone hints."""
     address = await lab.cluster_ip("nodehints")
     await lab.endpoints(
         "nodehints",
@@ -95,7 +95,7 @@ async def test_node_hints_come_before_zone_hints(lab: Lab) -> None:
 
 
 async def test_unready_endpoints_of_a_zone_send_it_elsewhere(lab: Lab) -> None:
-    """Hints whose endpoint is not ready are no use; those that still serve are the last resort."""
+    """Hints of unready endpoints are ignored; terminating ones that serve are the last resort."""
     address = await lab.cluster_ip("readiness")
     here = endpoint("pod-1x", zones=["a"])
     await lab.endpoints("readiness", here, endpoint("pod-3x", zones=["b"]))
@@ -112,7 +112,7 @@ async def test_unready_endpoints_of_a_zone_send_it_elsewhere(lab: Lab) -> None:
 
 
 async def test_topology_keys_hard_and_soft(lab: Lab) -> None:
-    """Keys are tried in order; without a star nobody near means refused at once."""
+    """Keys are tried in order; without a star, no matching endpoint means refused at once."""
     hard = await lab.cluster_ip(
         "hard",
         annotations={
@@ -147,9 +147,9 @@ async def test_topology_keys_over_a_rack_label(lab: Lab) -> None:
 
 
 async def test_affinity_keeps_a_client_at_its_endpoint(lab: Lab) -> None:
-    """With ClientIP affinity a client stays, by every way in, until its endpoint is gone."""
-    made = await lab.service("sticky", sessionAffinity="ClientIP", externalIPs=["203.0.113.5"])
-    address = made["spec"]["clusterIP"]
+    """With ClientIP affinity a client keeps its endpoint on every address until it is removed."""
+    service = await lab.service("sticky", sessionAffinity="ClientIP", externalIPs=["203.0.113.5"])
+    address = service["spec"]["clusterIP"]
     await lab.endpoints("sticky", "pod-1x", "pod-3x", "pod-5x", "pod-6x")
 
     async def served() -> bool:
@@ -175,23 +175,23 @@ async def test_affinity_keeps_a_client_at_its_endpoint(lab: Lab) -> None:
 
 
 async def test_affinity_is_renewed_by_each_connection(lab: Lab) -> None:
-    """How long a client is remembered begins anew with every connection, by whatever way."""
-    made = await lab.service(
+    """The affinity timeout starts again with every connection, to any address of the Service."""
+    service = await lab.service(
         "renewed",
         sessionAffinity="ClientIP",
         sessionAffinityConfig={"clientIP": {"timeoutSeconds": 50}},
         externalIPs=["203.0.113.6"],
     )
     await lab.endpoints("renewed", "pod-3x")
-    await lab.reaches("pod-2x", made["spec"]["clusterIP"], "pod-3x")
+    await lab.reaches("pod-2x", service["spec"]["clusterIP"], "pod-3x")
     client = re.compile(rf"{re.escape(PODS['pod-2x'].ipv4)} expires (\d+)s")
 
     def left() -> int:
-        found = client.search(nft(lab.space("node-2"), "list", "table", "ip", "zonewise"))
-        assert found is not None
-        return int(found[1])
+        match = client.search(nft(lab.space("node-2"), "list", "table", "ip", "zonewise"))
+        assert match is not None
+        return int(match[1])
 
-    for address in (made["spec"]["clusterIP"], "203.0.113.6"):
+    for address in (service["spec"]["clusterIP"], "203.0.113.6"):
         await lab.until(lambda: left() < 49, lambda: f"{left()} seconds are left")
         before = left()
         assert (await lab.ask("pod-2x", address)).pod == "pod-3x"
@@ -214,13 +214,13 @@ async def test_a_node_port_works_on_every_node_and_masquerades(lab: Lab) -> None
     for node in ("node-1", "node-4"):
         await lab.reaches("outside", node_address(node), "pod-1x", "pod-5x", port=30080)
     answers = [await lab.ask("outside", node_address("node-4"), 30080) for _ in range(12)]
-    assert {one.source for one in answers} == {node_address("node-4")}
+    assert {answer.source for answer in answers} == {node_address("node-4")}
     await lab.reaches("node-4", "127.0.0.1", "refused", port=30080)
     assert await lab.ask("outside", node_address("node-4"), 30081) == REFUSED
 
 
 async def test_external_traffic_policy_local_keeps_the_source(lab: Lab) -> None:
-    """Policy Local: outsiders reach endpoints of the node and are seen; insiders reach all."""
+    """Policy Local: clients outside reach the node's endpoints unmasqueraded; pods reach all."""
     await lab.service(
         "exlocal",
         type="LoadBalancer",
@@ -279,7 +279,7 @@ async def test_a_pod_reaches_itself_through_its_service(lab: Lab) -> None:
 
 
 async def test_no_endpoint_is_refused_at_once_and_other_addresses_are_dropped(lab: Lab) -> None:
-    """No endpoints, or another port: refused. A ClusterIP that nobody has: silence."""
+    """No endpoints, or another port: refused. An unassigned ClusterIP: dropped."""
     address = await lab.cluster_ip("empty")
     await lab.reaches("pod-1x", address, "refused")
     await lab.reaches("node-1", address, "refused")
@@ -316,8 +316,8 @@ async def test_endpoints_go_under_load_without_a_failed_connection(lab: Lab) -> 
     assert not [answer for answer in answers if answer.fault]
 
 
-async def test_connections_outlive_their_endpoints_place_in_the_service(lab: Lab) -> None:
-    """A connection that stands is not touched when its endpoint leaves the Service."""
+async def test_connections_survive_the_removal_of_their_endpoint(lab: Lab) -> None:
+    """An established connection is not touched when its endpoint leaves the Service."""
     address = await lab.cluster_ip("standing")
     await lab.endpoints("standing", "pod-4x")
     await lab.reaches("pod-1x", address, "pod-4x")
@@ -330,7 +330,7 @@ async def test_connections_outlive_their_endpoints_place_in_the_service(lab: Lab
 
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
 async def test_stale_udp_flows_move_on(lab: Lab, family: str) -> None:
-    """A UDP client that never stops sending is served by who serves now, from one and from none."""
+    """A UDP client that never stops sending moves to a new endpoint, also after there was none."""
     name = f"datagrams-{family.lower()}"
     address = await lab.cluster_ip(
         name, protocol="UDP", ipFamilyPolicy="SingleStack", ipFamilies=[family]
@@ -367,7 +367,7 @@ async def test_stale_udp_flows_move_on(lab: Lab, family: str) -> None:
 
 
 async def test_udp_flows_to_another_services_address_are_left_alone(lab: Lab) -> None:
-    """Who names a ClusterIP of another Service moves none of its flows, however it changes."""
+    """A Service whose external IP is another's ClusterIP moves none of that one's flows."""
     address = await lab.cluster_ip("dns", protocol="UDP")
     await lab.endpoints("dns", "pod-2x", "pod-4x", protocol="UDP")
     await lab.reaches("pod-1x", address, "pod-2x", "pod-4x", udp=True)
@@ -395,10 +395,10 @@ def sctp_works() -> bool:
 async def test_sctp_has_the_same_rules(lab: Lab) -> None:
     """SCTP is routed as TCP is: read back from the kernel, and by packets where it has SCTP."""
     annotations = {"zonewise.io/topology-keys": "topology.kubernetes.io/zone"}
-    made = await lab.service(
+    service = await lab.service(
         "sctp", protocol="SCTP", type="NodePort", nodePort=30077, annotations=annotations
     )
-    address = made["spec"]["clusterIP"]
+    address = service["spec"]["clusterIP"]
     await lab.endpoints("sctp", "pod-1x", "pod-1y", "pod-5x", protocol="SCTP")
     chosen = {PODS[pod].ipv4 for pod in ("pod-1x", "pod-1y")}
 
@@ -407,8 +407,8 @@ async def test_sctp_has_the_same_rules(lab: Lab) -> None:
 
     await lab.until(lambda: f"{address} . sctp . 80 : goto slots-2" in rules(), rules)
     for way in (rf"{re.escape(address)} \. sctp \. 80", r"sctp \. 30077"):
-        found = re.findall(rf"[01] \. {way} : (\S+) \. 8080", rules())
-        assert set(found) == chosen
+        targets = re.findall(rf"[01] \. {way} : (\S+) \. 8080", rules())
+        assert set(targets) == chosen
     assert "sctp . 30077 : goto nodeport-slots-2" in rules()
     await lab.endpoints("sctp", protocol="SCTP")
     refused = re.compile(rf"{re.escape(address)} \. sctp \. 80(?! :)")
@@ -442,7 +442,7 @@ async def test_a_node_that_moves_to_another_zone_is_routed_anew(lab: Lab) -> Non
 
 
 async def test_foreign_services_are_left_alone(lab: Lab) -> None:
-    """A Service that another proxy is named for is not touched until the label goes."""
+    """A Service labelled for another proxy is not routed until the label is removed."""
     label = "service.kubernetes.io/service-proxy-name"
     address = await lab.cluster_ip("foreign", labels={label: "someone-else"})
     await lab.endpoints("foreign", "pod-1x")
@@ -454,14 +454,14 @@ async def test_foreign_services_are_left_alone(lab: Lab) -> None:
 
 async def test_ipv6_is_as_good(lab: Lab) -> None:
     """IPv6: ClusterIP, NodePort, hints, refusal."""
-    made = await lab.service(
+    service = await lab.service(
         "six",
         ipFamilyPolicy="SingleStack",
         ipFamilies=["IPv6"],
         type="NodePort",
         nodePort=30066,
     )
-    address = made["spec"]["clusterIP"]
+    address = service["spec"]["clusterIP"]
     assert ":" in address
     await lab.reaches("pod-1x", address, "refused")
     await lab.endpoints(
@@ -476,8 +476,8 @@ async def test_ipv6_is_as_good(lab: Lab) -> None:
     await lab.reaches("outside", node_address("node-1", "IPv6"), "pod-1x", port=30066)
 
 
-async def test_an_external_ip_belongs_to_who_was_assigned_it_then_to_the_oldest(lab: Lab) -> None:
-    """A load balancer has its address; of those that only name it, the oldest is the next."""
+async def test_an_external_ip_belongs_to_its_load_balancer_then_to_the_oldest(lab: Lab) -> None:
+    """A load balancer's address is its own; among externalIPs the oldest Service has it."""
     await lab.service("share-b", externalIPs=["203.0.113.40"])
     await lab.endpoints("share-b", "pod-3x")
     await lab.reaches("pod-1x", "203.0.113.40", "pod-3x")
@@ -495,7 +495,7 @@ async def test_an_external_ip_belongs_to_who_was_assigned_it_then_to_the_oldest(
 
 
 async def test_no_service_takes_a_port_of_a_node(lab: Lab) -> None:
-    """Who names a node's address as its external IP gets none of the packets to that node."""
+    """A Service whose external IP is a node's address gets no packets to that node."""
     target = node_address("node-2")
     await lab.service("node-thief", externalIPs=[target, "203.0.113.41"])
     await lab.endpoints("node-thief", "pod-6x")
@@ -504,7 +504,7 @@ async def test_no_service_takes_a_port_of_a_node(lab: Lab) -> None:
 
 
 async def test_a_restart_takes_over_without_a_gap(lab: Lab) -> None:
-    """While a proxy is stopped and started, packets and connections go on."""
+    """While a proxy is stopped and started, new and old connections work."""
     address = await lab.cluster_ip("restart")
     await lab.endpoints("restart", "pod-3x", "pod-5x")
     await lab.reaches("pod-1x", address, "pod-3x", "pod-5x")
@@ -521,9 +521,9 @@ async def test_a_restart_takes_over_without_a_gap(lab: Lab) -> None:
         await lab.reaches("pod-1x", address, "pod-5x")
         assert await converse(link, (address, 80), connect=False) == first
     after = nft(lab.space("node-1"), "-a", "list", "chains")
-    kept = [line for line in before.splitlines() if "layout-" in line]
-    assert kept
-    assert kept == [line for line in after.splitlines() if "layout-" in line]
+    layout = [line for line in before.splitlines() if "layout-" in line]
+    assert layout
+    assert layout == [line for line in after.splitlines() if "layout-" in line]
 
 
 @pytest.mark.parametrize(
@@ -537,7 +537,7 @@ async def test_a_restart_takes_over_without_a_gap(lab: Lab) -> None:
     ids=" ".join,
 )
 async def test_what_others_break_is_put_right(lab: Lab, damage: tuple[str, ...]) -> None:
-    """Whatever somebody takes out of our tables comes back, without any change in the cluster."""
+    """Rules removed from our tables by others are restored without a change in the cluster."""
     name = "broken-" + "-".join(damage[:2])
     address = await lab.cluster_ip(name)
     await lab.endpoints(name, "pod-3x")
@@ -547,9 +547,9 @@ async def test_what_others_break_is_put_right(lab: Lab, damage: tuple[str, ...])
 
 
 async def test_other_settings_replace_the_tables_without_a_gap(lab: Lab) -> None:
-    """A proxy that starts with other flags makes other rules of the same Services at once."""
-    made = await lab.service("settings", type="NodePort", nodePort=30110)
-    address = made["spec"]["clusterIP"]
+    """A proxy restarted with other flags replaces the rules without a failed connection."""
+    service = await lab.service("settings", type="NodePort", nodePort=30110)
+    address = service["spec"]["clusterIP"]
     await lab.endpoints("settings", "pod-4x")
     await lab.reaches("pod-6x", address, "pod-4x")
     assert (await lab.ask("pod-6x", address)).source == PODS["pod-6x"].ipv4

@@ -44,8 +44,8 @@ class Cluster:
 
     @property
     def commands(self) -> list[tuple[str, str, str]]:
-        """What to try: the command, the address it asks from, and the zone that is in."""
-        return [(one[0], one[2], one[6]) for one in _COMMAND.findall(self.page)]
+        """What to try: the command, its source address, and the zone of that address."""
+        return [(groups[0], groups[2], groups[6]) for groups in _COMMAND.findall(self.page)]
 
     @property
     def prefix(self) -> str:
@@ -84,12 +84,12 @@ def up(
 
 @asynccontextmanager
 async def client(folder: Path) -> AsyncIterator[Client]:
-    async with Client(HttpsTransport(load_config(str(folder / "kubeconfig")))) as made:
-        yield made
+    async with Client(HttpsTransport(load_config(str(folder / "kubeconfig")))) as api:
+        yield api
 
 
-def said(command: str) -> str:
-    """What somebody sees who types this."""
+def run_curl(command: str) -> str:
+    """The output of a printed curl command."""
     done = subprocess.run(
         [*command.split(), "--silent", "--max-time", "5"],
         check=False,
@@ -105,7 +105,7 @@ def spaces(prefix: str) -> set[str]:
 
 
 def datagram(space: str, address: str, port: int) -> str:
-    """The answer to a datagram from a namespace, or what is the matter."""
+    """The answer to a datagram sent from a namespace, or the error."""
     with inside(space):
         link = socket.socket(
             socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM
@@ -125,12 +125,12 @@ def answers_datagrams(space: str, address: str) -> bool:
 
 
 async def test_packets_stay_in_their_zone_and_nothing_stays_behind(tmp_path: Path) -> None:
-    """What up prints shows answers from the asker's zone; also after kill -9; then all is gone."""
+    """The printed commands are answered in their zone, also after kill -9; stop removes all."""
     folder = tmp_path / "cluster"
     with up(folder, "--network") as first:
         assert [zone for _, _, zone in first.commands] == ["a", "b", "c"], first.page
         for command, source, zone in first.commands:
-            answers = {said(command) for _ in range(8)}
+            answers = {run_curl(command) for _ in range(8)}
             for answer in answers:
                 assert re.fullmatch(
                     rf"shop/web-\S+ on node {zone}-1 in zone {zone}, asked by {source}\n", answer
@@ -145,7 +145,7 @@ async def test_packets_stay_in_their_zone_and_nothing_stays_behind(tmp_path: Pat
         assert second.prefix == prefix
         assert spaces(prefix) == there
         for command, _, zone in second.commands:
-            assert f"in zone {zone}, asked by" in said(command)
+            assert f"in zone {zone}, asked by" in run_curl(command)
         assert second.stop() == f"Stopped; {folder} keeps the cluster.\n"
     assert spaces(prefix) == set()
 
@@ -162,49 +162,50 @@ async def test_the_network_follows_the_cluster(tmp_path: Path) -> None:
                 "ipFamilyPolicy": "RequireDualStack",
             }
             meta = {"name": "names", "namespace": "shop"}
-            made = await api.create(SERVICE({"metadata": meta, "spec": spec}))
-            for address in made.raw["spec"]["clusterIPs"]:
+            service = await api.create(SERVICE({"metadata": meta, "spec": spec}))
+            for address in service.raw["spec"]["clusterIPs"]:
                 await until(
                     partial(answers_datagrams, f"{prefix}-a-1", address),
                     lambda: "a pod answers to datagrams",
                 )
-            pods = [one for one in await api.list(Pod, "shop") if "web-" in one.metadata.name]
+            pods = [pod for pod in await api.list(Pod, "shop") if "web-" in pod.metadata.name]
             victim = pods[0]
             address = victim.status.pod_ips[0].ip
-            asked = f"ip netns exec {prefix}-b-1 curl http://{address}:8080"
-            assert said(asked).startswith(f"shop/{victim.metadata.name} on node ")
+            command = f"ip netns exec {prefix}-b-1 curl http://{address}:8080"
+            assert run_curl(command).startswith(f"shop/{victim.metadata.name} on node ")
             await api.delete(Pod, victim.metadata.name, "shop", grace_period=0)
-            await until(lambda: victim.metadata.name not in said(asked), lambda: "the pod is gone")
+            await until(
+                lambda: victim.metadata.name not in run_curl(command), lambda: "the pod is gone"
+            )
             other = next(
-                one
-                for one in await api.list(Pod, "shop")
-                if "catalog-" in one.metadata.name and one.spec.node_name == "c-1"
+                pod
+                for pod in await api.list(Pod, "shop")
+                if "catalog-" in pod.metadata.name and pod.spec.node_name == "c-1"
             )
             direct = f"ip netns exec {prefix}-b-1 curl http://{other.status.pod_ips[0].ip}:8080"
-            assert "on node c-1" in said(direct)
+            assert "on node c-1" in run_curl(direct)
             failed = {"metadata": {"annotations": {"zonewise.io/failed": "true"}}}
             await api.patch(Node, "c-1", None, failed)
-            await until(lambda: not said(direct), lambda: "a failed node is silent")
+            await until(lambda: not run_curl(direct), lambda: "a failed node is silent")
             healed = {"metadata": {"annotations": {"zonewise.io/failed": None}}}
             await api.patch(Node, "c-1", None, healed)
-            await until(lambda: "on node c-1" in said(direct), lambda: "it answers again")
+            await until(lambda: "on node c-1" in run_curl(direct), lambda: "it answers again")
             await api.delete(Node, "b-1", None)
             await until(lambda: f"{prefix}-b-1" not in spaces(prefix), lambda: "b-1 is gone")
             health = (
                 f"ip netns exec {prefix} curl http://{await _address(api, 'a-1')}:10256/healthz"
             )
-            assert '"nodeEligible": true' in said(health)
+            assert '"nodeEligible": true' in run_curl(health)
         cluster.stop()
     assert spaces(prefix) == set()
 
 
 async def _address(api: Client, node: str) -> str:
-    found = await api.get(Node, node, None)
-    return found.status.addresses[0].address
+    return (await api.get(Node, node, None)).status.addresses[0].address
 
 
 async def test_without_root_it_is_left_out_in_one_line(tmp_path: Path) -> None:
-    """A cluster that cannot have a network runs without, and says so; one that need not, too."""
+    """Without root a cluster runs without a network and says so, with --network or not."""
     script = "import os, sys; os.geteuid = lambda: 1000; from zonewise.cli.main import main;"
     user = ("-c", f"{script} sys.exit(main(sys.argv[1:]))")
     for flags, line in (
@@ -220,8 +221,8 @@ async def test_without_root_it_is_left_out_in_one_line(tmp_path: Path) -> None:
             cluster.stop()
 
 
-async def test_it_is_for_whole_clusters(tmp_path: Path) -> None:
-    """The API server alone has no nodes, and a scenario no real time: one sentence."""
+async def test_network_and_api_only_exclude_each_other(tmp_path: Path) -> None:
+    """The API server alone has no nodes, so --network is refused with one sentence."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "zonewise", "up", "--api-only", "--network"),
         stderr=asyncio.subprocess.PIPE,

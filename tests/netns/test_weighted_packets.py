@@ -1,7 +1,7 @@
-"""Packets of a weighted Service fall as the weights say: 20,000 real connections, by chi-square.
+"""Packets of a weighted Service follow its weights: 20,000 real connections, by chi-square.
 
-What the kernel draws cannot be seeded. So a test fails by chance once in a million runs; a weight
-that is wrong by half is seen in every one.
+The kernel's random numbers cannot be seeded. So a test fails by chance once in a million runs; a
+weight that is wrong by half fails every run.
 """
 
 from __future__ import annotations
@@ -41,51 +41,51 @@ NODES = ("node-1", "node-2", "node-4")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 @starts_programs
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
-    async with laboratory(tmp_path_factory.mktemp("lab"), proxies=NODES) as made:
-        yield made
+    async with laboratory(tmp_path_factory.mktemp("lab"), proxies=NODES) as lab:
+        yield lab
 
 
-async def drawn(lab: Lab, address: str, count: int, *, udp: bool = False) -> Counter[str]:
-    """Who answered so many clients of zone a, on both of its nodes."""
-    found: Counter[str] = Counter()
+async def count_answers(lab: Lab, address: str, count: int, *, udp: bool = False) -> Counter[str]:
+    """How often each pod answered clients of zone a, on both of its nodes."""
+    counts: Counter[str] = Counter()
     for at in range(0, count, AT_ONCE):
         asker = ("pod-1x", "pod-2x")[at // AT_ONCE % 2]
-        found.update(await _asked(lab, asker, address, AT_ONCE, udp=udp))
-    return found
+        counts.update(await _ask_many(lab, asker, address, AT_ONCE, udp=udp))
+    return counts
 
 
-async def _asked(
+async def _ask_many(
     lab: Lab, asker: str, address: str, count: int, *, udp: bool, again: int = 3
 ) -> list[str]:
-    """Who answered; a packet of many at once may get lost, and whoever hears nothing asks again."""
-    asked = [lab.ask(asker, address, udp=udp) for _ in range(count)]
-    answers = [answer.pod or answer.fault for answer in await asyncio.gather(*asked)]
+    """The pods that answered; packets of many at once may get lost, those questions are retried."""
+    questions = [lab.ask(asker, address, udp=udp) for _ in range(count)]
+    answers = [answer.pod or answer.fault for answer in await asyncio.gather(*questions)]
     lost = answers.count(SILENT.fault)
     if not lost or not again:
         return answers
     heard = [answer for answer in answers if answer != SILENT.fault]
-    return heard + await _asked(lab, asker, address, lost, udp=udp, again=again - 1)
+    return heard + await _ask_many(lab, asker, address, lost, udp=udp, again=again - 1)
 
 
-def chance(found: Mapping[str, int], weights: Mapping[str, int]) -> float:
-    """How likely counts are at least so far from what weights say; five endpoints, four degrees."""
-    assert set(found) == set(weights)
+def chance(counts: Mapping[str, int], weights: Mapping[str, int]) -> float:
+    """The p-value of counts under weights: chi-square with four degrees, for five endpoints."""
+    assert set(counts) == set(weights)
     assert len(weights) == 5
-    whole, total = sum(found.values()), sum(weights.values())
+    whole, total = sum(counts.values()), sum(weights.values())
     expected = {name: whole * weight / total for name, weight in weights.items()}
-    distance = sum((found[name] - some) ** 2 / some for name, some in expected.items())
+    distance = sum((counts[name] - some) ** 2 / some for name, some in expected.items())
     return exp(-distance / 2) * (1 + distance / 2)
 
 
 def leads(lab: Lab, node: str, address: str) -> str:
-    """The chain that packets to an address are led to."""
+    """The chain that packets to an address jump to."""
     listing = nft(lab.space(node), "list", "ruleset")
-    _, found, rest = listing.partition(f"{address} . tcp . 80 : goto ")
-    return rest.split()[0].strip('",') if found else ""
+    _, separator, rest = listing.partition(f"{address} . tcp . 80 : goto ")
+    return rest.split()[0].strip('",') if separator else ""
 
 
-async def weighted(lab: Lab, node: str, address: str) -> None:
-    """Wait until a node obeys weights for an address."""
+async def until_weighted(lab: Lab, node: str, address: str) -> None:
+    """Wait until a node applies weights for an address."""
     await lab.until(
         lambda: (
             leads(lab, node, address).startswith('"weighted-')
@@ -96,29 +96,29 @@ async def weighted(lab: Lab, node: str, address: str) -> None:
 
 
 async def test_twenty_thousand_connections(lab: Lab) -> None:
-    """Endpoints are used as often as they weigh; nobody else, and not alike."""
+    """Endpoints are used in proportion to their weights, and not equally."""
     address = await lab.cluster_ip("weighted")
     await lab.endpoints("weighted", *HINTED, weights=TEXT)
     for node in ("node-1", "node-2"):
-        await weighted(lab, node, address)
-    found = await drawn(lab, address, CONNECTIONS)
-    assert sum(found.values()) == CONNECTIONS
-    assert chance(found, WEIGHTS) > CHANCE, found
+        await until_weighted(lab, node, address)
+    counts = await count_answers(lab, address, CONNECTIONS)
+    assert sum(counts.values()) == CONNECTIONS
+    assert chance(counts, WEIGHTS) > CHANCE, counts
     wrong = WEIGHTS | {"pod-3x": 1500}
-    assert chance(found, wrong) < CHANCE, found
-    assert chance(found, dict.fromkeys(WEIGHTS, 1)) < CHANCE, found
+    assert chance(counts, wrong) < CHANCE, counts
+    assert chance(counts, dict.fromkeys(WEIGHTS, 1)) < CHANCE, counts
 
 
 async def test_a_half_written_text_falls_back_to_hints(lab: Lab) -> None:
-    """Two slices with different texts are obeyed by hints until they say the same."""
+    """Two slices with different weights are routed by hints until they agree."""
     address = await lab.cluster_ip("halves")
     await lab.endpoints("halves", *HINTED[:3], weights=TEXT)
     await lab.endpoints("halves", *HINTED[3:], weights=TEXT, part="-b")
-    await weighted(lab, "node-1", address)
+    await until_weighted(lab, "node-1", address)
     await lab.endpoints("halves", *HINTED[3:], weights=TEXT.replace("3200", "32"), part="-b")
     await lab.reaches("pod-1x", address, "pod-1y", "pod-2y")
     await lab.endpoints("halves", *HINTED[:3], weights=TEXT.replace("3200", "32"))
-    await weighted(lab, "node-1", address)
+    await until_weighted(lab, "node-1", address)
     await lab.reaches("pod-4y", address, "pod-3x", "pod-4x", "pod-5x")
     await lab.endpoints("halves", *HINTED[:3], weights="{")
     await lab.endpoints("halves", *HINTED[3:], weights="{", part="-b")
@@ -126,7 +126,7 @@ async def test_a_half_written_text_falls_back_to_hints(lab: Lab) -> None:
 
 
 async def test_a_zone_without_a_row_stays_at_home(lab: Lab) -> None:
-    """Clients of a zone that the text does not name use its own endpoints, hints or not."""
+    """Clients of a zone that the weights do not name use the zone's own endpoints."""
     address = await lab.cluster_ip("homely")
     everywhere = [endpoint(pod, zones=["a", "b", "c"]) for pod in FIVE]
     await lab.endpoints("homely", *everywhere, weights='{"b":{"a":1}}')
@@ -147,12 +147,12 @@ async def test_udp_is_weighted_too(lab: Lab) -> None:
         ),
         lambda: "a chain for datagrams",
     )
-    found = await drawn(lab, address, 4000, udp=True)
-    assert chance(found, WEIGHTS) > CHANCE, found
+    counts = await count_answers(lab, address, 4000, udp=True)
+    assert chance(counts, WEIGHTS) > CHANCE, counts
 
 
 async def test_affinity_keeps_a_client_whatever_weights_become(lab: Lab) -> None:
-    """A client stays where it was drawn to, also under other weights."""
+    """A client keeps its endpoint when the weights change."""
     address = await lab.cluster_ip("faithful", sessionAffinity="ClientIP")
     await lab.endpoints("faithful", *HINTED, weights=TEXT)
     await lab.until(
@@ -167,10 +167,10 @@ async def test_affinity_keeps_a_client_whatever_weights_become(lab: Lab) -> None
 
 
 async def test_kill_while_weights_change(lab: Lab) -> None:
-    """Killed at any moment, a proxy leaves a Service that answers; the next one goes on."""
+    """Killed at any moment, a proxy leaves a Service that answers; the next one continues."""
     address = await lab.cluster_ip("killed")
     await lab.endpoints("killed", *HINTED, weights=TEXT)
-    await weighted(lab, "node-1", address)
+    await until_weighted(lab, "node-1", address)
     with lab.socket("pod-1x", socket.SOCK_STREAM, address) as link:
         first = (await converse(link, (address, 80))).pod
         for turn in range(4):
@@ -190,10 +190,10 @@ async def test_kill_while_weights_change(lab: Lab) -> None:
 
 
 def _mods(lab: Lab) -> list[int]:
-    """What the chains of the Service that was killed draw from; one is left in the end."""
+    """The moduli in the chains of the Service "killed"; in the end there is one chain."""
     listing = nft(lab.space("node-1"), "list", "table", "ip", "zonewise")
-    found = []
+    mods = []
     for part in listing.split("chain ")[1:]:
         if "weighted-" in part.split()[0] and "default/killed" in part.split()[0]:
-            found.append(int(part.partition("mod ")[2].split()[0]))
-    return found
+            mods.append(int(part.partition("mod ")[2].split()[0]))
+    return mods
