@@ -56,7 +56,6 @@ NOT_YET_OUTSIDE = frozenset(
         "tests/embedded",
         "tests/explain",
         "tests/install",
-        "tests/kubernetes",
         "tests/proxy",
         "tests/runtime",
         "tests/webhook",

@@ -339,8 +339,9 @@ async def test_a_lost_zone_is_taken_over_and_given_back(
         await post(client, f"/api/v1/namespaces/{NAME}/persistentvolumeclaims", template)
 
         async def asked() -> list[str]:
-            last = some.driver.asked[-1].accessibility_requirements.requisite
-            return sorted(one.segments[KEY] for one in last) if len(some.driver.asked) > 1 else []
+            last = some.driver.requests[-1].accessibility_requirements.requisite
+            zones = sorted(topology.segments[KEY] for topology in last)
+            return zones if len(some.driver.requests) > 1 else []
 
         assert await until(asked) == ["a", "b", "c"]
 

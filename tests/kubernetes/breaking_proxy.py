@@ -1,7 +1,7 @@
-"""A proxy in front of an API server that breaks what passes through it, as told.
+"""A proxy in front of an API server that injects faults chosen by the test.
 
-Clients speak plain HTTP to it; it speaks TLS to the server. Every request is written down with its
-moment, so that a test can count them where a server would feel them. One fault is in force at a
+Clients speak plain HTTP to it; it speaks TLS to the server. Every request is recorded with its
+time, so that a test can count requests as the server receives them. One fault is in force at a
 time, and running streams can be cut or frozen at any moment.
 """
 
@@ -89,7 +89,7 @@ class BreakingProxy:
             relay.abort()
 
     def freeze(self) -> None:
-        """Let nothing more through on what is open now, and close nothing: half-open sockets."""
+        """Forward nothing more on open connections, and close none of them: half-open sockets."""
         for relay in self._relays:
             relay.frozen.set()
 
@@ -104,7 +104,7 @@ class BreakingProxy:
         relay = Relay(writer)
         self._relays.add(relay)
         try:
-            while await self._one(relay, reader, writer):
+            while await self._handle_request(relay, reader, writer):
                 pass
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
@@ -113,10 +113,10 @@ class BreakingProxy:
             self._tasks.discard(task)
             relay.abort()
 
-    async def _one(
+    async def _handle_request(
         self, relay: Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Handle one request; whether the connection can take another."""
+        """Handle a request; returns whether the connection can take another."""
         head = await reader.readuntil(b"\r\n\r\n")
         seen = Seen(time.monotonic(), head.split(b" ")[1].decode())
         self.seen.append(seen)

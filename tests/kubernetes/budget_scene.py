@@ -1,4 +1,4 @@
-"""A namespace of a real cluster whose pods are under a budget; every change of one is seen."""
+"""A namespace of a real cluster whose pods are under a budget; watches every change of a pod."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ PATIENCE = 180.0
 
 @dataclass
 class BudgetScene:
-    """A namespace on a real cluster with nodes in three zones; looks at every change of a pod.
+    """A namespace on a real cluster with nodes in three zones; watches every change of a pod.
 
-    ``least`` and ``fewest`` are healthy pods, of each zone and of all, when there were fewest.
-    ``most`` is what ReplicaSets asked for together: their pods outlive a smaller number for some
-    milliseconds, on any cluster.
+    ``least`` and ``fewest`` are the lowest numbers of healthy pods, by zone and in total. ``most``
+    is the highest sum of the ReplicaSets' desired replicas, not of pods: on any cluster a pod
+    lives some milliseconds longer than its ReplicaSet wants it.
     """
 
     client: Client
@@ -73,7 +73,7 @@ class BudgetScene:
         return Counter(pod.spec.node_name[-2] for pod in self.pods() if is_pod_ready(pod))
 
     def begin(self) -> None:
-        """Remember the least of each zone from here on."""
+        """Record the lowest numbers from here on."""
         self.least, self.most = dict(self.healthy()), 0
         self.fewest = sum(self.least.values())
         self.components.cache.store(Pod).on_change(self._changed)
@@ -83,13 +83,15 @@ class BudgetScene:
         self.least = {zone: min(count, now[zone]) for zone, count in self.least.items()}
         self.fewest = min(self.fewest, sum(now.values()))
         sets = self.components.cache.store(ReplicaSet)
-        asked = sum(
-            one.spec.replicas or 0 for one in sets if one.metadata.namespace == self.namespace
+        desired = sum(
+            replica_set.spec.replicas or 0
+            for replica_set in sets
+            if replica_set.metadata.namespace == self.namespace
         )
-        self.most = max(self.most, asked)
+        self.most = max(self.most, desired)
 
     async def until(self, true: Any, what: str) -> None:
-        """Wait for something."""
+        """Wait for a condition."""
         deadline = time.monotonic() + PATIENCE
         while not true():
             if time.monotonic() > deadline:
@@ -110,7 +112,7 @@ class BudgetScene:
     async def deploy(
         self, replicas: int, *, surge: int = 0, unavailable: int = 3, recreate: bool = False
     ) -> None:
-        """A Deployment of app=web, spread over zones."""
+        """Create a Deployment of app=web, spread over zones."""
         spread = {
             "maxSkew": 1,
             "topologyKey": ZONE["key"],
@@ -138,7 +140,7 @@ class BudgetScene:
         await self.ready(replicas)
 
     async def budget(self, *terms: Obj, name: str = "web", **spec: Any) -> None:
-        """A TopologyDisruptionBudget; waits until it was counted."""
+        """Create a TopologyDisruptionBudget and wait until its status is current."""
         body: Obj = {"selector": {"matchLabels": {"app": "web"}}, **spec}
         if terms:
             body["nodeSelectorTerm"] = {"matchExpressions": list(terms)}
@@ -149,25 +151,25 @@ class BudgetScene:
         await self.counted(name)
 
     async def counted(self, name: str = "web") -> dict[str, int | None]:
-        """What the budget allows, once its latest change was counted."""
+        """The allowed disruptions by domain, once the status is of the latest generation."""
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
-            found = await self.client.get(TopologyDisruptionBudget, name, self.namespace)
-            if found.status.domains and (
-                found.status.observed_generation == found.metadata.generation
+            budget = await self.client.get(TopologyDisruptionBudget, name, self.namespace)
+            if budget.status.domains and (
+                budget.status.observed_generation == budget.metadata.generation
             ):
-                return {row.domain: row.disruptions_allowed for row in found.status.domains}
+                return {row.domain: row.disruptions_allowed for row in budget.status.domains}
             await asyncio.sleep(0.2)
         raise AssertionError("the budget was never counted")
 
     async def update(self, image_: str = "c:2") -> None:
-        """Change the template."""
+        """Change the image of the Deployment's template."""
         body = {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": image_}]}}}}
         await self.client.patch(Deployment, "web", self.namespace, body, kind="strategic")
 
     async def evict(self, pod: Pod) -> bool:
-        """Whether an eviction is granted. A server that gave up waiting for the webhook, as on a
-        busy machine, is asked again: a grant that was written meanwhile is the same one.
+        """Whether an eviction is granted. If the server timed out waiting for the webhook, as on a
+        busy machine, it is retried: a grant that was written meanwhile is used again.
         """
         meta = pod.metadata
         while True:
@@ -185,13 +187,13 @@ class BudgetScene:
     def refused(self) -> int:
         """Deletions of pods that were answered with 429.
 
-        Mostly none; one that was decided before its mark was seen comes again a moment later.
+        Mostly none; a deletion decided before its mark was seen is retried a moment later.
         """
         return self.requests()["delete pods 429"]
 
     def evidence(self) -> str:
-        """What to know about a zone that had too few pods: deletions that passed without an answer
-        of the webhook (as they may, and an alert says so) among all that were made.
+        """Details for a zone that had too few pods: the deletions that passed because the webhook
+        failed open (that is allowed, with an alert), and all requests.
         """
         passed = [
             entry["objectRef"].get("name")
@@ -203,23 +205,23 @@ class BudgetScene:
 
     def requests(self) -> Counter[str]:
         """Writes in this namespace so far: ``patch pods 200``, by verb, resource and answer."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for entry in self.plane.audited():
             what = entry["objectRef"]
             if entry["stage"] == "ResponseComplete" and what.get("namespace") == self.namespace:
                 name = "/".join(filter(None, (what["resource"], what.get("subresource"))))
-                found[f"{entry['verb']} {name} {entry.get('responseStatus', {}).get('code')}"] += 1
-        return found
+                counts[f"{entry['verb']} {name} {entry.get('responseStatus', {}).get('code')}"] += 1
+        return counts
 
 
 def image(pod: Pod) -> str:
-    """What a pod runs."""
+    """The image of a pod."""
     return (pod.spec.containers or ())[0].image
 
 
-def same(now: Callable[[], Counter[str]], wanted: dict[str, int]) -> bool:
-    """Whether what is now is what is wanted."""
-    return now() == wanted
+def same(now: Callable[[], Counter[str]], expected: dict[str, int]) -> bool:
+    """Whether the current counts are the expected ones."""
+    return now() == expected
 
 
 @asynccontextmanager
@@ -241,10 +243,10 @@ async def scene(
         for zone in ZONES
         for number in range(2)
     ]
-    for one in nodes:
-        await client.create(convert(Node, one))
-        body = {"status": one["status"]}
-        await client.patch(Node, one["metadata"]["name"], None, body, subresource="status")
+    for manifest in nodes:
+        await client.create(convert(Node, manifest))
+        body = {"status": manifest["status"]}
+        await client.patch(Node, manifest["metadata"]["name"], None, body, subresource="status")
     work = asyncio.create_task(components.run())
     await components.cache.synced()
     installed = Installed(plane, client, f"zonewise-{name}", role="observe", budgets="enforce")
@@ -258,8 +260,8 @@ async def scene(
         if install:
             await installed.remove()
         await client.delete(Namespace, name)
-        for one in nodes:
-            await client.delete(Node, one["metadata"]["name"])
+        for manifest in nodes:
+            await client.delete(Node, manifest["metadata"]["name"])
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         await transport.close()

@@ -1,10 +1,9 @@
 """A replica that stands for election and writes as our controllers do, as a process of its own.
 
 Its controller patches every ConfigMap of a namespace again and again, always with the version it
-has read. On SIGUSR1 the process stops itself (SIGSTOP) at the worst moment: right before its next
-write asks the fence first, or right after the fence, asked last with the connection at hand, has
-let it pass. It prints what happens to it, one
-word per line: ``leading``, ``lost``.
+has read. On SIGUSR1 the process stops itself (SIGSTOP) at the worst moment: right before the first
+fence check of its next write, or right after the last check, made with the connection at hand, has
+passed. It prints its state, one word per line: ``leading``, ``lost``.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Candidate:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.stop_at = ""
-        self.asked: WeakKeyDictionary[asyncio.Task[object], bool] = WeakKeyDictionary()
+        self.checked_once: WeakKeyDictionary[asyncio.Task[object], bool] = WeakKeyDictionary()
         transport = HttpsTransport(load_config(options.kubeconfig))
         self.election = Election(
             Client(transport, retries=0),
@@ -53,11 +52,11 @@ class Candidate:
         self.client = Client(transport, fence=self.fence)
 
     def fence(self) -> None:
-        # Every write asks twice: before it looks for a connection, and when it has one.
+        # Every write is checked twice: before it looks for a connection, and when it has one.
         task = asyncio.current_task()
         assert task is not None
-        last = self.asked.get(task, False)
-        self.asked[task] = not last
+        last = self.checked_once.get(task, False)
+        self.checked_once[task] = not last
         if self.stop_at == "before" and not last:
             self.stop()
         self.election.fence()
@@ -82,12 +81,15 @@ class Candidate:
             reading.cancel()
 
     async def reconcile(self, key: Key) -> float | None:
-        found = self.maps.get(key)
-        if found is None or not found.metadata.name.startswith("work-"):
+        config_map = self.maps.get(key)
+        if config_map is None or not config_map.metadata.name.startswith("work-"):
             return None
         patch = {
-            "metadata": {"resourceVersion": found.metadata.resource_version},
-            "data": {"by": self.options.identity, "n": str(int(found.get("data", "n") or 0) + 1)},
+            "metadata": {"resourceVersion": config_map.metadata.resource_version},
+            "data": {
+                "by": self.options.identity,
+                "n": str(int(config_map.get("data", "n") or 0) + 1),
+            },
         }
         await self.client.patch(ConfigMap, key[1], key[0], patch)
         return 0.01

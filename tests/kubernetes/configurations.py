@@ -39,9 +39,9 @@ class Subject:
 
     def config(self, rng: random.Random, name: str) -> Config:
         """A configuration of the object as a whole."""
-        made = self.make(rng)
-        made.setdefault("metadata", {}).update(name=name)
-        return {"apiVersion": self.api_version, "kind": self.kind, **made}
+        config = self.make(rng)
+        config.setdefault("metadata", {}).update(name=name)
+        return {"apiVersion": self.api_version, "kind": self.kind, **config}
 
     def status_config(self, rng: random.Random, name: str) -> Config:
         """A configuration of the object's status."""

@@ -51,8 +51,8 @@ class Crowd:
             for number in range(per_zone):
                 await self.add_node(f"{self.namespace}-{zone}-{number}", zone)
         await together(self._add_service(f"s{n:03}") for n in range(services))
-        wanted = [name for name in self.pods for _ in range(self.rng.randint(3, most))]
-        await together(self.add_pod(name) for name in wanted)
+        names = [name for name in self.pods for _ in range(self.rng.randint(3, most))]
+        await together(self.add_pod(name) for name in names)
 
     async def add_node(self, name: str, zone: str) -> None:
         """A node of two to four cores."""
@@ -63,7 +63,7 @@ class Crowd:
         self.nodes.append(name)
 
     async def report(self, node: str, *, ready: bool, cores: int = 2) -> None:
-        """What a kubelet would say of its node."""
+        """Write the status that a kubelet would report for its node."""
         condition = {"type": "Ready", "status": str(ready), "reason": "Told", "message": ""}
         status = {"allocatable": {"cpu": str(cores)}, "conditions": [condition]}
         await self.client.patch(Node, node, None, {"status": status}, subresource="status")
@@ -101,7 +101,7 @@ class Crowd:
         )
 
     async def tell(self, pod: str, *, ready: bool, address: str = "") -> None:
-        """What a kubelet would say of a pod."""
+        """Write the status that a kubelet would report for a pod."""
         status: dict[str, Any] = {
             "phase": "Running",
             "conditions": [{"type": "Ready", "status": str(ready)}],
@@ -113,7 +113,7 @@ class Crowd:
         )
 
     async def step(self) -> None:
-        """One thing happens."""
+        """Make one random change."""
         self.events += 1
         service = self.rng.choice(sorted(self.pods))
         what = self.rng.random()
@@ -132,7 +132,7 @@ class Crowd:
             await self.tell(self.rng.choice(loose), ready=self.rng.random() < 0.7)
 
     async def churn(self, seconds: float, *, pause: float = 0.05) -> None:
-        """Things happen for a while."""
+        """Make random changes for a while."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while loop.time() < end:
@@ -141,21 +141,21 @@ class Crowd:
 
 
 async def together(work: Iterable[Any]) -> None:
-    """Do many things, a few at a time."""
+    """Await many coroutines, a few at a time."""
     turn = asyncio.Semaphore(PARALLEL)
 
-    async def one(thing: Any) -> None:
+    async def run_in_turn(thing: Any) -> None:
         async with turn:
             await thing
 
     async with asyncio.TaskGroup() as tasks:
         for thing in work:
-            tasks.create_task(one(thing))
+            tasks.create_task(run_in_turn(thing))
 
 
 @dataclass
 class Witness:
-    """Looks at every change of slices: no Service without an endpoint, nobody twice."""
+    """Checks every change of slices: no Service without an endpoint, no endpoint twice."""
 
     namespace: str
     faults: list[str] = field(default_factory=list)
@@ -164,7 +164,7 @@ class Witness:
     _served: set[str] = field(default_factory=set)
 
     def see(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        """Judge the moment after one change."""
+        """Check the slices after a change."""
         piece = new or old
         assert piece is not None
         if piece.metadata.namespace != self.namespace:
@@ -177,9 +177,9 @@ class Witness:
         service = service_name_of(piece)
         rows = [
             (row.addresses or ("",))[0]
-            for one in self._slices.values()
-            if service_name_of(one) == service
-            for row in one.endpoints or ()
+            for other in self._slices.values()
+            if service_name_of(other) == service
+            for row in other.endpoints or ()
             if row.conditions.ready
         ]
         if len(set(rows)) != len(rows):
@@ -191,7 +191,7 @@ class Witness:
 
 
 def selects(service: Service, pod: Pod) -> bool:
-    """Whether a pod is one of a Service's."""
+    """Whether a Service selects a pod."""
     return (service.spec.selector or {}).items() <= pod.metadata.labels.items()
 
 
@@ -211,7 +211,9 @@ async def plans(crowd: Crowd, *, limit: int = MAX_ENDPOINTS) -> dict[str, SliceP
                 shares=shares,
                 pods=[pod for pod in pods if selects(service, pod)],
                 zones=zones,
-                slices=[one for one in slices if service_name_of(one) == service.metadata.name],
+                slices=[
+                    piece for piece in slices if service_name_of(piece) == service.metadata.name
+                ],
                 limit=limit,
             )
         )
@@ -223,7 +225,7 @@ async def plans(crowd: Crowd, *, limit: int = MAX_ENDPOINTS) -> dict[str, SliceP
 def versions(cache: Cache, namespace: str) -> dict[str, str]:
     """The version of every slice of a namespace."""
     return {
-        one.metadata.name: one.metadata.resource_version
-        for one in cache.store(EndpointSlice)
-        if one.metadata.namespace == namespace
+        piece.metadata.name: piece.metadata.resource_version
+        for piece in cache.store(EndpointSlice)
+        if piece.metadata.namespace == namespace
     }

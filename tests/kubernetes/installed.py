@@ -42,7 +42,7 @@ PATIENCE = 180.0
 
 @dataclass
 class Installed:
-    """Zonewise on a real cluster, as ``zonewise install`` has it, in a namespace of its own."""
+    """Zonewise on a real cluster, as ``zonewise install`` prints it, in a namespace of its own."""
 
     plane: real.ControlPlane
     client: Client
@@ -54,18 +54,18 @@ class Installed:
 
     @property
     def account(self) -> str:
-        """The user that the controller is."""
+        """The controller's user name."""
         return f"system:serviceaccount:{self.namespace}:zonewise"
 
     @property
-    def asked(self) -> bool:
+    def needs_webhook(self) -> bool:
         """Whether a webhook is needed."""
         return self.role == "adopt" or self.budgets != "off"
 
     async def apply(self, *flags: str) -> None:
         """Put the printed manifests onto the cluster, and run what the role needs."""
         await self.put()
-        if self.asked:
+        if self.needs_webhook:
             await self.start("webhook", "--listen", "127.0.0.1:0", "--host", "127.0.0.1")
         await self.lead("controller", *flags)
 
@@ -94,17 +94,19 @@ class Installed:
                 client_authority=self.client_authority,
             )
         )
-        if not self.asked:
-            # Webhooks that nobody answers would only hold up who writes Services.
-            objects = [one for one in objects if one["kind"] in RIGHTS]
+        if not self.needs_webhook:
+            # Webhooks without a server would only delay writes of Services.
+            objects = [manifest for manifest in objects if manifest["kind"] in RIGHTS]
         if words[0] == "delete":
             # All installations on one control plane share the definitions.
-            objects = [one for one in objects if one["kind"] != "CustomResourceDefinition"]
-        told = self.plane.kubectl(*words, "-f", "-", stdin=yaml.safe_dump_all(objects))
-        assert words[0] != "apply" or told.stderr == "", told.stderr
+            objects = [
+                manifest for manifest in objects if manifest["kind"] != "CustomResourceDefinition"
+            ]
+        completed = self.plane.kubectl(*words, "-f", "-", stdin=yaml.safe_dump_all(objects))
+        assert words[0] != "apply" or completed.stderr == "", completed.stderr
 
     async def kubeconfig(self, account: str) -> Path:
-        """How to be one of the printed accounts."""
+        """The kubeconfig of one of the printed accounts."""
         answer = await self.client.raw(
             "POST",
             f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}/token",
@@ -134,14 +136,14 @@ class Installed:
             await self.heard(name, "a certificate is served")
 
     async def another_webhook(self, name: str) -> int:
-        """Run one more webhook, and give its port."""
+        """Run one more webhook; returns its port."""
         await self.start(name, "--listen", "127.0.0.1:0", "--host", "127.0.0.1")
         served = await self.heard(name, "webhooks are served")
         await self.heard(name, "a certificate is served")
         return int(served["port"])
 
     def end(self, name: str) -> None:
-        """End a program without a word."""
+        """Kill a program."""
         program = self.programs.pop(name)
         program.kill()
         program.wait()
@@ -150,38 +152,44 @@ class Installed:
         return self.plane.folder / f"{self.namespace}-{name}.log"
 
     async def heard(self, name: str, event: str) -> dict[str, Any]:
-        """The line of a program's log that tells of an event."""
-        found: list[dict[str, Any]] = []
+        """Wait for an event in a program's log; returns its last line."""
+        matching: list[dict[str, Any]] = []
 
         def heard() -> bool:
             lines = [
                 line for line in self._log(name).read_text().splitlines(True) if line[-1:] == "\n"
             ]
-            told = [json.loads(line) for line in lines if line.startswith("{")]
-            found[:] = [line for line in told if line["event"] == event]
-            assert found or self.programs[name].poll() is None, lines[-3:]
-            return bool(found)
+            entries = [json.loads(line) for line in lines if line.startswith("{")]
+            matching[:] = [line for line in entries if line["event"] == event]
+            assert matching or self.programs[name].poll() is None, lines[-3:]
+            return bool(matching)
 
         await until(heard)
-        return found[-1]
+        return matching[-1]
 
     async def lead_to(self, port: int) -> None:
         """Have the API server call its webhooks at a port."""
         for cls in CONFIGURATIONS:
             resource = cls.resource
             try:
-                found = (await self.client.raw("GET", resource.path(name="zonewise"))).json()
+                configuration = (
+                    await self.client.raw("GET", resource.path(name="zonewise"))
+                ).json()
             except NotFound:
                 continue
             change = []
-            for index, hook in enumerate(found["webhooks"]):
-                place = f"/webhooks/{index}/clientConfig"
-                said = hook["clientConfig"]
-                path = said["service"]["path"] if "service" in said else urlsplit(said["url"]).path
+            for index, hook in enumerate(configuration["webhooks"]):
+                pointer = f"/webhooks/{index}/clientConfig"
+                client_config = hook["clientConfig"]
+                path = (
+                    client_config["service"]["path"]
+                    if "service" in client_config
+                    else urlsplit(client_config["url"]).path
+                )
                 url = f"https://127.0.0.1:{port}{path}"
-                change.append({"op": "add", "path": f"{place}/url", "value": url})
-                if "service" in said:
-                    change.append({"op": "remove", "path": f"{place}/service"})
+                change.append({"op": "add", "path": f"{pointer}/url", "value": url})
+                if "service" in client_config:
+                    change.append({"op": "remove", "path": f"{pointer}/service"})
             await self.client.patch(cls, "zonewise", None, change, kind="json")
 
 
@@ -224,7 +232,7 @@ async def cluster(plane: real.ControlPlane, namespace: str) -> AsyncIterator[tup
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait for something."""
+    """Wait for a condition."""
     async with asyncio.timeout(PATIENCE):
         while True:
             if true():
@@ -233,7 +241,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def written(plane: real.ControlPlane, namespace: str) -> list[str]:
-    """Who wrote slices of a namespace, in order."""
+    """The users that wrote slices of a namespace, in order."""
     return [
         entry["user"]["username"]
         for entry in plane.audited()
@@ -242,7 +250,7 @@ def written(plane: real.ControlPlane, namespace: str) -> list[str]:
 
 
 async def quiet(plane: real.ControlPlane, namespace: str) -> list[str]:
-    """Wait until nobody has written for a while; gives who wrote so far."""
+    """Wait until there were no writes for a while; returns the users that wrote so far."""
     async with asyncio.timeout(PATIENCE):
         before: list[str] | None = None
         while (now := await asyncio.to_thread(written, plane, namespace)) != before:
@@ -252,18 +260,18 @@ async def quiet(plane: real.ControlPlane, namespace: str) -> list[str]:
 
 
 async def complete(crowd: Crowd, cache: Cache) -> None:
-    """Wait until the slices have exactly the pods there are."""
+    """Wait until the slices have exactly the addresses of the pods."""
     pods = cache.store(Pod, namespace=crowd.namespace)
     slices = cache.store(EndpointSlice)
 
     def same() -> bool:
         there = {pod.status.pod_ip for pod in pods if pod.status.pod_ip}
-        told = [
+        addresses = [
             (row.addresses or ("",))[0]
             for piece in slices
             if piece.metadata.namespace == crowd.namespace
             for row in piece.endpoints or ()
         ]
-        return len(told) == len(there) and set(told) == there
+        return len(addresses) == len(there) and set(addresses) == there
 
     await until(same)

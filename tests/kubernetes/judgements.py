@@ -1,11 +1,11 @@
-"""What the real server says of schemas, rules and values of custom resources.
+"""The real server's verdicts on schemas, rules and values of custom resources.
 
 ``embedded/machinery/crd/judged/*.json`` hold cases and its verdicts: a schema, a value of it, and
 the causes for which the definition or else the object was refused, each as reason and path below
-the case. Tests without a cluster hold our code to them; ``test_judgements.py`` asks the real server
-again.
+the case. Tests without a cluster check our code against them; ``test_judgements.py`` asks the real
+server again.
 
-``python -m tests.kubernetes.judgements FILE`` records the verdicts of one file anew.
+``python -m tests.kubernetes.judgements FILE`` records the verdicts of one file again.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ def definition_of(schema: dict[str, Any], group: str) -> dict[str, Any]:
 
 
 def sorted_by_case(causes: list[tuple[str, str]], prefix: str, count: int) -> list[list[list[str]]]:
-    """Causes by case, each path without what is common to all; causes about nobody are left out."""
-    found: list[set[tuple[str, str]]] = [set() for _ in range(count)]
+    """Causes by case, each path without the common prefix; causes outside all cases are dropped."""
+    by_case: list[set[tuple[str, str]]] = [set() for _ in range(count)]
     form = re.compile(re.escape(prefix) + r"(?:\[p(\d+)\]|\.p(\d+))(.*)", re.DOTALL)
     for reason, path in causes:
         match = form.fullmatch(path)
         if match is not None:
-            found[int(match[1] or match[2])].add((reason, match[3]))
-    return [[list(cause) for cause in sorted(one)] for one in found]
+            by_case[int(match[1] or match[2])].add((reason, match[3]))
+    return [[list(cause) for cause in sorted(case)] for case in by_case]
 
 
 async def verdicts(server: RealServer, cases: list[dict[str, Any]], group: str) -> list[Verdict]:
-    """What the real server says of every case."""
+    """The real server's verdict on every case."""
     if not any("value" in case for case in cases):
         return [await of_schema(server, case, group) for case in cases]
     schema = schema_of(cases)
@@ -104,7 +104,7 @@ async def verdicts(server: RealServer, cases: list[dict[str, Any]], group: str) 
 
 
 async def of_schema(server: RealServer, case: dict[str, Any], group: str) -> Verdict:
-    """What it says of a schema alone: one fault may hide others, so each is asked by itself."""
+    """The verdict on a schema alone: a fault may hide others, so each schema is sent by itself."""
     definition = definition_of(schema_of([case]), group)
     answer = await server.ask("POST", DEFINITIONS, definition, dryRun="All")
     return {"definition": sorted_by_case(answer.causes, BEFORE, 1)[0]}
@@ -120,16 +120,16 @@ async def created(server: RealServer, value: dict[str, Any], group: str) -> Answ
 
 
 async def record(name: str) -> None:
-    """Write what the real server says now."""
+    """Write the real server's current verdicts."""
     settings = realkube.Settings(controllers=(), scheduler=False, fsync=False)
     with realkube.start(settings) as plane:
         server = RealServer(plane)
         cases = [{k: v for k, v in case.items() if k in ("schema", "value")} for case in load(name)]
         try:
-            found = await verdicts(server, cases, f"{name}.example.com")
+            judged = await verdicts(server, cases, f"{name}.example.com")
         finally:
             await server.close()
-    lines = [json.dumps({**c, **v}, ensure_ascii=False) for c, v in zip(cases, found, strict=True)]
+    lines = [json.dumps({**c, **v}, ensure_ascii=False) for c, v in zip(cases, judged, strict=True)]
     (FOLDER / f"{name}.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 

@@ -22,15 +22,15 @@ from zonewise.topology.nodes import ZONE_LABEL
 _ENVIRONMENT = os.environ | {"PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
 LOOKED = b"Starting node config controller"
 HEARD = b"Updated proxier node topology labels"
-"""What kube-proxy logs when it begins to look at its node, and when its rules know of the zone."""
+"""What kube-proxy logs when it starts to watch its node, and when its rules know the zone."""
 LOOKS = 20
-"""One that was late is only started again."""
+"""How often the log is read before a kube-proxy is restarted; restarting a slow one is harmless."""
 _GET = """
 import sys, urllib.error, urllib.request
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-for place in sys.argv[1:]:
+for url in sys.argv[1:]:
     try:
-        answer = opener.open(place, timeout=5).read().decode()
+        answer = opener.open(url, timeout=5).read().decode()
     except urllib.error.HTTPError as error:
         answer = error.read().decode()
     except OSError:
@@ -57,20 +57,20 @@ class ZoneNet:
         return self._network.pid
 
     async def ask(self, address: str, count: int) -> dict[str, int]:
-        """Who answers how often at a Service's address."""
+        """How often each pod answers at a Service's address."""
         assert self._network.stdin is not None
         assert self._network.stdout is not None
         self._network.stdin.write(f"{address} 80 {count}\n".encode())
-        found: dict[str, int] = json.loads(await self._network.stdout.readline())
-        return found
+        counts: dict[str, int] = json.loads(await self._network.stdout.readline())
+        return counts
 
     async def log(self) -> str:
-        """The end of what the proxy wrote, and whether it still runs."""
+        """The end of the proxy's log, and its return code."""
         text = await asyncio.to_thread(self._log.read_text)
         return f"{text[-4000:]}\nreturn code {self._proxy.returncode}"
 
     async def rules(self, family: str) -> str:
-        """What the proxy has written for a family, ``ip`` or ``ip6``; "" if nothing yet."""
+        """The table that the proxy wrote for a family, ``ip`` or ``ip6``; "" if none yet."""
         return await self.listing(family, "kube-proxy")
 
     async def listing(self, family: str, table: str) -> str:
@@ -78,10 +78,10 @@ class ZoneNet:
         return (await self._inside("nft", "list", "table", family, table)).decode()
 
     async def healthy(self, checks: Sequence[tuple[str, int]]) -> list[int]:
-        """How many endpoints each health check, a family and a port, tells of; -1: no answer."""
+        """How many endpoints each health check, a family and a port, reports; -1: no answer."""
         hosts = {"IPv4": HERE, "IPv6": f"[{HERE_TOO}]"}
-        places = [f"http://{hosts[family]}:{port}/" for family, port in checks]
-        answers = await self._inside(sys.executable, "-c", _GET, *places)
+        urls = [f"http://{hosts[family]}:{port}/" for family, port in checks]
+        answers = await self._inside(sys.executable, "-c", _GET, *urls)
         return [json.loads(line).get("localEndpoints", -1) for line in answers.splitlines()]
 
     async def _inside(self, *command: str) -> bytes:
@@ -104,7 +104,7 @@ class ZoneNet:
 async def zone_nets(
     plane: real.ControlPlane, nodes: dict[str, str], ours: dict[str, str] | None = None
 ) -> AsyncIterator[list[ZoneNet]]:
-    """A network for every zone, with the proxy of the node named for it; ``ours`` have our own."""
+    """A network for every zone, with the kube-proxy of its node; in ``ours`` with our proxy."""
     socket = str(plane.folder / "api.sock")
     port = int(plane.url.rpartition(":")[2])
 
@@ -152,8 +152,8 @@ async def zone_net(
         *(f"--kubeconfig={kubeconfig}", "--healthz-bind-address=", "--metrics-bind-address="),
     )
     log = plane.folder / f"{name}.log"
-    found = await asyncio.to_thread(plane.kubectl, "get", "node", node, "-o=json")
-    labels = json.loads(found.stdout)["metadata"].get("labels", {})
+    output = await asyncio.to_thread(plane.kubectl, "get", "node", node, "-o=json")
+    labels = json.loads(output.stdout)["metadata"].get("labels", {})
     while True:
         with await asyncio.to_thread(Path.open, log, "wb") as file:
             proxy = await asyncio.create_subprocess_exec(
@@ -169,10 +169,10 @@ async def zone_net(
 
 
 async def _knows_its_zone(log: Path) -> bool:
-    """Whether a kube-proxy heard of its node's zone.
+    """Whether a kube-proxy knows its node's zone.
 
-    Version 1.36 looks at its node before anybody is registered to be told of it: now and then the
-    zone is told to nobody, and then never again, since it does not change.
+    Version 1.36 lists its node before the handlers are registered: now and then the zone reaches
+    no handler, and never does later, since it does not change.
     """
     async with asyncio.timeout(60):
         while LOOKED not in await asyncio.to_thread(log.read_bytes):  # noqa: ASYNC110

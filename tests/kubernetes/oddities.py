@@ -1,4 +1,4 @@
-"""Services and pods in which an endpoint is not what one would first think."""
+"""Services and pods with unusual endpoints: named ports, sidecars, hostnames, unready pods."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PODS: dict[str, Obj] = {
 
 
 async def plant(client: Client, namespace: str, nodes: dict[str, str]) -> None:
-    """Make all of it; every Service selects every pod unless it says otherwise."""
+    """Create nodes, Services and pods; every Service selects every pod unless its spec differs."""
     for name, zone in nodes.items():
         labels = {"topology.kubernetes.io/zone": zone} if zone else {}
         await client.create(convert(Node, {"metadata": {"name": name, "labels": labels}}))

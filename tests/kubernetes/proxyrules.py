@@ -18,7 +18,7 @@ _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 class Fate(NamedTuple):
-    """What becomes of a packet, and who it may go to."""
+    """The action on a packet, and the endpoints it may go to."""
 
     action: str
     ends: tuple[End, ...] = ()
@@ -35,8 +35,8 @@ class Rules:
             if kind == "chain":
                 self._chains[name] = [line.strip() for line in body.splitlines()]
                 continue
-            found = _ELEMENTS.search(body)
-            self._elements[name] = re.split(r",\s*", found[1].strip()) if found else []
+            elements = _ELEMENTS.search(body)
+            self._elements[name] = re.split(r",\s*", elements[1].strip()) if elements else []
             if timeout := _TIMEOUT.search(body):
                 self._timeouts[name] = _seconds(timeout[1])
         self._services = self._verdicts("service-ips") | self._verdicts("service-nodeports")
@@ -51,11 +51,11 @@ class Rules:
 
     @property
     def ways(self) -> set[Way]:
-        """Every way in there is."""
+        """Every way into a Service in the table."""
         return {*self._services, *self._lost}
 
     def fate(self, way: Way, source: str) -> Fate | None:
-        """What becomes of a packet that takes a way in; None if nobody looks at it."""
+        """What the rules do with a packet that takes a way in; None if no rule matches it."""
         verdict = self._services.get(way)
         if verdict is None:
             return self._refused(way)
@@ -72,14 +72,14 @@ class Rules:
         return Fate("dnat", self._ends(onward[0].partition("goto ")[2].split()[0]))
 
     def sources(self, way: Way) -> tuple[str, ...]:
-        """Who may take a way in; nobody is named if all may."""
+        """The sources that may take a way in; empty if all may."""
         verdict = self._walls.get(way)
         if verdict is None:
             return ()
         (line,) = self._chains[verdict.removeprefix("goto ")]
-        found = re.search(r"saddr != (?:\{ (.*?) \}|(\S+)) drop", line)
-        assert found is not None, line
-        return tuple(sorted((found[1] or found[2]).split(", ")))
+        match = re.search(r"saddr != (?:\{ (.*?) \}|(\S+)) drop", line)
+        assert match is not None, line
+        return tuple(sorted((match[1] or match[2]).split(", ")))
 
     def affinity(self, way: Way) -> set[int]:
         """For how many seconds clients keep their endpoints."""
@@ -93,7 +93,7 @@ class Rules:
         return Fate("drop" if verdict == "drop" else "reject")
 
     def _ends(self, chain: str) -> tuple[End, ...]:
-        found: list[End] = []
+        ends: list[End] = []
         for line in self._chains[chain]:
             mapped = _MAPPED.search(line)
             if mapped is None:
@@ -101,11 +101,11 @@ class Rules:
             for element in mapped[1].split(", "):
                 value = element.split(" : ", 1)[1]
                 if value.startswith("goto "):
-                    found.append(self._target(value.removeprefix("goto ")))
+                    ends.append(self._target(value.removeprefix("goto ")))
                 else:
                     address, port = value.split(" . ")
-                    found.append((address, int(port)))
-        return tuple(sorted(found))
+                    ends.append((address, int(port)))
+        return tuple(sorted(ends))
 
     def _target(self, chain: str) -> End:
         (line,) = [line for line in self._chains[chain] if " dnat to " in line]
@@ -113,13 +113,13 @@ class Rules:
         return address.strip("[]"), int(port)
 
     def _verdicts(self, name: str) -> dict[Way, str]:
-        found: dict[Way, str] = {}
+        verdicts: dict[Way, str] = {}
         for element in self._elements.get(name, ()):
             key, verdict = element.split(" : ", 1)
             parts = re.sub(r' comment ".*"', "", key).split(" . ")
             address = parts[0] if len(parts) == 3 else None
-            found[address, parts[-2].upper(), int(parts[-1])] = verdict.strip()
-        return found
+            verdicts[address, parts[-2].upper(), int(parts[-1])] = verdict.strip()
+        return verdicts
 
 
 def _seconds(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Asking a real API server one thing after another, as tests that use it for a judge do."""
+"""Sequential requests to a real API server, for tests that compare ours with its answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
 
     @property
     def body_without_owners(self) -> dict[str, Any]:
-        """An object's body as if its managedFields had not been said."""
+        """An object's body without its managedFields."""
         metadata = {k: v for k, v in self.body["metadata"].items() if k != "managedFields"}
         return {**self.body, "metadata": metadata}
 

@@ -1,4 +1,4 @@
-"""A CSI driver behind its socket that remembers its calls, for provisioners on a real cluster."""
+"""A CSI driver behind its socket that records its calls, for provisioners on a real cluster."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from zonewise.runtime.client.client import Client
 
 @dataclass
 class Recording:
-    """A driver behind its socket; what it was asked, and what is answered instead."""
+    """A driver behind its socket: its CreateVolume requests, and faults to answer first."""
 
     inner: CsiClient
     faults: list[Code] = field(default_factory=list)
-    asked: list[Any] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
 
     async def call(
         self, method: Method[Request, Response], request: Request, *, timeout: float = TIMEOUT
     ) -> Response:
         """The answer, or the next fault."""
         if method.name == "CreateVolume":
-            self.asked.append(request)
+            self.requests.append(request)
             if self.faults:
                 raise CsiError(self.faults.pop(0), "no room here")
         return await self.inner.call(method, request, timeout=timeout)

@@ -30,7 +30,7 @@ Obj = dict[str, Any]
 NODES = ("n1", "n2", "n3")
 PATIENCE = 180.0
 CHANCE = "the object has been modified"
-"""What a controller says when somebody else was quicker, which may be so or not."""
+"""In the message of an event about a write conflict, which happens on one cluster or another."""
 
 
 class Scene:
@@ -58,59 +58,59 @@ class Scene:
 
     async def items(self, kind: str) -> list[Obj]:
         """All objects of a kind."""
-        found: list[Obj] = json.loads(await self.kubectl("get", kind, "-o", "json"))["items"]
-        return sorted(found, key=lambda one: str(one["metadata"]["name"]))
+        objects: list[Obj] = json.loads(await self.kubectl("get", kind, "-o", "json"))["items"]
+        return sorted(objects, key=lambda obj: str(obj["metadata"]["name"]))
 
     async def until(self, kind: str, holds: Callable[[list[Obj]], bool]) -> list[Obj]:
-        """The objects of a kind once something is true of them."""
+        """The objects of a kind, once a condition holds for them."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            found = await self.items(kind)
-            if holds(found):
-                return found
-            assert time.monotonic() < deadline, json.dumps(found)[:4000]
+            objects = await self.items(kind)
+            if holds(objects):
+                return objects
+            assert time.monotonic() < deadline, json.dumps(objects)[:4000]
             await asyncio.sleep(0.2)
 
-    async def told(self, kind: str) -> list[str]:
-        """What events about objects of a kind say, each once."""
+    async def event_lines(self, kind: str) -> list[str]:
+        """Type, reason and message of the events about objects of a kind, each once."""
         events = await self.items("events")
         return sorted(
             {
-                f"{one['type']} {one['reason']}: {one['message']}"
-                for one in events
-                if one["involvedObject"]["kind"] == kind and CHANCE not in one["message"]
+                f"{event['type']} {event['reason']}: {event['message']}"
+                for event in events
+                if event["involvedObject"]["kind"] == kind and CHANCE not in event["message"]
             }
         )
 
 
-def told_plainly(value: Any, *hashes: str) -> Any:
+def normalize(value: Any, *hashes: str) -> Any:
     """A value without uids, times, and the hashes and random names given."""
     text = json.dumps(value, sort_keys=True)
     text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UID", text)
-    for number, one in enumerate(hashes):
-        text = text.replace(one, f"HASH{number}")
+    for number, digest in enumerate(hashes):
+        text = text.replace(digest, f"HASH{number}")
     return json.loads(re.sub(r"(agent|kube-api-access)-[a-z0-9]{5}\b", r"\1-RANDOM", text))
 
 
-def made(pod: Obj) -> Obj:
-    """A pod as it was made, without where it ended up."""
+def without_placement(pod: Obj) -> Obj:
+    """A pod as it was created, without its node and projected volumes."""
     meta, spec = pod["metadata"], pod["spec"]
-    kept = ("generateName", "labels", "annotations", "ownerReferences")
+    fields = ("generateName", "labels", "annotations", "ownerReferences")
     return {
-        "metadata": {key: meta[key] for key in kept if key in meta},
+        "metadata": {key: meta[key] for key in fields if key in meta},
         "spec": {key: value for key, value in spec.items() if key not in ("nodeName", "volumes")},
-        "volumes": [one for one in spec["volumes"] if "projected" not in one],
+        "volumes": [volume for volume in spec["volumes"] if "projected" not in volume],
     }
 
 
-def shown(seen: Any) -> list[str]:
-    """What was seen, line by line."""
+def to_lines(seen: Any) -> list[str]:
+    """A value as lines of JSON."""
     return json.dumps(seen, indent=1, sort_keys=True).splitlines()
 
 
 @asynccontextmanager
 async def inhabited(kubeconfig: Path, *, kubelets: bool) -> AsyncIterator[None]:
-    """A cluster with nodes that live while this lasts."""
+    """Nodes on a cluster for the length of a block, and kubelets if it has none."""
     transport = HttpsTransport(load_config(kubeconfig=kubeconfig))
 
     def connect(manager: str) -> Client:
@@ -149,7 +149,9 @@ async def compare(
             await scene.kubectl("create", "namespace", namespace)
             await scene.until(
                 "serviceaccounts",
-                lambda found: any(one["metadata"]["name"] == "default" for one in found),
+                lambda accounts: any(
+                    account["metadata"]["name"] == "default" for account in accounts
+                ),
             )
             try:
                 return await script(scene)
@@ -157,9 +159,9 @@ async def compare(
                 await scene.kubectl("delete", "namespace", namespace, "--wait=false")
                 await scene.until("pods", lambda pods: not pods)
 
-    expected, found = await asyncio.gather(
+    expected, actual = await asyncio.gather(
         performed(theirs, kubelets=True), performed(ours, kubelets=False)
     )
-    for step, (right, mine) in enumerate(zip(expected, found, strict=True), start=1):
-        difference = list(unified_diff(shown(right), shown(mine), lineterm="", n=2))
+    for step, (right, mine) in enumerate(zip(expected, actual, strict=True), start=1):
+        difference = list(unified_diff(to_lines(right), to_lines(mine), lineterm="", n=2))
         assert not difference, "\n".join((f"step {step}", *difference))

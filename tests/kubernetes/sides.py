@@ -1,7 +1,7 @@
-"""One namespace on each of two clusters, in which the same is done and said.
+"""One namespace on each of two clusters, in which a test does the same and compares.
 
-Nobody runs the pods: no node fits them, and a test says of each what a kubelet would. So every
-state is the test's own, and what differs is the controllers' doing.
+No kubelet runs the pods: no node fits them, and a test writes their status itself. So every
+difference comes from the controllers.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Side:
             headers={"Content-Type": f"application/{form}"},
             body=None if body is None else json.dumps(body).encode(),
         )
-        found: Obj = json.loads(answer.body)
-        return found
+        content: Obj = json.loads(answer.body)
+        return content
 
     async def make(self, resource: str, name: str, spec: Obj) -> Obj:
         """Create an object."""
@@ -70,27 +70,27 @@ class Side:
 
     async def pods(self, **labels: str) -> list[Obj]:
         """The pods that are not on their way out, oldest first."""
-        found = await self.send("GET", "pods")
+        listed = await self.send("GET", "pods")
         return [
-            one
-            for one in sorted(found["items"], key=lambda one: one["metadata"]["name"])
-            if not one["metadata"].get("deletionTimestamp")
-            and labels.items() <= (one["metadata"].get("labels") or {}).items()
+            pod
+            for pod in sorted(listed["items"], key=lambda pod: pod["metadata"]["name"])
+            if not pod["metadata"].get("deletionTimestamp")
+            and labels.items() <= (pod["metadata"].get("labels") or {}).items()
         ]
 
     async def living(self, count: int, **labels: str) -> list[Obj]:
-        """Wait until there are so many pods that nobody runs yet."""
+        """Wait until there are so many pending pods."""
 
         async def there() -> list[Obj] | None:
-            found = await self.pods(**labels)
-            pods = [one for one in found if one["status"].get("phase") == "Pending"]
+            listed = await self.pods(**labels)
+            pods = [pod for pod in listed if pod["status"].get("phase") == "Pending"]
             return pods if len(pods) == count else None
 
-        found: list[Obj] = await until(there, what=f"{count} new pods {labels}")
-        return found
+        pods: list[Obj] = await until(there, what=f"{count} new pods {labels}")
+        return pods
 
     async def become(self, pod: Obj, phase: str, *, ready: bool = False, code: int = 0) -> None:
-        """Say of a pod what its kubelet would."""
+        """Write the status that a kubelet would report for a pod."""
         name = pod["metadata"]["name"]
         now = "2026-01-01T00:00:00Z"
         state: Obj = {"running": {"startedAt": now}}
@@ -131,16 +131,16 @@ class Side:
         except ApiError as error:
             details = error.status.details
             causes = (details.causes if details else None) or ()
-            told = [f"{cause.reason}: {cause.message}" for cause in causes]
-            return error.code, error.status.message, told, error.retry_after
+            lines = [f"{cause.reason}: {cause.message}" for cause in causes]
+            return error.code, error.status.message, lines, error.retry_after
         return 201, "", [], None
 
-    async def budget(self, name: str, *wanted: int) -> Obj:
+    async def budget(self, name: str, *expected: int) -> Obj:
         """Wait for expected, desired, healthy and allowed pods; the whole status, timeless."""
 
         async def there() -> Obj | None:
-            found = await self.send("GET", f"poddisruptionbudgets/{name}")
-            status: Obj = found["status"]
+            budget = await self.send("GET", f"poddisruptionbudgets/{name}")
+            status: Obj = budget["status"]
             has = tuple(
                 status.get(key)
                 for key in (
@@ -150,55 +150,55 @@ class Side:
                     "disruptionsAllowed",
                 )
             )
-            if status.get("observedGeneration") != found["metadata"]["generation"]:
+            if status.get("observedGeneration") != budget["metadata"]["generation"]:
                 return None
-            return status if has == wanted else None
+            return status if has == expected else None
 
-        status: Obj = timeless(await until(there, what=f"{name} {wanted}"))
+        status: Obj = timeless(await until(there, what=f"{name} {expected}"))
         return status
 
     async def job(self, name: str, last: str) -> Obj:
         """Wait for a condition of a Job; the whole status, timeless."""
 
         async def there() -> Obj | None:
-            found = await self.send("GET", f"jobs/{name}")
-            status: Obj = found.get("status") or {}
-            types = [one["type"] for one in status.get("conditions") or ()]
+            job = await self.send("GET", f"jobs/{name}")
+            status: Obj = job.get("status") or {}
+            types = [condition["type"] for condition in status.get("conditions") or ()]
             return status if last in types else None
 
         status: Obj = timeless(await until(there, what=f"{name} {last}"))
         return status
 
-    async def told(self, kind: str) -> set[tuple[str, str]]:
+    async def event_reasons(self, kind: str) -> set[tuple[str, str]]:
         """Types and reasons of the events about objects of a kind."""
-        found = await self.send("GET", "events")
+        listed = await self.send("GET", "events")
         return {
-            (one["type"], one["reason"])
-            for one in found["items"]
-            if one["involvedObject"]["kind"] == kind
+            (event["type"], event["reason"])
+            for event in listed["items"]
+            if event["involvedObject"]["kind"] == kind
         }
 
 
 async def until(
     look: Callable[[], Awaitable[Any]], *, what: str = "it", within: float = PATIENCE
 ) -> Any:
-    """Wait until a look gives something."""
+    """Wait until a look returns something other than None."""
     try:
         async with asyncio.timeout(within):
             while True:
-                found = await look()
-                if found is not None:
-                    return found
+                seen = await look()
+                if seen is not None:
+                    return seen
                 await asyncio.sleep(POLL)
     except TimeoutError:
         raise AssertionError(f"{what} did not come") from None
 
 
 def timeless(value: Any) -> Any:
-    """A value without moments, which no two clusters share."""
+    """A value without times, which differ between clusters."""
     if isinstance(value, dict):
-        return {key: timeless(one) for key, one in value.items() if key not in TIMES}
-    return [timeless(one) for one in value] if isinstance(value, list) else value
+        return {key: timeless(item) for key, item in value.items() if key not in TIMES}
+    return [timeless(item) for item in value] if isinstance(value, list) else value
 
 
 @asynccontextmanager
@@ -222,11 +222,11 @@ async def side(kubeconfig: Path, namespace: str) -> AsyncIterator[Side]:
 
 
 async def both(theirs: Path, mine: Path, namespace: str, scene: Scene) -> None:
-    """Act a scene on both clusters at once and compare what it tells."""
+    """Run a scene on both clusters at once and compare what it returns."""
 
     async def act(kubeconfig: Path) -> Any:
         async with side(kubeconfig, namespace) as there:
             return await scene(there)
 
-    expected, found = await asyncio.gather(act(theirs), act(mine))
-    assert found == expected
+    expected, actual = await asyncio.gather(act(theirs), act(mine))
+    assert actual == expected

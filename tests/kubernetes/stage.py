@@ -1,8 +1,8 @@
-"""A stage on which a play is acted: an API server, nodes that live, and what can be seen of it.
+"""Runs a play on an API server with nodes, and describes the state after each act.
 
-A play is a YAML file: nodes, then acts. An act changes objects, says what must become true, and
-ends when that is so and nothing has moved for a while. What is then seen is told without names,
-hashes and times, so that two servers that did the same say the same.
+A play is a YAML file: nodes, then acts. An act changes objects, lists what must become true, and
+ends when that is so and nothing has changed for a while. The state is then described without
+random names, hashes and times, so that two servers that did the same have the same description.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def plural(kind: str) -> str:
 
 
 def path(kind: str, name: str = "", *, namespace: str) -> str:
-    """Where objects of a kind are."""
+    """The path of a kind's collection, or of an object in it."""
     version = WIDE.get(kind) or PLACES[kind]
     root = f"/api/{version}" if version == "v1" else f"/apis/{version}"
     scope = "" if kind in WIDE else f"/namespaces/{namespace}"
@@ -70,11 +70,11 @@ def load(file: Path) -> Obj:
 
 @dataclass
 class Bounds:
-    """What a rolling update must keep at every event: some pods available, not too many asked for.
+    """What a rolling update must keep at every event: enough pods available, not too many desired.
 
-    A ReplicaSet that was told to be smaller has its pods for some milliseconds more; a real one
-    may make new ones meanwhile. So "too many" is said of what ReplicaSets are told. Ours keeps it
-    for pods, too: ``exact``.
+    A ReplicaSet that was scaled down has its pods for some milliseconds more, and a real
+    controller may create new ones meanwhile. So the upper bound is on the desired replicas of
+    ReplicaSets. Ours keeps it for pods, too: ``exact``.
     """
 
     app: str
@@ -84,7 +84,7 @@ class Bounds:
     faults: list[str] = field(default_factory=list)
 
     def look(self, pods: Iterable[Pod], sets: Iterable[ReplicaSet]) -> None:
-        """Judge one moment."""
+        """Check the bounds now."""
         alive = [
             pod
             for pod in pods
@@ -93,18 +93,20 @@ class Bounds:
             and pod.status.phase not in ("Failed", "Succeeded")
         ]
         ready = sum(_state(pod) == "ready" for pod in alive)
-        asked = sum(
-            one.spec.replicas or 0 for one in sets if one.metadata.labels.get("app") == self.app
+        desired = sum(
+            replica_set.spec.replicas or 0
+            for replica_set in sets
+            if replica_set.metadata.labels.get("app") == self.app
         )
         if ready < self.least:
             self.faults.append(f"{ready} available, {self.least} needed")
-        for what, count in (("asked for", asked), ("alive", len(alive) if self.exact else 0)):
+        for what, count in (("desired", desired), ("alive", len(alive) if self.exact else 0)):
             if count > self.most:
                 self.faults.append(f"{count} {what}, {self.most} allowed")
 
 
 class Stage:
-    """One server on which plays are acted, each in a namespace of its own."""
+    """A server on which plays run, each in a namespace of its own."""
 
     def __init__(self, client: Client, cache: Cache, namespace: str, *, exact: bool) -> None:
         self._client = client
@@ -117,19 +119,22 @@ class Stage:
         self._sets.on_change(self._changed)
 
     async def act(self, play: Obj) -> list[Obj]:
-        """Act a play; what was seen at the end of each act."""
+        """Run a play; returns the state at the end of each act."""
         await self._send("POST", "/api/v1/namespaces", {"metadata": {"name": self._namespace}})
-        nodes = [node(one) for one in play["nodes"]]
-        for one in nodes:
-            await self._apply(one)
+        nodes = [node(short) for short in play["nodes"]]
+        for manifest in nodes:
+            await self._apply(manifest)
         await self._until(
-            {f"Node/{one['metadata']['name']}": {"Ready": "KubeletReady"} for one in nodes}
+            {
+                f"Node/{manifest['metadata']['name']}": {"Ready": "KubeletReady"}
+                for manifest in nodes
+            }
         )
         seen = []
         for act in play["acts"]:
             self._bounds = Bounds(**act["guard"], exact=self._exact) if "guard" in act else None
-            for one in act.get("apply", ()):
-                await self._apply(one)
+            for manifest in act.get("apply", ()):
+                await self._apply(manifest)
             for address, change in act.get("patch", {}).items():
                 await self._change(address, change)
             for address in act.get("delete", ()):
@@ -144,14 +149,16 @@ class Stage:
         return seen
 
     async def clear(self, play: Obj) -> None:
-        """Take everything away."""
+        """Delete everything that a play created."""
         for kind in ("Deployment", "StatefulSet", "DaemonSet", "Job", "ReplicaSet", "Pod"):
             where = path(kind, namespace=self._namespace)
             await self._send("DELETE", where, AT_ONCE)
-        names = {one["name"] for one in play["nodes"]}
+        names = {short["name"] for short in play["nodes"]}
         for act in play["acts"]:
             names |= {
-                one["metadata"]["name"] for one in act.get("apply", ()) if one["kind"] == "Node"
+                manifest["metadata"]["name"]
+                for manifest in act.get("apply", ())
+                if manifest["kind"] == "Node"
             }
         while any(pod.metadata.namespace == self._namespace for pod in self._pods.values()):
             await self._send("DELETE", path("Pod", namespace=self._namespace), AT_ONCE)
@@ -161,12 +168,12 @@ class Stage:
         await self._send("DELETE", f"/api/v1/namespaces/{self._namespace}")
 
     def _changed(self, old: Pod | ReplicaSet | None, new: Pod | ReplicaSet | None) -> None:
-        one = new or old
-        if self._bounds is not None and one and one.metadata.namespace == self._namespace:
+        obj = new or old
+        if self._bounds is not None and obj and obj.metadata.namespace == self._namespace:
             self._bounds.look(self._here(self._pods), self._here(self._sets))
 
     def _here(self, items: Iterable[T]) -> list[T]:
-        return [one for one in items if one.metadata.namespace == self._namespace]
+        return [obj for obj in items if obj.metadata.namespace == self._namespace]
 
     async def _apply(self, obj: Obj) -> None:
         kind, meta = obj["kind"], obj["metadata"]
@@ -176,20 +183,20 @@ class Stage:
         await self._send("PATCH", where, obj, form="apply-patch+yaml", query=query)
 
     async def _change(self, address: str, change: Obj) -> None:
-        """A strategic merge patch; of the pods with a label, if the address says so."""
+        """Send a strategic merge patch; to all pods with a label, if the address has a selector."""
         kind, name = address.split("/", 1)
         names = [name]
         if "=" in name:
             query = {"labelSelector": name}
-            found = await self._get(path(kind, namespace=self._namespace), query)
-            names = sorted(one["metadata"]["name"] for one in found["items"])
-        for one in names:
-            where = path(kind, one, namespace=self._namespace)
+            listed = await self._get(path(kind, namespace=self._namespace), query)
+            names = sorted(obj["metadata"]["name"] for obj in listed["items"])
+        for target in names:
+            where = path(kind, target, namespace=self._namespace)
             await self._send("PATCH", where, change, form="strategic-merge-patch+json")
 
     async def _evict(self, app: str) -> None:
-        """Ask once for every pod; a refusal is an answer."""
-        for pod in sorted(self._pods.values(), key=lambda one: one.metadata.name):
+        """Try to evict every pod of an app once; refusals are fine."""
+        for pod in sorted(self._pods.values(), key=lambda pod: pod.metadata.name):
             if pod.metadata.namespace == self._namespace and pod.metadata.labels.get("app") == app:
                 body = {
                     "apiVersion": "policy/v1",
@@ -199,13 +206,13 @@ class Stage:
                 where = path("Pod", pod.metadata.name, namespace=self._namespace)
                 await self._send("POST", f"{where}/eviction", body, refused=(429,))
 
-    async def _until(self, wanted: Mapping[str, Obj]) -> None:
-        """Wait until objects say what is wanted."""
+    async def _until(self, expected: Mapping[str, Obj]) -> None:
+        """Wait until objects have the expected conditions and status."""
         deadline = time.monotonic() + PATIENCE
         missing = "?"
         while time.monotonic() < deadline:
             missing = ""
-            for address, facts in wanted.items():
+            for address, facts in expected.items():
                 missing = missing or await self._missing(address, facts)
             if not missing:
                 return
@@ -217,19 +224,21 @@ class Stage:
     async def _missing(self, address: str, facts: Obj) -> str:
         kind, name = address.split("/", 1)
         if kind == "pods":
-            found: Counter[str] = Counter()
+            states: Counter[str] = Counter()
             for pod in self._pods.values():
                 if (
                     pod.metadata.namespace == self._namespace
                     and pod.metadata.labels.get("app") == name
                 ):
-                    found[_state(pod)] += 1
-            return "" if found == Counter(facts) else f"{address} {dict(found)}, not {facts}"
+                    states[_state(pod)] += 1
+            return "" if states == Counter(facts) else f"{address} {dict(states)}, not {facts}"
         try:
             obj = await self._get(path(kind, name, namespace=self._namespace))
         except NotFound:
             return f"no {address}"
-        conditions = {one["type"]: one.get("reason", "") for one in _conditions(obj)}
+        conditions = {
+            condition["type"]: condition.get("reason", "") for condition in _conditions(obj)
+        }
         status = obj.get("status", {})
         for fact, value in facts.items():
             there = conditions[fact] if fact in conditions else status.get(fact, 0)
@@ -241,7 +250,7 @@ class Stage:
         return ""
 
     async def _settled(self, *, zones: bool) -> Obj:
-        """What is seen once it has not changed for a while."""
+        """The state, once it has not changed for a while."""
         seen, since = await self._seen(zones=zones), time.monotonic()
         deadline = since + PATIENCE
         while time.monotonic() - since < QUIET:
@@ -253,49 +262,53 @@ class Stage:
         return seen
 
     async def _seen(self, *, zones: bool) -> Obj:
-        """The namespace, told without names, hashes and times."""
+        """The state of the namespace, without random names, hashes and times."""
         objects = {
             kind: (await self._get(path(kind, namespace=self._namespace)))["items"]
             for kind in (*OWNED, "Pod", "ControllerRevision")
         }
         nodes = {
-            one["metadata"]["name"]: one for one in (await self._get("/api/v1/nodes"))["items"]
+            node["metadata"]["name"]: node for node in (await self._get("/api/v1/nodes"))["items"]
         }
         where = f"/api/v1/namespaces/{self._namespace}/events"
         events = (await self._get(where))["items"]
-        if not any(_unscheduled(one) for one in objects["Pod"]):
-            # A pod may have been tried while its node was not quite there.
-            events = [one for one in events if one["reason"] != "FailedScheduling"]
-        told = Names(objects)
+        if not any(_unscheduled(pod) for pod in objects["Pod"]):
+            # A pod may have been tried before its node was ready.
+            events = [event for event in events if event["reason"] != "FailedScheduling"]
+        names = Names(objects)
         return {
-            "workloads": told.all(
-                (kind, one["metadata"]["name"], _plain(one))
+            "workloads": names.all(
+                (kind, workload["metadata"]["name"], _plain(workload))
                 for kind in OWNED
-                for one in objects[kind]
+                for workload in objects[kind]
             ),
-            "pods": told.counted(
+            "pods": names.counted(
                 (
-                    one["metadata"].get("generateName") or one["metadata"]["name"],
-                    _pod(one, nodes if zones else {}),
+                    pod["metadata"].get("generateName") or pod["metadata"]["name"],
+                    _pod(pod, nodes if zones else {}),
                 )
-                for one in objects["Pod"]
+                for pod in objects["Pod"]
             ),
-            "revisions": told.counted(
-                (one["metadata"]["name"], one["revision"]) for one in objects["ControllerRevision"]
+            "revisions": names.counted(
+                (revision["metadata"]["name"], revision["revision"])
+                for revision in objects["ControllerRevision"]
             ),
             "nodes": {
-                name: sorted(f"{t['key']}:{t['effect']}" for t in one["spec"].get("taints", ()))
-                for name, one in sorted(nodes.items())
+                name: sorted(f"{t['key']}:{t['effect']}" for t in node["spec"].get("taints", ()))
+                for name, node in sorted(nodes.items())
             },
             "events": sorted(
-                {f"{one['involvedObject']['kind']} {one['type']} {one['reason']}" for one in events}
+                {
+                    f"{event['involvedObject']['kind']} {event['type']} {event['reason']}"
+                    for event in events
+                }
             ),
         }
 
     async def _get(self, where: str, query: Mapping[str, str] | None = None) -> Obj:
         answer = await self._client.raw("GET", where, query=dict(query or {}))
-        found: Obj = json.loads(answer.body)
-        return found
+        content: Obj = json.loads(answer.body)
+        return content
 
     async def _send(
         self,
@@ -321,26 +334,28 @@ class Stage:
 
 
 class Names:
-    """Tells hashes and random parts of names by what they stand for."""
+    """Replaces hashes and random parts of names by what they stand for."""
 
     def __init__(self, objects: Mapping[str, list[Obj]]) -> None:
         self._known: dict[str, str] = {}
-        for one in objects["ReplicaSet"]:
+        for replica_set in objects["ReplicaSet"]:
             notes, labels = (
-                one["metadata"].get("annotations", {}),
-                one["metadata"].get("labels", {}),
+                replica_set["metadata"].get("annotations", {}),
+                replica_set["metadata"].get("labels", {}),
             )
             if "pod-template-hash" in labels:
                 revision = notes.get("deployment.kubernetes.io/revision", "?")
                 self._known[labels["pod-template-hash"]] = f"#{revision}"
-        for one in objects["ControllerRevision"]:
-            self._known[one["metadata"]["name"].rpartition("-")[2]] = f"#{one['revision']}"
-        for one in objects["Pod"]:
-            start = one["metadata"].get("generateName")
+        for controller_revision in objects["ControllerRevision"]:
+            self._known[controller_revision["metadata"]["name"].rpartition("-")[2]] = (
+                f"#{controller_revision['revision']}"
+            )
+        for pod in objects["Pod"]:
+            start = pod["metadata"].get("generateName")
             if start:
-                self._known[one["metadata"]["name"]] = f"{start}*"
-        found = sorted(self._known, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, found)) or "(?!)")
+                self._known[pod["metadata"]["name"]] = f"{start}*"
+        longest_first = sorted(self._known, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
     def say(self, value: object) -> str:
         """Text for a value, without what is random."""
@@ -358,14 +373,18 @@ class Names:
         return [f"{count} x {text}" for text, count in sorted(Counter(self.all(items)).items())]
 
 
-def node(wish: Obj) -> Obj:
+def node(short: Obj) -> Obj:
     """A node from a play's short form: name, zone, cpu, labels, taints."""
-    name = wish["name"]
-    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **wish.get("labels", {})}
-    if "zone" in wish:
-        labels[ZONE] = wish["zone"]
-    room = {"cpu": str(wish.get("cpu", 4)), "memory": "16Gi", "pods": "110"}
-    taints = [{"key": key, "effect": effect} for key, effect in wish.get("taints", {}).items()]
+    name = short["name"]
+    labels = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        **short.get("labels", {}),
+    }
+    if "zone" in short:
+        labels[ZONE] = short["zone"]
+    room = {"cpu": str(short.get("cpu", 4)), "memory": "16Gi", "pods": "110"}
+    taints = [{"key": key, "effect": effect} for key, effect in short.get("taints", {}).items()]
     return {
         "kind": "Node",
         "metadata": {"name": name, "labels": labels},
@@ -375,24 +394,27 @@ def node(wish: Obj) -> Obj:
 
 
 def _conditions(obj: Obj) -> list[Obj]:
-    found: list[Obj] = obj.get("status", {}).get("conditions") or []
-    return found
+    conditions: list[Obj] = obj.get("status", {}).get("conditions") or []
+    return conditions
 
 
 def _state(pod: Pod) -> str:
     if pod.metadata.deletion_timestamp:
         return "terminating"
-    if any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions):
+    if any(
+        condition.type == "Ready" and condition.status == "True"
+        for condition in pod.status.conditions
+    ):
         return "ready"
     return pod.status.phase.lower()
 
 
-def _said(condition: Obj) -> list[str]:
+def _condition_parts(condition: Obj) -> list[str]:
     """Status, reason and message of a condition.
 
-    Whether a Deployment that has begun a rollout says that its new ReplicaSet was created or that
-    it progresses is a matter of speed: the real controller says the second if it wrote its status
-    between the creation and the first pod, and a conflict can keep it from that.
+    Whether a Deployment that has begun a rollout reports that its new ReplicaSet was created or
+    that it progresses depends on timing: the real controller reports the second if it wrote its
+    status between the creation and the first pod, and a conflict can prevent that.
     """
     reason = condition.get("reason", "")
     if condition["type"] == "Progressing" and reason in BEGUN:
@@ -401,16 +423,18 @@ def _said(condition: Obj) -> list[str]:
 
 
 def _plain(obj: Obj) -> Obj:
-    """What is said of a workload."""
+    """Replicas, revision and status of a workload."""
     status = {
         key: value
         for key, value in obj.get("status", {}).items()
         if key not in (*TIMES, "conditions") and value
     }
     if obj["metadata"].get("ownerReferences"):
-        # How many steps a rollout took is a matter of speed.
+        # How many steps a rollout took depends on timing.
         status.pop("observedGeneration", None)
-    status["conditions"] = {one["type"]: _said(one) for one in _conditions(obj)}
+    status["conditions"] = {
+        condition["type"]: _condition_parts(condition) for condition in _conditions(obj)
+    }
     notes = obj["metadata"].get("annotations", {})
     return {
         "replicas": obj["spec"].get("replicas"),
@@ -420,21 +444,21 @@ def _plain(obj: Obj) -> Obj:
 
 
 def _unscheduled(pod: Obj) -> list[str] | None:
-    for one in _conditions(pod):
-        if one["type"] == "PodScheduled" and one["status"] == "False":
-            return [one.get("reason", ""), one.get("message", "")]
+    for condition in _conditions(pod):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return [condition.get("reason", ""), condition.get("message", "")]
     return None
 
 
 def _pod(obj: Obj, nodes: Mapping[str, Obj]) -> Obj:
-    """What is said of a pod."""
-    place = nodes.get(obj["spec"].get("nodeName", ""))
-    conditions = {one["type"]: one for one in _conditions(obj)}
+    """The state of a pod, with its node's zone instead of the node."""
+    node = nodes.get(obj["spec"].get("nodeName", ""))
+    conditions = {condition["type"]: condition for condition in _conditions(obj)}
     ready = conditions.get("Ready", {})
     return {
         "phase": obj["status"].get("phase"),
         "ready": ready.get("status", "False"),
-        "zone": place["metadata"]["labels"].get(ZONE) if place else None,
+        "zone": node["metadata"]["labels"].get(ZONE) if node else None,
         "terminating": "deletionTimestamp" in obj["metadata"],
         "unscheduled": _unscheduled(obj),
         "disrupted": conditions.get("DisruptionTarget", {}).get("reason"),

@@ -1,4 +1,4 @@
-"""Every way to log in, asked of a real API server; and agreement with the real kubectl."""
+"""Every way to authenticate, against a real API server; and agreement with the real kubectl."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REVIEW = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
 
 
 async def whoami(config: ClusterConfig) -> dict[str, Any]:
-    """Who the server says we are."""
+    """The user that the server takes us for."""
     async with Client(HttpsTransport(config)) as client:
         answer = await client.raw(
             "POST",
@@ -67,7 +67,7 @@ def service_account_token(plane: ControlPlane, name: str) -> str:
     return plane.kubectl("create", "token", name).stdout.strip()
 
 
-def test_versions_as_kubectl_tells_them(realapi: ControlPlane, tmp_path: Path) -> None:
+def test_versions_are_those_of_kubectl(realapi: ControlPlane, tmp_path: Path) -> None:
     """Our Server Version is the one kubectl prints."""
     theirs = realapi.kubectl("version").stdout.splitlines()
     ours = apart(tmp_path, "version", "--kubeconfig", realapi.kubeconfig)
@@ -76,7 +76,7 @@ def test_versions_as_kubectl_tells_them(realapi: ControlPlane, tmp_path: Path) -
 
 
 async def test_a_client_certificate(realapi: ControlPlane, tmp_path: Path) -> None:
-    """Certificates in the file and beside it say who we are."""
+    """Certificates in the kubeconfig and in files beside it authenticate us."""
     path = realapi.kubeconfig_for("jane", ["dev"])
     assert (await whoami(load_config(path)))["username"] == "jane"
     cluster, user = parts(path)
@@ -88,21 +88,21 @@ async def test_a_client_certificate(realapi: ControlPlane, tmp_path: Path) -> No
         {**cluster, "certificate-authority": "ca"},
         {"client-certificate": "client-certificate", "client-key": "client-key"},
     )
-    found = await whoami(load_config(beside))
-    assert found["username"] == "jane"
-    assert "dev" in found["groups"]
+    info = await whoami(load_config(beside))
+    assert info["username"] == "jane"
+    assert "dev" in info["groups"]
 
 
-async def test_acting_as_somebody(realapi: ControlPlane) -> None:
-    """User, uid, groups and extras arrive as they were meant."""
+async def test_impersonation(realapi: ControlPlane) -> None:
+    """User, uid, groups and extras of an impersonation arrive unchanged."""
     acting = Impersonation(
         user="joe",
         uid="7",
         groups=("a b", "system:authenticated"),
         extra=(("example.com/Scope%", ("x", "y")),),
     )
-    found = await whoami(load_config(realapi.kubeconfig, impersonation=acting))
-    assert found == {
+    info = await whoami(load_config(realapi.kubeconfig, impersonation=acting))
+    assert info == {
         "username": "joe",
         "uid": "7",
         "groups": ["a b", "system:authenticated"],
@@ -160,7 +160,7 @@ async def test_exec_plugins(realapi: ControlPlane, tmp_path: Path, version: str,
     assert json.loads(theirs)["status"]["userInfo"]["username"] == expected
 
 
-def test_a_wrong_token_as_people_meet_it(realapi: ControlPlane, tmp_path: Path) -> None:
+def test_a_wrong_token(realapi: ControlPlane, tmp_path: Path) -> None:
     """An expired token against a real server is one sentence and exit 2."""
     path = realapi.kubeconfig_with_token("nobody", "expired")
     result = apart(tmp_path, "version", "--kubeconfig", path)
@@ -169,13 +169,13 @@ def test_a_wrong_token_as_people_meet_it(realapi: ControlPlane, tmp_path: Path) 
 
 
 def test_kubectl_runs_and_completes_us(realapi: ControlPlane, tmp_path: Path) -> None:
-    """As a plugin we have kubectl's name, and kubectl completes our words."""
+    """As a plugin our usage says ``kubectl zonewise``, and kubectl completes our words."""
     script = tmp_path / "kubectl_complete-zonewise"
     script.write_text(apart(tmp_path, "completion", "kubectl").out)
     script.chmod(0o755)
     env = {"PATH": os.pathsep.join([str(tmp_path), str(SCRIPTS), os.defpath])}
-    shown = realapi.kubectl("zonewise", "--help", env=env).stdout
-    assert shown.startswith("Usage: kubectl zonewise ")
+    usage = realapi.kubectl("zonewise", "--help", env=env).stdout
+    assert usage.startswith("Usage: kubectl zonewise ")
     ours = realapi.kubectl("zonewise", "version", env=env).stdout
     assert "Server Version: v" in ours
     words = realapi.kubectl("__complete", "zonewise", "ver", env=env).stdout
@@ -183,7 +183,7 @@ def test_kubectl_runs_and_completes_us(realapi: ControlPlane, tmp_path: Path) ->
 
 
 def test_files_are_merged_as_kubectl_merges_them(realapi: ControlPlane, tmp_path: Path) -> None:
-    """For names, values and the current context we and kubectl read the same."""
+    """Merging several files, we and kubectl get the same names, values and current context."""
     files = {
         "a": {
             "contexts": [{"name": "one", "context": {"cluster": "c", "namespace": "n1"}}],
@@ -216,8 +216,8 @@ def test_files_are_merged_as_kubectl_merges_them(realapi: ControlPlane, tmp_path
         path.write_text(yaml.safe_dump(content))
         paths.append(path)
     listed = os.pathsep.join(map(str, [paths[0], tmp_path / "missing", *paths[1:]]))
-    shown = realapi.kubectl("config", "view", "--raw", "-o", "json", env={"KUBECONFIG": listed})
-    theirs = json.loads(shown.stdout)
+    view = realapi.kubectl("config", "view", "--raw", "-o", "json", env={"KUBECONFIG": listed})
+    theirs = json.loads(view.stdout)
     ours = Kubeconfig(paths)
     assert ours.current_context == theirs["current-context"]
     assert set(ours.names("context")) == {item["name"] for item in theirs["contexts"]}

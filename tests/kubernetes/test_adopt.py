@@ -56,7 +56,7 @@ def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
 
 
 class Judge:
-    """Knows at every moment which Services carry other hints than ours."""
+    """Tracks which Services currently have other hints than ours."""
 
     def __init__(self, cache: Cache, namespace: str) -> None:
         self._namespace = namespace
@@ -68,7 +68,7 @@ class Judge:
 
     @property
     def waiting(self) -> list[str]:
-        """The Services that have not our hints now."""
+        """The Services without our hints now."""
         return sorted(self._waiting)
 
     def see(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
@@ -84,7 +84,7 @@ class Judge:
         self.look(service_name_of(piece))
 
     def look(self, name: str) -> None:
-        """Judge one Service."""
+        """Check a Service."""
         service = self._services.get((self._namespace, name))
         if service is None:
             return
@@ -96,8 +96,10 @@ class Judge:
             self._waiting.discard(name)
 
 
-async def told(plane: real.ControlPlane, namespace: str, kinds: str, home: Path) -> list[Any]:
-    """What ``zonewise explain`` says of every Service, from what kubectl prints."""
+async def explain_services(
+    plane: real.ControlPlane, namespace: str, kinds: str, home: Path
+) -> list[Any]:
+    """What ``zonewise explain`` reports of every Service, from what kubectl prints."""
     dump = await asyncio.to_thread(plane.kubectl, "get", kinds, "-A", "-o", "yaml")
     (home / "dump.yaml").write_text(dump.stdout)
     call = ("explain", "services", "-n", namespace, "-f", home / "dump.yaml", "-o", "jsonl")
@@ -109,7 +111,7 @@ async def told(plane: real.ControlPlane, namespace: str, kinds: str, home: Path)
 async def test_our_hints_on_what_others_write(plane: real.ControlPlane, tmp_path: Path) -> None:
     """Under churn our hints are on every slice; writes are few, and end when the churn ends.
 
-    What kubectl dumps then is explained as it is: nothing is to change, with or without pods.
+    ``zonewise explain`` on kubectl's dump agrees with the slices, with pods in the dump or not.
     """
     async with cluster(plane, "adopted") as (crowd, cache):
         installed = Installed(plane, crowd.client, "zonewise-adopted")
@@ -126,10 +128,10 @@ async def test_our_hints_on_what_others_write(plane: real.ControlPlane, tmp_path
             writers = (await quiet(plane, crowd.namespace))[len(before) :]
             ours = writers.count(installed.account)
             assert judge.waiting == []
-            # A pod comes in two steps, and each write of ours is looked at once by the other.
+            # A pod comes in two steps, and the other controller may write once after each of ours.
             assert len(writers) - ours <= 2 * crowd.events + ours
             for kinds in ("nodes,services,endpointslices", "nodes,services,endpointslices,pods"):
-                lines = await told(plane, crowd.namespace, kinds, tmp_path)
+                lines = await explain_services(plane, crowd.namespace, kinds, tmp_path)
                 assert len(lines) == len(crowd.pods)
                 for line in lines:
                     assert line["applied"] == {key: line[key] for key in line["applied"]}
@@ -138,7 +140,7 @@ async def test_our_hints_on_what_others_write(plane: real.ControlPlane, tmp_path
 
 
 async def test_without_the_webhook(plane: real.ControlPlane) -> None:
-    """While the webhook is dead, endpoints come and go as ever; once it is back, so are hints."""
+    """Without the webhook endpoints still come and go; once it is back, so are the hints."""
     async with cluster(plane, "orphaned") as (crowd, cache):
         installed = Installed(plane, crowd.client, "zonewise-orphaned")
         try:
@@ -158,7 +160,7 @@ async def test_without_the_webhook(plane: real.ControlPlane) -> None:
 
 
 async def test_handed_over_and_back(plane: real.ControlPlane) -> None:
-    """Adopted and given back under churn, no Service is ever without endpoint or has one twice."""
+    """Adopted and given back under churn, no Service lacks an endpoint or has one twice."""
     async with cluster(plane, "handed-over") as (crowd, cache):
         witness = Witness(crowd.namespace)
         cache.store(EndpointSlice).on_change(witness.see)

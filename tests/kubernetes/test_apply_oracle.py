@@ -1,8 +1,8 @@
-"""The real API server judges who owns what, over random lives of a few objects.
+"""Field ownership is that of the real API server, over random writes to a few objects.
 
-Several managers apply, patch, replace and reset the same object in random order. Before each step
-we calculate from the real server's last answer what it will answer now; then it is asked. Nothing
-accumulates: a difference is of the step that shows it.
+Several managers apply, patch, replace and reset the same object in random order. For each step we
+calculate the result from the real server's last answer and compare it with its next one. Nothing
+accumulates: a difference belongs to the step that shows it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ OWN_METADATA = ("managedFields", "resourceVersion", "generation", "uid", "creati
 
 
 class Life:
-    """One object of one kind and what the real server last said of it."""
+    """An object and the real server's last answer about it."""
 
     def __init__(self, server: RealServer, subject: Subject, namespace: str, seed: int) -> None:
         self.server = server
@@ -160,8 +160,8 @@ class Life:
         patch: Config = {"metadata": some(self.rng, {"labels": words(self.rng, "l")})}
         patch["metadata"]["annotations"] = {f"a{self.rng.randrange(4)}": None}
         if self.rng.random() < 0.7:
-            made = self.subject.config(self.rng, self.name)
-            patch |= {key: made[key] for key in ("spec", "data", "endpoints") if key in made}
+            config = self.subject.config(self.rng, self.name)
+            patch |= {key: config[key] for key in ("spec", "data", "endpoints") if key in config}
         await self._update("PATCH", patch, kind=MERGE_PATCH)
 
     async def patch_status(self) -> None:
@@ -211,7 +211,7 @@ def by_identity(entries: list[Config]) -> list[Config]:
 
 
 def without_spec(config: Config, rng: random.Random) -> Config:
-    """A configuration that lets go of most it could say."""
+    """A configuration without most of its fields."""
     keep = {"apiVersion", "kind", "metadata", "addressType"}
     rest = {key: value for key, value in config.items() if key in keep}
     if rng.random() < 0.5:
@@ -220,7 +220,7 @@ def without_spec(config: Config, rng: random.Random) -> Config:
 
 
 def allocated(body: Config) -> Config:
-    """A created object without what the server gave it after its fields had owners."""
+    """A created object without what the server allocated after managedFields were computed."""
     body = copy.deepcopy(body)
     for field in ALLOCATED:
         if body["kind"] == "Service":
@@ -230,7 +230,7 @@ def allocated(body: Config) -> Config:
 
 
 def unexplained(schema: Schema, ours: Any, real: Any, at: str = "") -> list[str]:
-    """Where the real result is neither ours nor ours with defaults."""
+    """Paths where the real result is neither ours nor ours with defaults."""
     if isinstance(ours, dict) and isinstance(real, dict):
         return [
             fault
@@ -310,8 +310,8 @@ async def test_random_lives_have_the_owners_the_real_server_names(
     server = RealServer(realapi)
     try:
         namespace = f"lives-{subject.plural}"
-        made = await server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        assert made.status == 201
+        answer = await server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        assert answer.status == 201
         if subject.schema is not None:
             await define(server, subject)
         agreed = conflicts = 0

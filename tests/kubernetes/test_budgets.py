@@ -1,4 +1,4 @@
-"""Budgets, evictions and Jobs: kube-controller-manager and ours, asked the same, say the same."""
+"""Budgets, evictions and Jobs: kube-controller-manager and our controllers do the same."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_budgets_count_alike(realkube: real.ControlPlane, ours: Path) -> N
 
 
 async def test_budgets_that_are_odd(realkube: real.ControlPlane, ours: Path) -> None:
-    """Bare pods, pods of Jobs, two controllers under one budget, and a budget of nobody."""
+    """Bare pods, pods of Jobs, two controllers under one budget, and a budget without pods."""
 
     async def scene(there: Side) -> Any:
         spec = {"completions": 1, "template": job_template()}
@@ -82,10 +82,10 @@ async def test_budgets_that_are_odd(realkube: real.ControlPlane, ours: Path) -> 
         await there.make("poddisruptionbudgets", "jobs", limit(maxUnavailable=1))
 
         async def failed() -> Obj | None:
-            found = await there.send("GET", "poddisruptionbudgets/jobs")
-            conditions = found["status"].get("conditions") or []
+            budget = await there.send("GET", "poddisruptionbudgets/jobs")
+            conditions = budget["status"].get("conditions") or []
             return (
-                found["status"]
+                budget["status"]
                 if conditions[:1] and conditions[0]["reason"] == "SyncFailed"
                 else None
             )
@@ -105,14 +105,16 @@ async def test_budgets_that_are_odd(realkube: real.ControlPlane, ours: Path) -> 
             await there.budget("all", 2, 0, 1, 1),
             await there.budget("nobody", 0, 0, 0, 0),
         ]
-        await until(lambda: _there(there.told("PodDisruptionBudget"), "UnmanagedPods", "NoPods"))
-        return seen, sorted(await there.told("PodDisruptionBudget"))
+        await until(
+            lambda: _there(there.event_reasons("PodDisruptionBudget"), "UnmanagedPods", "NoPods")
+        )
+        return seen, sorted(await there.event_reasons("PodDisruptionBudget"))
 
     await both(realkube.kubeconfig, ours, "budgets-odd", scene)
 
 
-async def _there(told: Awaitable[set[tuple[str, str]]], *reasons: str) -> bool | None:
-    return set(reasons) <= {reason for _, reason in await told} or None
+async def _there(events: Awaitable[set[tuple[str, str]]], *reasons: str) -> bool | None:
+    return set(reasons) <= {reason for _, reason in await events} or None
 
 
 async def test_evictions_are_answered_alike(realkube: real.ControlPlane, ours: Path) -> None:
@@ -155,12 +157,12 @@ async def test_evictions_are_answered_alike(realkube: real.ControlPlane, ours: P
 
 
 def job_template(**spec: Any) -> Obj:
-    """What pods of Jobs are made from."""
+    """The pod template of a Job."""
     return {**POD, "spec": {**POD["spec"], "restartPolicy": "Never", **spec}}
 
 
-def shown(pod: Obj) -> Obj:
-    """What a Job decided about its pod."""
+def describe_pod(pod: Obj) -> Obj:
+    """The fields of a pod that its Job chose."""
     meta = pod["metadata"]
     job = meta["labels"][JOB]
     return {
@@ -170,7 +172,7 @@ def shown(pod: Obj) -> Obj:
         "finalizers": meta.get("finalizers"),
         "hostname": pod["spec"].get("hostname"),
         "variables": pod["spec"]["containers"][0].get("env"),
-        "owner": [(one["kind"], one["name"] == job) for one in meta["ownerReferences"]],
+        "owner": [(owner["kind"], owner["name"] == job) for owner in meta["ownerReferences"]],
     }
 
 
@@ -182,7 +184,7 @@ async def test_jobs_end_alike(realkube: real.ControlPlane, ours: Path) -> None:
         two = {"completions": 2, "parallelism": 2, "template": job_template()}
         await there.make("jobs", "good", two)
         pods = await there.living(2, **{JOB: "good"})
-        seen += [shown(one) for one in pods]
+        seen += [describe_pod(pod) for pod in pods]
         for pod in pods:
             await there.become(pod, "Succeeded")
         seen.append(await there.job("good", "Complete"))
@@ -210,7 +212,7 @@ async def test_jobs_end_alike(realkube: real.ControlPlane, ours: Path) -> None:
         enough = {"rules": [{"succeededIndexes": "1-2", "succeededCount": 1}]}
         await there.make("jobs", "enough", {**indexed, "successPolicy": enough})
         pods = await there.living(3, **{JOB: "enough"})
-        seen += [shown(one) for one in pods]
+        seen += [describe_pod(pod) for pod in pods]
         await there.become(pods[1], "Succeeded")
         seen.append(await there.job("enough", "Complete"))
 
@@ -223,9 +225,9 @@ async def test_jobs_end_alike(realkube: real.ControlPlane, ours: Path) -> None:
         for pod in pods:
             await there.become(pod, "Succeeded")
         seen.append(await there.job("held", "Complete"))
-        await until(lambda: _there(there.told("Job"), "Resumed", "BackoffLimitExceeded"))
+        await until(lambda: _there(there.event_reasons("Job"), "Resumed", "BackoffLimitExceeded"))
         left = await there.send("GET", "pods")
-        held = [one for one in left["items"] if one["metadata"].get("finalizers")]
-        return seen, sorted(await there.told("Job")), held
+        unfinished = [pod for pod in left["items"] if pod["metadata"].get("finalizers")]
+        return seen, sorted(await there.event_reasons("Job")), unfinished
 
     await both(realkube.kubeconfig, ours, "jobs-end", scene)

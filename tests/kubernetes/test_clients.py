@@ -1,4 +1,4 @@
-"""Client libraries nobody here wrote, unchanged, against the embedded API server."""
+"""Other projects' client libraries, unchanged, against the embedded API server."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ OPERATOR = """
 import kopf
 
 @kopf.on.create("example.com", "v1", "widgets")
-def made(spec, patch, **_):
+def on_create(spec, patch, **_):
     patch.status["double"] = spec["size"] * 2
 
 @kopf.on.delete("example.com", "v1", "widgets")
-def gone(**_):
+def on_delete(**_):
     pass
 """
 DEFINITION: dict[str, Any] = {
@@ -82,7 +82,7 @@ def test_official_client(kubernetes: Any, kubeconfig: Path) -> None:
     body = kubernetes.client.V1ConfigMap(
         metadata=kubernetes.client.V1ObjectMeta(name="official"), data={"a": "1"}
     )
-    made = core.create_namespaced_config_map("default", body)
+    created = core.create_namespaced_config_map("default", body)
     names = [item.metadata.name for item in core.list_namespaced_config_map("default").items]
     assert "official" in names
     patched = core.patch_namespaced_config_map("official", "default", {"data": {"b": "2"}})
@@ -92,7 +92,7 @@ def test_official_client(kubernetes: Any, kubeconfig: Path) -> None:
     for event in watch.stream(
         core.list_namespaced_config_map,
         "default",
-        resource_version=made.metadata.resource_version,
+        resource_version=created.metadata.resource_version,
         field_selector="metadata.name=official",
         timeout_seconds=20,
     ):
@@ -115,8 +115,10 @@ def test_lightkube(kubeconfig: Path) -> None:
     client.create(ConfigMap(metadata=meta, data={"a": "1"}))
     applied = client.apply(ConfigMap(metadata=meta, data={"a": "2"}), force=True)
     assert applied.data == {"a": "2"}
-    found = list(client.list(ConfigMap, labels={"by": "lightkube"}))
-    assert [one.metadata and one.metadata.name for one in found] == ["light"]
+    config_maps = list(client.list(ConfigMap, labels={"by": "lightkube"}))
+    assert [config_map.metadata and config_map.metadata.name for config_map in config_maps] == [
+        "light"
+    ]
     client.delete(ConfigMap, "light", namespace="default")
 
 
@@ -144,26 +146,26 @@ def test_kopf_runs_an_operator(kubernetes: Any, kubeconfig: Path, tmp_path: Path
         "metadata": {"name": "w"},
         "spec": {"size": 21},
     }
-    place = ("example.com", "v1", "default", "widgets")
+    collection = ("example.com", "v1", "default", "widgets")
     try:
-        made = customs.create_namespaced_custom_object(*place, widget)
+        created = customs.create_namespaced_custom_object(*collection, widget)
         watch = kubernetes.watch.Watch()
         for event in watch.stream(
             customs.list_namespaced_custom_object,
-            *place,
-            resource_version=made["metadata"]["resourceVersion"],
+            *collection,
+            resource_version=created["metadata"]["resourceVersion"],
             timeout_seconds=60,
         ):
             status = event["object"].get("status", {})
             if status.get("double") == 42:
                 watch.stop()
-        customs.delete_namespaced_custom_object(*place, "w")
+        customs.delete_namespaced_custom_object(*collection, "w")
         watch = kubernetes.watch.Watch()
         gone = False
         for event in watch.stream(
             customs.list_namespaced_custom_object,
-            *place,
-            resource_version=made["metadata"]["resourceVersion"],
+            *collection,
+            resource_version=created["metadata"]["resourceVersion"],
             timeout_seconds=60,
         ):
             if event["type"] == "DELETED":

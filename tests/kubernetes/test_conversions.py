@@ -1,4 +1,4 @@
-"""Both forms of events and autoscalers are what a real server makes of one stored object."""
+"""Both versions of events and autoscalers are those a real server makes of a stored object."""
 
 from __future__ import annotations
 
@@ -54,28 +54,32 @@ def server(real_binaries: real.Binaries) -> Iterator[Server]:
 
 def comparable(value: dict[str, Any]) -> dict[str, Any]:
     """An object without what differs between two requests, its JSON annotations parsed."""
-    made = {name: item for name, item in value.items() if name != "apiVersion"}
-    made["metadata"] = {k: v for k, v in value["metadata"].items() if k != "managedFields"}
-    annotations = made["metadata"].get("annotations", {})
+    comparable_fields = {name: item for name, item in value.items() if name != "apiVersion"}
+    comparable_fields["metadata"] = {
+        k: v for k, v in value["metadata"].items() if k != "managedFields"
+    }
+    annotations = comparable_fields["metadata"].get("annotations", {})
     if annotations:
-        made["metadata"]["annotations"] = {k: json.loads(v) for k, v in annotations.items()}
-    return made
+        comparable_fields["metadata"]["annotations"] = {
+            k: json.loads(v) for k, v in annotations.items()
+        }
+    return comparable_fields
 
 
 @pytest.mark.parametrize(("served", "paths", "content"), CASES)
 def test_the_other_form_is_a_real_server_s(
     server: Server, served: tuple[str, str, str], paths: tuple[str, str], content: dict[str, Any]
 ) -> None:
-    """What is stored, converted by us, is what the real server shows; and back again."""
-    stored_path, shown_path = paths
+    """A stored object, converted by us, is the real server's other version; and back again."""
+    stored_path, other_path = paths
     server.send("POST", stored_path, {"metadata": {"name": "converted"}, **content})
     try:
         stored = server.get(f"{stored_path}/converted")
-        shown = server.get(f"{shown_path}/converted")
+        other = server.get(f"{other_path}/converted")
     finally:
         server.send("DELETE", f"{stored_path}/converted")
     ours = json.loads(json.dumps(stored))
     STORAGE_CONVERSIONS[served].from_storage(ours)
-    assert comparable(ours) == comparable(shown)
+    assert comparable(ours) == comparable(other)
     STORAGE_CONVERSIONS[served].to_storage(ours)
     assert comparable(ours) == comparable(stored)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.contract.embedded import embedded
-from tests.kubernetes.scene import Obj, Scene, compare, made, told_plainly
+from tests.kubernetes.scene import Obj, Scene, compare, normalize, without_placement
 
 from tools import realkube as real
 
@@ -44,7 +44,7 @@ kind: Pod
 metadata: {name: orphan, labels: {app: kept}}
 spec: {terminationGracePeriodSeconds: 1, containers: [{name: main, image: "app:1"}]}
 """
-KEPT = """
+REPLICA_SET = """
 apiVersion: apps/v1
 kind: ReplicaSet
 metadata: {name: kept}
@@ -61,25 +61,25 @@ UNREADY = '{"spec":{"template":{"metadata":{"annotations":{"zonewise.io/unready"
 CURED = '{"spec":{"template":{"metadata":{"annotations":{"zonewise.io/unready":null}}}}}'
 
 
-def revision(one: Obj) -> int:
+def revision(replica_set: Obj) -> int:
     """The revision a ReplicaSet stands for."""
-    return int(one["metadata"].get("annotations", {}).get(REVISION, 0))
+    return int(replica_set["metadata"].get("annotations", {}).get(REVISION, 0))
 
 
 def described(obj: Obj) -> Obj:
-    """A workload's metadata, size and status, without what is a matter of speed."""
+    """A workload's metadata, size and status, without what depends on timing."""
     meta, status = obj["metadata"], dict(obj["status"])
-    kept = ("name", "labels", "annotations", "ownerReferences")
+    fields = ("name", "labels", "annotations", "ownerReferences")
     if meta.get("ownerReferences"):
         status.pop("observedGeneration", None)
     status["conditions"] = {
-        one["type"]: [one["status"], one["reason"], one["message"]]
-        for one in status.get("conditions", ())
+        condition["type"]: [condition["status"], condition["reason"], condition["message"]]
+        for condition in status.get("conditions", ())
     }
     annotations = dict(meta.get("annotations", {}))
     annotations.pop("kubectl.kubernetes.io/last-applied-configuration", None)
     return {
-        **{key: meta[key] for key in kept if key in meta},
+        **{key: meta[key] for key in fields if key in meta},
         "annotations": annotations,
         "replicas": obj["spec"]["replicas"],
         "selector": obj["spec"]["selector"],
@@ -100,26 +100,26 @@ def settled(deployment: Obj) -> bool:
 
 
 async def look(scene: Scene, holds: Callable[[Obj], bool] = settled) -> Obj:
-    """Everything about the Deployment once something is true of it, and ReplicaSets agree."""
-    (deployment,) = await scene.until("deployments", lambda found: holds(found[0]))
+    """The Deployment, its ReplicaSets and pods, once a condition holds and statuses are current."""
+    (deployment,) = await scene.until("deployments", lambda deployments: holds(deployments[0]))
 
-    def told(sets: list[Obj]) -> bool:
+    def agreed(sets: list[Obj]) -> bool:
         return all(
-            one["status"].get("observedGeneration") == one["metadata"]["generation"]
-            and one["status"]["replicas"] == one["spec"]["replicas"]
-            and not one["status"].get("terminatingReplicas")
-            for one in sets
+            replica_set["status"].get("observedGeneration") == replica_set["metadata"]["generation"]
+            and replica_set["status"]["replicas"] == replica_set["spec"]["replicas"]
+            and not replica_set["status"].get("terminatingReplicas")
+            for replica_set in sets
         )
 
-    sets = sorted(await scene.until("replicasets", told), key=revision)
-    hashes = [one["metadata"]["labels"][HASH] for one in sets]
-    (deployment,) = await scene.until("deployments", lambda found: holds(found[0]))
-    pods = [told_plainly(made(pod), *hashes) for pod in await scene.items("pods")]
-    seen: Obj = told_plainly(
+    sets = sorted(await scene.until("replicasets", agreed), key=revision)
+    hashes = [replica_set["metadata"]["labels"][HASH] for replica_set in sets]
+    (deployment,) = await scene.until("deployments", lambda deployments: holds(deployments[0]))
+    pods = [normalize(without_placement(pod), *hashes) for pod in await scene.items("pods")]
+    seen: Obj = normalize(
         {
             "deployment": described(deployment),
-            "conditions": [one["type"] for one in deployment["status"]["conditions"]],
-            "sets": [described(one) for one in sets],
+            "conditions": [condition["type"] for condition in deployment["status"]["conditions"]],
+            "sets": [described(replica_set) for replica_set in sets],
         },
         *hashes,
     )
@@ -127,15 +127,18 @@ async def look(scene: Scene, holds: Callable[[Obj], bool] = settled) -> Obj:
     return seen
 
 
-async def said(scene: Scene, kind: str) -> list[str]:
-    """What events about objects of a kind say, without names of ReplicaSets and pods."""
-    # A real recorder gathers many that are alike in one that says so.
-    told = {one.replace("(combined from similar events): ", "") for one in await scene.told(kind)}
-    return sorted({re.sub(r"\bweb-[a-z0-9]+(-[a-z0-9]{5})?\b", "web-*", one) for one in told})
+async def event_texts(scene: Scene, kind: str) -> list[str]:
+    """The events about objects of a kind, without names of ReplicaSets and pods."""
+    # A real recorder combines many similar events into one with this prefix.
+    lines = {
+        line.replace("(combined from similar events): ", "")
+        for line in await scene.event_lines(kind)
+    }
+    return sorted({re.sub(r"\bweb-[a-z0-9]+(-[a-z0-9]{5})?\b", "web-*", line) for line in lines})
 
 
 async def rollout(scene: Scene) -> list[Any]:
-    """A Deployment is made, updated, taken back twice, and to a revision of choice."""
+    """A Deployment is created, updated, rolled back twice, and to a chosen revision."""
     seen: list[Any] = []
     await scene.kubectl("apply", "-f", "-", stdin=WEB)
     seen.append(await look(scene))
@@ -154,12 +157,12 @@ async def rollout(scene: Scene) -> list[Any]:
 
 
 async def stuck(scene: Scene) -> list[Any]:
-    """A rollout that cannot get on rests, times out, is scaled up and down, and is repaired."""
+    """A rollout that cannot progress stops, times out, is scaled up and down, and is repaired."""
     seen: list[Any] = []
 
     def timed_out(deployment: Obj) -> bool:
         status = deployment["status"]
-        reasons = {one["type"]: one["reason"] for one in status["conditions"]}
+        reasons = {condition["type"]: condition["reason"] for condition in status["conditions"]}
         return bool(
             reasons["Progressing"] == "ProgressDeadlineExceeded"
             and status.get("observedGeneration") == deployment["metadata"]["generation"]
@@ -180,7 +183,7 @@ async def stuck(scene: Scene) -> list[Any]:
 
 
 async def paused(scene: Scene) -> list[Any]:
-    """A pause holds the template back and not the size."""
+    """A pause stops the rollout of a template but not scaling."""
     seen: list[Any] = []
 
     def pausing(deployment: Obj) -> bool:
@@ -198,22 +201,22 @@ async def paused(scene: Scene) -> list[Any]:
     seen.append(await look(scene, pausing))
     seen.append(await scene.kubectl("rollout", "resume", "deploy/web"))
     seen.append(await look(scene))
-    seen.append(await said(scene, "ReplicaSet"))
+    seen.append(await event_texts(scene, "ReplicaSet"))
     return seen
 
 
 async def recreate(scene: Scene) -> list[Any]:
-    """All old pods go before the first new one comes."""
+    """All old pods are deleted before the first new one is created."""
     text = WEB.replace("replicas: 10", "replicas: 3\n  strategy: {type: Recreate}")
     await scene.kubectl("apply", "-f", "-", stdin=text)
     seen = [await look(scene)]
     await scene.kubectl("set", "image", "deploy/web", "main=app:2")
     seen.append(await look(scene))
-    return [*seen, await said(scene, "Deployment")]
+    return [*seen, await event_texts(scene, "Deployment")]
 
 
 async def history(scene: Scene) -> list[Any]:
-    """Old ReplicaSets beyond the limit go; nothing is a size, too."""
+    """Old ReplicaSets beyond the limit are deleted; scaling to zero works."""
     text = WEB.replace("replicas: 10", "replicas: 2\n  revisionHistoryLimit: 1")
     await scene.kubectl("apply", "-f", "-", stdin=text)
     for version in range(2, 5):
@@ -228,69 +231,71 @@ async def history(scene: Scene) -> list[Any]:
 
 
 async def refused(scene: Scene) -> list[Any]:
-    """Pods that are refused are told by ReplicaSet and Deployment, and come when they may."""
+    """Refused pods are reported by ReplicaSet and Deployment, and created once they are allowed."""
 
     def failing(deployment: Obj) -> bool:
-        conditions = {one["type"] for one in deployment["status"].get("conditions", ())}
+        conditions = {condition["type"] for condition in deployment["status"].get("conditions", ())}
         return "ReplicaFailure" in conditions
 
     text = WEB.replace("    spec:\n", "    spec:\n      serviceAccountName: late\n")
     await scene.kubectl("apply", "-f", "-", stdin=text)
-    (deployment,) = await scene.until("deployments", lambda found: failing(found[0]))
-    (one,) = await scene.items("replicasets")
+    (deployment,) = await scene.until("deployments", lambda deployments: failing(deployments[0]))
+    (replica_set,) = await scene.items("replicasets")
     (deployment,) = await scene.items("deployments")
-    text_hash = one["metadata"]["labels"][HASH]
+    text_hash = replica_set["metadata"]["labels"][HASH]
     nameless = re.compile(r'"web-[a-z0-9]+-[a-z0-9]*"')
     seen: list[Any] = []
-    for obj in (deployment, one):
-        told = described(obj)["status"]
-        for words in told["conditions"].values():
+    for obj in (deployment, replica_set):
+        status = described(obj)["status"]
+        for words in status["conditions"].values():
             words[2] = nameless.sub("POD", words[2])
-        seen.append(told_plainly(told, text_hash))
-    seen.append([nameless.sub("POD", text) for text in await scene.told("ReplicaSet")])
+        seen.append(normalize(status, text_hash))
+    seen.append([nameless.sub("POD", text) for text in await scene.event_lines("ReplicaSet")])
     await scene.kubectl("create", "serviceaccount", "late")
     seen.append(await look(scene))
     return seen
 
 
 async def adopted(scene: Scene) -> list[Any]:
-    """A ReplicaSet takes in what matches, lets go what matches no more, and replaces what ends."""
+    """A ReplicaSet adopts pods that match, releases those that no longer do, and replaces them."""
     seen: list[Any] = []
 
-    async def pods(count: int) -> None:
-        def ready(found: list[Obj]) -> bool:
+    async def look_at_pods(count: int) -> None:
+        def ready(pods: list[Obj]) -> bool:
             conditions = [
-                one
-                for pod in found
-                for one in pod["status"].get("conditions", ())
-                if one["type"] == "Ready" and one["status"] == "True"
+                condition
+                for pod in pods
+                for condition in pod["status"].get("conditions", ())
+                if condition["type"] == "Ready" and condition["status"] == "True"
             ]
-            return len(found) == count == len(conditions)
+            return len(pods) == count == len(conditions)
 
-        found = await scene.until("pods", ready)
-        seen.append(sorted(json.dumps(told_plainly(made(pod)), sort_keys=True) for pod in found))
+        pods = await scene.until("pods", ready)
+        seen.append(
+            sorted(json.dumps(normalize(without_placement(pod)), sort_keys=True) for pod in pods)
+        )
 
     await scene.kubectl("apply", "-f", "-", stdin=ORPHAN)
-    await pods(1)
-    await scene.kubectl("apply", "-f", "-", stdin=KEPT)
-    await pods(2)
+    await look_at_pods(1)
+    await scene.kubectl("apply", "-f", "-", stdin=REPLICA_SET)
+    await look_at_pods(2)
     await scene.kubectl("label", "--overwrite", "pod/orphan", "app=free")
-    await pods(3)
+    await look_at_pods(3)
     body = json.dumps({"metadata": {"labels": {"more": "yes"}}})
     patch = json.dumps({"spec": {"template": json.loads(body)}})
     await scene.kubectl("patch", "rs/kept", "-p", patch)
-    (one,) = await scene.until(
-        "replicasets", lambda found: "fullyLabeledReplicas" not in found[0]["status"]
+    (replica_set,) = await scene.until(
+        "replicasets", lambda sets: "fullyLabeledReplicas" not in sets[0]["status"]
     )
-    seen.append(described(one)["status"])
+    seen.append(described(replica_set)["status"])
     await scene.kubectl("delete", "rs/kept", "--cascade=orphan")
-    await pods(3)
-    await scene.kubectl("apply", "-f", "-", stdin=KEPT)
-    (one,) = await scene.until(
-        "replicasets", lambda found: found[0]["status"].get("availableReplicas") == 2
+    await look_at_pods(3)
+    await scene.kubectl("apply", "-f", "-", stdin=REPLICA_SET)
+    (replica_set,) = await scene.until(
+        "replicasets", lambda sets: sets[0]["status"].get("availableReplicas") == 2
     )
-    seen.append(described(one)["status"])
-    await pods(3)
+    seen.append(described(replica_set)["status"])
+    await look_at_pods(3)
     return seen
 
 
@@ -317,7 +322,7 @@ def ours() -> Iterator[Path]:
 async def test_both_clusters_roll_out_alike(
     realkube: real.ControlPlane, real_binaries: real.Binaries, ours: Path, name: str
 ) -> None:
-    """Objects, events and kubectl's words are equal at every step."""
+    """Objects, events and kubectl's output are equal at every step."""
     await compare(
         SCRIPTS[name],
         f"deployments-{name}",

@@ -63,7 +63,7 @@ async def named(folder: Path, port: int = 0) -> AsyncIterator[tuple[ApiServer, D
 
 
 async def dig(*arguments: str) -> list[str]:
-    """What dig prints, line by line."""
+    """The lines that dig prints, sorted."""
     process = await asyncio.create_subprocess_exec(
         "dig", "+tries=1", "+time=5", *arguments, stdout=asyncio.subprocess.PIPE
     )
@@ -80,13 +80,13 @@ async def test_dig(tmp_path: Path) -> None:
         assert await dig(*port, DB, "+short", "+tcp") == ["10.0.0.1", "10.0.0.2"]
         assert await dig(*port, DB, "+short", "+subnet=127.0.0.97/32") == ["10.0.0.1"]
         assert await dig(*port, DB, "+short", "-b", "127.0.0.98") == ["10.0.0.2"]
-        said = await dig(*port, DB, "+subnet=127.0.0.97/32")
-        assert any("CLIENT-SUBNET: 127.0.0.97/32/32" in line for line in said)
-        assert not [line for line in said if "WARNING: recursion" in line or "malformed" in line]
+        output = await dig(*port, DB, "+subnet=127.0.0.97/32")
+        assert any("CLIENT-SUBNET: 127.0.0.97/32/32" in line for line in output)
+        assert not [line for line in output if "WARNING: recursion" in line or "malformed" in line]
 
 
 async def test_coredns_as_a_front_passes_its_clients(tmp_path: Path) -> None:
-    """CoreDNS with our server for the cluster's domain: each of its clients is told its own."""
+    """CoreDNS in front of our server: each client still gets the answer for its own zone."""
     async with named(tmp_path) as (server, names):
         front = (
             f"    rewrite edns0 subnet set 32 128\n    forward {DB} 127.0.0.1:{names.port} {{\n"
@@ -94,14 +94,14 @@ async def test_coredns_as_a_front_passes_its_clients(tmp_path: Path) -> None:
         )
         config = server.identity.kubeconfig.resolve()
         async with running(config, domain="other.local", more=front) as (port, _):
-            for source, told in (("127.0.0.97", "10.0.0.1"), ("127.0.0.98", "10.0.0.2")):
-                asked = ("@127.0.0.1", "-p", str(port), "-b", source, DB, "+short")
+            for source, address in (("127.0.0.97", "10.0.0.1"), ("127.0.0.98", "10.0.0.2")):
+                query = ("@127.0.0.1", "-p", str(port), "-b", source, DB, "+short")
                 for _ in range(2):
-                    assert await dig(*asked) == [told]
+                    assert await dig(*query) == [address]
 
 
 async def test_coredns_answers_what_was_recorded() -> None:
-    """The recording that ours is compared with is what CoreDNS, a client of ours, answers now."""
+    """The recorded answers that ours are compared with are those CoreDNS gives now."""
     path = Path(__file__).parents[1] / "vectors/dns/coredns.json.gz"
     stored = json.loads(gzip.decompress(path.read_bytes()))
     assert await record() == stored
@@ -128,7 +128,7 @@ asyncio.run(main())
 
 
 async def test_glibc_with_the_search_list_of_a_pod(tmp_path: Path) -> None:
-    """ndots:5 and three search domains, as kubelets write them: short names find their Service."""
+    """With ndots:5 and three search domains, as kubelets write them, short names are resolved."""
     resolv = tmp_path / "resolv.conf"
     resolv.write_text(
         "nameserver 127.0.0.1\n"

@@ -1,7 +1,7 @@
 """Budgets per failure domain on real Kubernetes, with its own controllers and scheduler.
 
 Everything runs with the rights that ``zonewise install --budgets enforce`` prints. A watch sees
-every change of a pod: at none of them may a zone have fewer healthy pods than its budget wants.
+every change of a pod: after none of them may a zone have fewer healthy pods than its budget allows.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600), pytest.mark.asyncio]
 
 @pytest.fixture(scope="module")
 def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
-    """A whole control plane whose log of requests is kept; no node is called lost because the
-    machine was busy.
+    """A whole control plane with an audit log; its long grace period keeps nodes Ready on a busy
+    machine.
     """
     patient = ("--node-monitor-grace-period=10m",)
     settings = real.Settings(fsync=False, audit=AUDIT, controller_manager_args=patient)
@@ -42,8 +42,8 @@ def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
 
 
 async def test_story_2_a_rollout_keeps_every_zone(plane: real.ControlPlane) -> None:
-    """Kubernetes' own Deployment controller, which may take three pods at once, takes one of each
-    zone, and the rollout ends.
+    """Kubernetes' own Deployment controller, with maxUnavailable 3, takes one pod of each zone at a
+    time, and the rollout ends.
     """
     async with scene(plane, "story2") as here:
         await here.deploy(9)
@@ -72,21 +72,21 @@ async def test_story_3_a_rollout_takes_one_pod_of_all(plane: real.ControlPlane) 
 
 
 def _within_bounds(here: BudgetScene, *, pods: int) -> None:
-    """A grant is a write of the ledger at most, and so is dropping it; a mark is one patch of a pod
-    that goes; a status is written twice for each pod at most; hardly a deletion is refused.
+    """At most one write of the ledger for a grant and one for dropping it; one patch to mark a pod
+    for deletion; at most two status writes for each pod; hardly a deletion is refused.
     """
-    made = here.requests()
-    ledger = sum(n for key, n in made.items() if " disruptionledgers 20" in key)
-    status = sum(n for key, n in made.items() if " topologydisruptionbudgets/status 20" in key)
-    assert ledger <= 2 * pods, made
-    assert status <= 2 * pods + len(ZONES), made
-    assert made["patch pods 200"] <= pods + len(ZONES), made
-    assert here.refused() <= len(ZONES), made
+    requests = here.requests()
+    ledger = sum(n for key, n in requests.items() if " disruptionledgers 20" in key)
+    status = sum(n for key, n in requests.items() if " topologydisruptionbudgets/status 20" in key)
+    assert ledger <= 2 * pods, requests
+    assert status <= 2 * pods + len(ZONES), requests
+    assert requests["patch pods 200"] <= pods + len(ZONES), requests
+    assert here.refused() <= len(ZONES), requests
 
 
-async def test_recreate_is_not_held(plane: real.ControlPlane) -> None:
-    """A Deployment that gives all its pods up at once is updated under a budget that allows none:
-    nobody would replace what is held back.
+async def test_recreate_is_not_blocked(plane: real.ControlPlane) -> None:
+    """A Deployment of type Recreate is updated under a budget that allows no disruption: it creates
+    new pods only when the old ones are gone.
     """
     async with scene(plane, "recreate") as here:
         await here.deploy(6, recreate=True)
@@ -97,8 +97,8 @@ async def test_recreate_is_not_held(plane: real.ControlPlane) -> None:
 
 
 async def test_story_1_one_zone_at_a_time(plane: real.ControlPlane) -> None:
-    """Only the open zone is updated, and an event on the Deployment names the budget that holds the
-    rest; moving the opening on completes the rollout.
+    """Only the zone left out of the budget is updated, and an event on the Deployment names the
+    budget that blocks the rest; leaving out one zone after the other completes the rollout.
     """
     async with scene(plane, "story1") as here:
         await here.deploy(9)
@@ -136,9 +136,9 @@ async def test_story_1_one_zone_at_a_time(plane: real.ControlPlane) -> None:
 async def test_story_4_scaling_down_keeps_the_spread(
     plane: real.ControlPlane, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    """Twenty pods become three, one in each zone; Kubernetes alone has them wherever.
+    """Twenty pods become three, one in each zone; Kubernetes alone ignores zones here.
 
-    What it does alone is written into the report and not judged: 1/1/1 may be luck.
+    What it does alone is written into the report and not asserted: 1/1/1 may be luck.
     """
     async with scene(plane, "story4") as here:
         await here.deploy(20)
@@ -155,12 +155,12 @@ async def test_story_4_scaling_down_keeps_the_spread(
 
 
 async def test_fifty_evictions_at_once(plane: real.ControlPlane) -> None:
-    """Exactly what the budget allows is granted, whoever asks at the same time."""
+    """Of fifty concurrent evictions exactly as many are granted as the budget allows."""
     async with scene(plane, "fifty") as here:
         await here.deploy(50)
         await here.budget(ZONE, maxUnavailable=1)
 
-        # Whoever is evicted is not replaced meanwhile, or the budget would rightly allow more.
+        # An evicted pod must not be replaced meanwhile, or the budget would rightly allow more.
         closed = {"spec": {"unschedulable": True}}
         for node in (await here.client.list(Node)).items:
             await here.client.patch(Node, node.metadata.name, None, closed)

@@ -1,5 +1,5 @@
-"""Budgets per failure domain on real Kubernetes while things go wrong: nothing beyond a budget,
-nothing stuck.
+"""Budgets per failure domain on real Kubernetes under faults: no budget is exceeded, and no
+rollout is stuck.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUICK_LOSS = ("--node-monitor-grace-period=20s", "--node-monitor-period=1s")
 
 @pytest.fixture(scope="module")
 def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
-    """A whole control plane; no node is called lost because the machine was busy."""
+    """A whole control plane; its long grace period keeps nodes Ready on a busy machine."""
     patient = ("--node-monitor-grace-period=10m",)
     settings = real.Settings(fsync=False, audit=AUDIT, controller_manager_args=patient)
     with real.start(settings, binaries=real_binaries) as running:
@@ -38,7 +38,7 @@ def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
 
 @pytest.fixture
 def impatient(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
-    """One that notices lost nodes soon."""
+    """A control plane that notices lost nodes soon."""
     settings = real.Settings(fsync=False, audit=AUDIT, controller_manager_args=QUICK_LOSS)
     with real.start(settings, binaries=real_binaries) as running:
         yield running
@@ -59,7 +59,7 @@ async def balanced(*ports: int) -> AsyncIterator[int]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         links.add(asyncio.current_task())
         ends = [writer]
-        # Who is cancelled here is at the end of the test, and says so to nobody.
+        # A task is cancelled only at the end of the test, and that is no error.
         with contextlib.suppress(OSError, asyncio.CancelledError):
             inner, outer = await asyncio.open_connection("127.0.0.1", next(turns))
             ends.append(outer)
@@ -75,11 +75,11 @@ async def balanced(*ports: int) -> AsyncIterator[int]:
         for link in links:
             if link is not None:
                 link.cancel()
-        await asyncio.gather(*(one for one in links if one), return_exceptions=True)
+        await asyncio.gather(*(link for link in links if link), return_exceptions=True)
 
 
 async def cordon(here: BudgetScene) -> None:
-    """Let no new pod be placed anywhere."""
+    """Cordon every node."""
     for node in (await here.client.list(Node)).items:
         body = {"spec": {"unschedulable": True}}
         await here.client.patch(Node, node.metadata.name, None, body)
@@ -128,8 +128,8 @@ async def test_two_drains_at_once_end(plane: real.ControlPlane) -> None:
         assert all(count >= 3 for count in here.least.values()), here.evidence()
 
 
-async def test_a_gate_that_is_down_harms_nobody(plane: real.ControlPlane) -> None:
-    """Without its webhook evictions fail; garbage collection, namespaces and kubelets go on.
+async def test_only_evictions_fail_without_the_gate(plane: real.ControlPlane) -> None:
+    """Without the webhook evictions fail; garbage collection, namespaces and kubelets go on.
 
     With it back a rollout ends within its budget.
     """
@@ -149,7 +149,9 @@ async def test_a_gate_that_is_down_harms_nobody(plane: real.ControlPlane) -> Non
         await here.ready(9)
 
         async def there() -> bool:
-            return other in {one.metadata.name for one in await here.client.list(Namespace)}
+            return other in {
+                namespace.metadata.name for namespace in await here.client.list(Namespace)
+            }
 
         while await there():  # noqa: ASYNC110
             await asyncio.sleep(0.2)
@@ -175,7 +177,7 @@ async def test_a_rollout_outlives_its_leader(plane: real.ControlPlane) -> None:
 
 
 async def test_a_budget_that_is_edited_during_a_rollout(plane: real.ControlPlane) -> None:
-    """A rollout stops when its budget is closed, and goes on when it is opened."""
+    """A rollout stops at maxUnavailable 0, and continues when the budget allows pods again."""
     async with scene(plane, "edited") as here:
         await here.deploy(12)
         await here.budget(ZONE, maxUnavailable=1)
@@ -203,7 +205,7 @@ async def test_a_budget_that_is_edited_during_a_rollout(plane: real.ControlPlane
 
 
 async def test_a_zone_fails_during_a_rollout(impatient: real.ControlPlane) -> None:
-    """The other zones keep what their budget wants, and the rollout ends when the zone is back."""
+    """The other zones stay within their budget, and the rollout ends when the zone is back."""
     async with scene(impatient, "outage") as here:
         await here.deploy(9, unavailable=6)
         await here.budget(ZONE, maxUnavailable=1)
@@ -222,5 +224,5 @@ async def test_a_zone_fails_during_a_rollout(impatient: real.ControlPlane) -> No
             healed = {"metadata": {"annotations": {FAILED_ANNOTATION: None}}}
             await here.client.patch(Node, node, None, healed)
         await here.ready(9, "c:2")
-        kept = {zone: count for zone, count in here.least.items() if zone != "b"}
-        assert all(count >= 2 for count in kept.values()), here.evidence()
+        others = {zone: count for zone, count in here.least.items() if zone != "b"}
+        assert all(count >= 2 for count in others.values()), here.evidence()

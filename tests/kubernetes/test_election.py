@@ -70,14 +70,14 @@ class Replica:
     def running(self) -> bool:
         return self.process.poll() is None
 
-    def said(self, word: str) -> bool:
+    def printed(self, word: str) -> bool:
         return word in self.output.read_text().split()
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def is_stopped(self) -> bool:
-        """Whether the kernel has it stopped."""
+        """Whether the process is stopped by a signal."""
         state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state == "T"
 
@@ -122,20 +122,22 @@ class Contest:
             replica.process.wait()
 
     def ready(self, *options: str) -> tuple[Replica, Replica]:
-        """A leader that has written everything, and a follower; new ones where one has left."""
-        for replica in [one for one in self.replicas if not one.running]:
+        """A leader that has written every object, and a follower; starts missing replicas."""
+        for replica in [replica for replica in self.replicas if not replica.running]:
             self.replicas.remove(replica)
         while len(self.replicas) < 2:
             self.start(*options)
 
-        def found() -> tuple[Replica, Replica] | None:
-            assert all(one.running for one in self.replicas), "a candidate lost the lease by itself"
+        def leader_and_follower() -> tuple[Replica, Replica] | None:
+            assert all(replica.running for replica in self.replicas), (
+                "a candidate lost the lease by itself"
+            )
             writers = {item["data"].get("by") for item in self.objects()}
-            leaders = [one for one in self.replicas if writers == {one.user}]
-            followers = [one for one in self.replicas if one not in leaders]
+            leaders = [replica for replica in self.replicas if writers == {replica.user}]
+            followers = [replica for replica in self.replicas if replica not in leaders]
             return (leaders[0], followers[0]) if leaders else None
 
-        return until(found)
+        return until(leader_and_follower)
 
     def taken_over(self, new: Replica, *, objects: int = OBJECTS) -> None:
         """Wait until a replica has written so many of the objects."""
@@ -146,7 +148,7 @@ class Contest:
         return [item for item in listing["items"] if item["metadata"]["name"].startswith("work-")]
 
     def accepted(self) -> list[str]:
-        """Who wrote, in the order etcd accepted the writes, as the audit log has it."""
+        """The writers in the order in which etcd accepted their writes, by the audit log."""
         return [
             entry["user"]["username"]
             for entry in sorted(self._audited(), key=_version)
@@ -154,7 +156,7 @@ class Contest:
         ]
 
     def answers(self, replica: Replica, *, after: datetime) -> list[int]:
-        """What the server answered to writes that reached it after a moment."""
+        """The server's answers to a replica's writes that reached it after a time."""
         return [
             entry["responseStatus"]["code"]
             for entry in self._audited()
@@ -163,7 +165,7 @@ class Contest:
         ]
 
     def watched(self) -> list[str]:
-        """Who wrote, as the watch has it, once it has seen the last write."""
+        """The writers by the watch, once it has seen the last write."""
         newest = max(int(item["metadata"]["resourceVersion"]) for item in self.objects())
 
         def complete() -> list[list[str]] | None:
@@ -173,7 +175,7 @@ class Contest:
         return [line[1] for line in until(complete) if len(line) > 1]
 
     def check(self) -> None:
-        """Nobody wrote after somebody else's first write."""
+        """No replica wrote after the first write of the next one."""
         self._end()
         for writers in (self.watched(), self.accepted()):
             runs = [user for user, _ in itertools.groupby(writers)]
@@ -225,7 +227,7 @@ def contest(plane: real.ControlPlane, request: pytest.FixtureRequest) -> Iterato
         running.close()
 
 
-def test_a_killed_leader_is_followed_and_never_heard_of_again(contest: Contest) -> None:
+def test_a_killed_leader_is_replaced_and_never_writes_again(contest: Contest) -> None:
     """After kill -9 of the leader the other replica takes over, round after round."""
     for _ in range(ROUNDS):
         leader, follower = contest.ready()
@@ -267,7 +269,7 @@ def test_a_leader_stopped_between_check_and_sending_never_sends(contest: Contest
 
 
 def test_the_fence_alone_refuses_a_write_after_the_deadline(contest: Contest) -> None:
-    """Stopped right before the check, a leader without the kernel's switch refuses by itself."""
+    """Stopped right before the check, a leader without a deadman timer refuses by itself."""
     leader, follower = contest.ready("--stop-at=before", "--no-deadman")
     leader.signal(signal.SIGUSR1)
     until(leader.is_stopped)
@@ -275,14 +277,14 @@ def test_the_fence_alone_refuses_a_write_after_the_deadline(contest: Contest) ->
     resumed = datetime.now(UTC)
     leader.signal(signal.SIGCONT)
     assert leader.process.wait(30) == 0
-    assert leader.said("lost")
+    assert leader.printed("lost")
     contest.taken_over(follower)
     assert contest.answers(leader, after=resumed) == []
     contest.check()
 
 
 def test_a_write_that_slips_through_meets_the_resource_version(contest: Contest) -> None:
-    """Stopped right after the check and without the kernel's switch, the server refuses it."""
+    """Stopped right after the check and without a deadman timer, its write is refused."""
     leader, follower = contest.ready("--stop-at=after", "--no-deadman")
     leader.signal(signal.SIGUSR1)
     until(leader.is_stopped)
@@ -290,7 +292,7 @@ def test_a_write_that_slips_through_meets_the_resource_version(contest: Contest)
     resumed = datetime.now(UTC)
     leader.signal(signal.SIGCONT)
     assert leader.process.wait(30) == 0
-    assert leader.said("lost")
+    assert leader.printed("lost")
     # 504 if the process noticed its loss, and hung up, before the server had looked.
     answers = until(partial(contest.answers, leader, after=resumed))
     assert set(answers) <= {409, 504}
@@ -311,11 +313,11 @@ def test_an_orderly_stop_hands_over_before_the_lease_runs_out(contest: Contest) 
     contest.check()
 
 
-def test_the_lease_is_one_other_tools_can_read(contest: Contest) -> None:
+def test_other_tools_can_read_the_lease(contest: Contest) -> None:
     """The server accepts our times and shows them as MicroTime; kubectl prints the holder."""
     leader, _ = contest.ready()
-    shown = contest.plane.kubectl("get", "lease", "zonewise-test", "-n", contest.namespace).stdout
-    assert leader.user in shown
+    table = contest.plane.kubectl("get", "lease", "zonewise-test", "-n", contest.namespace).stdout
+    assert leader.user in table
     spec = json.loads(
         contest.plane.kubectl(
             "get", "lease", "zonewise-test", "-n", contest.namespace, "-o", "json"

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 CONTROLLERS = ("serviceaccount-controller", "namespace-controller")
 EACH = 12
-"""Connections per endpoint: one that is in use is missed once in a hundred thousand times."""
+"""Connections per endpoint: an endpoint in use is missed once in a hundred thousand times."""
 DRAWN = 600
 """Connections over which weights are counted."""
 
@@ -52,7 +52,7 @@ def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
 def expected(
     cache: Cache, crowd: Crowd, service: str, zone: str, *, ours: bool = False
 ) -> Selection[TrafficEndpoint]:
-    """The endpoints a proxy of a zone should use, by the slices as they are."""
+    """The endpoints that a proxy of a zone should use, given the current slices."""
     pieces = [
         piece
         for piece in cache.store(EndpointSlice)
@@ -66,11 +66,11 @@ def expected(
 
 
 async def packets_follow(nets: list[ZoneNet], cache: Cache, crowd: Crowd) -> set[RouteRule]:
-    """Wait until every zone's connections go exactly where the slices say; the rules seen."""
+    """Wait until every zone's connections go where the slices say; returns the rules used."""
     rules: set[RouteRule] = set()
     for service in sorted(crowd.pods):
-        found = cache.store(Service).get((crowd.namespace, service))
-        assert found is not None
+        cached = cache.store(Service).get((crowd.namespace, service))
+        assert cached is not None
         for net in nets:
             answers: dict[str, int] = {}
             names: set[str] = set()
@@ -79,26 +79,26 @@ async def packets_follow(nets: list[ZoneNet], cache: Cache, crowd: Crowd) -> set
                     while True:
                         selection = expected(cache, crowd, service, net.zone, ours=net.ours)
                         names = {target.name for target in selection.endpoints}
-                        asked = EACH * len(names)
-                        answers = await net.ask(found.spec.cluster_ip, asked)
-                        if _often(selection, asked) <= set(answers) <= names:
+                        count = EACH * len(names)
+                        answers = await net.ask(cached.spec.cluster_ip, count)
+                        if _often(selection, count) <= set(answers) <= names:
                             break
                         await asyncio.sleep(0.5)
             except TimeoutError:
-                told = f"{service} at {found.spec.cluster_ip} from {net.zone}, ours={net.ours}"
+                where = f"{service} at {cached.spec.cluster_ip} from {net.zone}, ours={net.ours}"
                 log = await net.log()
-                pytest.fail(f"{told}: wanted {sorted(names)}, answered {answers}\n{log}")
+                pytest.fail(f"{where}: wanted {sorted(names)}, answered {answers}\n{log}")
             rules.add(selection.rule)
     return rules
 
 
-def _often(selection: Selection[TrafficEndpoint], asked: int) -> set[str]:
-    """The endpoints that so many connections cannot miss; one that weighs little may be missed."""
+def _often(selection: Selection[TrafficEndpoint], count: int) -> set[str]:
+    """The endpoints that so many connections cannot miss; those of low weight may be missed."""
     weights = selection.weights or (1,) * len(selection.endpoints)
     return {
         target.name
         for target, weight in zip(selection.endpoints, weights, strict=True)
-        if asked * weight >= EACH * sum(weights)
+        if count * weight >= EACH * sum(weights)
     }
 
 
@@ -113,7 +113,7 @@ async def addressed(crowd: Crowd, number: int) -> dict[str, str]:
 
 
 async def test_shared_hints_are_obeyed_by_kube_proxy(plane: real.ControlPlane) -> None:
-    """Services of three to five pods: a zone uses exactly the endpoints that name it."""
+    """Services of three to five pods: a zone uses exactly the endpoints hinted for it."""
     async with cluster(plane, "shared") as (crowd, cache):
         crowd.mode = Mode.SHARED.value
         installed = Installed(plane, crowd.client, "zonewise-shared", role="own")
@@ -138,7 +138,7 @@ async def test_shared_hints_are_obeyed_by_kube_proxy(plane: real.ControlPlane) -
 
 
 async def test_a_mixed_cluster_stays_within_the_limits(plane: real.ControlPlane) -> None:
-    """One node of each zone keeps kube-proxy, one has ours: each obeys, nobody is overloaded."""
+    """Per zone one node runs kube-proxy, one ours: both obey hints, no endpoint is overloaded."""
     async with cluster(plane, "mixed") as (crowd, cache):
         crowd.mode = Mode.WEIGHTED.value
         installed = Installed(plane, crowd.client, "zonewise-mixed", role="own")
@@ -162,12 +162,12 @@ async def test_a_mixed_cluster_stays_within_the_limits(plane: real.ControlPlane)
 
 
 async def weights_fit(net: ZoneNet, cache: Cache, crowd: Crowd, service: str) -> None:
-    """Every endpoint answers as often as it weighs, but for six standard deviations."""
-    found = cache.store(Service).get((crowd.namespace, service))
-    assert found is not None
+    """Every endpoint answers in proportion to its weight, within six standard deviations."""
+    cached = cache.store(Service).get((crowd.namespace, service))
+    assert cached is not None
     selection = expected(cache, crowd, service, net.zone, ours=net.ours)
     weights = selection.weights or (1,) * len(selection.endpoints)
-    answers = await net.ask(found.spec.cluster_ip, DRAWN)
+    answers = await net.ask(cached.spec.cluster_ip, DRAWN)
     for target, weight in zip(selection.endpoints, weights, strict=True):
         chance = weight / sum(weights)
         away = abs(answers.get(target.name, 0) - DRAWN * chance)
@@ -190,7 +190,7 @@ def overload(cache: Cache, crowd: Crowd, service: str, stock: dict[str, str]) ->
 
 
 async def test_connections_go_where_hints_say(plane: real.ControlPlane) -> None:
-    """In three zones, before and after pods and nodes change, packets go only where they may."""
+    """In three zones packets go where hints say, before and after pods and nodes change."""
     async with cluster(plane, "packets") as (crowd, cache):
         installed = Installed(plane, crowd.client, "zonewise-packets", role="own")
         try:

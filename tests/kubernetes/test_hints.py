@@ -50,35 +50,35 @@ def manager(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
 async def settled(
     crowd: Crowd, cache: Cache, *, limit: int = MAX_ENDPOINTS
 ) -> dict[str, SlicePlan]:
-    """Wait until another pass would write nothing; gives what it decides."""
+    """Wait until another pass would write nothing; returns its plans."""
     await complete(crowd, cache)
     async with asyncio.timeout(180):
         while True:
-            made = await plans(crowd, limit=limit)
-            if not any(one.writes for one in made.values()):
-                return made
+            by_service = await plans(crowd, limit=limit)
+            if not any(plan.writes for plan in by_service.values()):
+                return by_service
             await asyncio.sleep(0.5)
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A port without a listener."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def turns(port: int) -> float:
-    """How many turns of Services a controller says it had."""
+    """How many syncs of Services a controller's metrics report."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    found = re.search(
+    match = re.search(
         r'^endpoint_slice_controller_syncs_total\{result="success"\} (\S+)', text, re.M
     )
-    return float(found[1]) if found else 0.0
+    return float(match[1]) if match else 0.0
 
 
 async def test_two_hundred_services(plane: real.ControlPlane) -> None:
-    """Under churn of pods and nodes slices and hints become right, and a repeat writes nothing."""
+    """After churn of pods and nodes slices and hints are right, and a restart writes nothing."""
     async with cluster(plane, "owned") as (crowd, cache):
         installed = Installed(plane, crowd.client, "zonewise-owned", role="own")
         try:
@@ -86,8 +86,8 @@ async def test_two_hundred_services(plane: real.ControlPlane) -> None:
             await crowd.settle(services=200, most=30)
             for _ in range(600):
                 await crowd.step()
-            made = await settled(crowd, cache)
-            hinted = [one.families["IPv4"] for one in made.values() if one.families]
+            by_service = await settled(crowd, cache)
+            hinted = [plan.families["IPv4"] for plan in by_service.values() if plan.families]
             shares = shares_of((await crowd.client.list(Node)).items)
             for family in hinted:
                 if family.decision.hinted:
@@ -99,14 +99,14 @@ async def test_two_hundred_services(plane: real.ControlPlane) -> None:
             await asyncio.to_thread(installed.end, "controller")
             port = free_port()
             await installed.lead("controller", "--metrics-listen", f"127.0.0.1:{port}")
-            await until(lambda: turns(port) >= len(made))
+            await until(lambda: turns(port) >= len(by_service))
             assert versions(cache, crowd.namespace) == before
         finally:
             await installed.remove()
 
 
 async def test_handed_over_and_back(manager: real.ControlPlane) -> None:
-    """Built-in, own, built-in under churn: no Service is without endpoint or has one twice."""
+    """Built-in, own, built-in under churn: no Service lacks an endpoint or has one twice."""
     built_in = manager.controller_manager
     assert built_in is not None
     async with cluster(manager, "handed-over") as (crowd, cache):
@@ -133,10 +133,10 @@ async def test_handed_over_and_back(manager: real.ControlPlane) -> None:
 def hinted(cache: Cache, crowd: Crowd) -> int:
     """How many endpoints have a hint."""
     return sum(
-        one.hints is not None
+        endpoint.hints is not None
         for piece in cache.store(EndpointSlice)
         if piece.metadata.namespace == crowd.namespace
-        for one in piece.endpoints or ()
+        for endpoint in piece.endpoints or ()
     )
 
 
@@ -163,7 +163,7 @@ async def test_the_next_leader_writes(plane: real.ControlPlane) -> None:
 
 
 async def test_killed_at_random_moments(plane: real.ControlPlane) -> None:
-    """Killed again and again during 500 events it converges, and nobody is ever in two slices."""
+    """Killed again and again during 500 events it converges; no endpoint is ever in two slices."""
     async with cluster(plane, "killed") as (crowd, cache):
         witness = Witness(crowd.namespace)
         cache.store(EndpointSlice).on_change(witness.see)

@@ -32,7 +32,7 @@ FORMS = {
 
 @pytest.fixture(scope="module")
 def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
-    """A control plane on which nobody else has installed anything."""
+    """A control plane on which nothing else is installed."""
     with real.start(real.Settings(fsync=False), binaries=real_binaries) as started:
         yield started
 
@@ -46,11 +46,11 @@ async def test_what_is_printed_applies(plane: real.ControlPlane, form: str) -> N
         subprocess.run, command, capture_output=True, check=True, text=True
     )
     try:
-        told = await asyncio.to_thread(plane.kubectl, "apply", "-f", "-", stdin=printed.stdout)
-        assert told.stderr == ""
+        applied = await asyncio.to_thread(plane.kubectl, "apply", "-f", "-", stdin=printed.stdout)
+        assert applied.stderr == ""
         names = [
             line.split(" ")[0]
-            for line in told.stdout.splitlines()
+            for line in applied.stdout.splitlines()
             if line.startswith("validatingadmissionpolicy.")
         ]
         assert bool(names) == (form != "proxy")
@@ -58,7 +58,7 @@ async def test_what_is_printed_applies(plane: real.ControlPlane, form: str) -> N
             status = await asyncio.to_thread(checked, plane, name)
             assert status.get("typeChecking", {}) == {}, name
     finally:
-        # Nobody waits for the namespace: its end may take as long as the slowest of its retries.
+        # Do not wait for the namespace: its end may take as long as the slowest of its retries.
         gone = ("delete", "--ignore-not-found", "--wait=false", "-f", "-")
         await asyncio.to_thread(plane.kubectl, *gone, stdin=printed.stdout)
 
@@ -67,8 +67,8 @@ def checked(plane: real.ControlPlane, name: str) -> dict[str, Any]:
     """The status of a policy, once its expressions were type-checked."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        told = plane.kubectl("get", name, "-o", "json")
-        policy: dict[str, Any] = json.loads(told.stdout)
+        output = plane.kubectl("get", name, "-o", "json")
+        policy: dict[str, Any] = json.loads(output.stdout)
         status: dict[str, Any] = policy.get("status") or {}
         if status.get("observedGeneration") == policy["metadata"]["generation"]:
             return status

@@ -1,4 +1,4 @@
-"""kubectl 1.36, unchanged, against the embedded API server: what people type first works."""
+"""kubectl 1.36, unchanged, against the embedded API server: the common commands work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def kubeconfig() -> Iterator[Path]:
 
 @pytest.fixture
 def kubectl(kubeconfig: Path, real_binaries: real.Binaries, tmp_path: Path) -> Kubectl:
-    """kubectl on that server; gives what it printed, fails with what it complained of."""
+    """kubectl on that server; returns its output, or its errors if it should fail."""
     program = real_binaries.path("kubectl")
 
     def run(*arguments: str, stdin: str = "", fails: bool = False) -> str:
@@ -70,8 +70,8 @@ def test_version_and_discovery(kubectl: Kubectl) -> None:
 def test_typed_commands_that_send_protobuf(kubectl: Kubectl) -> None:
     """create, auth and token commands work although they send protobuf."""
     assert kubectl("create", "namespace", "typed") == "namespace/typed created\n"
-    made = kubectl("create", "deployment", "web", "--image=web", "--replicas=3", "-n", "typed")
-    assert made == "deployment.apps/web created\n"
+    output = kubectl("create", "deployment", "web", "--image=web", "--replicas=3", "-n", "typed")
+    assert output == "deployment.apps/web created\n"
     assert kubectl("create", "serviceaccount", "robot", "-n", "typed")
     assert kubectl("create", "token", "robot", "-n", "typed").count(".") == 2
     assert kubectl("create", "secret", "generic", "s", "--from-literal=a=b", "-n", "typed")
@@ -83,7 +83,7 @@ def test_typed_commands_that_send_protobuf(kubectl: Kubectl) -> None:
 
 
 def test_apply_both_ways(kubectl: Kubectl) -> None:
-    """apply creates, changes and leaves alone, from the client's side and from the server's."""
+    """apply creates, configures and reports unchanged, client-side and server-side."""
     assert "created" in kubectl("apply", "-f", "-", stdin=DEPLOYMENT)
     assert "unchanged" in kubectl("apply", "-f", "-", stdin=DEPLOYMENT)
     assert "configured" in kubectl("apply", "-f", "-", stdin=DEPLOYMENT.replace("shop:1", "shop:2"))
@@ -99,7 +99,7 @@ def test_apply_both_ways(kubectl: Kubectl) -> None:
 
 
 def test_change_commands(kubectl: Kubectl) -> None:
-    """label, annotate, patch, scale and set change what they say."""
+    """label, annotate, patch, scale and set change the object."""
     kubectl("apply", "-f", "-", stdin=DEPLOYMENT)
     kubectl("label", "deployment", "shop", "tier=front")
     kubectl("annotate", "deployment", "shop", "note=x")
@@ -127,7 +127,7 @@ def test_change_commands(kubectl: Kubectl) -> None:
 
 
 def test_tables_and_descriptions(kubectl: Kubectl) -> None:
-    """get prints a real server's columns, describe and explain find what they need."""
+    """get prints a real server's columns, and describe and explain work."""
     kubectl("apply", "-f", "-", stdin=DEPLOYMENT)
     header = kubectl("get", "deployments", "-o", "wide").splitlines()[0].split()
     assert header == [
@@ -156,7 +156,7 @@ def test_nodes_can_be_cordoned(kubectl: Kubectl) -> None:
 
 
 def test_roles_decide(kubectl: Kubectl) -> None:
-    """--as is refused what roles do not grant and allowed what they do."""
+    """With --as a user may do what roles grant, and nothing else."""
     assert 'User "bob" cannot list resource "pods"' in kubectl(
         "get", "pods", "--as", "bob", fails=True
     )
@@ -190,15 +190,15 @@ def test_watch_shows_changes(
 
 
 def test_deletion_cleans_up(kubectl: Kubectl) -> None:
-    """delete waits for a namespace to go with all its content."""
+    """delete waits until a namespace and all its content are gone."""
     kubectl("create", "namespace", "short")
     kubectl("create", "configmap", "c", "-n", "short")
     kubectl("delete", "namespace", "short", "--timeout=150s")
     assert "not found" in kubectl("get", "namespace", "short", fails=True)
 
 
-def test_what_cannot_be_says_so(kubectl: Kubectl) -> None:
-    """Bad objects and missing capabilities get a sentence."""
+def test_errors_have_messages(kubectl: Kubectl) -> None:
+    """Invalid objects and missing capabilities are refused with a message."""
     bad = DEPLOYMENT.replace("name: shop, labels", "name: bad, labels")
     bad = bad.replace("app: shop}}\n  template", "app: other}}\n  template")
     assert "selector" in kubectl("create", "-f", "-", stdin=bad, fails=True)
@@ -239,7 +239,7 @@ def test_custom_resources(kubectl: Kubectl) -> None:
 
 
 def test_unknown_kinds_do_not_hide_the_rest(kubectl: Kubectl) -> None:
-    """A kind that nobody serves is named, and what else is in the file is created."""
+    """A kind that is not served is named, and the other objects in the file are created."""
     unknown = "apiVersion: foo.example/v1\nkind: Bar\nmetadata: {name: b}\n---\n"
     complaint = kubectl("apply", "-f", "-", stdin=unknown + CONFIG % "late", fails=True)
     assert 'no matches for kind "Bar"' in complaint

@@ -1,4 +1,4 @@
-"""kubectl 1.36, unchanged, against ``zonewise up``: the days of somebody who runs a cluster."""
+"""kubectl 1.36, unchanged, against ``zonewise up``: the daily work of a cluster's operator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kubeconfig() -> Iterator[Path]:
 def kubectl(
     kubeconfig: Path, real_binaries: real.Binaries, tmp_path_factory: pytest.TempPathFactory
 ) -> Kubectl:
-    """kubectl in the namespace of the demo, once all of it is Ready; gives what it printed."""
+    """kubectl in the namespace of the demo, once all of it is Ready; returns its output."""
     cache = tmp_path_factory.mktemp("kubectl")
 
     def run(*arguments: str, stdin: str = "", fails: bool = False) -> str:
@@ -57,8 +57,8 @@ def kubectl(
 
 def pods(kubectl: Kubectl, app: str) -> list[Any]:
     """The pods of a workload."""
-    found: list[Any] = json.loads(kubectl("get", "pods", "-l", f"app={app}", "-o", "json"))["items"]
-    return found
+    items: list[Any] = json.loads(kubectl("get", "pods", "-l", f"app={app}", "-o", "json"))["items"]
+    return items
 
 
 def images(kubectl: Kubectl, app: str) -> set[str]:
@@ -72,8 +72,8 @@ def test_drain_and_uncordon(kubectl: Kubectl) -> None:
     assert len(before) > 1
     refused = kubectl("drain", "a-1", WAIT, fails=True)
     assert "DaemonSet-managed Pods (use --ignore-daemonsets to ignore)" in refused
-    told = kubectl("drain", "a-1", "--ignore-daemonsets", "--delete-emptydir-data", WAIT)
-    assert "node/a-1 drained" in told
+    output = kubectl("drain", "a-1", "--ignore-daemonsets", "--delete-emptydir-data", WAIT)
+    assert "node/a-1 drained" in output
     left = json.loads(kubectl("get", "pods", "--field-selector=spec.nodeName=a-1", "-o", "json"))[
         "items"
     ]
@@ -92,9 +92,9 @@ def test_cordon_keeps_pods_off(kubectl: Kubectl) -> None:
         before = {pod["metadata"]["name"] for pod in pods(kubectl, "checkout")}
         kubectl("scale", "deployment/checkout", "--replicas=8")
         kubectl("rollout", "status", "deployment/checkout", WAIT)
-        found = pods(kubectl, "checkout")
-        assert before <= {pod["metadata"]["name"] for pod in found}
-        new = [pod for pod in found if pod["metadata"]["name"] not in before]
+        after = pods(kubectl, "checkout")
+        assert before <= {pod["metadata"]["name"] for pod in after}
+        new = [pod for pod in after if pod["metadata"]["name"] not in before]
         assert not {pod["spec"]["nodeName"] for pod in new} & {"b-1", "b-2", "b-3"}
     finally:
         kubectl("uncordon", "b-1", "b-2", "b-3")
@@ -102,10 +102,10 @@ def test_cordon_keeps_pods_off(kubectl: Kubectl) -> None:
 
 
 def test_rollouts_of_a_deployment(kubectl: Kubectl) -> None:
-    """set image, status, history, undo, pause, resume and restart do what they say."""
+    """set image, status, history, undo, pause, resume and restart work."""
     kubectl("set", "image", "deployment/web", "web=shop/web:2")
-    told = kubectl("rollout", "status", "deployment/web", WAIT)
-    assert told.splitlines()[-1] == 'deployment "web" successfully rolled out'
+    output = kubectl("rollout", "status", "deployment/web", WAIT)
+    assert output.splitlines()[-1] == 'deployment "web" successfully rolled out'
     assert images(kubectl, "web") == {"shop/web:2"}
     history = kubectl("rollout", "history", "deployment/web")
     assert [line.split()[0] for line in history.splitlines()[2:] if line] == ["1", "2"]
@@ -132,7 +132,7 @@ def test_rollouts_of_a_deployment(kubectl: Kubectl) -> None:
     [("statefulset/orders", "orders", "shop/orders"), ("daemonset/cache", "cache", "shop/cache")],
 )
 def test_rollouts_of_sets(kubectl: Kubectl, workload: str, app: str, image: str) -> None:
-    """StatefulSets and DaemonSets roll, remember and go back, too."""
+    """StatefulSets and DaemonSets roll out, have a history and roll back, too."""
     kubectl("set", "image", workload, f"{app}={image}:2")
     kubectl("rollout", "status", workload, WAIT)
     assert images(kubectl, app) == {f"{image}:2"}
@@ -145,7 +145,7 @@ def test_rollouts_of_sets(kubectl: Kubectl, workload: str, app: str, image: str)
 
 
 def test_scale(kubectl: Kubectl) -> None:
-    """scale changes how many there are, of a Deployment and of a StatefulSet."""
+    """scale changes the number of pods of a Deployment and of a StatefulSet."""
     kubectl("scale", "deployment/catalog", "--replicas=12")
     kubectl("rollout", "status", "deployment/catalog", WAIT)
     assert len(pods(kubectl, "catalog")) == 12
@@ -159,8 +159,8 @@ def test_scale(kubectl: Kubectl) -> None:
     assert names == {"orders-0", "orders-1", "orders-2"}
 
 
-def test_a_budget_holds_a_scale_down_back(kubectl: Kubectl) -> None:
-    """What would take a budget's last pods away is refused, with an event that says so."""
+def test_a_budget_limits_a_scale_down(kubectl: Kubectl) -> None:
+    """Scaling down below a budget is refused, with an event."""
     kubectl("scale", "statefulset/orders", "--replicas=1")
     kubectl("wait", "--for=delete", "pod/orders-2", WAIT)
     refused = "reason=EvictionRefused,involvedObject.name=orders"
@@ -172,7 +172,7 @@ def test_a_budget_holds_a_scale_down_back(kubectl: Kubectl) -> None:
 
 
 def test_describe(kubectl: Kubectl) -> None:
-    """describe finds what it shows of nodes, pods and workloads, events included."""
+    """describe shows nodes, pods and workloads with their events."""
     node = kubectl("describe", "node", "a-1")
     for word in (
         "Ready ",
@@ -183,14 +183,14 @@ def test_describe(kubectl: Kubectl) -> None:
     ):
         assert word in node, node
     pod = pods(kubectl, "cart")[0]["metadata"]["name"]
-    told = kubectl("describe", "pod", pod)
+    description = kubectl("describe", "pod", pod)
     for word in (
         "Controlled By:  ReplicaSet/cart-",
         "State:          Running",
         "Scheduled",
         "IPs:",
     ):
-        assert word in told, told
+        assert word in description, description
     deployment = kubectl("describe", "deployment", "cart")
     for word in ("2 desired | 2 updated | 2 total | 2 available", "MinimumReplicasAvailable"):
         assert word in deployment, deployment
@@ -200,7 +200,7 @@ def test_describe(kubectl: Kubectl) -> None:
 
 
 def test_tables(kubectl: Kubectl) -> None:
-    """get shows a living cluster as kubectl's users know it."""
+    """get prints the usual columns of a running cluster."""
     rows = kubectl("get", "nodes").splitlines()
     assert len(rows) == 10
     assert rows[1].split()[:2] == ["a-1", "Ready"]

@@ -1,7 +1,7 @@
-"""A node dies and returns, on a real control plane and on ours: both say the same.
+"""A node dies and returns, on a real control plane and on ours: both react the same.
 
-The kubelets are ours on both. Who notices is the real node lifecycle and taint eviction there, and
-ours here, with the same short grace periods.
+The kubelets are ours on both. Node lifecycle and taint eviction are the real ones there and ours
+here, with the same short grace periods.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ pytestmark = pytest.mark.real
 FLAGS = ("--node-monitor-grace-period=6s", "--node-monitor-period=1s")
 GRACE = NodeSettings(grace=6.0, period=1.0)
 BEATS = KubeletSettings(heartbeat=1.0)
-PLACE = "node-loss"
+NAMESPACE = "node-loss"
 LIMIT = 180.0
 LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 FORMER = "finished"
 
 
 def tolerant(seconds: int) -> dict[str, Any]:
-    """A pod that stays so long on a lost node."""
+    """Tolerations of a pod that stays so long on a lost node."""
     toleration = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
     return {"tolerations": [{"key": key, **toleration} for key in LOST]}
 
@@ -65,7 +65,7 @@ ServiceAccount = unstructured(Resource("", "v1", "ServiceAccount", "serviceaccou
 
 
 class Scene:
-    """One cluster, and what it says."""
+    """A cluster, and what can be seen of its nodes and pods."""
 
     def __init__(self, client: Client, components: Program) -> None:
         self.client = client
@@ -81,25 +81,25 @@ class Scene:
                         return
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            raise AssertionError(f"not {what}: {self.said()}") from None
+            raise AssertionError(f"not {what}: {self.describe()}") from None
 
     def pod(self, name: str) -> Pod | None:
-        return self.pods.get((PLACE, name))
+        return self.pods.get((NAMESPACE, name))
 
     def taints(self, name: str) -> set[tuple[str, str]]:
         node = self.nodes.get(("", name))
-        return {(one.key, one.effect) for one in node.spec.taints} if node else {("?", "")}
+        return {(taint.key, taint.effect) for taint in node.spec.taints} if node else {("?", "")}
 
-    def said(self) -> dict[str, Any]:
-        """What nodes and pods say, without times."""
+    def describe(self) -> dict[str, Any]:
+        """Conditions and taints of nodes and pods, without times."""
         nodes = {
             node.metadata.name: {
                 "conditions": {
-                    one.type: (one.status, one.reason, one.message)
-                    for one in node.status.conditions
+                    condition.type: (condition.status, condition.reason, condition.message)
+                    for condition in node.status.conditions
                 },
                 "taints": sorted(
-                    (one.key, one.effect, bool(one.time_added)) for one in node.spec.taints
+                    (taint.key, taint.effect, bool(taint.time_added)) for taint in node.spec.taints
                 ),
             }
             for node in self.nodes
@@ -109,39 +109,40 @@ class Scene:
                 "phase": pod.status.phase,
                 "deleted": pod.metadata.deletion_timestamp is not None,
                 "conditions": {
-                    one.type: (one.status, one.reason, one.message) for one in pod.status.conditions
+                    condition.type: (condition.status, condition.reason, condition.message)
+                    for condition in pod.status.conditions
                 },
             }
             for pod in self.pods
-            if pod.metadata.namespace == PLACE
+            if pod.metadata.namespace == NAMESPACE
         }
         return {"nodes": nodes, "pods": pods}
 
     async def reasons(self, last: str) -> set[tuple[str, ...]]:
-        """What events say of pods and nodes, once the last of them is there."""
+        """The events about pods and nodes, once the last of them is there."""
         async with asyncio.timeout(LIMIT):
             while True:
                 events = await self.client.list(Event)
-                if any(one.note == last for one in events):
+                if any(event.note == last for event in events):
                     break
                 await asyncio.sleep(0.05)
         return {
-            (one.regarding.kind, one.regarding.name, one.type, one.reason, one.note)
-            for one in events
-            if one.regarding.kind in ("Pod", "Node")
+            (event.regarding.kind, event.regarding.name, event.type, event.reason, event.note)
+            for event in events
+            if event.regarding.kind in ("Pod", "Node")
         }
 
 
 async def play(scene: Scene) -> list[Any]:
-    """Three nodes, one of which dies and returns."""
-    client, said = scene.client, list[Any]()
-    await client.create(Namespace(metadata=ObjectMeta(name=PLACE)))
-    await scene.until("furnished", lambda: (PLACE, "default") in scene.accounts)
+    """Create three nodes; one of them fails and returns."""
+    client, seen = scene.client, list[Any]()
+    await client.create(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
+    await scene.until("furnished", lambda: (NAMESPACE, "default") in scene.accounts)
     for name, zone in {"a1": "a", "a2": "a", "b1": "b"}.items():
         labels = {"topology.kubernetes.io/zone": zone}
         await client.create(Node(metadata=ObjectMeta(name=name, labels=labels)))
-    await scene.until("alive", lambda: all(not scene.taints(one) for one in ("a1", "a2", "b1")))
-    path = f"/api/v1/namespaces/{PLACE}/pods"
+    await scene.until("alive", lambda: all(not scene.taints(name) for name in ("a1", "a2", "b1")))
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
     for name, fields in PODS.items():
         spec = {"nodeName": "a1", "containers": [{"name": "c", "image": "x"}], **fields}
         body = msgspec.json.encode({"metadata": {"name": name}, "spec": spec})
@@ -154,7 +155,7 @@ async def play(scene: Scene) -> list[Any]:
             for name in PODS
         ),
     )
-    said.append(scene.said())
+    seen.append(scene.describe())
     await client.patch(Node, "a1", None, {"metadata": {"annotations": {FAILED_ANNOTATION: "yes"}}})
     await scene.until("lost", lambda: len(scene.taints("a1")) == 2)
     await scene.until(
@@ -164,7 +165,7 @@ async def play(scene: Scene) -> list[Any]:
             for name in ("hasty", "intolerant")
         ),
     )
-    said.append(scene.said())
+    seen.append(scene.describe())
     await client.patch(Node, "a1", None, {"metadata": {"annotations": {FAILED_ANNOTATION: None}}})
     await scene.until("healed", lambda: not scene.taints("a1"))
     await scene.until("gone", lambda: not (scene.pod("hasty") or scene.pod("intolerant")))
@@ -172,18 +173,21 @@ async def play(scene: Scene) -> list[Any]:
         "ready again",
         lambda: all(
             (pod := scene.pod(name)) is not None
-            and any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
+            and any(
+                condition.type == "Ready" and condition.status == "True"
+                for condition in pod.status.conditions
+            )
             for name in ("usual", "patient")
         ),
     )
-    said.append(scene.said())
-    said.append(await scene.reasons(f"Cancelling deletion of Pod {PLACE}/usual"))
-    return said
+    seen.append(scene.describe())
+    seen.append(await scene.reasons(f"Cancelling deletion of Pod {NAMESPACE}/usual"))
+    return seen
 
 
 @asynccontextmanager
 async def crewed(connect: Callable[[str], Client], *, whole: bool) -> AsyncIterator[Scene]:
-    """A cluster with kubelets, and if it is ours with those who watch over nodes."""
+    """A cluster with kubelets, and if it is ours with the controllers for nodes."""
     components = Program(connect, clock=time.time, rng=random.Random(1))
     components.add("kubelets", lambda context: Kubelets(context, BEATS))
     if whole:
@@ -228,6 +232,6 @@ async def test_a_dead_node_looks_the_same(real_binaries: real.Binaries, tmp_path
     """Conditions, taints, evicted pods and events of a node that dies and returns are equal."""
     settings = real.Settings(fsync=False, controller_manager_args=FLAGS)
     with real.start(settings, binaries=real_binaries) as plane:
-        expected, found = await asyncio.gather(theirs(plane.kubeconfig), ours(tmp_path / "ours"))
-    for number, (right, mine) in enumerate(zip(expected, found, strict=True), start=1):
+        expected, actual = await asyncio.gather(theirs(plane.kubeconfig), ours(tmp_path / "ours"))
+    for number, (right, mine) in enumerate(zip(expected, actual, strict=True), start=1):
         assert mine == right, f"act {number}"

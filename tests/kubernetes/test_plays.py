@@ -1,8 +1,8 @@
 """The same plays on a real control plane and on ours end in the same observable state.
 
 The plays are YAML files: spread constraints, affinities, taints, preemption, StatefulSets,
-DaemonSets, rollouts, rollbacks, scaling, node loss. Both servers act a play at the same time. What
-is seen is compared after each act, and the bounds of a rolling update at every event of a watch.
+DaemonSets, rollouts, rollbacks, scaling, node loss. Both servers run a play at the same time. The
+states are compared after each act, and the bounds of a rolling update at every event of a watch.
 The kubelets are ours on both.
 """
 
@@ -95,7 +95,7 @@ async def acting(kubeconfig: Path, play: Obj, name: str, *, kubelets: bool) -> A
 
 
 async def act(kubeconfig: Path, file: Path, *, kubelets: bool) -> list[Obj]:
-    """One server's performance."""
+    """Run a play on a server; returns the state after each act."""
     play = load(file)
     async with acting(kubeconfig, play, file.stem, kubelets=kubelets) as stage:
         return await stage.act(play)
@@ -104,10 +104,10 @@ async def act(kubeconfig: Path, file: Path, *, kubelets: bool) -> list[Obj]:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("file", PLAYS, ids=lambda file: file.stem)
 async def test_both_servers_act_alike(theirs: Path, ours: Path, file: Path) -> None:
-    """After each act both clusters say the same of their workloads, pods, nodes and events."""
-    expected, found = await asyncio.gather(
+    """After each act workloads, pods, nodes and events of both clusters are the same."""
+    expected, actual = await asyncio.gather(
         act(theirs, file, kubelets=True), act(ours, file, kubelets=False)
     )
-    for number, (right, mine) in enumerate(zip(expected, found, strict=True), start=1):
+    for number, (right, mine) in enumerate(zip(expected, actual, strict=True), start=1):
         assert mine == right, f"act {number}"
         assert not right.get("broken"), f"act {number}: {right['broken']}"

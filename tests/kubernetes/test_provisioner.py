@@ -1,6 +1,6 @@
-"""Our provisioner loop and driver on real Kubernetes: its binder and scheduler decide as they do.
+"""Our provisioner loop and driver on real Kubernetes, with its own volume binder and scheduler.
 
-The driver is behind its socket, as on a node; nodes are played by our kubelets.
+The driver is behind its socket, as on a node; the kubelets are ours.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Scene:
         await self.post("/apis/storage.k8s.io/v1/storageclasses", body)
 
     def template(self, name: str) -> dict[str, Any]:
-        """What a claim asks for."""
+        """The template of a claim."""
         spec = {
             "storageClassName": self.name,
             "accessModes": ["ReadWriteOnce"],
@@ -78,7 +78,7 @@ class Scene:
         return {"metadata": {"name": name}, "spec": spec}
 
     async def pod(self, name: str, claim: str, **spec: Any) -> None:
-        """A pod that uses a claim."""
+        """Create a pod that uses a claim."""
         body = {
             "containers": [{"name": "c", "image": "c"}],
             "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}],
@@ -88,7 +88,7 @@ class Scene:
         await self.post(path, {"metadata": {"name": name}, "spec": body})
 
     async def claim(self, name: str) -> None:
-        """A claim."""
+        """Create a claim."""
         await self.post(PersistentVolumeClaim.resource.path(self.name), self.template(name))
 
     async def placed(self, name: str) -> str:
@@ -100,31 +100,31 @@ class Scene:
             except NotFound:
                 return ""
 
-        found = await self.client.get(Node, await until(node))
-        return found.metadata.labels[ZONE]
+        host = await self.client.get(Node, await until(node))
+        return host.metadata.labels[ZONE]
 
     async def volume(self, claim: str) -> PersistentVolume:
         """The volume of a claim, when they are bound."""
 
         async def bound() -> str:
-            found = await self.client.get(PersistentVolumeClaim, claim, self.name)
-            return found.spec.volume_name if found.status.phase == "Bound" else ""
+            current = await self.client.get(PersistentVolumeClaim, claim, self.name)
+            return current.spec.volume_name if current.status.phase == "Bound" else ""
 
         return await self.client.get(PersistentVolume, await until(bound))
 
-    async def said(self, reason: str) -> set[str]:
-        """What was told with a reason, about anything in the namespace."""
-        found = await self.client.list(Event, self.name)
-        return {one.note for one in found if one.reason == reason}
+    async def event_notes(self, reason: str) -> set[str]:
+        """The notes of all events of the namespace with a reason."""
+        events = await self.client.list(Event, self.name)
+        return {event.note for event in events if event.reason == reason}
 
 
 async def until(look: Callable[[], Any]) -> Any:
-    """Wait for something; gives it."""
+    """Wait until a look returns something true; returns that."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            found = await look()
-            if found:
-                return found
+            seen = await look()
+            if seen:
+                return seen
             await asyncio.sleep(0.2)
 
 
@@ -142,12 +142,12 @@ def zones(volume: PersistentVolume) -> list[str]:
     return [zone]
 
 
-def told(request: Any) -> tuple[list[str], list[str]]:
-    """The zones a driver was told: requisite, preferred."""
+def requested_zones(request: Any) -> tuple[list[str], list[str]]:
+    """The zones of a request to the driver: requisite, preferred."""
     needs = request.accessibility_requirements
     return (
-        [one.segments[KEY] for one in needs.requisite],
-        [one.segments[KEY] for one in needs.preferred],
+        [topology.segments[KEY] for topology in needs.requisite],
+        [topology.segments[KEY] for topology in needs.preferred],
     )
 
 
@@ -207,8 +207,10 @@ async def scene(
                 await client.create(Node(metadata=ObjectMeta(name=node, labels={ZONE: zone})))
 
         async def labelled() -> bool:
-            found = await client.list(Node)
-            return {one.metadata.name for one in found if KEY in one.metadata.labels} >= {*nodes}
+            listed = await client.list(Node)
+            return {node.metadata.name for node in listed if KEY in node.metadata.labels} >= {
+                *nodes
+            }
 
         await until(labelled)
         yield Scene(client, driver, name)
@@ -227,7 +229,7 @@ async def scene(
 
 
 async def _clear(client: Client, name: str) -> None:
-    """Delete what a scene made, and see that the driver deleted all volumes."""
+    """Delete what a scene created, and wait until the driver deleted all volumes."""
     await client.raw("DELETE", f"/apis/apps/v1/namespaces/{name}/statefulsets")
     for pod in await client.list(Pod, name):
         with suppress(NotFound):
@@ -237,7 +239,7 @@ async def _clear(client: Client, name: str) -> None:
 
     async def cleared() -> bool:
         return not any(
-            one.spec.storage_class_name == name for one in await client.list(PersistentVolume)
+            volume.spec.storage_class_name == name for volume in await client.list(PersistentVolume)
         )
 
     await until(cleared)
@@ -255,17 +257,17 @@ class _OnNode:
     async def call(
         self, method: Method[Request, Response], request: Request, *, timeout: float = TIMEOUT
     ) -> Response:
-        """The answer; where the node is is told by its name."""
+        """The answer; the node's zone is the last letter of its name."""
         answer = await self.inner.call(method, request, timeout=timeout)
         if method.name == "NodeGetInfo":
-            found: Any = answer
-            found.node_id = self.node
-            found.accessible_topology.segments[KEY] = self.node[-1]
+            info: Any = answer
+            info.node_id = self.node
+            info.accessible_topology.segments[KEY] = self.node[-1]
         return answer
 
 
 async def test_no_room_in_a_zone_moves_the_pod(realkube: real.ControlPlane, tmp_path: Path) -> None:
-    """RESOURCE_EXHAUSTED makes the real scheduler choose again; it says what ours says."""
+    """RESOURCE_EXHAUSTED makes the real scheduler choose again, with the same events as ours."""
     async with scene(realkube, tmp_path, "full", TopologyOptions(strict=True)) as some:
         await some.storage_class(volumeBindingMode="WaitForFirstConsumer")
         some.driver.faults = [Code.RESOURCE_EXHAUSTED]
@@ -273,19 +275,19 @@ async def test_no_room_in_a_zone_moves_the_pod(realkube: real.ControlPlane, tmp_
         await some.pod("p", "data")
         zone = await some.placed("p")
         assert zones(await some.volume("data")) == [zone]
-        first, last = some.driver.asked[0], some.driver.asked[-1]
-        assert len(some.driver.asked) >= 2
-        assert told(last) == ([zone], [zone])
-        assert told(first)[0] == told(first)[1]
+        first, last = some.driver.requests[0], some.driver.requests[-1]
+        assert len(some.driver.requests) >= 2
+        assert requested_zones(last) == ([zone], [zone])
+        assert requested_zones(first)[0] == requested_zones(first)[1]
 
         async def failed() -> set[str]:
-            return await some.said("FailedScheduling")
+            return await some.event_notes("FailedScheduling")
 
         assert (
             'running PreBind plugin "VolumeBinding": binding volumes:'
             ' provisioning failed for PVC "data"'
         ) in await until(failed)
-        assert any("no room here" in one for one in await some.said("ProvisioningFailed"))
+        assert any("no room here" in note for note in await some.event_notes("ProvisioningFailed"))
 
 
 async def test_a_volume_is_where_its_pod_is(realkube: real.ControlPlane, tmp_path: Path) -> None:
@@ -296,33 +298,33 @@ async def test_a_volume_is_where_its_pod_is(realkube: real.ControlPlane, tmp_pat
         await some.pod("p", "data", nodeSelector={ZONE: "b"})
         assert await some.placed("p") == "b"
         assert zones(await some.volume("data")) == ["b"]
-        assert told(some.driver.asked[0]) == (["a", "b", "c"], ["b", "c", "a"])
+        assert requested_zones(some.driver.requests[0]) == (["a", "b", "c"], ["b", "c", "a"])
 
 
-async def test_immediate_claims_are_told_as_their_names_say(
+async def test_immediate_claims_prefer_the_zone_of_their_name(
     realkube: real.ControlPlane, tmp_path: Path
 ) -> None:
-    """The request is the same as if a node of zone b was chosen; allowed zones are all there is."""
+    """The request is the same as if a node of zone b was chosen; all zones are allowed."""
     async with scene(realkube, tmp_path, "named") as some:
         await some.storage_class(volumeBindingMode="Immediate")
         await some.claim("www-web-1")
         assert zones(await some.volume("www-web-1")) == ["b"]
-        assert told(some.driver.asked[0]) == (["a", "b", "c"], ["b", "c", "a"])
+        assert requested_zones(some.driver.requests[0]) == (["a", "b", "c"], ["b", "c", "a"])
 
 
 async def test_allowed_topologies_are_the_only_ones(
     realkube: real.ControlPlane, tmp_path: Path
 ) -> None:
-    """A class that allows two zones tells these two."""
+    """With a class that allows two zones, only these are requested."""
     async with scene(realkube, tmp_path, "allowed") as some:
         allowed = [{"matchLabelExpressions": [{"key": KEY, "values": ["b", "c"]}]}]
         await some.storage_class(volumeBindingMode="Immediate", allowedTopologies=allowed)
         await some.claim("www-web-0")
         assert zones(await some.volume("www-web-0")) == ["c"]
-        assert told(some.driver.asked[0]) == (["b", "c"], ["c", "b"])
+        assert requested_zones(some.driver.requests[0]) == (["b", "c"], ["c", "b"])
 
 
-async def test_without_immediate_topology_nothing_is_told(
+async def test_without_immediate_topology_no_zone_is_requested(
     realkube: real.ControlPlane, tmp_path: Path
 ) -> None:
     """The driver balances, and its volume can be used everywhere."""
@@ -331,7 +333,7 @@ async def test_without_immediate_topology_nothing_is_told(
         await some.storage_class(volumeBindingMode="Immediate")
         await some.claim("data")
         assert zones(await some.volume("data")) == []
-        assert not some.driver.asked[0].HasField("accessibility_requirements")
+        assert not some.driver.requests[0].HasField("accessibility_requirements")
 
 
 @pytest.mark.parametrize("mode", ["Immediate", "WaitForFirstConsumer"])
@@ -366,10 +368,10 @@ async def test_pods_with_two_claims_find_a_node(
             },
         }
         await some.post(f"/apis/apps/v1/namespaces/{some.name}/statefulsets", body)
-        found = set()
+        used = set()
         for ordinal in range(3):
             zone = await some.placed(f"web-{ordinal}")
-            found.add(zone)
+            used.add(zone)
             for claim in ("data", "logs"):
                 assert zones(await some.volume(f"{claim}-web-{ordinal}")) == [zone]
-        assert found == {"a", "b", "c"}
+        assert used == {"a", "b", "c"}

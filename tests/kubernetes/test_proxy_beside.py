@@ -1,4 +1,4 @@
-"""Our proxy and a real kube-proxy in one kernel, each with the Services that chose it."""
+"""Our proxy and a real kube-proxy in one network namespace, each with its own Services."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
 async def service(client: Client, name: str, pods: list[str], **labels: str) -> str:
     metadata = {"name": name, "namespace": "default", "labels": labels}
     ports = [{"name": "p", "port": 80, "targetPort": 80}]
-    made = await client.create(SERVICE({"metadata": metadata, "spec": {"ports": ports}}))
+    stored = await client.create(SERVICE({"metadata": metadata, "spec": {"ports": ports}}))
     body: dict[str, Any] = {
         "metadata": {"labels": {"kubernetes.io/service-name": name}},
         "addressType": "IPv4",
@@ -42,7 +42,7 @@ async def service(client: Client, name: str, pods: list[str], **labels: str) -> 
         "endpoints": [{"addresses": [pod], "conditions": {"ready": True}} for pod in pods],
     }
     await client.apply(SLICE, f"{name}-x", "default", body, force=True)
-    return str(made.raw["spec"]["clusterIP"])
+    return str(stored.raw["spec"]["clusterIP"])
 
 
 @asynccontextmanager
@@ -86,7 +86,7 @@ async def listed(net: ZoneNet, address: str) -> None:
 
 
 async def test_each_proxy_serves_its_own_services(plane: real.ControlPlane) -> None:
-    """Labelled Services are ours, the others kube-proxy's; a label that changes moves one."""
+    """Labelled Services are ours, the others kube-proxy's; changing the label moves a Service."""
     async with Client(HttpsTransport(load_config(plane.kubeconfig))) as client:
         await client.create(NODE({"metadata": {"name": "n1"}}))
         address = {"addresses": [{"type": "InternalIP", "address": "10.200.0.1"}]}

@@ -25,18 +25,20 @@ def ours() -> Iterator[Path]:
         yield kubeconfig
 
 
-async def asked(there: Side, resource: str, name: str, spec: Obj) -> Any:
-    """What is answered to a new object: its resources and notes, or the refusal."""
+async def try_create(there: Side, resource: str, name: str, spec: Obj) -> Any:
+    """Create an object; returns its annotations and resources, or the refusal."""
     try:
-        made = await there.make(resource, name, spec)
+        created = await there.make(resource, name, spec)
     except ApiError as error:
         return error.code, error.status.message
-    containers = (made.get("spec") or {}).get("containers") or ()
-    return made["metadata"].get("annotations"), [one.get("resources") for one in containers]
+    containers = (created.get("spec") or {}).get("containers") or ()
+    return created["metadata"].get("annotations"), [
+        container.get("resources") for container in containers
+    ]
 
 
 def pod(requests: Obj | None = None, limits: Obj | None = None, **fields: Any) -> Obj:
-    """A pod that nobody runs."""
+    """A pod that fits no node."""
     resources = {"requests": requests or {}, "limits": limits or {}}
     return {
         "containers": [{"name": "c", "image": "c", "resources": resources}],
@@ -45,22 +47,22 @@ def pod(requests: Obj | None = None, limits: Obj | None = None, **fields: Any) -
     }
 
 
-async def used(there: Side, name: str, **wanted: str) -> Obj:
-    """Wait until a quota says that so much of some things is used; its whole status."""
+async def used(there: Side, name: str, **expected: str) -> Obj:
+    """Wait until a quota reports this usage; returns its whole status."""
 
     async def look() -> Obj | None:
-        found = await there.send("GET", f"resourcequotas/{name}")
-        status: Obj = found.get("status") or {}
-        told = status.get("used") or {}
-        fits = all(told.get(key.replace("_", ".")) == amount for key, amount in wanted.items())
+        quota = await there.send("GET", f"resourcequotas/{name}")
+        status: Obj = quota.get("status") or {}
+        usage = status.get("used") or {}
+        fits = all(usage.get(key.replace("_", ".")) == amount for key, amount in expected.items())
         return status if fits else None
 
-    status: Obj = await until(look, what=f"{name} {wanted}")
+    status: Obj = await until(look, what=f"{name} {expected}")
     return status
 
 
 async def test_quotas(realkube: real.ControlPlane, ours: Path) -> None:
-    """Computing power, counts, storage and scopes."""
+    """Quotas on compute resources, counts and storage, and with scopes."""
 
     async def scene(there: Side) -> Any:
         hard = {
@@ -78,22 +80,24 @@ async def test_quotas(realkube: real.ControlPlane, ours: Path) -> None:
         seen: list[Any] = [await used(there, "all", pods="0"), await used(there, "best", pods="0")]
         sized = pod({"cpu": "400m"}, {"memory": "256Mi", "cpu": "1"})
         seen += [
-            await asked(there, "pods", "silent", pod({"memory": "1Mi"})),
-            await asked(there, "pods", "a", sized),
+            await try_create(there, "pods", "silent", pod({"memory": "1Mi"})),
+            await try_create(there, "pods", "a", sized),
             await used(there, "all", pods="1"),
-            await asked(there, "pods", "b", pod({"cpu": "700m"}, {"memory": "2Gi", "cpu": "1"})),
+            await try_create(
+                there, "pods", "b", pod({"cpu": "700m"}, {"memory": "2Gi", "cpu": "1"})
+            ),
         ]
         ports = [{"name": name, "port": port} for name, port in (("a", 80), ("b", 81))]
         claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "none"}
         seen += [
-            await asked(there, "services", "s", {"type": "NodePort", "ports": ports}),
-            await asked(
+            await try_create(there, "services", "s", {"type": "NodePort", "ports": ports}),
+            await try_create(
                 there,
                 "persistentvolumeclaims",
                 "large",
                 {**claim, "resources": {"requests": {"storage": "11Gi"}}},
             ),
-            await asked(
+            await try_create(
                 there,
                 "persistentvolumeclaims",
                 "fits",
@@ -109,7 +113,7 @@ async def test_quotas(realkube: real.ControlPlane, ours: Path) -> None:
 
 
 async def test_limit_ranges(realkube: real.ControlPlane, ours: Path) -> None:
-    """Defaults with their note; too little, too much, too far apart; pods and claims."""
+    """Defaults with their annotation; minimum, maximum and ratio; pods and claims."""
 
     async def scene(there: Side) -> Any:
         limits: list[Obj] = [
@@ -128,25 +132,25 @@ async def test_limit_ranges(realkube: real.ControlPlane, ours: Path) -> None:
 
         async def known() -> bool | None:
             # The real server learns of LimitRanges by a watch.
-            answer = await asked(there, "pods", "probe", pod({"cpu": "1m"}))
+            answer = await try_create(there, "pods", "probe", pod({"cpu": "1m"}))
             return True if answer[0] == 403 else None
 
         await until(known, what="the limits")
         seen = [
-            await asked(there, "pods", "plain", pod()),
-            await asked(there, "pods", "part", pod({"cpu": "200m"})),
+            await try_create(there, "pods", "plain", pod()),
+            await try_create(there, "pods", "part", pod({"cpu": "200m"})),
         ]
         for number, (least, most) in enumerate((("10m", "40m"), ("300m", "600m"), ("60m", "480m"))):
             spec = pod({"cpu": least}, {"cpu": most})
-            seen.append(await asked(there, "pods", f"bad{number}", spec))
-        seen.append(await asked(there, "pods", "fat", pod(None, {"memory": "1Gi"})))
+            seen.append(await try_create(there, "pods", f"bad{number}", spec))
+        seen.append(await try_create(there, "pods", "fat", pod(None, {"memory": "1Gi"})))
         for number, size in enumerate(("512Mi", "1Gi", "3Gi")):
             claim = {
                 "accessModes": ["ReadWriteOnce"],
                 "storageClassName": "none",
                 "resources": {"requests": {"storage": size}},
             }
-            seen.append(await asked(there, "persistentvolumeclaims", f"c{number}", claim))
+            seen.append(await try_create(there, "persistentvolumeclaims", f"c{number}", claim))
         return seen
 
     await both(realkube.kubeconfig, ours, "limit-ranges", scene)

@@ -1,4 +1,4 @@
-"""Events as a real API server takes them and as kubectl shows them."""
+"""Our events are accepted by a real API server and shown by kubectl."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_the_server_accepts_every_kind_of_event(realapi: real.ControlPlane
         await recorder.close(within=10)
         await task
     assert recorder.dropped == dict.fromkeys(recorder.dropped, 0)
-    events = shown(realapi)
+    events = read_events(realapi)
     assert len(events) == 4
     series = next(item for item in events if item.get("series"))
     assert series["series"]["count"] == 4 and series["note"] == "again and again"
@@ -60,12 +60,12 @@ async def test_the_server_accepts_every_kind_of_event(realapi: real.ControlPlane
 async def until_series(plane: real.ControlPlane) -> None:
     """Wait until the repetitions have been written."""
     while True:
-        if any(item.get("series") for item in shown(plane)):
+        if any(item.get("series") for item in read_events(plane)):
             return
         await asyncio.sleep(0.1)
 
 
-def shown(plane: real.ControlPlane) -> list[dict[str, Any]]:
+def read_events(plane: real.ControlPlane) -> list[dict[str, Any]]:
     """Our events of events.k8s.io."""
     listing = plane.kubectl("get", "events.v1.events.k8s.io", "-n", "default", "-o", "json").stdout
     return [

@@ -1,7 +1,7 @@
-"""Reflectors against a real API server behind a proxy that breaks things.
+"""Reflectors against a real API server behind a proxy that injects faults.
 
-What is proven: at the end every store equals the server, no change was applied twice or out of
-order, a failing watch asks at most once a second, and many watches do not come back together.
+At the end every store equals the server, no change was applied twice or out of order, a failing
+watch sends at most one request a second, and many watches do not reconnect at the same time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def direct(plane: real.ControlPlane) -> AsyncIterator[Client]:
 
 
 class Follower:
-    """A reflector behind the proxy, and every change its store told of."""
+    """A reflector behind the proxy, and every change of its store."""
 
     def __init__(self, client: Client, cls: type[Any], store: Store[Any], **scope: Any) -> None:
         self.cls = cls
@@ -82,16 +82,18 @@ class Follower:
         there = await client.list(
             self.cls, NAMESPACE, label_selector=self.scope.get("label_selector", "")
         )
-        held = {item.key: item.metadata.resource_version for item in self.store}
-        return held == {item.key: item.metadata.resource_version for item in there}
+        stored = {item.key: item.metadata.resource_version for item in self.store}
+        return stored == {item.key: item.metadata.resource_version for item in there}
 
     def assert_in_order(self) -> None:
         """Each change begins where the last one of that object ended, and versions only grow."""
-        held: dict[Key, str | None] = {}
+        versions: dict[Key, str | None] = {}
         newest: dict[Key, int] = {}
         for key, old, new in self.changes:
-            assert held.get(key) == old, f"{key} was {held.get(key)}, the change begins at {old}"
-            held[key] = new
+            assert versions.get(key) == old, (
+                f"{key} was {versions.get(key)}, the change begins at {old}"
+            )
+            versions[key] = new
             if new is not None:
                 assert int(new) > newest.get(key, 0), f"{key} went back to {new}"
                 newest[key] = int(new)
@@ -99,7 +101,7 @@ class Follower:
 
 @asynccontextmanager
 async def running(followers: list[Follower]) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(one.reflector.run()) for one in followers]
+    tasks = [asyncio.create_task(follower.reflector.run()) for follower in followers]
     try:
         yield
         assert not any(task.done() for task in tasks)
@@ -134,7 +136,7 @@ async def write(client: Client, rng: random.Random, number: int) -> None:
                 spec = LeaseSpec(holder_identity=f"holder-{number}")
                 await client.apply(Lease, name, NAMESPACE, {"spec": spec}, force=True)
             case 5:
-                endpoints = [{"addresses": [f"10.0.0.{place}"]} for place in range(number % 100)]
+                endpoints = [{"addresses": [f"10.0.0.{octet}"]} for octet in range(number % 100)]
                 body = {"addressType": "IPv4", "endpoints": endpoints, "ports": []}
                 await client.apply(EndpointSlice, name, NAMESPACE, body, force=True)
             case 6:
@@ -153,7 +155,7 @@ async def keep_writing(client: Client) -> None:
 
 
 async def test_stores_equal_the_server_after_a_storm_of_faults(plane: real.ControlPlane) -> None:
-    """Cut, refused, throttled, expired, half-open, trickling, restarted: equal, once, in order."""
+    """After all faults and a restart, stores are equal, and each change came once and in order."""
     options = WatchOptions(silence=3.0, base=0.3, cap=2.0)
     pages = WatchOptions(silence=3.0, base=0.3, cap=2.0, watch_list=False)
     async with (
@@ -169,8 +171,8 @@ async def test_stores_equal_the_server_after_a_storm_of_faults(plane: real.Contr
         ]
         async with running(followers):
             writing = asyncio.create_task(keep_writing(client))
-            for one in followers:
-                await asyncio.wait_for(one.reflector.synced.wait(), 30)
+            for follower in followers:
+                await asyncio.wait_for(follower.reflector.synced.wait(), 30)
             faults: list[Fault] = [*get_args(Fault)]
             for fault in faults:
                 breaking.fault = fault
@@ -189,12 +191,12 @@ async def test_stores_equal_the_server_after_a_storm_of_faults(plane: real.Contr
             await asyncio.sleep(2.0)
             again.cancel()
             await asyncio.gather(again, return_exceptions=True)
-            for one in followers:
-                await until(partial(one.equals, client), seconds=60)
-    for one in followers:
-        one.assert_in_order()
-        assert len(one.changes) > 20
-        stats = one.reflector.stats
+            for follower in followers:
+                await until(partial(follower.equals, client), seconds=60)
+    for follower in followers:
+        follower.assert_in_order()
+        assert len(follower.changes) > 20
+        stats = follower.reflector.stats
         assert stats.restarts > 5, stats
         assert stats.relists > 1, stats
         assert stats.too_old > 0, stats
@@ -209,36 +211,38 @@ async def test_a_failing_watch_asks_at_most_once_a_second(plane: real.ControlPla
     async with direct(plane) as client, AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(proxy(plane)) for _ in LASTING]
         clients = [
-            await stack.enter_async_context(Client(HttpsTransport(ClusterConfig(server=one.url))))
-            for one in proxies
+            await stack.enter_async_context(
+                Client(HttpsTransport(ClusterConfig(server=breaking.url)))
+            )
+            for breaking in proxies
         ]
-        followers = [Follower(one, ConfigMap, Store(), options=options) for one in clients]
+        followers = [Follower(broken, ConfigMap, Store(), options=options) for broken in clients]
         async with running(followers):
-            for one in followers:
-                await asyncio.wait_for(one.reflector.synced.wait(), 30)
+            for follower in followers:
+                await asyncio.wait_for(follower.reflector.synced.wait(), 30)
             for breaking, fault in zip(proxies, LASTING, strict=True):
                 breaking.fault = fault
                 breaking.cut()
             await asyncio.sleep(30)
             now = time.monotonic()
             counts = {
-                fault: one.within(30, before=now)
-                for fault, one in zip(LASTING, proxies, strict=True)
+                fault: breaking.within(30, before=now)
+                for fault, breaking in zip(LASTING, proxies, strict=True)
             }
             body = {"data": {"written": "while nobody could see it"}}
             await client.apply(ConfigMap, "unseen", NAMESPACE, body, force=True)
             for breaking in proxies:
                 breaking.fault = "none"
                 breaking.cut()
-            for one in followers:
-                await until(partial(one.equals, client), seconds=40)
+            for follower in followers:
+                await until(partial(follower.equals, client), seconds=40)
     assert all(2 <= count <= 30 for count in counts.values()), counts
-    for one in followers:
-        one.assert_in_order()
+    for follower in followers:
+        follower.assert_in_order()
 
 
 async def test_fifty_watches_do_not_come_back_in_one_burst(plane: real.ControlPlane) -> None:
-    """When a server loses all its connections they return one after the other."""
+    """When a server loses all its connections, clients reconnect spread over time."""
     async with (
         direct(plane),
         proxy(plane) as breaking,
@@ -246,15 +250,18 @@ async def test_fifty_watches_do_not_come_back_in_one_burst(plane: real.ControlPl
     ):
         followers = [Follower(broken, Lease, Store()) for _ in range(50)]
         async with running(followers):
-            for one in followers:
-                await asyncio.wait_for(one.reflector.synced.wait(), 60)
+            for follower in followers:
+                await asyncio.wait_for(follower.reflector.synced.wait(), 60)
             before = len(breaking.seen)
             moment = time.monotonic()
             breaking.cut()
             await until(lambda: len(breaking.seen) - before >= 50, seconds=20)
-            await until(lambda: all(one.reflector.stats.connected for one in followers), seconds=20)
+            await until(
+                lambda: all(follower.reflector.stats.connected for follower in followers),
+                seconds=20,
+            )
     moments = sorted(seen.at - moment for seen in breaking.seen[before:])
-    crowded = max(sum(0 <= other - one < 0.1 for other in moments) for one in moments)
+    crowded = max(sum(0 <= other - start < 0.1 for other in moments) for start in moments)
     assert crowded <= 12, moments
     assert moments[-1] - moments[0] > 1.0, moments
 

@@ -1,9 +1,9 @@
-"""Real kube-proxy (nftables) chooses as our routes do, for whatever both support.
+"""Real kube-proxy (nftables) chooses as our routes do, for everything both support.
 
-All clusters of the route table, and Services made at random, live in one real cluster, each in a
+All clusters of the route table, and random Services, live in one real cluster, each in a
 namespace of its own. The kube-proxy of each node writes its rules into a network namespace; they
-are read back and compared with our routes: every way in, who is chosen from, who is refused and
-how, source ranges, affinity and health checks.
+are read back and compared with our routes: every way in, its endpoints, refusals, source ranges,
+affinity and health checks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FAMILIES = {"IPv4": "ip", "IPv6": "ip6"}
 
 @pytest.fixture(scope="module")
 def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
-    """An API server of both families, and nobody who fills slices."""
+    """A dual-stack API server without an EndpointSlice controller."""
     settings = real.Settings(
         controllers=(),
         scheduler=False,
@@ -56,7 +56,7 @@ def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
 
 
 class Planted:
-    """The cluster that is compared: what was made in it, on which nodes."""
+    """The objects of the cluster that is compared."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -64,7 +64,7 @@ class Planted:
         self.known: list[Vector] = []
 
     async def make(self) -> None:
-        """The route table, and Services at random."""
+        """Create the objects of the route table, and random Services."""
         for vector in vectors():
             if not vector.needs:
                 self.known.append(vector)
@@ -106,7 +106,7 @@ class Planted:
     async def routes(self) -> dict[str, NodeRoutes]:
         """What our proxy would do on every node, with the objects as the server has them."""
         snapshot = await Snapshot.live(self._client, [Node, Service, LeanEndpointSlice])
-        labels = {one.metadata.name: one.metadata.labels for one in snapshot.all(Node)}
+        labels = {node.metadata.name: node.metadata.labels for node in snapshot.all(Node)}
         services, slices = snapshot.all(Service), snapshot.all(LeanEndpointSlice)
         return {
             node.metadata.name: compute_node_routes(
@@ -116,64 +116,64 @@ class Planted:
         }
 
 
-def differences(made: NodeRoutes, family: str, rules: Rules) -> list[str]:
+def differences(routes: NodeRoutes, family: str, rules: Rules) -> list[str]:
     """Where the rules of kube-proxy differ from our routes."""
-    found: list[str] = []
+    wrong: list[str] = []
     ours: set[Way] = set()
-    for service in made.services:
+    for service in routes.services:
         for port in service.ports:
             for route in port.routes if port.family == family else ():
                 way = (route.address, port.protocol, route.number)
                 ours.add(way)
-                where = f"{made.node} {service.namespace} {port.name} {way} {route.source}"
+                where = f"{routes.node} {service.namespace} {port.name} {way} {route.source}"
                 ends = tuple(sorted((end.address, end.port) for end in route.endpoints))
                 fate = rules.fate(way, route.source)
                 if fate != Fate(route.action, ends):
-                    found.append(f"{where}: {route.action} {ends}, kube-proxy: {fate}")
+                    wrong.append(f"{where}: {route.action} {ends}, kube-proxy: {fate}")
                 allowed = tuple(sorted((*route.source_ranges, *route.own_sources)))
                 if route.address is not None and rules.sources(way) != allowed:
-                    found.append(f"{where}: from {allowed}, kube-proxy: {rules.sources(way)}")
-                kept = rules.affinity(way) if route.path == "ClusterIP" else set()
-                if kept - {port.affinity_seconds}:
-                    found.append(f"{where}: keeps {port.affinity_seconds}, kube-proxy: {kept}")
+                    wrong.append(f"{where}: from {allowed}, kube-proxy: {rules.sources(way)}")
+                timeouts = rules.affinity(way) if route.path == "ClusterIP" else set()
+                if timeouts - {port.affinity_seconds}:
+                    wrong.append(f"{where}: keeps {port.affinity_seconds}, kube-proxy: {timeouts}")
     extra = rules.ways - ours
-    return found + [f"{made.node} {family}: only kube-proxy has {way}" for way in sorted(extra)]
+    return wrong + [f"{routes.node} {family}: only kube-proxy has {way}" for way in sorted(extra)]
 
 
-async def settled(net: ZoneNet, made: NodeRoutes, family: str) -> list[str]:
-    """What differs in the end: its zone may become known to a proxy after its first write."""
-    wrong = [f"{made.node} {family}: kube-proxy has written nothing"]
+async def settled(net: ZoneNet, routes: NodeRoutes, family: str) -> list[str]:
+    """The final differences: a proxy may learn its zone after its first write."""
+    wrong = [f"{routes.node} {family}: kube-proxy has written nothing"]
     for _ in range(SETTLED):
         rules = Rules(await net.rules(FAMILIES[family]))
-        if rules.complete and not (wrong := differences(made, family, rules)):
+        if rules.complete and not (wrong := differences(routes, family, rules)):
             break
         await asyncio.sleep(1)
     return wrong[:20]
 
 
-async def healthy(net: ZoneNet, made: NodeRoutes) -> None:
-    """Its health checks, which it opens after it has written, tell what ours tell."""
-    checks = [check for one in made.services for check in one.health_checks]
+async def healthy(net: ZoneNet, routes: NodeRoutes) -> None:
+    """Wait until its health checks, opened after its first write, report what ours report."""
+    checks = [check for service in routes.services for check in service.health_checks]
     ours = [check.local_endpoints for check in checks]
     for _ in range(SETTLED):
-        told = await net.healthy([(check.family, check.port) for check in checks])
-        if told == ours:
+        reported = await net.healthy([(check.family, check.port) for check in checks])
+        if reported == ours:
             return
         await asyncio.sleep(1)
-    assert told == ours, made.node
+    assert reported == ours, routes.node
 
 
 async def test_kube_proxy_chooses_alike(plane: real.ControlPlane) -> None:
-    """On every node and for every way in, kube-proxy's rules say what our routes say."""
+    """On every node and for every way in, kube-proxy's rules equal our routes."""
     async with Client(HttpsTransport(load_config(plane.kubeconfig))) as client:
         planted = Planted(client)
         await planted.make()
-        made = await planted.routes()
+        by_node = await planted.routes()
     compared = 0
-    for name, routes in made.items():
+    for name, routes in by_node.items():
         async with zone_nets(plane, {name: name}) as (net,):
             for family in FAMILIES:
                 assert not await settled(net, routes, family)
             await healthy(net, routes)
-        compared += sum(len(port.routes) for one in routes.services for port in one.ports)
+        compared += sum(len(port.routes) for service in routes.services for port in service.ports)
     assert compared > 10_000

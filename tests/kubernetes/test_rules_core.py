@@ -1,7 +1,7 @@
-"""The tables of ``embedded/apiserver/strategy`` put to a real API server: both answer the same.
+"""The tables of ``embedded/apiserver/strategy`` sent to a real API server: both answer the same.
 
-The record of the real server's answers, which the ordinary tests use, is checked on the way; with
-``ZONEWISE_RECORD=1`` it is written instead.
+The recorded answers of the real server, which the ordinary tests use, are checked as well; with
+``ZONEWISE_RECORD=1`` they are written instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zonewise.runtime.config.cluster import load_config
 
 pytestmark = [
     pytest.mark.real,
-    # A ConfigMap above its limit is more than aiohttp likes to be given in one piece.
+    # aiohttp warns about the large body of a ConfigMap above its limit.
     pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning"),
 ]
 
@@ -35,7 +35,7 @@ AS_JOE = {
 
 @pytest.fixture
 async def real(realapi: ControlPlane) -> AsyncIterator[HttpsTransport]:
-    """Connections to a real server on which the cases' namespace is there."""
+    """Connections to a real server that has the cases' namespace."""
     transport = HttpsTransport(load_config(realapi.kubeconfig))
     await case_tables.open_namespace(_send(transport))
     yield transport
@@ -52,11 +52,11 @@ async def test_table(name: str, real: HttpsTransport, tmp_path: Path) -> None:
     finally:
         await server.close()
     _record(name, case_tables.short(theirs))
-    assert {label: one for label, one in ours.items() if one != theirs[label]} == {}
+    assert {label: answer for label, answer in ours.items() if answer != theirs[label]} == {}
 
 
 async def test_escalation(real: HttpsTransport, tmp_path: Path) -> None:
-    """Both servers refuse and allow the same steps of somebody who holds little."""
+    """Both servers refuse and allow the same steps of a user with few rights."""
     theirs = await case_tables.story_answers(_send(real), _send(real, AS_JOE))
     server = await case_tables.embedded_server(tmp_path)
     try:

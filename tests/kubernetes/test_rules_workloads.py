@@ -18,7 +18,7 @@ NAMESPACE = "rules-a"
 
 @pytest.fixture(scope="module")
 def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
-    """An API server that gives pods their accounts, as one has it where they run."""
+    """An API server with the ServiceAccount controller, which pods need."""
     settings = real.Settings(
         controllers=("serviceaccount-controller",), scheduler=False, fsync=False
     )
@@ -32,9 +32,9 @@ async def ask(plane: real.ControlPlane) -> AsyncIterator[Ask]:
     server = RealServer(plane)
 
     async def send(method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
-        place, _, query = path.partition("?")
-        said = await server.ask(method, place, body, **dict(parse_qsl(query)))
-        return said.status, said.body
+        resource, _, query = path.partition("?")
+        response = await server.ask(method, resource, body, **dict(parse_qsl(query)))
+        return response.status, response.body
 
     try:
         await send("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
@@ -47,11 +47,11 @@ async def ask(plane: real.ControlPlane) -> AsyncIterator[Ask]:
 
 @pytest.mark.real
 async def test_recorded_answers_are_current(ask: Ask) -> None:
-    """Asked again, the real server says about every case what was written down."""
+    """Asked again, the real server's answer to every case is the recorded one."""
     known = recorded_answers.load()
     wrong = {}
     for case in recorded_answers.CASES:
-        said = await answer(ask, case, NAMESPACE)
-        if recorded_answers.short(said) != known[case.label]:
-            wrong[case.label] = (known[case.label], said)
+        current = await answer(ask, case, NAMESPACE)
+        if recorded_answers.short(current) != known[case.label]:
+            wrong[case.label] = (known[case.label], current)
     assert not wrong

@@ -1,7 +1,7 @@
-"""The real scheduler and our function are asked the same, and answer the same.
+"""The real scheduler and our function decide the same.
 
-The scheduler is started when everything is there, so what it sees is complete. Where it breaks ties
-by chance, our answers over many seeds are the set its answer must be in.
+The scheduler is started when all objects exist, so what it sees is complete. Where it breaks ties
+at random, its answer must be among our answers over many seeds.
 """
 
 from __future__ import annotations
@@ -55,68 +55,68 @@ def path_of(obj: Obj) -> str:
     return PATHS[obj["kind"]].format(obj["metadata"].get("namespace", "default"))
 
 
-def asked(plane: real.ControlPlane, method: str, path: str, body: Obj | None = None) -> Any:
-    """The answer of the API server."""
+def send(plane: real.ControlPlane, method: str, path: str, body: Obj | None = None) -> Any:
+    """Send a request to the API server; returns its answer."""
     status, content = plane.request(method, path, body)
     assert status < 300, f"{method} {path}: {content.decode()[:500]}"
     return json.loads(content)
 
 
 def make(plane: real.ControlPlane, obj: Obj) -> Obj:
-    """Create an object and give it its status and, if it is a node, exactly its taints."""
+    """Create an object, then write its status and, if it is a node, exactly its taints."""
     path = path_of(obj)
-    made = asked(plane, "POST", path, obj)
+    stored = send(plane, "POST", path, obj)
     own = f"{path}/{obj['metadata']['name']}"
     if obj["kind"] == "Node":
-        made["spec"]["taints"] = obj["spec"].get("taints", [])
-        made = asked(plane, "PUT", own, made)
+        stored["spec"]["taints"] = obj["spec"].get("taints", [])
+        stored = send(plane, "PUT", own, stored)
     if "status" in obj and obj["kind"] != "Pod":
-        made["status"] = obj["status"]
-        made = asked(plane, "PUT", f"{own}/status", made)
-    found: Obj = asked(plane, "GET", own)
-    return found
+        stored["status"] = obj["status"]
+        stored = send(plane, "PUT", f"{own}/status", stored)
+    current: Obj = send(plane, "GET", own)
+    return current
 
 
 def remove(plane: real.ControlPlane, obj: Obj) -> None:
-    """Delete an object, and let it go as its controllers would."""
+    """Delete an object and remove its finalizers, as its controllers would."""
     own = f"{path_of(obj)}/{obj['metadata']['name']}"
     plane.request("DELETE", own, GONE_AT_ONCE)
     status, content = plane.request("GET", own)
     if status == 200:
         now = json.loads(content)
         now["metadata"]["finalizers"] = []
-        asked(plane, "PUT", own, now)
+        send(plane, "PUT", own, now)
 
 
 def waiting(plane: real.ControlPlane, situation: Situation) -> Obj:
-    """The pod when the scheduler has said what it thinks."""
+    """The pod, once the scheduler has bound it or written a condition."""
     path = f"{path_of(situation.pod)}/{situation.pod['metadata']['name']}"
     deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
-        pod: Obj = asked(plane, "GET", path)
+        pod: Obj = send(plane, "GET", path)
         if pod["spec"].get("nodeName") or pod["status"].get("conditions"):
             return pod
         plane.check()
         time.sleep(0.05)
-    raise AssertionError("the scheduler said nothing")
+    raise AssertionError("the scheduler did not decide")
 
 
-def ours(found: list[Obj], pod: Obj) -> list[SchedulingDecision]:
-    """What our function says for many seeds."""
-    return [cluster_of(found, seed).decide(convert(Pod, pod)) for seed in SEEDS]
+def ours(objects: list[Obj], pod: Obj) -> list[SchedulingDecision]:
+    """The decisions of our function for many seeds."""
+    return [cluster_of(objects, seed).decide(convert(Pod, pod)) for seed in SEEDS]
 
 
-@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 def test_the_real_scheduler_agrees(plane: real.ControlPlane, situation: Situation) -> None:
     """Node, message, nomination and victims are those of the real scheduler."""
     assert plane.scheduler is not None
-    made: list[Obj] = []
+    created: list[Obj] = []
     try:
         for obj in (*situation.others, *situation.nodes, *situation.pods):
-            made.append(make(plane, obj))
+            created.append(make(plane, obj))
         pod = make(plane, situation.pod)
-        decisions = ours(made, pod)
-        made.append(pod)
+        decisions = ours(created, pod)
+        created.append(pod)
         plane.scheduler.start()
         real_pod = waiting(plane, situation)
         node = real_pod["spec"].get("nodeName", "")
@@ -132,15 +132,15 @@ def test_the_real_scheduler_agrees(plane: real.ControlPlane, situation: Situatio
             decision.preemption.node if decision.preemption else "" for decision in decisions
         }
         victims = {
-            one["metadata"]["name"]
-            for one in asked(plane, "GET", "/api/v1/namespaces/default/pods")["items"]
-            if "deletionTimestamp" in one["metadata"]
+            pod["metadata"]["name"]
+            for pod in send(plane, "GET", "/api/v1/namespaces/default/pods")["items"]
+            if "deletionTimestamp" in pod["metadata"]
         }
         for decision in decisions:
             if decision.preemption and decision.preemption.node == nominated:
                 assert {name for _, name in decision.preemption.victims} == victims
     finally:
         plane.scheduler.stop()
-        for obj in reversed(made):
+        for obj in reversed(created):
             if obj["kind"] != "Namespace":
                 remove(plane, obj)

@@ -1,8 +1,8 @@
 """StatefulSets, DaemonSets and CronJobs in detail: the same on a real control plane and on ours.
 
-Plays compare how things end; here whole objects are compared: revisions and their names, pods as
-they were made, claims and their owners, what events say, and what kubectl prints about history.
-The kubelets are ours on both.
+Plays compare final states; here whole objects are compared: revisions and their names, pods as
+they were created, claims and their owners, events, and what kubectl prints about history. The
+kubelets are ours on both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.contract.embedded import embedded
-from tests.kubernetes.scene import NODES, Obj, Scene, compare, made, told_plainly
+from tests.kubernetes.scene import NODES, Obj, Scene, compare, normalize, without_placement
 
 from tools import realkube as real
 
@@ -96,11 +96,11 @@ spec:
 
 
 def recorded(revision: Obj) -> Obj:
-    """A revision without its metadata's noise."""
+    """A revision with only the comparable part of its metadata."""
     meta = revision["metadata"]
-    kept = ("name", "labels", "annotations", "ownerReferences")
+    fields = ("name", "labels", "annotations", "ownerReferences")
     return {
-        **{key: meta[key] for key in kept if key in meta},
+        **{key: meta[key] for key in fields if key in meta},
         "revision": revision["revision"],
         "data": revision["data"],
     }
@@ -112,28 +112,29 @@ def status(obj: Obj) -> Obj:
 
 
 async def stateful(scene: Scene) -> list[Any]:
-    """A StatefulSet is made, updated, taken back and scaled to nothing."""
+    """A StatefulSet is created, updated, rolled back and scaled to zero."""
     seen: list[Any] = []
 
     async def look(replicas: int) -> None:
-        def settled(found: list[Obj]) -> bool:
-            told = found[0]["status"]
-            generation = found[0]["metadata"]["generation"]
-            current = told.get("currentRevision", "")
-            numbers = (told.get("availableReplicas"), told.get("replicas"))
+        def settled(sets: list[Obj]) -> bool:
+            status = sets[0]["status"]
+            generation = sets[0]["metadata"]["generation"]
+            current = status.get("currentRevision", "")
+            numbers = (status.get("availableReplicas"), status.get("replicas"))
             return (generation, current, (replicas, replicas)) == (
-                told.get("observedGeneration"),
-                told.get("updateRevision"),
+                status.get("observedGeneration"),
+                status.get("updateRevision"),
                 numbers,
             )
 
-        found = await scene.until("statefulsets", settled)
+        sets = await scene.until("statefulsets", settled)
         seen.append(
             {
-                "status": status(found[0]),
-                "pods": [told_plainly(made(pod)) for pod in await scene.items("pods")],
+                "status": status(sets[0]),
+                "pods": [normalize(without_placement(pod)) for pod in await scene.items("pods")],
                 "revisions": [
-                    told_plainly(recorded(one)) for one in await scene.items("controllerrevisions")
+                    normalize(recorded(revision))
+                    for revision in await scene.items("controllerrevisions")
                 ],
                 "history": await scene.kubectl("rollout", "history", "sts/web"),
             }
@@ -149,39 +150,41 @@ async def stateful(scene: Scene) -> list[Any]:
     await look(3)
     await scene.kubectl("scale", "sts/web", "--replicas=0")
     await look(0)
-    seen.append(await scene.told("StatefulSet"))
+    seen.append(await scene.event_lines("StatefulSet"))
     return seen
 
 
 async def daemon(scene: Scene) -> list[Any]:
-    """A DaemonSet is made, updated and taken back."""
+    """A DaemonSet is created, updated and rolled back."""
     seen: list[Any] = []
 
     async def look() -> None:
-        def settled(found: list[Obj]) -> bool:
-            told = found[0]["status"]
-            generation = found[0]["metadata"]["generation"]
+        def settled(sets: list[Obj]) -> bool:
+            status = sets[0]["status"]
+            generation = sets[0]["metadata"]["generation"]
             return (generation, len(NODES), len(NODES)) == (
-                told.get("observedGeneration"),
-                told.get("updatedNumberScheduled"),
-                told.get("numberAvailable"),
+                status.get("observedGeneration"),
+                status.get("updatedNumberScheduled"),
+                status.get("numberAvailable"),
             )
 
-        found = await scene.until("daemonsets", settled)
+        sets = await scene.until("daemonsets", settled)
         history = await scene.items("controllerrevisions")
-        history.sort(key=lambda one: int(one["revision"]))
-        hashes = [one["metadata"]["labels"]["controller-revision-hash"] for one in history]
+        history.sort(key=lambda revision: int(revision["revision"]))
+        hashes = [
+            revision["metadata"]["labels"]["controller-revision-hash"] for revision in history
+        ]
         pods = await scene.until(
             "pods",
-            lambda pods: all("deletionTimestamp" not in one["metadata"] for one in pods),
+            lambda pods: all("deletionTimestamp" not in pod["metadata"] for pod in pods),
         )
         pods.sort(key=lambda pod: str(pod["spec"]["nodeName"]))
         seen.append(
             {
-                "status": status(found[0]),
-                "annotations": sorted(found[0]["metadata"]["annotations"]),
-                "pods": [told_plainly(made(pod), *hashes) for pod in pods],
-                "revisions": [told_plainly(recorded(one), *hashes) for one in history],
+                "status": status(sets[0]),
+                "annotations": sorted(sets[0]["metadata"]["annotations"]),
+                "pods": [normalize(without_placement(pod), *hashes) for pod in pods],
+                "revisions": [normalize(recorded(revision), *hashes) for revision in history],
                 "history": await scene.kubectl("rollout", "history", "ds/agent"),
             }
         )
@@ -193,34 +196,34 @@ async def daemon(scene: Scene) -> list[Any]:
     await look()
     seen.append(await scene.kubectl("rollout", "undo", "ds/agent"))
     await look()
-    seen.append(told_plainly(await scene.told("DaemonSet")))
+    seen.append(normalize(await scene.event_lines("DaemonSet")))
     return seen
 
 
 async def claims(scene: Scene) -> list[Any]:
-    """Claims are made for every number and given away as the policy says, also a new policy."""
+    """Claims are created for every ordinal and owned as the (also a new) retention policy says."""
     seen: list[Any] = []
 
     async def look(owners: dict[str, str]) -> None:
-        def settled(found: list[Obj]) -> bool:
+        def settled(claims: list[Obj]) -> bool:
             return owners == {
-                one["metadata"]["name"]: "".join(
-                    owner["kind"] for owner in one["metadata"].get("ownerReferences", ())
+                claim["metadata"]["name"]: "".join(
+                    owner["kind"] for owner in claim["metadata"].get("ownerReferences", ())
                 )
-                for one in found
-                if "deletionTimestamp" not in one["metadata"]
+                for claim in claims
+                if "deletionTimestamp" not in claim["metadata"]
             }
 
-        found = await scene.until("persistentvolumeclaims", settled)
-        kept = ("name", "labels", "annotations", "ownerReferences", "finalizers")
+        claims = await scene.until("persistentvolumeclaims", settled)
+        fields = ("name", "labels", "annotations", "ownerReferences", "finalizers")
         seen.append(
             [
-                told_plainly({key: one["metadata"].get(key) for key in kept} | one["spec"])
-                for one in found
+                normalize({key: claim["metadata"].get(key) for key in fields} | claim["spec"])
+                for claim in claims
             ]
         )
         pods = await scene.until("pods", lambda pods: len(pods) == len(owners))
-        seen.append([told_plainly(made(pod)["volumes"]) for pod in pods])
+        seen.append([normalize(without_placement(pod)["volumes"]) for pod in pods])
 
     three, two = ("data-db-0", "data-db-1", "data-db-2"), ("data-db-0", "data-db-1")
     await scene.kubectl("apply", "-f", "-", stdin=CLAIMS % ("Retain", "Retain"))
@@ -232,44 +235,46 @@ async def claims(scene: Scene) -> list[Any]:
     await look(dict.fromkeys(two, "StatefulSet"))
     await scene.kubectl("apply", "-f", "-", stdin=CLAIMS % ("Retain", "Retain"))
     await look(dict.fromkeys(three, ""))
-    seen.append(await scene.told("StatefulSet"))
+    seen.append(await scene.event_lines("StatefulSet"))
     await scene.kubectl("delete", "sts/db", "--wait=false")
     await scene.until("pods", lambda pods: not pods)
-    seen.append([one["metadata"]["name"] for one in await scene.items("persistentvolumeclaims")])
+    seen.append(
+        [claim["metadata"]["name"] for claim in await scene.items("persistentvolumeclaims")]
+    )
     return seen
 
 
 async def failing(scene: Scene) -> list[Any]:
-    """Pods that have finished are replaced, and events say so."""
+    """Failed pods are replaced, with events."""
     await scene.kubectl("apply", "-f", "-", stdin=STATEFUL.replace("replicas: 3", "replicas: 1"))
     await scene.kubectl("apply", "-f", "-", stdin=DAEMON)
     await scene.kubectl("rollout", "status", "sts/web")
     await scene.kubectl("rollout", "status", "ds/agent")
-    before = {one["metadata"]["uid"]: one["metadata"]["name"] for one in await scene.items("pods")}
+    before = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in await scene.items("pods")}
     for name in before.values():
         body = json.dumps({"status": {"phase": "Failed"}})
         await scene.kubectl("patch", "pod", name, "--subresource=status", "-p", body)
 
     def replaced(pods: list[Obj]) -> bool:
         ready = [
-            one
-            for one in pods
-            if one["metadata"]["uid"] not in before
+            pod
+            for pod in pods
+            if pod["metadata"]["uid"] not in before
             and any(
-                c["type"] == "Ready" and c["status"] == "True" for c in one["status"]["conditions"]
+                c["type"] == "Ready" and c["status"] == "True" for c in pod["status"]["conditions"]
             )
         ]
         return len(ready) == len(before) == len(pods)
 
     await scene.until("pods", replaced)
     return [
-        told_plainly(await scene.told("StatefulSet")),
-        sorted({one.split(":")[0] for one in await scene.told("DaemonSet")}),
+        normalize(await scene.event_lines("StatefulSet")),
+        sorted({line.split(":")[0] for line in await scene.event_lines("DaemonSet")}),
     ]
 
 
 async def cron(scene: Scene) -> list[Any]:
-    """A CronJob that missed a moment makes one Job for it, which runs to its end."""
+    """A CronJob that missed its time creates one Job for it, which completes."""
     await scene.kubectl("apply", "-f", "-", stdin=CRON)
     past = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds")
     body = json.dumps({"status": {"lastScheduleTime": past}})
@@ -277,86 +282,86 @@ async def cron(scene: Scene) -> list[Any]:
     touch = '{"metadata":{"annotations":{"x":"y"}}}'
     await scene.kubectl("patch", "cronjob", "tick", "-p", touch)
 
-    def over(found: list[Obj]) -> bool:
-        told = found[0]["status"]
-        return "lastSuccessfulTime" in told and "active" not in told
+    def over(cron_jobs: list[Obj]) -> bool:
+        status = cron_jobs[0]["status"]
+        return "lastSuccessfulTime" in status and "active" not in status
 
-    found = await scene.until("cronjobs", over)
-    told = found[0]["status"]
+    cron_jobs = await scene.until("cronjobs", over)
+    status = cron_jobs[0]["status"]
     (job,) = await scene.items("jobs")
     meta = job["metadata"]
-    due = datetime.fromisoformat(told["lastScheduleTime"])
+    due = datetime.fromisoformat(status["lastScheduleTime"])
     assert meta["name"] == f"tick-{int(due.timestamp()) // 60}"
     moment = meta["annotations"].pop(SCHEDULED)
     assert datetime.fromisoformat(moment) == due
-    kept = ("labels", "annotations", "ownerReferences")
+    fields = ("labels", "annotations", "ownerReferences")
     return [
-        sorted(told),
+        sorted(status),
         moment[-6:],
-        told_plainly({key: meta[key] for key in kept}),
-        [one.replace(meta["name"], "JOB") for one in await scene.told("CronJob")],
+        normalize({key: meta[key] for key in fields}),
+        [line.replace(meta["name"], "JOB") for line in await scene.event_lines("CronJob")],
     ]
 
 
 async def orphans(scene: Scene) -> list[Any]:
-    """Sets that are made again take over what was left; what no longer matches is let go."""
+    """Recreated sets adopt orphans; pods that no longer match are released."""
     seen: list[Any] = []
     await scene.kubectl("apply", "-f", "-", stdin=STATEFUL)
     await scene.kubectl("apply", "-f", "-", stdin=DAEMON)
     await scene.kubectl("rollout", "status", "sts/web")
     await scene.kubectl("rollout", "status", "ds/agent")
     kinds = ("pods", "controllerrevisions")
-    before = {one["metadata"]["uid"] for kind in kinds for one in await scene.items(kind)}
+    before = {obj["metadata"]["uid"] for kind in kinds for obj in await scene.items(kind)}
 
-    def owned(found: list[Obj]) -> bool:
-        return all(one["metadata"].get("ownerReferences") for one in found)
+    def owned(objects: list[Obj]) -> bool:
+        return all(obj["metadata"].get("ownerReferences") for obj in objects)
 
     for name, manifest in (("sts/web", STATEFUL), ("ds/agent", DAEMON)):
         await scene.kubectl("delete", name, "--cascade=orphan")
         await scene.kubectl("apply", "-f", "-", stdin=manifest)
         await scene.kubectl("rollout", "status", name)
-    after = [one for kind in kinds for one in await scene.until(kind, owned)]
-    seen.append(before == {one["metadata"]["uid"] for one in after})
-    seen += [told_plainly(one["metadata"]["ownerReferences"]) for one in after]
+    after = [obj for kind in kinds for obj in await scene.until(kind, owned)]
+    seen.append(before == {obj["metadata"]["uid"] for obj in after})
+    seen += [normalize(obj["metadata"]["ownerReferences"]) for obj in after]
     agent = next(
-        one["metadata"]["name"]
-        for one in await scene.items("pods")
-        if one["metadata"]["name"].startswith("agent")
+        pod["metadata"]["name"]
+        for pod in await scene.items("pods")
+        if pod["metadata"]["name"].startswith("agent")
     )
     for name in ("web-1", agent):
         await scene.kubectl("label", "pod", name, "app=other", "--overwrite")
 
-    def released(found: list[Obj]) -> bool:
+    def released(pods: list[Obj]) -> bool:
         return not any(
-            one["metadata"].get("ownerReferences")
-            for one in found
-            if one["metadata"]["labels"]["app"] == "other"
+            pod["metadata"].get("ownerReferences")
+            for pod in pods
+            if pod["metadata"]["labels"]["app"] == "other"
         )
 
-    await scene.until("pods", lambda found: released(found) and len(found) == 7)
+    await scene.until("pods", lambda pods: released(pods) and len(pods) == 7)
     await scene.kubectl("delete", "pod", "web-1")
     await scene.kubectl("rollout", "status", "sts/web")
-    pods = await scene.until("pods", lambda found: released(found) and len(found) == 7)
-    seen.append(sorted(one["metadata"]["labels"]["app"] for one in pods))
+    pods = await scene.until("pods", lambda pods: released(pods) and len(pods) == 7)
+    seen.append(sorted(pod["metadata"]["labels"]["app"] for pod in pods))
     return seen
 
 
 async def refused(scene: Scene) -> list[Any]:
-    """Pods that are refused leave events and statuses that tell why."""
+    """Refused pods leave events and statuses with the reason."""
     account = "containers:", "serviceAccountName: missing\n      containers:"
     seen: list[Any] = []
 
     def about(kind: str, events: list[Obj]) -> bool:
-        return any(one["involvedObject"]["kind"] == kind for one in events)
+        return any(event["involvedObject"]["kind"] == kind for event in events)
 
     for kind, manifest in (("StatefulSet", STATEFUL), ("DaemonSet", DAEMON)):
         await scene.kubectl("apply", "-f", "-", stdin=manifest.replace(*account))
         await scene.until("events", partial(about, kind))
-        seen.append(await scene.told(kind))
-        found = await scene.until(
-            f"{kind.lower()}s", lambda found: "observedGeneration" in found[0]["status"]
+        seen.append(await scene.event_lines(kind))
+        sets = await scene.until(
+            f"{kind.lower()}s", lambda sets: "observedGeneration" in sets[0]["status"]
         )
-        seen.append(status(found[0]))
+        seen.append(status(sets[0]))
     return seen
 
 
@@ -383,7 +388,7 @@ def ours() -> Iterator[Path]:
 async def test_both_clusters_do_the_same(
     realkube: real.ControlPlane, real_binaries: real.Binaries, ours: Path, name: str
 ) -> None:
-    """Objects, events and kubectl's words are equal at every step."""
+    """Objects, events and kubectl's output are equal at every step."""
     await compare(
         SCRIPTS[name],
         f"sets-{name}",

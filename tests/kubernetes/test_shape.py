@@ -1,4 +1,4 @@
-"""A real cluster's dump, as kubectl prints it, lives on in an embedded one."""
+"""A dump of a real cluster, as kubectl prints it, runs as an embedded cluster."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}
 
 
 async def dumped(scene: Scene) -> bytes:
-    """Everything there is, in all namespaces."""
+    """A dump of all objects in all namespaces."""
     kinds = (await scene.kubectl("api-resources", "--verbs=list", "-o", "name")).split()
     return (await scene.kubectl("get", ",".join(kinds), "-A", "-o", "yaml")).encode()
 
 
-async def test_a_real_cluster_lives_on(
+async def test_a_real_cluster_is_imported(
     realkube: real.ControlPlane, real_binaries: real.Binaries
 ) -> None:
     """Every pod keeps its name and node, workloads adopt them, and nothing rolls."""
@@ -85,8 +85,10 @@ async def test_a_real_cluster_lives_on(
         await scene.kubectl("delete", "namespace", NAMESPACE)
     before = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
     assert len(before) == 10
-    found = import_dump(read_dump(dump.parse(text, "dump")), keep_placement=True)
-    ours = [obj for obj in found.objects if obj["metadata"].get("namespace") in (None, NAMESPACE)]
+    imported = import_dump(read_dump(dump.parse(text, "dump")), keep_placement=True)
+    ours = [
+        obj for obj in imported.objects if obj["metadata"].get("namespace") in (None, NAMESPACE)
+    ]
     async with whole(ours) as cluster:
         await settled(cluster)
         after = {

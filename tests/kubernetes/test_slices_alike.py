@@ -1,8 +1,8 @@
-"""What Kubernetes' own controller writes we would write, and the other way round.
+"""Kubernetes' own EndpointSlice controller and ours write the same.
 
 Odd Services and pods (see ``oddities``) on a dual-stack cluster. First the built-in controller
 fills slices, and our plan has nothing to change; then it is off and we fill them, and once it is
-back it has nothing to change either. We differ only in hints by CPU, which nobody asks for here.
+back it has nothing to change either. We differ only in hints by CPU, which are off here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
 
 
 async def quiet(cache: Cache, namespace: str) -> dict[str, str]:
-    """Wait until every Service has slices and nobody has written for a while."""
+    """Wait until every Service has slices and there were no writes for a while."""
     while True:
         before = versions(cache, namespace)
         await asyncio.sleep(QUIET)
@@ -65,12 +65,12 @@ async def test_both_write_the_same(plane: real.ControlPlane) -> None:
         following = asyncio.create_task(cache.run())
         await plant(client, "odd", NODES)
         await quiet(cache, "odd")
-        made = await plans(Crowd(client, "odd", random.Random(1)))
-        assert {name: one.writes for name, one in made.items() if one.writes} == {}
+        by_service = await plans(Crowd(client, "odd", random.Random(1)))
+        assert {name: plan.writes for name, plan in by_service.items() if plan.writes} == {}
         assert sum(
-            one.families["IPv4"].desired_endpoints
-            for one in made.values()
-            if "IPv4" in one.families
+            plan.families["IPv4"].desired_endpoints
+            for plan in by_service.values()
+            if "IPv4" in plan.families
         )
         await asyncio.to_thread(built_in.stop)
         for piece in slices.values():

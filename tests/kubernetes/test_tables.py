@@ -1,4 +1,4 @@
-"""The generated tables are current, and what is made of them equals what a real server says."""
+"""The generated tables are current, and discovery and OpenAPI equal a real server's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def cluster(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
-    """A control plane of our own: bootstrap objects are read while nobody has changed them."""
+    """A control plane of our own: its bootstrap objects are unchanged."""
     with start(real_binaries) as plane:
         yield plane
 
@@ -38,10 +38,12 @@ def server(cluster: real.ControlPlane) -> Iterator[Server]:
         yield connection
 
 
-def page(made: Discovery | OpenApiDocuments, path: str, accept: str = "application/json") -> Any:
-    """What we answer to a GET."""
+def page(
+    documents: Discovery | OpenApiDocuments, path: str, accept: str = "application/json"
+) -> Any:
+    """Our answer to a GET."""
     call = Call(method="GET", path=path, user=User("someone"), headers={"accept": accept})
-    answer = made.answer(path, call)
+    answer = documents.answer(path, call)
     assert answer is not None
     return json.loads(answer.body)
 
@@ -82,12 +84,12 @@ def test_openapi_has_the_fields_of_a_real_server(server: Server) -> None:
 
 
 def meaning(schema: dict[str, Any]) -> dict[str, Any]:
-    """What a definition says of its fields, less prose and defaults."""
+    """The fields of a definition, without descriptions and defaults."""
     return {name: stripped(field) for name, field in schema.get("properties", {}).items()}
 
 
 def stripped(value: Any) -> Any:
-    """A schema without prose, defaults, what is meant anyway, and the wrapping of references."""
+    """A schema without descriptions, defaults, implied extensions, and wrapped references."""
     if isinstance(value, list):
         return [stripped(item) for item in value]
     if not isinstance(value, dict):
@@ -95,15 +97,15 @@ def stripped(value: Any) -> Any:
     idle = {("x-kubernetes-list-type", "atomic")}
     if "additionalProperties" in value:
         idle.add(("x-kubernetes-map-type", "granular"))
-    kept = {
+    plain = {
         key: item
         for key, item in value.items()
         if key not in ("description", "default", "allOf")
         and not (isinstance(item, str) and (key, item) in idle)
     }
     for part in value.get("allOf", ()):
-        kept.update(part)
-    return {key: stripped(item) for key, item in kept.items()}
+        plain.update(part)
+    return {key: stripped(item) for key, item in plain.items()}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -118,8 +120,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         query = dict(parse_qsl(url.query))
         call = Call(method="GET", path=url.path, user=User("x"), headers=headers, query=query)
-        made = self.documents if url.path.startswith("/openapi") else self.discovery
-        answer = made.answer(url.path, call)
+        source = self.documents if url.path.startswith("/openapi") else self.discovery
+        answer = source.answer(url.path, call)
         self.send_response(404 if answer is None else answer.status)
         if answer is not None:
             self.send_header("Content-Type", answer.content_type)
@@ -136,7 +138,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def ours() -> Iterator[str]:
-    """The address of a server that has nothing but our documents."""
+    """The address of a server that serves only our documents."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
         thread = threading.Thread(target=web.serve_forever)
         thread.start()
@@ -168,7 +170,7 @@ def test_kubectl_explains(cluster: real.ControlPlane, ours: str, tmp_path: Path)
 def test_kubectl_lists_the_same_kinds(
     cluster: real.ControlPlane, ours: str, tmp_path: Path
 ) -> None:
-    """api-resources shows what it shows of a real server."""
+    """api-resources prints the same for us and for a real server."""
     arguments = ("api-resources", "-o", "wide", "--sort-by=name")
     real_list = cluster.kubectl(*arguments).stdout
     our_list = cluster.kubectl("--server", ours, *arguments, env={"HOME": str(tmp_path)}).stdout

@@ -1,8 +1,8 @@
-"""Who takes one of our pods gets what its program does, and no more: on real Kubernetes.
+"""An attacker with one of our service accounts can do what its program does, and no more.
 
-Roles allow every request here, so it is the printed policies that refuse. That the programs work
-with the policies in force is in the tests that run them, with the same manifests:
-``test_domain_budgets``, ``test_adopt``.
+This is tested on real Kubernetes. Roles allow every request here, so the printed policies refuse.
+That the programs work with the policies in force is in the tests that run them, with the same
+manifests: ``test_domain_budgets``, ``test_adopt``.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def _applied(plane: real.ControlPlane, objects: list[Obj], verb: str = "apply") 
 
 
 class Taken:
-    """The accounts, in the hands of somebody else."""
+    """Our accounts as an attacker would use them."""
 
     def __init__(self, owner: Client, accounts: dict[str, Client]) -> None:
         self._owner = owner
         self._accounts = accounts
 
     async def tried(self, attempt: Try) -> Obj:
-        """What comes of a request."""
+        """The answer to a request."""
         return await attempt.send(self._accounts[attempt.account], self._owner)
 
     async def refusal(self, attack: Try) -> str:
-        """The words of a refusal; a policy is in force a moment after it was written."""
+        """The message of a refusal; a policy is in force a moment after it was written."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 try:

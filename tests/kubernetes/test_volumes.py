@@ -1,4 +1,4 @@
-"""Claims and volumes: kube-controller-manager and ours bind, release and say the same."""
+"""Claims and volumes: kube-controller-manager and ours bind, release and report the same."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def ours() -> Iterator[Path]:
 
 
 def spec(size: str = "1Gi", **fields: Any) -> Obj:
-    """What a claim asks for."""
+    """The spec of a claim."""
     requests = {"resources": {"requests": {"storage": size}}}
     return {"accessModes": ["ReadWriteOnce"], **requests, **fields}
 
 
 def disk(size: str = "2Gi", **fields: Any) -> Obj:
-    """A volume somebody made by hand."""
+    """A volume that was created by hand."""
     return {
         "capacity": {"storage": size},
         "accessModes": ["ReadWriteOnce"],
@@ -42,14 +42,14 @@ def disk(size: str = "2Gi", **fields: Any) -> Obj:
     }
 
 
-async def phase(there: Side, resource: str, wanted: str) -> Obj:
-    """Wait for the phase of a claim or volume; what can be said of it in any cluster."""
+async def phase(there: Side, resource: str, expected: str) -> Obj:
+    """Wait for the phase of a claim or volume; returns it without identity and times."""
 
     async def look() -> Obj | None:
-        found = await there.send("GET", resource)
-        return found if (found.get("status") or {}).get("phase") == wanted else None
+        obj = await there.send("GET", resource)
+        return obj if (obj.get("status") or {}).get("phase") == expected else None
 
-    return plain(await until(look, what=f"{resource} {wanted}"))
+    return plain(await until(look, what=f"{resource} {expected}"))
 
 
 def plain(obj: Obj) -> Obj:
@@ -60,18 +60,18 @@ def plain(obj: Obj) -> Obj:
     if ref:
         body["spec"]["claimRef"] = {key: ref[key] for key in sorted(ref) if key not in UNSAID}
     (body.get("status") or {}).pop("lastPhaseTransitionTime", None)
-    found: Obj = timeless({"metadata": meta, **body})
-    return found
+    comparable: Obj = timeless({"metadata": meta, **body})
+    return comparable
 
 
-async def said(there: Side, name: str, reason: str) -> str:
+async def event_message(there: Side, name: str, reason: str) -> str:
     """Wait for an event about a claim; its message."""
 
     async def look() -> str | None:
-        found = await there.send("GET", "events")
-        for one in found["items"]:
-            if one["involvedObject"]["name"] == name and one["reason"] == reason:
-                return str(one["message"])
+        events = await there.send("GET", "events")
+        for event in events["items"]:
+            if event["involvedObject"]["name"] == name and event["reason"] == reason:
+                return str(event["message"])
         return None
 
     text: str = await until(look, what=f"{reason} about {name}")
@@ -79,7 +79,7 @@ async def said(there: Side, name: str, reason: str) -> str:
 
 
 async def test_volumes_made_by_hand(realkube: real.ControlPlane, ours: Path) -> None:
-    """Found, asked for by name, refused, kept and lost."""
+    """Volumes are matched by size, named by claims, refused and released."""
 
     async def scene(there: Side) -> Any:
         kind = there.namespace
@@ -99,18 +99,18 @@ async def test_volumes_made_by_hand(realkube: real.ControlPlane, ours: Path) -> 
         await there.make(CLAIMS, "named", small)
         seen += [
             await phase(there, f"{CLAIMS}/named", "Pending"),
-            await said(there, "named", "VolumeMismatch"),
+            await event_message(there, "named", "VolumeMismatch"),
         ]
         taken = spec(storageClassName=kind, volumeName=f"{kind}-fit")
         await there.make(CLAIMS, "late", taken)
         seen += [
             await phase(there, f"{CLAIMS}/late", "Pending"),
-            await said(there, "late", "FailedBinding"),
+            await event_message(there, "late", "FailedBinding"),
         ]
         await there.make(CLAIMS, "classless", spec(storageClassName=""))
-        seen.append(await said(there, "classless", "FailedBinding"))
+        seen.append(await event_message(there, "classless", "FailedBinding"))
         await there.make(CLAIMS, "lost-class", spec(storageClassName=f"{kind}-none"))
-        seen.append(await said(there, "lost-class", "ProvisioningFailed"))
+        seen.append(await event_message(there, "lost-class", "ProvisioningFailed"))
         await there.send("DELETE", f"{CLAIMS}/one")
         seen.append(await phase(there, f"{VOLUMES}/{kind}-fit", "Released"))
         return seen
@@ -121,7 +121,7 @@ async def test_volumes_made_by_hand(realkube: real.ControlPlane, ours: Path) -> 
 async def test_reserved_volumes_and_claims_that_wait(
     realkube: real.ControlPlane, ours: Path
 ) -> None:
-    """A volume that names its claim is kept for it; a class may wait for a pod or a stranger."""
+    """A volume with a claimRef is reserved; a class may wait for a pod or another provisioner."""
 
     async def scene(there: Side) -> Any:
         kind = there.namespace
@@ -143,8 +143,8 @@ async def test_reserved_volumes_and_claims_that_wait(
             await there.send("POST", CLASSES, body)
             await there.make(CLAIMS, name, spec(storageClassName=f"{kind}-{name}"))
         seen += [
-            await said(there, "wait", "WaitForFirstConsumer"),
-            await said(there, "now", "ExternalProvisioning"),
+            await event_message(there, "wait", "WaitForFirstConsumer"),
+            await event_message(there, "now", "ExternalProvisioning"),
             await phase(there, f"{CLAIMS}/now", "Pending"),
             await phase(there, f"{CLAIMS}/wait", "Pending"),
         ]

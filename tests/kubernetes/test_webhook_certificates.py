@@ -46,7 +46,7 @@ NAME = "zonewise-certificates-test"
 
 
 async def label(request: AdmissionRequest) -> AdmissionAnswer:
-    """Adds a label, or says so only in words when nothing may be kept."""
+    """Adds a label that says whether the request was a dry run."""
     labels = {"zoned": "dry" if request.dry_run else "wet"}
     return Allowed(
         patch=[{"op": "add", "path": "/metadata/labels", "value": labels}], warnings=["labelled"]
@@ -54,14 +54,14 @@ async def label(request: AdmissionRequest) -> AdmissionAnswer:
 
 
 async def judge(request: AdmissionRequest) -> AdmissionAnswer:
-    """Refuses what is called bad."""
+    """Refuses objects named "bad"."""
     if request.name == "bad":
         return Denied("bad is no name for a ConfigMap")
     return Allowed()
 
 
 class Replica:
-    """One webhook process: a server and its care for the certificate."""
+    """A webhook replica: a server and the rotation of its certificate."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self.tls = ServerContext()
@@ -140,7 +140,7 @@ def config_map(name: str, namespace: str) -> dict[str, object]:
 
 
 async def test_no_call_fails_while_certificates_rotate(realapi: real.ControlPlane) -> None:
-    """Through several rotations by two replicas every write passes, is labelled, or is refused."""
+    """Through several rotations by two replicas every write is answered by both webhooks."""
     namespace = "certificates"
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(
@@ -160,8 +160,8 @@ async def test_no_call_fails_while_certificates_rotate(realapi: real.ControlPlan
         seen = {replicas[0].certificates.served}
         calls = 0
         while len(seen) <= ROTATIONS:
-            made = await client.create(ConfigMap(config_map(f"m{calls}", namespace)))
-            assert made.metadata.labels == {"zoned": "wet"}
+            created = await client.create(ConfigMap(config_map(f"m{calls}", namespace)))
+            assert created.metadata.labels == {"zoned": "wet"}
             calls += 1
             seen.add(replicas[calls % 2].certificates.served)
         assert all(replica.handshakes > calls for replica in replicas)
@@ -174,11 +174,13 @@ async def test_no_call_fails_while_certificates_rotate(realapi: real.ControlPlan
 
 
 async def _until_called(client: Client, namespace: str) -> None:
-    """Wait until the API server has both configurations, with trust, and calls."""
+    """Wait until the API server has both configurations, trusts the webhooks and calls them."""
     async with asyncio.timeout(180):
         while True:
             with contextlib.suppress(ApiError):
-                made = await client.create(ConfigMap(config_map("probe", namespace)), dry_run=True)
-                if made.metadata.labels:
+                created = await client.create(
+                    ConfigMap(config_map("probe", namespace)), dry_run=True
+                )
+                if created.metadata.labels:
                     return
             await asyncio.sleep(0.1)

@@ -43,7 +43,7 @@ ConfigMap = unstructured(Resource("", "v1", "ConfigMap", "configmaps"))
 
 
 def printed(kind: str, folder: Path) -> str:
-    """The file of a kind that the page prints, with paths in a folder of ours."""
+    """The file of a kind that the page shows, with paths in a folder of the test."""
     blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.M | re.S)
     text: str = next(block for block in blocks if yaml.safe_load(block).get("kind") == kind)
     return text.replace(PRINTED_FOLDER, str(folder))
@@ -51,7 +51,7 @@ def printed(kind: str, folder: Path) -> str:
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Who signs the certificates of API servers."""
+    """The authority that signs the certificates of API servers."""
     folder = tmp_path / "authority"
     folder.mkdir()
     return Authority(folder)
@@ -89,8 +89,8 @@ def plane(
 async def webhook(
     plane: real.ControlPlane, authority: Authority, folder: Path
 ) -> AsyncIterator[tuple[Client, str]]:
-    """The printed manifests, a controller, and a webhook behind its Service: an administrator, and
-    the address of the webhook.
+    """The printed manifests, a controller, and a webhook behind its Service; yields an
+    administrator's client and the address of the webhook.
     """
     async with Client(HttpsTransport(load_config(plane.kubeconfig))) as client:
         installed = Installed(
@@ -120,7 +120,7 @@ async def webhook(
 
 
 async def pods(client: Client) -> None:
-    """Two Ready pods on a node of zone a, of which one must stay; waits until they are counted."""
+    """Two Ready pods on a node of zone a, of which one must stay; waits for the budget's status."""
     labels = {"zonewise.io/budgets": "enforce"}
     await client.create(Namespace(metadata=ObjectMeta(name="shop", labels=labels)))
     await client.create(convert(Node, node({"name": "n1", "zone": "a"})))
@@ -156,9 +156,11 @@ async def evicted(client: Client, name: str) -> None:
                 await asyncio.sleep(0.1)
 
 
-async def asked(address: str, certificate: tuple[bytes, bytes] | None, folder: Path) -> bytes:
-    """What a caller with this certificate is answered, with a version of TLS in which a handshake
-    that the server ends has not ended for the client.
+async def call_webhook(
+    address: str, certificate: tuple[bytes, bytes] | None, folder: Path
+) -> bytes:
+    """The webhook's answer to a caller with this certificate. TLS 1.2, because there a client
+    learns during the handshake that the server refused its certificate.
     """
     context = ssl.create_default_context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -177,8 +179,8 @@ async def asked(address: str, certificate: tuple[bytes, bytes] | None, folder: P
 async def test_evictions_are_judged_for_an_api_server_with_a_certificate(
     plane: real.ControlPlane, authority: Authority, tmp_path: Path
 ) -> None:
-    """With the files of the page an API server passes the webhook, which judges evictions; callers
-    without a certificate, or with one of another authority, end in the TLS handshake.
+    """With the files of the page the webhook accepts an API server and decides on evictions;
+    callers without a certificate, or with one of another authority, fail in the TLS handshake.
     """
     other = tmp_path / "other"
     other.mkdir()
@@ -191,6 +193,6 @@ async def test_evictions_are_judged_for_an_api_server_with_a_certificate(
             await client.evict("web-1", "shop")
         for stranger in (None, Authority(other).user("kube-apiserver")):
             with pytest.raises((ssl.SSLError, ConnectionResetError)):
-                await asked(address, stranger, tmp_path)
-        answer = await asked(address, authority.user("kube-apiserver"), tmp_path)
+                await call_webhook(address, stranger, tmp_path)
+        answer = await call_webhook(address, authority.user("kube-apiserver"), tmp_path)
         assert answer.startswith(b"HTTP/1.1 405 ")

@@ -1,4 +1,4 @@
-"""The real API server judges webhooks: each situation leaves the same notes on both servers."""
+"""Our API server calls webhooks as a real one does: each situation has the same notes on both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real
 
 
 async def notes(kubeconfig: Path, situation: Situation) -> list[Any]:
-    """What a situation leaves in the notebook of a bench before this server."""
+    """The notes that a situation makes on a server."""
     stranger = WebhookPlayer()
     with web(stranger.answer, tls=server_tls(CA)) as listening:
         namespace = f"hooks-{situation.__name__.replace('_', '-')}"
@@ -34,7 +34,7 @@ async def notes(kubeconfig: Path, situation: Situation) -> list[Any]:
 
 
 def differences(want: Any, have: Any, at: str = "") -> Iterator[str]:
-    """Where two notebooks differ."""
+    """Where two lists of notes differ."""
     if isinstance(want, dict) and isinstance(have, dict):
         for key in sorted({*want, *have}):
             yield from differences(want.get(key), have.get(key), f"{at}.{key}")
@@ -42,17 +42,17 @@ def differences(want: Any, have: Any, at: str = "") -> Iterator[str]:
         if len(want) != len(have):
             yield f"{at}: real {want!r}, ours {have!r}"
             return
-        for n, (one, other) in enumerate(zip(want, have, strict=True)):
-            yield from differences(one, other, f"{at}[{n}]")
+        for n, (expected, other) in enumerate(zip(want, have, strict=True)):
+            yield from differences(expected, other, f"{at}[{n}]")
     elif want != have:
         yield f"{at}: real {want!r}, ours {have!r}"
 
 
-@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one.__name__)
-async def test_webhooks_are_asked_and_heard_as_by_a_real_server(
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.__name__)
+async def test_webhooks_are_called_as_by_a_real_server(
     situation: Situation, realapi: ControlPlane, tmp_path: Path
 ) -> None:
-    """Answers, refusals, objects and what webhooks are asked are those of a real server."""
+    """Requests to webhooks, answers, refusals and objects are those of a real server."""
     server = ApiServer(tmp_path, clock=time.time, rng=random.Random(1))
     await server.start(0)
     try:

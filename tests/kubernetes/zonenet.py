@@ -27,7 +27,7 @@ AT_ONCE = 32
 
 
 def prepare() -> None:
-    """Make pods and Services local."""
+    """Make the networks of pods and Services local."""
     for words in (
         "link set lo up",
         f"addr add {HERE}/32 dev lo",
@@ -56,25 +56,25 @@ async def relay(
 
 
 async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A pod: says the address it was reached at."""
+    """A pod: answers with the address it was reached at."""
     writer.write(writer.get_extra_info("sockname")[0].encode())
     writer.close()
 
 
 async def ask(address: str, port: int, turn: asyncio.Semaphore) -> str:
-    """Who answers at an address; why nobody does."""
+    """The pod that answers at an address, or the name of the error."""
     try:
         async with turn, asyncio.timeout(PATIENCE):
             reader, writer = await asyncio.open_connection(address, port)
-            said = (await reader.read()).decode()
+            reply = (await reader.read()).decode()
             writer.close()
-            return said
+            return reply
     except (OSError, TimeoutError) as error:
         return type(error).__name__
 
 
 def say(line: str) -> None:
-    """A line to who started us."""
+    """Write a line to the parent process."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -92,8 +92,8 @@ async def main(socket: str) -> None:
     while line := await asyncio.to_thread(sys.stdin.readline):
         address, port, count = line.split()
         turn = asyncio.Semaphore(AT_ONCE)
-        asked = (ask(address, int(port), turn) for _ in range(int(count)))
-        say(json.dumps(Counter(await asyncio.gather(*asked))))
+        questions = (ask(address, int(port), turn) for _ in range(int(count)))
+        say(json.dumps(Counter(await asyncio.gather(*questions))))
 
 
 if __name__ == "__main__":
