@@ -1,6 +1,6 @@
 """What upstream decided, and what we decide, on the recorded clusters and lives.
 
-Both files are explained in docs/design/004-hints.md.
+Both files are explained in benchmarks/traffic/README.md.
 """
 
 from __future__ import annotations
