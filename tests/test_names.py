@@ -41,7 +41,6 @@ NOT_YET = frozenset(
         "cli",
         "embedded",
         "embedded/apiserver",
-        "explain",
         "install",
     }
 )

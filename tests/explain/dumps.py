@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from zonewise.api import LeanEndpointSlice, Node, Pod, Service, convert
-from zonewise.explain import ReportedCluster, ReportSettings, ServiceReport, explain_service
+from zonewise.explain.cluster import ReportedCluster, ReportSettings
+from zonewise.explain.service import explain_service
+from zonewise.explain.service_report import ServiceReport
 
 Item = dict[str, Any]
 AUTO = {"service.kubernetes.io/topology-mode": "Auto"}

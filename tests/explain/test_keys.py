@@ -9,8 +9,8 @@ import pytest
 from tests.explain.dumps import Item, cluster, endpoint, explained, node, part, service
 from tests.traffic.route_vectors import Vector, vectors
 
-from zonewise.explain import explain_service
 from zonewise.explain.keys import KeysReport
+from zonewise.explain.service import explain_service
 
 ZONE = "topology.kubernetes.io/zone"
 KEYS = {"zonewise.io/topology-keys": ZONE}
@@ -75,7 +75,7 @@ def test_ports_with_other_endpoints_have_verdicts_of_their_own() -> None:
         ("n-b", ("admin",), "TopologyKey", ("10.0.0.9",)),
     ]
     assert (found.in_zone, found.rejected) == (Fraction(1, 2), Fraction(1, 2))
-    assert found.lines()[1:3] == [
+    assert found.render()[1:3] == [
         "DECIDED BY                   ON NODES  PORTS       ENDPOINTS",
         "topology.kubernetes.io/zone  n-a       http, same  10.0.0.1",
     ]
@@ -103,7 +103,7 @@ def test_a_local_policy_comes_before_the_keys() -> None:
         ("n-b", ("http",), "Nothing", ()),
     ]
     assert (found.in_zone, found.rejected) == (Fraction(1, 2), Fraction(1, 2))
-    assert found.lines()[2:] == [
+    assert found.render()[2:] == [
         "policy Local                      n-a       10.0.0.1",
         "dropped: no endpoint on the node  n-b       -",
         "The policy Local comes before the topology keys for traffic to the ClusterIP:"

@@ -131,7 +131,7 @@ def test_lives(mode: str) -> None:
         earlier: dict[str, list[str]] = {}
         text = ""
         for number, step in enumerate(life["steps"]):
-            told = explained(asking(lived(step, hints), mode, text)).plain()
+            told = explained(asking(lived(step, hints), mode, text)).to_dict()
             ready = [row for row in told["endpoints"] if row["ready"]]
             weights = told.get("zoneWeights")
             in_zone, overload = measured(told, weights) if ready else (0.0, 0.0)
@@ -146,7 +146,7 @@ def test_lives(mode: str) -> None:
                 moved += bool(now[name] and earlier[name] and now[name] != earlier[name])
             hints = {name: zones for name, zones in now.items() if zones}
             if number % 8 == 0:
-                again = explained(asking(lived(step, hints), mode, new)).plain()
+                again = explained(asking(lived(step, hints), mode, new)).to_dict()
                 assert again["endpoints"] == told["endpoints"], (life["name"], number)
                 assert again.get("zoneWeights") == weights
             earlier, text = now, new

@@ -17,7 +17,9 @@ from tests.explain.dumps import (
     service,
 )
 
-from zonewise.explain import ReportSettings, explain_service, service_page, services_page
+from zonewise.explain.cluster import ReportSettings
+from zonewise.explain.service import explain_service
+from zonewise.explain.service_page import render_service, render_services
 from zonewise.topology.shares import MissingCpu, MissingZone
 
 THREE = [node("n1", "a"), node("n2", "b"), node("n3", "c")]
@@ -49,7 +51,7 @@ def spread(*counts: int, hints: bool = False) -> list[dict[str, Any]]:
 
 def test_a_service_with_hints() -> None:
     """The decision is told with all its numbers, and beside it what the slices carry."""
-    told = explained([*THREE, service(), part(spread(2, 1, 0))]).plain()
+    told = explained([*THREE, service(), part(spread(2, 1, 0))]).to_dict()
     assert told.keys() == FIELDS
     assert (told["service"], told["namespace"], told["mode"]) == ("web", "default", "Auto")
     assert told["hinted"] is True
@@ -90,7 +92,7 @@ def test_a_service_with_hints() -> None:
 
 def test_a_service_without_hints() -> None:
     """A refusal has its code, its numbers and a remedy; overload is nought."""
-    told = explained([*THREE, service(), part(spread(2, 1, 1))]).plain()
+    told = explained([*THREE, service(), part(spread(2, 1, 1))]).to_dict()
     assert told["hinted"] is False
     assert told["reason"]["code"] == "Overload"
     assert "needs 6, has 4" in told["reason"]["message"]
@@ -122,12 +124,12 @@ def test_an_endpoint_that_came_later() -> None:
 def test_the_place_of_an_endpoint_is_its_nodes() -> None:
     """A node's label counts; what a slice says counts only for nodes that are gone."""
     endpoints = [endpoint("10.0.0.1", "z", on="n1"), endpoint("10.0.0.2", "z", on="gone")]
-    told = explained([*THREE, service(), part(endpoints)]).plain()
+    told = explained([*THREE, service(), part(endpoints)]).to_dict()
     assert [row["zone"] for row in told["endpoints"]] == ["a", "z"]
     bare = [node("n1"), *THREE[1:]]
     told = explained(
         [*bare, service(), part(endpoints[:1])], ReportSettings(missing_zone=MissingZone.SKIP_NODE)
-    ).plain()
+    ).to_dict()
     assert told["reason"]["code"] == "EndpointWithoutZone"
 
 
@@ -154,10 +156,10 @@ def test_slices_of_others() -> None:
 def test_services_without_a_selector() -> None:
     """Where somebody else writes the endpoints, nobody decides here."""
     theirs = part(spread(1, 1, 1), **{"managed-by": "endpointslicemirroring-controller.k8s.io"})
-    told = explained([*THREE, service(selector=None), theirs]).plain()
+    told = explained([*THREE, service(selector=None), theirs]).to_dict()
     assert (told["mode"], told["reason"]["code"]) == ("Off", "NoSelector")
     assert len(told["endpoints"]) == 3
-    told = explained([service(type="ExternalName", selector=None)]).plain()
+    told = explained([service(type="ExternalName", selector=None)]).to_dict()
     assert told["reason"]["code"] == "ExternalName"
 
 
@@ -180,7 +182,7 @@ def test_modes(annotations: dict[str, str], spec: dict[str, Any], code: str, mod
     if mode == "PreferSameNode":
         assert told.primary.endpoints[0].hint.nodes == ("n1",)
     if mode == "PreferSameZone":
-        overloads = [row["overload"] for row in told.plain()["zones"]]
+        overloads = [row["overload"] for row in told.to_dict()["zones"]]
         assert overloads == [-0.222222, None, 0.666667]
 
 
@@ -189,31 +191,31 @@ def test_the_service_of_the_api_servers_is_given_no_advice() -> None:
     api = service("kubernetes", annotations={}, selector=None)
     report = explained([*THREE, api, part([endpoint("192.0.2.1")], of="kubernetes")])
     assert (report.primary.reason.code, report.primary.reason.fix) == ("NoSelector", "")
-    page = service_page(report)
+    page = render_service(report)
     assert "What would help" not in page
     assert "expected now" not in page
-    assert report.plain()["inZone"] == 0
+    assert report.to_dict()["inZone"] == 0
 
 
 def test_an_external_name_has_no_zones() -> None:
     """Nobody is sent to endpoints by it: there is no table, no number, and nothing unanswered."""
     report = explained([*THREE, service(type="ExternalName", selector=None, externalName="a.b")])
-    told = report.plain()
+    told = report.to_dict()
     assert (told["zones"], told["inZone"], told.get("unanswered")) == ([], 0, None)
-    assert "MINIMUM" not in service_page(report)
+    assert "MINIMUM" not in render_service(report)
 
 
 def test_a_limit_that_does_not_apply_is_null() -> None:
     """Without endpoints nothing is in zone, and where no limit applies there is none."""
-    told = explained([*THREE, service()]).plain()
+    told = explained([*THREE, service()]).to_dict()
     numbers = ("inZone", "inZoneWithoutHints", "inZoneLimit")
     assert [told[name] for name in numbers] == [0, 0, 0]
     assert told["applied"]["inZone"] == 0
     local = service(annotations={}, internalTrafficPolicy="Local")
-    told = explained([*THREE, local, part(spread(2, 1, 1))]).plain()
+    told = explained([*THREE, local, part(spread(2, 1, 1))]).to_dict()
     assert (told["inZone"], told["inZoneLimit"]) == (1.0, None)
     near = service(annotations={}, trafficDistribution="PreferClose")
-    told = explained([*THREE, near, part(spread(2, 1, 1))]).plain()
+    told = explained([*THREE, near, part(spread(2, 1, 1))]).to_dict()
     assert (told["inZone"], told["inZoneLimit"]) == (1.0, None)
 
 
@@ -221,9 +223,9 @@ def test_a_limit_that_does_not_apply_is_null() -> None:
 def test_a_service_without_endpoints_answers_nothing(annotations: dict[str, str]) -> None:
     """Proxies reject all of its traffic, and all reports say so."""
     report = explained([*THREE, service(annotations=annotations)])
-    assert report.plain()["unanswered"] == 1.0
-    assert services_page([("", report)]).endswith(" 100.0 %")
-    assert "No traffic gets an answer: the Service has no ready endpoint." in service_page(report)
+    assert report.to_dict()["unanswered"] == 1.0
+    assert render_services([("", report)]).endswith(" 100.0 %")
+    assert "No traffic gets an answer: the Service has no ready endpoint." in render_service(report)
 
 
 def test_dual_stack() -> None:
@@ -235,7 +237,7 @@ def test_dual_stack() -> None:
         part(spread(1, 1, 0)),
         part(six, name="web-6", family="IPv6"),
     ]
-    told = explained(items).plain()
+    told = explained(items).to_dict()
     assert [family["family"] for family in told["families"]] == ["IPv6", "IPv4"]
     assert told["hinted"] is True
     assert told["families"][1]["reason"]["code"] == "TooFewEndpoints"
@@ -257,9 +259,9 @@ def test_settings_of_the_controller() -> None:
 
 def test_nothing_there() -> None:
     """No nodes and no slices are reasons, not faults."""
-    told = explained([service()]).plain()
+    told = explained([service()]).to_dict()
     assert (told["reason"]["code"], told["inZone"], told["inZoneLimit"]) == ("NoEndpoints", 0, 0)
-    told = explained([service(), part(spread(1))]).plain()
+    told = explained([service(), part(spread(1))]).to_dict()
     assert told["reason"]["code"] == "NoNodes"
 
 
@@ -318,7 +320,7 @@ def test_headless_services_have_no_proxy() -> None:
 def test_a_weighted_service_tells_weights_and_what_stock_proxies_do() -> None:
     """``zoneWeights`` is the text as JSON, ``stock`` is for proxies that know hints only."""
     mode = {"service.kubernetes.io/topology-mode": "zonewise.io/weighted"}
-    told = explained([*THREE, service(annotations=mode), part(spread(2, 1, 1))]).plain()
+    told = explained([*THREE, service(annotations=mode), part(spread(2, 1, 1))]).to_dict()
     assert told["mode"] == "zonewise.io/weighted"
     assert told["zoneWeights"].keys() == {"b", "c"}
     assert told["stock"].keys() == {"inZone", "overload"}
@@ -334,12 +336,12 @@ def test_weights_on_the_slices_are_what_is_applied() -> None:
     ours["metadata"]["annotations"] = {
         "zonewise.io/zone-weights": '{"b":{"a":1,"b":2},"c":{"a":1,"c":2}}'
     }
-    told = explained([*THREE, service(annotations=mode), ours]).plain()
+    told = explained([*THREE, service(annotations=mode), ours]).to_dict()
     assert told["applied"]["inZone"] == pytest.approx((1 + 0.5 + 0.5) / 3, abs=1e-6)
     stranger = part(
         [endpoint("10.9.9.9", "a", hints=["a"])], name="x", **{"managed-by": "somebody"}
     )
-    told = explained([*THREE, service(annotations=mode), ours, stranger]).plain()
+    told = explained([*THREE, service(annotations=mode), ours, stranger]).to_dict()
     assert told["inZone"] == told["stock"]["inZone"]
     assert told["reason"]["code"] == "ForeignEndpoint"
     assert "10.9.9.9" in told["reason"]["message"]
@@ -348,7 +350,7 @@ def test_weights_on_the_slices_are_what_is_applied() -> None:
 def test_a_shared_service_counts_endpoints_per_zone_they_name() -> None:
     """``assigned`` sums to more than the endpoints, since one may be for several zones."""
     mode = {"service.kubernetes.io/topology-mode": "zonewise.io/shared"}
-    told = explained([*THREE, service(annotations=mode), part(spread(2, 1, 1))]).plain()
+    told = explained([*THREE, service(annotations=mode), part(spread(2, 1, 1))]).to_dict()
     assert told["hinted"] is True
     assert sum(zone["assigned"] for zone in told["zones"]) > 4
     assert max(zone["overload"] for zone in told["zones"]) == told["overload"]

@@ -11,7 +11,7 @@ from zonewise.api import Node, Pod, Service
 from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.cli.local.overview import service_table, worst_first, zone_table
 from zonewise.cli.status import _tables
-from zonewise.explain.status import Overview, ServiceTraffic, overview
+from zonewise.explain.status import Overview, ServiceTraffic, summarize_cluster
 
 
 def node(name: str, zone: str, *, ready: bool = True, cpu: str = "4") -> Node:
@@ -71,7 +71,7 @@ SLICE = msgspec.convert(
 
 def page() -> Overview:
     """A page with something of everything."""
-    return overview(
+    return summarize_cluster(
         nodes=[node("a1", "a"), node("a2", "a", ready=False, cpu="500m"), node("x", "")],
         pods=[
             pod("1", "a1"),
@@ -86,7 +86,7 @@ def page() -> Overview:
             service("manual", selector=None),
         ],
         slices=[SLICE],
-        seen={("n", "near"): ServiceTraffic(requests=10, failed=0.1, in_zone=0.75)},
+        traffic={("n", "near"): ServiceTraffic(requests=10, failed=0.1, in_zone=0.75)},
     )
 
 
@@ -141,24 +141,24 @@ def test_a_narrow_terminal_still_shows_the_numbers() -> None:
 def test_the_worst_services_are_first_and_a_pipe_gets_all() -> None:
     """Unanswered requests come before those that leave their zone; unmeasured Services are last."""
     names = {"fine": (0.0, 1.0), "far": (0.0, 0.1), "lost": (0.9, 1.0), "unknown": None}
-    found = overview(
+    found = summarize_cluster(
         nodes=[],
         pods=[],
         services=[service(name) for name in names],
         slices=[],
-        seen={
+        traffic={
             ("n", name): ServiceTraffic(requests=1, failed=numbers[0], in_zone=numbers[1])
             for name, numbers in names.items()
             if numbers
         },
     )
     assert [one.name for one in worst_first(found).services] == ["lost", "far", "fine", "unknown"]
-    many = overview(
+    many = summarize_cluster(
         nodes=[],
         pods=[],
         services=[service(f"s{number:02}") for number in range(30)],
         slices=[],
-        seen={},
+        traffic={},
     )
     console = Console(width=100, color_system=None, force_terminal=False)
     with console.capture() as captured:

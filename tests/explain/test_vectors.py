@@ -50,7 +50,7 @@ def test_lives_from_slices_alone() -> None:
     for life in lines("churn.jsonl.gz"):
         hints: dict[str, list[str]] = {}
         for step in life["steps"]:
-            told = explained(lived(step, hints)).plain()
+            told = explained(lived(step, hints)).to_dict()
             was = bool(hints)
             if step["allowed"] != "keep":
                 assert told["hinted"] == (step["allowed"] == "add")
@@ -73,8 +73,8 @@ def test_lives_from_pods() -> None:
         hints: dict[str, list[str]] = {}
         slices: list[Item] = []
         for step in life["steps"]:
-            told = explained(lived_pods(step, slices)).plain()
-            same = explained(lived(step, hints)).plain()
+            told = explained(lived_pods(step, slices)).to_dict()
+            same = explained(lived(step, hints)).to_dict()
             assert told["endpoints"] == same["endpoints"]
             assert told["hinted"] == same["hinted"]
             hints = {row["address"]: row["forZones"] for row in told["endpoints"]}

@@ -7,7 +7,8 @@ from typing import Any
 from tests.explain.dumps import DRIVER, KEY
 
 from zonewise.api import Node, PersistentVolume, convert
-from zonewise.explain import VolumeCluster, explain_volume, volume_page
+from zonewise.explain.volume_report import render_volume
+from zonewise.explain.volumes import VolumeCluster, explain_volume
 
 OTHER = f"topology.{DRIVER}/takeover.a"
 
@@ -41,11 +42,11 @@ def cluster(*taking: str) -> VolumeCluster:
 def test_both_places_are_told() -> None:
     """Programs see both terms, people who stands in now; nobody, or unknown, is told as such."""
     report = explain_volume(cluster("b"), takeable())
-    assert report.plain()["domains"] == [{KEY: "a"}, {OTHER: "true"}]
+    assert report.to_dict()["domains"] == [{KEY: "a"}, {OTHER: "true"}]
     words = "can be used from zone a, and from nodes that stand in for it"
-    assert f"{words} (now: zone b)" in volume_page(report)
-    assert f"{words} (now: zone b or zone c)" in volume_page(
+    assert f"{words} (now: zone b)" in render_volume(report)
+    assert f"{words} (now: zone b or zone c)" in render_volume(
         explain_volume(cluster("b", "c"), takeable())
     )
-    assert f"{words} (now: none)" in volume_page(explain_volume(cluster(), takeable()))
-    assert f"{words}." in volume_page(explain_volume(VolumeCluster(), takeable()))
+    assert f"{words} (now: none)" in render_volume(explain_volume(cluster(), takeable()))
+    assert f"{words}." in render_volume(explain_volume(VolumeCluster(), takeable()))

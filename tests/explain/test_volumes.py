@@ -19,7 +19,8 @@ from zonewise.api import (
 )
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.storage import TypedReference
-from zonewise.explain import VolumeCluster, VolumeReport, explain_claim, explain_volume, volume_page
+from zonewise.explain.volume_report import VolumeReport, render_volume
+from zonewise.explain.volumes import VolumeCluster, explain_claim, explain_volume
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import DomainLabels
 
@@ -119,11 +120,11 @@ def test_a_volume_is_told_with_its_pool_domain_and_why() -> None:
     some = cluster(hint_request, volume())
     report = explain_claim(some, hint_request)
     assert report == explain_volume(some, volume())
-    assert (report.pool, report.places.terms, report.node) == ("pool-b", ({KEY: "b"},), "n-b")
+    assert (report.pool, report.access.terms, report.node) == ("pool-b", ({KEY: "b"},), "n-b")
     assert report.reason.code == "DomainMatched"
-    plain = report.plain()
+    plain = report.to_dict()
     assert plain["tried"][-1]["pool"] == "pool-b"
-    assert "can be used from zone b" in volume_page(report)
+    assert "can be used from zone b" in render_volume(report)
 
 
 def test_a_full_zone_says_what_was_tried_and_what_helps() -> None:
@@ -187,7 +188,7 @@ def test_what_must_come_first_is_said() -> None:
     report = told(claim(), pods=(convert(Pod, body),))
     assert report.reason.code == "WaitsForNode"
     assert report.reason.message.endswith("for pod p: 0/2 nodes")
-    assert volume_page(report).splitlines()[0].endswith("for pod p: 0/2 nodes.")
+    assert render_volume(report).splitlines()[0].endswith("for pod p: 0/2 nodes.")
     assert told(claim(), classes={}).reason.code == "ClassMissing"
     missing = told(claim(volume="gone"), volume(name="other")).reason
     assert missing.code == "VolumeMissing" and "its data is lost" in missing.fix
@@ -206,4 +207,4 @@ def test_a_volume_of_others_is_told_as_far_as_it_goes() -> None:
     report = explain_volume(cluster(claim(), found), found)
     assert report.reason.code == "NoPool" and "everywhere" in report.reason.message
     lonely = explain_volume(VolumeCluster(), volume())
-    assert lonely.reason.code == "Placed" and lonely.plain()["claim"] is None
+    assert lonely.reason.code == "Placed" and lonely.to_dict()["claim"] is None

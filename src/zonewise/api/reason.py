@@ -45,6 +45,10 @@ class Reason(Struct):
         """Message and fix as sentences, as events and conditions carry them."""
         return f"{_sentence(self.message)} {_sentence(self.fix)}" if self.fix else self.message
 
+    def to_dict(self) -> dict[str, str]:
+        """Code, message and fix, as reports in JSON have them."""
+        return {"code": self.code, "message": self.message, "fix": self.fix}
+
 
 def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."

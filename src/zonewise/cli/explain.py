@@ -28,7 +28,8 @@ from zonewise.cli.program.sources import (
 )
 
 if TYPE_CHECKING:
-    from zonewise.explain import ReportedCluster, ReportSettings, ServiceReport
+    from zonewise.explain.cluster import ReportedCluster, ReportSettings
+    from zonewise.explain.service_report import ServiceReport
     from zonewise.runtime.cache.snapshot import Snapshot
 
 _ONE = ("service", "svc")
@@ -165,7 +166,7 @@ def command(
     With -f everything is read from a dump; a folder has one cluster in each file. A dump that lacks
     a kind which the answer needs is refused.
     """
-    from zonewise.explain import DEFAULT_NAMESPACE, ReportSettings
+    from zonewise.explain.cluster import DEFAULT_NAMESPACE, ReportSettings
 
     what, slash, written = what.partition("/")
     if slash:
@@ -249,7 +250,7 @@ def _kinds() -> tuple[type[Any], ...]:
 
 
 def _cluster(snapshot: Snapshot, settings: ReportSettings) -> ReportedCluster:
-    from zonewise.explain import ReportedCluster
+    from zonewise.explain.cluster import ReportedCluster
 
     node, service, part, pod = _kinds()
     return ReportedCluster(
@@ -264,7 +265,7 @@ def _cluster(snapshot: Snapshot, settings: ReportSettings) -> ReportedCluster:
 def _found(
     sources: Sequence[_Source], name: str, namespace: str, asked: Options | None
 ) -> ServiceReport:
-    from zonewise.explain import explain_service
+    from zonewise.explain.service import explain_service
 
     cluster = only(sources, "services").cluster
     service = cluster.services.get((namespace, name))
@@ -279,7 +280,7 @@ def _found(
 def _reports(
     sources: Sequence[_Source], namespace: str | None
 ) -> Iterator[tuple[str, ServiceReport]]:
-    from zonewise.explain import explain_service
+    from zonewise.explain.service import explain_service
 
     for source in sources:
         for (place, _), service in sorted(source.cluster.services.items()):
@@ -288,26 +289,26 @@ def _reports(
 
 
 def _print_one(report: ServiceReport, output: str | None) -> None:
-    from zonewise.explain import service_page
+    from zonewise.explain.service_page import render_service
 
     if not is_plain(output):
-        click.echo(service_page(report))
+        click.echo(render_service(report))
         return
     _note([("", report)])
-    click.echo(rendered(report.plain(), output))
+    click.echo(rendered(report.to_dict(), output))
 
 
 def _print_many(sources: Sequence[_Source], namespace: str | None, output: str | None) -> None:
-    from zonewise.explain import services_page
+    from zonewise.explain.service_page import render_services
 
     reports = list(_reports(sources, namespace))
     _note(reports)
     if not is_plain(output):
         place = f"namespace {namespace}" if namespace else "any namespace"
-        click.echo(services_page(reports) if reports else f"There is no Service in {place}.")
+        click.echo(render_services(reports) if reports else f"There is no Service in {place}.")
         return
     rows = (
-        {"file": file, **report.plain()} if file else report.plain() for file, report in reports
+        {"file": file, **report.to_dict()} if file else report.to_dict() for file, report in reports
     )
     if output == "jsonl":
         for row in rows:

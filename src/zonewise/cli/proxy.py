@@ -330,14 +330,14 @@ def _pages(rows: Sequence[dict[str, Any]]) -> str:
 
 def _page(row: dict[str, Any]) -> str:
     """The routes of a node for people."""
-    from zonewise.explain.columns import table
+    from zonewise.explain.columns import format_table
 
     where = f"{row['file']}: " if "file" in row else ""
     head = f"{where}Node {row['node']}, {'zone ' + row['zone'] if row['zone'] else 'no zone'}"
     heads = ["NAMESPACE", "SERVICE", "PORT", "FRONTEND", "FROM", "ACTION", "ENDPOINTS", "WHY"]
     lines = [head]
     if row["routes"]:
-        lines += table(heads, [_line(route) for route in row["routes"]])
+        lines += format_table(heads, [_line(route) for route in row["routes"]])
     lines += [
         f"Health check of {check['namespace']}/{check['service']} on port {check['port']}"
         f" ({check['family']}): {check['localEndpoints']} here"

@@ -75,7 +75,7 @@ async def _page(client: Client) -> Overview:
     from zonewise.api.objects.discovery import EndpointSlice
     from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
     from zonewise.embedded.simulated_traffic import CONFIG_MAP_NAME, read_traffic
-    from zonewise.explain.status import overview
+    from zonewise.explain.status import summarize_cluster
     from zonewise.runtime.cache.snapshot import Snapshot
 
     snapshot = await Snapshot.live(client, [Node, Pod, Service, EndpointSlice])
@@ -83,12 +83,12 @@ async def _page(client: Client) -> Overview:
         numbers = (await client.get(ConfigMap, CONFIG_MAP_NAME, NAMESPACE)).get("data", default={})
     except (Forbidden, NotFound):
         numbers = {}
-    return overview(
+    return summarize_cluster(
         nodes=snapshot.all(Node),
         pods=snapshot.all(Pod),
         services=snapshot.all(Service),
         slices=snapshot.all(EndpointSlice),
-        seen=read_traffic(numbers),
+        traffic=read_traffic(numbers),
     )
 
 
@@ -116,7 +116,7 @@ async def _pages(client: Client) -> AsyncGenerator[Overview, None]:
     from zonewise.api.objects.discovery import EndpointSlice
     from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
     from zonewise.embedded.simulated_traffic import CONFIG_MAP_NAME, read_traffic
-    from zonewise.explain.status import overview
+    from zonewise.explain.status import summarize_cluster
     from zonewise.runtime.cache.cache import Cache
 
     cache = Cache(client)
@@ -130,12 +130,12 @@ async def _pages(client: Client) -> AsyncGenerator[Overview, None]:
         last = None
         while not following.done():
             found = numbers.get((NAMESPACE, CONFIG_MAP_NAME))
-            page = overview(
+            page = summarize_cluster(
                 nodes=nodes,
                 pods=pods,
                 services=services,
                 slices=slices,
-                seen=read_traffic(found.get("data", default={}) if found else {}),
+                traffic=read_traffic(found.get("data", default={}) if found else {}),
             )
             if page != last:
                 yield page

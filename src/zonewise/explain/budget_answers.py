@@ -17,7 +17,7 @@ from zonewise.api.objects.pod import Pod
 from zonewise.disruption.budget import Budget, BudgetKey
 from zonewise.disruption.grouping import ALL_DOMAINS
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
-from zonewise.disruption.verdict import FREE, GRANTED, Blocker, DisruptionVerdict
+from zonewise.disruption.verdict import FREE, GRANTED, DisruptionVerdict
 
 
 class AnswerCode(StrEnum):
@@ -39,29 +39,29 @@ class BudgetAnswer:
     why: str = ""
 
 
-def answers_of(
+def collect_answers(
     namespace_budgets: NamespaceBudgets, pod: Pod, verdict: DisruptionVerdict
 ) -> tuple[BudgetAnswer, ...]:
     """The answers of all budgets that cover a pod, by name, kind and domain."""
     agreeing = {budget.key for budget in verdict.agreeing}
-    refusing = {(one.budget, one.kind) for one in verdict.blockers}
-    answers = [_refusal(one) for one in verdict.blockers]
+    refusing = {(blocker.budget, blocker.kind) for blocker in verdict.blockers}
+    answers = []
+    for blocker in verdict.blockers:
+        name, kind, domain = blocker.budget, blocker.kind, blocker.domain
+        why = blocker.message.removeprefix(f"{name}: ")
+        answers.append(BudgetAnswer(name, kind, domain, AnswerCode.REFUSES, why))
     for budget in namespace_budgets.budgets_covering(pod):
         if (budget.name, budget.kind) not in refusing:
-            domain = _domain(namespace_budgets, budget, pod)
-            answer, why = _answer(budget, domain, verdict, agreeing)
-            answers.append(BudgetAnswer(budget.name, budget.kind, domain, answer, why))
-    return tuple(sorted(answers, key=lambda one: (one.budget, one.kind, one.domain)))
+            domain = _domain_of(namespace_budgets, budget, pod)
+            code, why = _explain_consent(budget, domain, verdict, agreeing)
+            answers.append(BudgetAnswer(budget.name, budget.kind, domain, code, why))
+    return tuple(sorted(answers, key=lambda answer: (answer.budget, answer.kind, answer.domain)))
 
 
-def _refusal(blocker: Blocker) -> BudgetAnswer:
-    why = blocker.message.removeprefix(f"{blocker.budget}: ")
-    return BudgetAnswer(blocker.budget, blocker.kind, blocker.domain, AnswerCode.REFUSES, why)
-
-
-def _answer(
+def _explain_consent(
     budget: Budget, domain: str, verdict: DisruptionVerdict, agreeing: set[BudgetKey]
 ) -> tuple[AnswerCode, str]:
+    """Why a budget does not refuse."""
     if verdict.reason.code == FREE:
         return AnswerCode.DOES_NOT_APPLY, "the pod is not running on a node, or is terminating"
     if not budget.enforced:
@@ -71,14 +71,12 @@ def _answer(
     if budget.plain is not None or budget.key in agreeing:
         return AnswerCode.ALLOWS, ""
     if budget.updates_only and budget.grouping.guards(domain):
-        return (
-            AnswerCode.DOES_NOT_APPLY,
-            "it holds updates only, and evicting this pod is no update",
-        )
+        why = "it holds updates only, and evicting this pod is no update"
+        return AnswerCode.DOES_NOT_APPLY, why
     return AnswerCode.DOES_NOT_APPLY, "it does not limit disruptions where the pod runs"
 
 
-def _domain(namespace_budgets: NamespaceBudgets, budget: Budget, pod: Pod) -> str:
+def _domain_of(namespace_budgets: NamespaceBudgets, budget: Budget, pod: Pod) -> str:
     if budget.plain is not None:
         return ALL_DOMAINS
     return namespace_budgets.state_and_counts(budget.key)[1].counted_pod(pod).domain

@@ -1,4 +1,4 @@
-"""Reports about budgets and the pods they hold: rows for JSON and for text.
+"""Reports about budgets and the pods they cover: rows for JSON and for text.
 
 Numbers are those of ``zonewise.disruption``, which also answers evictions; nothing is counted here
 but what a plain PodDisruptionBudget does not say itself.
@@ -30,12 +30,13 @@ from zonewise.disruption.grouping import ALL_DOMAINS
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.owners import OwnerKey, ScaleOwner, owner_of
 from zonewise.disruption.verdict import DisruptionVerdict
-from zonewise.explain.budget_answers import BudgetAnswer, answers_of
+from zonewise.explain.budget_answers import BudgetAnswer, collect_answers
 from zonewise.explain.cluster import DEFAULT_NAMESPACE
 
 T = TypeVar("T", bound=Object)
 
 FRESH_SECONDS = 600.0
+"""A dump whose latest moment is not longer ago is of this moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class DomainRow:
     healthy: int
     allowed: int | None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "domain": self.domain,
@@ -77,7 +78,7 @@ class BudgetReport:
     notes: tuple[str, ...] = ()
     updates_only: bool = False
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "budget": self.budget,
@@ -85,8 +86,8 @@ class BudgetReport:
             "kind": self.kind,
             "replicas": self.replicas,
             "uncovered": self.uncovered,
-            "reason": _plain(self.reason),
-            "domains": [row.plain() for row in self.domains],
+            "reason": self.reason.to_dict(),
+            "domains": [row.to_dict() for row in self.domains],
         }
 
 
@@ -100,38 +101,37 @@ class PodReport:
     answers: tuple[BudgetAnswer, ...]
     """What every budget that covers it says."""
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "pod": self.pod,
             "namespace": self.namespace,
             "allowed": self.verdict.allowed,
             "charged": self.verdict.charged,
-            "reason": _plain(self.verdict.reason),
+            "reason": self.verdict.reason.to_dict(),
             "blockers": [
-                {"budget": one.budget, "kind": one.kind, "domain": one.domain}
-                for one in self.verdict.blockers
+                {"budget": blocker.budget, "kind": blocker.kind, "domain": blocker.domain}
+                for blocker in self.verdict.blockers
             ],
             "budgets": [
                 {
-                    "budget": one.budget,
-                    "kind": one.kind,
-                    "domain": one.domain,
-                    "answer": one.answer.value,
-                    "message": one.why,
+                    "budget": answer.budget,
+                    "kind": answer.kind,
+                    "domain": answer.domain,
+                    "answer": answer.answer.value,
+                    "message": answer.why,
                 }
-                for one in self.answers
+                for answer in self.answers
             ],
         }
 
 
-class Disruption:
+class BudgetCluster:
     """A cluster as reports about budgets read it.
 
-    ``now`` is what grants are measured against; a dump's is the latest moment in it, so that its
-    report does not change with time. Only one that is fresh by the clock (``clock``, if there is
-    one) is of this moment: a grant in it that has expired now had expired when it was taken, or has
-    by the time the report is used.
+    ``now`` is the time by which grants expire. For a dump it is the latest moment in it, so that
+    its report does not change with time. If that moment is recent by ``clock``, the clock is used:
+    a grant that has expired by it had expired in the dump, or has by the time the report is used.
     """
 
     def __init__(
@@ -147,72 +147,74 @@ class Disruption:
     ) -> None:
         self.budgets_cache = BudgetsCache()
         nodes, pods, ledgers = tuple(nodes), tuple(pods), tuple(ledgers)
-        everywhere = [owner_of(node) for node in nodes]
+        without_namespace = [owner_of(node) for node in nodes]
         for node in nodes:
             self.budgets_cache.node_changed(None, node)
-        for owner in owners:
-            made = owner_of(owner)
-            if not made.key[2] and isinstance(owner, Unstructured):
-                everywhere.append(made)
-            self.budgets_cache.put_owner(_moved(made, made.key[2] or DEFAULT_NAMESPACE))
+        for source in owners:
+            owner = owner_of(source)
+            if not owner.key[2] and isinstance(source, Unstructured):
+                without_namespace.append(owner)
+            self.budgets_cache.put_owner(_move_owner(owner, owner.key[2] or DEFAULT_NAMESPACE))
         for pod in pods:
-            self.budgets_cache.pod_changed(None, _placed(pod))
-        self._makers: dict[BudgetKey, str] = {}
-        for budget in map(_placed, budgets):
+            self.budgets_cache.pod_changed(None, _default_namespace(pod))
+        self._controllers: dict[BudgetKey, str] = {}
+        for budget in map(_default_namespace, budgets):
             self.budgets_cache.budget_changed(None, budget)
             meta = budget.metadata
-            self._makers[budget.resource.kind, meta.namespace, meta.name] = _maker(budget)
+            self._controllers[budget.resource.kind, meta.namespace, meta.name] = next(
+                (f"{ref.kind} {ref.name}" for ref in meta.owner_references if ref.controller), ""
+            )
         for ledger in ledgers:
-            self.budgets_cache.ledger_changed(None, _placed(ledger))
-        self._own_everywhere({made.key: made for made in everywhere})
-        self.now = _moment(nodes, pods, ledgers, clock) if now is None else now
+            self.budgets_cache.ledger_changed(None, _default_namespace(ledger))
+        self._put_missing_owners({owner.key: owner for owner in without_namespace})
+        self.now = _latest_moment(nodes, pods, ledgers, clock) if now is None else now
 
-    def _own_everywhere(self, owners: Mapping[OwnerKey, ScaleOwner]) -> None:
+    def _put_missing_owners(self, owners: Mapping[OwnerKey, ScaleOwner]) -> None:
         """Find pods' owners among those without a namespace: nodes, and custom kinds."""
         for namespace_budgets in self.budgets_cache.by_namespace.values():
             for group, kind, namespace, name in namespace_budgets.missing_owners():
-                if (found := owners.get((group, kind, "", name))) is not None:
-                    namespace_budgets.owners.put(_moved(found, namespace))
+                if (owner := owners.get((group, kind, "", name))) is not None:
+                    namespace_budgets.owners.put(_move_owner(owner, namespace))
 
-    def budgets(self, namespace: str | None = None) -> list[BudgetReport]:
+    def _namespaces(self, namespace: str | None) -> list[NamespaceBudgets]:
+        """One namespace, or all by name."""
+        by_namespace = self.budgets_cache.by_namespace
+        return [by_namespace[name] for name in sorted(by_namespace) if namespace in (None, name)]
+
+    def report_budgets(self, namespace: str | None = None) -> list[BudgetReport]:
         """Every budget, by namespace, name and kind."""
-        found = [
-            (namespace_budgets, budget)
-            for place, namespace_budgets in sorted(self.budgets_cache.by_namespace.items())
-            if namespace in (None, place)
-            for budget in namespace_budgets.budgets.values()
+        return [
+            self._report_budget(namespace_budgets, budget)
+            for namespace_budgets in self._namespaces(namespace)
+            for budget in sorted(
+                namespace_budgets.budgets.values(), key=lambda budget: (budget.name, budget.kind)
+            )
         ]
-        found.sort(key=lambda pair: (pair[1].namespace, pair[1].name, pair[1].kind))
-        return [self._budget(namespace_budgets, budget) for namespace_budgets, budget in found]
 
-    def pods(self, namespace: str | None = None) -> list[PodReport]:
+    def report_pods(self, namespace: str | None = None) -> list[PodReport]:
         """Every pod, by namespace and name."""
         return [
-            self.pod(pod)
-            for place, namespace_budgets in sorted(self.budgets_cache.by_namespace.items())
-            if namespace in (None, place)
+            self._report_pod(namespace_budgets, pod)
+            for namespace_budgets in self._namespaces(namespace)
             for pod in sorted(namespace_budgets.pods.values(), key=lambda pod: pod.metadata.name)
         ]
 
-    def pod(self, pod: Pod) -> PodReport:
-        """One pod."""
-        namespace_budgets = self.budgets_cache.by_namespace[pod.metadata.namespace]
-        meta = pod.metadata
+    def _report_pod(self, namespace_budgets: NamespaceBudgets, pod: Pod) -> PodReport:
         verdict = namespace_budgets.judge(pod, self.now)
-        answers = answers_of(namespace_budgets, pod, verdict)
-        return PodReport(meta.name, meta.namespace, verdict, answers)
+        answers = collect_answers(namespace_budgets, pod, verdict)
+        return PodReport(pod.metadata.name, pod.metadata.namespace, verdict, answers)
 
-    def _budget(self, namespace_budgets: NamespaceBudgets, budget: Budget) -> BudgetReport:
+    def _report_budget(self, namespace_budgets: NamespaceBudgets, budget: Budget) -> BudgetReport:
         if budget.plain is not None:
-            return _plain_budget(namespace_budgets, budget)
-        standing = namespace_budgets.state(budget.key, self.now)
+            return _report_plain_budget(namespace_budgets, budget)
+        state = namespace_budgets.state(budget.key, self.now)
         return BudgetReport(
             budget=budget.name,
             namespace=budget.namespace,
             kind=budget.kind,
-            replicas=standing.replicas,
-            uncovered=standing.uncovered_pods,
-            reason=_told(standing, self._makers.get(budget.key, "")),
+            replicas=state.replicas,
+            uncovered=state.uncovered_pods,
+            reason=_reason_of(state, self._controllers.get(budget.key, "")),
             domains=tuple(
                 DomainRow(
                     domain=domain.name,
@@ -220,55 +222,48 @@ class Disruption:
                     present=domain.present,
                     expected=domain.expected,
                     desired=domain.desired,
-                    healthy=standing.healthy(domain.name),
-                    allowed=standing.allowed(domain.name),
+                    healthy=state.healthy(domain.name),
+                    allowed=state.allowed(domain.name),
                 )
-                for domain in standing.named_domains
+                for domain in state.named_domains
             ),
-            notes=_notes(budget),
+            notes=_notes_on(budget),
             updates_only=budget.updates_only,
         )
 
 
-def _told(standing: BudgetState, maker: str) -> Reason:
+def _reason_of(state: BudgetState, controller: str) -> Reason:
     """The state of a budget, with what it refuses at all, and what to do if waiting is no help."""
-    budget, reason = standing.budget, standing.reason()
+    budget, reason = state.budget, state.reason()
     message = reason.message
     if budget.updates_only:
-        by = f", for {maker}" if maker else ""
+        by = f", for {controller}" if controller else ""
         message = (
             f"it holds updates only{by}: drains are allowed for pods of the newest revision; for"
             f" updates, {message}"
         )
     if not budget.enforced:
         message = f"it observes only, and nothing is refused (mode: Observe); enforced, {message}"
-    fix = reason.fix or advise_on_budget(standing)
+    fix = reason.fix or advise_on_budget(state)
     return msgspec.structs.replace(reason, message=message, fix=fix if budget.enforced else "")
 
 
-def _maker(budget: TopologyDisruptionBudget | PodDisruptionBudget) -> str:
-    """Kind and name of what made a budget, "" if nobody did."""
-    owner = next((one for one in budget.metadata.owner_references if one.controller), None)
-    return f"{owner.kind} {owner.name}" if owner else ""
-
-
-def _notes(budget: Budget) -> tuple[str, ...]:
-    said = [f"{key} is an old label; it is read as its newer name too" for key in budget.old_keys]
+def _notes_on(budget: Budget) -> tuple[str, ...]:
+    notes = [f"{key} is an old label; it is read as its newer name too" for key in budget.old_keys]
     if budget.updates_only:
-        said.append("Updates are held, not evictions of pods that are of the newest revision.")
-    return tuple(said)
+        notes.append("Updates are held, not evictions of pods that are of the newest revision.")
+    return tuple(notes)
 
 
-def _plain_budget(namespace_budgets: NamespaceBudgets, budget: Budget) -> BudgetReport:
-    item = budget.plain
-    assert item is not None
-    status = item.status
+def _report_plain_budget(namespace_budgets: NamespaceBudgets, budget: Budget) -> BudgetReport:
+    assert budget.plain is not None
+    status = budget.plain.status
     present = sum(
         is_pod_active(pod) and bool(pod.spec.node_name)
         for pod in namespace_budgets.pods.values()
         if budget.selector.matches(pod.metadata.labels)
     )
-    current = status.observed_generation >= item.metadata.generation
+    current = status.observed_generation >= budget.plain.metadata.generation
     allowed = max(status.disruptions_allowed, 0) if current else 0
     row = DomainRow(
         domain=ALL_DOMAINS,
@@ -293,41 +288,36 @@ def _plain_budget(namespace_budgets: NamespaceBudgets, budget: Budget) -> Budget
     )
 
 
-def _plain(reason: Reason) -> dict[str, Any]:
-    return {"code": reason.code, "message": reason.message, "fix": reason.fix}
+def _default_namespace(source: T) -> T:
+    """The object, in namespace ``default`` if it names none."""
+    if source.metadata.namespace:
+        return source
+    meta = msgspec.structs.replace(source.metadata, namespace=DEFAULT_NAMESPACE)
+    return msgspec.structs.replace(source, metadata=meta)
 
 
-def _placed(item: T) -> T:
-    """The object in its namespace; one that is not written is ``default``."""
-    meta = item.metadata
-    if meta.namespace:
-        return item
-    named = msgspec.structs.replace(meta, namespace=DEFAULT_NAMESPACE)
-    return msgspec.structs.replace(item, metadata=named)
-
-
-def _moved(owner: ScaleOwner, namespace: str) -> ScaleOwner:
+def _move_owner(owner: ScaleOwner, namespace: str) -> ScaleOwner:
     group, kind, _, name = owner.key
     return replace(owner, key=(group, kind, namespace, name))
 
 
-def _moment(
+def _latest_moment(
     nodes: Iterable[Node],
     pods: Iterable[Pod],
     ledgers: Iterable[DisruptionLedger],
     clock: float | None,
 ) -> float:
-    """The latest moment in the objects; by the clock, if that was just now."""
-    said = [grant.time for ledger in ledgers for grant in ledger.spec.grants]
+    """The latest moment in the objects; the clock's time, if that is recent."""
+    moments = [grant.time for ledger in ledgers for grant in ledger.spec.grants]
     for node in nodes:
-        said += [one.last_heartbeat_time or "" for one in node.status.conditions]
+        moments += [condition.last_heartbeat_time or "" for condition in node.status.conditions]
     for pod in pods:
-        said.append(pod.metadata.creation_timestamp or "")
-        said += [one.last_transition_time or "" for one in pod.status.conditions]
-    found = 0.0
-    for text in said:
+        moments.append(pod.metadata.creation_timestamp or "")
+        moments += [condition.last_transition_time or "" for condition in pod.status.conditions]
+    latest = 0.0
+    for text in moments:
         try:
-            found = max(found, times.parse(text).timestamp())
+            latest = max(latest, times.parse(text).timestamp())
         except ParseError:
             continue
-    return clock if clock is not None and found <= clock < found + FRESH_SECONDS else found
+    return clock if clock is not None and latest <= clock < latest + FRESH_SECONDS else latest

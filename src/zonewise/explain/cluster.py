@@ -1,8 +1,8 @@
-"""A cluster as reports read it: plain objects, indexed once, wherever they came from.
+"""A cluster as reports about Services read it: objects of any source, indexed once.
 
-Nothing is needed of the objects but what ``kubectl get nodes,services,endpointslices`` prints. In a
-namespace of which no pod was read the slices stand for them. A namespace that is not written is
-``default``, as it is when such a file is applied.
+What ``kubectl get nodes,services,endpointslices`` prints is enough. In a namespace of which no pod
+was read, the slices are used instead. An object without a namespace is in ``default``, as it is
+when such a file is applied.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_NAMESPACE = "default"
 
 @dataclass(frozen=True, slots=True)
 class ReportSettings:
-    """How the cluster's controller is set: what a report assumes of it."""
+    """The settings of the cluster's controller, as a report assumes them."""
 
     gates: Mapping[str, bool] = field(default_factory=FeatureGates)
     missing_cpu: MissingCpu = MissingCpu.DISABLE
@@ -57,14 +57,13 @@ class ReportedCluster:
 
     def shares(self, reach: EligibleNodes) -> Shares:
         """The shares of the zones, of the nodes within reach."""
-        known = self._shares.get(reach)
-        if known is None:
-            known = self._shares[reach] = shares_of(
+        if reach not in self._shares:
+            self._shares[reach] = shares_of(
                 reach.select(self.nodes.values()),
                 missing_cpu=self.settings.missing_cpu,
                 missing_zone=self.settings.missing_zone,
             )
-        return known
+        return self._shares[reach]
 
     @cached_property
     def labels(self) -> dict[str, dict[str, str]]:
@@ -85,25 +84,25 @@ class ReportedCluster:
 
     def pods(self, service: Service) -> list[Pod] | None:
         """The pods a Service selects, by name; None if there is no pod to decide by."""
-        wanted = (service.spec.selector or {}).items()
-        there = self._pods.get(key_of(service)[0])
-        if there is None or not wanted:
+        selector = (service.spec.selector or {}).items()
+        pods = self._pods.get(key_of(service)[0])
+        if pods is None or not selector:
             return None
-        return sorted((pod for pod in there if wanted <= pod.metadata.labels.items()), key=key_of)
+        return sorted((pod for pod in pods if selector <= pod.metadata.labels.items()), key=key_of)
 
     @cached_property
     def _by_service(self) -> dict[Key, list[LeanEndpointSlice]]:
-        found: dict[Key, list[LeanEndpointSlice]] = {}
+        by_service: dict[Key, list[LeanEndpointSlice]] = {}
         for part in sorted(self._slices, key=key_of):
             if name := service_name_of(part):
-                found.setdefault((key_of(part)[0], name), []).append(part)
-        return found
+                by_service.setdefault((key_of(part)[0], name), []).append(part)
+        return by_service
 
     def slices(self, service: Service) -> tuple[LeanEndpointSlice, ...]:
         """The slices of a Service, whichever controller writes them, by name."""
         return tuple(self._by_service.get(key_of(service), ()))
 
 
-def key_of(item: Object) -> Key:
+def key_of(source: Object) -> Key:
     """Namespace and name, the namespace never empty."""
-    return item.metadata.namespace or DEFAULT_NAMESPACE, item.metadata.name
+    return source.metadata.namespace or DEFAULT_NAMESPACE, source.metadata.name

@@ -1,18 +1,21 @@
-"""Tables of text: columns as wide as what is in them, numbers to the right, nothing else."""
+"""Tables of text: columns as wide as their widest cell, numbers to the right. And percentages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 from zonewise.api.values.printable import escape_unprintable
 
 GAP = "  "
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> list[str]:
-    """The lines of a table; ``right`` has an ``r`` at the place of each column of numbers.
+def format_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = ""
+) -> list[str]:
+    """The lines of a table; ``right`` has an ``r`` at the index of each column of numbers.
 
-    Cells hold words of others: they are measured as they are shown.
+    Cells may contain unprintable characters of foreign objects, which are escaped first.
     """
     rows = [[escape_unprintable(cell) for cell in row] for row in rows]
     sides = right.ljust(len(heads))
@@ -24,3 +27,8 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "
         ).rstrip()
         for line in (heads, *rows)
     ]
+
+
+def format_percent(exact: Fraction | None) -> str:
+    """A part of a whole, ``-`` if there is none."""
+    return "-" if exact is None else f"{float(round(exact * 100, 1)):.1f} %"

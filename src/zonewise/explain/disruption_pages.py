@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from zonewise.disruption.verdict import ALLOWED, FREE
 from zonewise.explain.budget_answers import AnswerCode
 from zonewise.explain.budgets import BudgetReport, DomainRow, PodReport
-from zonewise.explain.columns import table
+from zonewise.explain.columns import format_table
 
 Report = BudgetReport | PodReport
 
@@ -18,15 +18,18 @@ ANSWERS = {
 }
 
 
-def disruption_page(report: Report) -> str:
+def render_disruption(report: Report) -> str:
     """One budget or pod in full."""
     if isinstance(report, PodReport):
-        return "\n".join(_pod(report))
+        return "\n".join(_render_pod(report))
     kind = report.kind
     lines = [f"{kind} {report.namespace}/{report.budget}: {report.reason.message}."]
     if report.domains:
         heads = ["DOMAIN", "PRESENT", "EXPECTED", "DESIRED", "HEALTHY", "ALLOWED"]
-        lines += ["", *table(heads, [_row(row) for row in report.domains], right="lrrrrr")]
+        lines += [
+            "",
+            *format_table(heads, [_domain_cells(row) for row in report.domains], right="lrrrrr"),
+        ]
     if report.uncovered:
         lines += ["", f"{report.uncovered} pods are on nodes the budget does not look at."]
     if report.reason.fix:
@@ -34,7 +37,7 @@ def disruption_page(report: Report) -> str:
     return "\n".join([*lines, *report.notes])
 
 
-def disruptions_page(reports: Sequence[tuple[str, Report]]) -> str:
+def render_disruptions(reports: Sequence[tuple[str, Report]]) -> str:
     """Many budgets or pods, a line each; files are named if there are several."""
     named = len({file for file, _ in reports}) > 1
     first = reports[0][1]
@@ -42,13 +45,13 @@ def disruptions_page(reports: Sequence[tuple[str, Report]]) -> str:
         heads = ["NAMESPACE", "POD", "EVICTABLE", "WHY", "BLOCKED BY"]
     else:
         heads = ["NAMESPACE", "NAME", "KIND", "HOLDS", "REPLICAS", "ALLOWED", "WHY"]
-    rows = [[file, *_line(report)] if named else _line(report) for file, report in reports]
-    return "\n".join(table(["FILE", *heads] if named else heads, rows))
+    rows = [[file, *_cells(report)] if named else _cells(report) for file, report in reports]
+    return "\n".join(format_table(["FILE", *heads] if named else heads, rows))
 
 
-def _line(report: Report) -> list[str]:
+def _cells(report: Report) -> list[str]:
     if isinstance(report, PodReport):
-        blockers = [f"{one.budget} ({one.domain})" for one in report.verdict.blockers]
+        blockers = [f"{blocker.budget} ({blocker.domain})" for blocker in report.verdict.blockers]
         return [
             report.namespace,
             report.pod,
@@ -56,7 +59,7 @@ def _line(report: Report) -> list[str]:
             report.verdict.reason.code,
             ", ".join(blockers) or "-",
         ]
-    allowed = [f"{row.domain} {_allowed(row)}" for row in report.domains]
+    allowed = [f"{row.domain} {_format_allowed(row)}" for row in report.domains]
     return [
         report.namespace,
         report.budget,
@@ -68,19 +71,18 @@ def _line(report: Report) -> list[str]:
     ]
 
 
-def _pod(report: PodReport) -> list[str]:
+def _render_pod(report: PodReport) -> list[str]:
     verdict = report.verdict
     can = "may be disrupted now" if verdict.allowed else "may not be disrupted now"
-    lines = [f"Pod {report.namespace}/{report.pod} {can}: {_why(report)}."]
-    if verdict.reason.code != FREE and any(
-        one.answer != AnswerCode.ALLOWS for one in report.answers
-    ):
+    lines = [f"Pod {report.namespace}/{report.pod} {can}: {_explain_verdict(report)}."]
+    codes = {answer.answer for answer in report.answers}
+    if verdict.reason.code != FREE and codes - {AnswerCode.ALLOWS}:
         heads = ["BUDGET", "KIND", "DOMAIN", "ANSWER", "WHY"]
         rows = [
-            [one.budget, one.kind, one.domain or "-", ANSWERS[one.answer], one.why or "-"]
-            for one in report.answers
+            [row.budget, row.kind, row.domain or "-", ANSWERS[row.answer], row.why or "-"]
+            for row in report.answers
         ]
-        lines += ["", *table(heads, rows)]
+        lines += ["", *format_table(heads, rows)]
     if verdict.blockers:
         lines += ["", verdict.reason.fix]
     if verdict.charged:
@@ -88,23 +90,24 @@ def _pod(report: PodReport) -> list[str]:
     return lines
 
 
-def _why(report: PodReport) -> str:
+def _explain_verdict(report: PodReport) -> str:
     """The reason, without words that the sentence already has."""
     verdict = report.verdict
     if verdict.reason.code == ALLOWED:
-        agreeing = [one for one in report.answers if one.answer == AnswerCode.ALLOWS]
-        names = ", ".join(f"{one.kind} {one.budget}" for one in agreeing)
-        agree = "the budget that covers it agrees" if len(agreeing) == 1 else ""
-        return f"{agree or 'the budgets that cover it agree'} ({names})"
-    own = f"pod {report.pod} "
-    message = verdict.reason.message
-    return f"it {message.removeprefix(own)}" if message.startswith(own) else message
+        allowing = [each for each in report.answers if each.answer == AnswerCode.ALLOWS]
+        names = ", ".join(f"{answer.kind} {answer.budget}" for answer in allowing)
+        agree = (
+            "budget that covers it agrees" if len(allowing) == 1 else "budgets that cover it agree"
+        )
+        return f"the {agree} ({names})"
+    subject, message = f"pod {report.pod} ", verdict.reason.message
+    return f"it {message.removeprefix(subject)}" if message.startswith(subject) else message
 
 
-def _row(row: DomainRow) -> list[str]:
+def _domain_cells(row: DomainRow) -> list[str]:
     numbers = (row.present, row.expected, row.desired, row.healthy)
-    return [row.domain, *map(str, numbers), _allowed(row)]
+    return [row.domain, *map(str, numbers), _format_allowed(row)]
 
 
-def _allowed(row: DomainRow) -> str:
+def _format_allowed(row: DomainRow) -> str:
     return "any" if row.allowed is None else str(row.allowed)

@@ -1,14 +1,13 @@
-"""The endpoints of a Service in one address family: ours, foreign ones, and those before.
+"""The endpoints of a Service in one address family: ours, foreign ones, and their previous hints.
 
-Slices are ours if their label says that the EndpointSlice controller writes them. A dump that was
-cut down to the essentials has no such label on any slice of a Service; then they all are.
+Slices are ours if their label says that the EndpointSlice controller writes them. If no slice of a
+Service has such a label, as in a dump that was cut down to the essentials, all are ours.
 
 Where pods are known, endpoints are made from them as the controller makes them, and slices give
-only the state before. Where they are not, slices give both: the endpoints now, and by their hints
-what was decided before. A ready endpoint without a hint among others that have one is then read as
-added after the decision.
+only the previous hints. Where they are not, slices give both. A ready endpoint without a hint among
+others that have one is then read as added after the decision.
 
-An endpoint is where its node is; what a slice says counts only once the node is deleted.
+The zone of an endpoint is that of its node; its slice's zone counts only if there is no such node.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class ServiceEndpoints:
     previous: PreviousHints
 
 
-def ours_and_foreign(
+def split_slices(
     slices: Iterable[LeanEndpointSlice],
 ) -> tuple[list[LeanEndpointSlice], list[LeanEndpointSlice]]:
     """The slices of a Service: ours, and those of other controllers."""
@@ -51,7 +50,7 @@ def ours_and_foreign(
     return ours, [part for writer, part in writers if writer != us]
 
 
-def endpoints_of(
+def collect_endpoints(
     cluster: ReportedCluster,
     service: Service,
     ours: Sequence[LeanEndpointSlice],
@@ -60,31 +59,27 @@ def endpoints_of(
     family: str,
 ) -> ServiceEndpoints:
     """The endpoints of one family."""
-    written = _in_slices(cluster, ours, family)
-    strangers = _in_slices(cluster, foreign, family)
+    written = _read_slices(cluster, ours, family)
+    others = _read_slices(cluster, foreign, family)
     weights = common_weights(piece for piece in ours if piece.address_type == family)
     if pods is not None:
-        made = _from_pods(cluster, service, pods, family)
-        return ServiceEndpoints(
-            made,
-            written,
-            strangers,
-            replace(PreviousHints.from_endpoints(written), weights=weights),
-        )
+        previous = replace(PreviousHints.from_endpoints(written), weights=weights)
+        decided = _make_endpoints(cluster, service, pods, family)
+        return ServiceEndpoints(decided, written, others, previous)
     hints = {target.name: target.hint for target in written if target.ready}
-    were = PreviousHints(hints, any(hint.zones for hint in hints.values()), weights)
-    return ServiceEndpoints(written, written, strangers, were)
+    previous = PreviousHints(hints, any(hint.zones for hint in hints.values()), weights)
+    return ServiceEndpoints(written, written, others, previous)
 
 
-def _from_pods(
+def _make_endpoints(
     cluster: ReportedCluster, service: Service, pods: Sequence[Pod], family: str
 ) -> tuple[TrafficEndpoint, ...]:
     members, _ = EndpointPods().update(service, pods, cluster.zones)
     known = (member.families.get(family) for member in members)
-    return _each_once(candidate.traffic_endpoint for candidate in known if candidate is not None)
+    return _drop_duplicates(member.traffic_endpoint for member in known if member is not None)
 
 
-def _in_slices(
+def _read_slices(
     cluster: ReportedCluster, slices: Iterable[LeanEndpointSlice], family: str
 ) -> tuple[TrafficEndpoint, ...]:
     endpoints = (
@@ -93,23 +88,23 @@ def _in_slices(
         if part.address_type == family
         for endpoint in part.endpoints or ()
     )
-    return _each_once(_placed(target, cluster.zones) for target in endpoints)
+    return _drop_duplicates(_locate(target, cluster.zones) for target in endpoints)
 
 
-def _placed(target: TrafficEndpoint, zones: Mapping[str, str]) -> TrafficEndpoint:
+def _locate(target: TrafficEndpoint, zones: Mapping[str, str]) -> TrafficEndpoint:
     zone = zones.get(target.node, target.zone)
     return target if zone == target.zone else replace(target, zone=zone)
 
 
-def _each_once(targets: Iterable[TrafficEndpoint]) -> tuple[TrafficEndpoint, ...]:
+def _drop_duplicates(targets: Iterable[TrafficEndpoint]) -> tuple[TrafficEndpoint, ...]:
     """Each address once: while an endpoint moves between slices, the one that stays longer."""
-    found: dict[str, TrafficEndpoint] = {}
+    by_name: dict[str, TrafficEndpoint] = {}
     for target in targets:
-        known = found.get(target.name)
-        if known is None or _dying(target) < _dying(known):
-            found[target.name] = target
-    return tuple(found[name] for name in sorted(found))
+        known = by_name.get(target.name)
+        if known is None or _departure(target) < _departure(known):
+            by_name[target.name] = target
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
-def _dying(target: TrafficEndpoint) -> tuple[bool, bool]:
+def _departure(target: TrafficEndpoint) -> tuple[bool, bool]:
     return target.terminating, not target.ready

@@ -1,11 +1,11 @@
 """What the topology keys of a Service mean on every node: its endpoints there, and by which key.
 
 The function of the proxy decides, over the endpoints that a proxy reads: those of the slices as
-they are, port by port, without slices that it ignores. For a headless Service it is a name server
+they are, port by port, without slices that it ignores. For a headless Service it is the DNS server
 that obeys keys, and its endpoints are those that have names. A policy Local comes before the keys,
-as it does in a proxy. Nodes with the same values of the keys have the same verdict, so it is made
-once for each combination of values. Shares of traffic are by the CPU of nodes that count, as
-everywhere; ports count alike.
+as it does in a proxy. Nodes with the same values of the keys have the same verdict, so it is
+computed once for each combination of values. Traffic is divided by the CPU of nodes that send
+traffic, as for shares; all ports have the same part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from zonewise.api.objects.core import Service
 from zonewise.api.reason import Reason
 from zonewise.explain.cluster import ReportedCluster
-from zonewise.explain.columns import table
+from zonewise.explain.columns import format_percent, format_table
 from zonewise.traffic.dns_answers import read_named_endpoints
 from zonewise.traffic.endpoint import TrafficEndpoint
 from zonewise.traffic.routes.choice import (
@@ -34,7 +34,7 @@ from zonewise.traffic.routes.service import read_port_endpoints
 _Endpoints: TypeAlias = tuple[TrafficEndpoint, ...]
 
 NAMES = 4
-"""How many nodes and endpoints a line of the table names."""
+"""How many nodes and endpoints a line of the table lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class KeyVerdict:
 class KeysReport:
     """The verdicts of all nodes, by name; parts of all traffic in its zone, and rejected.
 
-    A node has one verdict, or several if the endpoints of some ports are others. ``ignored`` is
-    what a proxy takes no endpoints from, and why. With ``local`` a policy Local decides instead of
-    the keys, and what finds no endpoint is dropped.
+    A node has one verdict, or several if ports differ in their endpoints. ``ignored`` are slices
+    that a proxy ignores, and why. With ``local`` a policy Local decides instead of the keys, and
+    traffic without an endpoint on its node is dropped.
     """
 
     keys: tuple[str, ...]
@@ -73,9 +73,9 @@ class KeysReport:
     @property
     def silent(self) -> int:
         """On how many nodes some port rejects everything."""
-        return len({one.node for one in self.nodes if not one.endpoints})
+        return len({verdict.node for verdict in self.nodes if not verdict.endpoints})
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "keys": list(self.keys),
@@ -83,58 +83,58 @@ class KeysReport:
             "rejected": float(round(self.rejected, 6)),
             "nodes": [
                 {
-                    "node": one.node,
-                    "zone": one.zone,
-                    "ports": list(one.ports),
-                    "why": one.rule.value,
-                    "key": one.key,
-                    "endpoints": list(one.endpoints),
+                    "node": verdict.node,
+                    "zone": verdict.zone,
+                    "ports": list(verdict.ports),
+                    "why": verdict.rule.value,
+                    "key": verdict.key,
+                    "endpoints": list(verdict.endpoints),
                 }
-                for one in self.nodes
+                for verdict in self.nodes
             ],
         }
 
-    def lines(self) -> list[str]:
-        """As people read it: nodes with one verdict on one line."""
-        by_port = len({one.ports for one in self.nodes}) > 1
+    def render(self) -> list[str]:
+        """As people read it: nodes with the same verdict share a line."""
         alike: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
-        for one in self.nodes:
-            alike.setdefault((self._decided_by(one), one.ports, one.endpoints), []).append(one.node)
+        for verdict in self.nodes:
+            key = (self._decided_by(verdict), verdict.ports, verdict.endpoints)
+            alike.setdefault(key, []).append(verdict.node)
         heads = ["DECIDED BY", "ON NODES", "PORTS", "ENDPOINTS"]
         rows = [
-            [said, _some(nodes), ", ".join(port or "-" for port in ports), _some(ends)]
-            for (said, ports, ends), nodes in alike.items()
+            [rule, _list_some(nodes), ", ".join(port or "-" for port in ports), _list_some(ends)]
+            for (rule, ports, ends), nodes in alike.items()
         ]
-        if not by_port:
+        if len({verdict.ports for verdict in self.nodes}) <= 1:
             heads, *rows = ([*row[:2], row[3]] for row in (heads, *rows))
-        return [
-            f"Topology keys: {', '.join(self.keys)}",
-            *table(heads, rows),
-            self._summary(),
-        ]
+        lines = format_table(heads, rows)
+        return [f"Topology keys: {', '.join(self.keys)}", *lines, self._summary()]
 
-    def _decided_by(self, one: KeyVerdict) -> str:
+    def _decided_by(self, verdict: KeyVerdict) -> str:
         if self.local:
-            return "policy Local" if one.endpoints else "dropped: no endpoint on the node"
-        return one.key or ("rejected: no endpoint" if one.rule is RouteRule.NOTHING else "rejected")
+            return "policy Local" if verdict.endpoints else "dropped: no endpoint on the node"
+        rejected = "rejected: no endpoint" if verdict.rule is RouteRule.NOTHING else "rejected"
+        return verdict.key or rejected
 
     def _summary(self) -> str:
-        stays = f"{_percent(self.in_zone)} of the traffic stays in its zone"
+        stays = f"{format_percent(self.in_zone)} of the traffic stays in its zone"
         if self.local:
-            nodes = len({one.node for one in self.nodes})
-            dropped = f"{_percent(self.rejected)} is dropped, on {self.silent} of {nodes} nodes"
+            nodes = len({verdict.node for verdict in self.nodes})
+            dropped = (
+                f"{format_percent(self.rejected)} is dropped, on {self.silent} of {nodes} nodes"
+            )
             return (
                 "The policy Local comes before the topology keys for traffic to the ClusterIP:"
                 f" {stays} and {dropped}."
             )
-        rejected = f" and {_percent(self.rejected)} is rejected" if self.rejected else ""
+        rejected = f" and {format_percent(self.rejected)} is rejected" if self.rejected else ""
         return (
             f"By its topology keys {stays}{rejected}, where the proxy is Zonewise's; kube-proxy"
             " does not know them."
         )
 
 
-def keys_report(
+def report_keys(
     cluster: ReportedCluster, service: Service, policy: ServicePolicy, family: str
 ) -> KeysReport | None:
     """What the keys mean for the endpoints of one family; None if there are no keys that count."""
@@ -142,76 +142,74 @@ def keys_report(
     if not keys:
         return None
     alike: dict[_Endpoints, list[str]] = {}
-    for port, known in _by_port(cluster, service, family).items():
-        alike.setdefault(known, []).append(port)
-    every = sum(map(len, alike.values()))
+    for port, endpoints in _endpoints_by_port(cluster, service, family).items():
+        alike.setdefault(endpoints, []).append(port)
+    port_count = sum(map(len, alike.values()))
     labels = cluster.labels
-    weights = {place.node: weight for place, weight in cluster.senders}
-    made: dict[tuple[str | None, ...], list[Selection[TrafficEndpoint]]] = {}
+    weights = {location.node: weight for location, weight in cluster.senders}
+    selections: dict[tuple[str | None, ...], list[Selection[TrafficEndpoint]]] = {}
     verdicts: list[KeyVerdict] = []
     total, stays, lost = 0, Fraction(0), Fraction(0)
     for name in sorted(labels):
         values = (name,) if local else tuple(labels[name].get(key) for key in keys)
-        if values not in made:
-            place = ClientLocation.of_labels(name, labels[name])
-            made[values] = [
-                policy.choose_for_cluster_ip(known, place, labels, None) for known in alike
+        if values not in selections:
+            location = ClientLocation.of_labels(name, labels[name])
+            selections[values] = [
+                policy.choose_for_cluster_ip(endpoints, location, labels, None)
+                for endpoints in alike
             ]
         zone = cluster.zones[name]
         weight = weights.get(name, 0)
         total += weight
-        for ports, chosen in zip(alike.values(), made[values], strict=True):
+        for ports, chosen in zip(alike.values(), selections[values], strict=True):
             addresses = tuple(dict.fromkeys(target.name for target in chosen.endpoints))
             verdicts.append(
                 KeyVerdict(name, zone, tuple(ports), chosen.rule, chosen.key, addresses)
             )
-            part = Fraction(weight * len(ports), every)
+            part = Fraction(weight * len(ports), port_count)
             if chosen.endpoints:
                 near = sum(target.zone == zone != "" for target in chosen.endpoints)
                 stays += part * near / len(chosen.endpoints)
             else:
                 lost += part
     whole = Fraction(total or 1)
-    ignored = () if _headless(service) else read_route_endpoints(cluster.slices(service)).notes
+    ignored = () if _is_headless(service) else read_route_endpoints(cluster.slices(service)).notes
     return KeysReport(keys, tuple(verdicts), stays / whole, lost / whole, ignored, local)
 
 
-def _by_port(cluster: ReportedCluster, service: Service, family: str) -> Mapping[str, _Endpoints]:
+def _endpoints_by_port(
+    cluster: ReportedCluster, service: Service, family: str
+) -> Mapping[str, _Endpoints]:
     """The endpoints of each port by its name, as the program that obeys the keys reads them."""
     slices = cluster.slices(service)
-    if _headless(service):
-        each = {one.address: one for one in reversed(read_named_endpoints(slices))}
+    if _is_headless(service):
+        by_address = {named.address: named for named in reversed(read_named_endpoints(slices))}
         size = 4 if family == "IPv4" else 16
-        here = (one for _, one in sorted(each.items()) if len(one.packed) == size)
-        return {"": tuple(_placed(cluster, one.address, one) for one in here)}
-    found = read_port_endpoints(service, slices, family)
+        members = (named for _, named in sorted(by_address.items()) if len(named.packed) == size)
+        return {"": tuple(_locate(cluster, named.address, named) for named in members)}
     return {
-        name: tuple(_placed(cluster, one.backend.address, one) for one in known)
-        for (name, _), known in found.items()
+        name: tuple(_locate(cluster, endpoint.backend.address, endpoint) for endpoint in endpoints)
+        for (name, _), endpoints in read_port_endpoints(service, slices, family).items()
     } or {"": ()}
 
 
-def _placed(cluster: ReportedCluster, address: str, one: PlacedEndpoint) -> TrafficEndpoint:
-    """An endpoint by its address; it is where its node is."""
+def _locate(cluster: ReportedCluster, address: str, endpoint: PlacedEndpoint) -> TrafficEndpoint:
+    """An endpoint by its address; its zone is that of its node."""
     return TrafficEndpoint(
         address,
-        zone=cluster.zones.get(one.node, one.zone),
-        node=one.node,
-        ready=one.ready,
-        serving=one.serving,
-        terminating=one.terminating,
+        zone=cluster.zones.get(endpoint.node, endpoint.zone),
+        node=endpoint.node,
+        ready=endpoint.ready,
+        serving=endpoint.serving,
+        terminating=endpoint.terminating,
     )
 
 
-def _headless(service: Service) -> bool:
+def _is_headless(service: Service) -> bool:
     return service.spec.cluster_ip == "None"
 
 
-def _some(names: list[str] | tuple[str, ...]) -> str:
+def _list_some(names: list[str] | tuple[str, ...]) -> str:
     more = len(names) - NAMES
-    shown = ", ".join(names[:NAMES]) or "-"
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _percent(exact: Fraction) -> str:
-    return f"{float(round(exact * 100, 1)):.1f} %"
+    first = ", ".join(names[:NAMES]) or "-"
+    return f"{first} and {more} more" if more > 0 else first

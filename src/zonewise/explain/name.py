@@ -1,20 +1,20 @@
 """What a client gets when it resolves a Service by name, and why.
 
-The same functions that the name server answers with, over a snapshot: what the name means, where
-the client is, which rule chose, and why all other endpoints were left out. A name of one endpoint,
-a cluster IP or an alias is the same for all clients, and the report says so.
+The functions of the DNS server, applied to a snapshot: what the name means, where the client is,
+which rule chose, and why all other endpoints were left out. A name of one endpoint, a cluster IP or
+an alias is the same for all clients, and the report says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.api.reason import Reason
-from zonewise.explain.columns import table
+from zonewise.explain.columns import format_table
 from zonewise.topology.locator_index import UNKNOWN_LOCATION, LocatorIndex, NodeLocation
 from zonewise.topology.nodes import ZONE_LABEL
 from zonewise.traffic.dns_answers import (
@@ -36,20 +36,25 @@ class NameClient:
 
     address: str = ""
     pod: str = ""
-    spot: NodeLocation = UNKNOWN_LOCATION
+    location: NodeLocation = UNKNOWN_LOCATION
+
+    @property
+    def zone(self) -> str:
+        """The zone of its node, "" if it is not known."""
+        return self.location.labels.get(ZONE_LABEL, "")
 
     @property
     def text(self) -> str:
         """For a sentence."""
         who = f"pod {self.pod}" if self.pod else self.address or "an unknown client"
-        if not self.spot.node:
+        if not self.location.node:
             return f"{who}, whose location is unknown"
-        zone = self.spot.labels.get(ZONE_LABEL, "")
-        return f"{who} on node {self.spot.node}" + (f" in zone {zone}" if zone else "")
+        zone = f" in zone {self.zone}" if self.zone else ""
+        return f"{who} on node {self.location.node}{zone}"
 
 
 @dataclass(frozen=True, slots=True)
-class ToldEndpoint:
+class NameAddress:
     """An address that is returned, or the reason why it is not."""
 
     address: str
@@ -65,10 +70,10 @@ class FamilyAnswer:
     family: str
     reason: Reason
     key: str | None
-    told: tuple[ToldEndpoint, ...]
-    left_out: tuple[ToldEndpoint, ...]
+    returned: tuple[NameAddress, ...]
+    left_out: tuple[NameAddress, ...]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "family": self.family,
@@ -76,8 +81,8 @@ class FamilyAnswer:
             "key": self.key,
             "message": self.reason.message,
             "fix": self.reason.fix,
-            "told": [_plain(one) for one in self.told],
-            "leftOut": [_plain(one) | {"reason": one.reason} for one in self.left_out],
+            "told": [_to_dict(entry) for entry in self.returned],
+            "leftOut": [_to_dict(entry) | {"reason": entry.reason} for entry in self.left_out],
         }
 
 
@@ -100,21 +105,21 @@ class NameReport:
         """One sentence."""
         return f"{self.name} for {self.client.text}: {self.code}, {self.reason.message}."
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "name": self.name,
             "client": {
                 "address": self.client.address,
                 "pod": self.client.pod,
-                "node": self.client.spot.node,
-                "labels": dict(self.client.spot.labels),
+                "node": self.client.location.node,
+                "labels": dict(self.client.location.labels),
             },
             "code": self.code,
             "rule": self.reason.code,
             "message": self.reason.message,
             "fix": self.reason.fix,
-            "families": [part.plain() for part in self.families],
+            "families": [part.to_dict() for part in self.families],
         }
 
 
@@ -128,142 +133,128 @@ def explain_name(
     locators: LocatorIndex,
 ) -> NameReport:
     """The report on a name, given by its labels left of the cluster's domain."""
-    asked = parse_name(labels)
+    question = parse_name(labels)
     service = None
-    if asked is not None and asked.kind == SVC and asked.service:
-        key = (asked.namespace, asked.service)
-        service = next((one for one in services if one.key == key), None)
-    if asked is None or service is None:
-        return NameReport(name, client, "NXDOMAIN", _unknown(asked))
+    if question is not None and question.kind == SVC and question.service:
+        key = (question.namespace, question.service)
+        service = next((service for service in services if service.key == key), None)
+    if question is None or service is None:
+        return NameReport(name, client, "NXDOMAIN", _explain_unknown(question))
     entry = read_named_service(service)
     about = f"Service/{entry.namespace}/{entry.name}"
     if entry.external_name is not None:
         text = f"an alias for {entry.external_name}, the same for every client"
-        return NameReport(
-            name, client, "NOERROR", Reason(code="ExternalName", message=text, object=about)
-        )
-    endpoints = read_named_endpoints(slices)
-    if not entry.headless and not asked.endpoint:
+        reason = Reason(code="ExternalName", message=text, object=about)
+        return NameReport(name, client, "NOERROR", reason)
+    if not entry.headless and not question.endpoint:
         text = "the Service has an address of its own, the same for every client"
         fix = "Proxies choose its endpoints: zonewise explain service tells how."
-        return NameReport(
-            name, client, "NOERROR", Reason(code="ClusterIP", message=text, object=about, fix=fix)
-        )
-    if not asked.names_all_endpoints:
+        reason = Reason(code="ClusterIP", message=text, object=about, fix=fix)
+        return NameReport(name, client, "NOERROR", reason)
+    if not question.names_all_endpoints:
         text = "a name that is the same for every client"
-        return NameReport(
-            name, client, "NOERROR", Reason(code="OneName", message=text, object=about)
-        )
+        reason = Reason(code="OneName", message=text, object=about)
+        return NameReport(name, client, "NOERROR", reason)
+    endpoints = read_named_endpoints(slices)
     if not endpoints:
         text = "no endpoint of the headless Service is ready"
-        return NameReport(
-            name,
-            client,
-            "NXDOMAIN",
-            Reason(code="NotReady", message=text, object=about),
-            by_endpoints=True,
-        )
-    families = tuple(_families(endpoints, entry, client, locators, about))
-    shown = next((part for part in families if part.told), families[0])
-    code = "NOERROR" if any(part.told for part in families) else "NODATA"
-    return NameReport(name, client, code, shown.reason, families, by_endpoints=True)
+        reason = Reason(code="NotReady", message=text, object=about)
+        return NameReport(name, client, "NXDOMAIN", reason, by_endpoints=True)
+    families = tuple(_answer_families(endpoints, entry, client, locators, about))
+    primary = next((part for part in families if part.returned), families[0])
+    code = "NOERROR" if primary.returned else "NODATA"
+    return NameReport(name, client, code, primary.reason, families, by_endpoints=True)
 
 
-def name_page(report: NameReport) -> str:
+def render_name(report: NameReport) -> str:
     """A report for people."""
     blocks = [[report.verdict]]
     for part in report.families:
         rows = [
-            [one.address, one.node or "–", one.zone or "–", "returned", ""] for one in part.told
-        ]
-        rows += [
-            [one.address, one.node or "–", one.zone or "–", "left out", one.reason]
-            for one in part.left_out
+            [entry.address, entry.node or "–", entry.zone or "–", answer, entry.reason]
+            for answer, entries in (("returned", part.returned), ("left out", part.left_out))
+            for entry in entries
         ]
         heads = ["ADDRESS", "NODE", "ZONE", "ANSWER", "WHY"]
-        blocks.append([f"{part.family}: {part.reason.message}.", *table(heads, rows)])
-    fix = report.reason.fix
-    if fix:
-        blocks.append([fix])
+        blocks.append([f"{part.family}: {part.reason.message}.", *format_table(heads, rows)])
+    if report.reason.fix:
+        blocks.append([report.reason.fix])
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _families(
+def _answer_families(
     endpoints: tuple[NamedEndpoint, ...],
     entry: NamedService,
     client: NameClient,
     locators: LocatorIndex,
     about: str,
 ) -> Iterable[FamilyAnswer]:
-    each = {one.address: one for one in reversed(endpoints)}
-    place = ClientLocation.of_labels(client.spot.node, client.spot.labels)
-    nodes = {one.node: locators.labels_of(one.node) for one in each.values() if one.node}
-    placed = depends_on_location(
-        each.values(), entry.topology_keys, peer_discovery=entry.peer_discovery
-    )
+    by_address = {endpoint.address: endpoint for endpoint in reversed(endpoints)}
+    each = by_address.values()
+    location = ClientLocation.of_labels(client.location.node, client.location.labels)
+    nodes = {endpoint.node: locators.labels_of(endpoint.node) for endpoint in each if endpoint.node}
+    located = depends_on_location(each, entry.topology_keys, peer_discovery=entry.peer_discovery)
     for family, size in (("IPv4", 4), ("IPv6", 16)):
-        here = sorted(
-            (one for one in each.values() if len(one.packed) == size), key=lambda one: one.packed
-        )
-        if not here:
+        members = [endpoint for endpoint in each if len(endpoint.packed) == size]
+        members.sort(key=lambda endpoint: endpoint.packed)
+        if not members:
             continue
         chosen = choose_for_client(
-            here, place, entry.topology_keys, nodes, peer_discovery=entry.peer_discovery
+            members, location, entry.topology_keys, nodes, peer_discovery=entry.peer_discovery
         )
-        told = {one.address for one in chosen.endpoints}
-        reason = _reason(chosen, entry, client, about, placed=placed, count=len(here))
-        yield FamilyAnswer(
-            family,
-            reason,
-            chosen.key,
-            tuple(_told(one, nodes) for one in here if one.address in told),
-            tuple(
-                _told(one, nodes, _why_not(one, chosen, place, entry.topology_keys, nodes))
-                for one in here
-                if one.address not in told
-            ),
-        )
+        reason = _reason_for(chosen, entry, client, about, located=located, count=len(members))
+        addresses = {endpoint.address for endpoint in chosen.endpoints}
+        returned, left_out = [], []
+        for endpoint in members:
+            zone = (nodes.get(endpoint.node) or {}).get(ZONE_LABEL, "")
+            row = NameAddress(endpoint.address, endpoint.node, zone)
+            if endpoint.address in addresses:
+                returned.append(row)
+            else:
+                why = _explain_omission(endpoint, chosen, location, entry.topology_keys, nodes)
+                left_out.append(replace(row, reason=why))
+        yield FamilyAnswer(family, reason, chosen.key, tuple(returned), tuple(left_out))
 
 
-def _reason(
+def _reason_for(
     chosen: Selection[NamedEndpoint],
     entry: NamedService,
     client: NameClient,
     about: str,
     *,
-    placed: bool,
+    located: bool,
     count: int,
 ) -> Reason:
     """Why these are returned."""
-    told, zone = len(chosen.endpoints), client.spot.labels.get(ZONE_LABEL, "")
-    some = f"{told} of {count} endpoints are returned"
-    hinted = "zone" if any(one.hint.zones for one in chosen.endpoints) else "node"
+    some = f"{len(chosen.endpoints)} of {count} endpoints are returned"
+    everything = f"all {count} endpoints are returned"
+    hinted = "zone" if any(endpoint.hint.zones for endpoint in chosen.endpoints) else "node"
     fix = ""
     match chosen.rule:
         case RouteRule.TOPOLOGY_KEY if chosen.key == ANY_ENDPOINT:
-            text = f"all {count} endpoints are returned, because no key before * matches"
+            text = f"{everything}, because no key before * matches"
         case RouteRule.TOPOLOGY_KEY:
-            value = client.spot.labels.get(chosen.key or "", "")
-            text = f"{some}, those whose node has {chosen.key}={value}"
+            label = client.location.labels.get(chosen.key or "", "")
+            text = f"{some}, those whose node has {chosen.key}={label}"
         case RouteRule.NO_KEY_MATCHES:
             text = f"none is returned: no endpoint matches {', '.join(entry.topology_keys)}"
             fix = "End the topology keys with * to return the others then."
         case RouteRule.SAME_NODE:
-            text = f"{some}, those hinted for node {client.spot.node}"
+            text = f"{some}, those hinted for node {client.location.node}"
         case RouteRule.SAME_ZONE:
-            text = f"{some}, those hinted for zone {zone}"
+            text = f"{some}, those hinted for zone {client.zone}"
         case RouteRule.PARTLY_HINTED:
-            text = f"all {count} endpoints are returned: not all of them carry hints"
+            text = f"{everything}: not all of them carry hints"
         case RouteRule.NO_HINT_FOR_LOCATION:
-            here = f"zone {zone}" if hinted == "zone" else f"node {client.spot.node}"
-            text = f"all {count} endpoints are returned: none is hinted for {here}"
+            domain = client.zone if hinted == "zone" else client.location.node
+            text = f"{everything}: none is hinted for {hinted} {domain}"
         case RouteRule.LOCATION_UNKNOWN:
-            text = f"all {count} endpoints are returned: the client's {hinted} is not known"
+            text = f"{everything}: the client's {hinted} is not known"
         case RouteRule.IGNORED:
-            text = f"all {count} endpoints are returned: peers look for each other by this name"
+            text = f"{everything}: peers look for each other by this name"
         case _:
-            text = f"all {count} endpoints are returned, the same to every client"
-    if not placed:
+            text = f"{everything}, the same to every client"
+    if not located:
         fix = (
             "Near answers need topology keys (annotation zonewise.io/topology-keys) or hints"
             " (spec.trafficDistribution)."
@@ -271,43 +262,39 @@ def _reason(
     return Reason(code=chosen.rule.value, message=text, object=about, fix=fix)
 
 
-def _why_not(
-    one: NamedEndpoint,
+def _explain_omission(
+    endpoint: NamedEndpoint,
     chosen: Selection[NamedEndpoint],
-    place: ClientLocation,
+    location: ClientLocation,
     keys: Sequence[str],
     nodes: dict[str, Any],
 ) -> str:
     """Why an endpoint is not returned."""
     match chosen.rule:
         case RouteRule.SAME_NODE:
-            return f"hinted for node {', '.join(one.hint.nodes)}"
+            return f"hinted for node {', '.join(endpoint.hint.nodes)}"
         case RouteRule.SAME_ZONE:
-            return f"hinted for zone {', '.join(one.hint.zones)}"
-    if not one.node:
+            return f"hinted for zone {', '.join(endpoint.hint.zones)}"
+    if not endpoint.node:
         return "it is on no node"
-    labels = nodes.get(one.node) or {}
+    labels = nodes.get(endpoint.node) or {}
     if not labels:
-        return f"the labels of node {one.node} are not known"
-    key = chosen.key or next((key for key in keys if key in place.labels), "")
+        return f"the labels of node {endpoint.node} are not known"
+    key = chosen.key or next((key for key in keys if key in location.labels), "")
     if not key:
         return "the client has none of the labels that are keys"
     if key not in labels:
         return f"its node has no label {key}"
-    return f"its node has {key}={labels[key]}, the client {place.labels.get(key, 'no such label')}"
+    other = location.labels.get(key, "no such label")
+    return f"its node has {key}={labels[key]}, the client {other}"
 
 
-def _told(one: NamedEndpoint, nodes: dict[str, Any], reason: str = "") -> ToldEndpoint:
-    zone = (nodes.get(one.node) or {}).get(ZONE_LABEL, "")
-    return ToldEndpoint(one.address, one.node, zone, reason)
+def _to_dict(entry: NameAddress) -> dict[str, Any]:
+    return {"address": entry.address, "node": entry.node, "zone": entry.zone}
 
 
-def _plain(one: ToldEndpoint) -> dict[str, Any]:
-    return {"address": one.address, "node": one.node, "zone": one.zone}
-
-
-def _unknown(asked: NameQuestion | None) -> Reason:
-    if asked is None or asked.kind != SVC or not asked.service:
+def _explain_unknown(question: NameQuestion | None) -> Reason:
+    if question is None or question.kind != SVC or not question.service:
         return Reason(
             code="NoSuchName",
             message="that is not the name of a Service",
@@ -315,6 +302,6 @@ def _unknown(asked: NameQuestion | None) -> Reason:
         )
     return Reason(
         code="NoSuchService",
-        message=f"there is no Service {asked.service} in namespace {asked.namespace}",
-        object=f"Service/{asked.namespace}/{asked.service}",
+        message=f"there is no Service {question.service} in namespace {question.namespace}",
+        object=f"Service/{question.namespace}/{question.service}",
     )

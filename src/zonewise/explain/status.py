@@ -1,7 +1,6 @@
 """A cluster on one page: its zones, and how much of each Service's traffic stays in its zone.
 
-In-zone numbers are those of the simulated traffic of an embedded cluster, and are left out where
-there are none.
+In-zone numbers are those of the simulated traffic of an embedded cluster; others have none.
 """
 
 from __future__ import annotations
@@ -71,19 +70,19 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
         return sum(zone.nodes for zone in self.zones)
 
 
-def overview(
+def summarize_cluster(
     *,
     nodes: Iterable[Node],
     pods: Iterable[Pod],
     services: Iterable[Service],
     slices: Iterable[EndpointSlice],
-    seen: Mapping[Key, ServiceTraffic],
+    traffic: Mapping[Key, ServiceTraffic],
 ) -> Overview:
     """The page of a cluster."""
     living = [pod for pod in pods if not is_pod_finished(pod)]
-    on, ready_on = Counter[str](), Counter[str]()
+    pods_on, ready_on = Counter[str](), Counter[str]()
     for pod in living:
-        on[pod.spec.node_name] += 1
+        pods_on[pod.spec.node_name] += 1
         ready_on[pod.spec.node_name] += is_pod_ready(pod)
     by_zone: dict[str, list[Node]] = {}
     for node in nodes:
@@ -95,37 +94,40 @@ def overview(
                 nodes=len(members),
                 nodes_ready=sum(map(is_node_ready, members)),
                 cpu_milli=sum(map(cpu_milli, members)),
-                pods=sum(on[node.metadata.name] for node in members),
+                pods=sum(pods_on[node.metadata.name] for node in members),
                 pods_ready=sum(ready_on[node.metadata.name] for node in members),
             )
             for zone, members in sorted(by_zone.items())
         ),
         pods=len(living),
         pods_ready=ready_on.total(),
-        pods_pending=on[""],
-        services=tuple(_routes(services, slices, seen)),
+        pods_pending=pods_on[""],
+        services=tuple(_summarize_services(services, slices, traffic)),
     )
 
 
-def _routes(
-    services: Iterable[Service], slices: Iterable[EndpointSlice], seen: Mapping[Key, ServiceTraffic]
+def _summarize_services(
+    services: Iterable[Service],
+    slices: Iterable[EndpointSlice],
+    traffic: Mapping[Key, ServiceTraffic],
 ) -> Iterable[ServiceOverview]:
     gates = FeatureGates()
-    answering: dict[Key, set[str]] = {}
+    ready: dict[Key, set[str]] = {}
     for piece in slices:
-        names = (one.name for one in map(read_as_proxy, piece.endpoints or ()) if one.ready)
+        targets = map(read_as_proxy, piece.endpoints or ())
+        names = {target.name for target in targets if target.ready}
         for key in service_keys_of(piece):
-            answering.setdefault(key, set()).update(names)
+            ready.setdefault(key, set()).update(names)
     for service in sorted(services, key=lambda service: service.key):
         if not service.spec.selector:
             continue
-        found = seen.get(service.key)
+        measured = traffic.get(service.key)
         headless = service.spec.cluster_ip == "None"
         yield ServiceOverview(
             namespace=service.metadata.namespace,
             name=service.metadata.name,
             mode="headless" if headless else hint_request_of(service, gates).mode.value,
-            endpoints=len(answering.get(service.key, ())),
-            in_zone=found.in_zone if found else None,
-            failed=found.failed if found else None,
+            endpoints=len(ready.get(service.key, ())),
+            in_zone=measured.in_zone if measured else None,
+            failed=measured.failed if measured else None,
         )

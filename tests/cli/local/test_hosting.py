@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from zonewise.cli.local.hosting import introduce
-from zonewise.explain.status import overview
+from zonewise.explain.status import summarize_cluster
 
-PAGE = overview(nodes=[], pods=[], services=[], slices=[], seen={})
+PAGE = summarize_cluster(nodes=[], pods=[], services=[], slices=[], traffic={})
 
 
 def introduced(dig: str) -> list[str]:

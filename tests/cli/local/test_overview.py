@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from zonewise.cli.local.overview import next_steps
-from zonewise.explain.status import overview
+from zonewise.explain.status import summarize_cluster
 
-PAGE = overview(nodes=(), pods=(), services=(), slices=(), seen={})
+PAGE = summarize_cluster(nodes=(), pods=(), services=(), slices=(), traffic={})
 
 
 def commands(kubeconfig: str = "/k") -> list[list[str]]:

@@ -27,7 +27,7 @@ from zonewise.cli.program.sources import (
 if TYPE_CHECKING:
     from zonewise.api.objects.policy import PodDisruptionBudget
     from zonewise.api.unstructured import Unstructured
-    from zonewise.explain import BudgetReport, Disruption, PodReport
+    from zonewise.explain.budgets import BudgetCluster, BudgetReport, PodReport
     from zonewise.runtime.cache.snapshot import Snapshot
 
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class _Source:
     """A cluster, and the file it was read from, if from one."""
 
-    cluster: Disruption
+    cluster: BudgetCluster
     file: str = ""
 
 
@@ -49,7 +49,7 @@ def explain(
     output: str | None,
 ) -> None:
     """Print what is requested."""
-    from zonewise.explain import DEFAULT_NAMESPACE
+    from zonewise.explain.cluster import DEFAULT_NAMESPACE
 
     kind = what if what in ("pdb", "tdb") else ""
     if kind:
@@ -111,7 +111,7 @@ def _dumped(files: Sequence[str], what: str) -> list[_Source]:
     return sources
 
 
-def _unknown_owners(cluster: Disruption) -> list[type[Any]]:
+def _unknown_owners(cluster: BudgetCluster) -> list[type[Any]]:
     """The kinds of the owners of covered pods that were not found."""
     from zonewise.api import Resource, unstructured
 
@@ -135,7 +135,7 @@ def _asked(options: Options, *, all_namespaces: bool) -> tuple[str, list[_Source
     namespace = cluster_config(options).namespace
     kinds = _kinds()
 
-    async def read() -> Disruption:
+    async def read() -> BudgetCluster:
         async with connected(options) as client:
             snapshot = await Snapshot.live(
                 client, kinds, namespace=None if all_namespaces else namespace
@@ -185,11 +185,11 @@ def _cluster(
     plain: Iterable[PodDisruptionBudget],
     *,
     now: float | None = None,
-) -> Disruption:
-    from zonewise.explain import Disruption
+) -> BudgetCluster:
+    from zonewise.explain.budgets import BudgetCluster
 
     node, pod, budget, ledger, *owners, _ = _kinds()
-    return Disruption(
+    return BudgetCluster(
         nodes=snapshot.all(node),
         pods=snapshot.all(pod),
         budgets=[*snapshot.all(budget), *plain],
@@ -251,19 +251,19 @@ def _named(what: str, wanted: str) -> tuple[type[Any], ...]:
 
 
 def _reports(
-    cluster: Disruption, what: str, namespace: str | None
+    cluster: BudgetCluster, what: str, namespace: str | None
 ) -> Sequence[BudgetReport | PodReport]:
-    return cluster.budgets(namespace) if what == "budget" else cluster.pods(namespace)
+    return (cluster.report_budgets if what == "budget" else cluster.report_pods)(namespace)
 
 
 def _name(report: BudgetReport | PodReport) -> str:
-    from zonewise.explain import BudgetReport
+    from zonewise.explain.budgets import BudgetReport
 
     return report.budget if isinstance(report, BudgetReport) else report.pod
 
 
 def _short(report: BudgetReport | PodReport) -> str:
-    from zonewise.explain import BudgetReport
+    from zonewise.explain.budgets import BudgetReport
 
     if not isinstance(report, BudgetReport):
         return ""
@@ -271,10 +271,10 @@ def _short(report: BudgetReport | PodReport) -> str:
 
 
 def _print_one(report: BudgetReport | PodReport, file: str, output: str | None) -> None:
-    from zonewise.explain import disruption_page
+    from zonewise.explain.disruption_pages import render_disruption
 
     if not is_plain(output):
-        click.echo(disruption_page(report))
+        click.echo(render_disruption(report))
         return
     _note(report)
     click.echo(rendered(_row(file, report), output))
@@ -283,7 +283,7 @@ def _print_one(report: BudgetReport | PodReport, file: str, output: str | None) 
 def _print_many(
     sources: Sequence[_Source], what: str, kind: str, namespace: str | None, output: str | None
 ) -> None:
-    from zonewise.explain import disruptions_page
+    from zonewise.explain.disruption_pages import render_disruptions
 
     reports = [
         (source.file, report)
@@ -293,7 +293,7 @@ def _print_many(
     ]
     if not is_plain(output):
         place = f"namespace {namespace}" if namespace else "any namespace"
-        click.echo(disruptions_page(reports) if reports else f"There is no {what} in {place}.")
+        click.echo(render_disruptions(reports) if reports else f"There is no {what} in {place}.")
         return
     for _, report in reports:
         _note(report)
@@ -307,12 +307,12 @@ def _print_many(
 
 def _row(file: str, report: BudgetReport | PodReport) -> dict[str, Any]:
     """As in JSON; what comes from a dump names its file."""
-    return {"file": file, **report.plain()} if file else report.plain()
+    return {"file": file, **report.to_dict()} if file else report.to_dict()
 
 
 def _note(report: BudgetReport | PodReport) -> None:
     """What programs have no field for."""
-    from zonewise.explain import BudgetReport
+    from zonewise.explain.budgets import BudgetReport
 
     if isinstance(report, BudgetReport):
         for note in report.notes:

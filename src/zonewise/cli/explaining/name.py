@@ -29,21 +29,23 @@ def print_name(
     output: str | None,
 ) -> int:
     """Print the report; 1 if the name does not exist."""
-    from zonewise.explain.name import name_page
+    from zonewise.explain.name import render_name
 
     _check(client)
     snapshot = only(tuple(dumped(files)))[0] if files else live(options, _kinds())
     report = _report(snapshot, name, client, domain, _namespace(options, files))
     if missing := _lacking(snapshot, report, client):
         raise NotFound(Status(message=missing, code=404))
-    click.echo(name_page(report) if output in (None, "table") else rendered(report.plain(), output))
+    click.echo(
+        render_name(report) if output in (None, "table") else rendered(report.to_dict(), output)
+    )
     return 1 if report.code == "NXDOMAIN" else 0
 
 
 def _namespace(options: Options, files: Sequence[str]) -> str:
     """The namespace that is meant where none is written, as for a Service."""
     from zonewise.cli.program.connection import cluster_config
-    from zonewise.explain import DEFAULT_NAMESPACE
+    from zonewise.explain.cluster import DEFAULT_NAMESPACE
 
     if files:
         return options.namespace or DEFAULT_NAMESPACE

@@ -15,7 +15,8 @@ from zonewise.cli.program.sources import absent, dumped, live, not_dumped, only,
 
 if TYPE_CHECKING:
     from zonewise.api.meta import Key
-    from zonewise.explain import VolumeCluster, VolumeReport
+    from zonewise.explain.volume_report import VolumeReport
+    from zonewise.explain.volumes import VolumeCluster
     from zonewise.runtime.cache.snapshot import Snapshot
 
 CONFIG = ("zonewise-system", "csi")
@@ -34,7 +35,8 @@ def print_volume(
     options: Options, what: str, name: str, files: Sequence[str], output: str | None
 ) -> None:
     """Print the report of a claim or a volume."""
-    from zonewise.explain import DEFAULT_NAMESPACE, volume_page
+    from zonewise.explain.cluster import DEFAULT_NAMESPACE
+    from zonewise.explain.volume_report import render_volume
 
     kind, _, bare = name.rpartition("/")
     if kind.lower() in WRITTEN[what]:
@@ -52,7 +54,7 @@ def print_volume(
     missing = lacking(snapshot, _needed(report, cluster), ", ".join(snapshot.files))
     if missing:
         raise NotFound(Status(message=missing, code=404))
-    click.echo(rendered(report.plain(), output) if is_plain(output) else volume_page(report))
+    click.echo(rendered(report.to_dict(), output) if is_plain(output) else render_volume(report))
 
 
 def _needed(report: VolumeReport, cluster: VolumeCluster) -> list[type[Any]]:
@@ -97,7 +99,7 @@ def _kinds() -> tuple[type[Any], ...]:
 
 
 def _cluster(snapshot: Snapshot) -> VolumeCluster:
-    from zonewise.explain import VolumeCluster
+    from zonewise.explain.volumes import VolumeCluster
 
     claim, volume, made_by, node, csi_node, pod, event, config = _kinds()
     csi_nodes = readable(snapshot, csi_node) or ()
@@ -159,7 +161,7 @@ def _configuration(maps: tuple[Any, ...], csi_nodes: tuple[Any, ...]) -> Any:
 def _found(
     snapshot: Snapshot, cluster: VolumeCluster, what: str, name: str, namespace: str
 ) -> VolumeReport:
-    from zonewise.explain import explain_claim, explain_volume
+    from zonewise.explain.volumes import explain_claim, explain_volume
 
     claim_kind, volume_kind, *_ = _kinds()
     if what == "volume":

@@ -25,7 +25,7 @@ from zonewise.cli.program.screen import cell
 from zonewise.embedded.seed import seed_marker
 from zonewise.embedded.seed.dump_import import BUILT_IN, RECREATED, KindDifference
 from zonewise.embedded.seed.seeder import SeedRefused
-from zonewise.explain.status import Overview, overview
+from zonewise.explain.status import Overview, summarize_cluster
 from zonewise.traffic.topology_keys import topology_keys_of
 
 if TYPE_CHECKING:
@@ -134,12 +134,12 @@ class Host:
 
     def page(self) -> Overview:
         """The cluster as it is now."""
-        return overview(
+        return summarize_cluster(
             nodes=self._nodes,
             pods=self._pods,
             services=self._services,
             slices=self._slices,
-            seen=self._cluster.clients.service_traffic(),
+            traffic=self._cluster.clients.service_traffic(),
         )
 
     def trials(self) -> list[Trial]:

@@ -33,13 +33,13 @@ class Effect:
     unanswered: Fraction = Fraction(0)
     silent: int = 0
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        lost = {"unanswered": number(self.unanswered)} if self.unanswered else {}
+        lost = {"unanswered": round_exact(self.unanswered)} if self.unanswered else {}
         return {
             "hinted": self.hinted,
-            "inZone": number_or_zero(self.in_zone),
-            "overload": number(self.overload),
+            "inZone": round_exact(self.in_zone),
+            "overload": round_exact(self.overload),
         } | lost
 
 
@@ -64,59 +64,55 @@ class FamilyReport:
     """In mode weighted, what proxies without support for weights do."""
     keys: KeysReport | None = None
     """What its topology keys mean, if it has some."""
-    kept: bool = False
-    """Whether it has hints only because it had some: they would not be added anew."""
+    retained: bool = False
+    """Whether it has hints only because it had some: they would not be added now."""
     in_zone_limit_to_keep: Fraction | None = None
     """As ``in_zone_limit``, at the limit above which hints are dropped."""
     senders: int = 0
     """On how many nodes traffic starts."""
 
-    def plain(self, *, limited: bool) -> dict[str, Any]:
-        """As JSON has it: without endpoints nothing is in zone, and a limit is null only where
-        none applies, so that numbers can be added up.
+    def to_dict(self, *, limited: bool) -> dict[str, Any]:
+        """As JSON has it: without endpoints 0 is in zone, and a limit is null only where none
+        applies, so that numbers can be added up.
         """
         more: dict[str, Any] = {}
         if self.keys is not None:
-            more["topologyKeys"] = self.keys.plain()
+            more["topologyKeys"] = self.keys.to_dict()
         if self.decided.unanswered:
-            more["unanswered"] = number(self.decided.unanswered)
+            more["unanswered"] = round_exact(self.decided.unanswered)
         return {
             "hinted": self.decided.hinted,
-            "reason": {
-                "code": self.reason.code,
-                "message": self.reason.message,
-                "fix": self.reason.fix,
-            },
-            "zones": [self._zone(row) for row in self.zones],
-            "endpoints": [_endpoint(target) for target in self.endpoints],
-            "inZone": number_or_zero(self.decided.in_zone),
-            "inZoneWithoutHints": number_or_zero(self.in_zone_without_hints),
-            "inZoneLimit": number_or_zero(self.in_zone_limit) if limited else None,
-            "overload": number(self.decided.overload),
-            "applied": self.applied.plain(),
+            "reason": self.reason.to_dict(),
+            "zones": [self._zone_to_dict(row) for row in self.zones],
+            "endpoints": [_endpoint_to_dict(target) for target in self.endpoints],
+            "inZone": round_exact(self.decided.in_zone),
+            "inZoneWithoutHints": round_exact(self.in_zone_without_hints),
+            "inZoneLimit": round_exact(self.in_zone_limit) if limited else None,
+            "overload": round_exact(self.decided.overload),
+            "applied": self.applied.to_dict(),
             **more,
-        } | self._weighted()
+        } | self._weights_to_dict()
 
-    def _weighted(self) -> dict[str, Any]:
+    def _weights_to_dict(self) -> dict[str, Any]:
         if self.stock is None:
             return {}
-        stock = {key: value for key, value in self.stock.plain().items() if key != "hinted"}
+        stock = {key: value for key, value in self.stock.to_dict().items() if key != "hinted"}
         return {
             "zoneWeights": msgspec.json.decode(self.weights) if self.weights else None,
             "stock": stock,
         }
 
-    def _zone(self, row: ZoneRow) -> dict[str, Any]:
+    def _zone_to_dict(self, row: ZoneRow) -> dict[str, Any]:
         overload = row.overload if self.decided.hinted else Fraction(0)
         return {
             "zone": row.zone,
             "nodes": row.nodes,
             "cpuMilli": row.cpu_milli,
-            "share": number(row.share),
+            "share": round_exact(row.share),
             "endpoints": row.endpoints,
             "minimum": row.minimum,
             "assigned": row.assigned,
-            "overload": number_or_none(overload),
+            "overload": None if overload is None else round_exact(overload),
         }
 
 
@@ -147,10 +143,10 @@ class ServiceReport:
         mode = "" if self.mode is Mode.OFF else f" (mode {self.mode.value})"
         return f"Service {self.namespace}/{self.service} {got}{mode}: {part.reason.message}."
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         families = [
-            {"family": part.family, **part.plain(limited=self.limited)} for part in self.families
+            {"family": part.family, **part.to_dict(limited=self.limited)} for part in self.families
         ]
         primary = {key: value for key, value in families[0].items() if key != "family"}
         return {
@@ -162,7 +158,7 @@ class ServiceReport:
         }
 
 
-def _endpoint(target: TrafficEndpoint) -> dict[str, Any]:
+def _endpoint_to_dict(target: TrafficEndpoint) -> dict[str, Any]:
     return {
         "address": target.name,
         "zone": target.zone,
@@ -172,16 +168,6 @@ def _endpoint(target: TrafficEndpoint) -> dict[str, Any]:
     }
 
 
-def number(exact: Fraction) -> float:
-    """A fraction as printed: rounded once, from the exact value."""
-    return float(round(exact, DECIMALS))
-
-
-def number_or_none(exact: Fraction | None) -> float | None:
-    """A fraction as printed, if there is one."""
-    return None if exact is None else number(exact)
-
-
-def number_or_zero(exact: Fraction | None) -> float:
-    """A fraction as printed, 0 if there is none."""
-    return number(exact or Fraction(0))
+def round_exact(exact: Fraction | None) -> float:
+    """A fraction as printed, 0 if there is none: rounded once, from the exact value."""
+    return float(round(exact or Fraction(0), DECIMALS))
