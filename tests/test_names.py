@@ -55,7 +55,6 @@ NOT_YET_OUTSIDE = frozenset(
         "tests/embedded",
         "tests/explain",
         "tests/install",
-        "tests/proxy",
         "tests/runtime",
         "tests/webhook",
     }

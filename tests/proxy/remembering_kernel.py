@@ -1,4 +1,4 @@
-"""A kernel in memory: it keeps what is written, and refuses as often as a test says."""
+"""A kernel in memory: it stores what is written, and refuses what a test tells it to."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ class _Notices:
 
 
 class Remembering(Kernel):
-    """A kernel that holds elements and refuses as often as it is told to."""
+    """A kernel that stores elements, and refuses ``refusals`` writes and what is ``forbidden``."""
 
     def __init__(self) -> None:
-        self.held: dict[bytes, bytes] = {}
+        self.elements: dict[bytes, bytes] = {}
         self.writes: list[Changes] = []
         self.reads: list[bool] = []
         self.refusals = 0
-        self.hated = ""
-        """What no element may lead to, and no network may be."""
+        self.forbidden = ""
+        """A text that is in no target of an element and in no network, or the write is refused."""
         self.refused = 0
         self.heard = _Notices()
         self.networks: Networks = {}
 
     def read(self, *, rules_touched: bool = False) -> dict[bytes, bytes]:
         self.reads.append(rules_touched)
-        return dict(self.held)
+        return dict(self.elements)
 
     async def prepare(self) -> None:
         return
@@ -60,16 +60,16 @@ class Remembering(Kernel):
         if self.refusals:
             self.refusals -= 1
             raise NetlinkError(errno.ENOBUFS)
-        if any(self.hated and self.hated in decode(*one)[3] for one in changes.put):
+        if any(self.forbidden and self.forbidden in decode(*element)[3] for element in changes.put):
             self.refused += 1
             raise NetlinkError(errno.EINVAL)
         for key in changes.remove:
-            del self.held[key]
-        self.held.update(changes.put)
+            del self.elements[key]
+        self.elements.update(changes.put)
         self.writes.append(changes)
 
     async def write_networks(self, networks: Networks) -> None:
-        if self.hated and any(self.hated in str(held) for held in networks.values()):
+        if self.forbidden and self.forbidden in str(networks):
             self.refused += 1
             raise KernelRefused("nft failed")
         self.networks = networks
@@ -91,9 +91,9 @@ class Remembering(Kernel):
 
     def chosen(self, address: str) -> set[str]:
         """The endpoints of a ClusterIP."""
-        found = set()
-        for key, data in self.held.items():
+        addresses = set()
+        for key, data in self.elements.items():
             _, kind, found_by, leads_to = decode(key, data)
             if kind.name == "endpoints" and f" {address} " in found_by:
-                found.add(leads_to.partition(" ")[0])
-        return found
+                addresses.add(leads_to.partition(" ")[0])
+        return addresses

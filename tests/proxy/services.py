@@ -1,4 +1,4 @@
-"""Routes of Services, short to write."""
+"""Short constructors for routes of Services."""
 
 from __future__ import annotations
 

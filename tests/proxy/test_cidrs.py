@@ -1,4 +1,4 @@
-"""Which texts of objects become networks in the kernel, and how they are written."""
+"""Which strings in objects become networks in the kernel, and how they are written."""
 
 from __future__ import annotations
 
@@ -27,31 +27,33 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_is_no_network_is_left_out(text: str) -> None:
-    """A text with anything but an address and a length, a zone above all, is no network."""
+def test_a_text_that_is_not_a_network_is_left_out(text: str) -> None:
+    """A network is an address and a prefix length, without a zone or anything else."""
     assert merged("IPv4", [text]) == merged("IPv6", [text]) == ()
 
 
 def test_every_spelling_is_written_in_one_way() -> None:
     """Leading zeros, host bits and mapped addresses are read as Kubernetes reads them."""
     texts = ["010.001.0.0/16", "10.1.2.3/16", "::ffff:10.9.0.1", " 192.0.2.1 ", "2001:DB8::1/64"]
-    assert [str(one) for one in merged("IPv4", texts)] == [
+    assert [str(network) for network in merged("IPv4", texts)] == [
         "10.1.0.0/16",
         "10.9.0.1/32",
         "192.0.2.1/32",
     ]
-    assert [str(one) for one in merged("IPv6", texts)] == ["2001:db8::/64"]
+    assert [str(network) for network in merged("IPv6", texts)] == ["2001:db8::/64"]
 
 
 def test_no_text_of_an_object_is_read_as_a_rule() -> None:
-    """ServiceCIDRs, networks of pods and a node's addresses reach nft as networks or not at all."""
+    """ServiceCIDRs, pod networks and a node's addresses reach nft as networks or not at all."""
     cidrs = convert(ServiceCIDR, {"metadata": {"name": "x"}, "spec": {"cidrs": list(HOSTILE)}})
     node = convert(
         Node,
         {
             "metadata": {"name": "n1"},
             "spec": {"podCIDRs": ["10.244.0.0/24", *HOSTILE]},
-            "status": {"addresses": [{"type": "InternalIP", "address": one} for one in HOSTILE]},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": address} for address in HOSTILE]
+            },
         },
     )
     settings = ProxySettings(node_name="n1", detect_local_mode="NodeCIDR")
@@ -64,13 +66,11 @@ def test_no_text_of_an_object_is_read_as_a_rule() -> None:
 @pytest.mark.parametrize(
     "text", ["0.0.0.0/0", "1.2.3.4/0", "0.0.0.0/1", "127.0.0.0/16", " ::/0", "2001:db8::/0"]
 )
-def test_a_network_of_services_without_an_end_is_ignored(text: str) -> None:
-    """Loopback addresses are of no Service, so a network that has them is not dropped; the other
-    networks of the same object are.
-    """
+def test_a_service_cidr_with_loopback_addresses_is_ignored(text: str) -> None:
+    """Packets to it are not dropped; those to the other networks of the same object are."""
     spec = {"cidrs": [text, "10.96.0.0/12", "240.0.0.0/4", "fd00::/108"]}
     cidrs = convert(ServiceCIDR, {"metadata": {"name": "x"}, "spec": spec})
     node = convert(Node, {"metadata": {"name": "n1"}})
-    told = preview(NodeRoutes(node="n1", zone=""), node, [cidrs], ProxySettings(node_name="n1"))
-    assert "add element ip zonewise service-cidrs { 10.96.0.0/12, 240.0.0.0/4 }" in told
-    assert "add element ip6 zonewise service-cidrs { fd00::/108 }" in told
+    rules = preview(NodeRoutes(node="n1", zone=""), node, [cidrs], ProxySettings(node_name="n1"))
+    assert "add element ip zonewise service-cidrs { 10.96.0.0/12, 240.0.0.0/4 }" in rules
+    assert "add element ip6 zonewise service-cidrs { fd00::/108 }" in rules

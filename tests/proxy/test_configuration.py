@@ -1,4 +1,4 @@
-"""A KubeProxyConfiguration and the flags over it."""
+"""A KubeProxyConfiguration, and the flags that override it."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ def settings(text: str, tmp_path: Path, **given: Any) -> ProxySettings:
 
 
 def test_a_file_of_kubeadm_is_read_as_it_is(tmp_path: Path) -> None:
-    """What means something here counts, in the section of the mode that was used; the rest not."""
-    made = settings(KUBEADM, tmp_path)
-    assert made.node_name == "n7"
-    assert made.cluster_cidrs == ("10.244.0.0/16", "fd44::/48")
-    assert (made.masquerade_all, made.masquerade_bit) == (True, 9)
-    assert made.nodeport_addresses == ("10.0.0.0/8", "2001:db8::/32")
-    assert (made.healthz_listen, made.metrics_listen) == ("0.0.0.0:10256", "127.0.0.1:10249")
-    assert made.conntrack.tcp_established_timeout == "24h0m0s"
+    """Fields that apply here are read, from the section of the mode in use; others are ignored."""
+    proxy = settings(KUBEADM, tmp_path)
+    assert proxy.node_name == "n7"
+    assert proxy.cluster_cidrs == ("10.244.0.0/16", "fd44::/48")
+    assert (proxy.masquerade_all, proxy.masquerade_bit) == (True, 9)
+    assert proxy.nodeport_addresses == ("10.0.0.0/8", "2001:db8::/32")
+    assert (proxy.healthz_listen, proxy.metrics_listen) == ("0.0.0.0:10256", "127.0.0.1:10249")
+    assert proxy.conntrack.tcp_established_timeout == "24h0m0s"
 
 
 def test_the_file_names_the_kubeconfig(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without --kubeconfig the file's own is used, as kube-proxy does; with it, the flag's."""
+    """Without --kubeconfig the file's is used, as in kube-proxy; otherwise the flag's."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "environment"))
     file = tmp_path / "config.yaml"
     file.write_text(KUBEADM)
@@ -81,11 +81,11 @@ def test_the_file_names_the_kubeconfig(
 
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
     """A flag that was given replaces the file's value."""
-    made = settings(
+    proxy = settings(
         KUBEADM, tmp_path, hostname_override="n8", masquerade_bit=4, cluster_cidr="10.0.0.0/8"
     )
-    assert (made.node_name, made.masquerade_bit) == ("n8", 4)
-    assert made.cluster_cidrs == ("10.0.0.0/8",)
+    assert (proxy.node_name, proxy.masquerade_bit) == ("n8", 4)
+    assert proxy.cluster_cidrs == ("10.0.0.0/8",)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         ('"::"', {"metrics_bind_address": ":9999"}, "[::]:10256", ":9999"),
     ],
 )
-def test_where_health_and_metrics_are(
+def test_addresses_of_health_and_metrics(
     bound: str, given: dict[str, Any], healthz: str, metrics: str, tmp_path: Path
 ) -> None:
-    """Empty is the default in the file and nowhere on the command line; no port is the usual."""
+    """Empty means the default in the file and off as a flag; without a port it is the usual one."""
     text = KUBEADM.replace("bindAddress: 0.0.0.0", f"bindAddress: {bound}")
-    made = settings(text, tmp_path, **given)
-    assert (made.healthz_listen, made.metrics_listen) == (healthz, metrics)
+    proxy = settings(text, tmp_path, **given)
+    assert (proxy.healthz_listen, proxy.metrics_listen) == (healthz, metrics)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_where_health_and_metrics_are(
         ({"hostname_override": "n", "metrics_bind_address": "[::1:10249"}, "127.0.0.1:10249"),
     ],
 )
-def test_what_cannot_work_is_one_sentence(given: dict[str, Any], sentence: str) -> None:
-    """Every mistake is refused before anything is touched."""
+def test_invalid_settings_are_refused_in_one_sentence(given: dict[str, Any], sentence: str) -> None:
+    """Every mistake is refused before anything is changed."""
     with pytest.raises(ConfigError, match=sentence):
         Configuration().with_flags(**flags(**given)).settings(RouteSettings())
 
@@ -148,8 +148,10 @@ def test_what_cannot_work_is_one_sentence(given: dict[str, Any], sentence: str) 
         (KUBEADM.replace("hostnameOverride: n7", "hostnameOverride: [1]"), "hostnameOverride"),
     ],
 )
-def test_a_file_that_is_none_is_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
-    """A file that cannot be a configuration is named."""
+def test_an_invalid_file_is_refused_in_one_sentence(
+    text: str, sentence: str, tmp_path: Path
+) -> None:
+    """The error names a file that is not a configuration or cannot be read."""
     with pytest.raises(ConfigError, match=sentence):
         settings(text, tmp_path)
     with pytest.raises(ConfigError, match="cannot read"):
@@ -157,14 +159,14 @@ def test_a_file_that_is_none_is_one_sentence(text: str, sentence: str, tmp_path:
 
 
 def test_networks_by_mode() -> None:
-    """Pods are known by the cluster's networks, the node's, or an interface."""
+    """Local pods are recognised by the cluster's networks, the node's, or an interface."""
     node = Node(spec=NodeSpec(pod_cidrs=("10.244.3.0/24", "fd44:3::/64")))
     addresses = ("10.0.0.1", "fd00::1")
     by_node = ProxySettings(node_name="n", detect_local_mode="NodeCIDR")
-    found = by_node.networks(node, addresses, ("10.96.0.0/12", "fd96::/112"))
-    assert found["IPv4"]["pods"] == ("10.244.3.0/24",)
-    assert found["IPv6"]["service-cidrs"] == ("fd96::/112",)
-    assert found["IPv6"]["nodeport-addresses"] == ("fd00::1/128",)
+    networks = by_node.networks(node, addresses, ("10.96.0.0/12", "fd96::/112"))
+    assert networks["IPv4"]["pods"] == ("10.244.3.0/24",)
+    assert networks["IPv6"]["service-cidrs"] == ("fd96::/112",)
+    assert networks["IPv6"]["nodeport-addresses"] == ("fd00::1/128",)
     assert by_node.frames()["IPv4"].pods == "address"
     bridge = ProxySettings(node_name="n", detect_local_mode="BridgeInterface", pod_interface="cni0")
     assert bridge.frames()["IPv6"].pods == "=cni0"
@@ -174,33 +176,33 @@ def test_networks_by_mode() -> None:
     assert beside.networks(node, addresses, ("10.96.0.0/12",))["IPv4"]["service-cidrs"] == ()
 
 
-def test_node_ports_are_everywhere_in_a_family_that_nothing_is_said_of() -> None:
-    """Networks of one family leave the other one open, as kube-proxy does; so does a Node."""
+def test_node_ports_are_open_in_a_family_without_networks() -> None:
+    """As in kube-proxy: networks or node addresses of one family do not close the other."""
     given = ProxySettings(node_name="n", nodeport_addresses=("10.0.0.0/8",))
-    found = given.networks(Node(), ("10.0.0.1", "fd00::1"), ())
-    assert found["IPv4"]["nodeport-addresses"] == ("10.0.0.0/8",)
-    assert found["IPv6"]["nodeport-addresses"] == ("::/0",)
+    networks = given.networks(Node(), ("10.0.0.1", "fd00::1"), ())
+    assert networks["IPv4"]["nodeport-addresses"] == ("10.0.0.0/8",)
+    assert networks["IPv6"]["nodeport-addresses"] == ("::/0",)
     primary = ProxySettings(node_name="n").networks(Node(), ("fd00::1",), ())
     assert primary["IPv4"]["nodeport-addresses"] == ("0.0.0.0/0",)
     assert primary["IPv6"]["nodeport-addresses"] == ("fd00::1/128",)
 
 
 def test_kernel_settings_are_raised_if_asked_and_never_lowered(tmp_path: Path) -> None:
-    """Only what was asked for is written; a larger table stays."""
+    """Only configured settings are written; a larger conntrack table stays."""
     for name, value in (
         ("nf_conntrack_max", 262144),
         ("nf_conntrack_tcp_timeout_established", 432000),
         ("nf_conntrack_udp_timeout", 30),
     ):
         (tmp_path / name).write_text(str(value))
-    made = ProxySettings(node_name="n").conntrack
-    apply(made, folder=tmp_path, cores=4)
+    defaults = ProxySettings(node_name="n").conntrack
+    apply(defaults, folder=tmp_path, cores=4)
     assert (tmp_path / "nf_conntrack_tcp_timeout_established").read_text() == "432000"
-    asked = type(made)(max_per_core=32768, min=131072, tcp_established_timeout="24h0m0s")
-    apply(asked, folder=tmp_path, cores=4)
+    conntrack = type(defaults)(max_per_core=32768, min=131072, tcp_established_timeout="24h0m0s")
+    apply(conntrack, folder=tmp_path, cores=4)
     assert (tmp_path / "nf_conntrack_max").read_text() == "262144"
     assert (tmp_path / "nf_conntrack_tcp_timeout_established").read_text() == "86400"
-    apply(asked, folder=tmp_path, cores=16)
+    apply(conntrack, folder=tmp_path, cores=16)
     assert (tmp_path / "nf_conntrack_max").read_text() == "524288"
     with pytest.raises(ConfigError, match="is not a time"):
-        apply(type(made)(udp_timeout="soon"), folder=tmp_path, cores=1)
+        apply(type(defaults)(udp_timeout="soon"), folder=tmp_path, cores=1)

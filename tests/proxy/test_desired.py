@@ -1,4 +1,4 @@
-"""What is desired, kept Service by Service, equals what all of them together want."""
+"""The desired tables, updated Service by Service, equal those computed from all at once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from zonewise.traffic.routes.service import (
 from zonewise.traffic.routes.table import Backend, ServiceRoutes
 
 EXTERNAL = ("203.0.113.1", "203.0.113.2", "10.96.0.3")
-"""The last is a ClusterIP of somebody."""
+"""The last is the ClusterIP of a Service."""
 
-PLACE = ClientLocation("a", HERE)
+LOCATION = ClientLocation("a", HERE)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def offer(
     affinity: int | None = None,
     heavy: int = 1,
 ) -> Offer:
-    """Service s0, s1…, whose endpoints with odd numbers are here and weigh more than others."""
+    """Service s0, s1…; its endpoints with odd numbers are on this node and weigh more."""
     port = {"name": "p", "port": 80, "protocol": "TCP"}
     config = {"clientIP": {"timeoutSeconds": affinity}}
     sticky = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": config} if affinity else {}
@@ -73,11 +73,11 @@ def offer(
         "addressType": "IPv4",
         "endpoints": [
             {
-                "addresses": [f"10.244.0.{one}"],
-                "zone": "a" if one % 2 else "b",
-                "nodeName": HERE if one % 2 else "n2",
+                "addresses": [f"10.244.0.{last}"],
+                "zone": "a" if last % 2 else "b",
+                "nodeName": HERE if last % 2 else "n2",
             }
-            for one in sorted(ends)
+            for last in sorted(ends)
         ],
         "ports": [{"name": "p", "port": 8080, "protocol": "TCP"}],
     }
@@ -85,7 +85,7 @@ def offer(
 
 
 class Node:
-    """What is desired on a node, with claims and layouts as the proxier makes them."""
+    """The desired tables of a node, with claims and layouts as the proxier makes them."""
 
     def __init__(self) -> None:
         self.known: dict[Key, Offer] = {}
@@ -93,26 +93,28 @@ class Node:
         self.desired = Desired()
 
     def take(self, *offers: Offer, gone: Iterable[Key] = ()) -> Changes:
-        woken = {one.key for one in offers}.union(gone)
+        woken = {new.key for new in offers}.union(gone)
         for key in gone:
             self.known.pop(key, None)
             woken |= self.claims.claim(key, {})
-        for one in offers:
-            self.known[one.key] = one
-            woken |= self.claims.claim(one.key, frontend_claims(one.service))
+        for new in offers:
+            self.known[new.key] = new
+            woken |= self.claims.claim(new.key, frontend_claims(new.service))
         return self.desired.change({key: self.layout(key) for key in woken})
 
     def layout(self, key: Key) -> Layout:
-        one = self.known.get(key)
-        if one is None:
+        known = self.known.get(key)
+        if known is None:
             return NOTHING
-        routes = compute_service_routes(one.service, [one.piece], PLACE, {}, claims=self.claims)
+        routes = compute_service_routes(
+            known.service, [known.piece], LOCATION, {}, claims=self.claims
+        )
         return lay_out(routes, HERE, self.desired.elements)
 
 
 def unnumbered(elements: Mapping[bytes, bytes]) -> list[tuple[str, str, str]]:
-    """Elements without saying which endpoint has which slot; slots are all there, and all used."""
-    found = []
+    """Elements, without which endpoint has which slot; the numbers of used slots are listed."""
+    rows = []
     slots: dict[tuple[str, str], list[str]] = {}
     ends: dict[tuple[str, str], list[str]] = {}
     for key, data in elements.items():
@@ -122,11 +124,11 @@ def unnumbered(elements: Mapping[bytes, bytes]) -> list[tuple[str, str, str]]:
             slots.setdefault((kind.name, way), []).append(slot)
             ends.setdefault((kind.name, way), []).append(leads_to)
         else:
-            found.append((kind.name, found_by, leads_to))
+            rows.append((kind.name, found_by, leads_to))
     for where, numbers in slots.items():
-        found.append((*where, " ".join(sorted(numbers))))
-        found += [(*where, end) for end in ends[where]]
-    return sorted(found)
+        rows.append((*where, " ".join(sorted(numbers))))
+        rows += [(*where, end) for end in ends[where]]
+    return sorted(rows)
 
 
 steps = st.lists(
@@ -147,11 +149,11 @@ steps = st.lists(
 
 @given(steps)
 def test_change_by_change_is_the_same_as_all_at_once(drawn: list[tuple[Offer, bool]]) -> None:
-    """After any changes the kernel holds what a new start would write, whoever claims what."""
+    """After any changes, and any conflicting claims, the kernel has what a restart would write."""
     node = Node()
     kernel: dict[bytes, bytes] = {}
-    for one, there in drawn:
-        changes = node.take(one) if there else node.take(gone=[one.key])
+    for changed, there in drawn:
+        changes = node.take(changed) if there else node.take(gone=[changed.key])
         for key in changes.remove:
             del kernel[key]
         for key, data in changes.put:
@@ -159,19 +161,19 @@ def test_change_by_change_is_the_same_as_all_at_once(drawn: list[tuple[Offer, bo
             kernel[key] = data
         assert kernel == node.desired.elements
     fresh = Node()
-    fresh.take(*(one for _, one in sorted(node.known.items())))
+    fresh.take(*(entry for _, entry in sorted(node.known.items())))
     assert unnumbered(fresh.desired.elements) == unnumbered(kernel)
     assert set(fresh.desired.chains()) == set(node.desired.chains())
     assert not node.desired.replan(kernel)
     known = node.known.values()
-    shown = compute_node_routes(
-        [one.service for one in known], [one.piece for one in known], PLACE, {}
+    routes = compute_node_routes(
+        [entry.service for entry in known], [entry.piece for entry in known], LOCATION, {}
     )
-    assert unnumbered(desire(shown.services, HERE).elements) == unnumbered(kernel)
+    assert unnumbered(desire(routes.services, HERE).elements) == unnumbered(kernel)
 
 
 def test_a_change_writes_only_what_changed() -> None:
-    """One endpoint replaced is one element out and one in."""
+    """Replacing one endpoint removes one element and adds one."""
     desired = Desired()
     before = service("s", route("ClusterIP", "10.96.0.1", backend(5), backend(6), backend(7)))
     after = service("s", route("ClusterIP", "10.96.0.1", backend(5), backend(6), backend(8)))
@@ -184,7 +186,7 @@ def test_a_change_writes_only_what_changed() -> None:
 @pytest.mark.parametrize("affinity", [None, 60])
 @pytest.mark.parametrize("weight", [1, 9])
 def test_one_endpoint_of_many_is_a_few_elements(affinity: int | None, weight: int) -> None:
-    """One endpoint more or less, wherever it is in their order: slots of others do not change."""
+    """Adding or removing endpoints anywhere in the list does not change the slots of others."""
     many = [
         Backend(address=f"10.245.{n >> 8}.{n & 255}", port=8080, weight=weight if n % 2 else 1)
         for n in range(3000)
@@ -204,28 +206,28 @@ def test_one_endpoint_of_many_is_a_few_elements(affinity: int | None, weight: in
 
 
 def test_an_address_of_two_services_stays_until_both_are_gone() -> None:
-    """An endpoint that two Services share is one element, wanted twice."""
+    """An endpoint that two Services share is one element with two owners."""
     desired = Desired()
-    one = service("a", route("ClusterIP", "10.96.0.1", backend(5, node=HERE)))
-    two = service("b", route("ClusterIP", "10.96.0.2", backend(5, node=HERE)))
-    desired.change({each.key: lay_out(each, HERE) for each in (one, two)})
-    first = desired.change({one.key: NOTHING})
-    second = desired.change({two.key: NOTHING})
-    assert (len(first.remove), len(second.remove)) == (3, 4)
+    first = service("a", route("ClusterIP", "10.96.0.1", backend(5, node=HERE)))
+    second = service("b", route("ClusterIP", "10.96.0.2", backend(5, node=HERE)))
+    desired.change({routes.key: lay_out(routes, HERE) for routes in (first, second)})
+    removed_first = desired.change({first.key: NOTHING})
+    removed_second = desired.change({second.key: NOTHING})
+    assert (len(removed_first.remove), len(removed_second.remove)) == (3, 4)
     assert desired.elements == {}
 
 
-def test_nobody_takes_the_cluster_ip_of_another() -> None:
-    """A Service that names another's ClusterIP as its external IP gets nothing, however it came."""
+def test_no_service_takes_the_cluster_ip_of_another() -> None:
+    """An external IP that is another Service's ClusterIP gets no routes, whichever came first."""
     thief, owner = offer(0, [6], ["10.96.0.2"]), offer(1, [1])
     for order in ((thief, owner), (owner, thief)):
         node = Node()
-        for one in order:
-            node.take(one)
+        for new in order:
+            node.take(new)
         alone = Node()
         alone.take(owner)
         assert alone.desired.elements.items() <= node.desired.elements.items()
-        leads = [decode(*one)[2:] for one in node.desired.elements.items()]
+        leads = [decode(*element)[2:] for element in node.desired.elements.items()]
         assert not [to for way, to in leads if " 10.96.0.2 " in way and "10.244.0.6" in to]
         node.take(gone=[owner.key])
         fresh = Node()
@@ -234,10 +236,10 @@ def test_nobody_takes_the_cluster_ip_of_another() -> None:
 
 
 def test_the_difference_to_the_kernel_is_what_is_missing_wrong_or_left_over() -> None:
-    """Whatever the kernel holds, the changes leads from there to what is desired."""
+    """Whatever the kernel holds, the changes make it equal to the desired tables."""
     desired = Desired()
-    made = service("s", route("ClusterIP", "10.96.0.1", backend(5), backend(6)))
-    desired.change({made.key: lay_out(made, HERE)})
+    routes = service("s", route("ClusterIP", "10.96.0.1", backend(5), backend(6)))
+    desired.change({routes.key: lay_out(routes, HERE)})
     kernel = dict(desired.elements)
     keys = sorted(kernel)
     del kernel[keys[0]]
@@ -245,8 +247,8 @@ def test_the_difference_to_the_kernel_is_what_is_missing_wrong_or_left_over() ->
     stranger = keys[0][:-1] + b"\x09"
     kernel[stranger] = b""
     changes = desired.replan(kernel)
-    for one in changes.remove:
-        del kernel[one]
+    for key in changes.remove:
+        del kernel[key]
     kernel.update(changes.put)
     assert kernel == desired.elements
     assert stranger in changes.remove

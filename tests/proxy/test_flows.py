@@ -25,10 +25,10 @@ def flow(target: str, port: int, by: str, *, rewritten: bool = True) -> UdpFlow:
 def datagrams(*serving: int, chosen: int = 1) -> ServiceRoutes:
     return service(
         "s",
-        route("ClusterIP", "10.96.0.1", *(backend(one) for one in serving[:chosen])),
-        route("NodePort", None, *(backend(one) for one in serving[:chosen]), number=30000),
+        route("ClusterIP", "10.96.0.1", *(backend(last) for last in serving[:chosen])),
+        route("NodePort", None, *(backend(last) for last in serving[:chosen]), number=30000),
         protocol="UDP",
-        serving=tuple(backend(one) for one in serving),
+        serving=tuple(backend(last) for last in serving),
     )
 
 
@@ -37,7 +37,7 @@ def udp(*serving: int) -> dict[tuple[str, str | None, int], frozenset[tuple[str,
 
 
 @pytest.mark.parametrize(
-    ("told", "stale"),
+    ("udp_flow", "stale"),
     [
         (flow("10.96.0.1", 80, "10.244.0.5"), False),
         (flow("10.96.0.1", 80, "10.244.0.6"), False),
@@ -51,27 +51,27 @@ def udp(*serving: int) -> dict[tuple[str, str | None, int], frozenset[tuple[str,
         (flow("8.8.8.8", 30000, "8.8.8.8", rewritten=False), False),
     ],
 )
-def test_a_flow_is_stale_if_nobody_who_serves_answers_it(told: UdpFlow, stale: bool) -> None:
-    """Whoever serves may keep its flows, chosen or not; flows of others are left alone."""
-    assert is_stale(told, "IPv4", udp(5, 6), node=NODE) is stale
-    assert not is_stale(told, "IPv6", udp(5, 6), node=NODE)
+def test_a_flow_is_stale_if_no_serving_endpoint_answers_it(udp_flow: UdpFlow, stale: bool) -> None:
+    """A serving endpoint keeps its flows, chosen or not; flows to other ports are left alone."""
+    assert is_stale(udp_flow, "IPv4", udp(5, 6), node=NODE) is stale
+    assert not is_stale(udp_flow, "IPv6", udp(5, 6), node=NODE)
 
 
-def test_when_nobody_serves_every_flow_is_stale() -> None:
-    """Scaled to zero, flows of the Service lead to nobody."""
+def test_without_serving_endpoints_every_flow_is_stale() -> None:
+    """The flows of a Service that was scaled to zero are stale."""
     assert is_stale(flow("10.96.0.1", 80, "10.244.0.5"), "IPv4", udp(), node=NODE)
 
 
-def test_a_node_port_has_nothing_to_do_with_the_same_port_of_another_address() -> None:
-    """A flow to an address that a Service has is that Service's, whatever else its port is."""
+def test_a_node_port_does_not_own_the_same_port_of_another_service() -> None:
+    """A flow to an address of a Service belongs to that Service, not to a node port."""
     theirs = flow("10.96.0.2", 30000, "10.244.0.9")
     others = {("IPv4", "10.96.0.2", 30000)}
     assert is_stale(theirs, "IPv4", udp(5), node=NODE)
     assert not is_stale(theirs, "IPv4", udp(5), owned=others, node=NODE)
 
 
-def test_only_udp_ports_have_ways() -> None:
-    """TCP connections notice by themselves."""
+def test_only_udp_ports_are_tracked() -> None:
+    """TCP clients notice themselves that an endpoint is gone."""
     assert ways_of(service("s", route("ClusterIP", "10.96.0.1", backend(5)))) == {}
     assert ways_of(None) == {}
 
@@ -89,21 +89,26 @@ def sync(*, first: bool = False, full: bool = False) -> Sync:
 
 @pytest.fixture
 def removed(netns: str, monkeypatch: pytest.MonkeyPatch) -> list[UdpFlow]:
-    """The flows that were removed, of a kernel that holds one to each of three endpoints.
+    """The flows that were removed from a kernel that has one to each of three endpoints.
 
-    And some to a node's port that were never rewritten.
+    It also has flows to a node port that were never rewritten.
     """
     gone: list[UdpFlow] = []
-    held = [flow("10.96.0.1", 80, f"10.244.0.{last}") for last in (5, 6, 7)]
-    held += [
-        flow(one, 30000, one, rewritten=False) for one in ("192.0.2.9", "127.0.0.1", "8.8.8.8")
+    tracked = [flow("10.96.0.1", 80, f"10.244.0.{last}") for last in (5, 6, 7)]
+    tracked += [
+        flow(address, 30000, address, rewritten=False)
+        for address in ("192.0.2.9", "127.0.0.1", "8.8.8.8")
     ]
 
     def flows(_link: object, _family: int, *, target: str | None, port: int) -> Iterator[UdpFlow]:
-        yield from (one for one in held if target in (None, one.target) and port == one.target_port)
+        yield from (
+            entry
+            for entry in tracked
+            if target in (None, entry.target) and port == entry.target_port
+        )
 
-    def remove(_link: object, _family: int, one: UdpFlow) -> bool:
-        gone.append(one)
+    def remove(_link: object, _family: int, stale: UdpFlow) -> bool:
+        gone.append(stale)
         return True
 
     monkeypatch.setattr(conntrack, "flows", flows)
@@ -112,7 +117,7 @@ def removed(netns: str, monkeypatch: pytest.MonkeyPatch) -> list[UdpFlow]:
 
 
 def test_nothing_is_removed_at_a_restart(removed: list[UdpFlow]) -> None:
-    """What the first write changed nobody knows, so it removes nothing; nor does a comparison."""
+    """It is unknown what the first write changed, so it removes no flow; nor does a comparison."""
     flows = StaleFlows(everywhere)
     flows.routed(KEY, datagrams(5))
     flows.synced(sync(first=True, full=True))
@@ -121,12 +126,12 @@ def test_nothing_is_removed_at_a_restart(removed: list[UdpFlow]) -> None:
     assert removed == []
 
 
-def test_flows_go_when_who_serves_changes_and_not_when_the_choice_does(
+def test_flows_are_removed_with_their_endpoint_and_not_by_another_choice(
     removed: list[UdpFlow],
 ) -> None:
-    """Another choice removes nothing; an endpoint that leaves, or the last one, its flows."""
-    told: list[tuple[str, int]] = []
-    flows = StaleFlows(everywhere, count=lambda family, count, _: told.append((family, count)))
+    """Choosing other endpoints removes no flow; removing an endpoint removes its flows."""
+    counts: list[tuple[str, int]] = []
+    flows = StaleFlows(everywhere, count=lambda family, count, _: counts.append((family, count)))
     flows.routed(KEY, datagrams(5, 6, 7))
     flows.synced(sync(first=True))
     flows.routed(KEY, datagrams(5, 6, 7, chosen=3))
@@ -134,8 +139,8 @@ def test_flows_go_when_who_serves_changes_and_not_when_the_choice_does(
     assert removed == []
     flows.routed(KEY, datagrams(5, 6))
     flows.synced(sync())
-    assert [one.answered_by for one in removed] == ["10.244.0.7"]
-    assert ("IPv4", 1) in told
+    assert [stale.answered_by for stale in removed] == ["10.244.0.7"]
+    assert ("IPv4", 1) in counts
     removed.clear()
     flows.routed(KEY, datagrams())
     flows.synced(sync())
@@ -147,18 +152,18 @@ def test_flows_go_when_who_serves_changes_and_not_when_the_choice_does(
 
 
 @pytest.mark.parametrize("first", ["giver", "taker"])
-def test_a_way_that_passes_to_another_service_is_judged_by_the_new_one(
+def test_flows_of_an_address_that_moves_are_checked_against_its_new_service(
     removed: list[UdpFlow], first: str
 ) -> None:
-    """Whichever of the two is told first, flows to whom the new owner serves stay."""
+    """Flows to endpoints of the new owner stay, whichever Service is updated first."""
     flows = StaleFlows(everywhere)
     flows.routed(("default", "giver"), datagrams(5, 6))
     flows.synced(sync(first=True))
-    told = {"giver": None, "taker": datagrams(6, 7)}
-    for name in sorted(told, reverse=first == "taker"):
-        flows.routed(("default", name), told[name])
+    routes = {"giver": None, "taker": datagrams(6, 7)}
+    for name in sorted(routes, reverse=first == "taker"):
+        flows.routed(("default", name), routes[name])
     flows.synced(sync())
-    assert [one.answered_by for one in removed] == ["10.244.0.5"]
+    assert [stale.answered_by for stale in removed] == ["10.244.0.5"]
     removed.clear()
     flows.routed(("default", "giver"), None)
     flows.synced(sync())
@@ -166,13 +171,13 @@ def test_a_way_that_passes_to_another_service_is_judged_by_the_new_one(
 
 
 @pytest.mark.parametrize("network", ["0.0.0.0/0", "192.0.2.0/24"])
-def test_a_node_port_takes_over_flows_to_every_address_it_is_at(
+def test_a_new_node_port_removes_flows_to_the_addresses_it_listens_on(
     removed: list[UdpFlow], network: str
 ) -> None:
-    """Flows that began before the Service: to the node's own addresses, not to the loopback."""
+    """Flows from before the Service are removed if they go to the node, but not to loopback."""
     ip(["addr add 192.0.2.9/24 dev lo"])
     flows = StaleFlows(lambda: {"IPv4": (network,), "IPv6": ("::/0",)})
     flows.synced(sync(first=True))
     flows.routed(KEY, datagrams(5, 6, 7))
     flows.synced(sync())
-    assert [one.target for one in removed] == ["192.0.2.9"]
+    assert [stale.target for stale in removed] == ["192.0.2.9"]

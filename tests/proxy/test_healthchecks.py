@@ -1,4 +1,4 @@
-"""Health checks of load balancers: where they are served, and what happens where they cannot be."""
+"""Health checks of load balancers: the addresses that serve them, and ports in use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRESENT = ("127.0.0.1", "192.0.2.1", "192.0.2.9", "::1", "2001:db8::1", "fe80::1
 
 
 @pytest.mark.parametrize(
-    ("family", "networks", "found"),
+    ("family", "networks", "expected"),
     [
         ("IPv4", ("192.0.2.1/32",), {"192.0.2.1"}),
         ("IPv4", ("192.0.2.0/24", "127.0.0.0/8"), {"127.0.0.1", "192.0.2.1", "192.0.2.9"}),
@@ -36,14 +36,14 @@ PRESENT = ("127.0.0.1", "192.0.2.1", "192.0.2.9", "::1", "2001:db8::1", "fe80::1
     ],
 )
 def test_addresses_of_node_ports(
-    family: Family, networks: tuple[str, ...], found: set[str]
+    family: Family, networks: tuple[str, ...], expected: set[str]
 ) -> None:
-    """Those of the node within the networks; a network of everything is one address for all."""
-    assert listening(family, networks, map(ip_address, PRESENT)) == found
+    """The node's addresses within the networks; for 0.0.0.0/0 or ::/0, one wildcard address."""
+    assert listening(family, networks, map(ip_address, PRESENT)) == expected
 
 
 def test_addresses_of_interfaces(netns: str) -> None:
-    """Every address is found once, on whichever interface; the peer of a link is somebody else."""
+    """Every address of any interface is listed once; the peer's address is not."""
     ip(
         [
             "link add one type veth peer name two",
@@ -56,16 +56,16 @@ def test_addresses_of_interfaces(netns: str) -> None:
         ],
         name=netns,
     )
-    found = sorted(str(one) for one in interface_addresses())
+    addresses = sorted(str(address) for address in interface_addresses())
     numbers = {name: number for number, name in socket.if_nameindex()}
     local = {f"fe80::7%{numbers[name]}" for name in ("two", "lo")}
-    assert {"127.0.0.1", "192.0.2.1", "192.0.2.9", "::1", "2001:db8::1"} | local <= set(found)
-    assert "192.0.2.10" not in found
-    assert len(found) == len(set(found))
+    assert {"127.0.0.1", "192.0.2.1", "192.0.2.9", "::1", "2001:db8::1"} | local <= set(addresses)
+    assert "192.0.2.10" not in addresses
+    assert len(addresses) == len(set(addresses))
 
 
 class Node:
-    """A node whose health checks are asked for; ``refused`` is what its Service was told."""
+    """A node with health checks; ``refused`` has those that could not listen."""
 
     def __init__(self) -> None:
         self.summary = RoutesSummary()
@@ -73,7 +73,7 @@ class Node:
         self.refused: list[tuple[Key, int, str]] = []
 
     def ask(self, **networks: tuple[str, ...]) -> None:
-        """One endpoint is here, and node ports are at these."""
+        """Have one local endpoint, and node ports in these networks."""
         self.networks = {"IPv4": networks["v4"], "IPv6": networks["v6"]}
         self.summary.checks[KEY] = {("IPv4", PORT): 1, ("IPv6", PORT): 1}
         self.summary.checks_changed.set()
@@ -81,21 +81,21 @@ class Node:
 
 @asynccontextmanager
 async def node(monkeypatch: pytest.MonkeyPatch, netns: str) -> AsyncIterator[Node]:
-    """A node with two addresses of each family, and little patience."""
+    """A node with two addresses of each family that retries often."""
     monkeypatch.setattr(healthchecks, "PERIOD", 0.02)
-    made = Node()
-    # An address of IPv6 cannot be bound before the kernel has tried it, but for "nodad".
+    host = Node()
+    # Without "nodad" an IPv6 address cannot be bound before duplicate detection is done.
     texts = ("192.0.2.1/32", "192.0.2.9/32", "2001:db8::1/128 nodad", "2001:db8::9/128 nodad")
     ip([f"addr add dev lo {text}" for text in texts], name=netns)
     checks = HealthChecks(
-        made.summary,
-        networks=lambda: made.networks,
+        host.summary,
+        networks=lambda: host.networks,
         healthy=lambda: True,
-        refused=lambda key, port, why: made.refused.append((key, port, why)),
+        refused=lambda key, port, why: host.refused.append((key, port, why)),
     )
     task = asyncio.create_task(checks.run())
     try:
-        yield made
+        yield host
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -119,17 +119,17 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def reached(address: str) -> None:
-    """Wait until this one answers."""
+    """Wait until an address answers."""
     await until(lambda: answers(address))
 
 
 async def served() -> set[str]:
-    asked = ("127.0.0.1", "192.0.2.1", "192.0.2.9", "::1", "2001:db8::1", "2001:db8::9")
-    return {address for address in asked if await answers(address)}
+    candidates = ("127.0.0.1", "192.0.2.1", "192.0.2.9", "::1", "2001:db8::1", "2001:db8::9")
+    return {address for address in candidates if await answers(address)}
 
 
 async def settles(*addresses: str) -> None:
-    """Wait until it is these that answer, and no other."""
+    """Wait until exactly these addresses answer."""
 
     async def only() -> bool:
         return await served() == set(addresses)
@@ -137,46 +137,46 @@ async def settles(*addresses: str) -> None:
     await until(only)
 
 
-async def test_checks_are_served_where_node_ports_are(
+async def test_checks_are_served_at_the_addresses_of_node_ports(
     monkeypatch: pytest.MonkeyPatch, netns: str
 ) -> None:
-    """Nobody listens at other addresses, and servers move when the networks do."""
-    async with node(monkeypatch, netns) as made:
-        made.ask(v4=("192.0.2.1/32",), v6=("2001:db8::/64",))
+    """No other address is listened on, and servers move when the networks change."""
+    async with node(monkeypatch, netns) as host:
+        host.ask(v4=("192.0.2.1/32",), v6=("2001:db8::/64",))
         await settles("192.0.2.1", "2001:db8::1", "2001:db8::9")
-        made.ask(v4=("0.0.0.0/0",), v6=("2001:db8::9/128",))
+        host.ask(v4=("0.0.0.0/0",), v6=("2001:db8::9/128",))
         await settles("127.0.0.1", "192.0.2.1", "192.0.2.9", "2001:db8::9")
-        made.ask(v4=("127.0.0.0/8",), v6=("::/0",))
+        host.ask(v4=("127.0.0.0/8",), v6=("::/0",))
         await settles("127.0.0.1", "::1", "2001:db8::1", "2001:db8::9")
-        made.summary.checks.clear()
-        made.summary.checks_changed.set()
+        host.summary.checks.clear()
+        host.summary.checks_changed.set()
         await settles()
-    assert made.refused == []
+    assert host.refused == []
 
 
 async def test_an_address_that_comes_later_is_served(
     monkeypatch: pytest.MonkeyPatch, netns: str
 ) -> None:
-    """Where no address is of the networks nobody listens, until one comes."""
-    async with node(monkeypatch, netns) as made:
-        made.ask(v4=("198.51.100.0/24",), v6=("2001:db8::1/128",))
+    """Without an address in the networks nothing listens, until one is added."""
+    async with node(monkeypatch, netns) as host:
+        host.ask(v4=("198.51.100.0/24",), v6=("2001:db8::1/128",))
         await settles("2001:db8::1")
         ip(["addr add 198.51.100.7/32 dev lo"], name=netns)
         await reached("198.51.100.7")
-    assert made.refused == []
+    assert host.refused == []
 
 
-async def test_a_port_that_is_taken_is_told_once_and_had_when_it_is_free(
+async def test_a_port_in_use_is_reported_once_and_served_when_it_is_free(
     monkeypatch: pytest.MonkeyPatch, netns: str
 ) -> None:
-    """One taken address is one event however often it is tried; the others are served."""
-    async with node(monkeypatch, netns) as made:
+    """A port in use is one event, however often it is tried; other addresses are served."""
+    async with node(monkeypatch, netns) as host:
         with socket.create_server(("192.0.2.1", PORT)) as taken:
-            made.ask(v4=("192.0.2.0/24",), v6=("2001:db8::1/128",))
+            host.ask(v4=("192.0.2.0/24",), v6=("2001:db8::1/128",))
             await reached("192.0.2.9")
             ip(["addr add 192.0.2.11/32 dev lo"], name=netns)
-            await reached("192.0.2.11")  # so the taken one was tried again
+            await reached("192.0.2.11")  # so the port in use was tried again
             taken.close()
             await settles("192.0.2.1", "192.0.2.9", "2001:db8::1")
-        assert made.refused == [(KEY, PORT, made.refused[0][2])]
-        assert "in use" in made.refused[0][2]
+        assert host.refused == [(KEY, PORT, host.refused[0][2])]
+        assert "in use" in host.refused[0][2]

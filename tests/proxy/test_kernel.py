@@ -1,4 +1,4 @@
-"""The kernel's tables become what is desired, from whatever was there."""
+"""The kernel's tables become the desired ones, whatever they were before."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def nft(*words: str, script: str | None = None) -> str:
 
 def desire(*services: ServiceRoutes) -> Desired:
     desired = Desired()
-    desired.change({one.key: lay_out(one, HERE) for one in services})
+    desired.change({routes.key: lay_out(routes, HERE) for routes in services})
     return desired
 
 
@@ -94,26 +94,26 @@ async def fill(kernel: Kernel, changes: Changes) -> None:
 
 @pytest_asyncio.fixture
 async def kernel(netns: str) -> AsyncIterator[Kernel]:
-    made = Kernel(SETTINGS.frames())
-    made.read()
-    await made.prepare()
-    yield made
-    made.close()
+    tables = Kernel(SETTINGS.frames())
+    tables.read()
+    await tables.prepare()
+    yield tables
+    tables.close()
 
 
-async def test_what_is_written_is_read_back(kernel: Kernel) -> None:
-    """Every kind of element goes in and comes back; a second look finds nothing to do."""
+async def test_elements_are_read_back_as_written(kernel: Kernel) -> None:
+    """Every kind of element is read back as it was written; a comparison finds no changes."""
     desired = desire(*EVERYTHING)
     await fill(kernel, desired.replan({}))
     assert not desired.replan(kernel.read())
 
 
 async def test_text_and_transaction_make_the_same_tables(kernel: Kernel) -> None:
-    """What ``nft -f`` makes of the text is, listed, what netlink made."""
+    """``nft`` lists the same tables whether made from text or by netlink."""
     desired = desire(*EVERYTHING)
     await fill(kernel, desired.replan({}))
     listed = {word: nft("list", "table", word, "zonewise") for word in ("ip", "ip6")}
-    frames = {family: frame(family, made) for family, made in SETTINGS.frames().items()}
+    frames = {family: frame(family, options) for family, options in SETTINGS.frames().items()}
     text = whole(frames, desired.elements, NETWORKS, desired.chains())
     nft("flush", "ruleset")
     nft("-f", "-", script=text)
@@ -124,12 +124,12 @@ async def test_text_and_transaction_make_the_same_tables(kernel: Kernel) -> None
 
 
 def _words(listing: str) -> list[str]:
-    """A listing without the order of elements and chains, which nobody promises."""
+    """The words of a listing; the order of elements and chains is not defined."""
     return listing.replace(",", " ").split()
 
 
 async def test_another_program_adopts_tables_untouched(kernel: Kernel) -> None:
-    """The same settings find their own tables: nothing is made anew, handles stay."""
+    """With the same settings the tables are used as they are: nothing is replaced."""
     desired = desire(*EVERYTHING)
     await fill(kernel, desired.replan({}))
     before = nft("-a", "list", "ruleset")
@@ -145,7 +145,7 @@ async def test_another_program_adopts_tables_untouched(kernel: Kernel) -> None:
 
 
 async def test_tables_of_other_settings_are_replaced_in_one_step(kernel: Kernel) -> None:
-    """Another frame replaces the old tables whole, and the kernel tells of one generation."""
+    """With other settings our tables are replaced; tables of others stay."""
     desired = desire(*EVERYTHING)
     await fill(kernel, desired.replan({}))
     nft("add", "table", "ip", "foreign")
@@ -165,7 +165,7 @@ async def test_tables_of_other_settings_are_replaced_in_one_step(kernel: Kernel)
 
 
 async def test_a_failed_transaction_changes_nothing(kernel: Kernel) -> None:
-    """An element that is there already undoes the whole write."""
+    """One element that cannot be removed undoes the whole write."""
     desired = desire(EVERYTHING[0])
     await fill(kernel, desired.replan({}))
     before = kernel.read()
@@ -177,7 +177,7 @@ async def test_a_failed_transaction_changes_nothing(kernel: Kernel) -> None:
 
 
 async def test_unused_chains_and_sets_are_swept(kernel: Kernel) -> None:
-    """Chains of choices that are gone, and clients of Services that are gone, do not pile up."""
+    """Chains and client maps of removed Services and choices are removed."""
     desired = desire(*EVERYTHING)
     await fill(kernel, desired.replan({}))
     sticky = service("sticky", route("ClusterIP", "10.96.0.3", backend(7)), affinity=600)
@@ -188,7 +188,7 @@ async def test_unused_chains_and_sets_are_swept(kernel: Kernel) -> None:
     listing = nft("list", "table", "ip", "zonewise")
     assert listing.count("chain affinity-") == listing.count("map clients-") == 2
     assert listing.count("chain weighted-") == 2
-    gone = desired.change(dict.fromkeys([one.key for one in EVERYTHING], NOTHING))
+    gone = desired.change(dict.fromkeys([routes.key for routes in EVERYTHING], NOTHING))
     await kernel.write(gone, NETWORKS)
     kernel.sweep(desired.elements, [])
     listing = nft("list", "table", "ip", "zonewise")
@@ -198,7 +198,7 @@ async def test_unused_chains_and_sets_are_swept(kernel: Kernel) -> None:
 
 
 async def test_other_weights_are_another_chain(kernel: Kernel) -> None:
-    """New weights lead to a new chain by one element, and the old chain goes afterwards."""
+    """New weights are a new chain, reached by one changed element; the old one is removed."""
 
     def weighing(*weights: int) -> ServiceRoutes:
         backends = [backend(5 + at, weight=weight) for at, weight in enumerate(weights)]
@@ -222,24 +222,24 @@ async def test_other_weights_are_another_chain(kernel: Kernel) -> None:
     assert "goto slots-2" in listing
 
 
-async def test_whatever_a_service_is_called_its_chain_has_a_name(kernel: Kernel) -> None:
-    """The longest names, and names that would be commands: kernel and nft take the rules."""
+async def test_any_name_of_a_service_makes_a_valid_chain_name(kernel: Kernel) -> None:
+    """The kernel and nft accept the longest names, and names that look like commands."""
     long = service("x" * 63, route("ClusterIP", "10.96.0.9", backend(5), backend(6)), affinity=60)
     long = replace(long, namespace="y" * 63)
     odd = replace(long, service="é\n} flush ruleset {", namespace="ü")
-    for one in (long, odd):
-        desired = desire(one)
+    for routes in (long, odd):
+        desired = desire(routes)
         await fill(kernel, desired.replan(kernel.read()))
         assert desired.replan(kernel.read()).put == []
-        frames = {family: frame(family, made) for family, made in SETTINGS.frames().items()}
+        frames = {family: frame(family, options) for family, options in SETTINGS.frames().items()}
         text = whole(frames, desired.elements, NETWORKS, desired.chains())
         assert "flush ruleset" not in text
         nft("flush", "ruleset")
         nft("-f", "-", script=text)
 
 
-async def test_large_weights_are_taken(kernel: Kernel) -> None:
-    """A thousand endpoints of the largest weights: sums beyond 31 bits are scaled, none is lost."""
+async def test_large_weights_are_scaled(kernel: Kernel) -> None:
+    """Weights whose sum exceeds 31 bits are scaled, and no endpoint gets weight 0."""
     many = [
         Backend(address=f"10.245.{n >> 8}.{n & 255}", port=8080, weight=1_000_000 if n else 1)
         for n in range(2500)
@@ -254,8 +254,8 @@ async def test_large_weights_are_taken(kernel: Kernel) -> None:
     assert not desired.replan(kernel.read())
 
 
-async def test_our_own_writes_are_no_drift(kernel: Kernel) -> None:
-    """Transactions and runs of nft by this program are not heard; those of others are."""
+async def test_only_writes_of_other_programs_are_noticed(kernel: Kernel) -> None:
+    """Our own transactions and runs of nft are not reported as changes; those of others are."""
     notices = kernel.notices()
     desired = desire(*EVERYTHING)
     await fill(kernel, desired.replan({}))
@@ -268,7 +268,7 @@ async def test_our_own_writes_are_no_drift(kernel: Kernel) -> None:
 
 
 async def test_clean_up_removes_our_tables_and_no_other(kernel: Kernel) -> None:
-    """Only what this program made goes, and a second time there is nothing."""
+    """Tables of other programs stay, and a second run removes nothing."""
     nft("add", "table", "inet", "foreign")
     assert clean_up() == ["ip zonewise", "ip6 zonewise"]
     assert clean_up() == []
@@ -276,7 +276,7 @@ async def test_clean_up_removes_our_tables_and_no_other(kernel: Kernel) -> None:
 
 
 async def test_no_nft_is_one_sentence(netns: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the program nft nothing can start, and the sentence says what to install."""
+    """Without nft the proxy does not start, and the error says what to install."""
     monkeypatch.setattr(kernels, "NFT", "/nowhere/nft")
     kernel = Kernel(SETTINGS.frames())
     kernel.read()
@@ -289,7 +289,7 @@ async def test_no_nft_is_one_sentence(netns: str, monkeypatch: pytest.MonkeyPatc
 def test_a_kernel_without_netfilter_netlink_is_one_sentence(
     code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A kernel that knows no such socket: exit 2, and a sentence that says what is needed."""
+    """The proxy exits with 2 and says which kernel is needed."""
 
     def refuse(*_: object) -> socket.socket:
         raise OSError(code, os.strerror(code))
@@ -305,28 +305,30 @@ def test_a_kernel_without_netfilter_netlink_is_one_sentence(
 def test_a_kernel_without_nf_tables_is_one_sentence(
     netns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A kernel whose netfilter has no nf_tables refuses the first question, really: exit 2."""
-    # A subsystem that no kernel has: what a question to nf_tables is without the module.
+    """The kernel refuses the first request; the proxy exits with 2 and says what is needed."""
+    # No kernel has this subsystem, so it refuses as it would without the module nf_tables.
     monkeypatch.setattr(nftables, "_GETTABLE", 250 << 8 | 1)
     assert main(["proxy", "--cleanup"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: this kernel does not answer for nf_tables (the kernel refused: ")
-    assert said.endswith("; Linux 5.13 or newer with nf_tables is needed\n")
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(
+        "error: this kernel does not answer for nf_tables (the kernel refused: "
+    )
+    assert message.endswith("; Linux 5.13 or newer with nf_tables is needed\n")
+    assert message.count("\n") == 1
 
 
-async def test_what_nft_refuses_is_told_in_its_words(kernel: Kernel) -> None:
-    """A text that nft does not take fails with its first line, and changes nothing."""
+async def test_an_error_of_nft_is_passed_on(kernel: Kernel) -> None:
+    """A script that nft refuses raises an error with the first line of its message."""
     with pytest.raises(KernelRefused, match="nft failed: "):
         await kernels.run_nft("add nonsense\n", started=lambda _: None)
 
 
 @pytest.mark.parametrize("pods", ["", "address", "=cni0", "veth*"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_frame_is_taken_by_nft(netns: str, family: FamilyName, pods: str) -> None:
-    """Whatever the settings, the frame is one that nft takes, whole."""
+def test_every_frame_is_valid_for_nft(netns: str, family: FamilyName, pods: str) -> None:
+    """``nft`` accepts the frame that any settings make."""
     for all_ in (False, True):
-        made = FrameSettings(pods=pods, masquerade_all=all_, masquerade_bit=31)
-        text = frame(family, made)
+        options = FrameSettings(pods=pods, masquerade_all=all_, masquerade_bit=31)
+        text = frame(family, options)
         nft("-f", "-", script=text)
         nft("flush", "ruleset")

@@ -1,4 +1,4 @@
-"""nf_tables over netlink, judged by nft itself."""
+"""nf_tables over netlink, checked with nft itself."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def nft_here(*words: str, script: str | None = None) -> str:
 @pytest.fixture
 def link(netns: str) -> Iterator[NetlinkSocket]:
     nft(netns, "-f", "-", script=FRAME)
-    with NetlinkSocket() as made:
-        yield made
+    with NetlinkSocket() as opened:
+        yield opened
 
 
 def test_elements_are_what_nft_reads(link: NetlinkSocket) -> None:
-    """What is put over netlink is listed by nft, and is read back as it was put."""
+    """Elements written over netlink are listed by nft, and read back as they were written."""
     services = [(way(1), b"goto there"), (way(2), b"drop")]
     endpoints = [(slot(0, 1), target(5)), (slot(1, 1), target(6))]
     ranges = [(bytes((10, 0, 0, 1, 0, 80, 0, 0, 192, 168, 0, 0)) * 2, b"")]
@@ -99,7 +99,7 @@ def test_elements_are_what_nft_reads(link: NetlinkSocket) -> None:
 
 
 def test_a_transaction_is_all_or_nothing_and_names_the_culprit(link: NetlinkSocket) -> None:
-    """A message that fails undoes those before it, and its place is told."""
+    """A message that fails undoes those before it, and the error has its index."""
     good = nftables.put(IPV4, "zonewise", "services", VERDICT, [(way(1), b"drop")])
     bad = nftables.remove(IPV4, "zonewise", "services", VERDICT, [way(9)])
     with pytest.raises(NetlinkError, match="No such file") as caught:
@@ -109,7 +109,7 @@ def test_a_transaction_is_all_or_nothing_and_names_the_culprit(link: NetlinkSock
 
 
 def test_a_verdict_to_a_chain_that_is_not_there_is_refused(link: NetlinkSocket) -> None:
-    """An element cannot lead nowhere."""
+    """An element must lead to a chain that exists."""
     bad = nftables.put(IPV4, "zonewise", "services", VERDICT, [(way(1), b"goto nowhere")])
     with pytest.raises(NetlinkError):
         link.transaction(list(bad))
@@ -128,7 +128,7 @@ def test_a_transaction_may_be_larger_than_a_socket_buffer(link: NetlinkSocket) -
 
 
 def test_chains_and_sets_are_listed_and_removed(link: NetlinkSocket) -> None:
-    """Names with counts of rules; what is used cannot be removed, what is not can."""
+    """Chains are listed with their number of rules; a chain that is in use cannot be removed."""
     assert nftables.chains(link, IPV4, "zonewise") == {"there": 1}
     assert nftables.sets(link, IPV4, "zonewise") == {"services", "endpoints", "ranges"}
     put = nftables.put(IPV4, "zonewise", "services", VERDICT, [(way(1), b"goto there")])
@@ -153,12 +153,12 @@ def test_chains_and_sets_are_listed_and_removed(link: NetlinkSocket) -> None:
 def test_a_chain_that_draws_is_the_same_as_text_and_as_messages(
     netns: str, family: ruleset.FamilyName, name: str
 ) -> None:
-    """The chain made of expressions is listed by nft exactly as the one made from text."""
+    """``nft`` lists the chain made over netlink exactly as the one made from text."""
     slots = ruleset.Slots(name)
     frame = ruleset.frame(family, ruleset.FrameSettings())
     word = ruleset.protocol_word(family)
     nft_here("-f", "-", script=frame + slots.text(family))
-    wanted = nft_here("list", "chain", word, "zonewise", name)
+    from_text = nft_here("list", "chain", word, "zonewise", name)
     nft_here("flush", "ruleset")
     nft_here("-f", "-", script=frame)
     with NetlinkSocket() as link:
@@ -172,12 +172,12 @@ def test_a_chain_that_draws_is_the_same_as_text_and_as_messages(
                 by_address=slots.kind.by_address,
             )
         )
-    assert nft_here("list", "chain", word, "zonewise", name) == wanted
-    assert wanted.count("dnat") == len(slots.draws)
+    assert nft_here("list", "chain", word, "zonewise", name) == from_text
+    assert from_text.count("dnat") == len(slots.draws)
 
 
-def test_notices_are_of_others_and_of_our_table(link: NetlinkSocket) -> None:
-    """Own transactions are not heard, nor other tables; elements are told from rules."""
+def test_notices_are_about_changes_of_our_table_by_others(link: NetlinkSocket) -> None:
+    """Own transactions and other tables are ignored; elements and rules are distinguished."""
     notices = Notices("zonewise", but=link.port, own=())
     link.transaction(list(nftables.put(IPV4, "zonewise", "services", VERDICT, [(way(1), b"drop")])))
     nft_here("add", "table", "ip", "other")
@@ -191,7 +191,7 @@ def test_notices_are_of_others_and_of_our_table(link: NetlinkSocket) -> None:
 
 
 def test_notices_of_our_own_helpers_are_left_out(link: NetlinkSocket) -> None:
-    """What a process of ours did by nft is no news."""
+    """Changes by a process of nft that we started are ignored."""
     own: list[int] = []
     notices = Notices("zonewise", but=link.port, own=own)
     words = ["nft", "add", "rule", "ip", "zonewise", "there", "drop"]
@@ -206,10 +206,10 @@ def test_notices_of_our_own_helpers_are_left_out(link: NetlinkSocket) -> None:
     [(IPV4, "127.0.0.9", "127.0.0.1"), (IPV6, "fd96::9", "::1")],
     ids=["IPv4", "IPv6"],
 )
-def test_udp_flows_are_found_by_where_they_go_and_removed_once(
+def test_udp_flows_are_found_by_their_target_and_removed_once(
     netns: str, family: nftables.NetlinkFamily, rewritten: str, plain: str
 ) -> None:
-    """A rewritten flow is found by address and port, told from others, and gone after removal."""
+    """A rewritten flow is found by address and port; after removal it is gone."""
     four = family == IPV4
     ip([f"addr add {rewritten}/{32 if four else 128} dev lo"], name=netns)
     word = "ip" if four else "ip6"
@@ -221,14 +221,14 @@ def test_udp_flows_are_found_by_where_they_go_and_removed_once(
         for where in ((rewritten, 999), (rewritten, 1000), (plain, 999)):
             sender.sendto(b"?", where)
     with NetlinkSocket() as link:
-        found = list(conntrack.flows(link, family, target=rewritten, port=999))
-        assert [(f.target, f.target_port, f.answered_by, f.rewritten) for f in found] == [
+        flows = list(conntrack.flows(link, family, target=rewritten, port=999))
+        assert [(f.target, f.target_port, f.answered_by, f.rewritten) for f in flows] == [
             (rewritten, 999, plain, True)
         ]
         assert len(list(conntrack.flows(link, family, target=rewritten))) == 2
         to_port = {flow.target for flow in conntrack.flows(link, family, port=999)}
         assert to_port == {rewritten, plain}
         assert len(list(conntrack.flows(link, family))) == 3
-        assert conntrack.remove(link, family, found[0])
-        assert not conntrack.remove(link, family, found[0])
+        assert conntrack.remove(link, family, flows[0])
+        assert not conntrack.remove(link, family, flows[0])
         assert len(list(conntrack.flows(link, family))) == 2

@@ -1,4 +1,4 @@
-"""Events about Services, told once however many proxies see the reason."""
+"""An event about a Service is created once, however many proxies see the reason."""
 
 from __future__ import annotations
 
@@ -28,46 +28,46 @@ def routes(*notes: Reason) -> ServiceRoutes:
 
 
 async def test_the_same_note_of_two_nodes_is_one_event() -> None:
-    """Two proxies, a restart and a controller make one event; another reason makes another."""
+    """Two proxies, one restarted, and a controller make one event for each reason."""
     async with virtual_cluster({}) as cluster:
         proxies = [
             Notes(cluster.server.connect("proxy"), node, service=lambda _: SERVICE)
             for node in ("n1", "n2", "n1")
         ]
         recorder = Recorder(cluster.client, controller="zonewise.io/hints", instance="here")
-        tasks = [asyncio.create_task(one.run()) for one in proxies]
+        tasks = [asyncio.create_task(notes.run()) for notes in proxies]
         tasks.append(asyncio.create_task(recorder.run()))
-        for one in proxies:
-            one.routed(KEY, routes(KEYS))
-            one.routed(KEY, routes(KEYS))
+        for notes in proxies:
+            notes.routed(KEY, routes(KEYS))
+            notes.routed(KEY, routes(KEYS))
         recorder.event(SERVICE, reason=KEYS.code, action="Route", note=str(KEYS), once=True)
         proxies[0].routed(KEY, routes(KEYS, SLICE))
         proxies[0].routed(KEY, None)
         proxies[0].no_health_check(KEY, 31999, "Address already in use")
         proxies[1].no_health_check(KEY, 31999, "Address already in use")
-        wanted = {
+        expected = {
             ("InvalidTopologyKeys", "the topology keys are ignored"): 1,
             ("IgnoredSlice", "slice s-1 is ignored: no address"): 1,
         }
-        found: list[Event] = []
+        events: list[Event] = []
 
         async def read() -> None:
-            found[:] = await cluster.client.list(Event, "default")
+            events[:] = await cluster.client.list(Event, "default")
 
         for _ in range(100):
             await asyncio.sleep(0.1)
             await read()
-            if len(found) == 4:
+            if len(events) == 4:
                 break
         await asyncio.sleep(5)
         await read()
-        counted = [(one.reason, one.note) for one in found]
-        for pair, count in wanted.items():
+        counted = [(event.reason, event.note) for event in events]
+        for pair, count in expected.items():
             assert counted.count(pair) == count
-        failed = sorted(one.note for one in found if one.reason.startswith("FailedToStart"))
+        failed = sorted(event.note for event in events if event.reason.startswith("FailedToStart"))
         assert [note.split()[1] for note in failed] == ["n1", "n2"]
-        assert len(found) == 4
-        assert all(one.regarding.uid == "u" for one in found)
+        assert len(events) == 4
+        assert all(event.regarding.uid == "u" for event in events)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""How Services stand on a node, in short: what metrics count and health checks tell."""
+"""The summary of a node's Services that metrics and health checks read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAMILIES: tuple[Family, Family] = ("IPv4", "IPv6")
 
 
 def service(*ports: tuple[Family, tuple[Route, ...]], **checks: int) -> ServiceRoutes:
-    """A Service whose ports have these routes, each port a name of its own."""
+    """A Service whose ports have these routes."""
     return ServiceRoutes(
         namespace="default",
         service="s",
@@ -33,7 +33,7 @@ def service(*ports: tuple[Family, tuple[Route, ...]], **checks: int) -> ServiceR
 
 
 def lonely(address: str, *, ways: int = 1) -> tuple[Route, ...]:
-    """Routes of a port with both policies Local and no endpoint here."""
+    """Routes of a port with both policies Local and no local endpoint."""
     outside = (
         route("ExternalIP", f"203.0.113.{at}", source="outside", action="drop")
         for at in range(ways)
@@ -42,7 +42,7 @@ def lonely(address: str, *, ways: int = 1) -> tuple[Route, ...]:
 
 
 def test_ports_without_local_endpoints_are_counted_by_family_and_policy() -> None:
-    """Every port counts, once for each policy however many ways in it has; served ones do not."""
+    """A port without local endpoints counts once for each policy, however many addresses it has."""
     summary = RoutesSummary()
     registry = CollectorRegistry()
     ProxyMetrics(registry, summary, clock=lambda: 0.0)
@@ -54,21 +54,21 @@ def test_ports_without_local_endpoints_are_counted_by_family_and_policy() -> Non
         )
 
     served = (route("ClusterIP", "10.96.0.1", backend(1)),)
-    made = service(
+    routes = service(
         ("IPv4", lonely("10.96.0.1", ways=3)),
         ("IPv4", lonely("10.96.0.1", ways=0)),
         ("IPv4", served),
         ("IPv6", lonely("fd00::1", ways=0)),
     )
-    summary.routed(KEY, made)
-    assert [counted("IPv4", one) for one in ("internal", "external")] == [2, 1]
-    assert [counted("IPv6", one) for one in ("internal", "external")] == [1, 0]
+    summary.routed(KEY, routes)
+    assert [counted("IPv4", policy) for policy in ("internal", "external")] == [2, 1]
+    assert [counted("IPv6", policy) for policy in ("internal", "external")] == [1, 0]
     summary.routed(KEY, None)
     assert counted("IPv4", "internal") == 0
 
 
-def test_a_health_check_is_of_a_family() -> None:
-    """Endpoints here are counted by family; a change of either is told."""
+def test_health_checks_are_counted_by_family() -> None:
+    """Local endpoints are counted by family; a change of either sets the event."""
     summary = RoutesSummary()
     summary.routed(KEY, service(IPv4=0, IPv6=2))
     assert summary.checks[KEY] == {("IPv4", 31000): 0, ("IPv6", 31000): 2}
