@@ -48,7 +48,6 @@ NOT_YET = frozenset(
 
 NOT_YET_OUTSIDE = frozenset(
     {
-        "tests/ceph",
         "tests/cli",
         "tests/controllers",
         "tests/csi",

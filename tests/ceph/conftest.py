@@ -1,6 +1,6 @@
 """One real Ceph for all tests of this folder that run in one process.
 
-`make e2e` installs Ceph's modules; where they are not, there is nothing here to collect.
+`make e2e` installs Ceph's Python modules; without them no test is collected here.
 """
 
 from __future__ import annotations
@@ -35,18 +35,20 @@ def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CephCluster]:
 
 @pytest.fixture(autouse=True)
 def let_go(tmp_path: Path) -> Iterator[None]:
-    """End the FUSE clients that a failed test left; who passes has left none.
+    """End the FUSE clients that a failed test left; a test that passes leaves none.
 
-    One whose cluster is gone answers nothing, and every user of loop devices on this machine waits
-    for it: a single failure would hold up all other tests.
+    A client whose cluster is gone never answers, and every user of loop devices on this machine
+    waits for it: a single failure would block all other tests.
     """
     yield
     below = f"{tmp_path}/"
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             program, *arguments = (process / "cmdline").read_bytes().split(b"\0")
-            if program.endswith(b"-fuse") and any(os.fsencode(below) in one for one in arguments):
+            if program.endswith(b"-fuse") and any(
+                os.fsencode(below) in argument for argument in arguments
+            ):
                 os.kill(int(process.name), signal.SIGKILL)
-    for one in reversed(mounts.read_table()):
-        if str(one.target).startswith(below):
-            subprocess.run(["umount", "--lazy", one.target], check=False)
+    for mount in reversed(mounts.read_table()):
+        if str(mount.target).startswith(below):
+            subprocess.run(["umount", "--lazy", mount.target], check=False)

@@ -1,4 +1,4 @@
-"""A driver that dies in the middle of a call, as a test says behind which step."""
+"""A driver that dies in the middle of a call, after the step that a test names."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.ceph.scene import CephCaller
 
 
 class Killed(BaseException):
-    """The controller dies here: nothing after it is done, nothing is undone."""
+    """The controller dies here: nothing more is done, and nothing is undone."""
 
 
 def let_die(patch: pytest.MonkeyPatch, caller: CephCaller, step: str) -> None:
-    """Let the driver die behind the first such step; ``answer`` is behind all of them."""
+    """Let the driver die after the first such step; ``answer`` is after all of them."""
     storage = caller.storage
     target: Any = storage.journal
     if step in ("make", "remove"):

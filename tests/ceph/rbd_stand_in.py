@@ -1,15 +1,15 @@
-"""In the place of Ceph's ``rbd``: ``device map``, ``unmap`` and ``list`` without krbd and nbd.
+"""A replacement for Ceph's ``rbd``: ``device map``, ``unmap`` and ``list`` without krbd and nbd.
 
 The kernels that build this have neither krbd nor nbd. Here an image is shown by rbd-fuse and a loop
 device, and the loop device counts as the mapped one: a real block device over a real image, with a
-real client that watches and locks it. What is mapped is remembered beside the configuration that
-``-c`` names, so that every driver has a machine of its own.
+real client that watches and locks it. Mapped devices are recorded beside the configuration that
+``-c`` names, so that every driver has its own.
 
-As the kernel does: an image may be mapped twice, a krbd device that is in use is unmapped by force
-alone, nbd disconnects whoever uses it, and a device is as large as its image (seen at each list).
+As in the kernel an image may be mapped twice, a krbd device in use is unmapped only by force, nbd
+disconnects its users, and a device is as large as its image (updated at each list).
 
-Files in the folder ``stand-in`` change what happens: ``calls`` has all command lines, and after
-``kill-map`` or ``kill-unmap``, which are used up, the caller is killed when that is done.
+The folder ``stand-in`` has all command lines in the file ``calls``. If a file ``kill-map`` or
+``kill-unmap`` is there, it is removed and the caller is killed after that verb.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECONDS = 10.0
 
 
 def installed(folder: Path) -> Path:
-    """It under the name ``rbd`` in a folder."""
+    """Install this program as ``rbd`` in a folder."""
     folder.mkdir()
     program = folder / "rbd"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I "{__file__}" "$@"\n')
@@ -39,9 +39,9 @@ def installed(folder: Path) -> Path:
 
 
 def fail_requests(data: Path) -> None:
-    """Let all clients of a driver fail what they are asked, as krbd does when it was shut out.
+    """Let all requests to a driver's clients fail, as krbd does when it is blocklisted.
 
-    rbd-fuse would try for ever, and whoever asked it for a size could not even be killed.
+    rbd-fuse would retry forever, and a process waiting for a size could not even be killed.
     """
     for note in (data / "rbd" / "stand-in").glob("*/*.json"):
         for process in _clients(note.with_suffix("")):
@@ -49,7 +49,7 @@ def fail_requests(data: Path) -> None:
 
 
 def main() -> int:
-    """What ``rbd`` would do."""
+    """Do what ``rbd`` would do."""
     parser = argparse.ArgumentParser()
     parser.add_argument("-c", dest="conf", type=Path, required=True)
     parser.add_argument("--id", dest="user", required=True)
@@ -89,30 +89,41 @@ class Machine:
         (folder / kind).mkdir(parents=True, exist_ok=True)
 
     def listed(self) -> list[dict[str, Any]]:
-        """All of them, as large as their images are now."""
-        found = []
+        """All mapped devices, resized to their images."""
+        entries = []
         for note in sorted((self.folder / self.kind).glob("*.json")):
-            one = json.loads(note.read_text())
+            entry = json.loads(note.read_text())
             with suppress(OSError):
-                (note.with_suffix("") / (one.get("name") or one["image"])).stat()
-                subprocess.run(["losetup", "-c", one["device"]], check=False)
-            found.append(one)
-        return found
+                (note.with_suffix("") / (entry.get("name") or entry["image"])).stat()
+                subprocess.run(["losetup", "-c", entry["device"]], check=False)
+            entries.append(entry)
+        return entries
 
     def map(self, conf: Path, user: str, spec: str, *, readonly: bool) -> str:
-        """Map an image; the device."""
+        """Map an image; returns the device."""
         pool, image = spec.split("/")
         number = os.getpid()
-        place = self.folder / self.kind / str(number)
-        place.mkdir()
+        mountpoint = self.folder / self.kind / str(number)
+        mountpoint.mkdir()
         subprocess.run(
             [
-                *("rbd-fuse", "-c", str(conf), "--id", user, "-p", pool, "-r", image, str(place)),
+                *(
+                    "rbd-fuse",
+                    "-c",
+                    str(conf),
+                    "--id",
+                    user,
+                    "-p",
+                    pool,
+                    "-r",
+                    image,
+                    str(mountpoint),
+                ),
                 *("-o", "attr_timeout=0"),
             ],
             check=True,
         )
-        file = place / image
+        file = mountpoint / image
         _until(lambda: file.exists() and file.stat().st_size > 0)
         flags = ["-r"] if readonly else []
         done = subprocess.run(
@@ -125,14 +136,14 @@ class Machine:
         subprocess.run(["blockdev", "--setro" if readonly else "--setrw", device], check=True)
         called = {"name": image} if self.kind == "krbd" else {"image": image}
         note: dict[str, Any] = {"id": number, "pool": pool, "namespace": "", **called}
-        fresh = place.with_suffix(".fresh")
+        fresh = mountpoint.with_suffix(".fresh")
         fresh.write_text(json.dumps({**note, "snap": "-", "device": device}))
-        fresh.rename(place.with_suffix(".json"))
+        fresh.rename(mountpoint.with_suffix(".json"))
         return device
 
     def unmap(self, device: str, *, force: bool) -> int:
-        """Unmap a device; what the kernel would refuse it with."""
-        (one,) = [one for one in self.listed() if one["device"] == device]
+        """Unmap a device; returns the error number that the kernel would give, or 0."""
+        (entry,) = [entry for entry in self.listed() if entry["device"] == device]
         if self.kind == "krbd" and not force:
             try:
                 os.close(os.open(device, os.O_RDONLY | os.O_EXCL))
@@ -140,39 +151,39 @@ class Machine:
                 if error.errno == errno.EBUSY:
                     return errno.EBUSY
                 raise
-        place = self.folder / self.kind / str(one["id"])
+        mountpoint = self.folder / self.kind / str(entry["id"])
         if force:
-            for process in _clients(place):
+            for process in _clients(mountpoint):
                 os.kill(process, signal.SIGKILL)
         subprocess.run(["losetup", "-d", device], check=True)
         if force:
-            subprocess.run(["umount", "-l", str(place)], check=True)
+            subprocess.run(["umount", "-l", str(mountpoint)], check=True)
         else:
-            umount = ["umount", "-q", str(place)]
+            umount = ["umount", "-q", str(mountpoint)]
             _until(lambda: subprocess.run(umount, check=False).returncode == 0)
-        _until(lambda: not _clients(place))
-        place.with_suffix(".json").unlink()
-        place.rmdir()
+        _until(lambda: not _clients(mountpoint))
+        mountpoint.with_suffix(".json").unlink()
+        mountpoint.rmdir()
         return 0
 
 
-def _clients(place: Path) -> list[int]:
-    found = []
+def _clients(mountpoint: Path) -> list[int]:
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if words[0].endswith(b"rbd-fuse") and os.fsencode(place) in words:
-            found.append(int(process.name))
-    return found
+        if words[0].endswith(b"rbd-fuse") and os.fsencode(mountpoint) in words:
+            pids.append(int(process.name))
+    return pids
 
 
 def _until(reached: Any) -> None:
     end = time.monotonic() + SECONDS
     while not reached():
         if time.monotonic() > end:
-            sys.exit("rbd: the stand-in waited in vain")
+            sys.exit("rbd: the stand-in timed out")
         time.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""A driver on a real Ceph: in this process, or as the program it is."""
+"""A driver on a real Ceph: in this process, or as a program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.csi import scene
-from tests.csi.scene import place, requirement
+from tests.csi.scene import requirement, segments
 from tools.ceph.cluster import JOURNAL, CephCluster
 
 from zonewise.csi.backends.ceph.clusters import open_cephfs, open_rbd
@@ -58,15 +58,15 @@ class CephCaller(scene.Caller):
         return await super().create(name, parameters=given or parameters(self.kind), **more)
 
     def names(self) -> list[str]:
-        """The images of ours in all pools."""
-        return [f"{one.pool}/{one.kind.value}" for one in self.storage.backend.list_images()]
+        """Pool and kind of our images in all pools."""
+        return [f"{image.pool}/{image.kind.value}" for image in self.storage.backend.list_images()]
 
 
 @contextmanager
 def calling(
     ceph: CephCluster, folder: Path, zone: str = "a", *, kind: Any = "rbd", **more: Any
 ) -> Iterator[CephCaller]:
-    """A driver in this process, ready to be called; no mount is left behind by the test."""
+    """A driver in this process, ready to be called; fails if the test left a mount behind."""
     labels = parse_domain_labels(scene.LABELS, scene.DRIVER)
     configuration = parse_configuration(config(ceph, **more), labels)
     opened: Any = open_cephfs if kind == "fs" else open_rbd
@@ -96,11 +96,11 @@ class CephProgram(scene.Program):
     backend = "ceph-rbd"
 
     def command(self) -> list[str]:
-        """How it is called."""
+        """Its command line."""
         return [*super().command(), "--backend", self.backend]
 
     def check(self) -> tuple[int, dict[str, Any]]:
-        """What ``zonewise csi check`` says."""
+        """Exit code and report of ``zonewise csi check``."""
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "zonewise", "csi", "check", "--backend", self.backend),
@@ -121,8 +121,8 @@ class CephFsProgram(CephProgram):
 
 
 def in_zone(zone: str) -> Any:
-    """Nowhere else."""
-    return requirement([place(zone)], [place(zone)])
+    """The requirement of a single zone."""
+    return requirement([segments(zone)], [segments(zone)])
 
 
 def image_of(id: str) -> str:
@@ -137,11 +137,11 @@ def delete_pool(ceph: CephCluster, name: str) -> None:
 
 
 def make_pool(ceph: CephCluster, name: str) -> None:
-    """Make a pool in zone a that can be used."""
+    """Create a pool in zone a and wait until it can be used."""
     ceph.pool(name, "zone-a")
 
     def counted() -> bool:
-        pools = {one["name"]: one["stats"] for one in ceph.command("df")["pools"]}
+        pools = {pool["name"]: pool["stats"] for pool in ceph.command("df")["pools"]}
         return bool(pools.get(name, {}).get("max_avail"))
 
     ceph.wait("numbers", counted)

@@ -48,14 +48,14 @@ def zone(ceph: CephCluster) -> Iterator[CephCluster]:
 
 
 def lost(ceph: CephCluster) -> None:
-    """Zone a is down for the monitor, as if its OSD had reported nothing."""
+    """Take zone a down for the monitor, as if its OSD had reported nothing."""
     ceph.command("osd set", key="noup")
     ceph.command("osd down", ids=["0"])
     ceph.wait("OSDs", lambda: ceph.up() == 2)
 
 
 def back(ceph: CephCluster) -> None:
-    """Zone a is up again."""
+    """Bring zone a up again."""
     ceph.command("osd unset", key="noup")
     ceph.wait("OSDs", lambda: ceph.up() == 3)
 
@@ -66,14 +66,14 @@ def text(ceph: CephCluster) -> str:
 
 
 async def version(cluster: VirtualCluster) -> str:
-    """Changes when somebody writes the configuration."""
+    """The resource version of the configuration; changes with every write."""
     return (await cluster.client.get(ConfigMap, CONFIG_MAP, "default")).metadata.resource_version
 
 
 async def edited(cluster: VirtualCluster, **takeover: list[str]) -> None:
-    """Write the map as a person does who edits the ConfigMap."""
-    found = await cluster.client.get(ConfigMap, CONFIG_MAP, "default")
-    value = json.loads(str(found.get("data", CONFIG_KEY)))
+    """Write the takeover map as an administrator who edits the ConfigMap."""
+    config_map = await cluster.client.get(ConfigMap, CONFIG_MAP, "default")
+    value = json.loads(str(config_map.get("data", CONFIG_KEY)))
     value["topology-takeover"] = takeover
     body: Any = {"data": {CONFIG_KEY: json.dumps(value)}}
     await cluster.client.patch(ConfigMap, CONFIG_MAP, "default", body)
@@ -83,7 +83,7 @@ async def edited(cluster: VirtualCluster, **takeover: list[str]) -> None:
 async def watched(
     zone: CephCluster, folder: Path
 ) -> AsyncIterator[tuple[VirtualCluster, CephClusters[Any]]]:
-    """A cluster whose automatic takeover looks at the real storage."""
+    """A cluster whose automatic takeover watches the real storage."""
     source = FollowedConfiguration()
     configuration = parse_configuration(text(zone), LABELS)
     storage: CephClusters[Any] = open_rbd(folder, configuration)
@@ -109,7 +109,7 @@ async def watched(
 
 
 async def test_a_lost_zone(zone: CephCluster, tmp_path: Path) -> None:
-    """Down for the pause: taken; flapping: not; back for the pause: given back, and then quiet."""
+    """Down for the whole pause it is taken over, flapping not; up for the pause it is returned."""
     async with watched(zone, tmp_path) as (cluster, storage):
         assert storage.read_domain_health(LABELS) == (frozenset("abc"), frozenset())
         first = await version(cluster)
@@ -126,7 +126,7 @@ async def test_a_lost_zone(zone: CephCluster, tmp_path: Path) -> None:
         await asyncio.sleep(30)
         assert await written(cluster) == TAKEN
         taken = await version(cluster)
-        # It flaps on the way back: nothing moves.
+        # It flaps on the way back: nothing is written.
         for _ in range(2):
             back(zone)
             await asyncio.sleep(50)
@@ -141,8 +141,8 @@ async def test_a_lost_zone(zone: CephCluster, tmp_path: Path) -> None:
         assert await version(cluster) == given
 
 
-async def test_what_a_person_decides(zone: CephCluster, tmp_path: Path) -> None:
-    """Given back by hand, a lost zone has a whole pause; taken by hand, it stays taken."""
+async def test_manual_changes_win(zone: CephCluster, tmp_path: Path) -> None:
+    """Given back by hand, a lost zone has a whole pause again; taken by hand, it stays taken."""
     async with watched(zone, tmp_path) as (cluster, _):
         lost(zone)
         await asyncio.sleep(90)

@@ -24,8 +24,8 @@ async def test_csi_sanity(ceph: CephCluster, tmp_path: Path, kind: str, access: 
     binaries = find(CSI)
     if binaries is None:
         pytest.fail("csi-sanity is not built; `make e2e` or `python -m tools.csi build` does.")
-    made = CephFsProgram if kind == "fs" else CephProgram
-    program = made(tmp_path, arguments=("-vv",))
+    program_type = CephFsProgram if kind == "fs" else CephProgram
+    program = program_type(tmp_path, arguments=("-vv",))
     program.config.write_text(config(ceph))
     secrets = tmp_path / "secrets.yaml"
     secrets.write_text("".join(f"{kind}:\n  key: {SECRET}\n" for kind in KINDS))
@@ -61,6 +61,6 @@ async def test_csi_sanity(ceph: CephCluster, tmp_path: Path, kind: str, access: 
     assert SECRET not in program.log
     assert ceph.key_file.read_text().strip() not in program.log
     assert left_behind(tmp_path) == []
-    _, found = program.check()
-    found.pop("trash", None)
-    assert not any(found.values())
+    _, remaining = program.check()
+    remaining.pop("trash", None)
+    assert not any(remaining.values())

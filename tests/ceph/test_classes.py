@@ -1,4 +1,4 @@
-"""What a class says about images, seen in the images: on a real Ceph."""
+"""Parameters of a class take effect in the images, on a real Ceph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.ceph.scene import CephCaller, calling, delete_pool, image_of, make_pool, parameters
 from tests.ceph.waiting import settled, until
-from tests.csi.scene import MIB, block_capability, of_volume, place, refused, requirement
+from tests.csi.scene import MIB, block_capability, of_volume, refused, requirement, segments
 from tools.ceph.cluster import CephCluster
 
 from zonewise.csi.backends.ceph.rbd.images import DEPTH_LIMIT
@@ -20,18 +20,18 @@ from zonewise.storage.identifiers import StoredKind
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
-IN_A = requirement([place("a")], [place("a")])
+IN_A = requirement([segments("a")], [segments("a")])
 LABEL_AT = 1024 + 120
-"""Where ext4 keeps its label."""
+"""The offset of the label in ext4."""
 
 
 @pytest.fixture
 def caller(ceph: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
     """A driver in zone a; its volumes are gone at the end, its trash as well."""
-    with calling(ceph, tmp_path) as made:
-        yield made
-        assert made.names() == []
-        images = made.storage.backend
+    with calling(ceph, tmp_path) as caller:
+        yield caller
+        assert caller.names() == []
+        images = caller.storage.backend
         while images.list_trash():
             images.purge()
 
@@ -44,52 +44,52 @@ def opened(caller: CephCaller, id: str) -> Any:
 
 
 async def test_options_of_mkfs(caller: CephCaller) -> None:
-    """A file system is made with them; wrong ones are told, and the volume is not staged."""
-    made = await caller.create(
+    """A file system is made with them; with wrong ones staging fails."""
+    marked = await caller.create(
         "pvc-1", topology=IN_A, parameters=parameters(mkfsOptions="-L marked -m 1")
     )
-    await caller.stage(made.volume_id)
-    await caller.unstage(made.volume_id)
-    with opened(caller, made.volume_id) as image:
+    await caller.stage(marked.volume_id)
+    await caller.unstage(marked.volume_id)
+    with opened(caller, marked.volume_id) as image:
         assert image.read(LABEL_AT, 16).rstrip(b"\0") == b"marked"
     wrong = await caller.create(
         "pvc-2", topology=IN_A, parameters=parameters(mkfsOptions="--no-such-option")
     )
     assert await refused(caller.stage(wrong.volume_id)) is Code.INTERNAL
     await caller.unstage(wrong.volume_id)
-    for one in (made, wrong):
-        await settled(partial(caller.delete, one.volume_id))
+    for volume in (marked, wrong):
+        await settled(partial(caller.delete, volume.volume_id))
 
 
 async def test_a_pool_for_data(ceph: CephCluster, caller: CephCaller) -> None:
-    """Data goes to the pool that the class names beside the image's, of copies too."""
+    """Data of volumes and copies goes to the data pool of the class."""
     make_pool(ceph, "data-a")
     try:
         listed = json.loads(parameters()["topologyConstrainedPools"])
         listed[0]["dataPool"] = "data-a"
         given = parameters(topologyConstrainedPools=json.dumps(listed))
-        made = await caller.create("pvc-1", topology=IN_A, parameters=given)
-        assert made.volume_context["dataPool"] == "data-a"
-        await caller.stage(made.volume_id)
-        target = await caller.publish(made.volume_id)
+        original = await caller.create("pvc-1", topology=IN_A, parameters=given)
+        assert original.volume_context["dataPool"] == "data-a"
+        await caller.stage(original.volume_id)
+        target = await caller.publish(original.volume_id)
         (target / "marker").write_text("x" * MIB)
-        await caller.unpublish(made.volume_id)
-        await caller.unstage(made.volume_id)
+        await caller.unpublish(original.volume_id)
+        await caller.unstage(original.volume_id)
         copy = await settled(
             partial(
                 caller.create,
                 "pvc-2",
                 topology=IN_A,
                 parameters=given,
-                source=of_volume(made.volume_id),
+                source=of_volume(original.volume_id),
             )
         )
         number = caller.storage.ceph.pool_number("data-a")
-        for one in (made, copy):
-            with opened(caller, one.volume_id) as image:
+        for volume in (original, copy):
+            with opened(caller, volume.volume_id) as image:
                 assert image.data_pool_id() == number
-        for one in (made, copy):
-            await settled(partial(caller.delete, one.volume_id))
+        for volume in (original, copy):
+            await settled(partial(caller.delete, volume.volume_id))
         images = caller.storage.backend
         while images.list_trash():
             images.purge()
@@ -101,28 +101,28 @@ async def test_a_pool_for_data(ceph: CephCluster, caller: CephCaller) -> None:
 
 
 def depth(caller: CephCaller, id: str) -> int:
-    """How many images a read of a volume may go through."""
+    """How many parent images a read of a volume may go through."""
     import rbd
 
-    found = 0
+    count = 0
     with opened(caller, id) as image:
         try:
             parent = image.parent_id()
         except rbd.ImageNotFound:
             return 0
     while parent:
-        found += 1
+        count += 1
         pool = caller.storage.ceph.open_pool("rbd-a")
         with rbd.Image(pool, image_id=parent, read_only=True) as image:
             try:
                 parent = image.parent_id()
             except rbd.ImageNotFound:
                 parent = ""
-    return found
+    return count
 
 
 async def test_chains_of_copies_have_an_end(caller: CephCaller) -> None:
-    """A copy of a copy of a copy reads through a few images at most, and has its data."""
+    """A long chain of copies reads through a limited number of images, and has its data."""
     import rbd
 
     device = block_capability()
@@ -130,14 +130,14 @@ async def test_chains_of_copies_have_an_end(caller: CephCaller) -> None:
     with rbd.Image(caller.storage.ceph.open_pool("rbd-a"), image_of(ids[0])) as image:
         image.write(b"marker", 4 * MIB)
     for number in range(1, DEPTH_LIMIT + 3):
-        made = partial(
+        create = partial(
             caller.create,
             f"pvc-{number}",
             capability=device,
             topology=IN_A,
             source=of_volume(ids[-1]),
         )
-        ids.append((await settled(made)).volume_id)
+        ids.append((await settled(create)).volume_id)
     assert max(depth(caller, id) for id in ids) == DEPTH_LIMIT
     with opened(caller, ids[-1]) as image:
         assert image.read(4 * MIB, 6) == b"marker"
@@ -146,7 +146,7 @@ async def test_chains_of_copies_have_an_end(caller: CephCaller) -> None:
 
 
 async def test_the_claims_names(caller: CephCaller) -> None:
-    """Who looks at an image sees whose it is; a copy has the names of its own claim."""
+    """An image's metadata names its claim; a copy has the names of its own claim."""
     prefix = "csi.storage.k8s.io/"
 
     def claim(name: str) -> dict[str, str]:
@@ -156,30 +156,32 @@ async def test_the_claims_names(caller: CephCaller) -> None:
             f"{prefix}pv/name": f"pv-{name}",
         }
 
-    made = await caller.create("pvc-1", topology=IN_A, parameters=parameters(**claim("data")))
+    original = await caller.create("pvc-1", topology=IN_A, parameters=parameters(**claim("data")))
     copy = await settled(
         partial(
             caller.create,
             "pvc-2",
             topology=IN_A,
             parameters=parameters(**claim("copy")),
-            source=of_volume(made.volume_id),
+            source=of_volume(original.volume_id),
         )
     )
-    for one, name in ((made, "data"), (copy, "copy")):
-        with opened(caller, one.volume_id) as image:
-            found = {key: value for key, value in image.metadata_list() if key.startswith(prefix)}
-        assert found == claim(name)
-    for one in (made, copy):
-        await settled(partial(caller.delete, one.volume_id))
+    for volume, name in ((original, "data"), (copy, "copy")):
+        with opened(caller, volume.volume_id) as image:
+            metadata = {
+                key: value for key, value in image.metadata_list() if key.startswith(prefix)
+            }
+        assert metadata == claim(name)
+    for volume in (original, copy):
+        await settled(partial(caller.delete, volume.volume_id))
 
 
 async def test_a_pool_that_cannot_hold_an_image(ceph: CephCluster, caller: CephCaller) -> None:
-    """An erasure-coded one holds no header, and data only with overwrites: nothing is reserved."""
+    """Erasure-coded pools are refused, for headers and without overwrites; nothing is reserved."""
 
     def room(name: str) -> int:
-        found = caller.storage.backend.pools().get(name)
-        return 0 if found is None else int(found.available)
+        pool = caller.storage.backend.pools().get(name)
+        return 0 if pool is None else int(pool.available)
 
     ceph.command(
         "osd erasure-code-profile set",

@@ -1,4 +1,4 @@
-"""Two real Ceph clusters behind one driver: each volume in its own, none waits for the other."""
+"""Two real Ceph clusters behind one driver: a volume is in one, and none waits for the other."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.csi.scene import (
     left_behind,
     of_snapshot,
     of_volume,
-    place,
     pool,
     refused,
     requirement,
     running,
+    segments,
 )
 from tools.ceph.cluster import CephCluster, started
 
@@ -52,16 +52,18 @@ LABELS = parse_domain_labels("example.com/region;example.com/zone", "csi.example
 def pair(ceph: CephCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The clusters ``east``, with a file system, and ``west``."""
     with started(tmp_path_factory.mktemp("west"), files=True) as west:
-        for one in (ceph, west):
-            one.pool("spread", "zones", size=3)
-            one.wait("numbers", one.counted)
+        for cluster in (ceph, west):
+            cluster.pool("spread", "zones", size=3)
+            cluster.wait("numbers", cluster.counted)
         yield {"east": ceph, "west": west}
 
 
 def clusters(pair: dict[str, CephCluster], *names: str, **more: Any) -> dict[str, Any]:
     """``clusters`` of a configuration, and more."""
-    found = [{**pair[name].clusters()[0], "clusterID": name} for name in names or ("east", "west")]
-    return {"version": 2, "clusters": found, **more}
+    entries = [
+        {**pair[name].clusters()[0], "clusterID": name} for name in names or ("east", "west")
+    ]
+    return {"version": 2, "clusters": entries, **more}
 
 
 def of(cluster: str, **more: str) -> dict[str, str]:
@@ -73,12 +75,12 @@ class Pair(Caller):
     """A driver with both clusters."""
 
     storage: CephClusters[RbdImages]
-    said: list[StorageConfiguration]
+    configurations: list[StorageConfiguration]
 
     def use(self, text: dict[str, Any]) -> None:
-        """A changed file, as the driver takes it over."""
-        self.said.append(parse_configuration(json.dumps(text), LABELS))
-        self.storage.apply_configuration(self.said[-1])
+        """Let the driver use a changed configuration file."""
+        self.configurations.append(parse_configuration(json.dumps(text), LABELS))
+        self.storage.apply_configuration(self.configurations[-1])
 
 
 @asynccontextmanager
@@ -86,32 +88,32 @@ async def driver(
     pair: dict[str, CephCluster], folder: Path, zone: str = "a", **more: Any
 ) -> AsyncIterator[Pair]:
     """A driver in this process, with threads as the program has them."""
-    said = [parse_configuration(json.dumps(clusters(pair, **more)), LABELS)]
-    storage, threads = open_rbd(folder / "data", said[-1], lease=scene.LEASE), Threads()
-    made = open_driver(
+    configurations = [parse_configuration(json.dumps(clusters(pair, **more)), LABELS)]
+    storage, threads = open_rbd(folder / "data", configurations[-1], lease=scene.LEASE), Threads()
+    opened = open_driver(
         "csi.example.com",
         storage,
         LABELS,
-        lambda: said[-1],
+        lambda: configurations[-1],
         node_id=f"node-{zone}",
         domain=FixedDomain({"region": "r1", "zone": zone}),
         worker=threads,
     )
-    caller = Pair(InProcessClient(made.calls), folder)
-    caller.storage, caller.said = storage, said
+    caller = Pair(InProcessClient(opened.calls), folder)
+    caller.storage, caller.configurations = storage, configurations
     try:
         yield caller
     finally:
-        await made.calls.finish()
+        await opened.calls.finish()
         threads.close()
         storage.close()
     assert left_behind(folder) == []
 
 
 def images(caller: Pair) -> dict[str, int]:
-    """How many images of ours there are in each cluster."""
-    found = caller.storage.clusters().items()
-    return {name: len(one.backend.list_images()) for name, one in found}
+    """The number of our images in each cluster."""
+    by_name = caller.storage.clusters().items()
+    return {name: len(cluster.backend.list_images()) for name, cluster in by_name}
 
 
 async def refusal(call: Any) -> CsiError:
@@ -124,10 +126,10 @@ async def refusal(call: Any) -> CsiError:
 async def test_a_volume_is_in_the_cluster_of_its_class(
     pair: dict[str, CephCluster], tmp_path: Path
 ) -> None:
-    """Made, copied, listed and mounted there; its id says where, and no copy leaves it."""
+    """It is made, copied, listed and mounted there; its id names the cluster; no copy leaves it."""
     async with driver(pair, tmp_path) as caller:
-        made = {name: await caller.create("pvc-1", parameters=of(name)) for name in pair}
-        ids = {name: one.volume_id for name, one in made.items()}
+        volumes = {name: await caller.create("pvc-1", parameters=of(name)) for name in pair}
+        ids = {name: volume.volume_id for name, volume in volumes.items()}
         assert all(ids[name].endswith(f"-{name}") and len(ids[name]) <= 128 for name in pair)
         assert images(caller) == {"east": 1, "west": 1}
         assert sorted(ids.values()) == sorted(await caller.volumes())
@@ -137,7 +139,7 @@ async def test_a_volume_is_in_the_cluster_of_its_class(
         rest = csi.ListVolumesRequest(starting_token=first.next_token)
         second = await caller.client.call(methods.LIST_VOLUMES, rest)
         pages = [*first.entries, *second.entries]
-        assert [one.volume.volume_id for one in pages] == await caller.volumes()
+        assert [entry.volume.volume_id for entry in pages] == await caller.volumes()
         for name, id in ids.items():
             await caller.stage(id, staging=tmp_path / name)
             target = await caller.publish(
@@ -167,7 +169,7 @@ async def test_a_volume_is_in_the_cluster_of_its_class(
 
 
 async def test_what_a_class_must_say(pair: dict[str, CephCluster], tmp_path: Path) -> None:
-    """Of several clusters it names one that there is; the free space without a class is of all."""
+    """It must name one of several clusters; free space without a class is that of all."""
     pools = [pool(f"rbd-{zone}", zone) for zone in "abc"]
     async with driver(pair, tmp_path, pools=pools) as caller:
         missing = await refusal(caller.create("pvc-1", parameters=parameters()))
@@ -176,16 +178,16 @@ async def test_what_a_class_must_say(pair: dict[str, CephCluster], tmp_path: Pat
             assert error.code is Code.INVALID_ARGUMENT
             assert "east, west" in error.message
         request = csi.GetCapacityRequest(parameters=of("east"))
-        one = await caller.client.call(methods.GET_CAPACITY, request)
-        assert await caller.free() == 2 * one.available_capacity > 0
+        capacity = await caller.client.call(methods.GET_CAPACITY, request)
+        assert await caller.free() == 2 * capacity.available_capacity > 0
         caller.use(clusters(pair, "west"))
-        made = await caller.create("pvc-1", parameters=parameters())
-        assert made.volume_id.endswith("-west")
-        await caller.delete(made.volume_id)
+        volume = await caller.create("pvc-1", parameters=parameters())
+        assert volume.volume_id.endswith("-west")
+        await caller.delete(volume.volume_id)
 
 
 async def test_clusters_come_and_go(pair: dict[str, CephCluster], tmp_path: Path) -> None:
-    """Added, renamed and removed without a restart; of one that is gone nothing is forgotten."""
+    """Clusters are added, renamed and removed without a restart; volumes of a removed one stay."""
     async with driver(pair, tmp_path) as caller:
         caller.use(clusters(pair, "east"))
         east = await caller.create("pvc-1", parameters=parameters())
@@ -217,7 +219,7 @@ async def test_clusters_come_and_go(pair: dict[str, CephCluster], tmp_path: Path
 
 @contextmanager
 def stopped(ceph: CephCluster) -> Iterator[None]:
-    """A cluster whose OSDs answer no more for a while."""
+    """A cluster whose OSDs do not answer for a while."""
     ceph.command("osd set", key="nodown")
     for number in range(3):
         ceph.signal(f"osd.{number}", signal.SIGSTOP)
@@ -230,22 +232,22 @@ def stopped(ceph: CephCluster) -> Iterator[None]:
 
 
 async def used(caller: Pair, waiting: list[asyncio.Task[Any]]) -> None:
-    """A volume of the east lives while others wait."""
+    """Create, use and delete a volume of the east while other calls wait."""
     await asyncio.sleep(0)
-    made = await caller.create("pvc-1", parameters=of("east"))
-    assert not any(one.done() for one in waiting)
-    await caller.stage(made.volume_id)
-    await caller.publish(made.volume_id)
-    await caller.unpublish(made.volume_id)
-    await caller.unstage(made.volume_id)
-    await caller.delete(made.volume_id)
+    volume = await caller.create("pvc-1", parameters=of("east"))
+    assert not any(task.done() for task in waiting)
+    await caller.stage(volume.volume_id)
+    await caller.publish(volume.volume_id)
+    await caller.unpublish(volume.volume_id)
+    await caller.unstage(volume.volume_id)
+    await caller.delete(volume.volume_id)
     assert (await caller.client.call(methods.PROBE, csi.ProbeRequest())).ready.value
 
 
-async def test_a_stopped_cluster_holds_up_no_other(
+async def test_a_stopped_cluster_does_not_delay_the_other(
     pair: dict[str, CephCluster], tmp_path: Path
 ) -> None:
-    """As many calls as there are threads wait for it, and the other is used meanwhile."""
+    """While as many calls as there are threads wait for it, the other can be used."""
     async with driver(pair, tmp_path) as caller:
         await caller.create("pvc-0", parameters=of("west"))
         with stopped(pair["west"]):
@@ -254,20 +256,20 @@ async def test_a_stopped_cluster_holds_up_no_other(
                 for number in range(LANE_WORKERS)
             ]
             await used(caller, waiting)
-            errors = [await refusal(one) for one in waiting]
-            assert {one.code for one in errors} <= {*UNSURE}
-            assert any("cluster west" in one.message for one in errors)
-            # Half a list would say that the rest is gone.
+            errors = [await refusal(task) for task in waiting]
+            assert {error.code for error in errors} <= {*UNSURE}
+            assert any("cluster west" in error.message for error in errors)
+            # A partial list would mean that the rest is gone.
             assert await refused(caller.volumes()) in UNSURE
         for id in await settled(caller.volumes):
             await settled(partial(caller.delete, id))
         assert images(caller) == {"east": 0, "west": 0}
 
 
-async def test_a_cluster_without_monitors_holds_up_no_other(
+async def test_a_cluster_without_monitors_does_not_delay_the_others(
     pair: dict[str, CephCluster], tmp_path: Path
 ) -> None:
-    """Who waits for the same connection is told at once; what counts or judges goes on without."""
+    """Calls to it fail soon; capacity, health and check work without it."""
     text = clusters(pair, pools=[pool(f"rbd-{zone}", zone) for zone in "abc"])
     async with driver(pair, tmp_path) as caller:
         caller.use(text)
@@ -279,19 +281,19 @@ async def test_a_cluster_without_monitors_holds_up_no_other(
             for number in range(2 * LANE_WORKERS)
         ]
         await used(caller, waiting)
-        assert {one.code for one in [await refusal(one) for one in waiting]} <= {*UNSURE}
+        assert {error.code for error in [await refusal(task) for task in waiting]} <= {*UNSURE}
         assert await refused(caller.volumes()) is Code.UNAVAILABLE
         assert await caller.free() == free
         assert caller.storage.read_domain_health(LABELS) == (frozenset("abc"), frozenset())
-        report, agrees = check_all(caller.storage, caller.said[-1])
+        report, agrees = check_all(caller.storage, caller.configurations[-1])
         assert not agrees
-        assert [one["cluster"] for one in report["away"]] == ["north"]
+        assert [entry["cluster"] for entry in report["away"]] == ["north"]
 
 
 async def test_a_node_is_shut_out_of_the_cluster_of_its_volume(
     pair: dict[str, CephCluster], tmp_path: Path
 ) -> None:
-    """A takeover blocklists the client there and nowhere else; the marker is read in b."""
+    """A takeover blocklists the client only in that cluster; the data is read in b."""
 
     def listed(name: str) -> set[str]:
         return {*pair[name].command("osd dump")["blocklist"]}
@@ -305,7 +307,7 @@ async def test_a_node_is_shut_out_of_the_cluster_of_its_volume(
     ):
         volume = await a.create(
             "pvc-1",
-            topology=requirement([place("a")]),
+            topology=requirement([segments("a")]),
             parameters=of("west", topologyConstrainedPools=spread),
         )
         id = volume.volume_id
@@ -314,9 +316,9 @@ async def test_a_node_is_shut_out_of_the_cluster_of_its_volume(
         (there / "marker").write_text("from a")
         os.sync()
         await b.stage(id)
-        found = await b.publish(id)
-        assert (found / "marker").read_text() == "from a"
-        # Others may be added meanwhile: an mds shuts out clients that earlier tests killed.
+        target = await b.publish(id)
+        assert (target / "marker").read_text() == "from a"
+        # Others may be added meanwhile: an mds blocklists clients that earlier tests killed.
         added = listed("west") - before
         assert added
         assert not added & listed("east")
@@ -329,9 +331,9 @@ async def test_a_node_is_shut_out_of_the_cluster_of_its_volume(
 async def test_a_driver_that_was_blocklisted_in_one_of_them(
     ceph: CephCluster, tmp_path: Path
 ) -> None:
-    """It connects anew there, as with a single cluster; here one has two names."""
+    """It reconnects to that cluster only; here one cluster has two names."""
     async with driver({"east": ceph, "west": ceph}, tmp_path) as caller:
-        made = await caller.create("pvc-1", parameters=of("west"))
+        first = await caller.create("pvc-1", parameters=of("west"))
         before = dict(caller.storage.clusters())
         addresses = before["west"].ceph.handle().get_addrs()
         address = addresses.strip("[]").split(",")[0].removeprefix("v2:").removeprefix("v1:")
@@ -339,38 +341,38 @@ async def test_a_driver_that_was_blocklisted_in_one_of_them(
         again = await settled(partial(caller.create, "pvc-2", parameters=of("west")))
         after = caller.storage.clusters()
         assert (after["west"] is before["west"], after["east"] is before["east"]) == (False, True)
-        for one in (made, again):
-            await settled(partial(caller.delete, one.volume_id))
+        for volume in (first, again):
+            await settled(partial(caller.delete, volume.volume_id))
         assert await caller.volumes() == []
         ceph.command("osd blocklist", blocklistop="rm", addr=address)
 
 
 async def test_the_program(pair: dict[str, CephCluster], tmp_path: Path) -> None:
-    """A changed file counts within seconds, a wrong one does not; ``check`` looks everywhere."""
+    """A changed file is used within seconds, a wrong one is not; ``check`` covers all clusters."""
     program = CephProgram(tmp_path)
     program.config.write_text(json.dumps(clusters(pair, "east")))
     async with running(program) as plain:
-        made = [await plain.create("pvc-1", parameters=parameters())]
+        volumes = [await plain.create("pvc-1", parameters=parameters())]
         twice = clusters(pair, "east", "east")
         program.config.write_text(json.dumps(twice))
         await until(lambda: "'east' is given twice" in program.log)
-        made.append(await plain.create("pvc-2", parameters=parameters()))
+        volumes.append(await plain.create("pvc-2", parameters=parameters()))
         text, key = clusters(pair), tmp_path / "key"
         text["clusters"][1]["keyFile"] = str(key)
         program.config.write_text(json.dumps(text))
         await until(lambda: "was read anew" in program.log)
-        # A key that is not there yet is the trouble of its cluster, and of no other.
+        # A missing key fails only its own cluster.
         assert await refused(plain.create("pvc-3", parameters=of("west"))) is Code.UNAUTHENTICATED
-        made.append(await plain.create("pvc-4", parameters=of("east")))
+        volumes.append(await plain.create("pvc-4", parameters=of("east")))
         key.write_text(pair["west"].key_file.read_text())
-        made.append(await plain.create("pvc-3", parameters=of("west")))
+        volumes.append(await plain.create("pvc-3", parameters=of("west")))
         code, report = program.check()
         assert code == 0
-        names = sorted(one["name"] for one in report["volumes"])
+        names = sorted(volume["name"] for volume in report["volumes"])
         assert names == ["pvc-1", "pvc-2", "pvc-3", "pvc-4"]
         assert report["away"] == []
-        for one in made:
-            await plain.delete(one.volume_id)
+        for volume in volumes:
+            await plain.delete(volume.volume_id)
 
 
 async def test_files(pair: dict[str, CephCluster], tmp_path: Path) -> None:
@@ -379,13 +381,15 @@ async def test_files(pair: dict[str, CephCluster], tmp_path: Path) -> None:
     program.config.write_text(json.dumps(clusters(pair)))
     async with running(program) as caller:
         for name, ceph in pair.items():
-            made = await caller.create("pvc-1", parameters=parameters("fs", clusterID=name))
-            assert made.volume_id.endswith(f"-{name}")
-            await caller.stage(made.volume_id)
-            target = await caller.publish(made.volume_id)
+            volume = await caller.create("pvc-1", parameters=parameters("fs", clusterID=name))
+            assert volume.volume_id.endswith(f"-{name}")
+            await caller.stage(volume.volume_id)
+            target = await caller.publish(volume.volume_id)
             (target / "marker").write_text(name)
-            await caller.unpublish(made.volume_id)
-            await caller.unstage(made.volume_id)
+            await caller.unpublish(volume.volume_id)
+            await caller.unstage(volume.volume_id)
             listed = ceph.manager("fs subvolume ls", vol_name="files", group_name="zonewise")
-            assert [one["name"] for one in listed] == [f"zw-vol-{made.volume_id.split('-')[1]}"]
-            await caller.delete(made.volume_id)
+            assert [subvolume["name"] for subvolume in listed] == [
+                f"zw-vol-{volume.volume_id.split('-')[1]}"
+            ]
+            await caller.delete(volume.volume_id)

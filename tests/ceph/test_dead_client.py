@@ -1,4 +1,4 @@
-"""An rbd-fuse that is killed under a volume: it is told, and the volume comes back."""
+"""An rbd-fuse that is killed under a volume: it is reported, and the volume is recovered."""
 
 from __future__ import annotations
 
@@ -27,92 +27,92 @@ def clients_of(caller: CephCaller, id: str) -> list[int]:
 
 
 def blocklisted(ceph: CephCluster) -> set[str]:
-    """Who is shut out."""
+    """The blocklisted addresses."""
     return {*ceph.command("osd dump")["blocklist"]}
 
 
 async def test_a_client_that_dies(ceph: CephCluster, tmp_path: Path) -> None:
-    """Stats say so; staged and published again the volume has what was written."""
+    """Stats fail; staged and published again the volume has its data."""
     with calling(ceph, tmp_path) as caller:
         xfs = mount_capability(fs_type="xfs")
-        made = await caller.create("pvc-1", size=320 * MIB, capability=xfs)
-        await caller.stage(made.volume_id, xfs)
-        target = await caller.publish(made.volume_id, xfs)
+        volume = await caller.create("pvc-1", size=320 * MIB, capability=xfs)
+        await caller.stage(volume.volume_id, xfs)
+        target = await caller.publish(volume.volume_id, xfs)
         (target / "marker").write_text("here")
         descriptor = os.open(target / "marker", os.O_RDONLY)
         os.fsync(descriptor)
         before = blocklisted(ceph)
-        (client,) = clients_of(caller, made.volume_id)
+        (client,) = clients_of(caller, volume.volume_id)
         os.kill(client, signal.SIGKILL)
-        while clients_of(caller, made.volume_id):
+        while clients_of(caller, volume.volume_id):
             pass
-        assert await refused(caller.stats(made.volume_id)) is Code.INTERNAL
-        assert await refused(caller.publish(made.volume_id, xfs)) is Code.INTERNAL
-        await settled(partial(caller.stage, made.volume_id, xfs))
-        await caller.publish(made.volume_id, xfs)
+        assert await refused(caller.stats(volume.volume_id)) is Code.INTERNAL
+        assert await refused(caller.publish(volume.volume_id, xfs)) is Code.INTERNAL
+        await settled(partial(caller.stage, volume.volume_id, xfs))
+        await caller.publish(volume.volume_id, xfs)
         assert (target / "marker").read_text() == "here"
-        assert await caller.stats(made.volume_id)
+        assert await caller.stats(volume.volume_id)
         with suppress(OSError):
             os.close(descriptor)
-        await caller.unpublish(made.volume_id)
-        await caller.unstage(made.volume_id)
-        assert clients_of(caller, made.volume_id) == []
-        await settled(partial(caller.delete, made.volume_id))
+        await caller.unpublish(volume.volume_id)
+        await caller.unstage(volume.volume_id)
+        assert clients_of(caller, volume.volume_id) == []
+        await settled(partial(caller.delete, volume.volume_id))
         for address in blocklisted(ceph) - before:
             ceph.command("osd blocklist", blocklistop="rm", addr=address)
 
 
-async def test_a_dead_one_is_taken_away(ceph: CephCluster, tmp_path: Path) -> None:
-    """A pod whose volume answers nothing can go, and the next one starts with its data."""
+async def test_a_dead_client_can_be_unmounted(ceph: CephCluster, tmp_path: Path) -> None:
+    """A volume that does not answer can be unpublished; the next pod finds its data."""
     xfs = mount_capability(fs_type="xfs")
     with calling(ceph, tmp_path) as caller:
         before = blocklisted(ceph)
-        made = await caller.create("pvc-1", size=320 * MIB, capability=xfs)
+        volume = await caller.create("pvc-1", size=320 * MIB, capability=xfs)
         for life in range(2):
-            await settled(partial(caller.stage, made.volume_id, xfs))
-            target = await caller.publish(made.volume_id, xfs)
+            await settled(partial(caller.stage, volume.volume_id, xfs))
+            target = await caller.publish(volume.volume_id, xfs)
             if life:
                 assert (target / "marker").read_text() == "here"
             else:
                 (target / "marker").write_text("here")
                 with (target / "marker").open() as file:
                     os.fsync(file.fileno())
-                (client,) = clients_of(caller, made.volume_id)
+                (client,) = clients_of(caller, volume.volume_id)
                 os.kill(client, signal.SIGKILL)
-            await caller.unpublish(made.volume_id)
-            await caller.unstage(made.volume_id)
-        await settled(partial(caller.delete, made.volume_id))
+            await caller.unpublish(volume.volume_id)
+            await caller.unstage(volume.volume_id)
+        await settled(partial(caller.delete, volume.volume_id))
         for address in blocklisted(ceph) - before:
             ceph.command("osd blocklist", blocklistop="rm", addr=address)
 
 
 async def test_other_readers_go_on(ceph: CephCluster, tmp_path: Path) -> None:
-    """Of several nodes that read a volume one loses its client: nobody is shut out."""
+    """If one of several reading nodes loses its client, none is blocklisted."""
     writing, reading = mount_capability(), mount_capability(Mode.MULTI_NODE_READER_ONLY)
     for name in "ab":
         (tmp_path / name).mkdir()
-    with calling(ceph, tmp_path / "a") as one, calling(ceph, tmp_path / "b", "b") as other:
-        made = await one.create("pvc-1", capability=writing)
-        id = made.volume_id
-        await one.stage(id, writing)
-        (await one.publish(id, writing) / "marker").write_text("here")
-        await one.unpublish(id)
-        await one.unstage(id)
+    with calling(ceph, tmp_path / "a") as first, calling(ceph, tmp_path / "b", "b") as other:
+        volume = await first.create("pvc-1", capability=writing)
+        id = volume.volume_id
+        await first.stage(id, writing)
+        (await first.publish(id, writing) / "marker").write_text("here")
+        await first.unpublish(id)
+        await first.unstage(id)
         before = blocklisted(ceph)
-        for caller in (one, other):
+        for caller in (first, other):
             await settled(partial(caller.stage, id, reading))
             await caller.publish(id, reading)
-        (client,) = clients_of(one, id)
+        (client,) = clients_of(first, id)
         os.kill(client, signal.SIGKILL)
-        while clients_of(one, id):
+        while clients_of(first, id):
             pass
-        await settled(partial(one.stage, id, reading))
-        await one.publish(id, reading)
-        for caller in (one, other):
+        await settled(partial(first.stage, id, reading))
+        await first.publish(id, reading)
+        for caller in (first, other):
             assert (caller.target / "marker").read_text() == "here"
         assert blocklisted(ceph) == before
-        for caller in (one, other):
+        for caller in (first, other):
             await caller.unpublish(id)
             # Closing an image waits for a client that is not known to be dead, for half a minute.
             await settled(partial(caller.unstage, id))
-        await settled(partial(one.delete, id))
+        await settled(partial(first.delete, id))

@@ -1,4 +1,4 @@
-"""What goes wrong with a real Ceph: full pools, a zone that stops, kills, racing controllers."""
+"""Faults with a real Ceph: full pools, a zone that stops, kills, racing controllers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.csi.scene import (
     mount_capability,
     of_snapshot,
     of_volume,
-    place,
     refused,
     requirement,
     running,
+    segments,
 )
 from tools.ceph.cluster import CephCluster
 
@@ -40,15 +40,15 @@ STEPS_OF_DELETE = {"reserve": "change", "make": "remove", "change": "forget"}
 @pytest.fixture
 def caller(ceph: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
     """A driver in zone a; its volumes are gone at the end."""
-    with calling(ceph, tmp_path) as made:
-        yield made
-        assert made.names() == []
+    with calling(ceph, tmp_path) as caller:
+        yield caller
+        assert caller.names() == []
 
 
 def is_full(ceph: CephCluster, pool: str) -> bool:
     """Whether a pool takes no more writes."""
-    (found,) = [one for one in ceph.command("osd dump")["pools"] if one["pool_name"] == pool]
-    return "full" in found["flags_names"]
+    (entry,) = [entry for entry in ceph.command("osd dump")["pools"] if entry["pool_name"] == pool]
+    return "full" in entry["flags_names"]
 
 
 @pytest.mark.parametrize("step", ["reserve", "make", "change", "answer"])
@@ -62,7 +62,7 @@ async def test_killed_at_every_step(
     kind: str,
     step: str,
 ) -> None:
-    """A controller dies behind any step, another comes: one image, one entry, or none at all."""
+    """A controller dies after any step; with another one there is one image and entry, or none."""
     device = block_capability() if store == "rbd" else mount_capability()
     with calling(ceph, tmp_path / "other", kind=store) as other:
         source = await other.create("source", capability=device, topology=in_zone("a"))
@@ -78,10 +78,10 @@ async def test_killed_at_every_step(
                 "made", capability=device, source=copied, topology=in_zone("a")
             )
 
-        with calling(ceph, tmp_path / "one", kind=store) as one, monkeypatch.context() as patch:
-            let_die(patch, one, STEPS_OF_DELETE.get(step, step) if kind == "delete" else step)
+        with calling(ceph, tmp_path / "one", kind=store) as first, monkeypatch.context() as patch:
+            let_die(patch, first, STEPS_OF_DELETE.get(step, step) if kind == "delete" else step)
             with suppress(Killed):
-                await act(one)
+                await act(first)
         await settled(lambda: act(other))
         entries = other.storage.journal
         names = sorted(
@@ -103,25 +103,27 @@ async def test_killed_while_librbd_lists_an_image(
     """A name in the pool's directory without an image is removed, and the volume is made."""
     device = block_capability()
     with calling(ceph, tmp_path / "other") as other:
-        with calling(ceph, tmp_path / "one") as one, monkeypatch.context() as patch:
-            let_die(patch, one, "reserve")
+        with calling(ceph, tmp_path / "one") as first, monkeypatch.context() as patch:
+            let_die(patch, first, "reserve")
             with suppress(Killed):
-                await one.create("made", capability=device, topology=in_zone("a"))
+                await first.create("made", capability=device, topology=in_zone("a"))
         (entry,) = other.storage.journal.list_page(StoredKind.VOLUME).entries
         name = image_of(id_of(entry))
         listed = b"".join(struct.pack("<I", len(text)) + text for text in (name.encode(), b"feed"))
         with closing(ceph.admin.open_ioctx("rbd-a")) as pool:
             pool.execute("rbd_directory", "rbd", "dir_add_image", listed)
-        made = await settled(lambda: other.create("made", capability=device, topology=in_zone("a")))
-        assert image_of(made.volume_id) == name
+        volume = await settled(
+            lambda: other.create("made", capability=device, topology=in_zone("a"))
+        )
+        assert image_of(volume.volume_id) == name
         assert other.names() == ["rbd-a/volume"]
-        await settled(lambda: other.delete(made.volume_id))
+        await settled(lambda: other.delete(volume.volume_id))
         assert other.names() == []
 
 
 async def test_a_full_pool(ceph: CephCluster, caller: CephCaller) -> None:
-    """A pool at its quota takes nothing, says so in time and keeps no reservation; others do."""
-    made = await caller.create("pvc-1", topology=in_zone("b"), capability=block_capability())
+    """A create in a pool at its quota is refused and leaves no reservation; other pools work."""
+    volume = await caller.create("pvc-1", topology=in_zone("b"), capability=block_capability())
     ceph.command("osd pool set-quota", pool="rbd-b", field="max_bytes", val="4096")
     io = ceph.admin.open_ioctx("rbd-b")
     try:
@@ -138,26 +140,26 @@ async def test_a_full_pool(ceph: CephCluster, caller: CephCaller) -> None:
         assert names == ["pvc-1"]
         elsewhere = await caller.create("pvc-2", topology=in_zone("c"))
         assert elsewhere.volume_context["pool"] == "rbd-c"
-        assert await refused(caller.delete(made.volume_id)) in UNSURE
+        assert await refused(caller.delete(volume.volume_id)) in UNSURE
     finally:
         ceph.command("osd pool set-quota", pool="rbd-b", field="max_bytes", val="0")
         await until(lambda: not is_full(ceph, "rbd-b"))
         io.remove_object("ballast")
         io.close()
-    await settled(lambda: caller.delete(made.volume_id))
+    await settled(lambda: caller.delete(volume.volume_id))
     await settled(lambda: caller.delete(elsewhere.volume_id))
 
 
 async def test_a_zone_that_stops(ceph: CephCluster, caller: CephCaller) -> None:
-    """With the OSDs of a zone stopped, calls there end, other zones and the journal go on."""
+    """With the OSDs of a zone stopped, calls there end, and other zones and the journal work."""
     ceph.signal("osd.1", signal.SIGSTOP)
     try:
         code = await refused(caller.create("pvc-b", topology=in_zone("b")))
         assert code in (*UNSURE, Code.RESOURCE_EXHAUSTED)
         await until(lambda: ceph.up() == 2)
-        made = await settled(lambda: caller.create("pvc-a", topology=in_zone("a")))
-        assert made.volume_context["pool"] == "rbd-a"
-        free = await settled(lambda: caller.free(place("b")))
+        first = await settled(lambda: caller.create("pvc-a", topology=in_zone("a")))
+        assert first.volume_context["pool"] == "rbd-a"
+        free = await settled(lambda: caller.free(segments("b")))
         assert free == 0
     finally:
         ceph.signal("osd.1", signal.SIGCONT)
@@ -166,20 +168,22 @@ async def test_a_zone_that_stops(ceph: CephCluster, caller: CephCaller) -> None:
     back = await settled(lambda: caller.create("pvc-b", topology=in_zone("b")))
     assert back.volume_context["pool"] == "rbd-b"
     assert sorted(caller.names()) == ["rbd-a/volume", "rbd-b/volume"]
-    for one in (made, back):
-        await settled(partial(caller.delete, one.volume_id))
+    for volume in (first, back):
+        await settled(partial(caller.delete, volume.volume_id))
 
 
 async def test_a_copy_survives_its_sources_zone(ceph: CephCluster, caller: CephCaller) -> None:
-    """A restore into another zone is ready only when it needs nothing of its source's zone."""
+    """A restore into another zone is readable while the source's zone is down."""
     import rbd
 
     given = parameters(crossDomain="copy")
     device = block_capability()
-    made = await caller.create("pvc-1", topology=in_zone("a"), capability=device, parameters=given)
-    with rbd.Image(caller.storage.ceph.open_pool("rbd-a"), image_of(made.volume_id)) as image:
+    original = await caller.create(
+        "pvc-1", topology=in_zone("a"), capability=device, parameters=given
+    )
+    with rbd.Image(caller.storage.ceph.open_pool("rbd-a"), image_of(original.volume_id)) as image:
         image.write(b"marker", 8 * MIB)
-    snapshot = await caller.snapshot("snap-1", made.volume_id)
+    snapshot = await caller.snapshot("snap-1", original.volume_id)
     copy = await caller.create(
         "pvc-2",
         topology=in_zone("c"),
@@ -198,11 +202,11 @@ async def test_a_copy_survives_its_sources_zone(ceph: CephCluster, caller: CephC
     await until(lambda: ceph.up() == 3)
     await settled(lambda: caller.delete(copy.volume_id))
     await settled(lambda: caller.delete_snapshot(snapshot.snapshot_id))
-    await settled(lambda: caller.delete(made.volume_id))
+    await settled(lambda: caller.delete(original.volume_id))
 
 
 async def test_two_controllers_and_kills(ceph: CephCluster, tmp_path: Path) -> None:
-    """Twenty calls for one name through two controllers, one killed: one volume, all agree."""
+    """Twenty creates of a name through two controllers, one of them killed, make one volume."""
     programs = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -210,22 +214,27 @@ async def test_two_controllers_and_kills(ceph: CephCluster, tmp_path: Path) -> N
         program.config.write_text(config(ceph))
         programs.append(program)
     async with running(programs[0]) as first, running(programs[1]) as second:
-        callers = [CephCaller(one.client, one.folder) for one in (first, second)]
+        callers = [CephCaller(plain.client, plain.folder) for plain in (first, second)]
 
         async def ask(number: int) -> str:
             zone = "abc"[number % 3]
-            topology = requirement([place(one) for one in "abc"], [place(zone)])
-            made = await callers[number % 2].create(
+            topology = requirement([segments(other) for other in "abc"], [segments(zone)])
+            volume = await callers[number % 2].create(
                 "pvc-raced", topology=topology, capability=block_capability()
             )
-            return str(made.volume_id)
+            return str(volume.volume_id)
 
         answers = await asyncio.gather(*map(ask, range(20)), return_exceptions=True)
-        ids = {one for one in answers if isinstance(one, str)}
-        refusals = [one for one in answers if not isinstance(one, str)]
-        assert all(isinstance(one, CsiError) and one.code in UNSURE for one in refusals), refusals
+        ids = {answer for answer in answers if isinstance(answer, str)}
+        refusals = [answer for answer in answers if not isinstance(answer, str)]
+        assert all(
+            isinstance(refusal, CsiError) and refusal.code in UNSURE for refusal in refusals
+        ), refusals
         work = asyncio.gather(
-            *(callers[0].create(f"pvc-{one}", capability=block_capability()) for one in range(12)),
+            *(
+                callers[0].create(f"pvc-{number}", capability=block_capability())
+                for number in range(12)
+            ),
             return_exceptions=True,
         )
         await asyncio.sleep(0)
@@ -234,14 +243,14 @@ async def test_two_controllers_and_kills(ceph: CephCluster, tmp_path: Path) -> N
                 break
         programs[0].kill()
         await work
-        made = {await settled(lambda: ask(1))}
-        assert ids <= made
-        for one in range(12):
-            again = partial(callers[1].create, f"pvc-{one}", capability=block_capability())
+        final_ids = {await settled(lambda: ask(1))}
+        assert ids <= final_ids
+        for number in range(12):
+            again = partial(callers[1].create, f"pvc-{number}", capability=block_capability())
             await settled(again)
-        code, found = programs[1].check()
-        assert len(found["volumes"]) == 13
-        assert (found["orphans"], found["missing"], code) == ([], [], 0)
-        for one in found["volumes"]:
-            await settled(partial(callers[1].delete, one["id"]))
+        code, report = programs[1].check()
+        assert len(report["volumes"]) == 13
+        assert (report["orphans"], report["missing"], code) == ([], [], 0)
+        for volume in report["volumes"]:
+            await settled(partial(callers[1].delete, volume["id"]))
         assert programs[1].check()[1]["volumes"] == []

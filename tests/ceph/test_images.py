@@ -13,9 +13,9 @@ from tests.csi.scene import (
     homes,
     of_snapshot,
     of_volume,
-    place,
     refused,
     requirement,
+    segments,
 )
 from tools.ceph.cluster import CephCluster
 
@@ -27,42 +27,42 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 @pytest.fixture
 def caller(ceph: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
     """A driver in zone a; its volumes are gone at the end."""
-    with calling(ceph, tmp_path) as made:
-        yield made
-        assert made.names() == []
+    with calling(ceph, tmp_path) as caller:
+        yield caller
+        assert caller.names() == []
 
 
-async def test_a_life(caller: CephCaller) -> None:
-    """A volume is cut from the pool of the zone that is preferred, used, and gone afterwards."""
-    topology = requirement([place("a"), place("b")], [place("b"), place("a")])
-    made = await caller.create("pvc-1", topology=topology)
-    assert made.volume_context["pool"] == "rbd-b"
-    assert homes(made) == [place("b")]
-    again = await caller.create("pvc-1", topology=requirement([place("a"), place("b")]))
-    assert again.volume_id == made.volume_id
+async def test_create_use_and_delete(caller: CephCaller) -> None:
+    """A volume is made in the pool of the preferred zone, used, and deleted."""
+    topology = requirement([segments("a"), segments("b")], [segments("b"), segments("a")])
+    volume = await caller.create("pvc-1", topology=topology)
+    assert volume.volume_context["pool"] == "rbd-b"
+    assert homes(volume) == [segments("b")]
+    again = await caller.create("pvc-1", topology=requirement([segments("a"), segments("b")]))
+    assert again.volume_id == volume.volume_id
     assert caller.names() == ["rbd-b/volume"]
-    await caller.stage(made.volume_id)
-    target = await caller.publish(made.volume_id)
+    await caller.stage(volume.volume_id)
+    target = await caller.publish(volume.volume_id)
     (target / "marker").write_text("here")
-    assert await refused(caller.delete(made.volume_id)) is Code.ABORTED
-    await caller.unpublish(made.volume_id)
-    await caller.unstage(made.volume_id)
-    await caller.stage(made.volume_id)
-    await caller.publish(made.volume_id)
+    assert await refused(caller.delete(volume.volume_id)) is Code.ABORTED
+    await caller.unpublish(volume.volume_id)
+    await caller.unstage(volume.volume_id)
+    await caller.stage(volume.volume_id)
+    await caller.publish(volume.volume_id)
     assert (target / "marker").read_text() == "here"
-    await caller.unpublish(made.volume_id)
-    await caller.unstage(made.volume_id)
-    await caller.delete(made.volume_id)
-    await caller.delete(made.volume_id)
+    await caller.unpublish(volume.volume_id)
+    await caller.unstage(volume.volume_id)
+    await caller.delete(volume.volume_id)
+    await caller.delete(volume.volume_id)
     assert await caller.volumes() == []
 
 
 async def test_copies(caller: CephCaller) -> None:
-    """A snapshot and a clone outlive their source, and what is in the trash goes with the last."""
-    made = await caller.create("pvc-1", capability=block_capability())
-    snapshot = await caller.snapshot("snap-1", made.volume_id)
+    """A snapshot and a clone outlive their source, and in the end the trash can be emptied."""
+    original = await caller.create("pvc-1", capability=block_capability())
+    snapshot = await caller.snapshot("snap-1", original.volume_id)
     clone = await caller.create(
-        "pvc-2", source=of_volume(made.volume_id), capability=block_capability()
+        "pvc-2", source=of_volume(original.volume_id), capability=block_capability()
     )
     restored = await caller.create(
         "pvc-3",
@@ -71,7 +71,7 @@ async def test_copies(caller: CephCaller) -> None:
         capability=block_capability(),
     )
     assert restored.capacity_bytes == 32 * MIB
-    await caller.delete(made.volume_id)
+    await caller.delete(original.volume_id)
     await caller.delete_snapshot(snapshot.snapshot_id)
     await caller.delete(clone.volume_id)
     await caller.delete(restored.volume_id)

@@ -1,7 +1,7 @@
-"""Images that krbd or rbd-nbd bring to a node: the whole flow, with a program in ``rbd``'s place.
+"""Images that krbd or rbd-nbd map on a node: the whole flow, with a replacement for ``rbd``.
 
-What the kernel's own devices do is not tried: there are none here. Everything else is real: the
-image on a real Ceph, its client, the block device, mounts, kills.
+The kernel's own devices are not tested: there are none here. Everything else is real: the image on
+a real Ceph, its client, the block device, mounts, kills.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 XFS = 300 * MIB
 TYPES = {"krbd": "krbd", "rbd-nbd": "nbd"}
 mapped = pytest.mark.parametrize("mounter", ["krbd", "rbd-nbd"])
-kept = pytest.mark.parametrize(
+every_capability = pytest.mark.parametrize(
     ("capability", "size"),
     [
         (mount_capability(), 64 * MIB),
@@ -53,7 +53,7 @@ kept = pytest.mark.parametrize(
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program in ``rbd``'s place, found first."""
+    """The replacement for ``rbd``, first in PATH."""
     program = rbd_stand_in.installed(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     return program
@@ -62,26 +62,26 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def caller(ceph: CephCluster, tmp_path: Path, stand_in: Path) -> Iterator[CephCaller]:
     """A driver in zone a; its volumes are gone at the end."""
-    with calling(ceph, tmp_path) as made:
-        yield made
-        assert made.names() == []
+    with calling(ceph, tmp_path) as caller:
+        yield caller
+        assert caller.names() == []
 
 
 def machine(folder: Path) -> Path:
-    """Where the stand-in keeps what a driver has mapped."""
+    """The folder in which the stand-in records a driver's mapped devices."""
     return folder / "rbd" / "stand-in"
 
 
 def listed(data: Path, mounter: str) -> list[str]:
     """The devices that are mapped."""
     notes = (machine(data) / TYPES[mounter]).glob("*.json")
-    return [json.loads(one.read_text())["device"] for one in notes]
+    return [json.loads(note.read_text())["device"] for note in notes]
 
 
 def calls(data: Path, verb: str) -> list[str]:
     """The command lines of one verb."""
-    told = (machine(data) / "calls").read_text().splitlines()
-    return [one for one in told if f" device {verb} " in one]
+    lines = (machine(data) / "calls").read_text().splitlines()
+    return [line for line in lines if f" device {verb} " in line]
 
 
 async def used(caller: CephCaller, id: str, capability: csi.VolumeCapability) -> Path:
@@ -91,22 +91,22 @@ async def used(caller: CephCaller, id: str, capability: csi.VolumeCapability) ->
 
 
 async def released(caller: CephCaller, id: str) -> None:
-    """The reverse."""
+    """Unpublish and unstage."""
     await caller.unpublish(id)
     await caller.unstage(id)
 
 
 @mapped
-@kept
-async def test_a_life(
+@every_capability
+async def test_use_twice_and_delete(
     caller: CephCaller, mounter: str, capability: csi.VolumeCapability, size: int
 ) -> None:
-    """The mapped device itself is mounted, or shown; what is written is there the next time."""
+    """The mapped device itself is mounted or published; written data is there the next time."""
     data = caller.folder / "data-a"
-    made = await caller.create(
+    volume = await caller.create(
         "pvc-1", size=size, capability=capability, parameters=parameters(mounter=mounter)
     )
-    id = made.volume_id
+    id = volume.volume_id
     for _ in range(2):
         await caller.stage(id, capability)
     for _ in range(2):
@@ -140,15 +140,15 @@ async def test_a_life(
 
 
 @pytest.mark.parametrize("mounter", ["rbd-fuse", "krbd", "rbd-nbd"])
-@kept
+@every_capability
 async def test_a_published_volume_grows(
     caller: CephCaller, mounter: str, capability: csi.VolumeCapability, size: int
 ) -> None:
     """Controller, then node: device and file system are larger, and the files are there."""
-    made = await caller.create(
+    volume = await caller.create(
         "pvc-1", size=size, capability=capability, parameters=parameters(mounter=mounter)
     )
-    id = made.volume_id
+    id = volume.volume_id
     target = await used(caller, id, capability)
     block = capability.HasField("block")
     if not block:
@@ -164,17 +164,17 @@ async def test_a_published_volume_grows(
 
 @mapped
 async def test_a_volume_for_readers_is_mapped_read_only(caller: CephCaller, mounter: str) -> None:
-    """The device cannot be written; only an empty image is mapped for writing, once."""
+    """The device cannot be written; an image without a file system is mapped writable once."""
     data = caller.folder / "data-a"
     given = parameters(mounter=mounter)
     reading = mount_capability(Mode.SINGLE_NODE_READER_ONLY)
-    made = await caller.create("pvc-1", size=64 * MIB, capability=reading, parameters=given)
+    formatted = await caller.create("pvc-1", size=64 * MIB, capability=reading, parameters=given)
     for _ in range(2):
-        target = await used(caller, made.volume_id, reading)
+        target = await used(caller, formatted.volume_id, reading)
         with pytest.raises(OSError, match="Read-only"):
             (target / "file").touch()
-        await released(caller, made.volume_id)
-    assert ["--read-only" in one for one in calls(data, "map")] == [False, True]
+        await released(caller, formatted.volume_id)
+    assert ["--read-only" in call for call in calls(data, "map")] == [False, True]
     device = block_capability(Mode.SINGLE_NODE_READER_ONLY)
     raw = await caller.create("pvc-2", capability=device, parameters=given)
     target = await used(caller, raw.volume_id, device)
@@ -182,8 +182,8 @@ async def test_a_volume_for_readers_is_mapped_read_only(caller: CephCaller, moun
         file.write(b"x" * 4096)
     assert "--read-only" in calls(data, "map")[-1]
     await released(caller, raw.volume_id)
-    for one in (made, raw):
-        await caller.delete(one.volume_id)
+    for volume in (formatted, raw):
+        await caller.delete(volume.volume_id)
 
 
 @pytest.mark.parametrize(
@@ -204,15 +204,15 @@ async def test_a_killed_driver_finds_its_devices(
     step: str,
     capability: csi.VolumeCapability,
 ) -> None:
-    """kill -9 behind a map or an unmap: the next driver goes on, and nothing is mapped twice."""
+    """After kill -9 behind a map or an unmap the next driver continues; nothing is mapped twice."""
     program = CephProgram(tmp_path)
     program.config.write_text(config(ceph))
-    async with running(program) as one:
-        caller = CephCaller(one.client, one.folder)
-        made = await caller.create(
+    async with running(program) as plain:
+        caller = CephCaller(plain.client, plain.folder)
+        volume = await caller.create(
             "pvc-1", size=64 * MIB, capability=capability, parameters=parameters(mounter=mounter)
         )
-        id = made.volume_id
+        id = volume.volume_id
         if step == "unmap":
             await used(caller, id, capability)
             await caller.unpublish(id)
@@ -222,16 +222,16 @@ async def test_a_killed_driver_finds_its_devices(
             await (caller.stage(id, capability) if step == "map" else caller.unstage(id))
         program.kill()
         assert len(listed(program.data, mounter)) == (1 if step == "map" else 0)
-    async with running(program) as one:
-        caller = CephCaller(one.client, one.folder)
+    async with running(program) as plain:
+        caller = CephCaller(plain.client, plain.folder)
         if step == "unmap":
             await caller.unstage(id)
         target = await used(caller, id, capability)
         assert len(listed(program.data, mounter)) == 1
         assert mounts.device_at(target) == Path(*listed(program.data, mounter))
         program.kill()
-    async with running(program) as one:
-        caller = CephCaller(one.client, one.folder)
+    async with running(program) as plain:
+        caller = CephCaller(plain.client, plain.folder)
         await released(caller, id)
         assert listed(program.data, mounter) == []
         await settled(partial(caller.delete, id))
@@ -240,73 +240,73 @@ async def test_a_killed_driver_finds_its_devices(
 
 @pytest.mark.parametrize("mounter", ["rbd-fuse", "krbd", "rbd-nbd"])
 async def test_what_others_mounted_is_left_alone(caller: CephCaller, mounter: str) -> None:
-    """A loop device that is somebody else's is neither unmounted nor staged over."""
-    made = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
-    disk, place = caller.folder / "disk", caller.folder / "place"
-    place.mkdir()
+    """Another owner's loop device is neither unmounted nor staged over."""
+    volume = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
+    disk, mountpoint = caller.folder / "disk", caller.folder / "mountpoint"
+    mountpoint.mkdir()
     with disk.open("wb") as file:
         file.truncate(16 * MIB)
     filesystems.make("ext4", disk)
     with loops.attach(disk) as device:
-        mounts.mount(device, place, "ext4", [])
+        mounts.mount(device, mountpoint, "ext4", [])
     try:
-        id = made.volume_id
-        assert await refused(caller.stage(id, staging=place)) is Code.FAILED_PRECONDITION
-        assert await refused(caller.unstage(id, place)) is Code.FAILED_PRECONDITION
-        assert await refused(caller.unpublish(id, place)) is Code.FAILED_PRECONDITION
-        assert mounts.at(place) is not None
+        id = volume.volume_id
+        assert await refused(caller.stage(id, staging=mountpoint)) is Code.FAILED_PRECONDITION
+        assert await refused(caller.unstage(id, mountpoint)) is Code.FAILED_PRECONDITION
+        assert await refused(caller.unpublish(id, mountpoint)) is Code.FAILED_PRECONDITION
+        assert mounts.at(mountpoint) is not None
         await caller.unstage(id)
     finally:
-        mounts.unmount(place)
-    await caller.delete(made.volume_id)
+        mounts.unmount(mountpoint)
+    await caller.delete(volume.volume_id)
 
 
 @mapped
 async def test_a_device_that_is_mounted_elsewhere_stays(caller: CephCaller, mounter: str) -> None:
-    """Unstaging takes no device from a pod that is still there."""
-    made = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
-    target = await used(caller, made.volume_id, mount_capability())
-    await caller.unstage(made.volume_id)
+    """Unstaging does not unmap the device of a pod that still uses it."""
+    volume = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
+    target = await used(caller, volume.volume_id, mount_capability())
+    await caller.unstage(volume.volume_id)
     (target / "file").write_text("still here")
     assert len(listed(caller.folder / "data-a", mounter)) == 1
-    await caller.unpublish(made.volume_id)
-    await caller.unstage(made.volume_id)
+    await caller.unpublish(volume.volume_id)
+    await caller.unstage(volume.volume_id)
     assert listed(caller.folder / "data-a", mounter) == []
-    await caller.delete(made.volume_id)
+    await caller.delete(volume.volume_id)
 
 
 async def test_a_node_that_cannot_map_says_why(
     ceph: CephCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """UNAVAILABLE: no program, no kernel module, as Ceph's own ``rbd`` finds it on this machine."""
+    """Without the program or the kernel module staging is UNAVAILABLE, with the reason."""
     with calling(ceph, tmp_path) as caller:
         for mounter, words in (("krbd", "no module rbd"), ("rbd-nbd", "rbd-nbd is not installed")):
-            made = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
+            volume = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
             for path, why in ((os.environ["PATH"], words), ("/nowhere", "rbd is not installed")):
                 with monkeypatch.context() as patch:
                     patch.setenv("PATH", path)
-                    with pytest.raises(CsiError, match=why) as found:
-                        await caller.stage(made.volume_id)
-                    assert found.value.code is Code.UNAVAILABLE
-                    await caller.unstage(made.volume_id)
-            await settled(partial(caller.delete, made.volume_id))
+                    with pytest.raises(CsiError, match=why) as raised:
+                        await caller.stage(volume.volume_id)
+                    assert raised.value.code is Code.UNAVAILABLE
+                    await caller.unstage(volume.volume_id)
+            await settled(partial(caller.delete, volume.volume_id))
         wrong = parameters(mounter="magic")
         with pytest.raises(CsiError, match="known are rbd-fuse, krbd, rbd-nbd"):
             await caller.create("pvc-2", parameters=wrong)
 
 
 @mapped
-async def test_two_maps_are_both_taken_away(caller: CephCaller, mounter: str) -> None:
-    """An administrator's second map of the image goes with the volume's own."""
+async def test_two_maps_are_both_unmapped(caller: CephCaller, mounter: str) -> None:
+    """An administrator's second map of the image is unmapped with the volume's own."""
     data = caller.folder / "data-a"
-    made = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
-    await caller.stage(made.volume_id)
-    image = f"zw-vol-{made.volume_id.split('-')[1]}"
+    volume = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
+    await caller.stage(volume.volume_id)
+    image = f"zw-vol-{volume.volume_id.split('-')[1]}"
     (conf,) = map(str, (data / "rbd").glob("ceph.*.conf"))
     command = ["rbd", "-c", conf, "--id", USER, "device", "map", "--read-only"]
-    command += ["--device-type", TYPES[mounter], f"{made.volume_context['pool']}/{image}"]
+    command += ["--device-type", TYPES[mounter], f"{volume.volume_context['pool']}/{image}"]
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
     assert len(listed(data, mounter)) == 2
-    await caller.unstage(made.volume_id)
+    await caller.unstage(volume.volume_id)
     assert listed(data, mounter) == []
-    await caller.delete(made.volume_id)
+    await caller.delete(volume.volume_id)

@@ -22,7 +22,7 @@ from tests.ceph.scene import (
     parameters,
 )
 from tests.ceph.waiting import settled
-from tests.csi.scene import MIB, block_capability, of_volume, place, refused, requirement
+from tests.csi.scene import MIB, block_capability, of_volume, refused, requirement, segments
 from tools.ceph.cluster import CephCluster
 
 from zonewise.csi.errors import Code
@@ -35,7 +35,7 @@ POOL = "moved"
 OTHER = "moved-on"
 DEVICE = block_capability()
 LOST = (Code.INTERNAL, Code.FAILED_PRECONDITION, Code.RESOURCE_EXHAUSTED)
-IN_A = requirement([place("a")], [place("a")])
+IN_A = requirement([segments("a")], [segments("a")])
 
 
 def rename(ceph: CephCluster, before: str, after: str) -> None:
@@ -44,7 +44,7 @@ def rename(ceph: CephCluster, before: str, after: str) -> None:
 
 
 def named(pool: str = POOL, **more: str) -> dict[str, str]:
-    """A class whose pool of zone a is that one."""
+    """A class with that pool in zone a."""
     return {k: v.replace("rbd-a", pool) for k, v in parameters(**more).items()}
 
 
@@ -60,14 +60,14 @@ def pool(ceph: CephCluster) -> Iterator[CephCluster]:
 @pytest.fixture
 def caller(pool: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
     """A driver in zone a; nothing is reserved at the end."""
-    with calling(pool, tmp_path) as made:
-        yield made
+    with calling(pool, tmp_path) as caller:
+        yield caller
         for stored in StoredKind:
-            assert made.storage.journal.list_page(stored).entries == ()
+            assert caller.storage.journal.list_page(stored).entries == ()
 
 
-async def made_in(caller: CephCaller, name: str) -> str:
-    """A volume in the pool of the test."""
+async def create_volume(caller: CephCaller, name: str) -> str:
+    """Create a volume in the pool of the test."""
     volume = await settled(
         partial(caller.create, name, capability=DEVICE, topology=IN_A, parameters=named())
     )
@@ -76,31 +76,31 @@ async def made_in(caller: CephCaller, name: str) -> str:
 
 
 def checked(ceph: CephCluster, folder: Path) -> tuple[int, list[dict[str, str]], int]:
-    """What ``zonewise csi check`` says: its exit code, moved pools, how many images are missing."""
+    """Exit code, moved pools and number of missing images of ``zonewise csi check``."""
     folder.mkdir(exist_ok=True)
     program = CephProgram(folder)
     program.config.write_text(config(ceph))
-    code, found = program.check()
-    return code, found["pools"], len(found["missing"])
+    code, report = program.check()
+    return code, report["pools"], len(report["missing"])
 
 
 async def test_a_renamed_pool(pool: CephCluster, caller: CephCaller, tmp_path: Path) -> None:
     """Its volumes are found under its new name, grow, are copied, staged and deleted."""
-    id = await made_in(caller, "pvc-1")
+    id = await create_volume(caller, "pvc-1")
     rename(pool, POOL, OTHER)
     assert await asyncio.to_thread(checked, pool, tmp_path / "check") == (
         1,
         [{"pool": POOL, "is": f"called {OTHER} now"}],
         0,
     )
-    # A driver that starts now has never seen the old name, one that runs has.
+    # A driver that starts now has never seen the old name, the running one has.
     with calling(pool, tmp_path / "fresh") as fresh:
-        for one in (fresh, caller):
-            assert await one.volumes() == [id]
-            await settled(partial(one.stage, id, DEVICE))
-            await one.publish(id, DEVICE)
-            await one.unpublish(id)
-            await one.unstage(id)
+        for driver in (fresh, caller):
+            assert await driver.volumes() == [id]
+            await settled(partial(driver.stage, id, DEVICE))
+            await driver.publish(id, DEVICE)
+            await driver.unpublish(id)
+            await driver.unstage(id)
         grown = await fresh.expand(id, 24 * MIB)
         assert grown.capacity_bytes == 24 * MIB
         snapshot = await settled(partial(fresh.snapshot, "snap-1", id))
@@ -125,72 +125,76 @@ async def test_a_renamed_pool(pool: CephCluster, caller: CephCaller, tmp_path: P
         assert fresh.names() == []
 
 
-async def test_a_pool_in_anothers_place(
+async def test_a_new_pool_with_the_old_name(
     pool: CephCluster, caller: CephCaller, tmp_path: Path
 ) -> None:
-    """A pool with the name of one that was renamed is not taken for it."""
-    id = await made_in(caller, "pvc-1")
+    """A new pool with the former name of a renamed one is not confused with it."""
+    id = await create_volume(caller, "pvc-1")
     rename(pool, POOL, OTHER)
     make_pool(pool, POOL)
     with calling(pool, tmp_path / "fresh") as fresh:
         await settled(partial(fresh.delete, id))
         assert fresh.names() == []
-        await settled(partial(fresh.delete, await made_in(fresh, "pvc-1")))
+        await settled(partial(fresh.delete, await create_volume(fresh, "pvc-1")))
 
 
 async def test_a_deleted_pool(pool: CephCluster, caller: CephCaller, tmp_path: Path) -> None:
-    """Its volumes are lost: that is told, nothing hangs, and they can be deleted."""
-    ids = [await made_in(caller, f"pvc-{number}") for number in range(3)]
+    """Its volumes are lost: calls fail without hanging, and they can be deleted."""
+    ids = [await create_volume(caller, f"pvc-{number}") for number in range(3)]
     recorded = caller.storage.journal.list_page(StoredKind.VOLUME).entries
     assert {entry.state for entry in recorded} == {EntryState.CREATED}
     delete_pool(pool, POOL)
-    found = await asyncio.to_thread(checked, pool, tmp_path / "check")
-    assert found == (1, [{"pool": POOL, "is": "gone"}], 3)
+    report = await asyncio.to_thread(checked, pool, tmp_path / "check")
+    assert report == (1, [{"pool": POOL, "is": "gone"}], 3)
     with calling(pool, tmp_path / "fresh") as fresh:
-        wish: Any = {"capability": DEVICE, "topology": IN_A, "parameters": named()}
-        for number, (one, id) in enumerate(((caller, ids[0]), (fresh, ids[1]))):
-            again = one.create(f"pvc-{number}", **wish)
+        request: Any = {"capability": DEVICE, "topology": IN_A, "parameters": named()}
+        for number, (driver, id) in enumerate(((caller, ids[0]), (fresh, ids[1]))):
+            again = driver.create(f"pvc-{number}", **request)
             assert await refused(again) is Code.INTERNAL
-            assert await refused(one.stage(id, DEVICE)) is Code.INTERNAL
+            assert await refused(driver.stage(id, DEVICE)) is Code.INTERNAL
             # Whether the pool or only the image is missed first depends on the age of Ceph's maps.
-            copy = one.create("copy", source=of_volume(id), **wish)
+            copy = driver.create("copy", source=of_volume(id), **request)
             assert await refused(copy) in LOST
-            assert await refused(one.snapshot("snap", id)) in LOST
-            assert await refused(one.expand(id, 32 * MIB)) in LOST
-            await one.unstage(id)
-            await one.delete(id)
+            assert await refused(driver.snapshot("snap", id)) in LOST
+            assert await refused(driver.expand(id, 32 * MIB)) in LOST
+            await driver.unstage(id)
+            await driver.delete(id)
         assert await fresh.volumes() == [ids[2]]
-        # Made anew, it is another pool: nothing of the old one is in it.
+        # Created again, it is another pool, without the old volumes.
         make_pool(pool, POOL)
         await asyncio.to_thread(pool.wait, "pools", lambda: POOL in caller.storage.backend.pools())
         await fresh.delete(ids[2])
-        await settled(partial(caller.delete, await made_in(caller, "pvc-1")))
+        await settled(partial(caller.delete, await create_volume(caller, "pvc-1")))
 
 
 async def test_a_pool_deleted_under_staged_volumes(
     pool: CephCluster, caller: CephCaller, tmp_path: Path
 ) -> None:
-    """Nothing hangs: it cannot be staged elsewhere, is taken away from its paths, and deleted."""
-    made = await settled(partial(caller.create, "pvc-1", topology=IN_A, parameters=named()))
-    device, staging, target = await made_in(caller, "pvc-2"), tmp_path / "two", tmp_path / "dev"
-    await caller.stage(made.volume_id)
-    (await caller.publish(made.volume_id) / "marker").write_text("lost")
+    """Nothing hangs: volumes cannot be staged elsewhere, and are unstaged and deleted."""
+    volume = await settled(partial(caller.create, "pvc-1", topology=IN_A, parameters=named()))
+    device, staging, target = (
+        await create_volume(caller, "pvc-2"),
+        tmp_path / "two",
+        tmp_path / "dev",
+    )
+    await caller.stage(volume.volume_id)
+    (await caller.publish(volume.volume_id) / "marker").write_text("lost")
     await caller.stage(device, DEVICE, staging)
     await caller.publish(device, DEVICE, staging=staging, target=target)
     delete_pool(pool, POOL)
     with calling(pool, tmp_path / "fresh", "b") as fresh:
-        for id, capability in ((made.volume_id, None), (device, DEVICE)):
+        for id, capability in ((volume.volume_id, None), (device, DEVICE)):
             assert await refused(fresh.stage(id, capability)) is Code.INTERNAL
-    await caller.unpublish(made.volume_id)
+    await caller.unpublish(volume.volume_id)
     await caller.unpublish(device, target)
-    await caller.unstage(made.volume_id)
+    await caller.unstage(volume.volume_id)
     await caller.unstage(device, staging)
-    for id in (made.volume_id, device):
+    for id in (volume.volume_id, device):
         await caller.delete(id)
 
 
 async def test_a_file_systems_pool(ceph: CephCluster, tmp_path: Path) -> None:
-    """Its volumes are lost, though their names are still there; they are unstaged and deleted."""
+    """Its volumes are lost, though they are still listed; they are unstaged and deleted."""
     ceph.pool(POOL, "zone-a", application="cephfs")
     ceph.command("fs add_data_pool", fs_name="files", pool=POOL)
     ceph.wait("numbers", ceph.counted)
@@ -206,7 +210,7 @@ async def test_a_file_systems_pool(ceph: CephCluster, tmp_path: Path) -> None:
             delete_pool(ceph, POOL)
         ceph.command("fs rm_data_pool", fs_name="files", pool=POOL)
         delete_pool(ceph, POOL)
-        caller.storage.ceph.wait_for_newest_map()  # the driver hears of it by and by
+        caller.storage.ceph.wait_for_newest_map()  # the driver would learn of it later
         assert await refused(create("pvc-1")) is Code.INTERNAL
         assert await refused(create("pvc-3")) in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED)
         assert await refused(caller.snapshot("snap-2", ids[0])) in LOST
@@ -223,23 +227,23 @@ async def test_a_file_systems_pool(ceph: CephCluster, tmp_path: Path) -> None:
 
 
 async def test_a_journals_pool(pool: CephCluster, tmp_path: Path) -> None:
-    """A journal is found under its pool's new name, once; one that is deleted begins anew."""
+    """A journal is found under its pool's new name, once; after a deletion a new one begins."""
     class_ = {**parameters(), "pool": POOL}
     with calling(pool, tmp_path / "one") as caller:
-        made = partial(caller.create, capability=DEVICE, topology=IN_A)
-        id = (await settled(partial(made, "pvc-1", parameters=class_))).volume_id
+        create = partial(caller.create, capability=DEVICE, topology=IN_A)
+        id = (await settled(partial(create, "pvc-1", parameters=class_))).volume_id
         rename(pool, POOL, OTHER)
         with calling(pool, tmp_path / "two") as fresh:
             assert await fresh.volumes() == [id]
             old = fresh.create("pvc-3", capability=DEVICE, topology=IN_A, parameters=class_)
             assert await refused(old) is Code.INVALID_ARGUMENT
-        second = await settled(partial(made, "pvc-2", parameters={**class_, "pool": OTHER}))
+        second = await settled(partial(create, "pvc-2", parameters={**class_, "pool": OTHER}))
         assert sorted(await caller.volumes()) == sorted([id, second.volume_id])
-        for one in (id, second.volume_id):
-            await settled(partial(caller.delete, one))
+        for volume_id in (id, second.volume_id):
+            await settled(partial(caller.delete, volume_id))
         delete_pool(pool, OTHER)
         make_pool(pool, POOL)
-        third = await settled(partial(made, "pvc-4", parameters=class_))
+        third = await settled(partial(create, "pvc-4", parameters=class_))
         assert await caller.volumes() == [third.volume_id]
         await settled(partial(caller.delete, third.volume_id))
         assert caller.names() == []

@@ -25,22 +25,24 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 @pytest.fixture
 def connection(ceph: CephCluster) -> Iterator[CephConnection]:
     """The driver's own connection."""
-    (one,) = ceph.clusters()
-    made = CephConnection(
-        Configured(one["clusterID"], tuple(one["monitors"]), one["user"], one["keyFile"])
+    (cluster,) = ceph.clusters()
+    connection = CephConnection(
+        Configured(
+            cluster["clusterID"], tuple(cluster["monitors"]), cluster["user"], cluster["keyFile"]
+        )
     )
-    yield made
-    made.close()
+    yield connection
+    connection.close()
 
 
 @pytest.fixture
 def open_journal(connection: CephConnection) -> Iterator[OpenJournal]:
-    """Opens one more journal in the same, new place."""
-    place = f"test-{uuid.uuid4().hex}"
+    """Opens journals in a namespace of their own."""
+    namespace = f"test-{uuid.uuid4().hex}"
     opened: list[OmapJournal] = []
 
     def another() -> OmapJournal:
-        opened.append(OmapJournal(connection.open_pool(JOURNAL, place), lease=3))
+        opened.append(OmapJournal(connection.open_pool(JOURNAL, namespace), lease=3))
         return opened[-1]
 
     yield another
@@ -52,8 +54,8 @@ class TestOmapJournal(JournalContract):
     """The contract."""
 
 
-def test_a_token_that_is_none(connection: CephConnection) -> None:
-    """It is refused also before the first journal was begun."""
+def test_an_invalid_token(connection: CephConnection) -> None:
+    """It is refused even before there is a journal."""
     journals = ClusterJournal(connection, namespace=f"test-{uuid.uuid4().hex}")
     assert journals.list_page(StoredKind.VOLUME).entries == ()
     with pytest.raises(StorageError, match="no page begins"):
@@ -61,7 +63,7 @@ def test_a_token_that_is_none(connection: CephConnection) -> None:
 
 
 def test_a_name_used_again_is_another_entry(open_journal: OpenJournal) -> None:
-    """Who still has the old entry of a name in hand changes nothing of the new one."""
+    """Changes to the old entry of a name do not affect the new one."""
     journal = open_journal()
     old = reserved(journal, volume(1, "data"))
     journal.forget(old)
@@ -75,9 +77,9 @@ def test_a_name_used_again_is_another_entry(open_journal: OpenJournal) -> None:
 
 
 def test_a_journal_that_dies_is_free_after_its_lease(connection: CephConnection) -> None:
-    """A controller that renews nothing holds nothing, once its lease has run out."""
-    place = connection.open_pool(JOURNAL, f"test-{uuid.uuid4().hex}")
-    dead, other = OmapJournal(place, lease=1), OmapJournal(place, lease=1)
+    """Entries of a controller that does not renew its lease are free when it has run out."""
+    pool = connection.open_pool(JOURNAL, f"test-{uuid.uuid4().hex}")
+    dead, other = OmapJournal(pool, lease=1), OmapJournal(pool, lease=1)
     entry = reserved(dead, volume(1))
     assert other.holder_of(entry) is Holder.OTHER
     dead._lease.stop()
@@ -91,12 +93,12 @@ def test_a_journal_that_dies_is_free_after_its_lease(connection: CephConnection)
 
 
 def evident(number: int) -> JournalEntry:
-    """A volume whose image tells when it is finished."""
+    """A volume whose image shows when it is finished."""
     return structs.replace(volume(number), evident=True)
 
 
 def test_many_are_recorded_together(open_journal: OpenJournal) -> None:
-    """What is settled is written when the journal ends, but for what somebody changed meanwhile."""
+    """Deferred records are written when the journal closes, unless the entry was changed."""
     journal, other = open_journal(), open_journal()
     entries = [reserved(journal, evident(number)) for number in range(40)]
     for entry in entries:
@@ -104,22 +106,22 @@ def test_many_are_recorded_together(open_journal: OpenJournal) -> None:
     deleting = other.change(entries[3], entries[3].as_deleting(other.name))
     other.forget(entries[4])
     journal.close()
-    found = {entry.uuid: entry for entry in other.list_page(StoredKind.VOLUME).entries}
-    assert found.pop(entries[3].uuid) == deleting
-    assert len(found) == 38
-    assert {entry.state for entry in found.values()} == {EntryState.CREATED}
+    stored = {entry.uuid: entry for entry in other.list_page(StoredKind.VOLUME).entries}
+    assert stored.pop(entries[3].uuid) == deleting
+    assert len(stored) == 38
+    assert {entry.state for entry in stored.values()} == {EntryState.CREATED}
 
 
 def test_a_lock_may_end_a_second_early() -> None:
-    """What is relied upon of a lease leaves more than a second, however short the lease."""
+    """The reliable part of a lease ends more than a second before the lease does."""
     assert [reliable_seconds(seconds) for seconds in (1, 2, 4, 15)] == [-0.5, 0.5, 2.5, 11.25]
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_who_was_taken_for_dead_settles_nothing(connection: CephConnection, back: bool) -> None:
-    """A controller that was too slow is told so, also when it has shown itself again since."""
-    place = connection.open_pool(JOURNAL, f"test-{uuid.uuid4().hex}")
-    slow, other = OmapJournal(place, lease=3), OmapJournal(place, lease=3)
+def test_an_expired_holder_records_nothing(connection: CephConnection, back: bool) -> None:
+    """A controller whose lease expired gets a conflict, also when it has renewed it since."""
+    pool = connection.open_pool(JOURNAL, f"test-{uuid.uuid4().hex}")
+    slow, other = OmapJournal(pool, lease=3), OmapJournal(pool, lease=3)
     entry = reserved(slow, evident(1))
     slow._lease.stop()
     try:

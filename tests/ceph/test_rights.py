@@ -1,4 +1,4 @@
-"""Who the driver is on a real Ceph: wrong keys, monitors that are away, few rights."""
+"""The driver's user on a real Ceph: wrong keys, unreachable monitors, few rights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.ceph.scene import CephCaller, calling
-from tests.csi.scene import block_capability, mount_capability, place, refused, requirement
+from tests.csi.scene import block_capability, mount_capability, refused, requirement, segments
 from tools.ceph.cluster import CephCluster
 
 from zonewise.csi.errors import Code
@@ -29,42 +29,42 @@ FEW = {
 
 
 def in_zone(zone: str) -> Any:
-    """Nowhere else."""
-    return requirement([place(zone)], [place(zone)])
+    """The requirement of a single zone."""
+    return requirement([segments(zone)], [segments(zone)])
 
 
 def as_user(ceph: CephCluster, folder: Path, user: str, key: str, **more: Any) -> Any:
     """``clusters`` of a configuration with another user."""
     file = folder / "key"
     file.write_text(key)
-    (one,) = ceph.clusters()
-    return [{**one, "user": user, "keyFile": str(file), **more}]
+    (cluster,) = ceph.clusters()
+    return [{**cluster, "user": user, "keyFile": str(file), **more}]
 
 
 @pytest.fixture(params=["rbd", "fs"])
 def few(ceph: CephCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CephCaller]:
     """A driver whose user has the rights that the docs name, and no more."""
     user = f"few-{request.param}"
-    made = ceph.command(
+    created = ceph.command(
         "auth get-or-create", entity=f"client.{user}", caps=list(FEW[request.param])
     )
-    clusters = as_user(ceph, tmp_path, user, made[0]["key"])
+    clusters = as_user(ceph, tmp_path, user, created[0]["key"])
     with calling(ceph, tmp_path, kind=request.param, clusters=clusters) as caller:
         yield caller
 
 
 async def test_few_rights_are_enough(few: CephCaller) -> None:
-    """A life from create to delete, with a snapshot; a pool without rights is refused."""
+    """A volume is created, used, snapshotted and deleted; a pool without rights is refused."""
     capability = mount_capability()
-    made = await few.create("pvc-1", topology=in_zone("a"), capability=capability)
-    await few.stage(made.volume_id, capability)
-    target = await few.publish(made.volume_id, capability)
+    volume = await few.create("pvc-1", topology=in_zone("a"), capability=capability)
+    await few.stage(volume.volume_id, capability)
+    target = await few.publish(volume.volume_id, capability)
     (target / "marker").write_text("here")
-    await few.unpublish(made.volume_id)
-    await few.unstage(made.volume_id)
-    snapshot = await few.snapshot("snap-1", made.volume_id)
+    await few.unpublish(volume.volume_id)
+    await few.unstage(volume.volume_id)
+    snapshot = await few.snapshot("snap-1", volume.volume_id)
     await few.delete_snapshot(snapshot.snapshot_id)
-    await few.delete(made.volume_id)
+    await few.delete(volume.volume_id)
     assert await few.volumes() == []
     if few.kind == "rbd":
         code = await refused(few.create("pvc-2", topology=in_zone("c"), capability=capability))
@@ -73,7 +73,7 @@ async def test_few_rights_are_enough(few: CephCaller) -> None:
 
 
 async def test_a_wrong_key(ceph: CephCluster, tmp_path: Path) -> None:
-    """A key that is another's, and one that is none, are UNAUTHENTICATED."""
+    """The key of another user and an invalid key are UNAUTHENTICATED."""
     for key in (ceph.keys["osd.0"], "nonsense"):
         clusters = as_user(ceph, tmp_path, "zonewise", key)
         with calling(ceph, tmp_path, clusters=clusters) as caller:
@@ -82,7 +82,7 @@ async def test_a_wrong_key(ceph: CephCluster, tmp_path: Path) -> None:
 
 
 async def test_monitors_that_are_away(ceph: CephCluster, tmp_path: Path) -> None:
-    """Without a monitor a driver starts, and says UNAVAILABLE within its limit."""
+    """Without a monitor a driver starts, and answers UNAVAILABLE in time."""
     clusters = as_user(
         ceph, tmp_path, "zonewise", ceph.key_file.read_text(), monitors=["127.0.0.1:1"]
     )

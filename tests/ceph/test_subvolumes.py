@@ -22,10 +22,10 @@ from tests.csi.scene import (
     mount_capability,
     of_snapshot,
     of_volume,
-    place,
     refused,
     requirement,
     running,
+    segments,
 )
 from tools.ceph.cluster import CephCluster
 
@@ -40,64 +40,67 @@ SHARED = mount_capability(Mode.MULTI_NODE_MULTI_WRITER)
 @pytest.fixture
 def caller(ceph: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
     """A driver in zone a; its volumes are gone at the end."""
-    with calling(ceph, tmp_path, kind="fs") as made:
-        yield made
-        assert made.names() == []
+    with calling(ceph, tmp_path, kind="fs") as caller:
+        yield caller
+        assert caller.names() == []
 
 
 def info(ceph: CephCluster, id: str) -> dict[str, Any]:
-    """What Ceph's manager says about a volume."""
-    found: dict[str, Any] = ceph.manager(
+    """What Ceph's manager reports about a volume."""
+    details: dict[str, Any] = ceph.manager(
         "fs subvolume info",
         vol_name="files",
         group_name="zonewise",
         sub_name=f"zw-vol-{id.split('-')[1]}",
     )
-    return found
+    return details
 
 
 def in_zone(zone: str) -> Any:
-    """Nowhere else."""
-    return requirement([place(zone)], [place(zone)])
+    """The requirement of a single zone."""
+    return requirement([segments(zone)], [segments(zone)])
 
 
-async def test_a_life(ceph: CephCluster, caller: CephCaller) -> None:
+async def test_create_use_and_delete(ceph: CephCluster, caller: CephCaller) -> None:
     """A volume has the pool of its zone as layout and its size as quota; pods see both."""
-    topology = requirement([place("a"), place("b")], [place("b"), place("a")])
-    made = await caller.create("pvc-1", topology=topology, capability=SHARED)
-    assert (info(ceph, made.volume_id)["data_pool"], info(ceph, made.volume_id)["bytes_quota"]) == (
+    topology = requirement([segments("a"), segments("b")], [segments("b"), segments("a")])
+    volume = await caller.create("pvc-1", topology=topology, capability=SHARED)
+    assert (
+        info(ceph, volume.volume_id)["data_pool"],
+        info(ceph, volume.volume_id)["bytes_quota"],
+    ) == (
         "fs-b",
         16 * MIB,
     )
-    assert homes(made) == [place("b")]
-    await caller.stage(made.volume_id, SHARED)
-    target = await caller.publish(made.volume_id, SHARED)
+    assert homes(volume) == [segments("b")]
+    await caller.stage(volume.volume_id, SHARED)
+    target = await caller.publish(volume.volume_id, SHARED)
     (target / "marker").write_text("here")
-    (bytes_,) = await caller.stats(made.volume_id)
+    (bytes_,) = await caller.stats(volume.volume_id)
     assert bytes_.total == 16 * MIB
     with pytest.raises(OSError, match="quota"):
         fill(target / "large", 64 * MIB)
     (target / "large").unlink()
-    assert await refused(caller.delete(made.volume_id)) is Code.FAILED_PRECONDITION
-    grown = await caller.expand(made.volume_id, 128 * MIB)
+    assert await refused(caller.delete(volume.volume_id)) is Code.FAILED_PRECONDITION
+    grown = await caller.expand(volume.volume_id, 128 * MIB)
     assert (grown.capacity_bytes, grown.node_expansion_required) == (128 * MIB, False)
-    await caller.node_expand(made.volume_id)
+    await caller.node_expand(volume.volume_id)
     fill(target / "large", 64 * MIB)
-    await caller.unpublish(made.volume_id)
-    await caller.unstage(made.volume_id)
+    await caller.unpublish(volume.volume_id)
+    await caller.unstage(volume.volume_id)
     with calling(ceph, caller.folder / "other", zone="c", kind="fs") as other:
-        await other.stage(made.volume_id, SHARED)
-        await other.publish(made.volume_id, SHARED)
+        await other.stage(volume.volume_id, SHARED)
+        await other.publish(volume.volume_id, SHARED)
         assert (other.target / "marker").read_text() == "here"
-        await other.unpublish(made.volume_id)
-        await other.unstage(made.volume_id)
-    await caller.delete(made.volume_id)
-    await caller.delete(made.volume_id)
+        await other.unpublish(volume.volume_id)
+        await other.unstage(volume.volume_id)
+    await caller.delete(volume.volume_id)
+    await caller.delete(volume.volume_id)
     assert await caller.volumes() == []
 
 
 def fill(path: Path, size: int) -> None:
-    """Write until the quota is seen; a client sees it a little after the fact."""
+    """Write a file, which fails at the quota; a client notices the quota a little late."""
     with path.open("wb") as file:
         for _ in range(size // MIB):
             file.write(b"x" * MIB)
@@ -108,11 +111,11 @@ def fill(path: Path, size: int) -> None:
 async def test_a_repeated_create_does_not_move_the_layout(
     ceph: CephCluster, caller: CephCaller
 ) -> None:
-    """Whoever asks again with another preference or class gets the first pool, or a refusal."""
-    everywhere = [place(one) for one in "abc"]
-    made = await caller.create("pvc-1", topology=requirement(everywhere, [place("a")]))
-    again = await caller.create("pvc-1", topology=requirement(everywhere, [place("c")]))
-    assert again.volume_id == made.volume_id
+    """Repeated with another preference it gives the first pool; with another class it fails."""
+    everywhere = [segments(zone) for zone in "abc"]
+    volume = await caller.create("pvc-1", topology=requirement(everywhere, [segments("a")]))
+    again = await caller.create("pvc-1", topology=requirement(everywhere, [segments("c")]))
+    assert again.volume_id == volume.volume_id
     other = {
         "pool": "journal",
         "topologyConstrainedPools": parameters("fs")["topologyConstrainedPools"].replace(
@@ -122,41 +125,41 @@ async def test_a_repeated_create_does_not_move_the_layout(
     assert await refused(caller.create("pvc-1", parameters=other)) is Code.ALREADY_EXISTS
     (entry,) = caller.storage.journal.list_page(StoredKind.VOLUME).entries
     assert caller.storage.backend.make(entry, None) is False
-    assert info(ceph, made.volume_id)["data_pool"] == "fs-a"
-    await caller.delete(made.volume_id)
+    assert info(ceph, volume.volume_id)["data_pool"] == "fs-a"
+    await caller.delete(volume.volume_id)
 
 
-async def test_a_layout_that_was_moved_is_told(ceph: CephCluster, tmp_path: Path) -> None:
-    """Where somebody re-points a layout, check tells it and a repeated create does not hide it."""
+async def test_a_layout_that_was_moved_is_reported(ceph: CephCluster, tmp_path: Path) -> None:
+    """If a layout is changed from outside, check and a repeated create report it."""
     program = CephFsProgram(tmp_path)
     program.config.write_text(config(ceph))
     async with running(program) as plain:
         caller = CephCaller(plain.client, tmp_path)
         caller.kind = "fs"
-        made = await caller.create("pvc-1", topology=in_zone("a"))
+        volume = await caller.create("pvc-1", topology=in_zone("a"))
         assert program.check()[0] == 0
-        name = f"zw-vol-{made.volume_id.split('-')[1]}"
+        name = f"zw-vol-{volume.volume_id.split('-')[1]}"
         where = {"vol_name": "files", "group_name": "zonewise", "sub_name": name}
         ceph.manager("fs subvolume create", **where, pool_layout="fs-b", size=16 * MIB)
-        code, found = program.check()
-        assert (code, len(found["orphans"]), len(found["missing"])) == (1, 1, 1)
+        code, report = program.check()
+        assert (code, len(report["orphans"]), len(report["missing"])) == (1, 1, 1)
         assert await refused(caller.create("pvc-1", topology=in_zone("a"))) is Code.INTERNAL
-        await caller.delete(made.volume_id)
+        await caller.delete(volume.volume_id)
         assert program.check()[0] == 0
 
 
 async def test_copies(caller: CephCaller) -> None:
     """A snapshot and copies keep what was written before them, and outlive their source."""
-    made = await caller.create("pvc-1")
-    await caller.stage(made.volume_id)
-    target = await caller.publish(made.volume_id)
+    original = await caller.create("pvc-1")
+    await caller.stage(original.volume_id)
+    target = await caller.publish(original.volume_id)
     (target / "marker").write_text("before")
-    await caller.unpublish(made.volume_id)
-    await caller.unstage(made.volume_id)
-    snapshot = await caller.snapshot("snap-1", made.volume_id)
-    assert (await caller.snapshot("snap-1", made.volume_id)).snapshot_id == snapshot.snapshot_id
-    clone = await settled(lambda: caller.create("pvc-2", source=of_volume(made.volume_id)))
-    await caller.delete(made.volume_id)
+    await caller.unpublish(original.volume_id)
+    await caller.unstage(original.volume_id)
+    snapshot = await caller.snapshot("snap-1", original.volume_id)
+    assert (await caller.snapshot("snap-1", original.volume_id)).snapshot_id == snapshot.snapshot_id
+    clone = await settled(lambda: caller.create("pvc-2", source=of_volume(original.volume_id)))
+    await caller.delete(original.volume_id)
     restored = await settled(
         lambda: caller.create("pvc-3", source=of_snapshot(snapshot.snapshot_id), size=32 * MIB)
     )
@@ -174,13 +177,13 @@ async def test_copies(caller: CephCaller) -> None:
 async def test_a_copy_survives_its_sources_zone(ceph: CephCluster, caller: CephCaller) -> None:
     """A restore into another zone reads with its source's zone stopped."""
     given = parameters("fs", crossDomain="copy")
-    made = await caller.create("pvc-1", topology=in_zone("b"), parameters=given)
-    await caller.stage(made.volume_id)
-    target = await caller.publish(made.volume_id)
+    original = await caller.create("pvc-1", topology=in_zone("b"), parameters=given)
+    await caller.stage(original.volume_id)
+    target = await caller.publish(original.volume_id)
     (target / "marker").write_text("b" * 4096)
-    await caller.unpublish(made.volume_id)
-    await caller.unstage(made.volume_id)
-    snapshot = await caller.snapshot("snap-1", made.volume_id)
+    await caller.unpublish(original.volume_id)
+    await caller.unstage(original.volume_id)
+    snapshot = await caller.snapshot("snap-1", original.volume_id)
     near = partial(caller.create, "pvc-2", source=of_snapshot(snapshot.snapshot_id))
     assert await refused(near(topology=in_zone("c"))) is Code.RESOURCE_EXHAUSTED
     copy = await settled(lambda: near(topology=in_zone("c"), parameters=given))
@@ -199,31 +202,31 @@ async def test_a_copy_survives_its_sources_zone(ceph: CephCluster, caller: CephC
     for remove, id in (
         (caller.delete, copy.volume_id),
         (caller.delete_snapshot, snapshot.snapshot_id),
-        (caller.delete, made.volume_id),
+        (caller.delete, original.volume_id),
     ):
         await settled(partial(remove, id))
 
 
 async def test_a_client_that_dies(ceph: CephCluster, caller: CephCaller) -> None:
-    """Without its ceph-fuse a volume says so; staged and published again it has its data."""
-    made = await caller.create("pvc-1")
-    await caller.stage(made.volume_id)
-    target = await caller.publish(made.volume_id)
+    """Without its ceph-fuse stats fail; staged and published again the volume has its data."""
+    volume = await caller.create("pvc-1")
+    await caller.stage(volume.volume_id)
+    target = await caller.publish(volume.volume_id)
     (target / "marker").write_text("here")
     fd = os.open(target / "marker", os.O_RDONLY)
     os.fsync(fd)
-    os.kill(client_of(made.volume_id), signal.SIGKILL)
+    os.kill(client_of(volume.volume_id), signal.SIGKILL)
     await until(lambda: is_dead(target))
-    assert await refused(caller.stats(made.volume_id)) is Code.INTERNAL
-    await caller.stage(made.volume_id)
-    await caller.publish(made.volume_id)
+    assert await refused(caller.stats(volume.volume_id)) is Code.INTERNAL
+    await caller.stage(volume.volume_id)
+    await caller.publish(volume.volume_id)
     with suppress(OSError):
         os.close(fd)
-    ceph.evict(made.volume_id.split("-")[1])
+    ceph.evict(volume.volume_id.split("-")[1])
     assert await asyncio.to_thread((target / "marker").read_text) == "here"
-    await caller.unpublish(made.volume_id)
-    await caller.unstage(made.volume_id)
-    await caller.delete(made.volume_id)
+    await caller.unpublish(volume.volume_id)
+    await caller.unstage(volume.volume_id)
+    await caller.delete(volume.volume_id)
 
 
 def client_of(id: str) -> int:
@@ -237,7 +240,7 @@ def client_of(id: str) -> int:
 
 
 def is_dead(path: Path) -> bool:
-    """Whether a mount answers nothing."""
+    """Whether a mount no longer answers."""
     try:
         path.stat()
     except OSError:
@@ -246,7 +249,7 @@ def is_dead(path: Path) -> bool:
 
 
 async def test_what_a_class_must_say(caller: CephCaller) -> None:
-    """A class of another file system, another kind of pool or of devices makes nothing."""
+    """A class of another file system, another kind of pool or of devices is refused."""
     for given in (
         {"topologyConstrainedPools": parameters("fs")["topologyConstrainedPools"]},
         parameters("fs", fsName="another"),
@@ -256,5 +259,5 @@ async def test_what_a_class_must_say(caller: CephCaller) -> None:
         assert await refused(caller.create("pvc-1", parameters=given)) is Code.INVALID_ARGUMENT
     for capability in (block_capability(), mount_capability(fs_type="ext4")):
         assert await refused(caller.create("pvc-1", capability=capability)) is Code.INVALID_ARGUMENT
-    made = await caller.create("pvc-1", parameters=parameters("fs", fsName="files"))
-    await caller.delete(made.volume_id)
+    volume = await caller.create("pvc-1", parameters=parameters("fs", fsName="files"))
+    await caller.delete(volume.volume_id)

@@ -1,4 +1,4 @@
-"""Takeover on a real Ceph: a dead node's client is shut out by the OSDs themselves."""
+"""Takeover on a real Ceph: the OSDs themselves block a dead node's client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.ceph import rbd_stand_in
 from tests.ceph.scene import CephCaller, calling, parameters
-from tests.csi.scene import MIB, mount_capability, place, refused, requirement
+from tests.csi.scene import MIB, mount_capability, refused, requirement, segments
 from tools.ceph.cluster import JOURNAL, CephCluster
 
 from zonewise.csi.errors import Code
@@ -22,7 +22,7 @@ TAKEN = {"topology-takeover": {"a": ["b"]}}
 
 
 def everywhere(mounter: str) -> dict[str, str]:
-    """A class whose volumes are at home in a zone and have their data in all of them."""
+    """A class whose volumes belong to a zone and have replicas in all of them."""
     pools = parameters()["topologyConstrainedPools"]
     for zone in "abc":
         pools = pools.replace(f"rbd-{zone}", "shared" if zone == "a" else f"rbd-{zone}")
@@ -35,7 +35,7 @@ def shared(ceph: CephCluster) -> CephCluster:
     ceph.pool("shared", "zones", size=3)
 
     def counted() -> bool:
-        pools = {one["name"]: one["stats"] for one in ceph.command("df")["pools"]}
+        pools = {pool["name"]: pool["stats"] for pool in ceph.command("df")["pools"]}
         return bool(pools.get("shared", {}).get("max_avail"))
 
     ceph.wait("numbers", counted)
@@ -46,21 +46,21 @@ def shared(ceph: CephCluster) -> CephCluster:
 def nodes(ceph: CephCluster, folder: Path) -> Iterator[tuple[CephCaller, CephCaller]]:
     """A node in zone a that knows of no takeover, and one in b that does."""
     with ExitStack() as stack:
-        found = []
+        callers = []
         for zone, more in (("a", {}), ("b", TAKEN)):
             where = folder / zone
             where.mkdir()
-            found.append(stack.enter_context(calling(ceph, where, zone, **more)))
-        yield found[0], found[1]
+            callers.append(stack.enter_context(calling(ceph, where, zone, **more)))
+        yield callers[0], callers[1]
 
 
-async def made(caller: CephCaller, capability: Any, name: str, mounter: str) -> str:
-    """A volume at home in zone a."""
+async def create_in_a(caller: CephCaller, capability: Any, name: str, mounter: str) -> str:
+    """Create a volume that belongs to zone a."""
     volume = await caller.create(
         name,
         size=32 * MIB,
         capability=capability,
-        topology=requirement([place("a")]),
+        topology=requirement([segments("a")]),
         parameters=everywhere(mounter),
     )
     return str(volume.volume_id)
@@ -74,7 +74,7 @@ async def used(caller: CephCaller, id: str, capability: Any) -> Path:
 
 
 async def released(caller: CephCaller, id: str) -> None:
-    """The reverse."""
+    """Unpublish and unstage."""
     await caller.unpublish(id)
     await caller.unstage(id)
 
@@ -83,20 +83,20 @@ async def released(caller: CephCaller, id: str) -> None:
 async def test_a_fenced_writers_late_write_is_refused(
     shared: CephCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounter: str
 ) -> None:
-    """The marker written in a is read in b; what a still writes is refused; then home again."""
+    """Data written in a is read in b; later writes of a are refused; then it returns to a."""
     program = rbd_stand_in.installed(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     capability = mount_capability()
     before = len(shared.command("osd dump")["blocklist"])
     with nodes(shared, tmp_path) as (a, b):
-        id = await made(a, capability, f"taken-{mounter}", mounter)
+        id = await create_in_a(a, capability, f"taken-{mounter}", mounter)
         there = await used(a, id, capability)
         (there / "marker").write_text("from a")
         os.sync()
         with (there / "late").open("wb", buffering=0) as late:
-            found = await used(b, id, capability)
-            assert (found / "marker").read_text() == "from a"
-            (found / "marker").write_text("from b")
+            target = await used(b, id, capability)
+            assert (target / "marker").read_text() == "from a"
+            (target / "marker").write_text("from b")
             with pytest.raises(OSError, match="Errno"):
                 for _ in range(64):
                     late.write(b"x" * MIB)
@@ -104,10 +104,10 @@ async def test_a_fenced_writers_late_write_is_refused(
         listed = shared.command("osd dump")["blocklist"]
         assert len(listed) == before + 1
         rbd_stand_in.fail_requests(a.folder / "data-a")
-        # Home does not take it from who stands in.
+        # The home zone does not take it back while the stand-in uses it.
         assert await refused(a.stage(id, capability)) is Code.FAILED_PRECONDITION
         await released(a, id)
-        assert (found / "marker").read_text() == "from b"
+        assert (target / "marker").read_text() == "from b"
         await released(b, id)
         again = await used(a, id, capability)
         assert (again / "marker").read_text() == "from b"

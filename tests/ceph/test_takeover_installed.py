@@ -1,8 +1,8 @@
 """Takeover as it is installed: printed rights, a real API server, a real Ceph, programs.
 
 What ``zonewise install --csi`` prints is applied, without the workloads: their programs run here,
-with the arguments and the accounts that are printed for them. A kubelet is played: it brings the
-ConfigMap to the drivers. Time is real.
+with the arguments and the accounts that are printed for them. Instead of a kubelet the test copies
+the ConfigMap to the drivers. Time is real.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ PATIENCE = 200.0
 
 
 async def until(look: Callable[[], Awaitable[Any]]) -> Any:
-    """Wait for something; gives it."""
+    """Wait until a look returns something true; returns that."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            if found := await look():
-                return found
+            if answer := await look():
+                return answer
             await asyncio.sleep(0.3)
 
 
 def objects(ceph: CephCluster, folder: Path) -> list[dict[str, Any]]:
-    """What is printed."""
+    """The printed manifests."""
     flags = ("--backend", "ceph-rbd", "--ceph-monitors", f"v2:{ceph.monitor}")
     done = apart(folder, "install", "--csi", *flags)
     assert (done.code, done.err) == (0, "")
-    return [one for one in yaml.safe_load_all(done.out) if one]
+    return [obj for obj in yaml.safe_load_all(done.out) if obj]
 
 
 def surroundings() -> list[dict[str, Any]]:
-    """Three nodes as a kubelet and a registered driver leave them, and a class."""
-    found: list[dict[str, Any]] = []
+    """Three nodes with a registered driver, and a class."""
+    manifests: list[dict[str, Any]] = []
     for name, zone in NODES.items():
         labels = {ZONE: zone, KEY: zone}
-        found += [
+        manifests += [
             {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}},
             {
                 "apiVersion": "storage.k8s.io/v1",
@@ -74,7 +74,7 @@ def surroundings() -> list[dict[str, Any]]:
             },
         ]
     return [
-        *found,
+        *manifests,
         {
             "apiVersion": "storage.k8s.io/v1",
             "kind": "StorageClass",
@@ -87,11 +87,11 @@ def surroundings() -> list[dict[str, Any]]:
 
 def class_parameters() -> dict[str, str]:
     """A pool in each zone."""
-    found = parameters()
-    pools = json.loads(found["topologyConstrainedPools"])
-    for one in pools:
-        one["domainSegments"] = one["domainSegments"][1:]
-    return {**found, "topologyConstrainedPools": json.dumps(pools)}
+    given = parameters()
+    pools = json.loads(given["topologyConstrainedPools"])
+    for pool in pools:
+        pool["domainSegments"] = pool["domainSegments"][1:]
+    return {**given, "topologyConstrainedPools": json.dumps(pools)}
 
 
 class Scene:
@@ -111,19 +111,19 @@ class Scene:
 
     @property
     def applied(self) -> list[dict[str, Any]]:
-        """What is printed without what would need images."""
-        return [one for one in self.printed if one["kind"] not in ("Deployment", "DaemonSet")]
+        """The printed manifests without workloads, which would need images."""
+        return [obj for obj in self.printed if obj["kind"] not in ("Deployment", "DaemonSet")]
 
     async def map(self) -> dict[str, Any]:
         """The ConfigMap with the configuration."""
         text = await asyncio.to_thread(
             self.kubectl, "get", "configmap", "csi", "-n", NAMESPACE, "-o", "json"
         )
-        found: dict[str, Any] = json.loads(text)
-        return found
+        config_map: dict[str, Any] = json.loads(text)
+        return config_map
 
     async def bring(self) -> None:
-        """Bring the ConfigMap to the drivers, for ever; the key of the user is elsewhere here."""
+        """Copy the ConfigMap to the drivers, forever; the path of the user's key is replaced."""
         while True:
             text = (await self.map())["data"]["config.json"]
             fresh = self.folder / "config.new"
@@ -132,24 +132,24 @@ class Scene:
             await asyncio.sleep(0.5)
 
     async def start(self, kind: str, node: str) -> Caller:
-        """Run the driver of a printed workload, as its account; gives who calls it."""
-        (workload,) = [one for one in self.printed if one["kind"] == kind]
+        """Run the driver of a printed workload, as its account; returns a caller."""
+        (workload,) = [obj for obj in self.printed if obj["kind"] == kind]
         pod = workload["spec"]["template"]["spec"]
         account = pod["serviceAccountName"]
         token = await asyncio.to_thread(
             self.kubectl, "create", "token", account, "-n", NAMESPACE, "--duration", "2h"
         )
-        (driver,) = [one for one in pod["containers"] if one["name"] == "driver"]
+        (driver,) = [container for container in pod["containers"] if container["name"] == "driver"]
         socket = self.folder / f"{kind}.sock"
-        places = {
+        overrides = {
             "--endpoint": f"unix://{socket}",
             "--node-id": node,
             "--config": str(self.folder / "config.json"),
             "--data": str(self.folder / f"data-{kind}"),
             "--metrics-listen": "127.0.0.1:0",
         }
-        words = [one.partition("=") for one in driver["args"]]
-        arguments = [f"{flag}{eq}{places.get(flag, value)}" for flag, eq, value in words]
+        words = [argument.partition("=") for argument in driver["args"]]
+        arguments = [f"{flag}{eq}{overrides.get(flag, value)}" for flag, eq, value in words]
         if "--takeover-controller" in arguments:
             arguments += ["--lease-namespace", NAMESPACE]
         kubeconfig = self.plane.kubeconfig_with_token(f"{account}", token.strip())
@@ -182,7 +182,7 @@ class Scene:
         program.wait()
 
     def log(self, kind: str) -> str:
-        """What a program said."""
+        """The log of a program."""
         return (self.folder / f"{kind}.log").read_text()
 
     async def takeover(self, *words: str) -> Result:
@@ -194,12 +194,12 @@ class Scene:
     async def labelled(self) -> set[str]:
         """The nodes that stand in for a."""
         text = await asyncio.to_thread(self.kubectl, "get", "nodes", "-l", LABEL, "-o", "name")
-        return {one.removeprefix("node/") for one in text.split()}
+        return {name.removeprefix("node/") for name in text.split()}
 
 
 @asynccontextmanager
 async def scene(plane: real.ControlPlane, ceph: CephCluster, folder: Path) -> AsyncIterator[Scene]:
-    """Apply what is printed, and take it away again."""
+    """Apply the printed manifests, and delete them at the end."""
     some = Scene(plane, ceph, folder)
     given = [*some.applied, *surroundings()]
     await asyncio.to_thread(some.kubectl, "apply", "-f", "-", given=given)
@@ -217,7 +217,7 @@ async def scene(plane: real.ControlPlane, ceph: CephCluster, folder: Path) -> As
         )
 
 
-async def test_by_hand_and_by_itself(
+async def test_manual_and_automatic_takeover(
     realkube: real.ControlPlane, ceph: CephCluster, tmp_path: Path
 ) -> None:
     """Set, status and clear work with the printed rights; a lost zone is taken and given back."""
@@ -248,7 +248,7 @@ async def test_by_hand_and_by_itself(
 
         await until(given_back)
 
-        # By itself: an OSD that answers no more for longer than the pause.
+        # Automatically: an OSD does not answer for longer than the pause.
         volume = await settled(lambda: _volume_in_a(controller))
         value = json.loads((await some.map())["data"]["config.json"])
         value["automatic-takeover"] = {"by": ["all"], "pause": "30s"}
@@ -264,24 +264,24 @@ async def test_by_hand_and_by_itself(
                 return await some.labelled() == {"installed-b", "installed-c"}
 
             await until(taken)
-            found = await some.map()
-            assert found["metadata"]["annotations"][MARK] == "a"
-            said = json.loads(found["data"]["config.json"])
-            assert said["topology-takeover"] == {"a": ["all"]}
-            assert said["clusters"] == value["clusters"]
+            config_map = await some.map()
+            assert config_map["metadata"]["annotations"][MARK] == "a"
+            written = json.loads(config_map["data"]["config.json"])
+            assert written["topology-takeover"] == {"a": ["all"]}
+            assert written["clusters"] == value["clusters"]
 
             async def warned() -> set[str]:
-                told = json.loads((await some.takeover("status", "-o", "json")).out)
+                reported = json.loads((await some.takeover("status", "-o", "json")).out)
                 return {
-                    one["object"]
-                    for one in told.get("warnings", ())
-                    if one["reason"] == "TakenPoolDead"
+                    warning["object"]
+                    for warning in reported.get("warnings", ())
+                    if warning["reason"] == "TakenPoolDead"
                 }
 
             # Only the class names the pool; only the controller knows that it is dead.
             assert await until(warned) == {"Pool/rbd-a"}
             assert await refused(node.stage(volume)) in UNSURE
-            # A node plugin that starts again meanwhile says what it said.
+            # A node plugin that restarts meanwhile reports the same.
             some.end("DaemonSet")
             node = await some.start("DaemonSet", "installed-b")
             again = await node.client.call(methods.NODE_GET_INFO, csi.NodeGetInfoRequest())
@@ -289,15 +289,15 @@ async def test_by_hand_and_by_itself(
         finally:
             ceph.signal("osd.0", signal.SIGCONT)
             await asyncio.to_thread(ceph.wait, "OSDs", lambda: ceph.up() == 3)
-        # Back for the whole pause, it is given back; that takes as long again.
+        # It is given back when it was up for the whole pause.
         assert await some.labelled() == {"installed-b", "installed-c"}
         await until(given_back)
-        found = await some.map()
-        assert MARK not in found["metadata"]["annotations"]
-        assert json.loads(found["data"]["config.json"]).get("topology-takeover", {}) == {}
+        config_map = await some.map()
+        assert MARK not in config_map["metadata"]["annotations"]
+        assert json.loads(config_map["data"]["config.json"]).get("topology-takeover", {}) == {}
         await settled(lambda: controller.delete(volume))
         events = await asyncio.to_thread(some.kubectl, "get", "events", "-A", "-o", "json")
-        reasons = {one["reason"] for one in json.loads(events)["items"]}
+        reasons = {event["reason"] for event in json.loads(events)["items"]}
         assert {"TakeoverBegins", "TakeoverEnds"} <= reasons
         assert {"TakenOverAutomatically", "GivenBackAutomatically"} <= reasons
         for kind in ("Deployment", "DaemonSet"):
@@ -305,7 +305,7 @@ async def test_by_hand_and_by_itself(
 
 
 async def _volume_in_a(caller: Caller) -> str:
-    """A volume at home in zone a."""
+    """Create a volume that belongs to zone a."""
     topology = csi.TopologyRequirement(requisite=[csi.Topology(segments={KEY: "a"})])
-    made = await caller.create("installed-1", topology=topology, parameters=class_parameters())
-    return made.volume_id
+    volume = await caller.create("installed-1", topology=topology, parameters=class_parameters())
+    return volume.volume_id

@@ -1,7 +1,7 @@
 """Takeover with the real scheduler and controllers, on a real Ceph.
 
-Nodes are played by our kubelets, which really mount; a failed one falls silent and lets go of
-nothing. Everything else that decides is Kubernetes' own, or ours as it is installed.
+The kubelets are ours and really mount; a failed one stops reporting and unmounts nothing.
+Everything else that decides is Kubernetes' own, or ours as it is installed.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ NODES = {"taken-a": "a", "taken-b": "b", "taken-c": "c"}
 
 
 async def until(look: Callable[[], Awaitable[Any]]) -> Any:
-    """Wait for something; gives it."""
+    """Wait until a look returns something true; returns that."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            if found := await look():
-                return found
+            if answer := await look():
+                return answer
             await asyncio.sleep(0.2)
 
 
@@ -85,45 +85,41 @@ class Scene:
 
     async def labelled(self) -> set[str]:
         """The nodes that stand in for a."""
-        found = await self.client.list(Node)
-        return {one.metadata.name for one in found if LABEL in one.metadata.labels}
+        nodes = await self.client.list(Node)
+        return {node.metadata.name for node in nodes if LABEL in node.metadata.labels}
 
     async def pod(self, *, other_than: str = "") -> Pod | None:
-        """The pod, if it is Ready and another than one before."""
+        """The pod, if it is Ready and not the one with this uid."""
         try:
-            found = await self.client.get(Pod, "db-0", NAME)
+            pod = await self.client.get(Pod, "db-0", NAME)
         except NotFound:
             return None
-        going = found.metadata.deletion_timestamp is not None
-        return (
-            found
-            if is_pod_ready(found) and not going and found.metadata.uid != other_than
-            else None
-        )
+        going = pod.metadata.deletion_timestamp is not None
+        return pod if is_pod_ready(pod) and not going and pod.metadata.uid != other_than else None
 
     def path(self, pod: Pod) -> Path:
-        """Where it finds its volume."""
+        """The mount of the pod's volume."""
         uid = pod.metadata.uid
-        (found,) = self.folder.glob(f"nodes/{pod.spec.node_name}/**/pods/{uid}/volumes/*/*/mount")
-        return found
+        (mount,) = self.folder.glob(f"nodes/{pod.spec.node_name}/**/pods/{uid}/volumes/*/*/mount")
+        return mount
 
     async def fail(self, node: str, failed: str | None) -> None:
-        """Have a node fall silent, or answer again."""
+        """Let a node fail, or recover."""
         body = {"metadata": {"annotations": {FAILED_ANNOTATION: failed}}}
         await self.client.patch(Node, node, None, body)
 
     async def untouched(self) -> list[bytes]:
-        """What no takeover may change, byte for byte: bound volumes, what nodes report."""
-        found = []
+        """What no takeover may change, byte for byte: the bound volume and the CSINodes."""
+        objects = []
         for path in ("/api/v1/persistentvolumes", "/apis/storage.k8s.io/v1/csinodes"):
             items = msgspec.json.decode((await self.client.raw("GET", path)).body)["items"]
-            found += [
-                msgspec.json.encode(one)
-                for one in items
-                if one["metadata"]["name"] in NODES
-                or one["spec"].get("claimRef", {}).get("name") == "data-db-0"
+            objects += [
+                msgspec.json.encode(obj)
+                for obj in items
+                if obj["metadata"]["name"] in NODES
+                or obj["spec"].get("claimRef", {}).get("name") == "data-db-0"
             ]
-        return found
+        return objects
 
 
 def config(ceph: CephCluster, **takeover: list[str]) -> str:
@@ -208,8 +204,8 @@ async def scene(plane: real.ControlPlane, ceph: CephCluster, folder: Path) -> As
         reading.cancel()
         work.cancel()
         await asyncio.gather(work, reading, return_exceptions=True)
-        for one in mounted:
-            await one.close()
+        for pod_mounts in mounted:
+            await pod_mounts.close()
         for name in NODES:
             await client.delete(Node, name)
         await transport.close()
@@ -218,13 +214,13 @@ async def scene(plane: real.ControlPlane, ceph: CephCluster, folder: Path) -> As
 
 
 async def _usable(client: Client) -> bool:
-    """Whether a pod could go to any of the nodes: only then is the zone it likes what decides."""
+    """Whether a pod could go to any node: only then its preferred zone decides."""
     registered = {
-        one.metadata.name
-        for one in await client.list(CSINode)
-        if any(driver.name == DRIVER for driver in one.spec.drivers or ())
+        csi_node.metadata.name
+        for csi_node in await client.list(CSINode)
+        if any(driver.name == DRIVER for driver in csi_node.spec.drivers or ())
     }
-    untainted = {one.metadata.name for one in await client.list(Node) if not one.spec.taints}
+    untainted = {node.metadata.name for node in await client.list(Node) if not node.spec.taints}
     return NODES.keys() <= registered & untainted
 
 
@@ -238,7 +234,7 @@ async def _end(client: Client) -> None:
     async def gone() -> bool:
         items = msgspec.json.decode((await client.raw("GET", "/api/v1/persistentvolumes")).body)
         return not any(
-            one["spec"].get("claimRef", {}).get("namespace") == NAME for one in items["items"]
+            volume["spec"].get("claimRef", {}).get("namespace") == NAME for volume in items["items"]
         )
 
     with suppress(TimeoutError):
@@ -246,7 +242,7 @@ async def _end(client: Client) -> None:
 
 
 def parameters() -> dict[str, str]:
-    """A class with a pool at home in each zone; that of a has replicas in all of them."""
+    """A class with a pool for each zone; that of a has replicas in all of them."""
     pools = [
         {
             "poolName": name,
@@ -258,7 +254,7 @@ def parameters() -> dict[str, str]:
 
 
 def stateful_set() -> dict[str, Any]:
-    """One pod with a volume; it likes zone a best."""
+    """One pod with a volume, which prefers zone a."""
     likes = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["a"]}]}
     prefers = [{"weight": 100, "preference": likes}]
     claim = {
@@ -292,7 +288,7 @@ def stateful_set() -> dict[str, Any]:
 async def test_a_lost_zone_is_taken_over_and_given_back(
     realkube: real.ControlPlane, ceph: CephCluster, tmp_path: Path
 ) -> None:
-    """The marker goes from a to b and back; a late write is refused; no PV, no CSINode changes."""
+    """The data goes from a to b and back; a late write is refused; no PV, no CSINode changes."""
     ceph.pool("kept", "zones", size=3)
     ceph.wait("numbers", lambda: _counted(ceph))
     async with scene(realkube, ceph, tmp_path) as some:
@@ -338,20 +334,20 @@ async def test_a_lost_zone_is_taken_over_and_given_back(
         template["spec"]["storageClassName"] = f"{NAME}-now"
         await post(client, f"/api/v1/namespaces/{NAME}/persistentvolumeclaims", template)
 
-        async def asked() -> list[str]:
+        async def requested_zones() -> list[str]:
             last = some.driver.requests[-1].accessibility_requirements.requisite
             zones = sorted(topology.segments[KEY] for topology in last)
             return zones if len(some.driver.requests) > 1 else []
 
-        assert await until(asked) == ["a", "b", "c"]
+        assert await until(requested_zones) == ["a", "b", "c"]
 
         for wrong in ("{", config(ceph, a=["a"]), config(ceph, a=["b"], b=["a"])):
             some.write(wrong)
 
-            async def told() -> bool:
+            async def rejected() -> bool:
                 return some.file.problem is not None
 
-            await until(told)
+            await until(rejected)
             assert await some.labelled() == {"taken-b"}
             some.write(config(ceph, a=["b"]))
 
@@ -387,5 +383,5 @@ async def test_a_lost_zone_is_taken_over_and_given_back(
 
 
 def _counted(ceph: CephCluster) -> bool:
-    pools = {one["name"]: one["stats"] for one in ceph.command("df")["pools"]}
+    pools = {pool["name"]: pool["stats"] for pool in ceph.command("df")["pools"]}
     return bool(pools.get("kept", {}).get("max_avail"))

@@ -1,4 +1,4 @@
-"""How a caller waits: for the answer that a call comes to, and for a condition."""
+"""Waiting: for the final answer of a call that may be retried, and for a condition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNSURE = (Code.ABORTED, Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
 
 
 async def settled(call: Any) -> Any:
-    """What a call comes to in the end; who is told to ask again does."""
+    """The final answer of a call, which is repeated while its error asks for a retry."""
     while True:
         try:
             return await call()

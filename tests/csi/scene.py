@@ -33,7 +33,7 @@ KEY = f"topology.{DRIVER}"
 Mode = csi.VolumeCapability.AccessMode.Mode
 
 
-def place(zone: str, region: str = "r1") -> dict[str, str]:
+def segments(zone: str, region: str = "r1") -> dict[str, str]:
     """A term of a requirement."""
     return {f"{KEY}/region": region, f"{KEY}/zone": zone}
 

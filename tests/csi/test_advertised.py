@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.csi.scene import DRIVER, KEY, LABELS, config, place
+from tests.csi.scene import DRIVER, KEY, LABELS, config, segments
 
 from zonewise.csi.driver import open_data_folder, open_driver
 from zonewise.csi.node_domain import FixedDomain
@@ -41,11 +41,11 @@ async def test_keys_are_constant_unless_asked_otherwise(tmp_path: Path, advertis
         answer = await client.call(methods.NODE_GET_INFO, csi.NodeGetInfoRequest())
         return dict(answer.accessible_topology.segments)
 
-    assert await told() == place("b")
+    assert await told() == segments("b")
     takeover = {"topology-takeover": {"a": ["b"], "r2/x": ["all"]}}
     current[0] = parse_configuration(config(**takeover), DOMAINS)
     more = {f"{KEY}/takeover.r1.a": "true", f"{KEY}/takeover.r2.x": "true"}
-    assert await told() == place("b") | (more if advertise else {})
+    assert await told() == segments("b") | (more if advertise else {})
     current[0] = parse_configuration(config(), DOMAINS)
-    assert await told() == place("b")
+    assert await told() == segments("b")
     data.close()

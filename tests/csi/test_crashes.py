@@ -26,10 +26,10 @@ from tests.csi.scene import (
     mount_capability,
     of_snapshot,
     of_volume,
-    place,
     pool,
     refused,
     requirement,
+    segments,
 )
 
 from zonewise.csi.check import check
@@ -43,7 +43,7 @@ from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
 
-TERMS = [place("a"), place("b"), place("c")]
+TERMS = [segments("a"), segments("b"), segments("c")]
 AGAIN = (Code.ABORTED, Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED)
 
 

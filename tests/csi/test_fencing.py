@@ -18,8 +18,8 @@ from tests.csi.scene import (
     config,
     left_behind,
     mount_capability,
-    place,
     requirement,
+    segments,
 )
 
 from zonewise.csi.backends.folders import loops, mounts
@@ -81,7 +81,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 async def volume(caller: Caller, capability: csi.VolumeCapability) -> str:
     """A volume at home in zone a."""
     made = await caller.create(
-        "v", size=16 * MIB, capability=capability, topology=requirement([place("a")])
+        "v", size=16 * MIB, capability=capability, topology=requirement([segments("a")])
     )
     return made.volume_id
 

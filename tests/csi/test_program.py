@@ -20,11 +20,11 @@ from tests.csi.scene import (
     Program,
     calling,
     config,
-    place,
     pool,
     refused,
     requirement,
     running,
+    segments,
 )
 from tests.embedded.apiserver.program import running as api_running
 
@@ -36,7 +36,7 @@ from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
 from zonewise.storage.domains import parse_domain_labels
 
-A, B = place("a"), place("b")
+A, B = segments("a"), segments("b")
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
@@ -272,7 +272,7 @@ async def test_labels_are_waited_for_and_followed(tmp_path: Path) -> None:
                 node = api.ask("GET", "/api/v1/nodes/node-1")
                 node["metadata"]["labels"]["example.com/zone"] = zone
                 api.ask("PUT", "/api/v1/nodes/node-1", node)
-                await until(partial(told, caller, place(zone)))
+                await until(partial(told, caller, segments(zone)))
             probe = await caller.client.call(methods.PROBE, csi.ProbeRequest())
             assert probe.ready.value
 

@@ -21,9 +21,9 @@ from tests.csi.scene import (
     driver,
     homes,
     mount_capability,
-    place,
     refused,
     requirement,
+    segments,
 )
 
 from zonewise.api.errors import ConfigError
@@ -82,7 +82,7 @@ async def test_both_transports_answer_alike(client: CsiClient, tmp_path: Path) -
     assert probe.ready.value
 
 
-A, B, C = place("a"), place("b"), place("c")
+A, B, C = segments("a"), segments("b"), segments("c")
 ZONE_B, ZONE_C = ({key: value for key, value in term.items() if "zone" in key} for term in (B, C))
 ZONES = json.dumps(
     [

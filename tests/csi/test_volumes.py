@@ -21,10 +21,10 @@ from tests.csi.scene import (
     mount_capability,
     of_snapshot,
     of_volume,
-    place,
     pool,
     refused,
     requirement,
+    segments,
 )
 
 from zonewise.csi.backends.folders.copies import make_folder
@@ -34,7 +34,7 @@ from zonewise.csi.locks import Locks
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
 
-A, B, C = place("a"), place("b"), place("c")
+A, B, C = segments("a"), segments("b"), segments("c")
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ async def test_room_is_what_a_volume_of_the_class_could_get(caller: Caller) -> N
     assert await free(A) == await free(A, placement="preferred") == 1000 * MIB
     assert await free(A, placement="balanced") == 3048 * MIB
     assert await free(B, placement="default-pool", pool="pool-a") == 1000 * MIB
-    assert await free(place("new")) == 0
+    assert await free(segments("new")) == 0
 
 
 async def test_racing_creates_never_promise_the_same_bytes_twice(caller: Caller) -> None:
