@@ -52,7 +52,6 @@ NOT_YET_OUTSIDE = frozenset(
         "tests/controllers",
         "tests/csi",
         "tests/embedded",
-        "tests/explain",
         "tests/install",
         "tests/runtime",
         "tests/webhook",

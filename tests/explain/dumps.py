@@ -45,7 +45,7 @@ def service(
     annotations: Mapping[str, str] = AUTO,
     **spec: Any,
 ) -> Item:
-    """A Service that asks for hints."""
+    """A Service that requests hints."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -64,17 +64,17 @@ def endpoint(
     hints: Iterable[str] = (),
 ) -> Item:
     """An endpoint of a slice."""
-    made: Item = {
+    body: Item = {
         "addresses": [address],
         "conditions": {"ready": ready, "serving": ready, "terminating": terminating},
     }
     if zone:
-        made["zone"] = zone
+        body["zone"] = zone
     if on:
-        made["nodeName"] = on
+        body["nodeName"] = on
     if hints := list(hints):
-        made["hints"] = {"forZones": [{"name": hint} for hint in hints]}
-    return made
+        body["hints"] = {"forZones": [{"name": hint} for hint in hints]}
+    return body
 
 
 def part(
@@ -86,7 +86,7 @@ def part(
     family: str = "IPv4",
     **labels: str,
 ) -> Item:
-    """A slice; nobody says who writes it."""
+    """A slice; without labels it does not say which controller writes it."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -156,11 +156,11 @@ def cluster(items: Iterable[Item], settings: ReportSettings | None = None) -> Re
     )
 
 
-def explained(items: Iterable[Item], settings: ReportSettings | None = None) -> ServiceReport:
+def explain(items: Iterable[Item], settings: ReportSettings | None = None) -> ServiceReport:
     """The report on the only Service of a dump."""
-    made = cluster(items, settings)
-    (only,) = made.services.values()
-    return explain_service(made, only)
+    source = cluster(items, settings)
+    (only,) = source.services.values()
+    return explain_service(source, only)
 
 
 def recorded(row: Mapping[str, Any]) -> list[Item]:

@@ -1,6 +1,6 @@
 """A cluster as one of Amazon's would be dumped: 40 nodes in three zones, Services of every mode.
 
-Nodes are not distributed evenly and are of two sizes, so no number is what it is by symmetry.
+Nodes are distributed unevenly and have two sizes, so no number is right by symmetry.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ KEYS = "zonewise.io/topology-keys"
 ZONE = "topology.kubernetes.io/zone"
 
 NODES: dict[str, list[str]] = {
-    zone: [f"ip-10-0-{place}-{number}.{zone[:-1]}.compute.internal" for number in range(count)]
-    for place, (zone, count) in enumerate(ZONES.items())
+    zone: [f"ip-10-0-{subnet}-{number}.{zone[:-1]}.compute.internal" for number in range(count)]
+    for subnet, (zone, count) in enumerate(ZONES.items())
 }
 A, B, C = (NODES[zone] for zone in ZONES)
 
 
 def nodes() -> list[Item]:
     """The nodes; every third has twice the CPU."""
-    made = []
+    items = []
     for zone, names in NODES.items():
         for number, name in enumerate(names):
             item = plain_node(name, zone, milli=7910 if number % 3 == 2 else 3920)
             item["metadata"]["labels"]["kubernetes.io/hostname"] = name
-            made.append(item)
-    return made
+            items.append(item)
+    return items
 
 
 def service(
@@ -50,8 +50,8 @@ def service(
     """A Service with its slice: an endpoint on each of these nodes, hinted to its own zone."""
     zones = {name: zone for zone, names in NODES.items() for name in names}
     rows = [
-        endpoint(f"10.1.{number}.{at}", zones[one], on=one, hints=[zones[one]] if hinted else [])
-        for at, one in enumerate(on, 1)
+        endpoint(f"10.1.{number}.{at}", zones[node], on=node, hints=[zones[node]] if hinted else [])
+        for at, node in enumerate(on, 1)
     ]
     port = {"name": "http", "protocol": "TCP", "port": 80}
     address = {"clusterIP": "None" if headless else f"172.20.0.{number}"}
@@ -86,8 +86,8 @@ def services() -> list[Item]:
         *service(10, "node", even, trafficDistribution="PreferSameNode"),
         *service(11, "shared", [*A[:2], B[0]], annotations={MODE: "zonewise.io/shared"}),
         *service(12, "weighted", [*A[:3], B[0]], annotations={MODE: "zonewise.io/weighted"}),
-        *service(13, "kept", KEPT, annotations=AUTO, hinted=True),
-        *service(14, "not-kept", KEPT, annotations=AUTO),
+        *service(13, "kept", BETWEEN_LIMITS, annotations=AUTO, hinted=True),
+        *service(14, "not-kept", BETWEEN_LIMITS, annotations=AUTO),
         *service(
             15,
             "half-local",
@@ -97,15 +97,15 @@ def services() -> list[Item]:
             internalTrafficPolicy="Local",
         ),
         *(
-            one
+            item
             for number in range(10)
-            for one in service(20 + number, f"db-{number}", even[:3], headless=True)
+            for item in service(20 + number, f"db-{number}", even[:3], headless=True)
         ),
     ]
 
 
-KEPT = [*A[:3], *B[:3], *C[:3]]
-"""Nodes of endpoints with which hints stay and are not added."""
+BETWEEN_LIMITS = [*A[:3], *B[:3], *C[:3]]
+"""Nodes of endpoints with which hints are kept, but not added."""
 
 
 def cluster() -> list[Item]:

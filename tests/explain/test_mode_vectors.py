@@ -1,6 +1,6 @@
-"""The recorded clusters and lives in modes shared and weighted, told by ``zonewise explain``.
+"""The recorded clusters and lives in modes shared and weighted, through ``zonewise explain``.
 
-What is told is measured again from what it names: hints and weights as a proxy reads them.
+The reported numbers are measured again from the reported hints and weights, as a proxy reads them.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import Any
 
 import pytest
 from tests.cli.run_program import here
-from tests.explain.dumps import ROUNDING, Item, explained, listed, lived, recorded, service
+from tests.explain.dumps import ROUNDING, Item, explain, listed, lived, recorded, service
 from tests.vectors.recorded import lines
 
 pytestmark = pytest.mark.slow
 
-Told = dict[str, Any]
+Report = dict[str, Any]
 MODES = ("zonewise.io/shared", "zonewise.io/weighted")
 TEXT = "zonewise.io/zone-weights"
 
 
-def asking(items: Sequence[Item], mode: str, text: str = "") -> list[Item]:
-    """The same objects with a Service in this mode, and slices with this text."""
-    made = [item for item in items if item["kind"] != "Service"]
-    for item in made:
+def with_mode(items: Sequence[Item], mode: str, text: str = "") -> list[Item]:
+    """The same objects with a Service in this mode, and slices with these weights."""
+    others = [item for item in items if item["kind"] != "Service"]
+    for item in others:
         if item["kind"] == "EndpointSlice" and text:
             item["metadata"]["annotations"] = {TEXT: text}
-    return [*made, service(annotations={"service.kubernetes.io/topology-mode": mode})]
+    return [*others, service(annotations={"service.kubernetes.io/topology-mode": mode})]
 
 
-def measured(told: Told, weights: Mapping[str, Mapping[str, int]] | None) -> tuple[float, float]:
+def measure(report: Report, weights: Mapping[str, Mapping[str, int]] | None) -> tuple[float, float]:
     """In-zone and overload: each zone draws an endpoint by hints, or by weights, if any."""
-    ready = [row for row in told["endpoints"] if row["ready"]]
+    ready = [row for row in report["endpoints"] if row["ready"]]
     hinted = all(row["forZones"] for row in ready)
     loads = [Fraction(0)] * len(ready)
     stays = Fraction(0)
-    total = sum(zone["cpuMilli"] for zone in told["zones"])
-    for zone in told["zones"]:
+    total = sum(zone["cpuMilli"] for zone in report["zones"])
+    for zone in report["zones"]:
         name, share = zone["zone"], Fraction(zone["cpuMilli"], total)
         if weights is None:
             draw = [int(hinted and name in row["forZones"]) for row in ready]
@@ -56,40 +56,41 @@ def measured(told: Told, weights: Mapping[str, Mapping[str, int]] | None) -> tup
     return float(stays), float(max(loads) * len(ready) - 1)
 
 
-def told_of(
+def explain_recorded(
     mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> list[tuple[Told, Told]]:
-    """What is told of each recorded cluster, and its record."""
+) -> list[tuple[Report, Report]]:
+    """The report on each recorded cluster, and its record."""
     rows = {f"{n:03}.json": row for n, row in enumerate(lines("hints.jsonl.gz"))}
     for name, row in rows.items():
-        (tmp_path / name).write_text(json.dumps(listed(asking(recorded(row), mode))))
+        (tmp_path / name).write_text(json.dumps(listed(with_mode(recorded(row), mode))))
     result = here(capsys, "explain", "services", "-A", "-f", tmp_path, "-o", "jsonl")
     assert (result.code, result.err) == (0, "")
-    found = [json.loads(line) for line in result.out.splitlines()]
-    assert [line["file"] for line in found] == list(rows)
-    assert {line["mode"] for line in found} == {mode}
-    return [(line, rows[line["file"]]) for line in found]
+    reports = [json.loads(line) for line in result.out.splitlines()]
+    assert [line["file"] for line in reports] == list(rows)
+    assert {line["mode"] for line in reports} == {mode}
+    return [(line, rows[line["file"]]) for line in reports]
 
 
 def test_shared_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In-zone of 600 is at least 0.717, with three to six endpoints 0.639; nobody carries 20 % more
-    than the average, and ``assigned`` and ``overload`` of each zone are those of its endpoints.
+    """In-zone of 600 is at least 0.717, with three to six endpoints 0.639; no endpoint carries
+    20 % more than the average, and ``assigned`` and ``overload`` of zones are those of endpoints.
     """
     every, small = [], []
-    for told, row in told_of(MODES[0], tmp_path, capsys):
-        in_zone, overload = measured(told, None)
-        assert told["inZone"] == pytest.approx(in_zone, abs=ROUNDING)
-        assert told["inZone"] >= row["no_hints_in_zone"] - ROUNDING
-        assert told["inZone"] <= row["limit_in_zone_at_20pct"] + ROUNDING
-        if told["hinted"]:
-            assert told["overload"] == pytest.approx(overload, abs=ROUNDING)
+    for report, row in explain_recorded(MODES[0], tmp_path, capsys):
+        in_zone, overload = measure(report, None)
+        assert report["inZone"] == pytest.approx(in_zone, abs=ROUNDING)
+        assert report["inZone"] >= row["no_hints_in_zone"] - ROUNDING
+        assert report["inZone"] <= row["limit_in_zone_at_20pct"] + ROUNDING
+        if report["hinted"]:
+            assert report["overload"] == pytest.approx(overload, abs=ROUNDING)
             assert overload < 0.2
-            named = Counter(zone for one in told["endpoints"] for zone in one["forZones"])
-            assert {zone["zone"]: zone["assigned"] for zone in told["zones"]} == named
-            assert max(zone["overload"] for zone in told["zones"]) == told["overload"]
-            assert all(1 <= len(one["forZones"]) <= 8 for one in told["endpoints"])
+            hinted = [target["forZones"] for target in report["endpoints"]]
+            named = Counter(zone for zones in hinted for zone in zones)
+            assert {zone["zone"]: zone["assigned"] for zone in report["zones"]} == named
+            assert max(zone["overload"] for zone in report["zones"]) == report["overload"]
+            assert all(1 <= len(zones) <= 8 for zones in hinted)
         else:
-            assert told["reason"]["code"] == "NothingToGain"
+            assert report["reason"]["code"] == "NothingToGain"
         every.append(in_zone)
         if 3 <= len(row["endpoint_zones"]) <= 6:
             small.append(in_zone)
@@ -102,16 +103,16 @@ def test_weighted_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     hints alone do, and that is what mode shared keeps.
     """
     parts, stock = [], []
-    for told, row in told_of(MODES[1], tmp_path, capsys):
-        in_zone, overload = measured(told, told["zoneWeights"])
-        assert told["inZone"] == pytest.approx(in_zone, abs=ROUNDING)
-        assert told["overload"] == pytest.approx(overload, abs=ROUNDING)
+    for report, row in explain_recorded(MODES[1], tmp_path, capsys):
+        in_zone, overload = measure(report, report["zoneWeights"])
+        assert report["inZone"] == pytest.approx(in_zone, abs=ROUNDING)
+        assert report["overload"] == pytest.approx(overload, abs=ROUNDING)
         assert overload < 0.2
-        assert told["inZoneLimit"] == pytest.approx(row["limit_in_zone_at_20pct"], abs=ROUNDING)
-        parts.append(in_zone / told["inZoneLimit"])
-        by_hints = measured(told, None)
-        assert told["stock"]["inZone"] == pytest.approx(by_hints[0], abs=ROUNDING)
-        assert told["stock"]["overload"] == pytest.approx(by_hints[1], abs=ROUNDING)
+        assert report["inZoneLimit"] == pytest.approx(row["limit_in_zone_at_20pct"], abs=ROUNDING)
+        parts.append(in_zone / report["inZoneLimit"])
+        by_hints = measure(report, None)
+        assert report["stock"]["inZone"] == pytest.approx(by_hints[0], abs=ROUNDING)
+        assert report["stock"]["overload"] == pytest.approx(by_hints[1], abs=ROUNDING)
         stock.append(by_hints[0])
     assert sum(parts) / 600 >= 0.999
     assert min(parts) >= 0.995
@@ -131,13 +132,13 @@ def test_lives(mode: str) -> None:
         earlier: dict[str, list[str]] = {}
         text = ""
         for number, step in enumerate(life["steps"]):
-            told = explained(asking(lived(step, hints), mode, text)).to_dict()
-            ready = [row for row in told["endpoints"] if row["ready"]]
-            weights = told.get("zoneWeights")
-            in_zone, overload = measured(told, weights) if ready else (0.0, 0.0)
-            if told["hinted"] or weights is not None:
+            report = explain(with_mode(lived(step, hints), mode, text)).to_dict()
+            ready = [row for row in report["endpoints"] if row["ready"]]
+            weights = report.get("zoneWeights")
+            in_zone, overload = measure(report, weights) if ready else (0.0, 0.0)
+            if report["hinted"] or weights is not None:
                 assert overload <= 0.3 + ROUNDING, (life["name"], number)
-                assert told["overload"] == pytest.approx(overload, abs=ROUNDING)
+                assert report["overload"] == pytest.approx(overload, abs=ROUNDING)
             now = {row["address"]: row["forZones"] for row in ready}
             new = "" if weights is None else json.dumps(weights, separators=(",", ":"))
             texts += new != text
@@ -146,15 +147,15 @@ def test_lives(mode: str) -> None:
                 moved += bool(now[name] and earlier[name] and now[name] != earlier[name])
             hints = {name: zones for name, zones in now.items() if zones}
             if number % 8 == 0:
-                again = explained(asking(lived(step, hints), mode, new)).to_dict()
-                assert again["endpoints"] == told["endpoints"], (life["name"], number)
+                again = explain(with_mode(lived(step, hints), mode, new)).to_dict()
+                assert again["endpoints"] == report["endpoints"], (life["name"], number)
                 assert again.get("zoneWeights") == weights
             earlier, text = now, new
             steps += 1
             if mode == MODES[0] or weights is not None:
                 # Where a node or an endpoint has no zone nothing can be decided.
                 stays += in_zone
-                limits += told["inZoneLimit"]
+                limits += report["inZoneLimit"]
             theirs["changes"] += step["upstream"]["hint_changes"]["mean"]
             theirs["moved"] += step["upstream"]["moved"]
     assert steps == 1640

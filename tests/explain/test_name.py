@@ -1,4 +1,4 @@
-"""Why a client is told these endpoints of a name: the rule, the key, and who was left out."""
+"""Why a client gets these endpoints of a name: the rule, the key, and what was left out."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Capture = pytest.CaptureFixture[str]
 def dump(*objects: Obj) -> str:
     """Objects as kubectl prints them."""
     versions = {"EndpointSlice": "discovery.k8s.io/v1", "PodLocator": "zonewise.io/v1alpha1"}
-    items = [{"apiVersion": versions.get(one["kind"], "v1"), **one} for one in objects]
+    items = [{"apiVersion": versions.get(source["kind"], "v1"), **source} for source in objects]
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
 
 
 def cluster(**spec: str) -> list[Obj]:
     """Three nodes in three zones, a backend on each, a client on the first."""
-    found: list[Obj] = [
+    nodes: list[Obj] = [
         {"kind": "Node", "metadata": {"name": f"n-{zone}", "labels": {ZONE: zone}}}
         for zone in "abc"
     ]
@@ -34,7 +34,7 @@ def cluster(**spec: str) -> list[Obj]:
         "status": {"phase": "Running", "podIPs": [{"ip": "10.0.1.1"}]},
     }
     web = service("web", clusterIP="10.96.0.7", ports=[port("http", 80)])
-    return [*found, headless("db", **spec), pieces("db", rows), client, web]
+    return [*nodes, headless("db", **spec), pieces("db", rows), client, web]
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def test_the_rule_the_key_and_who_was_left_out(keyed: str, capsys: Capture) -> None:
-    """A pod in zone a is told zone a's endpoint; the others are named with their zones."""
+def test_the_rule_the_key_and_what_was_left_out(keyed: str, capsys: Capture) -> None:
+    """A pod in zone a gets zone a's endpoint; the others are listed with their zones."""
     result = here(capsys, "explain", "name", "db.shop.svc", "--client", "front/web-0", "-f", keyed)
     assert result.code == 0
     assert "pod front/web-0 on node n-a in zone a" in result.out
@@ -67,7 +67,7 @@ def test_a_single_label_is_a_service_of_the_namespace(keyed: str, capsys: Captur
 def test_a_single_label_needs_the_slices_of_its_service(tmp_path: Path, capsys: Capture) -> None:
     """A dump without EndpointSlices is refused for a short name as for a long one."""
     path = tmp_path / "dump.json"
-    path.write_text(dump(*(one for one in cluster() if one["kind"] != "EndpointSlice")))
+    path.write_text(dump(*(item for item in cluster() if item["kind"] != "EndpointSlice")))
     short = here(capsys, "explain", "name", "db", "-n", "shop", "-f", path)
     assert (short.code, short.out) == (1, "")
     assert "there is no EndpointSlice in" in short.sentence()
@@ -75,7 +75,7 @@ def test_a_single_label_needs_the_slices_of_its_service(tmp_path: Path, capsys: 
 
 
 def test_a_client_may_be_an_address(keyed: str, capsys: Capture) -> None:
-    """An address that a pod has is that pod; one that nobody has is an unknown place."""
+    """An address of a pod is that pod; the location of any other address is unknown."""
     name = "db.shop.svc.cluster.local."
     result = here(capsys, "explain", "name", name, "--client", "10.0.1.1", "-f", keyed)
     assert "pod front/web-0 on node n-a" in result.out
@@ -85,30 +85,30 @@ def test_a_client_may_be_an_address(keyed: str, capsys: Capture) -> None:
 
 
 def test_json_has_the_same(keyed: str, capsys: Capture) -> None:
-    """-o json: code, rule, key, told and left out."""
+    """-o json: code, rule, key, and what is returned and left out."""
     arguments = ("db.shop.svc", "--client", "front/web-0", "-f", keyed, "-o", "json")
-    found = json.loads(here(capsys, "explain", "name", *arguments).out)
-    assert (found["code"], found["rule"]) == ("NOERROR", "TopologyKey")
-    (part,) = found["families"]
+    report = json.loads(here(capsys, "explain", "name", *arguments).out)
+    assert (report["code"], report["rule"]) == ("NOERROR", "TopologyKey")
+    (part,) = report["families"]
     assert part["key"] == ZONE
-    assert [one["address"] for one in part["told"]] == ["10.0.0.1"]
-    assert {one["address"] for one in part["leftOut"]} == {"10.0.0.2", "10.0.0.3"}
+    assert [entry["address"] for entry in part["told"]] == ["10.0.0.1"]
+    assert {entry["address"] for entry in part["leftOut"]} == {"10.0.0.2", "10.0.0.3"}
 
 
-def test_what_is_the_same_for_everybody_says_so(keyed: str, capsys: Capture) -> None:
-    """Cluster IPs and names of one endpoint know no place; unknown names end with 1."""
+def test_names_that_are_the_same_for_everybody_say_so(keyed: str, capsys: Capture) -> None:
+    """Cluster IPs and names of one endpoint are the same for all; unknown names exit with 1."""
     assert (
         "same for every client" in here(capsys, "explain", "name", "web.shop.svc", "-f", keyed).out
     )
-    one = here(capsys, "explain", "name", "10-0-0-1.db.shop.svc", "-f", keyed)
-    assert "same for every client" in one.out
-    lost = here(capsys, "explain", "name", "nope.shop.svc", "-f", keyed)
-    assert lost.code == 1
-    assert "there is no Service nope in namespace shop" in lost.out
+    single = here(capsys, "explain", "name", "10-0-0-1.db.shop.svc", "-f", keyed)
+    assert "same for every client" in single.out
+    unknown = here(capsys, "explain", "name", "nope.shop.svc", "-f", keyed)
+    assert unknown.code == 1
+    assert "there is no Service nope in namespace shop" in unknown.out
 
 
 def test_bad_questions_get_one_sentence(keyed: str, capsys: Capture) -> None:
-    """No name, a client that is not there, a client without a name to ask for."""
+    """No name, a client that does not exist, a client with something that is not a name."""
     for arguments in (
         ("explain", "name", "-f", keyed),
         ("explain", "name", "db.shop", "--client", "front/nobody", "-f", keyed),
@@ -120,7 +120,7 @@ def test_bad_questions_get_one_sentence(keyed: str, capsys: Capture) -> None:
 def test_hard_keys_say_what_would_help(
     tmp_path_factory: pytest.TempPathFactory, capsys: Capture
 ) -> None:
-    """Nobody near: NODATA, the keys, and the way out."""
+    """No endpoint near: NODATA, the keys, and what to change."""
     path = tmp_path_factory.mktemp("dump") / "dump.yaml"
     path.write_text(dump(*cluster(keys=ZONE)))
     result = here(capsys, "explain", "name", "db.shop.svc", "--client", "192.0.2.1", "-f", path)
@@ -130,32 +130,31 @@ def test_hard_keys_say_what_would_help(
 
 
 @pytest.mark.parametrize(
-    ("client", "said"),
+    ("client", "message"),
     [
         ("front/web-0", "all 2 endpoints are returned: none is hinted for node n-a"),
         ("192.0.2.1", "all 2 endpoints are returned: the client's node is not known"),
     ],
 )
 def test_hints_for_other_nodes_say_which_node_is_meant(
-    tmp_path_factory: pytest.TempPathFactory, capsys: Capture, client: str, said: str
+    tmp_path_factory: pytest.TempPathFactory, capsys: Capture, client: str, message: str
 ) -> None:
-    """Where all endpoints are hinted for nodes alone, a client elsewhere is told of its node."""
+    """Where endpoints are hinted for nodes alone, the reason for other clients names their node."""
     rows = [
         endpoint(f"10.0.0.{at}", nodeName=name, hints={"forNodes": [{"name": name}]})
         for at, name in enumerate(("n-b", "n-c"), 1)
     ]
-    kept = [one for one in cluster() if one["kind"] != "EndpointSlice"]
+    others = [item for item in cluster() if item["kind"] != "EndpointSlice"]
     path = tmp_path_factory.mktemp("dump") / "dump.yaml"
-    path.write_text(dump(*kept, pieces("db", rows)))
-    assert (
-        said in here(capsys, "explain", "name", "db.shop.svc", "--client", client, "-f", path).out
-    )
+    path.write_text(dump(*others, pieces("db", rows)))
+    result = here(capsys, "explain", "name", "db.shop.svc", "--client", client, "-f", path)
+    assert message in result.out
 
 
 def test_a_short_name_is_looked_up_as_in_the_pod(
     tmp_path_factory: pytest.TempPathFactory, capsys: Capture
 ) -> None:
-    """The search path of the pod's namespace is tried first; a whole name is as it is written."""
+    """The search path of the pod's namespace is tried first; a full name is taken as written."""
     path = tmp_path_factory.mktemp("dump") / "dump.yaml"
     near = service("db", "front", clusterIP="10.96.0.8", ports=[port("http", 80)])
     path.write_text(dump(*cluster(), near))
@@ -166,9 +165,9 @@ def test_a_short_name_is_looked_up_as_in_the_pod(
         ("db.shop.svc", "db.shop.svc"),
         ("db.front.svc.cluster.local", "db.front.svc"),
     ):
-        found = here(capsys, "explain", "name", name, *client)
-        assert found.code == 0, name
-        assert found.out.startswith(f"{meant}.cluster.local for pod front/web-0 ")
-    lost = here(capsys, "explain", "name", "nope", *client)
-    assert lost.code == 1
-    assert "there is no Service nope in namespace front" in lost.out
+        result = here(capsys, "explain", "name", name, *client)
+        assert result.code == 0, name
+        assert result.out.startswith(f"{meant}.cluster.local for pod front/web-0 ")
+    unknown = here(capsys, "explain", "name", "nope", *client)
+    assert unknown.code == 1
+    assert "there is no Service nope in namespace front" in unknown.out

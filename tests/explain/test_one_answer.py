@@ -1,4 +1,4 @@
-"""What is told of a Service is what proxies do, on a cluster of 40 nodes with every mode."""
+"""Reports on Services are what proxies do, on a cluster of 40 nodes with every mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.explain.dumps import listed
 from tests.explain.eks import ZONES, cluster, nodes
 
 Capture = pytest.CaptureFixture[str]
-Told = dict[str, Any]
+Report = dict[str, Any]
 ROUNDING = 2e-6
 
 
@@ -25,19 +25,19 @@ def dump(tmp_path: Path) -> Path:
     return path
 
 
-def told(dump: Path, capsys: Capture) -> dict[str, Told]:
-    """What is told of every Service, by name."""
+def explain_services(dump: Path, capsys: Capture) -> dict[str, Report]:
+    """The report on every Service, by name."""
     result = here(capsys, "explain", "services", "-A", "-f", dump, "-o", "jsonl")
     assert result.code == 0
     return {row["service"]: row for row in map(json.loads, result.out.splitlines())}
 
 
-def routed(dump: Path, capsys: Capture) -> dict[str, tuple[float, float]]:
+def sum_routes(dump: Path, capsys: Capture) -> dict[str, tuple[float, float]]:
     """Per Service, what the routes of all nodes do: in zone of the answered, and unanswered."""
     result = here(capsys, "proxy", "--dry-run", "-f", dump, "-o", "jsonl")
     assert result.code == 0
     cpu = {
-        one["metadata"]["name"]: int(one["status"]["allocatable"]["cpu"][:-1]) for one in nodes()
+        node["metadata"]["name"]: int(node["status"]["allocatable"]["cpu"][:-1]) for node in nodes()
     }
     zones = {
         address: endpoint["zone"]
@@ -53,8 +53,8 @@ def routed(dump: Path, capsys: Capture) -> dict[str, tuple[float, float]]:
         for route in row["routes"]:
             name, weight = route["service"], Fraction(cpu[row["node"]], total)
             ends = route["endpoints"]
-            whole = sum(one["weight"] for one in ends)
-            near = sum(one["weight"] for one in ends if zones[one["address"]] == row["zone"])
+            whole = sum(end["weight"] for end in ends)
+            near = sum(end["weight"] for end in ends if zones[end["address"]] == row["zone"])
             assert bool(ends) is (route["action"] == "dnat")
             stays[name] = stays.get(name, Fraction(0)) + weight * Fraction(near, whole or 1)
             lost[name] = lost.get(name, Fraction(0)) + weight * (not ends)
@@ -63,7 +63,7 @@ def routed(dump: Path, capsys: Capture) -> dict[str, tuple[float, float]]:
 
 def test_what_slices_do_is_what_routes_do(dump: Path, capsys: Capture) -> None:
     """In-zone and unanswered of the slices as they are equal the sum over all nodes' routes."""
-    reports, routes = told(dump, capsys), routed(dump, capsys)
+    reports, routes = explain_services(dump, capsys), sum_routes(dump, capsys)
     assert {"local", "keyed", "two-zones", "kept", "kubernetes"} <= routes.keys()
     for name, (in_zone, unanswered) in routes.items():
         applied = reports[name]["applied"]
@@ -71,9 +71,9 @@ def test_what_slices_do_is_what_routes_do(dump: Path, capsys: Capture) -> None:
         assert applied.get("unanswered", 0) == pytest.approx(unanswered, abs=ROUNDING), name
 
 
-def test_a_local_policy_tells_where_packets_are_dropped(dump: Path, capsys: Capture) -> None:
+def test_a_local_policy_says_where_packets_are_dropped(dump: Path, capsys: Capture) -> None:
     """Nine of forty nodes have an endpoint: all that is answered stays, the rest is dropped."""
-    row = told(dump, capsys)["local"]
+    row = explain_services(dump, capsys)["local"]
     assert (row["reason"]["code"], row["inZone"]) == ("LocalPolicy", 1.0)
     assert row["unanswered"] == pytest.approx(0.769, abs=0.001)
     page = here(capsys, "explain", "service", "local", "-n", "shop", "-f", dump).out
@@ -81,28 +81,28 @@ def test_a_local_policy_tells_where_packets_are_dropped(dump: Path, capsys: Capt
     assert "33.3 %" not in page
 
 
-def test_keyed_services_tell_what_keys_do(dump: Path, capsys: Capture) -> None:
+def test_keyed_services_report_what_keys_do(dump: Path, capsys: Capture) -> None:
     """All traffic of a Service with keys stays, and the line of the table says so."""
-    assert told(dump, capsys)["keyed"]["inZone"] == 1.0
+    assert explain_services(dump, capsys)["keyed"]["inZone"] == 1.0
     table = here(capsys, "explain", "services", "-n", "shop", "-f", dump).out
     (line,) = (line for line in table.splitlines() if " keyed " in line)
     assert line.count("100.0 %") == 2
 
 
 @pytest.mark.parametrize("name", ["keyed", "local-plain", "alias", "kubernetes"])
-def test_nobody_is_advised_what_would_be_refused(name: str, dump: Path, capsys: Capture) -> None:
-    """Who could not have hints, by keys, policy or kind, is not told to ask for them."""
-    assert "Auto" not in told(dump, capsys)[name]["reason"]["fix"]
-    assert "Auto" in told(dump, capsys)["plain"]["reason"]["fix"]
+def test_no_advice_that_would_be_refused(name: str, dump: Path, capsys: Capture) -> None:
+    """A Service that cannot have hints, by keys, policy or kind, is not advised to request them."""
+    assert "Auto" not in explain_services(dump, capsys)[name]["reason"]["fix"]
+    assert "Auto" in explain_services(dump, capsys)["plain"]["reason"]["fix"]
 
 
 def test_overload_counts_what_falls_back(dump: Path, capsys: Capture) -> None:
     """Endpoints carry the traffic of a zone without any, in the column as in the sentence."""
-    row = told(dump, capsys)["two-zones"]
+    row = explain_services(dump, capsys)["two-zones"]
     column = [zone["overload"] for zone in row["zones"]]
     assert len(column) == len(ZONES)
     assert column[1] is None
-    assert max(one for one in column if one is not None) == row["overload"] > 0
+    assert max(overload for overload in column if overload is not None) == row["overload"] > 0
 
 
 @pytest.mark.parametrize("name", ["auto", "near", "node", "shared", "weighted", "half-local"])
@@ -110,7 +110,7 @@ def test_the_column_and_the_sentence_are_of_the_same_traffic(
     name: str, dump: Path, capsys: Capture
 ) -> None:
     """In every mode the highest overload of the zones is that of the busiest endpoint."""
-    row = told(dump, capsys)[name]
+    row = explain_services(dump, capsys)[name]
     assert row["hinted"]
     column = [zone["overload"] for zone in row["zones"] if zone["overload"] is not None]
     assert max(column) == row["overload"]
@@ -123,9 +123,9 @@ def test_the_column_and_the_sentence_are_of_the_same_traffic(
 def test_hints_that_are_kept_say_so(dump: Path, capsys: Capture) -> None:
     """Of equal Services the one that had hints keeps them, up to the limit of keeping."""
     table = here(capsys, "explain", "services", "-n", "shop", "-f", dump).out
-    (kept,) = (line for line in table.splitlines() if " kept " in line)
-    assert "yes, kept: it had hints" in kept
-    assert kept.count("100.0 %") == 2
+    (row,) = (line for line in table.splitlines() if " kept " in line)
+    assert "yes, kept: it had hints" in row
+    assert row.count("100.0 %") == 2
     assert "no: Overload" in next(line for line in table.splitlines() if " not-kept " in line)
     page = here(capsys, "explain", "service", "kept", "-n", "shop", "-f", dump).out
     assert "Kept: it had hints. A Service without hints gets them only below 20 %." in page
@@ -136,18 +136,18 @@ def test_no_service_is_above_its_limit(dump: Path, capsys: Capture) -> None:
     """Where a limit is shown, not more than that stays in its zone."""
     heads, *lines = here(capsys, "explain", "services", "-A", "-f", dump).out.splitlines()
     end = heads.index("LIMIT") + len("LIMIT")
-    shown = 0
+    compared = 0
     for line in lines:
         limit = line[end - 8 : end].strip(" %")
         in_zone = line[: heads.index("IN-ZONE") + len("IN-ZONE")].rstrip(" %").split()[-1]
         if limit != "-" and in_zone != "-":
-            shown += 1
+            compared += 1
             assert float(in_zone) <= float(limit), line
-    assert shown > 10
+    assert compared > 10
 
 
-def test_a_note_of_ten_services_is_told_once(dump: Path, capsys: Capture) -> None:
-    """Ten headless Services are named in one line."""
+def test_a_note_of_ten_services_is_printed_once(dump: Path, capsys: Capture) -> None:
+    """Ten headless Services share one line."""
     err = here(capsys, "explain", "services", "-A", "-f", dump).err
     assert err.count("is headless") == 1
     assert "Services shop/db-0, shop/db-1, shop/db-2 and 7 more: " in err

@@ -70,7 +70,7 @@ SLICE = msgspec.convert(
 
 
 def page() -> Overview:
-    """A page with something of everything."""
+    """A page with every kind of row."""
     return summarize_cluster(
         nodes=[node("a1", "a"), node("a2", "a", ready=False, cpu="500m"), node("x", "")],
         pods=[
@@ -91,13 +91,18 @@ def page() -> Overview:
 
 
 def test_zones_count_their_nodes_and_pods() -> None:
-    """Pods count where their node is; finished ones do not count, pending ones apart."""
-    found = page()
-    nameless, zone = found.zones
+    """Pods count in the zone of their node; finished ones do not count, pending ones separately."""
+    overview = page()
+    nameless, zone = overview.zones
     assert (zone.name, zone.nodes, zone.nodes_ready, zone.cpu_milli) == ("a", 2, 1, 4500)
     assert (zone.pods, zone.pods_ready) == (2, 1)
     assert (nameless.name, nameless.nodes, nameless.pods) == ("", 1, 0)
-    assert (found.pods, found.pods_ready, found.pods_pending, found.nodes) == (4, 2, 1, 3)
+    assert (overview.pods, overview.pods_ready, overview.pods_pending, overview.nodes) == (
+        4,
+        2,
+        1,
+        3,
+    )
 
 
 def test_services_show_their_mode_endpoints_and_traffic() -> None:
@@ -141,7 +146,7 @@ def test_a_narrow_terminal_still_shows_the_numbers() -> None:
 def test_the_worst_services_are_first_and_a_pipe_gets_all() -> None:
     """Unanswered requests come before those that leave their zone; unmeasured Services are last."""
     names = {"fine": (0.0, 1.0), "far": (0.0, 0.1), "lost": (0.9, 1.0), "unknown": None}
-    found = summarize_cluster(
+    overview = summarize_cluster(
         nodes=[],
         pods=[],
         services=[service(name) for name in names],
@@ -152,7 +157,12 @@ def test_the_worst_services_are_first_and_a_pipe_gets_all() -> None:
             if numbers
         },
     )
-    assert [one.name for one in worst_first(found).services] == ["lost", "far", "fine", "unknown"]
+    assert [row.name for row in worst_first(overview).services] == [
+        "lost",
+        "far",
+        "fine",
+        "unknown",
+    ]
     many = summarize_cluster(
         nodes=[],
         pods=[],

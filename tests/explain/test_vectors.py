@@ -1,4 +1,4 @@
-"""The recorded clusters and lives, told by ``zonewise explain`` from dumps of them."""
+"""The recorded clusters and lives, dumped and read by ``zonewise explain``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.explain.dumps import (
     ROUNDING,
     Item,
     endpoint,
-    explained,
+    explain,
     listed,
     lived,
     lived_pods,
@@ -30,9 +30,9 @@ def test_clusters_from_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (tmp_path / name).write_text(json.dumps(listed(recorded(row))))
     result = here(capsys, "explain", "services", "-A", "-f", tmp_path, "-o", "jsonl")
     assert (result.code, result.err) == (0, "")
-    told = [json.loads(line) for line in result.out.splitlines()]
-    assert [line["file"] for line in told] == list(rows)
-    for line in told:
+    reports = [json.loads(line) for line in result.out.splitlines()]
+    assert [line["file"] for line in reports] == list(rows)
+    for line in reports:
         row = rows[line["file"]]
         assert line["hinted"] == row["expect_hinted"], row
         assert line["inZoneWithoutHints"] == pytest.approx(row["no_hints_in_zone"], abs=ROUNDING)
@@ -50,15 +50,17 @@ def test_lives_from_slices_alone() -> None:
     for life in lines("churn.jsonl.gz"):
         hints: dict[str, list[str]] = {}
         for step in life["steps"]:
-            told = explained(lived(step, hints)).to_dict()
+            report = explain(lived(step, hints)).to_dict()
             was = bool(hints)
             if step["allowed"] != "keep":
-                assert told["hinted"] == (step["allowed"] == "add")
+                assert report["hinted"] == (step["allowed"] == "add")
             elif any(e["ready"] and e["address"] in hints for e in step["endpoints"]) or not was:
-                assert told["hinted"] == was
-            if told["hinted"]:
-                assert told["overload"] <= 0.3 + ROUNDING
-            now = {row["address"]: row["forZones"] for row in told["endpoints"] if row["forZones"]}
+                assert report["hinted"] == was
+            if report["hinted"]:
+                assert report["overload"] <= 0.3 + ROUNDING
+            now = {
+                row["address"]: row["forZones"] for row in report["endpoints"] if row["forZones"]
+            }
             moved += sum(now[address] != hints[address] for address in now.keys() & hints.keys())
             theirs += step["upstream"]["moved"]
             hints = now
@@ -73,14 +75,14 @@ def test_lives_from_pods() -> None:
         hints: dict[str, list[str]] = {}
         slices: list[Item] = []
         for step in life["steps"]:
-            told = explained(lived_pods(step, slices)).to_dict()
-            same = explained(lived(step, hints)).to_dict()
-            assert told["endpoints"] == same["endpoints"]
-            assert told["hinted"] == same["hinted"]
-            hints = {row["address"]: row["forZones"] for row in told["endpoints"]}
+            report = explain(lived_pods(step, slices)).to_dict()
+            same = explain(lived(step, hints)).to_dict()
+            assert report["endpoints"] == same["endpoints"]
+            assert report["hinted"] == same["hinted"]
+            hints = {row["address"]: row["forZones"] for row in report["endpoints"]}
             slices = packed(
                 [
                     endpoint(row["address"], row["zone"], ready=row["ready"], hints=row["forZones"])
-                    for row in told["endpoints"]
+                    for row in report["endpoints"]
                 ]
             )

@@ -24,6 +24,7 @@ from zonewise.explain.volumes import VolumeCluster, explain_claim, explain_volum
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import DomainLabels
 
+TAKEOVER = f"topology.{DRIVER}/takeover.a"
 POOLS = json.dumps(
     {
         "version": 2,
@@ -46,7 +47,7 @@ def storage_class(mode: str = "WaitForFirstConsumer", **more: Any) -> StorageCla
 
 
 def claim(size: str = "1Gi", *, node: str = "", volume: str = "") -> PersistentVolumeClaim:
-    """A claim of it."""
+    """A claim of that class."""
     marks = {"volume.kubernetes.io/selected-node": node} if node else {}
     body = {
         "metadata": {"name": "data", "namespace": "shop", "uid": "u", "annotations": marks},
@@ -82,9 +83,7 @@ def volume(zone: str = "b", *, name: str = "v", size: str = "1Gi") -> Persistent
     return convert(PersistentVolume, body)
 
 
-def cluster(
-    hint_request: PersistentVolumeClaim, *volumes: PersistentVolume, **more: Any
-) -> VolumeCluster:
+def cluster(pvc: PersistentVolumeClaim, *volumes: PersistentVolume, **more: Any) -> VolumeCluster:
     """Two zones with a pool each."""
     nodes = {
         f"n-{zone}": convert(Node, {"metadata": {"name": f"n-{zone}", "labels": {KEY: zone}}})
@@ -96,8 +95,8 @@ def cluster(
         for name in nodes
     )
     settings: dict[str, Any] = {
-        "claims": {hint_request.key: hint_request},
-        "volumes": {one.metadata.name: one for one in volumes},
+        "claims": {pvc.key: pvc},
+        "volumes": {each.metadata.name: each for each in volumes},
         "classes": {"zonal": storage_class()},
         "nodes": nodes,
         "csi_nodes": csi_nodes,
@@ -107,77 +106,76 @@ def cluster(
     return VolumeCluster(**settings)
 
 
-def told(
-    hint_request: PersistentVolumeClaim, *volumes: PersistentVolume, **more: Any
+def explain_pvc(
+    pvc: PersistentVolumeClaim, *volumes: PersistentVolume, **more: Any
 ) -> VolumeReport:
     """The report of a claim."""
-    return explain_claim(cluster(hint_request, *volumes, **more), hint_request)
+    return explain_claim(cluster(pvc, *volumes, **more), pvc)
 
 
-def test_a_volume_is_told_with_its_pool_domain_and_why() -> None:
-    """The decision is made once more, with the volume's own bytes free again."""
-    hint_request = claim(node="n-b", volume="v")
-    some = cluster(hint_request, volume())
-    report = explain_claim(some, hint_request)
-    assert report == explain_volume(some, volume())
+def test_a_volume_is_reported_with_its_pool_domain_and_why() -> None:
+    """The decision is repeated, with the volume's own bytes counted as free."""
+    pvc = claim(node="n-b", volume="v")
+    source = cluster(pvc, volume())
+    report = explain_claim(source, pvc)
+    assert report == explain_volume(source, volume())
     assert (report.pool, report.access.terms, report.node) == ("pool-b", ({KEY: "b"},), "n-b")
     assert report.reason.code == "DomainMatched"
-    plain = report.to_dict()
-    assert plain["tried"][-1]["pool"] == "pool-b"
+    assert report.to_dict()["tried"][-1]["pool"] == "pool-b"
     assert "can be used from zone b" in render_volume(report)
 
 
 def test_a_full_zone_says_what_was_tried_and_what_helps() -> None:
-    """The chosen node's pool has no room; the next one is taken, and both are told."""
+    """The chosen node's pool has no room; the next one is taken, and both are listed."""
     other = volume(name="other")
-    report = told(claim(node="n-b"), other)
+    report = explain_pvc(claim(node="n-b"), other)
     assert report.reason.code == "NotYetMade"
     assert "pool-a" in report.reason.message
-    assert [one.pool for one in report.tried] == ["pool-b", "pool-a"]
-    nowhere = told(claim("8Gi", node="n-b"), other)
+    assert [tried.pool for tried in report.tried] == ["pool-b", "pool-a"]
+    nowhere = explain_pvc(claim("8Gi", node="n-b"), other)
     assert nowhere.reason.message.startswith("claim data has no volume")
     assert nowhere.reason.fix
-    assert {one.pool for one in nowhere.tried} == {"pool-a", "pool-b"}
+    assert {tried.pool for tried in nowhere.tried} == {"pool-a", "pool-b"}
 
 
-def test_a_volume_that_would_be_elsewhere_today_is_said_so() -> None:
+def test_a_volume_that_would_be_elsewhere_today_says_so() -> None:
     """Pools changed since it was made; it stays where it is."""
-    report = told(claim(node="n-a", volume="v"), volume("b"))
+    report = explain_pvc(claim(node="n-a", volume="v"), volume("b"))
     assert report.reason.code == "PlacedBefore"
     assert "today it would get pool pool-a" in report.reason.message
 
 
-def copied(one: PersistentVolumeClaim, kind: str, name: str) -> PersistentVolumeClaim:
+def copied(pvc: PersistentVolumeClaim, kind: str, name: str) -> PersistentVolumeClaim:
     """The same claim, to be filled from something."""
     source = TypedReference(kind=kind, name=name)
-    return structs.replace(one, spec=structs.replace(one.spec, data_source=source))
+    return structs.replace(pvc, spec=structs.replace(pvc.spec, data_source=source))
 
 
-def test_a_copy_is_told_by_its_source() -> None:
+def test_a_copy_is_explained_by_its_source() -> None:
     """It stays with its source, whichever node was chosen, so nothing has changed since."""
     for kind in ("VolumeSnapshot", "PersistentVolumeClaim"):
-        report = told(copied(claim(node="n-a", volume="v"), kind, "old"), volume("b"))
+        report = explain_pvc(copied(claim(node="n-a", volume="v"), kind, "old"), volume("b"))
         assert report.reason.code == "Copied"
         assert f"in pool pool-b and can be used from zone b: it is a copy of {kind} old" in (
             report.reason.message
         )
 
 
-def test_a_copy_that_waits_is_told_by_its_source() -> None:
+def test_a_waiting_copy_is_explained_by_its_source() -> None:
     """It would get the pool of its source; a source that is not known is not guessed."""
     old = structs.replace(claim(volume="v"), metadata=ObjectMeta(name="old", namespace="shop"))
     new = copied(claim("64Mi", node="n-a"), "PersistentVolumeClaim", "old")
-    claims = {one.key: one for one in (old, new)}
-    report = told(new, volume("b", size="64Mi"), claims=claims)
+    claims = {pvc.key: pvc for pvc in (old, new)}
+    report = explain_pvc(new, volume("b", size="64Mi"), claims=claims)
     assert report.reason.code == "NotYetMade"
     assert "would take pool pool-b" in report.reason.message
     snapshot = copied(claim(node="n-a"), "VolumeSnapshot", "old")
-    assert told(snapshot).reason.code == "SourceUnknown"
+    assert explain_pvc(snapshot).reason.code == "SourceUnknown"
 
 
-def test_what_must_come_first_is_said() -> None:
-    """A class, a pod, a node; or the volume that the claim names."""
-    assert told(claim()).reason.code == "WaitsForPod"
+def test_a_waiting_claim_says_what_is_missing() -> None:
+    """A class, a pod, a node, or the volume that the claim names."""
+    assert explain_pvc(claim()).reason.code == "WaitsForPod"
     body = {
         "metadata": {"name": "p", "namespace": "shop"},
         "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
@@ -185,26 +183,65 @@ def test_what_must_come_first_is_said() -> None:
             "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes."}]
         },
     }
-    report = told(claim(), pods=(convert(Pod, body),))
+    report = explain_pvc(claim(), pods=(convert(Pod, body),))
     assert report.reason.code == "WaitsForNode"
     assert report.reason.message.endswith("for pod p: 0/2 nodes")
     assert render_volume(report).splitlines()[0].endswith("for pod p: 0/2 nodes.")
-    assert told(claim(), classes={}).reason.code == "ClassMissing"
-    missing = told(claim(volume="gone"), volume(name="other")).reason
+    assert explain_pvc(claim(), classes={}).reason.code == "ClassMissing"
+    missing = explain_pvc(claim(volume="gone"), volume(name="other")).reason
     assert missing.code == "VolumeMissing" and "its data is lost" in missing.fix
-    unread = told(claim(volume="gone")).reason
+    unread = explain_pvc(claim(volume="gone")).reason
     assert unread.code == "VolumeMissing" and "Give the PersistentVolumes too" in unread.fix
-    assert told(claim(node="n-a"), configuration=None).reason.code == "PoolsUnknown"
+    assert explain_pvc(claim(node="n-a"), configuration=None).reason.code == "PoolsUnknown"
     bad = {"zonal": storage_class(parameters={"colour": "blue"})}
-    report = told(claim(node="n-a"), classes=bad)
+    report = explain_pvc(claim(node="n-a"), classes=bad)
     assert report.reason.message.startswith("class zonal cannot be used: colour: unknown parameter")
 
 
-def test_a_volume_of_others_is_told_as_far_as_it_goes() -> None:
-    """Without a pool there is nothing to explain; without a claim it is still told where it is."""
+def test_a_volume_of_another_driver() -> None:
+    """Without a pool there is no decision to repeat; without a claim its domain is still known."""
     body = {"metadata": {"name": "nfs"}, "spec": {"capacity": {"storage": "1Gi"}}}
-    found = convert(PersistentVolume, body)
-    report = explain_volume(cluster(claim(), found), found)
+    foreign = convert(PersistentVolume, body)
+    report = explain_volume(cluster(claim(), foreign), foreign)
     assert report.reason.code == "NoPool" and "everywhere" in report.reason.message
     lonely = explain_volume(VolumeCluster(), volume())
     assert lonely.reason.code == "Placed" and lonely.to_dict()["claim"] is None
+
+
+def takeable() -> PersistentVolume:
+    """A volume of zone a that can be taken over."""
+    terms = [
+        {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}
+        for key, value in ((KEY, "a"), (TAKEOVER, "true"))
+    ]
+    attributes = {"pool": "pool-a"}
+    body = {
+        "metadata": {"name": "v"},
+        "spec": {
+            "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+            "csi": {"driver": DRIVER, "volumeHandle": "v", "volumeAttributes": attributes},
+        },
+    }
+    return convert(PersistentVolume, body)
+
+
+def takeover_cluster(*taking: str) -> VolumeCluster:
+    """Zones a, b and c; nodes of some stand in for a."""
+    nodes = {}
+    for zone in "abc":
+        labels: Any = {KEY: zone} | ({TAKEOVER: "true"} if zone in taking else {})
+        nodes[zone] = convert(Node, {"metadata": {"name": zone, "labels": labels}})
+    return VolumeCluster(nodes=nodes)
+
+
+def test_home_and_takeover_are_reported() -> None:
+    """JSON has both terms; text says which domains stand in now: some, none, or unknown."""
+    report = explain_volume(takeover_cluster("b"), takeable())
+    assert report.to_dict()["domains"] == [{KEY: "a"}, {TAKEOVER: "true"}]
+    words = "can be used from zone a, and from nodes that stand in for it"
+    assert f"{words} (now: zone b)" in render_volume(report)
+    assert f"{words} (now: zone b or zone c)" in render_volume(
+        explain_volume(takeover_cluster("b", "c"), takeable())
+    )
+    assert f"{words} (now: none)" in render_volume(explain_volume(takeover_cluster(), takeable()))
+    assert f"{words}." in render_volume(explain_volume(VolumeCluster(), takeable()))
