@@ -50,7 +50,6 @@ NOT_YET_OUTSIDE = frozenset(
     {
         "tests/cli",
         "tests/controllers",
-        "tests/csi",
         "tests/embedded",
         "tests/install",
         "tests/runtime",

@@ -1,4 +1,4 @@
-"""A tenant who swaps folders with links, and what it left in a volume."""
+"""A tenant that attacks its volume, and the files that are in a volume afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.csi.scene import Caller
 
 
 def contents(folder: Path) -> list[str]:
-    """The texts of all files in a folder, and of none that a link leads to."""
+    """The texts of all files in a folder, without following links."""
     return [
         Path(parent, name).read_text()
         for parent, _, names in os.walk(folder)
@@ -22,13 +22,13 @@ def contents(folder: Path) -> list[str]:
     ]
 
 
-def kept(caller: Caller, id: str) -> Path:
+def volume_folder(caller: Caller, id: str) -> Path:
     return caller.folder / "data" / "pools" / "pool-a" / id
 
 
 @contextmanager
 def attacker(program: str, *paths: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process of the tenant, at work; it is ended by its pid."""
+    """A process of the tenant for the length of a block."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, *map(str, paths)], stdout=subprocess.PIPE, text=True
     )

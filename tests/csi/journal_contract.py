@@ -1,8 +1,7 @@
-"""What every journal does, whatever it is kept in.
+"""What every journal does, wherever it is stored.
 
-A class of tests: who has a journal derives from ``JournalContract``, names it ``Test…`` and gives
-the fixture ``open_journal``, which opens one more journal on the same store, as another controller
-would.
+To test a journal, derive a class ``Test…`` from ``JournalContract`` and define the fixture
+``open_journal``, which opens one more journal on the same store, as another controller would.
 """
 
 from __future__ import annotations
@@ -58,16 +57,16 @@ def snapshot(number: int, source: str, size: int = 0) -> JournalEntry:
 
 
 def reserved(journal: Journal, entry: JournalEntry, room: int | None = ROOM) -> JournalEntry:
-    """The entry, written."""
-    made = journal.reserve(entry, room).entry
-    assert made is not None
-    return made
+    """Reserve an entry; returns it as stored."""
+    stored = journal.reserve(entry, room).entry
+    assert stored is not None
+    return stored
 
 
 class JournalContract:
     """The tests."""
 
-    def test_a_life(self, open_journal: OpenJournal) -> None:
+    def test_the_states_of_an_entry(self, open_journal: OpenJournal) -> None:
         """An entry is reserved, created, deleted and gone, and found by name and uuid meanwhile."""
         journal = open_journal()
         entry = reserved(journal, volume(1))
@@ -90,40 +89,41 @@ class JournalContract:
         assert journal.get(StoredKind.VOLUME, entry.uuid) is None
         assert journal.promised_bytes() == {}
 
-    def test_settled(self, open_journal: OpenJournal) -> None:
-        """A settled entry is created for whoever reads it here, and for others at the latest then.
+    def test_mark_created(self, open_journal: OpenJournal) -> None:
+        """A marked entry reads as created here, and from then on for other journals, too.
 
-        Whether its image tells it as well makes no difference to that.
+        Whether its image shows that it is finished makes no difference.
         """
-        one, other = open_journal(), open_journal()
+        journal, other = open_journal(), open_journal()
         for number, evident in ((1, False), (2, True), (3, True)):
-            entry = reserved(one, structs.replace(volume(number), evident=evident))
-            assert one.mark_created(entry).state is EntryState.CREATED
-        found = one.get(StoredKind.VOLUME, uuid_of(2))
-        assert found is not None
-        assert found.state is EntryState.CREATED
-        assert other.find(StoredKind.VOLUME, "pvc-2") == found
+            entry = reserved(journal, structs.replace(volume(number), evident=evident))
+            assert journal.mark_created(entry).state is EntryState.CREATED
+        stored = journal.get(StoredKind.VOLUME, uuid_of(2))
+        assert stored is not None
+        assert stored.state is EntryState.CREATED
+        assert other.find(StoredKind.VOLUME, "pvc-2") == stored
         assert (
-            one.list_page(StoredKind.VOLUME, states=frozenset({EntryState.RESERVED})).entries == ()
+            journal.list_page(StoredKind.VOLUME, states=frozenset({EntryState.RESERVED})).entries
+            == ()
         )
         listed = other.list_page(StoredKind.VOLUME).entries
         assert [entry.state for entry in listed] == [EntryState.CREATED] * 3
 
-    def test_settling_needs_the_newest(self, open_journal: OpenJournal) -> None:
-        """What somebody removed is not brought back."""
-        one, other = open_journal(), open_journal()
+    def test_marking_needs_the_newest(self, open_journal: OpenJournal) -> None:
+        """An entry that another controller removed is not restored."""
+        journal, other = open_journal(), open_journal()
         for evident in (False, True):
-            entry = reserved(one, structs.replace(volume(1), evident=evident))
+            entry = reserved(journal, structs.replace(volume(1), evident=evident))
             other.forget(entry)
             with suppress(JournalConflict):
-                one.mark_created(entry)
-            assert one.find(StoredKind.VOLUME, "pvc-1") is None
-            assert one.list_page(StoredKind.VOLUME).entries == ()
+                journal.mark_created(entry)
+            assert journal.find(StoredKind.VOLUME, "pvc-1") is None
+            assert journal.list_page(StoredKind.VOLUME).entries == ()
 
     def test_a_name_is_taken_once(self, open_journal: OpenJournal) -> None:
-        """Who reserves a name that is taken gets the entry that has it, and promises nothing."""
-        one, other = open_journal(), open_journal()
-        first = reserved(one, volume(1, "data"))
+        """Reserving a taken name returns its entry and promises no bytes."""
+        journal, other = open_journal(), open_journal()
+        first = reserved(journal, volume(1, "data"))
         answer = other.reserve(volume(2, "data", pool="b"), ROOM)
         assert (answer.entry, answer.existing) == (None, first)
         assert other.promised_bytes() == {"a": 10}
@@ -142,23 +142,23 @@ class JournalContract:
             kind=StoredKind.SNAPSHOT, uuid=uuid_of(1), name="same", pool="a", bytes=0, source="v"
         )
         reserved(journal, taken)
-        found = journal.find(StoredKind.SNAPSHOT, "same")
-        assert found is not None
-        assert found.kind is StoredKind.SNAPSHOT
+        entry = journal.find(StoredKind.SNAPSHOT, "same")
+        assert entry is not None
+        assert entry.kind is StoredKind.SNAPSHOT
 
     def test_another_journal_reads_what_was_written(self, open_journal: OpenJournal) -> None:
-        """What was acknowledged here is seen by the next one that looks."""
-        one, other = open_journal(), open_journal()
-        entry = reserved(one, volume(1))
+        """A change that was acknowledged is seen by another journal at once."""
+        journal, other = open_journal(), open_journal()
+        entry = reserved(journal, volume(1))
         assert other.find(StoredKind.VOLUME, "pvc-1") == entry
         changed = other.change(entry, entry.as_created())
-        assert one.get(StoredKind.VOLUME, entry.uuid) == changed
+        assert journal.get(StoredKind.VOLUME, entry.uuid) == changed
 
     def test_a_change_needs_the_newest(self, open_journal: OpenJournal) -> None:
-        """Of two who change the same, one loses and has changed nothing."""
-        one, other = open_journal(), open_journal()
-        entry = reserved(one, volume(1))
-        won = one.change(entry, entry.as_created())
+        """The second of two changes to a revision is a conflict and changes nothing."""
+        journal, other = open_journal(), open_journal()
+        entry = reserved(journal, volume(1))
+        won = journal.change(entry, entry.as_created())
         with pytest.raises(JournalConflict):
             other.change(entry, entry.as_deleting(other.name))
         with pytest.raises(JournalConflict):
@@ -166,7 +166,7 @@ class JournalContract:
         assert other.get(StoredKind.VOLUME, entry.uuid) == won
         assert other.promised_bytes() == {"a": 10}
 
-    def test_what_is_gone_is_gone(self, open_journal: OpenJournal) -> None:
+    def test_forgetting_twice(self, open_journal: OpenJournal) -> None:
         """Forgetting twice is fine and gives the bytes back once; changing it is a conflict."""
         journal = open_journal()
         keep, entry = reserved(journal, volume(1)), reserved(journal, volume(2))
@@ -183,7 +183,7 @@ class JournalContract:
         assert reserved(journal, volume(2, "data", pool="b")).pool == "b"
 
     def test_a_pool_is_never_overcommitted(self, open_journal: OpenJournal) -> None:
-        """What does not fit is refused with what is free, and leaves nothing behind."""
+        """What does not fit is refused with the free bytes, and leaves nothing behind."""
         journal = open_journal()
         reserved(journal, volume(1, size=600))
         answer = journal.reserve(volume(2, size=401), ROOM)
@@ -204,7 +204,7 @@ class JournalContract:
         """A larger entry is accounted in the same step, or refused and stays as it was."""
         journal = open_journal()
         reserved(journal, volume(1, size=500))
-        entry = journal.change(made := reserved(journal, volume(2, size=100)), made.as_created())
+        entry = journal.change(small := reserved(journal, volume(2, size=100)), small.as_created())
         grown = journal.change(entry, entry.with_bytes(500), ROOM)
         assert journal.promised_bytes() == {"a": ROOM}
         with pytest.raises(StorageError) as refused:
@@ -214,20 +214,20 @@ class JournalContract:
         assert journal.get(StoredKind.VOLUME, entry.uuid) == grown
         assert journal.promised_bytes() == {"a": ROOM}
 
-    def test_who_works_on_it(self, open_journal: OpenJournal) -> None:
-        """An entry is ours, another's while that one lives, and nobody's afterwards."""
-        one, other = open_journal(), open_journal()
-        entry = reserved(one, volume(1))
-        assert one.holder_of(entry) is Holder.OURS
+    def test_the_holder(self, open_journal: OpenJournal) -> None:
+        """An entry is ours, another's while that controller lives, and nobody's afterwards."""
+        journal, other = open_journal(), open_journal()
+        entry = reserved(journal, volume(1))
+        assert journal.holder_of(entry) is Holder.OURS
         assert other.holder_of(entry) is Holder.OTHER
         assert other.holder_of(entry.as_created()) is Holder.NOBODY
-        one.close()
+        journal.close()
         assert other.holder_of(entry) is Holder.NOBODY
         taken = other.change(entry, entry.with_holder(other.name))
         assert other.holder_of(taken) is Holder.OURS
 
     def test_one_of_many_wins(self, open_journal: OpenJournal) -> None:
-        """Twenty that reserve one name at once, from two controllers, make one entry."""
+        """Twenty concurrent reservations of a name from two controllers make one entry."""
         journals = [open_journal(), open_journal()]
         with ThreadPoolExecutor(20) as threads:
             answers = list(
@@ -242,7 +242,7 @@ class JournalContract:
         assert journals[0].promised_bytes() == {"a": 10}
 
     def test_racing_for_room(self, open_journal: OpenJournal) -> None:
-        """However many race for it, exactly as much is promised as fits."""
+        """Of many concurrent reservations exactly as many succeed as fit."""
         journals = [open_journal(), open_journal()]
         with ThreadPoolExecutor(20) as threads:
             answers = list(
@@ -256,7 +256,7 @@ class JournalContract:
         assert journals[0].promised_bytes() == {"a": 900}
 
     def test_pages(self, open_journal: OpenJournal) -> None:
-        """Pages are in the order of uuids, and the last one says that it is."""
+        """Pages are in the order of uuids, and the last one has no token."""
         journal = open_journal()
         for number in (5, 3, 1, 4, 2):
             reserved(journal, volume(number))
@@ -272,7 +272,7 @@ class JournalContract:
         assert journal.list_page(StoredKind.SNAPSHOT).entries == ()
 
     def test_pages_are_stable(self, open_journal: OpenJournal) -> None:
-        """What is there all the time is listed once, whatever comes and goes between pages."""
+        """An entry that exists all the time is listed once, whatever changes between pages."""
         journal = open_journal()
         entries = {number: reserved(journal, volume(number)) for number in range(10, 30)}
         seen: list[str] = []
@@ -293,7 +293,7 @@ class JournalContract:
         assert len(seen) == len(set(seen))
 
     def test_pages_by_source_and_state(self, open_journal: OpenJournal) -> None:
-        """Snapshots of one volume, or what is finished, can be asked for alone."""
+        """Pages can be limited to snapshots of a volume, and to created entries."""
         journal = open_journal()
         for number in range(1, 7):
             entry = reserved(journal, snapshot(number, f"vol-{number % 2}"))
@@ -311,19 +311,19 @@ class JournalContract:
         assert journal.list_page(StoredKind.SNAPSHOT, source="unknown").entries == ()
 
     @pytest.mark.parametrize("token", ["invalid-token", "0", "F" * 32, "g" * 32, "0" * 33])
-    def test_a_token_nobody_gave(self, open_journal: OpenJournal, token: str) -> None:
-        """A page that begins nowhere is refused with ABORTED."""
+    def test_an_invalid_token(self, open_journal: OpenJournal, token: str) -> None:
+        """A page with an invalid token is refused with ABORTED."""
         with pytest.raises(StorageError) as refused:
             open_journal().list_page(StoredKind.VOLUME, token=token)
         assert refused.value.code is CsiCode.ABORTED
 
     def test_strange_names(self, open_journal: OpenJournal) -> None:
-        """Names are kept as they are, whatever is in them."""
+        """Names are stored unchanged, with any characters."""
         journal = open_journal()
         names = ["x" * 128, "ä/ö", "a%b", "a_b", "' OR 1=1", "\n"]
         for number, name in enumerate(names, 1):
             reserved(journal, volume(number, name))
         for number, name in enumerate(names, 1):
-            found = journal.find(StoredKind.VOLUME, name)
-            assert found is not None
-            assert (found.uuid, found.name) == (uuid_of(number), name)
+            entry = journal.find(StoredKind.VOLUME, name)
+            assert entry is not None
+            assert (entry.uuid, entry.name) == (uuid_of(number), name)

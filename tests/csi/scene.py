@@ -1,4 +1,4 @@
-"""A driver for tests: in this process, or as the program it is, always in a folder of its own."""
+"""A driver for tests: in this process, or as a program, always in a folder of its own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Mode = csi.VolumeCapability.AccessMode.Mode
 
 
 def segments(zone: str, region: str = "r1") -> dict[str, str]:
-    """A term of a requirement."""
+    """The topology segments of a zone."""
     return {f"{KEY}/region": region, f"{KEY}/zone": zone}
 
 
@@ -49,8 +49,8 @@ def pool(name: str, zone: str, capacity: str = "1Gi", **more: Any) -> dict[str, 
 
 def config(*pools: dict[str, Any], **more: Any) -> str:
     """The text of a configuration file."""
-    found = pools or (pool("pool-a", "a"), pool("pool-b", "b"), pool("pool-c", "c"))
-    return json.dumps({"version": 2, "pools": list(found), **more})
+    listed = pools or (pool("pool-a", "a"), pool("pool-b", "b"), pool("pool-c", "c"))
+    return json.dumps({"version": 2, "pools": list(listed), **more})
 
 
 def mount_capability(
@@ -76,7 +76,7 @@ def block_capability(
 
 
 def homes(volume: csi.Volume) -> list[dict[str, str]]:
-    """From where a volume can be used, besides by nodes that stand in for its home."""
+    """The segments from which a volume can be used, besides by nodes that stand in for them."""
     terms = [dict(term.segments) for term in volume.accessible_topology]
     if not terms:
         return []
@@ -89,7 +89,7 @@ def homes(volume: csi.Volume) -> list[dict[str, str]]:
 def requirement(
     requisite: Sequence[Mapping[str, str]] = (), preferred: Sequence[Mapping[str, str]] = ()
 ) -> csi.TopologyRequirement:
-    """From where a volume must be usable."""
+    """A topology requirement of these segments."""
     return csi.TopologyRequirement(
         requisite=[csi.Topology(segments=term) for term in requisite],
         preferred=[csi.Topology(segments=term) for term in preferred],
@@ -108,7 +108,7 @@ def of_volume(id: str) -> csi.VolumeContentSource:
 
 @dataclass
 class Caller:
-    """Calls a driver with few words."""
+    """Calls a driver, with defaults for most fields."""
 
     client: CsiClient
     folder: Path
@@ -164,7 +164,7 @@ class Caller:
         )
 
     async def free(self, term: Mapping[str, str] | None = None) -> int:
-        """How much is free."""
+        """The free bytes."""
         request = csi.GetCapacityRequest()
         if term is not None:
             request.accessible_topology.segments.update(term)
@@ -177,12 +177,12 @@ class Caller:
 
     @property
     def staging(self) -> Path:
-        """Where volumes are staged if nothing else is said."""
+        """The default staging path."""
         return self.folder / "staging"
 
     @property
     def target(self) -> Path:
-        """Where volumes are published if nothing else is said."""
+        """The default target path."""
         return self.folder / "target"
 
     async def stage(
@@ -219,7 +219,7 @@ class Caller:
         staging: Path | None = None,
         readonly: bool = False,
     ) -> Path:
-        """Publish a volume; where."""
+        """Publish a volume; returns the target path."""
         await self.client.call(
             methods.NODE_PUBLISH_VOLUME,
             csi.NodePublishVolumeRequest(
@@ -240,7 +240,7 @@ class Caller:
         )
 
     async def stats(self, id: str, path: Path | None = None) -> list[csi.VolumeUsage]:
-        """How full a volume is."""
+        """The usage of a volume."""
         answer = await self.client.call(
             methods.NODE_GET_VOLUME_STATS,
             csi.NodeGetVolumeStatsRequest(volume_id=id, volume_path=str(path or self.target)),
@@ -248,7 +248,7 @@ class Caller:
         return list(answer.usage)
 
     async def node_expand(self, id: str, path: Path | None = None) -> int:
-        """Let the node follow."""
+        """Expand a volume on the node; returns its size."""
         answer = await self.client.call(
             methods.NODE_EXPAND_VOLUME,
             csi.NodeExpandVolumeRequest(volume_id=id, volume_path=str(path or self.target)),
@@ -261,7 +261,7 @@ async def refused(call: Any) -> Code:
     try:
         answer = await call
     except CsiError as error:
-        assert error.message, "a refusal without a word"
+        assert error.message, "a refusal without a message"
         return error.code
     raise AssertionError(f"not refused: {answer}")
 
@@ -291,23 +291,25 @@ def driver(
 
 @contextmanager
 def calling(folder: Path, text: str = "", **more: Any) -> Iterator[Caller]:
-    """The same, ready to be called; no mount and no device is left behind by the test."""
-    with driver(folder, text, **more) as made:
-        yield Caller(InProcessClient(made.calls), folder)
+    """The same, ready to be called; fails if the test left a mount or a device behind."""
+    with driver(folder, text, **more) as served:
+        yield Caller(InProcessClient(served.calls), folder)
     assert left_behind(folder) == []
 
 
 def left_behind(folder: Path) -> list[str]:
     """Mounts below a folder and devices on files in it."""
     below = str(folder.resolve()) + "/"
-    found = [str(one.target) for one in mounts.read_table() if str(one.target).startswith(below)]
+    left = [
+        str(mount.target) for mount in mounts.read_table() if str(mount.target).startswith(below)
+    ]
     for image in (folder / "data" / "pools").glob("*/*"):
-        found += [str(device) for device in loops.find(image)]
-    return found
+        left += [str(device) for device in loops.find(image)]
+    return left
 
 
 def files(folder: Path) -> set[str]:
-    """What is in a data folder."""
+    """The paths in a data folder."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
@@ -339,7 +341,7 @@ class Program:
         return (self.folder / "log").read_text()
 
     def command(self) -> list[str]:
-        """How it is called."""
+        """Its command line."""
         domain = ["--orchestrator", "none", "--domain", f"region=r1;zone={self.zone}"]
         return [
             *(sys.executable, "-m", "zonewise", "csi", "--endpoint", f"unix://{self.socket}"),
@@ -382,7 +384,7 @@ class Program:
         self.process = None
 
     def stop(self) -> int:
-        """End it in good order; its exit code."""
+        """Stop it with SIGTERM; returns its exit code."""
         assert self.process is not None
         self.process.terminate()
         code = self.process.wait()
@@ -390,7 +392,7 @@ class Program:
         return code
 
     def check(self) -> tuple[int, dict[str, Any]]:
-        """What ``zonewise csi check`` says."""
+        """Exit code and report of ``zonewise csi check``."""
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "zonewise", "csi", "check", "--backend", "embedded"),
@@ -406,7 +408,7 @@ class Program:
 
 @asynccontextmanager
 async def running(program: Program) -> AsyncIterator[Caller]:
-    """A program that serves, and somebody who calls it; it is stopped by its pid."""
+    """A running program and a caller; it is stopped at the end."""
     program.start()
     client = SocketClient(program.socket)
     try:

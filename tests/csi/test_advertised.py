@@ -1,4 +1,4 @@
-"""What nodes say about a takeover: nothing by default, and with --advertise-takeover one state."""
+"""What nodes report about a takeover: nothing by default; with --advertise-takeover its keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOMAINS = parse_domain_labels(LABELS, DRIVER)
 @pytest.mark.asyncio
 @pytest.mark.parametrize("advertise", [False, True])
 async def test_keys_are_constant_unless_asked_otherwise(tmp_path: Path, advertise: bool) -> None:
-    """A map that changes is seen at once and as a whole, or not at all."""
+    """A changed takeover map is reported at once and as a whole, or not at all."""
     current = [parse_configuration(config(), DOMAINS)]
     data = open_data_folder(tmp_path / "data", privileged=False)
     driver = open_driver(
@@ -37,15 +37,15 @@ async def test_keys_are_constant_unless_asked_otherwise(tmp_path: Path, advertis
     )
     client = InProcessClient(driver.calls)
 
-    async def told() -> dict[str, str]:
+    async def read_segments() -> dict[str, str]:
         answer = await client.call(methods.NODE_GET_INFO, csi.NodeGetInfoRequest())
         return dict(answer.accessible_topology.segments)
 
-    assert await told() == segments("b")
+    assert await read_segments() == segments("b")
     takeover = {"topology-takeover": {"a": ["b"], "r2/x": ["all"]}}
     current[0] = parse_configuration(config(**takeover), DOMAINS)
     more = {f"{KEY}/takeover.r1.a": "true", f"{KEY}/takeover.r2.x": "true"}
-    assert await told() == segments("b") | (more if advertise else {})
+    assert await read_segments() == segments("b") | (more if advertise else {})
     current[0] = parse_configuration(config(), DOMAINS)
-    assert await told() == segments("b")
+    assert await read_segments() == segments("b")
     data.close()

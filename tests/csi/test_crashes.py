@@ -1,7 +1,7 @@
-"""Whoever is killed wherever: one volume per name, journal and disk agree, nothing is lost.
+"""Killed at any step: one volume per name, journal and disk agree, nothing is lost.
 
-The sweep interrupts every single step of a call, once before and once after its effect, and asks
-again in a new driver. The stream kills the real program with calls in flight.
+The sweep interrupts every single step of a call, once before and once after its effect, and
+repeats the call in a new driver. The storm kills the real program with calls in flight.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ def rotated(turn: int) -> csi.TopologyRequirement:
 
 
 class Killed(BaseException):
-    """The process is gone: nothing of it runs any more, no handler either."""
+    """The process is gone: nothing of it runs any more, not even a handler."""
 
 
 class Mortal:
-    """Counts the calls of the parts it stands before, and dies at one of them."""
+    """Counts the calls of guarded methods, and dies at one of them."""
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.count = 0
 
     def guard(self, part: Any, *names: str) -> None:
-        """Let these methods of a part be where it may happen."""
+        """Guard these methods of a part."""
         for name in names:
             setattr(part, name, self._guarded(getattr(part, name)))
 
@@ -86,13 +86,13 @@ class Mortal:
 
 @asynccontextmanager
 async def life(folder: Path, access: bool, mortal: Mortal, text: str = "") -> AsyncIterator[Caller]:
-    """A driver that may die; its end is that of a process: it holds nothing any more."""
+    """A driver that may die; at its end it holds nothing any more, as a dead process."""
     labels = parse_domain_labels(LABELS, DRIVER)
     configuration = parse_configuration(text or config(), labels)
     data = open_data_folder(folder / "data", privileged=access)
     mortal.guard(data.journal, "reserve", "change", "forget")
     mortal.guard(data.pools, "make", "remove", "grow")
-    made = open_driver(
+    driver = open_driver(
         DRIVER,
         data,
         labels,
@@ -102,13 +102,13 @@ async def life(folder: Path, access: bool, mortal: Mortal, text: str = "") -> As
         worker=run_inline,
     )
     try:
-        yield Caller(InProcessClient(made.calls), folder)
+        yield Caller(InProcessClient(driver.calls), folder)
     finally:
         data.close()
 
 
 async def prepared(caller: Caller) -> None:
-    """What some of the calls need: a volume and a snapshot of it."""
+    """Create what some of the calls need: a volume and a snapshot of it."""
     volume = await caller.create("source")
     await caller.snapshot("base", volume.volume_id)
 
@@ -144,9 +144,9 @@ async def grow(caller: Caller, _turn: int) -> None:
 
 
 async def delete_source(caller: Caller, _turn: int) -> None:
-    found = await caller.volumes()
-    if found:
-        await caller.delete(found[0])
+    volumes = await caller.volumes()
+    if volumes:
+        await caller.delete(volumes[0])
 
 
 async def delete_snapshot(caller: Caller, _turn: int) -> None:
@@ -164,7 +164,7 @@ WORK = {
     "snapshot": (make_snapshot, 1, 2),
     "expand": (grow, 1, 1),
 }
-"""What is done, and how many volumes and snapshots there are afterwards."""
+"""The call, and how many volumes and snapshots there are afterwards."""
 
 
 @pytest.mark.parametrize("access", [True, False], ids=["images", "folders"])
@@ -172,14 +172,14 @@ WORK = {
 async def test_every_step_of_making_may_be_the_last(
     tmp_path: Path, name: str, access: bool
 ) -> None:
-    """Killed at any step, the same request with another preference makes exactly one."""
+    """Killed at any step, the repeated request with another preference makes exactly one."""
     work, volumes, snapshots = WORK[name]
     await swept(tmp_path, access, work, volumes, snapshots)
 
 
 @pytest.mark.parametrize("access", [True, False], ids=["images", "folders"])
 async def test_every_step_of_deleting_may_be_the_last(tmp_path: Path, access: bool) -> None:
-    """Killed at any step, nothing of what was to be deleted is lost sight of."""
+    """Killed at any step, the repeated delete leaves nothing behind."""
     at = 0
     while True:
         at += 1
@@ -201,7 +201,7 @@ async def test_every_step_of_deleting_may_be_the_last(tmp_path: Path, access: bo
             assert await caller.volumes() == []
             await delete_snapshot(caller, 0)
         assert agrees(folder, access) == (0, 0)
-        assert not [one for one in files(folder / "data" / "pools") if "/" in one]
+        assert not [path for path in files(folder / "data" / "pools") if "/" in path]
         if finished:
             assert at > 4
             return
@@ -241,7 +241,7 @@ async def swept(
     volumes: int,
     snapshots: int,
 ) -> None:
-    """Die at the first step, then at the second, until the work is done before that."""
+    """Die at the first step, then at the second, until the work finishes before that."""
     at = 0
     while True:
         at += 1
@@ -266,20 +266,20 @@ async def swept(
 
 
 def agrees(folder: Path, access: bool) -> tuple[int, int]:
-    """How many volumes and snapshots there are, when journal and disk tell the same."""
+    """Check that journal and disk agree; returns the numbers of volumes and snapshots."""
     data = open_data_folder(folder / "data", privileged=access)
     try:
         report, fine = check(data.journal, data.pools)
     finally:
         data.close()
     assert fine, report
-    states = [one["state"] for kind in ("volumes", "snapshots") for one in report[kind]]
+    states = [entry["state"] for kind in ("volumes", "snapshots") for entry in report[kind]]
     assert set(states) <= {"created"}, report
     return len(report["volumes"]), len(report["snapshots"])
 
 
 class Storm:
-    """Many names at once, each made, copied and deleted until it succeeds, through any deaths."""
+    """Creates, copies and deletes many volumes at once, and repeats each call through kills."""
 
     def __init__(self, program: Program, seed: int) -> None:
         self.program = program
@@ -287,7 +287,7 @@ class Storm:
         self.answers = 0
         self.deaths = 0
         self.next_death = 5
-        self.kept: dict[str, str] = {}
+        self.volumes: dict[str, str] = {}
         self.snapshots: dict[str, str] = {}
         self._reborn = asyncio.Lock()
 
@@ -311,14 +311,14 @@ class Storm:
                 await client.close()
             self.answers += 1
             if self.answers >= self.next_death and self.program.process is not None:
-                # Others are in the middle of their calls now: that is where this hits.
+                # Other calls are in flight now, and are hit by this.
                 self.program.kill()
                 self.deaths += 1
                 self.next_death = self.answers + self.random.randrange(3, 12)
             return answer
 
-    async def one(self, number: int) -> None:
-        """The life of a name: made, copied, snapshotted; some of it deleted again."""
+    async def exercise(self, number: int) -> None:
+        """Create, snapshot and copy a volume, and delete the volume or the snapshot."""
         name = f"v{number}"
         capability = mount_capability()
         volume = await self.again(
@@ -332,13 +332,13 @@ class Storm:
             lambda c, turn: c.create(name, topology=rotated(turn), capability=capability)
         )
         assert same == volume
-        self.kept[f"{name}-c"] = clone.volume_id
+        self.volumes[f"{name}-c"] = clone.volume_id
         if number % 2:
             await self.again(lambda c, _: c.delete(volume.volume_id))
             self.snapshots[f"{name}-s"] = snapshot.snapshot_id
         else:
             await self.again(lambda c, _: c.delete_snapshot(snapshot.snapshot_id))
-            self.kept[name] = volume.volume_id
+            self.volumes[name] = volume.volume_id
 
 
 @pytest.mark.system
@@ -354,7 +354,7 @@ async def test_a_controller_killed_under_load_loses_nothing(tmp_path: Path) -> N
 
         async def bounded(number: int) -> None:
             async with width:
-                await storm.one(number)
+                await storm.exercise(number)
 
         await asyncio.gather(*(bounded(number) for number in range(10)))
     finally:
@@ -363,11 +363,11 @@ async def test_a_controller_killed_under_load_loses_nothing(tmp_path: Path) -> N
     assert storm.deaths >= 4
     code, report = program.check()
     assert code == 0, report
-    assert {one["name"]: one["id"] for one in report["volumes"]} == storm.kept
-    assert {one["name"]: one["id"] for one in report["snapshots"]} == storm.snapshots
-    assert {one["state"] for kind in ("volumes", "snapshots") for one in report[kind]} == {
+    assert {entry["name"]: entry["id"] for entry in report["volumes"]} == storm.volumes
+    assert {entry["name"]: entry["id"] for entry in report["snapshots"]} == storm.snapshots
+    assert {entry["state"] for kind in ("volumes", "snapshots") for entry in report[kind]} == {
         "created"
     }
     images = {path.stem for path in (program.data / "pools").glob("*/*")}
-    assert images == {*storm.kept.values(), *storm.snapshots.values()}
+    assert images == {*storm.volumes.values(), *storm.snapshots.values()}
     assert left_behind(tmp_path) == []

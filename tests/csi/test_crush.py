@@ -1,4 +1,4 @@
-"""What Ceph's maps say about pools: where they are, whether they live, how much they can take."""
+"""What Ceph's maps say about pools: their domains, their health, their capacity."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pool(name: str, rule: int, **more: Any) -> dict[str, Any]:
 
 def dump(*pools: dict[str, Any], up: tuple[int, ...] = (0, 1, 2)) -> dict[str, Any]:
     """``osd dump``."""
-    return {"osds": [{"osd": one, "up": int(one in up)} for one in range(3)], "pools": list(pools)}
+    return {"osds": [{"osd": osd, "up": int(osd in up)} for osd in range(3)], "pools": list(pools)}
 
 
 def space(**stored: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def space(**stored: int) -> dict[str, Any]:
 
 
 def test_health_is_the_part_of_osds_that_is_up() -> None:
-    """Half of its OSDs is half of its health; with none it is dead, however empty it looks."""
+    """With half of its OSDs a pool has half its health; with too few it is dead."""
     half = parse_pools(space(p=0), dump(pool("p", 0), up=(1, 2)), CRUSH)["p"].state
     assert (half.health, half.alive, half.capacity) == (Fraction(1, 2), True, 100)
     dead = parse_pools(space(p=0), dump(pool("p", 0), up=(2,)), CRUSH)["p"].state
@@ -54,19 +54,19 @@ def test_health_is_the_part_of_osds_that_is_up() -> None:
 
 
 def test_a_quota_and_a_full_flag_are_limits() -> None:
-    """What a quota leaves is what can be taken; a pool that is full takes nothing."""
-    found = parse_pools(
+    """The capacity is what a quota leaves; a full pool has none."""
+    pools = parse_pools(
         space(q=30, f=0),
         dump(pool("q", 0, quota_max_bytes=50), pool("f", 1, flags_names="full,full_quota")),
         CRUSH,
     )
-    assert found["q"].state.capacity == 20
-    assert found["f"].state.capacity == 0
-    assert found["q"].state.limit is None
+    assert pools["q"].state.capacity == 20
+    assert pools["f"].state.capacity == 0
+    assert pools["q"].state.limit is None
 
 
 def test_declared_and_real_domains() -> None:
-    """A pool that is declared in a zone and spreads over two, or is in another, is found."""
+    """A pool that is declared in a zone but spans two, or is in another, is reported."""
     pools = parse_pools(space(a=0, wide=0), dump(pool("a", 0), pool("wide", 1)), CRUSH)
     specs = [
         PoolSpec("a", segments={"region": "r1", "zone": "a"}),
@@ -83,7 +83,7 @@ def test_declared_and_real_domains() -> None:
 
 
 def test_a_zone_has_failed_when_none_of_its_osds_is_up() -> None:
-    """The smallest type that CRUSH has counts; buckets without OSDs say nothing."""
+    """The smallest type that CRUSH has counts; buckets without OSDs are ignored."""
     osds = {"osds": [{"osd": 0, "up": 0}, {"osd": 1, "up": 1}, {"osd": 2, "up": 0}]}
     crush = {
         "buckets": [
@@ -94,6 +94,6 @@ def test_a_zone_has_failed_when_none_of_its_osds_is_up() -> None:
             {"id": -5, "name": "a~ssd", "type_name": "zone", "items": [{"id": 0}]},
         ]
     }
-    found = find_failed_domains(osds, crush, ("region", "zone"))
-    assert found == (frozenset({"a", "b"}), frozenset({"a"}))
+    domains = find_failed_domains(osds, crush, ("region", "zone"))
+    assert domains == (frozenset({"a", "b"}), frozenset({"a"}))
     assert find_failed_domains(osds, crush, ("rack",)) == (frozenset(), frozenset())

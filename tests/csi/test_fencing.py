@@ -1,4 +1,4 @@
-"""A volume is taken from a node in a domain that was taken over, and from nobody else (root)."""
+"""A volume is taken only from a node in a domain that was taken over (root)."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 async def volume(caller: Caller, capability: csi.VolumeCapability) -> str:
-    """A volume at home in zone a."""
-    made = await caller.create(
+    """Create a volume that belongs to zone a."""
+    created = await caller.create(
         "v", size=16 * MIB, capability=capability, topology=requirement([segments("a")])
     )
-    return made.volume_id
+    return created.volume_id
 
 
 async def used(caller: Caller, id: str, capability: csi.VolumeCapability) -> Path:
@@ -94,22 +94,22 @@ async def used(caller: Caller, id: str, capability: csi.VolumeCapability) -> Pat
 
 
 async def released(caller: Caller, id: str) -> None:
-    """The reverse."""
+    """Unpublish and unstage."""
     await caller.unpublish(id)
     await caller.unstage(id)
 
 
 @contextmanager
 def raises(code: Code, words: str) -> Iterator[None]:
-    """An answer with a code and words."""
-    with pytest.raises(CsiError, match=words) as found:
+    """Expect an error with this code and message."""
+    with pytest.raises(CsiError, match=words) as raised:
         yield
-    assert found.value.code is code
+    assert raised.value.code is code
 
 
 @contextmanager
 def opened(path: Path, *, device: bool = False) -> Iterator[int]:
-    """A file that a program of the dead node goes on to hold."""
+    """A file that a program of the dead node keeps open."""
     flags = os.O_RDWR | (0 if device else os.O_CREAT)
     descriptor = os.open(path, flags, 0o600)
     try:
@@ -119,8 +119,8 @@ def opened(path: Path, *, device: bool = False) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
-async def test_what_a_fenced_writer_still_writes_is_refused(machine: Machine, kind: str) -> None:
-    """The kernel refuses it, and the node that stands in reads what was written before."""
+async def test_later_writes_of_a_fenced_node_are_refused(machine: Machine, kind: str) -> None:
+    """The kernel refuses them, and the node that stands in reads what was written before."""
     capability = mount_capability(fs_type=kind)
     a, b = machine.node("a1"), machine.node("b1")
     id = await volume(a, capability)
@@ -131,21 +131,21 @@ async def test_what_a_fenced_writer_still_writes_is_refused(machine: Machine, ki
         with raises(Code.FAILED_PRECONDITION, "in use on node a1 in r1/a"):
             await b.stage(id, capability)
         machine.take({"a": ["b"]})
-        found = await used(b, id, capability)
-        assert (found / "marker").read_text() == "from a"
-        assert (found / "late").read_text() == "before"
+        target = await used(b, id, capability)
+        assert (target / "marker").read_text() == "from a"
+        assert (target / "late").read_text() == "before"
         with pytest.raises(OSError, match="Errno") as refused:
             os.write(late, b"after")
         assert refused.value.errno in (errno.EIO, errno.ESHUTDOWN, errno.EROFS)
         assert mounts.at(there) is None
-        (found / "marker").write_text("from b")
-    assert (found / "late").read_text() == "before"
+        (target / "marker").write_text("from b")
+    assert (target / "late").read_text() == "before"
 
     machine.take({})
     with raises(Code.FAILED_PRECONDITION, "in use on node b1 in r1/b"):
         await a.stage(id, capability)
     await released(a, id)
-    assert (found / "marker").read_text() == "from b"
+    assert (target / "marker").read_text() == "from b"
     await released(b, id)
     again = await used(a, id, capability)
     assert (again / "marker").read_text() == "from b"
@@ -153,8 +153,8 @@ async def test_what_a_fenced_writer_still_writes_is_refused(machine: Machine, ki
     await a.delete(id)
 
 
-async def test_what_is_written_to_a_fenced_device_reaches_nobody(machine: Machine) -> None:
-    """Who holds the old device writes into a file that nobody else will ever see."""
+async def test_writes_to_a_fenced_device_have_no_effect(machine: Machine) -> None:
+    """Writes through the old device do not reach the volume."""
     capability = block_capability()
     a, b = machine.node("a1"), machine.node("b1")
     id = await volume(a, capability)
@@ -163,20 +163,20 @@ async def test_what_is_written_to_a_fenced_device_reaches_nobody(machine: Machin
         os.pwrite(late, b"a" * 4096, 0)
         os.fsync(late)
         machine.take({"a": ["b"]})
-        found = await used(b, id, capability)
-        with opened(found, device=True) as device:
+        target = await used(b, id, capability)
+        with opened(target, device=True) as device:
             assert os.pread(device, 4096, 0) == b"a" * 4096
         try:
             os.pwrite(late, b"x" * 4096, 0)
             os.fsync(late)
         except OSError as error:
             assert error.errno in (errno.EIO, errno.ENOSPC, errno.ENXIO)
-        with opened(found, device=True) as device:
+        with opened(target, device=True) as device:
             os.posix_fadvise(device, 0, 0, os.POSIX_FADV_DONTNEED)
             assert os.pread(device, 4096, 0) == b"a" * 4096
         # The dead node comes back and tidies up: the device of b stays.
         await released(a, id)
-        with opened(found, device=True) as device:
+        with opened(target, device=True) as device:
             os.pwrite(device, b"b" * 4096, 0)
             os.fsync(device)
     await released(b, id)
@@ -188,7 +188,7 @@ async def test_what_is_written_to_a_fenced_device_reaches_nobody(machine: Machin
 
 
 async def test_a_fenced_node_shows_no_pod_the_device_of_another(machine: Machine) -> None:
-    """A further pod on the node that was shut out does not get the device of who took over."""
+    """Another pod on the fenced node does not get the device of the node that took over."""
     capability = block_capability()
     a, b = machine.node("a1"), machine.node("b1")
     id = await volume(a, capability)
@@ -204,7 +204,7 @@ async def test_a_fenced_node_shows_no_pod_the_device_of_another(machine: Machine
 
 
 async def test_a_volume_is_not_unstaged_while_another_node_stages_it(machine: Machine) -> None:
-    """Who comes second is told to ask again: a device that was just attached stays."""
+    """The second call is ABORTED: a device that was just attached stays."""
     capability = block_capability()
     a = machine.node("a1")
     id = await volume(a, capability)
@@ -221,7 +221,7 @@ async def test_a_volume_is_not_unstaged_while_another_node_stages_it(machine: Ma
 
 
 async def test_only_a_dead_holder_is_fenced(machine: Machine) -> None:
-    """Who stands in is alive: neither a third zone nor home takes the volume from it."""
+    """Neither a third zone nor the home zone takes the volume from a living stand-in."""
     capability = mount_capability()
     a, b, c = machine.node("a1"), machine.node("b1"), machine.node("c1")
     id = await volume(a, capability)
@@ -232,14 +232,14 @@ async def test_only_a_dead_holder_is_fenced(machine: Machine) -> None:
         with raises(Code.FAILED_PRECONDITION, "in use on node b1"):
             await other.stage(id, capability)
     machine.take({"a": ["c"], "b": ["c"]})
-    found = await used(c, id, capability)
-    assert (found / "marker").read_text() == "from b"
+    target = await used(c, id, capability)
+    assert (target / "marker").read_text() == "from b"
     await released(b, id)
     await released(c, id)
     await a.delete(id)
 
 
-async def test_a_taken_node_fences_nobody(machine: Machine) -> None:
+async def test_a_node_of_the_failed_domain_fences_none(machine: Machine) -> None:
     """A node of the failed domain itself does not take a volume from its neighbour."""
     capability = mount_capability()
     a, other = machine.node("a1"), machine.node("a2")
@@ -255,12 +255,12 @@ async def test_a_taken_node_fences_nobody(machine: Machine) -> None:
 
 
 async def test_after_a_fence_nothing_is_left(machine: Machine) -> None:
-    """No device, no mount, no second file stays once everybody has let go."""
-    with ExitStack() as held:
+    """No device, no mount, no second file is left once all nodes have unstaged."""
+    with ExitStack() as stack:
         a, b = machine.node("a1"), machine.node("b1")
         id = await volume(a, mount_capability())
         there = await used(a, id, mount_capability())
-        held.enter_context(opened(there / "late"))
+        stack.enter_context(opened(there / "late"))
         machine.take({"r1/a": ["all"]})
         await used(b, id, mount_capability())
         await released(b, id)

@@ -1,4 +1,4 @@
-"""The journal in SQLite: the contract, durability, point reads, and files that are none."""
+"""The journal in SQLite: the contract, durability, point reads, and invalid files."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ sys.stdin.readline()
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the journal is."""
+    """The file of the journal."""
     return tmp_path / "journal.db"
 
 
 @pytest.fixture
 def open_journal(path: Path) -> Iterator[OpenJournal]:
-    """Opens one more journal on the same file; all are closed."""
+    """Opens one more journal on the same file; all are closed at the end."""
     opened: list[SqliteJournal] = []
 
     def another() -> SqliteJournal:
@@ -69,7 +69,7 @@ class TestSqliteJournal(JournalContract):
 
 
 def writer(path: Path, begin: int, count: int) -> subprocess.Popen[str]:
-    """Another process that reserves, ready to begin."""
+    """Another process that is ready to reserve names."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path), str(begin), str(count)],
         stdin=subprocess.PIPE,
@@ -90,18 +90,18 @@ def go(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.system
 def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
-    """A process that is killed in the middle has lost nothing that it told, and holds nothing."""
+    """A process killed in between lost nothing that it acknowledged, and holds nothing."""
     process = writer(path, 1, 100)
     go(process)
     assert process.stdout is not None
-    told = [int(process.stdout.readline()) for _ in range(20)]
+    acknowledged = [int(process.stdout.readline()) for _ in range(20)]
     process.kill()
-    told += [int(line) for line in process.stdout.read().split("\n")[:-1]]
+    acknowledged += [int(line) for line in process.stdout.read().split("\n")[:-1]]
     process.wait()
     process.communicate()
     journal = SqliteJournal(path)
     entries = journal.list_page(StoredKind.VOLUME).entries
-    assert {uuid_of(number) for number in told} <= {entry.uuid for entry in entries}
+    assert {uuid_of(number) for number in acknowledged} <= {entry.uuid for entry in entries}
     assert journal.promised_bytes() == {"a": len(entries)}
     assert {journal.holder_of(entry) for entry in entries} == {Holder.NOBODY}
     journal.close()
@@ -113,8 +113,8 @@ def test_two_processes(path: Path) -> None:
     processes = [writer(path, 1, 100), writer(path, 1001, 100)]
     for process in processes:
         go(process)
-    told = [process.communicate()[0].split() for process in processes]
-    won = [int(line) for lines in told for line in lines if line != "-1"]
+    outputs = [process.communicate()[0].split() for process in processes]
+    won = [int(line) for lines in outputs for line in lines if line != "-1"]
     assert [process.returncode for process in processes] == [0, 0]
     assert sorted(number % 1000 for number in won) == list(range(1, 101))
     journal = SqliteJournal(path)
@@ -124,7 +124,7 @@ def test_two_processes(path: Path) -> None:
 
 @pytest.mark.system
 def test_another_process_lives(path: Path) -> None:
-    """What a living process reserved is another's, and nobody's as soon as it was killed."""
+    """An entry of a living process is another's, and nobody's as soon as it was killed."""
     process = writer(path, 1, 1)
     go(process)
     assert process.stdout is not None
@@ -167,9 +167,9 @@ def test_look_ups_are_point_reads(path: Path) -> None:
         assert f"(stored=? AND {column}=?)" in plan[0]
     database.close()
     journal = SqliteJournal(path)
-    found = journal.find(StoredKind.VOLUME, "pvc-19999")
-    assert found is not None
-    assert found.uuid == uuid_of(19_999)
+    entry = journal.find(StoredKind.VOLUME, "pvc-19999")
+    assert entry is not None
+    assert entry.uuid == uuid_of(19_999)
     token, seen = "", 0
     while True:
         page = journal.list_page(StoredKind.VOLUME, token=token, limit=999)
@@ -181,22 +181,22 @@ def test_look_ups_are_point_reads(path: Path) -> None:
 
 
 def test_nothing_is_left_when_all_is_deleted(path: Path) -> None:
-    """With everything forgotten and closed, there are the two files that were there when new."""
+    """With everything forgotten and closed, there are only the two files of a new journal."""
     journal = SqliteJournal(path)
     journal.close()
-    new = sorted(one.name for one in path.parent.iterdir())
+    new = sorted(file.name for file in path.parent.iterdir())
     journal = SqliteJournal(path)
     entries = [reserved(journal, volume(number)) for number in range(1, 50)]
     for entry in entries:
         journal.forget(entry)
     journal.close()
     assert (
-        sorted(one.name for one in path.parent.iterdir()) == new == ["journal.db", "journal.lock"]
+        sorted(file.name for file in path.parent.iterdir()) == new == ["journal.db", "journal.lock"]
     )
 
 
 def test_reading_draws_no_number(path: Path) -> None:
-    """Who only looks writes nothing: the file stays as it is."""
+    """Reading writes nothing: the file is unchanged."""
     SqliteJournal(path).close()
     before = path.read_bytes()
     journal = SqliteJournal(path)
@@ -207,7 +207,7 @@ def test_reading_draws_no_number(path: Path) -> None:
 
 
 def test_a_locked_file_is_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal that somebody keeps locked answers UNAVAILABLE, and works when it is free."""
+    """A journal locked by another process answers UNAVAILABLE, and works when it is free."""
     monkeypatch.setattr("zonewise.csi.sqlite_journal.BUSY_SECONDS", 0.01)
     journal = SqliteJournal(path)
     entry = reserved(journal, volume(1))

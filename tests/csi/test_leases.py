@@ -1,4 +1,4 @@
-"""A tenant who keeps leases on files of its volume holds up nobody but itself, and not for long."""
+"""A tenant with leases on files of its volume delays only itself, and not for long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from tests.csi.hostile_tenant import attacker, contents, kept
+from tests.csi.hostile_tenant import attacker, contents, volume_folder
 from tests.csi.scene import (
     DRIVER,
     LABELS,
@@ -46,29 +46,29 @@ os.chdir(folder)
 os.setuid(4711)
 signal.signal(signal.SIGIO, signal.SIG_IGN)
 for number in range(int(count)):
-    held = os.open(f"f{number}", os.O_RDWR | os.O_CREAT, 0o600)
-    os.write(held, b"data")
-    fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    file = os.open(f"f{number}", os.O_RDWR | os.O_CREAT, 0o600)
+    os.write(file, b"data")
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 print("ready", flush=True)
 signal.pause()
 """
-"""A tenant who gives up no lease until it is killed; it enters the folder while it may."""
+"""A tenant that gives up no lease until it is killed; it enters the folder while it is root."""
 
 
 @pytest.fixture
 def caller(tmp_path: Path) -> Iterator[Caller]:
-    with calling(tmp_path, config(pool("pool-a", "a", "8Gi"))) as made:
-        yield made
+    with calling(tmp_path, config(pool("pool-a", "a", "8Gi"))) as caller:
+        yield caller
 
 
 async def shared(caller: Caller) -> tuple[str, Path]:
     """A shared volume and its folder."""
     created = await caller.create("v", capability=SHARED)
-    return created.volume_id, kept(caller, created.volume_id)
+    return created.volume_id, volume_folder(caller, created.volume_id)
 
 
 def keeper(folder: Path) -> AbstractContextManager[subprocess.Popen[str]]:
-    """The tenant, at work."""
+    """The process of the tenant."""
     return attacker(KEEPER, folder, Path(str(FILES)))
 
 
@@ -87,14 +87,14 @@ async def test_a_copy_waits_for_all_leases_together_and_names_the_file(
         assert len(pauses) == safe_open.LEASE_PAUSE_LIMIT
         assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     snapshot = await caller.snapshot("s", id)
-    assert contents(kept(caller, snapshot.snapshot_id)) == ["data"] * FILES
+    assert contents(volume_folder(caller, snapshot.snapshot_id)) == ["data"] * FILES
 
 
 @pytest.mark.system
 async def test_a_lease_that_is_given_up_is_waited_for(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy goes on in the same call, with the file."""
+    """The copy continues in the same call, with the file."""
     id, folder = await shared(caller)
     with keeper(folder) as process:
 
@@ -104,23 +104,23 @@ async def test_a_lease_that_is_given_up_is_waited_for(
 
         monkeypatch.setattr(trees, "LeaseWait", lambda: safe_open.LeaseWait(give_up))
         copy = await caller.create("c", capability=SHARED, source=of_volume(id))
-    assert contents(kept(caller, copy.volume_id)) == ["data"] * FILES
+    assert contents(volume_folder(caller, copy.volume_id)) == ["data"] * FILES
 
 
 async def test_nothing_else_waits_while_every_worker_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Probe, and the volumes of others, are answered while more copies are asked for than run."""
+    """Probe and calls for other volumes are answered while all workers copy."""
     go, copying = threading.Event(), threading.Semaphore(0)
     make = FolderPools.make
 
-    def held(self: FolderPools, entry: JournalEntry, source: JournalEntry | None) -> bool:
+    def blocked_make(self: FolderPools, entry: JournalEntry, source: JournalEntry | None) -> bool:
         if source is not None:
             copying.release()
             go.wait()
         return make(self, entry, source)
 
-    monkeypatch.setattr(FolderPools, "make", held)
+    monkeypatch.setattr(FolderPools, "make", blocked_make)
     labels = parse_domain_labels(LABELS, DRIVER)
     configuration = parse_configuration(config(), labels)
     data, threads = open_data_folder(tmp_path / "data", privileged=False), Threads(LANE)

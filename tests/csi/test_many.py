@@ -1,4 +1,4 @@
-"""Twenty thousand volumes: a look-up stays a point read, and pages stay whole."""
+"""Twenty thousand volumes: a look-up is a point read, and pages are complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANY = 20_000
 
 
 def filled(folder: Path) -> None:
-    """A journal with many finished volumes, written at once."""
+    """Fill a journal with many finished volumes."""
     database = sqlite3.connect(folder / "data" / JOURNAL_FILE)
     with database:
         for number in range(MANY):
@@ -49,7 +49,7 @@ def filled(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_many_volumes(tmp_path: Path) -> None:
-    """Creating reads by index only; listing while others come and go tells each old one once."""
+    """Creating reads by index only; a list during changes has each old volume once."""
     text = config(pool("pool-a", "a", "40Ti"))
     with calling(tmp_path, text, privileged=False):
         pass
@@ -67,25 +67,25 @@ async def test_many_volumes(tmp_path: Path) -> None:
         assert len(everything) == len(set(everything)) == MANY
         plans = explained(tmp_path / "data" / JOURNAL_FILE)
         assert all("SEARCH" in plan and "SCAN" not in plan for plan in plans), plans
-        found: list[str] = []
+        listed: list[str] = []
         token, turn = "", 0
         while True:
             request = csi.ListVolumesRequest(max_entries=1000, starting_token=token)
             answer = await caller.client.call(methods.LIST_VOLUMES, request)
-            found += [entry.volume.volume_id for entry in answer.entries]
+            listed += [entry.volume.volume_id for entry in answer.entries]
             token, turn = answer.next_token, turn + 1
-            made = await asyncio.gather(*(caller.create(f"new-{turn}-{n}") for n in range(3)))
-            await caller.delete(made[0].volume_id)
+            created = await asyncio.gather(*(caller.create(f"new-{turn}-{n}") for n in range(3)))
+            await caller.delete(created[0].volume_id)
             if not token:
                 break
         old = [f"vol-{number * 7919 % 2**32:032x}" for number in range(MANY)]
-        assert len(found) == len(set(found))
-        assert set(old) <= set(found)
+        assert len(listed) == len(set(listed))
+        assert set(old) <= set(listed)
         assert turn >= MANY // 1000
 
 
 def explained(file: Path) -> list[str]:
-    """How SQLite answers the questions that a create asks."""
+    """SQLite's plans for the queries of a create."""
     database = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
     questions = (
         "SELECT body FROM entries WHERE stored = 'volume' AND name = 'x'",

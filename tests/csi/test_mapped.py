@@ -1,4 +1,4 @@
-"""How images are mapped: the command lines, what a client is told, what the program prints."""
+"""How images are mapped: command lines, the client's configuration, the program's output."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def images(mounter: str, cluster: CephCluster = CLUSTER) -> MappedImages:
     return MappedImages(mounter, cluster, Path("/data/rbd"), "zw-vol-")
 
 
-def test_krbd_is_told_everything_by_options() -> None:
-    """A client of its own, no udev, the monitors' protocol, and where it reads from."""
-    found = images("krbd").map_arguments("rbd-a", "zw-vol-1", readonly=False, read_domain=HERE)
+def test_krbd_is_configured_by_options() -> None:
+    """Options: a client of its own, no udev, the monitors' protocol, and the read location."""
+    arguments = images("krbd").map_arguments("rbd-a", "zw-vol-1", readonly=False, read_domain=HERE)
     options = (
         "noshare,noudev,ms_mode=prefer-crc,read_from_replica=localize,"
         "crush_location=region:r1|zone:a"
     )
-    assert found == [
+    assert arguments == [
         *(*HEAD, "map", "--device-type", "krbd", "--options", options, "rbd-a/zw-vol-1")
     ]
     read = images("krbd").map_arguments("rbd-a", "zw-vol-1", readonly=True, read_domain={})
@@ -45,7 +45,7 @@ def test_krbd_is_told_everything_by_options() -> None:
 
 
 def test_the_first_protocol_is_krbds_own() -> None:
-    """Where a monitor may speak it, nothing is said: old kernels know no other."""
+    """If a monitor may speak it, no ms_mode is given: old kernels know no other."""
     for monitors in (("10.0.0.1:6789",), ("10.0.0.1:3300", "10.0.0.2:6789")):
         cluster = CephCluster("c", monitors, "zonewise", "/etc/key")
         assert client_conf.kernel_options(cluster) == ["noshare", "noudev"]
@@ -54,9 +54,11 @@ def test_the_first_protocol_is_krbds_own() -> None:
 
 
 def test_nbd_reads_the_configuration() -> None:
-    """librbd is behind it, so there are no options; and none by which it is unmapped."""
-    found = images("rbd-nbd").map_arguments("rbd-a", "zw-vol-1", readonly=True, read_domain=HERE)
-    assert found == [*HEAD, "map", "--device-type", "nbd", "--read-only", "rbd-a/zw-vol-1"]
+    """rbd-nbd uses librbd, so there are no options to map or unmap."""
+    arguments = images("rbd-nbd").map_arguments(
+        "rbd-a", "zw-vol-1", readonly=True, read_domain=HERE
+    )
+    assert arguments == [*HEAD, "map", "--device-type", "nbd", "--read-only", "rbd-a/zw-vol-1"]
     device = Path("/dev/nbd3")
     for force in (False, True):
         unmap = images("rbd-nbd").unmap_arguments(device, force=force)
@@ -64,14 +66,14 @@ def test_nbd_reads_the_configuration() -> None:
 
 
 @pytest.mark.parametrize(("force", "options"), [(False, "noudev"), (True, "noudev,force")])
-def test_krbd_is_unmapped_by_force_after_a_takeover_alone(force: bool, options: str) -> None:
-    """The device is named, not the image: it may be mapped twice."""
-    found = images("krbd").unmap_arguments(Path("/dev/rbd0"), force=force)
-    assert found == [*HEAD, "unmap", "--device-type", "krbd", "--options", options, "/dev/rbd0"]
+def test_krbd_is_unmapped_by_device(force: bool, options: str) -> None:
+    """The device is named, not the image: it may be mapped twice; force only if requested."""
+    arguments = images("krbd").unmap_arguments(Path("/dev/rbd0"), force=force)
+    assert arguments == [*HEAD, "unmap", "--device-type", "krbd", "--options", options, "/dev/rbd0"]
 
 
 def test_what_the_program_prints() -> None:
-    """krbd says name and nbd says image; snapshots are nobody's volume; nothing is nothing."""
+    """krbd prints ``name``, nbd ``image``; snapshots are ignored; an empty output is no device."""
     krbd = {
         "id": "0",
         "pool": "p",
@@ -90,18 +92,18 @@ def test_what_the_program_prints() -> None:
 
 
 def test_a_mounter_is_one_of_three() -> None:
-    """Nothing is the default; what is unknown is refused with what is known."""
-    assert [parse_mounter(one) for one in ("", "krbd", "rbd-nbd")] == [
+    """An empty value is the default; an unknown one is refused with the known ones."""
+    assert [parse_mounter(text) for text in ("", "krbd", "rbd-nbd")] == [
         "rbd-fuse",
         "krbd",
         "rbd-nbd",
     ]
-    with pytest.raises(CsiError, match="'nbd' is not known; known are rbd-fuse, krbd") as found:
+    with pytest.raises(CsiError, match="'nbd' is not known; known are rbd-fuse, krbd") as raised:
         parse_mounter("nbd")
-    assert found.value.code is Code.INVALID_ARGUMENT
+    assert raised.value.code is Code.INVALID_ARGUMENT
 
 
-def test_where_a_client_is_is_said_only_if_asked(tmp_path: Path) -> None:
+def test_the_location_of_a_client_is_written_only_if_requested(tmp_path: Path) -> None:
     """crush_location and the policy are written together or not at all; the key is a file."""
     plain = client_conf.render_conf(CLUSTER)
     assert "mon_host = v2:10.0.0.1:3300,v2:10.0.0.2:4000\n" in plain
@@ -111,4 +113,4 @@ def test_where_a_client_is_is_said_only_if_asked(tmp_path: Path) -> None:
     assert path.read_text() == plain + (
         "crush_location = region=r1 zone=a\nrbd_read_from_replica_policy = localize\n"
     )
-    assert [one.name for one in path.parent.iterdir()] == [f"ceph.{CLUSTER.cluster_id}.conf"]
+    assert [file.name for file in path.parent.iterdir()] == [f"ceph.{CLUSTER.cluster_id}.conf"]

@@ -1,4 +1,4 @@
-"""A tenant cannot change whose its volume is, and no delete is answered while the data stays."""
+"""A tenant cannot change the mark of its volume, and a delete succeeds only with the data gone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.csi.hostile_tenant import kept
+from tests.csi.hostile_tenant import volume_folder
 from tests.csi.scene import Caller, Mode, calling, config, mount_capability, pool
 
 from zonewise.csi.backends.folders.marks import TRUSTED_MARK, USER_MARK
@@ -42,24 +42,24 @@ def caller(tmp_path: Path) -> Iterator[Caller]:
 
 
 def forge(folder: Path) -> None:
-    """What a tenant can do to the mark of its volume."""
+    """Do what a tenant can do to the mark of its volume."""
     subprocess.run([sys.executable, "-c", STRANGER, str(folder)], check=True)
 
 
 async def shared(caller: Caller) -> tuple[str, Path]:
     """A shared volume and its folder."""
     id = (await caller.create("v", capability=SHARED)).volume_id
-    return id, kept(caller, id)
+    return id, volume_folder(caller, id)
 
 
 def as_before(folder: Path) -> None:
-    """Marked as by earlier versions."""
+    """Mark a folder as earlier versions did."""
     os.removexattr(folder, TRUSTED_MARK)
     os.setxattr(folder, USER_MARK, b"v")
 
 
 async def test_a_volume_is_deleted_whatever_its_tenant_marks_it_as(caller: Caller) -> None:
-    """The folder is gone after the answer, and the repeated create found it before."""
+    """A repeated create finds the volume, and after the delete its folder is gone."""
     id, folder = await shared(caller)
     forge(folder)
     assert (await caller.create("v", capability=SHARED)).volume_id == id
@@ -70,7 +70,7 @@ async def test_a_volume_is_deleted_whatever_its_tenant_marks_it_as(caller: Calle
 async def test_a_volume_of_an_earlier_version_is_protected_from_the_next_start_on(
     tmp_path: Path,
 ) -> None:
-    """Its mark moves to where the tenant cannot change it."""
+    """Its mark moves to an attribute that the tenant cannot change."""
     with calling(tmp_path, ONE_POOL) as caller:
         id, folder = await shared(caller)
         as_before(folder)
@@ -82,8 +82,8 @@ async def test_a_volume_of_an_earlier_version_is_protected_from_the_next_start_o
         assert list(folder.parent.iterdir()) == []
 
 
-async def test_a_start_takes_no_mark_of_a_tenant_over(tmp_path: Path) -> None:
-    """Where there is a mark of root, that of the tenant counts for nothing."""
+async def test_a_start_ignores_the_mark_of_a_tenant(tmp_path: Path) -> None:
+    """If there is a mark of root, that of the tenant is ignored."""
     with calling(tmp_path, ONE_POOL) as caller:
         id, folder = await shared(caller)
         forge(folder)
@@ -113,11 +113,11 @@ async def test_a_folder_of_another_name_is_not_deleted_and_the_refusal_names_it(
 
 
 async def test_a_copy_of_a_forged_volume_has_its_own_mark(caller: Caller) -> None:
-    """What a tenant writes into the attributes is copied, and counts for nothing there either."""
+    """Attributes that a tenant wrote are copied, and are ignored in the copy, too."""
     id, folder = await shared(caller)
     forge(folder)
     snapshot = (await caller.snapshot("s", id)).snapshot_id
-    assert os.getxattr(kept(caller, snapshot), TRUSTED_MARK) == b"s"
+    assert os.getxattr(volume_folder(caller, snapshot), TRUSTED_MARK) == b"s"
     await caller.delete_snapshot(snapshot)
     await caller.delete(id)
     assert list(folder.parent.iterdir()) == []

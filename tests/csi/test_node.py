@@ -43,26 +43,26 @@ SHARED = mount_capability(Mode.MULTI_NODE_MULTI_WRITER)
 
 @pytest.fixture
 def caller(tmp_path: Path) -> Iterator[Caller]:
-    with calling(tmp_path, config(pool("pool-a", "a", "8Gi"))) as made:
-        yield made
+    with calling(tmp_path, config(pool("pool-a", "a", "8Gi"))) as caller:
+        yield caller
 
 
 async def used(caller: Caller, id: str, capability: csi.VolumeCapability | None = None) -> Path:
-    """A volume at the usual paths."""
+    """Stage and publish a volume at the default paths."""
     await caller.stage(id, capability)
     return await caller.publish(id, capability)
 
 
 async def released(caller: Caller, id: str) -> None:
-    """A volume nowhere any more."""
+    """Unpublish and unstage a volume."""
     await caller.unpublish(id)
     await caller.unstage(id)
 
 
 def image(caller: Caller) -> Path:
     """The only image."""
-    (found,) = (caller.folder / "data" / "pools").glob("*/vol-*")
-    return found
+    (path,) = (caller.folder / "data" / "pools").glob("*/vol-*")
+    return path
 
 
 @pytest.mark.system
@@ -78,12 +78,12 @@ def image(caller: Caller) -> Path:
 async def test_what_is_written_survives_a_move_to_other_paths(
     caller: Caller, capability: csi.VolumeCapability, size: int, kind: str
 ) -> None:
-    """A file written by one pod is read by the next, whatever holds it."""
+    """A file written by one pod is read by the next, with every kind of volume."""
     volume = await caller.create("v", size=size, capability=capability)
     target = await used(caller, volume.volume_id, capability)
-    found = mounts.at(target)
-    assert found is not None
-    assert not kind or found.file_system == kind
+    mount = mounts.at(target)
+    assert mount is not None
+    assert not kind or mount.file_system == kind
     (target / "marker").write_text("here")
     await released(caller, volume.volume_id)
     assert not target.exists()
@@ -118,7 +118,7 @@ async def test_a_block_volume_is_a_device_at_the_path(caller: Caller) -> None:
 
 @pytest.mark.system
 async def test_every_node_call_may_be_repeated(caller: Caller) -> None:
-    """Stage, publish, unpublish and unstage twice each are as once."""
+    """Stage, publish, unpublish and unstage can be repeated."""
     for capability in (mount_capability(), block_capability(), SHARED):
         name = capability.WhichOneof("access_type") + str(capability.access_mode.mode)
         volume = await caller.create(name, capability=capability)
@@ -126,7 +126,7 @@ async def test_every_node_call_may_be_repeated(caller: Caller) -> None:
             await caller.stage(volume.volume_id, capability)
         for _ in range(2):
             await caller.publish(volume.volume_id, capability)
-        assert len([one for one in mounts.read_table() if one.target == caller.target]) == 1
+        assert len([mount for mount in mounts.read_table() if mount.target == caller.target]) == 1
         for _ in range(2):
             await caller.unpublish(volume.volume_id)
         for _ in range(2):
@@ -136,7 +136,7 @@ async def test_every_node_call_may_be_repeated(caller: Caller) -> None:
 
 @pytest.mark.system
 async def test_a_volume_in_use_is_not_deleted(caller: Caller) -> None:
-    """FAILED_PRECONDITION while it is staged; afterwards it goes."""
+    """FAILED_PRECONDITION while it is staged; afterwards it can be deleted."""
     for number, capability in enumerate((mount_capability(), block_capability(), SHARED)):
         volume = await caller.create(f"v{number}", capability=capability)
         await caller.stage(volume.volume_id, capability)
@@ -156,10 +156,10 @@ def copied_mounts() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.system
-async def test_a_volume_that_is_mounted_elsewhere_is_not_let_go(
+async def test_a_volume_that_is_mounted_elsewhere_is_not_released(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ABORTED while another mount namespace has it; when that ends, it can be unstaged and goes."""
+    """ABORTED while another mount namespace has it; then it can be unstaged and deleted."""
     monkeypatch.setattr(loops, "RELEASE_SECONDS", 0.0)
     volume = await caller.create("v")
     await used(caller, volume.volume_id)
@@ -177,7 +177,7 @@ async def test_a_volume_that_is_mounted_elsewhere_is_not_let_go(
 async def test_a_volume_that_is_still_held_gets_no_second_device(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Staged again it is the same file system as elsewhere; two on one image would destroy it."""
+    """Staged again it uses the same device; two file systems on one image would destroy it."""
     monkeypatch.setattr(loops, "RELEASE_SECONDS", 0.0)
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
@@ -196,10 +196,10 @@ async def test_a_volume_that_is_still_held_gets_no_second_device(
 
 
 @pytest.mark.system
-async def test_a_device_that_is_about_to_go_is_not_shown(
+async def test_a_device_that_is_being_detached_is_not_published(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would vanish from its pod when whoever holds it lets go."""
+    """It would vanish from its pod when the last user closes it."""
     monkeypatch.setattr(loops, "RELEASE_SECONDS", 0.0)
     capability = block_capability()
     volume = await caller.create("v", capability=capability)
@@ -218,7 +218,7 @@ async def test_a_device_that_is_about_to_go_is_not_shown(
 
 
 @pytest.mark.system
-async def test_who_copies_all_mounts_for_a_moment_is_waited_for(
+async def test_unstaging_waits_for_a_short_lived_mount_namespace(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unstaging ends when the other namespace does, and the volume can be deleted at once."""
@@ -303,7 +303,7 @@ async def test_what_is_not_ours_is_left_alone(caller: Caller) -> None:
 
 @pytest.mark.system
 async def test_a_killed_mkfs_leaves_an_empty_image(caller: Caller) -> None:
-    """What a killed stage left beside the image is replaced, counted nowhere, and goes with it."""
+    """What a killed stage left beside the image is replaced, and deleted with the image."""
     volume = await caller.create("v")
     half = image(caller)
     half.with_name(half.name + ".mkfs").write_bytes(b"half a file system")
@@ -346,10 +346,10 @@ async def test_a_published_volume_grows(
 
 
 @pytest.mark.system
-async def test_a_file_system_that_is_in_use_is_not_taken_away_to_grow(
+async def test_a_file_system_that_is_in_use_is_not_unmounted_to_grow(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where ext4 cannot grow mounted, an open file makes it wait for the next stage."""
+    """If ext4 cannot grow while mounted, with an open file it grows at the next stage."""
     monkeypatch.setattr(filesystems, "grow_mounted", lambda *_: False)
     volume = await caller.create("v", size=64 * MIB)
     target = await used(caller, volume.volume_id)
@@ -384,14 +384,14 @@ async def test_copies_of_a_mounted_volume_mount_beside_it(
     clone = await caller.create(
         "c", size=size, capability=mount_capability(), source=of_volume(volume.volume_id)
     )
-    for number, (one, least) in enumerate(((restored, 1.6 * size), (clone, 0.7 * size))):
+    for number, (copy, least) in enumerate(((restored, 1.6 * size), (clone, 0.7 * size))):
         staging, path = caller.folder / f"s{number}", caller.folder / f"t{number}"
-        await caller.stage(one.volume_id, staging=staging)
-        await caller.publish(one.volume_id, target=path, staging=staging)
+        await caller.stage(copy.volume_id, staging=staging)
+        await caller.publish(copy.volume_id, target=path, staging=staging)
         assert (path / "file").read_text() == "x" * 1000
-        assert (await caller.stats(one.volume_id, path))[0].total > least
-        await caller.unpublish(one.volume_id, path)
-        await caller.unstage(one.volume_id, staging)
+        assert (await caller.stats(copy.volume_id, path))[0].total > least
+        await caller.unpublish(copy.volume_id, path)
+        await caller.unstage(copy.volume_id, staging)
     (target / "more").write_text("it is not frozen any more")
     await released(caller, volume.volume_id)
 
@@ -408,15 +408,15 @@ async def test_a_copy_is_not_smaller_than_its_source(caller: Caller) -> None:
 
 
 def mounted(target: Path) -> list[mounts.Mount]:
-    """What is at a path."""
-    found = mounts.at(target)
-    assert found is not None
-    return [found]
+    """The mount at a path."""
+    mount = mounts.at(target)
+    assert mount is not None
+    return [mount]
 
 
 @pytest.mark.system
 async def test_a_volume_is_not_unmounted_while_a_copy_holds_its_writers(caller: Caller) -> None:
-    """Frozen and unmounted it would be stuck for ever: nothing is left that could be thawed."""
+    """Frozen and unmounted it would be stuck forever: nothing could be thawed."""
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
     with copies.freeze(mounted(target)):
@@ -427,19 +427,19 @@ async def test_a_volume_is_not_unmounted_while_a_copy_holds_its_writers(caller: 
 
 
 @pytest.mark.system
-async def test_only_the_file_system_that_was_found_is_frozen(
+async def test_only_the_given_mount_is_frozen(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unmounted meanwhile, its path is on the machine's own disk, whose writers are not held."""
+    """Unmounted meanwhile, its path is on the machine's own disk, which is not frozen."""
     volume = await caller.create("v")
     gone = mounted(await used(caller, volume.volume_id))
     await released(caller, volume.volume_id)
     caller.target.mkdir()
-    asked: list[int] = []
-    monkeypatch.setattr(fcntl, "ioctl", lambda _, request, *__: asked.append(request))
+    requests: list[int] = []
+    monkeypatch.setattr(fcntl, "ioctl", lambda _, request, *__: requests.append(request))
     with copies.freeze(gone):
-        assert asked == []
-    assert asked == []
+        assert requests == []
+    assert requests == []
 
 
 @pytest.mark.system
@@ -465,7 +465,7 @@ async def test_a_volume_that_was_left_frozen_and_unmounted_can_be_used_again(
 
 @pytest.mark.system
 async def test_a_frozen_file_system_is_thawed_by_the_next_start(caller: Caller) -> None:
-    """A controller that was killed during a copy holds up nobody after its restart."""
+    """After a controller was killed during a copy, its restart lets writers continue."""
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
     freeze = copies.freeze(mounted(target))
@@ -478,7 +478,7 @@ async def test_a_frozen_file_system_is_thawed_by_the_next_start(caller: Caller) 
 
 
 def is_frozen(target: Path) -> bool:
-    """Whether the writers of a file system are held; nothing is changed."""
+    """Whether a file system is frozen; leaves it as it is."""
     done = subprocess.run(["fsfreeze", "--freeze", target], check=False, capture_output=True)
     if done.returncode == 0:
         subprocess.run(["fsfreeze", "--unfreeze", target], check=True)
@@ -486,8 +486,8 @@ def is_frozen(target: Path) -> bool:
 
 
 @pytest.mark.system
-async def test_writers_are_held_until_the_copy_that_holds_them_is_there(caller: Caller) -> None:
-    """Neither another copy that ends before it nor another controller that starts lets them go."""
+async def test_a_file_system_stays_frozen_until_its_copy_ends(caller: Caller) -> None:
+    """Neither another copy that ends earlier nor another controller that starts thaws it."""
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
     with copies.lock_image(image(caller)), copies.freeze(mounted(target)):
@@ -504,7 +504,7 @@ async def test_writers_are_held_until_the_copy_that_holds_them_is_there(caller: 
 async def test_copies_of_a_mounted_volume_take_turns(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first to end lets writers go on, under the other too; ABORTED until it is its turn."""
+    """The end of a copy thaws the file system for all, so a second copy is ABORTED meanwhile."""
     monkeypatch.setattr(copies, "LOCK_SECONDS", 0.0)
     volume = await caller.create("v")
     await used(caller, volume.volume_id)
@@ -520,7 +520,7 @@ async def test_stats_and_expand_know_where_a_volume_is(caller: Caller) -> None:
     """NOT_FOUND for an unknown volume and for a path where it is not."""
     volume = await caller.create("v")
     await used(caller, volume.volume_id)
-    assert {one.unit for one in await caller.stats(volume.volume_id)} == {1, 2}
+    assert {usage.unit for usage in await caller.stats(volume.volume_id)} == {1, 2}
     elsewhere = caller.folder
     for call in (caller.stats, caller.node_expand):
         assert await refused(call(volume.volume_id, elsewhere)) is Code.NOT_FOUND
@@ -531,7 +531,7 @@ async def test_stats_and_expand_know_where_a_volume_is(caller: Caller) -> None:
 
 @pytest.mark.system
 async def test_devices_are_found_again_after_a_restart(tmp_path: Path) -> None:
-    """A node that was killed with a staged device unstages it as if nothing had happened."""
+    """A node that was killed with a staged device unstages it after its restart."""
     capability = block_capability()
     with driver(tmp_path) as first:
         caller = Caller(InProcessClient(first.calls), tmp_path)
@@ -568,16 +568,16 @@ async def test_bad_node_requests_are_refused(caller: Caller) -> None:
 
 
 @pytest.mark.system
-async def test_on_a_full_disk_nothing_is_made_and_what_takes_room_can_be_deleted(
+async def test_on_a_full_disk_nothing_is_made_and_volumes_can_be_deleted(
     tmp_path: Path,
 ) -> None:
-    """To its last byte: no reservation is left, and a delete makes the room it needs itself."""
+    """Without a free byte no reservation is left, and a delete frees the room it needs."""
     data = tmp_path / "data"
     data.mkdir()
     mounts.mount(Path("none"), data, "tmpfs", ["size=8m"])
     try:
-        with driver(tmp_path, config(pool("pool-a", "a", "1Gi"))) as made:
-            caller = Caller(InProcessClient(made.calls), tmp_path)
+        with driver(tmp_path, config(pool("pool-a", "a", "1Gi"))) as served:
+            caller = Caller(InProcessClient(served.calls), tmp_path)
             volume = await caller.create("v", capability=block_capability())
             before = await caller.free()
             with image(caller).open("r+b", buffering=0) as file, pytest.raises(OSError):
@@ -597,13 +597,13 @@ async def test_on_a_full_disk_nothing_is_made_and_what_takes_room_can_be_deleted
 
 @pytest.mark.system
 async def test_a_full_disk_leaves_nothing_of_a_copy(tmp_path: Path) -> None:
-    """A disk that ends before the pool does: RESOURCE_EXHAUSTED, no file, no promise."""
+    """With the disk full before the pool: RESOURCE_EXHAUSTED, no file, no promised bytes."""
     data = tmp_path / "data"
     data.mkdir()
     mounts.mount(Path("none"), data, "tmpfs", ["size=8m"])
     try:
-        with driver(tmp_path, config(pool("pool-a", "a", "1Gi"))) as made:
-            caller = Caller(InProcessClient(made.calls), tmp_path)
+        with driver(tmp_path, config(pool("pool-a", "a", "1Gi"))) as served:
+            caller = Caller(InProcessClient(served.calls), tmp_path)
             volume = await caller.create("v", capability=block_capability())
             with image(caller).open("r+b") as file:
                 file.write(os.urandom(5 * MIB))
@@ -627,8 +627,8 @@ async def test_blocks_are_shared_where_the_file_system_can(tmp_path: Path) -> No
     with loops.attach(disk) as device:
         mounts.mount(device, data, "xfs", [])
     try:
-        with driver(tmp_path, config(pool("pool-a", "a", "1Gi"))) as made:
-            caller = Caller(InProcessClient(made.calls), tmp_path)
+        with driver(tmp_path, config(pool("pool-a", "a", "1Gi"))) as served:
+            caller = Caller(InProcessClient(served.calls), tmp_path)
             capability = block_capability()
             volume = await caller.create("v", size=64 * MIB, capability=capability)
             with image(caller).open("r+b") as file:
@@ -645,7 +645,7 @@ async def test_blocks_are_shared_where_the_file_system_can(tmp_path: Path) -> No
 
 @pytest.mark.system
 async def test_what_others_mounted_is_left_alone(caller: Caller, tmp_path: Path) -> None:
-    """A wrong path does not cost somebody else a mount."""
+    """With a wrong path another program's mount is not unmounted."""
     id = (await caller.create("v")).volume_id
     foreign = tmp_path / "foreign"
     foreign.mkdir()
@@ -660,7 +660,7 @@ async def test_what_others_mounted_is_left_alone(caller: Caller, tmp_path: Path)
 
 @pytest.mark.system
 async def test_nothing_is_mounted_through_a_link(caller: Caller, tmp_path: Path) -> None:
-    """When the link goes the mount would stay; files in the place of folders are told as well."""
+    """The mount would outlive the link; files instead of folders are refused as well."""
     id = (await caller.create("v")).volume_id
     behind = tmp_path / "behind"
     behind.mkdir()
@@ -683,7 +683,7 @@ async def test_nothing_is_mounted_through_a_link(caller: Caller, tmp_path: Path)
 
 @pytest.mark.parametrize("privileged", [True, False])
 async def test_only_links_of_our_own_are_removed(tmp_path: Path, privileged: bool) -> None:
-    """A link at a wrong path is somebody's; one to a volume is ours, wherever the data was then."""
+    """A foreign link at a wrong path stays; a link to a volume, also at an old path, is ours."""
     with calling(tmp_path, privileged=privileged) as caller:
         id = (await caller.create("v")).volume_id
         behind, link = tmp_path / "behind", tmp_path / "link"
@@ -705,8 +705,8 @@ UNKNOWN = ("vol-x", "somebody's", f"vol-{0:032x}")
 
 
 @pytest.mark.parametrize("privileged", [True, False])
-async def test_an_unknown_id_costs_nobody_anything(tmp_path: Path, privileged: bool) -> None:
-    """Whatever is at the path, unpublishing a volume that was never there removes none of it."""
+async def test_an_unknown_id_removes_nothing(tmp_path: Path, privileged: bool) -> None:
+    """Unpublishing an unknown volume removes nothing at the path."""
     with calling(tmp_path, privileged=privileged) as caller:
         known = (await caller.create("v")).volume_id
         folder, file, link = tmp_path / "folder", tmp_path / "file", tmp_path / "link"
@@ -744,39 +744,39 @@ async def test_only_the_volume_itself_is_unpublished(
 
 @pytest.mark.system
 async def test_a_mount_of_the_pools_own_disk_is_not_ours(caller: Caller, tmp_path: Path) -> None:
-    """A folder of the same file system, or another loop device, that somebody mounted stays."""
+    """A foreign mount of the same file system, or of another loop device, stays."""
     id = (await caller.create("v")).volume_id
-    foreign, place = tmp_path / "foreign", tmp_path / "place"
+    foreign, mountpoint = tmp_path / "foreign", tmp_path / "mountpoint"
     foreign.mkdir()
-    place.mkdir()
-    mounts.bind(foreign, place, readonly=False)
+    mountpoint.mkdir()
+    mounts.bind(foreign, mountpoint, readonly=False)
     try:
         for wrong in (*UNKNOWN, id):
-            assert await refused(caller.unpublish(wrong, place)) is Code.FAILED_PRECONDITION
-            assert await refused(caller.unstage(wrong, place)) is Code.FAILED_PRECONDITION
-        assert mounts.at(place) is not None
+            assert await refused(caller.unpublish(wrong, mountpoint)) is Code.FAILED_PRECONDITION
+            assert await refused(caller.unstage(wrong, mountpoint)) is Code.FAILED_PRECONDITION
+        assert mounts.at(mountpoint) is not None
     finally:
-        mounts.unmount(place)
+        mounts.unmount(mountpoint)
     disk = tmp_path / "disk"
     with disk.open("wb") as file:
         file.truncate(16 * MIB)
     filesystems.make("ext4", disk)
     with loops.attach(disk) as device:
-        mounts.mount(device, place, "ext4", ())
+        mounts.mount(device, mountpoint, "ext4", ())
     try:
         for wrong in (*UNKNOWN, id):
-            assert await refused(caller.unpublish(wrong, place)) is Code.FAILED_PRECONDITION
-        assert mounts.at(place) is not None
+            assert await refused(caller.unpublish(wrong, mountpoint)) is Code.FAILED_PRECONDITION
+        assert mounts.at(mountpoint) is not None
     finally:
-        mounts.unmount(place)
+        mounts.unmount(mountpoint)
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("capability", [mount_capability(), SHARED, block_capability()])
-async def test_what_the_driver_made_is_removed_also_if_it_is_no_longer_mounted(
+async def test_an_own_path_is_removed_also_if_it_is_no_longer_mounted(
     caller: Caller, capability: csi.VolumeCapability
 ) -> None:
-    """After a reboot the empty path remains: its volume's unpublish removes it, no other one."""
+    """After a reboot the empty path remains: only its own volume's unpublish removes it."""
     id = (await caller.create("v", capability=capability)).volume_id
     other = (await caller.create("other", capability=capability)).volume_id
     target = await used(caller, id, capability)
@@ -794,42 +794,42 @@ async def test_what_the_driver_made_is_removed_also_if_it_is_no_longer_mounted(
 async def test_nothing_is_mounted_over_the_drivers_own_data(
     caller: Caller, tmp_path: Path, where: str, capability: csi.VolumeCapability
 ) -> None:
-    """One wrong path must not hide all other volumes."""
+    """A wrong path must not hide all other volumes."""
     path = tmp_path / where
-    made = await caller.create("v", capability=capability)
+    volume = await caller.create("v", capability=capability)
     if capability.HasField("mount"):
-        assert await refused(caller.stage(made.volume_id, capability, path)) is (
+        assert await refused(caller.stage(volume.volume_id, capability, path)) is (
             Code.INVALID_ARGUMENT
         )
-    await caller.stage(made.volume_id, capability)
+    await caller.stage(volume.volume_id, capability)
     with pytest.raises(CsiError, match="own data"):
-        await caller.publish(made.volume_id, capability, target=path)
-    await caller.unstage(made.volume_id)
-    await caller.delete(made.volume_id)
+        await caller.publish(volume.volume_id, capability, target=path)
+    await caller.unstage(volume.volume_id)
+    await caller.delete(volume.volume_id)
 
 
-async def test_what_is_no_empty_file_is_not_removed(caller: Caller, tmp_path: Path) -> None:
-    """A pipe or a device at a wrong path has no size either, and is not ours."""
+async def test_only_regular_empty_files_are_removed(caller: Caller, tmp_path: Path) -> None:
+    """A pipe at a wrong path has no size either, and is not ours."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert await refused(caller.unpublish("vol-x", pipe)) is Code.FAILED_PRECONDITION
     assert pipe.is_fifo()
 
 
-async def test_paths_that_cannot_be(caller: Caller, tmp_path: Path) -> None:
-    """Too long a path is told; below a file there is nothing to take away."""
-    made = await caller.create("v")
+async def test_impossible_paths(caller: Caller, tmp_path: Path) -> None:
+    """Too long a path is refused; below a file there is nothing to unpublish."""
+    volume = await caller.create("v")
     for text in ("/" + "a" * 256, "/a" * 2048):
         for call in (
-            caller.stage(made.volume_id, staging=Path(text)),
-            caller.unstage(made.volume_id, Path(text)),
-            caller.unpublish(made.volume_id, Path(text)),
-            caller.stats(made.volume_id, Path(text)),
+            caller.stage(volume.volume_id, staging=Path(text)),
+            caller.unstage(volume.volume_id, Path(text)),
+            caller.unpublish(volume.volume_id, Path(text)),
+            caller.stats(volume.volume_id, Path(text)),
         ):
             assert await refused(call) is Code.INVALID_ARGUMENT
     (tmp_path / "file").write_text("x")
-    await caller.unpublish(made.volume_id, tmp_path / "file" / "below")
-    await caller.delete(made.volume_id)
+    await caller.unpublish(volume.volume_id, tmp_path / "file" / "below")
+    await caller.delete(volume.volume_id)
 
 
 @pytest.mark.system
@@ -849,7 +849,7 @@ def open_files() -> int:
 
 
 def fails(number: int, outcome: int) -> Callable[..., Any]:
-    """`ioctl` of which one request fails with an error (below 0) or answers a number."""
+    """An ``ioctl`` whose given request fails with an error (below 0) or returns a number."""
     real = fcntl.ioctl
 
     def ioctl(descriptor: int, request: int, *more: Any) -> Any:
@@ -887,15 +887,15 @@ async def test_without_a_free_loop_device_nothing_is_staged_until_there_is_one(
     outcome: int,
     sentence: str,
 ) -> None:
-    """RESOURCE_EXHAUSTED with a way out, nothing left behind, and good as soon as one is free."""
+    """RESOURCE_EXHAUSTED with advice, nothing left behind; it works as soon as one is free."""
     id = (await caller.create("v", capability=capability)).volume_id
     before = open_files()
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "ioctl", fails(request_number, outcome))
         for _ in range(2):
-            with pytest.raises(CsiError, match=sentence) as told:
+            with pytest.raises(CsiError, match=sentence) as raised:
                 await caller.stage(id, capability)
-            assert told.value.code is Code.RESOURCE_EXHAUSTED
+            assert raised.value.code is Code.RESOURCE_EXHAUSTED
     assert not caller.staging.exists()
     assert loops.find(image(caller)) == []
     assert fencing.read_holder(image(caller)) is None
@@ -907,22 +907,22 @@ async def test_without_a_free_loop_device_nothing_is_staged_until_there_is_one(
 
 
 @pytest.mark.system
-async def test_without_devices_the_way_out_is_said(
+async def test_without_devices_the_error_says_what_to_do(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container that has no loop devices at all is told what it needs."""
+    """Without any loop devices, as in a container, the error says what the driver needs."""
     id = (await caller.create("v")).volume_id
     with monkeypatch.context() as patch:
         patch.setattr(loops, "_CONTROL", "/dev/no-loop-control")
-        with pytest.raises(CsiError, match="give the driver the node's own /dev") as told:
+        with pytest.raises(CsiError, match="give the driver the node's own /dev") as raised:
             await caller.stage(id)
-    assert told.value.code is Code.RESOURCE_EXHAUSTED
+    assert raised.value.code is Code.RESOURCE_EXHAUSTED
     await caller.stage(id)
     await caller.unstage(id)
 
 
 async def test_texts_with_a_null_are_refused(caller: Caller) -> None:
-    """The kernel would read only what is before it."""
+    """The kernel would read only the part before it."""
     id = (await caller.create("v")).volume_id
     capability = mount_capability(flags=["ro\0x"])
     assert await refused(caller.stage(id, capability)) is Code.INVALID_ARGUMENT
@@ -931,7 +931,7 @@ async def test_texts_with_a_null_are_refused(caller: Caller) -> None:
 
 @pytest.mark.system
 async def test_a_device_that_was_read_only_can_be_written_by_the_next(caller: Caller) -> None:
-    """What the kernel refused for one volume it does not refuse for another on the same device."""
+    """The read-only flag of a device is not kept for the next volume on it."""
     reading = block_capability(Mode.SINGLE_NODE_READER_ONLY)
     first = await caller.create("first", capability=reading)
     await used(caller, first.volume_id, reading)

@@ -45,16 +45,16 @@ def passable() -> Iterator[Path]:
 
 @pytest.mark.system
 async def test_a_shared_volume_is_read_at_the_pods_path_and_nowhere_else(passable: Path) -> None:
-    """Another user is kept out of the data folder, and not of the mount in his pod."""
+    """Another user can read the mount in the pod, but not the data folder."""
     with calling(passable) as caller:
         id = (await caller.create("v", capability=SHARED)).volume_id
         await caller.stage(id, SHARED)
         target = await caller.publish(id, SHARED)
         try:
             (target / "file").write_text("x")
-            (kept,) = list((passable / "data" / "pools").glob("*/*/file"))
+            (stored,) = list((passable / "data" / "pools").glob("*/*/file"))
             assert reads(target / "file")
-            assert not reads(kept)
+            assert not reads(stored)
             assert not reads(passable / "data" / "journal.db")
             assert mode(passable / "data") == mode(passable / "data" / "pools") == 0o700
             for name in ("journal.db", "journal.db-wal", "journal.db-shm"):
@@ -65,7 +65,7 @@ async def test_a_shared_volume_is_read_at_the_pods_path_and_nowhere_else(passabl
 
 
 @pytest.mark.system
-async def test_what_an_earlier_version_left_open_is_closed_at_the_start(passable: Path) -> None:
+async def test_open_modes_of_an_earlier_version_are_closed_at_the_start(passable: Path) -> None:
     """Modes of existing folders and journals, also of one in use, are corrected."""
     with calling(passable) as caller:
         await caller.create("v", capability=SHARED)
@@ -85,7 +85,7 @@ async def test_what_an_earlier_version_left_open_is_closed_at_the_start(passable
 
 @pytest.mark.system
 def test_a_folder_with_files_of_others_keeps_its_mode(tmp_path: Path) -> None:
-    """A data folder that is used for other things stays as it is; what we make there is closed."""
+    """A data folder with other files keeps its mode; what we create there is closed."""
     (tmp_path / "others").write_text("x")
     tmp_path.chmod(0o1777)
     open_data_folder(tmp_path).close()
@@ -97,7 +97,7 @@ def test_a_folder_with_files_of_others_keeps_its_mode(tmp_path: Path) -> None:
 def test_without_root_volumes_can_be_reached_through_their_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is no mount then, so the folders above a volume are passable, and nothing is listed."""
+    """There is no mount then, so the folders above a volume can be passed but not listed."""
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
     open_data_folder(tmp_path / "data", privileged=False).close()
     assert mode(tmp_path / "data") == mode(tmp_path / "data" / "pools") == 0o711

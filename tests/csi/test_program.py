@@ -1,4 +1,4 @@
-"""``zonewise csi`` as a program: how it starts, what it reads again, what ``check`` finds."""
+"""``zonewise csi`` as a program: its start, changes of its file, and ``check``."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ A, B = segments("a"), segments("b")
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Wait for something that the program does by itself."""
+    """Wait for a condition."""
     while True:
-        found = condition()
-        if found if isinstance(found, bool) else await found:
+        holds = condition()
+        if holds if isinstance(holds, bool) else await holds:
             return
         await asyncio.sleep(0.05)
 
@@ -94,7 +94,7 @@ def test_a_bad_start_is_one_sentence_and_exit_2(
     change: dict[str, str | None],
     word: str,
 ) -> None:
-    """Whatever is wrong with flags or file is said at once, and nothing is made."""
+    """Wrong flags or a wrong file are refused at once, and nothing is created."""
     (tmp_path / "config.json").write_text(change.pop("config", None) or config())
     paths = {"unix:///SOCKET": f"unix://{tmp_path}/s", "CONFIG": f"{tmp_path}/config.json"}
     paths["DATA"] = f"{tmp_path}/data"
@@ -106,9 +106,9 @@ def test_a_bad_start_is_one_sentence_and_exit_2(
         for part in (name, paths.get(value, value))
     ]
     assert main(["csi", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert word in said
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert word in error
     assert not (tmp_path / "s").exists()
     assert not (tmp_path / "data").exists()
 
@@ -140,20 +140,20 @@ async def test_the_driver_starts_serves_and_stops(tmp_path: Path) -> None:
 
 @pytest.mark.system
 async def test_check_finds_what_does_not_agree(tmp_path: Path) -> None:
-    """An image that nobody knows and an entry without one are findings, and stay as they are."""
+    """An image without an entry and an entry without an image are reported and left alone."""
     program = Program(tmp_path)
     program.config.write_text(config())
     with calling(tmp_path, privileged=False) as caller:
         volume = await caller.create("v", topology=requirement([A]))
     pools = program.data / "pools"
-    (kept,) = pools.glob("*/vol-*")
-    stray = kept.with_name("vol-" + "0" * 32 + ".img")
+    (stored,) = pools.glob("*/vol-*")
+    stray = stored.with_name("vol-" + "0" * 32 + ".img")
     stray.write_bytes(b"x")
-    kept.rmdir()
+    stored.rmdir()
     code, report = program.check()
     assert code == 1
-    assert [one["id"] for one in report["missing"]] == [volume.volume_id]
-    assert [one["uuid"] for one in report["orphans"]] == ["0" * 32]
+    assert [entry["id"] for entry in report["missing"]] == [volume.volume_id]
+    assert [orphan["uuid"] for orphan in report["orphans"]] == ["0" * 32]
     assert stray.exists()
 
 
@@ -172,7 +172,7 @@ def test_check_says_what_it_needs(tmp_path: Path) -> None:
 
 @pytest.mark.system
 async def test_a_changed_file_is_read_while_the_driver_runs(tmp_path: Path) -> None:
-    """A pool that is added is used; a broken file keeps the last good one and is told about."""
+    """An added pool is used; with a broken file the last good one stays, and that is logged."""
     program = Program(tmp_path)
     program.config.write_text(config(pool("pool-a", "a", "64Mi")))
     async with running(program) as caller:
@@ -200,7 +200,7 @@ async def until_free(caller: Caller, bytes: int) -> None:
 
 
 def test_the_swap_of_a_config_map_is_seen(tmp_path: Path) -> None:
-    """A ConfigMap changes by a link two folders up; the path of the file stays the same."""
+    """A ConfigMap changes by swapping a link to its folder; the path of the file is the same."""
     for number, capacity in enumerate(("1Gi", "2Gi")):
         (tmp_path / f"..{number}").mkdir()
         (tmp_path / f"..{number}" / "config.json").write_text(config(pool("p", "a", capacity)))
@@ -209,7 +209,7 @@ def test_the_swap_of_a_config_map_is_seen(tmp_path: Path) -> None:
     (tmp_path / "config.json").symlink_to("..data/config.json")
     file = ConfigFile(tmp_path / "config.json", parse_domain_labels(LABELS, DRIVER))
     seen: list[int] = []
-    file.on_change(lambda found: seen.append(found.pool_states["p"].capacity))
+    file.on_change(lambda configuration: seen.append(configuration.pool_states["p"].capacity))
     file.reload()
     assert seen == []
     (tmp_path / "..new").symlink_to("..1")
@@ -228,7 +228,7 @@ def test_the_swap_of_a_config_map_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_configuration_may_come_later(tmp_path: Path) -> None:
-    """Where a ConfigMap is mounted its file is waited for; any other wrong path is refused."""
+    """Where a ConfigMap is mounted its file may come later; any other missing file is refused."""
     labels = parse_domain_labels(LABELS, DRIVER)
     path = tmp_path / "config.json"
     with pytest.raises(ConfigError, match="No such file"):
@@ -245,7 +245,7 @@ def test_a_configuration_may_come_later(tmp_path: Path) -> None:
     assert (file.loaded, file.problem, news) == (True, None, [True])
     path.write_text(config(pool("p", "a", "1Gi")))
     file.reload()
-    assert [one.name for one in file.current.pools] == ["p"]
+    assert [spec.name for spec in file.current.pools] == ["p"]
     for wrong, may_come in ((tmp_path / "none" / "config.json", True), (tmp_path / "x", False)):
         with pytest.raises(ConfigError):
             ConfigFile(wrong, labels, may_be_missing=may_come)
@@ -253,7 +253,7 @@ def test_a_configuration_may_come_later(tmp_path: Path) -> None:
 
 @pytest.mark.system
 async def test_labels_are_waited_for_and_followed(tmp_path: Path) -> None:
-    """Without its label a node is not ready and says so; its value is told when it comes."""
+    """Without its label a node is not ready and logs it; a label is reported when it comes."""
     with api_running(tmp_path / "api") as api:
         labels = {"example.com/region": "r1"}
         node = {"metadata": {"name": "node-1", "labels": labels}}
@@ -266,19 +266,19 @@ async def test_labels_are_waited_for_and_followed(tmp_path: Path) -> None:
             await until(lambda: "waiting for label example.com/zone" in program.log)
             probe = await caller.client.call(methods.PROBE, csi.ProbeRequest())
             assert not probe.ready.value
-            asked = caller.client.call(methods.NODE_GET_INFO, csi.NodeGetInfoRequest())
-            assert await refused(asked) is Code.UNAVAILABLE
+            call = caller.client.call(methods.NODE_GET_INFO, csi.NodeGetInfoRequest())
+            assert await refused(call) is Code.UNAVAILABLE
             for zone in ("a", "b"):
                 node = api.ask("GET", "/api/v1/nodes/node-1")
                 node["metadata"]["labels"]["example.com/zone"] = zone
                 api.ask("PUT", "/api/v1/nodes/node-1", node)
-                await until(partial(told, caller, segments(zone)))
+                await until(partial(reports_domain, caller, segments(zone)))
             probe = await caller.client.call(methods.PROBE, csi.ProbeRequest())
             assert probe.ready.value
 
 
-async def told(caller: Caller, domain: dict[str, str]) -> bool:
-    """Whether NodeGetInfo tells this domain."""
+async def reports_domain(caller: Caller, domain: dict[str, str]) -> bool:
+    """Whether NodeGetInfo reports this domain."""
     try:
         info = await caller.client.call(methods.NODE_GET_INFO, csi.NodeGetInfoRequest())
     except CsiError as error:
@@ -289,15 +289,15 @@ async def told(caller: Caller, domain: dict[str, str]) -> bool:
 
 @pytest.mark.system
 async def test_two_controllers_on_one_folder_make_one_volume_per_name(tmp_path: Path) -> None:
-    """Two programs race for the same names with different preferences: each name is one volume."""
+    """Two programs race for the same names with different preferences: one volume for each."""
     first = Program(tmp_path)
     (tmp_path / "second").mkdir()
     second = Program(tmp_path / "second")
     second.config.write_text(config())
     second.arguments = ("--data", str(first.data))
-    async with running(first) as one, running(second) as two:
+    async with running(first) as first_caller, running(second) as second_caller:
 
-        async def made(caller: Caller, number: int, turn: int) -> str:
+        async def create(caller: Caller, number: int, turn: int) -> str:
             terms = [A, B][turn:] + [A, B][:turn]
             while True:
                 try:
@@ -308,12 +308,12 @@ async def test_two_controllers_on_one_folder_make_one_volume_per_name(tmp_path: 
                 else:
                     return answer.volume_id
 
-        wishes = [
-            made(caller, number, turn)
+        creations = [
+            create(caller, number, turn)
             for number in range(20)
-            for turn, caller in enumerate((one, two))
+            for turn, caller in enumerate((first_caller, second_caller))
         ]
-        ids = await asyncio.gather(*wishes)
+        ids = await asyncio.gather(*creations)
     assert ids[::2] == ids[1::2]
     code, report = first.check()
     assert (code, len(report["volumes"]), len(set(ids))) == (0, 20, 20)

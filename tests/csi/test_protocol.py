@@ -1,4 +1,4 @@
-"""The protocol's messages: generated from our text, and the same on the wire as everybody's."""
+"""The protocol's messages: generated from our text, and on the wire those of the Go module."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from zonewise.csi.transport.methods import Method
 
 
 @pytest.mark.system
-def test_the_modules_are_what_the_text_makes() -> None:
-    """Who edits csi.proto runs ``python -m tools.csi generate``; the result says so itself."""
+def test_the_generated_modules_are_current() -> None:
+    """After a change of csi.proto ``python -m tools.csi generate`` must be run."""
     for name, text in generated().items():
         assert (PROTOCOL / name).read_text() == text
         assert "python -m tools.csi generate" in text
@@ -27,9 +27,9 @@ def test_the_modules_are_what_the_text_makes() -> None:
 
 def test_methods_have_the_types_of_the_protocol() -> None:
     """Our table of calls is the protocol's: names, requests, answers."""
-    found = [one for one in vars(methods).values() if isinstance(one, Method)]
-    assert len(found) > 20
-    for method in found:
+    declared_methods = [member for member in vars(methods).values() if isinstance(member, Method)]
+    assert len(declared_methods) > 20
+    for method in declared_methods:
         declared = csi.DESCRIPTOR.services_by_name[method.service].methods_by_name[method.name]
         assert declared.input_type is method.request_type.DESCRIPTOR
         assert declared.output_type is method.response_type.DESCRIPTOR
@@ -50,20 +50,20 @@ def test_the_protocol_is_the_modules_own() -> None:
 
 
 def facts(file: FileDescriptorProto) -> dict[str, Any]:
-    """What is on the wire: everything but where the file lies and what Go calls its package.
+    """What matters on the wire: everything but the file's name and Go's package.
 
-    A compiler may write down the names that JSON derives, and blocks of options without any.
+    A compiler may add the names that JSON derives, and empty blocks of options.
     """
     for part in ("name", "options", "source_code_info"):
         file.ClearField(part)
-    found: dict[str, Any] = plain(MessageToDict(file))
+    described: dict[str, Any] = plain(MessageToDict(file))
     for kind in ("messageType", "enumType", "service", "extension"):
-        found[kind] = sorted(found[kind], key=lambda one: str(one["name"]))
-    return found
+        described[kind] = sorted(described[kind], key=lambda item: str(item["name"]))
+    return described
 
 
 def plain(value: Any) -> Any:
-    """The same without what follows from the rest."""
+    """The same without derived names and empty options."""
     if isinstance(value, dict):
         return {
             key: plain(item)

@@ -42,7 +42,7 @@ async def test_csi_sanity(tmp_path: Path, access: str, parameters: bool) -> None
         f"-ginkgo.json-report={tmp_path}/report.json",
     ]
     if parameters:
-        listed = [{key: one[key] for key in ("poolName", "domainSegments")} for one in pools]
+        listed = [{key: entry[key] for key in ("poolName", "domainSegments")} for entry in pools]
         file = tmp_path / "parameters.yaml"
         file.write_text(
             json.dumps({"pool": "pool-b", "topologyConstrainedPools": json.dumps(listed)})

@@ -1,4 +1,4 @@
-"""A driver with several clusters, without any of them: where a call belongs, who waits for whom."""
+"""A driver with several clusters, without real ones: which cluster a call uses and waits for."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from zonewise.storage.journal import EntryState, JournalEntry
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[dict[str, DataFolder]]:
-    """Two journals in the place of two clusters'."""
-    made = {name: open_data_folder(tmp_path / name, privileged=False) for name in ("east", "west")}
-    yield made
-    for one in made.values():
-        one.close()
+    """Two journals instead of those of two clusters."""
+    opened = {
+        name: open_data_folder(tmp_path / name, privileged=False) for name in ("east", "west")
+    }
+    yield opened
+    for folder in opened.values():
+        folder.close()
 
 
 @pytest.fixture
@@ -42,10 +44,10 @@ def plugin(folders: dict[str, DataFolder]) -> Plugin:
 def recorded(folder: DataFolder, name: str, uuid: str) -> JournalEntry:
     """A finished volume in a journal."""
     entry = JournalEntry(kind=StoredKind.VOLUME, uuid=uuid, name=name, pool="p", bytes=1)
-    made = folder.journal.reserve(entry, None).entry
-    assert made is not None
-    assert made.state is EntryState.RESERVED
-    return folder.journal.change(made, made.as_created())
+    reserved = folder.journal.reserve(entry, None).entry
+    assert reserved is not None
+    assert reserved.state is EntryState.RESERVED
+    return folder.journal.change(reserved, reserved.as_created())
 
 
 def code(call: Callable[[], object]) -> Code:
@@ -56,7 +58,7 @@ def code(call: Callable[[], object]) -> Code:
 
 
 def test_a_class_names_its_cluster(plugin: Plugin, folders: dict[str, DataFolder]) -> None:
-    """One of several that there is; the only one need not be named."""
+    """A class must name one of several clusters; a single one need not be named."""
     assert plugin.scope_of_class("west").journal is folders["west"].journal
     for wrong in ("", "north"):
         with pytest.raises(CsiError, match="east, west") as caught:
@@ -68,7 +70,7 @@ def test_a_class_names_its_cluster(plugin: Plugin, folders: dict[str, DataFolder
 
 
 def test_an_id_leads_to_its_cluster(plugin: Plugin, folders: dict[str, DataFolder]) -> None:
-    """By the name that it carries; else by its uuid; what is not known is not taken for gone."""
+    """By the cluster's name in it, else by its uuid; an id of an unknown cluster is not gone."""
     uuid = "1" * 32
     entry = recorded(folders["west"], "pvc-1", uuid)
     for cluster in ("west", "", "renamed"):
@@ -83,11 +85,11 @@ def test_an_id_leads_to_its_cluster(plugin: Plugin, folders: dict[str, DataFolde
 
 
 def test_pages_go_over_all_clusters(plugin: Plugin, folders: dict[str, DataFolder]) -> None:
-    """By uuid, each volume once, also where two names mean the same cluster."""
+    """By uuid, each volume once, also if two names mean the same cluster."""
     for number in range(9):
         recorded(folders["east" if number % 3 else "west"], f"pvc-{number}", f"{number:032x}")
     folders["orient"] = folders["east"]
-    found, token = [], ""
+    listed, token = [], ""
     while True:
         answer = plugin.answer_page(
             StoredKind.VOLUME,
@@ -95,21 +97,21 @@ def test_pages_go_over_all_clusters(plugin: Plugin, folders: dict[str, DataFolde
             2,
             lambda page: csi.ListVolumesResponse(
                 entries=[
-                    csi.ListVolumesResponse.Entry(volume=csi.Volume(volume_id=one.name))
-                    for one in page.entries
+                    csi.ListVolumesResponse.Entry(volume=csi.Volume(volume_id=entry.name))
+                    for entry in page.entries
                 ],
                 next_token=page.token,
             ),
         )
-        found += [one.volume.volume_id for one in answer.entries]
+        listed += [entry.volume.volume_id for entry in answer.entries]
         token = answer.next_token
         if not token:
             break
-    assert found == [f"pvc-{number}" for number in range(9)]
+    assert listed == [f"pvc-{number}" for number in range(9)]
 
 
-def test_a_request_says_which_cluster_it_is_about(plugin: Plugin) -> None:
-    """By its class, its volume, its snapshot or its source; a list is about none."""
+def test_the_cluster_of_a_request(plugin: Plugin) -> None:
+    """It is that of its class, volume, snapshot or source; a list has none."""
     id = str(StorageId(StoredKind.VOLUME, "1" * 32, 4, "west"))
     for request in (
         csi.CreateVolumeRequest(parameters={"clusterID": "west"}),
@@ -122,27 +124,27 @@ def test_a_request_says_which_cluster_it_is_about(plugin: Plugin) -> None:
     assert plugin.cluster_of(csi.DeleteVolumeRequest(volume_id="garbage")) == ""
 
 
-def test_who_does_not_answer_is_left_out() -> None:
-    """The others' answers count; if nobody answers that is an error."""
+def test_clusters_without_an_answer_are_left_out() -> None:
+    """The answers of the others are used; if there is none, that is an error."""
 
     def away() -> int:
         raise aborted("away")
 
-    told: dict[str, CsiError] = {}
-    assert collect_answers({"east": lambda: 1, "west": away}, told) == {"east": 1}
-    assert [*told] == ["west"]
+    errors: dict[str, CsiError] = {}
+    assert collect_answers({"east": lambda: 1, "west": away}, errors) == {"east": 1}
+    assert [*errors] == ["west"]
     assert code(lambda: collect_answers({"west": away})) is Code.ABORTED
 
 
 @pytest.mark.asyncio
-async def test_a_full_lane_holds_up_no_other() -> None:
-    """What waits in one lane does not keep another from its work."""
+async def test_a_full_lane_does_not_delay_the_others() -> None:
+    """Calls that wait in one lane do not block another lane."""
     threads, go = Threads(2), threading.Event()
     waiting = [asyncio.create_task(threads(lambda: go.wait(60), "west")) for _ in range(3)]
     await asyncio.sleep(0)
     try:
         assert await threads(lambda: "done", "east") == "done"
-        assert not any(one.done() for one in waiting)
+        assert not any(task.done() for task in waiting)
     finally:
         go.set()
         await asyncio.gather(*waiting)

@@ -53,23 +53,23 @@ def log() -> Iterator[io.StringIO]:
 
 @pytest.fixture(params=["socket", "process"])
 async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CsiClient]:
-    with driver(tmp_path, privileged=False) as made:
+    with driver(tmp_path, privileged=False) as served:
         if request.param == "process":
-            yield InProcessClient(made.calls)
+            yield InProcessClient(served.calls)
             return
-        server = SocketServer(made.calls, tmp_path / "csi.sock")
+        server = SocketServer(served.calls, tmp_path / "csi.sock")
         await server.start()
-        found = SocketClient(server.path)
+        client = SocketClient(server.path)
         try:
-            yield found
+            yield client
         finally:
-            await found.close()
+            await client.close()
             await server.close()
         assert not server.path.exists()
 
 
 async def test_both_transports_answer_alike(client: CsiClient, tmp_path: Path) -> None:
-    """A volume is made, found again, refused and deleted through either."""
+    """A volume is created, found again, refused and deleted through either."""
     caller = Caller(client, tmp_path)
     volume = await caller.create("v")
     assert await caller.create("v") == volume
@@ -109,7 +109,7 @@ ZONES = json.dumps(
     ],
     ids=["delayed", "strict", "immediate", "no-topology", "allowed-topologies"],
 )
-async def test_what_a_provisioner_sends_in_each_of_its_five_ways(
+async def test_requests_of_a_provisioner_in_its_five_modes(
     client: CsiClient,
     tmp_path: Path,
     requisite: list[dict[str, str]],
@@ -120,14 +120,14 @@ async def test_what_a_provisioner_sends_in_each_of_its_five_ways(
 ) -> None:
     """Requests as recorded from the official provisioner, answered over both transports."""
     caller = Caller(client, tmp_path)
-    asked = requirement(requisite, preferred) if requisite else None
-    volume = await caller.create("pvc-1", topology=asked, parameters=parameters)
+    topology = requirement(requisite, preferred) if requisite else None
+    volume = await caller.create("pvc-1", topology=topology, parameters=parameters)
     assert homes(volume) == accessible
     assert not pool or volume.volume_context["pool"] == pool
 
 
 async def test_what_is_not_served_is_unimplemented(client: CsiClient) -> None:
-    """A call of the protocol that we do not offer has its own code."""
+    """A call of the protocol that we do not offer is UNIMPLEMENTED."""
     modify = Method(
         "Controller",
         "ControllerModifyVolume",
@@ -146,15 +146,15 @@ async def test_no_secret_is_in_any_line(
     await caller.create("v", secrets={"key": SECRET})
     await refused(caller.create("", secrets={"key": SECRET}))
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
-    asked = [line["request"] for line in lines if line["event"] == "asked"]
-    assert asked[0]["secrets"] == "(hidden)"
+    requests = [line["request"] for line in lines if line["event"] == "asked"]
+    assert requests[0]["secrets"] == "(hidden)"
     assert SECRET not in log.getvalue()
 
 
 async def test_every_line_of_a_call_has_its_number(
     client: CsiClient, tmp_path: Path, log: io.StringIO
 ) -> None:
-    """Lines of one call, whichever part wrote them, share a number that no other call has."""
+    """All log lines of a call share a number that no other call has."""
     caller = Caller(client, tmp_path)
     await caller.create("one")
     await caller.create("two")
@@ -168,13 +168,13 @@ async def test_every_line_of_a_call_has_its_number(
 
 def test_all_secret_fields_of_the_protocol_are_hidden() -> None:
     """Every message that has a field marked as secret is redacted by its descriptor."""
-    found = 0
+    count = 0
     for message in csi.DESCRIPTOR.message_types_by_name.values():
         if "secrets" in message.fields_by_name:
-            found += 1
-            made = getattr(csi, message.name)(secrets={"key": SECRET})
-            assert redact(made) == {"secrets": "(hidden)"}
-    assert found > 15
+            count += 1
+            filled = getattr(csi, message.name)(secrets={"key": SECRET})
+            assert redact(filled) == {"secrets": "(hidden)"}
+    assert count > 15
 
 
 async def threaded(work: Callable[[], T], _lane: str = "") -> T:
@@ -183,7 +183,7 @@ async def threaded(work: Callable[[], T], _lane: str = "") -> T:
 
 
 class Slow:
-    """A call that ends when it is told to."""
+    """A call that ends when the test lets it."""
 
     def __init__(self) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
@@ -201,16 +201,16 @@ class Slow:
 
 @pytest.mark.parametrize("kind", ["socket", "process"])
 async def test_a_deadline_ends_the_waiting_and_not_the_work(tmp_path: Path, kind: str) -> None:
-    """The caller is told DEADLINE_EXCEEDED; what has begun comes to its end."""
+    """The caller gets DEADLINE_EXCEEDED; a call that has begun is finished."""
     slow = Slow()
     calls = slow.calls()
     server = SocketServer(calls, tmp_path / "csi.sock")
     await server.start()
-    found = SocketClient(server.path)
-    client: CsiClient = found if kind == "socket" else InProcessClient(calls)
+    socket_client = SocketClient(server.path)
+    client: CsiClient = socket_client if kind == "socket" else InProcessClient(calls)
     try:
-        asked = client.call(methods.PROBE, csi.ProbeRequest(), timeout=0.2)
-        assert await refused(asked) is Code.DEADLINE_EXCEEDED
+        call = client.call(methods.PROBE, csi.ProbeRequest(), timeout=0.2)
+        assert await refused(call) is Code.DEADLINE_EXCEEDED
         assert await asyncio.to_thread(slow.begun.wait, 60)
         assert slow.done == 0
         slow.go.set()
@@ -218,7 +218,7 @@ async def test_a_deadline_ends_the_waiting_and_not_the_work(tmp_path: Path, kind
         assert slow.done == 1
     finally:
         slow.go.set()
-        await found.close()
+        await socket_client.close()
         await server.close()
 
 
@@ -232,8 +232,8 @@ async def test_a_refusal_after_the_deadline_is_no_fault() -> None:
         raise CsiError(Code.ABORTED, "still held")
 
     calls = Calls([bind(methods.PROBE, serve)], worker=threaded)
-    asked = InProcessClient(calls).call(methods.PROBE, csi.ProbeRequest(), timeout=0.05)
-    assert await refused(asked) is Code.DEADLINE_EXCEEDED
+    call = InProcessClient(calls).call(methods.PROBE, csi.ProbeRequest(), timeout=0.05)
+    assert await refused(call) is Code.DEADLINE_EXCEEDED
     go.set()
     await calls.finish()
     gc.collect()
@@ -241,7 +241,7 @@ async def test_a_refusal_after_the_deadline_is_no_fault() -> None:
 
 
 async def test_what_waits_beyond_its_deadline_never_starts() -> None:
-    """A call that no worker took in time is not done behind its caller's back."""
+    """A call that no worker took in time is never run."""
     done = []
 
     def serve(_request: csi.ProbeRequest) -> csi.ProbeResponse:
@@ -254,22 +254,22 @@ async def test_what_waits_beyond_its_deadline_never_starts() -> None:
     assert (refusal.value.code, done) == (Code.DEADLINE_EXCEEDED, [])
 
 
-async def test_a_fault_of_ours_is_internal_and_says_where_to_look(log: io.StringIO) -> None:
-    """An exception that nobody expected is INTERNAL, with the traceback in the log alone."""
+async def test_an_unexpected_exception_is_internal(log: io.StringIO) -> None:
+    """An unexpected exception is INTERNAL, with the traceback only in the log."""
 
     def serve(_request: csi.ProbeRequest) -> csi.ProbeResponse:
-        raise RuntimeError("a detail that is nobody's business")
+        raise RuntimeError("a confidential detail")
 
     client = InProcessClient(Calls([bind(methods.PROBE, serve)], worker=run_inline))
     with pytest.raises(CsiError) as refusal:
         await client.call(methods.PROBE, csi.ProbeRequest())
     assert refusal.value.code is Code.INTERNAL
-    assert "nobody's business" not in refusal.value.message
-    assert "nobody's business" in log.getvalue()
+    assert "confidential detail" not in refusal.value.message
+    assert "confidential detail" in log.getvalue()
 
 
 async def test_messages_are_not_shared_between_the_two_sides(tmp_path: Path) -> None:
-    """Who changes an answer changes nobody else's."""
+    """Changing an answer does not change later answers."""
     with calling(tmp_path, privileged=False) as caller:
         request = csi.CreateVolumeRequest(name="v", volume_capabilities=[mount_capability()])
         first = await caller.client.call(methods.CREATE_VOLUME, request)
@@ -279,55 +279,55 @@ async def test_messages_are_not_shared_between_the_two_sides(tmp_path: Path) -> 
 
 
 async def test_the_socket_of_a_killed_server_is_replaced(tmp_path: Path) -> None:
-    """A dead socket file is taken over, a living one and another file are not."""
+    """The socket of a dead server is replaced; a used socket or another file is not."""
     path = tmp_path / "csi.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    with driver(tmp_path, privileged=False) as made:
-        server = SocketServer(made.calls, path)
+    with driver(tmp_path, privileged=False) as served:
+        server = SocketServer(served.calls, path)
         await server.start()
         assert path.stat().st_mode & 0o777 == 0o600
         with pytest.raises(ConfigError, match="in use"):
-            await SocketServer(made.calls, path).start()
+            await SocketServer(served.calls, path).start()
         await server.close()
         path.write_text("a file")
         with pytest.raises(ConfigError, match="not a socket"):
-            await SocketServer(made.calls, path).start()
+            await SocketServer(served.calls, path).start()
 
 
 @pytest.mark.parametrize(
     "endpoint", ["", "tcp://x:1", "unix://relative", "/csi.sock", "unix:///" + "x" * 200]
 )
 def test_an_endpoint_is_a_unix_socket(endpoint: str) -> None:
-    """Anything else is one sentence."""
+    """Anything else is refused with one sentence."""
     with pytest.raises(ConfigError, match="--endpoint"):
         parse_endpoint(endpoint)
 
 
 def test_locks_exclude_threads_and_are_shared_by_readers(tmp_path: Path) -> None:
-    """Second writers are ABORTED, readers are not; another file object is another process."""
-    one, two = Locks(tmp_path / "lock"), Locks(tmp_path / "lock")
-    with one.hold("v"):
-        with pytest.raises(CsiError) as refusal, two.hold("v"):
+    """A second writer is ABORTED, readers are not; each Locks acts as another process."""
+    first, second = Locks(tmp_path / "lock"), Locks(tmp_path / "lock")
+    with first.hold("v"):
+        with pytest.raises(CsiError) as refusal, second.hold("v"):
             pass
         assert refusal.value.code is Code.ABORTED
-        with one.hold("other"):
+        with first.hold("other"):
             pass
     with (
-        one.hold("v", shared=True),
-        two.hold("v", shared=True),
+        first.hold("v", shared=True),
+        second.hold("v", shared=True),
         pytest.raises(CsiError),
-        one.hold("v"),
+        first.hold("v"),
     ):
         pass
-    with two.hold("v"):
+    with second.hold("v"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
 @pytest.mark.looptime
-async def test_a_driver_lives_in_virtual_time(tmp_path: Path) -> None:
-    """In one process nothing waits for a clock or a thread: hours of calls take no time."""
+async def test_a_driver_runs_in_virtual_time(tmp_path: Path) -> None:
+    """In one process nothing waits for a real clock or a thread: hours of calls take no time."""
     loop = asyncio.get_running_loop()
     with calling(tmp_path, privileged=False) as caller:
         for hour in range(5):

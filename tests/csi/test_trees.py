@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.csi.hostile_tenant import attacker, contents, kept
+from tests.csi.hostile_tenant import attacker, contents, volume_folder
 from tests.csi.scene import (
     Caller,
     Mode,
@@ -44,16 +44,16 @@ HOLDER = """
 import ctypes, fcntl, os, signal, sys
 folder, link = sys.argv[1:]
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
-held = os.open(f"{folder}/held", os.O_RDONLY)
-fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+file = os.open(f"{folder}/held", os.O_RDONLY)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 print("ready", flush=True)
 signal.sigwait([signal.SIGIO])
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.renameat2(-100, folder.encode(), -100, link.encode(), 2) == 0
-fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 print("swapped", flush=True)
 """
-"""A tenant who holds the reader of one file up (a lease), and swaps its folder meanwhile."""
+"""A tenant that delays the reader of a file by a lease, and swaps its folder meanwhile."""
 
 SWAPPER = """
 import ctypes, sys
@@ -67,13 +67,13 @@ while True:
 
 @pytest.fixture
 def caller(tmp_path: Path) -> Iterator[Caller]:
-    with calling(tmp_path, config(pool("pool-a", "a", "8Gi"))) as made:
-        yield made
+    with calling(tmp_path, config(pool("pool-a", "a", "8Gi"))) as caller:
+        yield caller
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How folders are opened: as this kernel can, or as on one without the call."""
+    """How folders are opened: with openat2, or step by step as on kernels without it."""
     if request.param == "step-by-step":
 
         def lacking(_root: int, _path: bytes) -> int:
@@ -83,10 +83,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def swap(one: Path, other: Path) -> None:
-    """What a tenant can do to two names of a folder of his, in one step."""
+def swap(first: Path, second: Path) -> None:
+    """Exchange two names in one step, as a tenant can in its folder."""
     libc = ctypes.CDLL(None, use_errno=True)
-    done = libc.renameat2(HERE, os.fsencode(one), HERE, os.fsencode(other), EXCHANGE)
+    done = libc.renameat2(HERE, os.fsencode(first), HERE, os.fsencode(second), EXCHANGE)
     assert done == 0, os.strerror(ctypes.get_errno())
 
 
@@ -103,7 +103,7 @@ def secret_folder(tmp_path: Path) -> Path:
 
 
 def bait(volume: Path, secrets: Path) -> tuple[Path, Path]:
-    """A folder of the tenant and a link of his, with the same names behind both."""
+    """A folder and a link of the tenant, with the same names behind both."""
     folder, link = volume / "work", volume / "link"
     folder.mkdir()
     for name in ("held", "secret"):
@@ -116,15 +116,15 @@ def bait(volume: Path, secrets: Path) -> tuple[Path, Path]:
 
 async def shared(caller: Caller, name: str = "v") -> tuple[str, Path]:
     """A shared volume and its folder."""
-    made = await caller.create(name, capability=SHARED)
-    return made.volume_id, kept(caller, made.volume_id)
+    created = await caller.create(name, capability=SHARED)
+    return created.volume_id, volume_folder(caller, created.volume_id)
 
 
 @pytest.mark.system
-async def test_a_copy_that_is_held_up_and_misled_has_no_file_of_root(
+async def test_a_copy_that_is_delayed_and_redirected_has_no_file_of_root(
     caller: Caller, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that is swapped with a link while one of its files is opened is copied itself."""
+    """If a folder is swapped with a link while its file is opened, the folder itself is copied."""
     monkeypatch.setattr(safe_open, "LEASE_PAUSE_LIMIT", 10_000)
     id, volume = await shared(caller)
     folder, link = bait(volume, secret_folder(tmp_path))
@@ -136,16 +136,16 @@ async def test_a_copy_that_is_held_up_and_misled_has_no_file_of_root(
         copy = await caller.create("c", capability=SHARED, source=of_volume(id))
         assert process.stdout is not None
         assert process.stdout.readline() == "swapped\n"
-    found = contents(kept(caller, copy.volume_id))
-    assert SECRET not in found
-    assert found.count(MINE) >= 65
+    texts = contents(volume_folder(caller, copy.volume_id))
+    assert SECRET not in texts
+    assert texts.count(MINE) >= 65
 
 
 @pytest.mark.parametrize("kind", ["clone", "snapshot", "restore"])
 async def test_a_folder_that_becomes_a_link_before_it_is_entered_is_not_followed(
     caller: Caller, tmp_path: Path, way: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At whatever folder the swap happens, a copy has nothing of what the link leads to."""
+    """At whatever depth the swap happens, a copy has nothing from behind the link."""
     secrets = secret_folder(tmp_path)
     original = safe_open.open_folder
     for depth in ([], ["a"], ["a", "b"]):
@@ -155,7 +155,10 @@ async def test_a_folder_that_becomes_a_link_before_it_is_entered_is_not_followed
             within.mkdir(parents=True, exist_ok=True)
             bait(within, secrets)
             taken = await caller.snapshot(f"s{len(depth)}", id)
-            volume, source = kept(caller, taken.snapshot_id), of_snapshot(taken.snapshot_id)
+            volume, source = (
+                volume_folder(caller, taken.snapshot_id),
+                of_snapshot(taken.snapshot_id),
+            )
         else:
             source = of_volume(id)
             within = volume.joinpath(*depth)
@@ -180,14 +183,14 @@ async def test_a_folder_that_becomes_a_link_before_it_is_entered_is_not_followed
 
         monkeypatch.setattr(trees, "open_folder", swapping)
         if kind == "snapshot":
-            made = (await caller.snapshot(f"c{len(depth)}", id)).snapshot_id
+            copy_id = (await caller.snapshot(f"c{len(depth)}", id)).snapshot_id
         else:
-            made = (
+            copy_id = (
                 await caller.create(f"c{len(depth)}", capability=SHARED, source=source)
             ).volume_id
         monkeypatch.setattr(trees, "open_folder", original)
         assert swapped
-        assert SECRET not in contents(kept(caller, made))
+        assert SECRET not in contents(volume_folder(caller, copy_id))
 
 
 @pytest.mark.system
@@ -199,17 +202,17 @@ async def test_clones_taken_while_a_tenant_swaps_without_end_have_nothing_of_roo
     id, volume = await shared(caller)
     with attacker(SWAPPER, *bait(volume, secrets)):
         for number in range(30):
-            made = await caller.create(f"c{number}", capability=SHARED, source=of_volume(id))
+            clone = await caller.create(f"c{number}", capability=SHARED, source=of_volume(id))
             taken = await caller.snapshot(f"s{number}", id)
-            assert SECRET not in contents(kept(caller, made.volume_id))
-            assert SECRET not in contents(kept(caller, taken.snapshot_id))
+            assert SECRET not in contents(volume_folder(caller, clone.volume_id))
+            assert SECRET not in contents(volume_folder(caller, taken.snapshot_id))
 
 
 @pytest.mark.system
 def test_measuring_and_removing_stay_in_the_volume_while_it_is_swapped(
     tmp_path: Path, way: str
 ) -> None:
-    """Neither counts, nor deletes, what is behind a link that a folder was swapped with."""
+    """Files behind a link that a folder was swapped with are neither counted nor deleted."""
     secrets = secret_folder(tmp_path)
     (secrets / "large").write_bytes(b"x" * (8 << 20))
     volume = tmp_path / "volume"
@@ -219,7 +222,7 @@ def test_measuring_and_removing_stay_in_the_volume_while_it_is_swapped(
         for _ in range(200):
             assert trees.disk_usage(volume) < 1 << 20
     while volume.exists():
-        # Removed it is in one go if nobody puts anything back.
+        # One call is enough if nothing is added meanwhile.
         trees.remove_tree(volume)
     assert len(contents(secrets)) == 4
 
@@ -227,7 +230,7 @@ def test_measuring_and_removing_stay_in_the_volume_while_it_is_swapped(
 def test_a_removal_that_meets_a_link_removes_the_link(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that becomes a link when it is about to be emptied costs nobody a file."""
+    """If a folder becomes a link when it is about to be emptied, no file behind it is deleted."""
     secrets = secret_folder(tmp_path)
     volume = tmp_path / "volume"
     volume.mkdir()
@@ -308,11 +311,11 @@ def acl(mode: int) -> bytes:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """All that can be asked of every file of a tree; access times are changed by asking."""
-    found: dict[str, Any] = {}
+    """The metadata of every file of a tree, except access times, which reading changes."""
+    facts: dict[str, Any] = {}
     for path in [folder, *folder.rglob("*")]:
         status = path.lstat()
-        found[str(path.relative_to(folder))] = (
+        facts[str(path.relative_to(folder))] = (
             stat.filemode(status.st_mode),
             (status.st_uid, status.st_gid, status.st_mtime_ns, status.st_rdev),
             0 if path.is_dir() else (status.st_nlink, status.st_size),
@@ -322,7 +325,7 @@ def described(folder: Path) -> dict[str, Any]:
             },
             str(path.readlink()) if path.is_symlink() else "",
         )
-    return found
+    return facts
 
 
 def test_files_are_copied_where_the_kernel_copies_no_ranges(
@@ -376,7 +379,7 @@ def test_what_vanishes_during_a_copy_is_left_out(
 
 
 def nest(folder: Path, name: str, depth: int) -> None:
-    """Folders in each other, deeper than a path can tell."""
+    """Make nested folders, deeper than the longest path."""
     folder.mkdir()
     descriptor = os.open(folder, os.O_RDONLY)
     for _ in range(depth):
@@ -388,7 +391,7 @@ def nest(folder: Path, name: str, depth: int) -> None:
 
 
 def test_a_tree_of_any_depth_is_removed(tmp_path: Path, way: str) -> None:
-    """Fifteen hundred folders in each other need no more open files than one."""
+    """Removing 1500 nested folders needs no more open files than removing one."""
     source = tmp_path / "source"
     nest(source, "d", 1500)
     before = list(Path("/proc/self/fd").iterdir())
@@ -412,7 +415,7 @@ def test_a_tree_with_paths_that_are_too_long_is_not_copied(tmp_path: Path, way: 
 async def test_what_is_mounted_in_a_volume_is_not_deleted_with_it(
     caller: Caller, tmp_path: Path
 ) -> None:
-    """DeleteVolume waits until the mount is gone, and its files are not the volume's."""
+    """DeleteVolume is UNAVAILABLE until the mount is gone, and its files stay."""
     id, volume = await shared(caller)
     inner = volume / "folder" / "mounted"
     inner.mkdir(parents=True)
@@ -424,16 +427,16 @@ async def test_what_is_mounted_in_a_volume_is_not_deleted_with_it(
         assert await refused(caller.delete(id)) is Code.UNAVAILABLE
         assert (foreign / "precious").read_text() == "x"
     finally:
-        for one in mounts.read_table():
-            if one.target.is_relative_to(tmp_path):
-                mounts.unmount(one.target)
+        for mount in mounts.read_table():
+            if mount.target.is_relative_to(tmp_path):
+                mounts.unmount(mount.target)
     await caller.delete(id)
     assert (foreign / "precious").read_text() == "x"
 
 
 @pytest.mark.system
 def test_without_root_folders_that_cannot_be_written_are_removed() -> None:
-    """A tenant's read-only folders are no reason to keep a volume, and set-id bits are dropped."""
+    """A tenant's read-only folders are deleted, and set-id bits are dropped in copies."""
     program = """
 import os, stat, sys
 from pathlib import Path

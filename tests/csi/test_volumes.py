@@ -39,8 +39,8 @@ A, B, C = segments("a"), segments("b"), segments("c")
 
 @pytest.fixture
 def caller(tmp_path: Path) -> Iterator[Caller]:
-    with calling(tmp_path, privileged=False) as made:
-        yield made
+    with calling(tmp_path, privileged=False) as caller:
+        yield caller
 
 
 async def test_a_volume_is_cut_from_the_preferred_domain(caller: Caller) -> None:
@@ -59,8 +59,8 @@ async def test_without_a_requirement_a_volume_is_usable_everywhere(caller: Calle
 
 async def test_volumes_without_a_requirement_fill_pools_evenly(caller: Caller) -> None:
     """Thirty equal volumes over three equal pools: ten in each."""
-    found = [(await caller.create(f"v{n}")).volume_context["pool"] for n in range(30)]
-    assert {name: found.count(name) for name in set(found)} == {
+    pools = [(await caller.create(f"v{n}")).volume_context["pool"] for n in range(30)]
+    assert {name: pools.count(name) for name in set(pools)} == {
         "pool-a": 10,
         "pool-b": 10,
         "pool-c": 10,
@@ -68,7 +68,7 @@ async def test_volumes_without_a_requirement_fill_pools_evenly(caller: Caller) -
 
 
 async def test_the_same_name_is_the_same_volume_whatever_is_preferred_now(caller: Caller) -> None:
-    """A retry whose preference was rotated finds the first attempt."""
+    """A retry with another preference finds the volume of the first attempt."""
     first = await caller.create("v", topology=requirement([A, B, C], [B, C, A]))
     again = await caller.create("v", topology=requirement([A, B, C], [C, A, B]))
     assert again == first
@@ -90,12 +90,12 @@ async def test_the_same_name_for_something_else_is_refused(
 ) -> None:
     """A name that is taken by a volume of another shape is ALREADY_EXISTS."""
     await caller.create("v", topology=requirement([B]))
-    wanted = {"topology": requirement([B]), **change}
-    assert await refused(caller.create("v", **wanted)) is Code.ALREADY_EXISTS  # type: ignore[arg-type]
+    changed = {"topology": requirement([B]), **change}
+    assert await refused(caller.create("v", **changed)) is Code.ALREADY_EXISTS  # type: ignore[arg-type]
 
 
 async def test_a_full_domain_is_refused_and_nothing_stays(caller: Caller) -> None:
-    """RESOURCE_EXHAUSTED moves the pod, so the journal must not remember the attempt."""
+    """RESOURCE_EXHAUSTED moves the pod, so the attempt must leave no entry."""
     await caller.create("big", size=1000 * MIB, topology=requirement([B]))
     code = await refused(caller.create("more", size=100 * MIB, topology=requirement([B])))
     assert code is Code.RESOURCE_EXHAUSTED
@@ -119,7 +119,7 @@ async def test_bytes_are_promised_once_and_given_back(caller: Caller) -> None:
 
 
 async def test_room_is_what_a_volume_of_the_class_could_get(caller: Caller) -> None:
-    """With pools for all places, or one for all, every place has the same room."""
+    """With placement balanced or default-pool every zone has the same room."""
     await caller.create("v", size=24 * MIB, topology=requirement([A]))
 
     async def free(term: dict[str, str], **parameters: str) -> int:
@@ -135,14 +135,16 @@ async def test_room_is_what_a_volume_of_the_class_could_get(caller: Caller) -> N
 
 async def test_racing_creates_never_promise_the_same_bytes_twice(caller: Caller) -> None:
     """Twenty volumes race for room for ten: exactly ten are made."""
-    wishes = [caller.create(f"v{n}", size=100 * MIB, topology=requirement([A])) for n in range(20)]
-    results = await asyncio.gather(*wishes, return_exceptions=True)
-    assert sum(isinstance(one, csi.Volume) for one in results) == 10
+    creations = [
+        caller.create(f"v{n}", size=100 * MIB, topology=requirement([A])) for n in range(20)
+    ]
+    results = await asyncio.gather(*creations, return_exceptions=True)
+    assert sum(isinstance(answer, csi.Volume) for answer in results) == 10
     assert await caller.free(A) == 24 * MIB
 
 
 async def test_deleting_is_idempotent_and_unknown_ids_are_gone(caller: Caller) -> None:
-    """Whatever an id is, it is not there afterwards."""
+    """Deleting any id succeeds, also twice and for unknown ones."""
     volume = await caller.create("v")
     for id in (volume.volume_id, volume.volume_id, "garbage", "vol-0", "x" * 300):
         await caller.delete(id)
@@ -161,8 +163,8 @@ async def test_with_everything_deleted_the_data_folder_is_as_when_new(caller: Ca
     restored = await caller.create("r", source=of_snapshot(snapshot.snapshot_id))
     assert files(data) != before
     await caller.delete_snapshot(snapshot.snapshot_id)
-    for one in (volume, clone, restored):
-        await caller.delete(one.volume_id)
+    for existing in (volume, clone, restored):
+        await caller.delete(existing.volume_id)
     assert files(data) == before
 
 
@@ -195,7 +197,7 @@ async def test_a_copy_has_what_was_in_its_source(caller: Caller) -> None:
 
 
 async def test_sources_that_are_not_there_are_not_found(caller: Caller) -> None:
-    """Any text may be an id; one that nothing has is NOT_FOUND."""
+    """Any text may be an id; an unknown one is NOT_FOUND."""
     for source in (of_volume("free text"), of_snapshot("vol-" + "0" * 32)):
         assert await refused(caller.create("v", source=source)) is Code.NOT_FOUND
     assert await refused(caller.snapshot("s", "nothing")) is Code.NOT_FOUND
@@ -237,20 +239,20 @@ async def test_a_finished_copy_is_found_again_after_its_source_grew(caller: Call
 async def test_a_volume_is_found_again_without_its_pool_in_the_configuration(
     tmp_path: Path, parameters: dict[str, str]
 ) -> None:
-    """A retry gets the volume: INVALID_ARGUMENT would say that there is none, and it would stay."""
+    """A retry gets the volume: after INVALID_ARGUMENT the caller would never delete it."""
     with calling(tmp_path, config(poolSets={"set": ["pool-b"]}), privileged=False) as caller:
-        made = await caller.create("v", parameters=parameters)
+        volume = await caller.create("v", parameters=parameters)
     with calling(tmp_path, config(pool("pool-a", "a")), privileged=False) as caller:
-        assert await caller.create("v", parameters=parameters) == made
+        assert await caller.create("v", parameters=parameters) == volume
         assert await refused(caller.create("w", parameters=parameters)) is Code.INVALID_ARGUMENT
         request = csi.GetCapacityRequest(parameters=parameters)
         code = await refused(caller.client.call(methods.GET_CAPACITY, request))
         assert code is Code.INVALID_ARGUMENT
-        assert await caller.volumes() == [made.volume_id]
+        assert await caller.volumes() == [volume.volume_id]
 
 
 @pytest.mark.parametrize(
-    ("wish", "code"),
+    ("arguments", "code"),
     [
         ({"size": -1}, Code.OUT_OF_RANGE),
         ({"size": 8 * MIB, "limit": 4 * MIB}, Code.OUT_OF_RANGE),
@@ -266,16 +268,16 @@ async def test_a_volume_is_found_again_without_its_pool_in_the_configuration(
         ({"source": csi.VolumeContentSource()}, Code.INVALID_ARGUMENT),
     ],
 )
-async def test_bad_wishes_are_refused_and_change_nothing(
-    caller: Caller, wish: dict[str, object], code: Code
+async def test_bad_requests_are_refused_and_change_nothing(
+    caller: Caller, arguments: dict[str, object], code: Code
 ) -> None:
     """Each has its code, and the journal stays empty."""
-    assert await refused(caller.create("v", **wish)) is code  # type: ignore[arg-type]
+    assert await refused(caller.create("v", **arguments)) is code  # type: ignore[arg-type]
     assert await caller.volumes() == []
 
 
 async def test_names_have_the_length_the_protocol_allows(caller: Caller) -> None:
-    """128 bytes are a name, 129 and none are not."""
+    """A name of 128 bytes is accepted, one of 129 bytes and an empty one are not."""
     await caller.create("x" * 128)
     for name in ("", "x" * 129):
         assert await refused(caller.create(name)) is Code.INVALID_ARGUMENT
@@ -285,9 +287,9 @@ async def test_names_have_the_length_the_protocol_allows(caller: Caller) -> None
 async def test_names_have_no_control_characters(caller: Caller, name: str) -> None:
     """The protocol bans them: names are shown to people."""
     assert await refused(caller.create(name)) is Code.INVALID_ARGUMENT
-    made = await caller.create("tab\tand é")
-    assert await refused(caller.snapshot(name, made.volume_id)) is Code.INVALID_ARGUMENT
-    await caller.delete(made.volume_id)
+    volume = await caller.create("tab\tand é")
+    assert await refused(caller.snapshot(name, volume.volume_id)) is Code.INVALID_ARGUMENT
+    await caller.delete(volume.volume_id)
 
 
 async def test_a_class_chooses_among_its_own_pools(tmp_path: Path) -> None:
@@ -314,23 +316,23 @@ async def test_a_class_chooses_among_its_own_pools(tmp_path: Path) -> None:
 
 
 async def test_lists_come_in_pages_and_a_foreign_token_is_aborted(caller: Caller) -> None:
-    """Pages follow each other, and ``invalid-token`` makes the caller begin anew."""
-    made = {(await caller.create(f"v{n}")).volume_id for n in range(5)}
-    found: list[str] = []
+    """Pages follow each other, and an invalid token is ABORTED, so that the caller starts again."""
+    created = {(await caller.create(f"v{n}")).volume_id for n in range(5)}
+    listed: list[str] = []
     token = ""
     for _ in range(3):
         answer = await caller.client.call(
             methods.LIST_VOLUMES, csi.ListVolumesRequest(max_entries=2, starting_token=token)
         )
-        found += [entry.volume.volume_id for entry in answer.entries]
+        listed += [entry.volume.volume_id for entry in answer.entries]
         token = answer.next_token
-    assert (set(found), len(found), token) == (made, 5, "")
+    assert (set(listed), len(listed), token) == (created, 5, "")
     foreign = csi.ListVolumesRequest(starting_token="invalid-token")
     assert await refused(caller.client.call(methods.LIST_VOLUMES, foreign)) is Code.ABORTED
 
 
-async def test_one_volume_and_its_capabilities_can_be_asked_for(caller: Caller) -> None:
-    """ControllerGetVolume tells what CreateVolume told; Validate says what it cannot be."""
+async def test_get_and_validate(caller: Caller) -> None:
+    """ControllerGetVolume returns what CreateVolume did; Validate refuses other capabilities."""
     volume = await caller.create("v", topology=requirement([A]))
     answer = await caller.client.call(
         methods.CONTROLLER_GET_VOLUME, csi.ControllerGetVolumeRequest(volume_id=volume.volume_id)
@@ -338,12 +340,12 @@ async def test_one_volume_and_its_capabilities_can_be_asked_for(caller: Caller) 
     assert answer.volume == volume
 
     async def validated(id: str, capability: csi.VolumeCapability) -> bool:
-        found = await caller.client.call(
+        verdict = await caller.client.call(
             methods.VALIDATE_VOLUME_CAPABILITIES,
             csi.ValidateVolumeCapabilitiesRequest(volume_id=id, volume_capabilities=[capability]),
         )
-        assert found.HasField("confirmed") != bool(found.message)
-        return found.HasField("confirmed")
+        assert verdict.HasField("confirmed") != bool(verdict.message)
+        return verdict.HasField("confirmed")
 
     assert await validated(volume.volume_id, mount_capability())
     assert not await validated(volume.volume_id, block_capability())
@@ -352,20 +354,20 @@ async def test_one_volume_and_its_capabilities_can_be_asked_for(caller: Caller) 
 
 async def test_only_what_a_volume_was_made_with_is_confirmed(caller: Caller) -> None:
     """Validate confirms the context and the parameters of the volume, and no others."""
-    made = {"pool": "pool-a", "csi.storage.k8s.io/pvc/name": "data"}
-    volume = await caller.create("v", parameters=made)
+    parameters = {"pool": "pool-a", "csi.storage.k8s.io/pvc/name": "data"}
+    volume = await caller.create("v", parameters=parameters)
 
     async def confirmed(**more: Mapping[str, str]) -> bool:
         request = csi.ValidateVolumeCapabilitiesRequest(
             volume_id=volume.volume_id, volume_capabilities=[mount_capability()], **more
         )
-        found = await caller.client.call(methods.VALIDATE_VOLUME_CAPABILITIES, request)
-        assert found.HasField("confirmed") != bool(found.message)
-        return found.HasField("confirmed")
+        verdict = await caller.client.call(methods.VALIDATE_VOLUME_CAPABILITIES, request)
+        assert verdict.HasField("confirmed") != bool(verdict.message)
+        return verdict.HasField("confirmed")
 
     identity = {"storage.kubernetes.io/csiProvisionerIdentity": "x"}
     for context in ({}, identity, volume.volume_context, {**volume.volume_context, **identity}):
-        assert await confirmed(volume_context=context, parameters=made)
+        assert await confirmed(volume_context=context, parameters=parameters)
     for context in (
         {"pool": "pool-b"},
         {"dataPool": "x"},
@@ -377,7 +379,7 @@ async def test_only_what_a_volume_was_made_with_is_confirmed(caller: Caller) -> 
     assert await refused(confirmed(parameters={"colour": "red"})) is Code.INVALID_ARGUMENT
 
 
-async def test_snapshots_tell_their_place_and_are_found_by_source(caller: Caller) -> None:
+async def test_snapshots_have_a_topology_and_are_found_by_source(caller: Caller) -> None:
     """A snapshot stays in its source's pool; lists find it by id and by source."""
     volume = await caller.create("v", topology=requirement([B]))
     snapshot = await caller.snapshot("s", volume.volume_id)
@@ -389,10 +391,10 @@ async def test_snapshots_tell_their_place_and_are_found_by_source(caller: Caller
     code = await refused(caller.snapshot("t", volume.volume_id, requirement([C])))
     assert code is Code.RESOURCE_EXHAUSTED
 
-    async def listed(**wish: str) -> list[str]:
+    async def listed(**filters: str) -> list[str]:
         answer = await caller.client.call(
             methods.LIST_SNAPSHOTS,
-            csi.ListSnapshotsRequest(**wish),  # type: ignore[arg-type]
+            csi.ListSnapshotsRequest(**filters),  # type: ignore[arg-type]
         )
         return [entry.snapshot.snapshot_id for entry in answer.entries]
 
@@ -405,7 +407,7 @@ async def test_snapshots_tell_their_place_and_are_found_by_source(caller: Caller
 
 
 async def test_expanding_beyond_the_pool_changes_nothing(caller: Caller) -> None:
-    """More than is free is RESOURCE_EXHAUSTED, smaller than now is as it is."""
+    """More than is free is RESOURCE_EXHAUSTED; a smaller size than now changes nothing."""
     volume = await caller.create("v", topology=requirement([A]))
     assert await refused(caller.expand(volume.volume_id, 2000 * MIB)) is Code.RESOURCE_EXHAUSTED
     assert (await caller.expand(volume.volume_id, 1)).capacity_bytes == 16 * MIB
@@ -414,22 +416,26 @@ async def test_expanding_beyond_the_pool_changes_nothing(caller: Caller) -> None
 
 
 async def test_a_driver_without_domain_labels_has_no_topology(tmp_path: Path) -> None:
-    """No labels: no capability, no segments, and requirements are not looked at."""
+    """Without labels there is no capability and no segments, and requirements are ignored."""
     with calling(tmp_path, privileged=False, labels="") as caller:
         answer = await caller.client.call(
             methods.GET_PLUGIN_CAPABILITIES, csi.GetPluginCapabilitiesRequest()
         )
-        types = {one.service.type for one in answer.capabilities if one.HasField("service")}
+        types = {
+            capability.service.type
+            for capability in answer.capabilities
+            if capability.HasField("service")
+        }
         assert types == {csi.PluginCapability.Service.CONTROLLER_SERVICE}
         info = await caller.client.call(methods.NODE_GET_INFO, csi.NodeGetInfoRequest())
         assert not info.HasField("accessible_topology")
         assert not (await caller.create("v")).accessible_topology
 
 
-async def test_somebody_elses_folder_is_neither_adopted_nor_removed(
+async def test_a_foreign_folder_is_neither_adopted_nor_removed(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has the uuid of a new volume and another's mark stays; the volume gets a new uuid."""
+    """A folder with the new uuid and another mark stays; the volume gets another uuid."""
     numbers = iter([uuid.UUID(int=1), uuid.UUID(int=2)])
     monkeypatch.setattr("zonewise.csi.sqlite_journal.uuid.uuid4", lambda: next(numbers))
     strange = caller.folder / "data" / "pools" / "pool-a" / f"vol-{1:032x}"
@@ -442,7 +448,7 @@ async def test_somebody_elses_folder_is_neither_adopted_nor_removed(
 
 
 async def test_two_calls_about_one_volume_are_not_done_at_once(caller: Caller) -> None:
-    """Who comes second is told ABORTED; a volume that is being copied is not deleted."""
+    """The second call is ABORTED; a volume that is being copied is not deleted."""
     volume = await caller.create("v")
     locks = Locks(caller.folder / "data" / LOCK_FILE)
     with locks.hold("volume v"):

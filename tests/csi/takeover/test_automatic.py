@@ -1,4 +1,4 @@
-"""Automatic takeover on a cluster: the ConfigMap is written as a person would, and told apart."""
+"""Automatic takeover on a cluster: it edits the ConfigMap, apart from manual changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AUTOMATIC = {"version": 2, "automatic-takeover": {"by": ["all"], "pause": "1m"}}
 
 
 class Zones:
-    """Storage that says what a test tells it."""
+    """Storage with a health that the test sets."""
 
     def __init__(self) -> None:
         self.failed: frozenset[str] | None = frozenset()
@@ -42,7 +42,7 @@ class Zones:
 
 
 async def test_a_zone_that_stays_down_is_taken_over_and_given_back() -> None:
-    """After the pause, and never what a person wrote; who does not answer has not failed."""
+    """It happens after the pause; manual entries stay; an unanswered query is no failure."""
     zones, source = Zones(), FollowedConfiguration()
     parts = {
         "automatic": lambda context: AutomaticLoop(
@@ -100,8 +100,8 @@ async def test_it_is_off_by_default() -> None:
         assert await written(cluster) == ({}, "")
 
 
-async def test_what_a_person_decides_stays() -> None:
-    """Given back by hand, a domain has a whole pause; taken by hand, it stays taken when well."""
+async def test_manual_changes_win() -> None:
+    """Given back by hand, a domain has a whole pause again; taken by hand, it stays taken."""
     zones, source = Zones(), FollowedConfiguration()
     zones.failed = frozenset("a")
     parts = {
@@ -140,8 +140,8 @@ async def test_what_a_person_decides_stays() -> None:
         assert await written(cluster) == ({"a": ["b"]}, "")
 
 
-async def test_an_api_server_that_is_away_ends_nothing() -> None:
-    """Nobody counts on while it is away, and the pause begins anew when it is back."""
+async def test_an_unreachable_api_server_restarts_the_pause() -> None:
+    """Time does not count while it is away, and the pause starts again when it is back."""
     zones, source = Zones(), FollowedConfiguration()
     zones.failed, zones.broken = frozenset("a"), True
     parts = {

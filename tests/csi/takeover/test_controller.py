@@ -1,4 +1,4 @@
-"""The takeover controller's status: what it knows of pools that only classes name."""
+"""The takeover controller's status: warnings about pools that only classes name."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def storage_class(name: str, provisioner: str, pool: str, **more: str) -> Storag
     )
 
 
-async def test_dead_pools_of_classes_are_told() -> None:
-    """Those of the driver's classes, and where their data is; not those that live, nor others'."""
+async def test_dead_pools_of_classes_are_reported() -> None:
+    """There are warnings for dead pools of the driver's classes, not for living or foreign ones."""
 
     async def states(_: StorageConfiguration) -> StatesByCluster:
         dead = PoolState(1, alive=False)
@@ -64,27 +64,29 @@ async def test_dead_pools_of_classes_are_told() -> None:
         client = cluster.client
         for zone in "ab":
             await client.create(Node(metadata=ObjectMeta(name=zone, labels={ZONE: zone})))
-        for one in (
+        for manifest in (
             storage_class("one", DRIVER, "one"),
             storage_class("again", DRIVER, "one"),
             storage_class("two", "another.example.com", "two"),
             StorageClass(metadata=ObjectMeta(name="wrong"), provisioner=DRIVER, parameters={}),
         ):
-            await client.create(one)
+            await client.create(manifest)
         text = json.dumps({"version": 2, "topology-takeover": {"a": ["b"]}})
         source.use(parse_configuration(text, LABELS))
         await asyncio.sleep(40)
-        found = await client.get(ConfigMap, STATUS_MAP, "default")
-        told = json.loads(str(found.get("data", STATUS_KEY)))["warnings"]
-        assert [(one["reason"], one["object"]) for one in told] == [("TakenPoolDead", "Pool/one")]
+        config_map = await client.get(ConfigMap, STATUS_MAP, "default")
+        warnings = json.loads(str(config_map.get("data", STATUS_KEY)))["warnings"]
+        assert [(warning["reason"], warning["object"]) for warning in warnings] == [
+            ("TakenPoolDead", "Pool/one")
+        ]
 
 
-async def test_dead_pools_are_told_by_cluster() -> None:
-    """Of several clusters a class's pools are those of its own, and are called by it."""
+async def test_dead_pools_are_reported_by_cluster() -> None:
+    """With several clusters a class's pools are looked up in, and named after, its own."""
 
     async def states(_: StorageConfiguration) -> StatesByCluster:
-        one = {"one": PoolState(1, alive=False), "one-data": PoolState(1)}
-        return {"east": one, "west": one}
+        pools = {"one": PoolState(1, alive=False), "one-data": PoolState(1)}
+        return {"east": pools, "west": pools}
 
     source = FollowedConfiguration()
     parts = {
@@ -102,6 +104,6 @@ async def test_dead_pools_are_told_by_cluster() -> None:
         text = {"version": 2, "topology-takeover": {"a": ["b"]}, "clusters": clusters}
         source.use(parse_configuration(json.dumps(text), LABELS))
         await asyncio.sleep(40)
-        found = await client.get(ConfigMap, STATUS_MAP, "default")
-        told = json.loads(str(found.get("data", STATUS_KEY)))["warnings"]
-        assert [one["object"] for one in told] == ["Pool/west/one"]
+        config_map = await client.get(ConfigMap, STATUS_MAP, "default")
+        warnings = json.loads(str(config_map.get("data", STATUS_KEY)))["warnings"]
+        assert [warning["object"] for warning in warnings] == ["Pool/west/one"]

@@ -13,8 +13,8 @@ def test_gauges_follow_the_status() -> None:
     """Every gauge has the number of the status, and a warning that is over is gone."""
     registry = CollectorRegistry()
     metrics = TakeoverMetrics(registry)
-    one = Reason(code="UnknownDomain", message="nobody is in x")
-    metrics.update(TakeoverStatus({"a": ("b",), "c": ("b",)}, "wrong", (one, one), (one,)))
+    reason = Reason(code="UnknownDomain", message="nobody is in x")
+    metrics.update(TakeoverStatus({"a": ("b",), "c": ("b",)}, "wrong", (reason, reason), (reason,)))
 
     def read(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"zonewise_takeover_{name}", labels)

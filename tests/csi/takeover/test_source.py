@@ -1,4 +1,4 @@
-"""Who listens to a configuration, and for how long."""
+"""Listeners of a configuration: when they are added and removed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LABELS = parse_domain_labels("topology.kubernetes.io/zone", "csi.zonewise.io")
 
 
 class Counted(FollowedConfiguration):
-    """How many listen."""
+    """Counts its listeners."""
 
     listening = 0
 
     def on_status_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """One more, and one less."""
+        """Add a listener; the count goes down when it is removed."""
         end = super().on_status_change(listener)
         self.listening += 1
 
@@ -35,7 +35,7 @@ class Counted(FollowedConfiguration):
 @pytest.mark.asyncio
 @pytest.mark.looptime
 async def test_a_controller_listens_while_it_leads() -> None:
-    """However often somebody leads, one listens; at the end of a lead nobody does."""
+    """Each time a controller leads there is one listener; afterwards there is none."""
     source = Counted()
     for _ in range(3):
         parts = {
@@ -48,17 +48,17 @@ async def test_a_controller_listens_while_it_leads() -> None:
         assert source.listening == 0
 
 
-def test_who_listens_no_more_is_told_nothing() -> None:
-    """Others still are, also if one leaves while it is told."""
+def test_removed_listeners_are_not_called() -> None:
+    """Others still are, also if a listener removes itself while it is called."""
     source = FollowedConfiguration()
-    told: list[str] = []
+    calls: list[str] = []
 
     def once() -> None:
-        told.append("first")
+        calls.append("first")
         leave()
 
     leave = source.on_status_change(once)
-    source.on_status_change(lambda: told.append("second"))
+    source.on_status_change(lambda: calls.append("second"))
     source.use(StorageConfiguration())
     source.refuse("wrong")
-    assert told == ["first", "second", "second"]
+    assert calls == ["first", "second", "second"]

@@ -1,4 +1,4 @@
-"""The takeover that a cluster's ConfigMap holds."""
+"""The takeover in a cluster's ConfigMap."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from zonewise.csi.takeover.status import AUTOMATIC_ANNOTATION, CONFIG_KEY, CONFI
 
 async def written(cluster: VirtualCluster) -> tuple[dict[str, list[str]], str]:
     """The map, and which entries are automatic."""
-    found = await cluster.client.get(ConfigMap, CONFIG_MAP, "default")
-    value = json.loads(str(found.get("data", CONFIG_KEY)))
-    return value.get("topology-takeover", {}), found.metadata.annotations.get(
+    config_map = await cluster.client.get(ConfigMap, CONFIG_MAP, "default")
+    value = json.loads(str(config_map.get("data", CONFIG_KEY)))
+    return value.get("topology-takeover", {}), config_map.metadata.annotations.get(
         AUTOMATIC_ANNOTATION, ""
     )
