@@ -52,7 +52,6 @@ NOT_YET_OUTSIDE = frozenset(
         "tests/controllers",
         "tests/embedded",
         "tests/install",
-        "tests/runtime",
         "tests/webhook",
     }
 )

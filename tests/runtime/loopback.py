@@ -148,7 +148,7 @@ def web(
 
 @contextlib.contextmanager
 def tcp(talk: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A server that talks bytes as a function says and hangs up when it returns."""
+    """A server that runs a function for each connection and closes it afterwards."""
     listener = socket.create_server(("127.0.0.1", 0))
     connections: list[socket.socket] = []
     threads: list[threading.Thread] = []
@@ -219,7 +219,7 @@ def write_kubeconfig(
     user: dict[str, Any] | None = None,
     context: dict[str, Any] | None = None,
 ) -> Path:
-    """A kubeconfig with one context, ``dev``, and what is to be special about it."""
+    """Write a kubeconfig with one context, ``dev``."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",

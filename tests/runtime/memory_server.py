@@ -133,16 +133,16 @@ class MemoryServer:
         """Create or change an object in a collection."""
         self.version += 1
         key = (namespace, name)
-        kept = self.objects.setdefault(path, {})
-        uid = kept[key]["metadata"]["uid"] if key in kept else f"uid-{self.version}"
+        collection = self.objects.setdefault(path, {})
+        uid = collection[key]["metadata"]["uid"] if key in collection else f"uid-{self.version}"
         metadata = {"name": name, "uid": uid, "resourceVersion": str(self.version)}
         if namespace:
             metadata["namespace"] = namespace
         metadata |= content.pop("metadata", {})
-        kind = "MODIFIED" if key in kept else "ADDED"
-        kept[key] = {"metadata": metadata, **content}
-        self._tell(path, kind, kept[key])
-        return kept[key]
+        kind = "MODIFIED" if key in collection else "ADDED"
+        collection[key] = {"metadata": metadata, **content}
+        self._tell(path, kind, collection[key])
+        return collection[key]
 
     def drop(self, path: str, name: str, namespace: str = "") -> None:
         """Delete an object."""
@@ -216,7 +216,7 @@ class MemoryServer:
         if initial and not self.watch_list:
             return refusal(422, "Invalid", "sendInitialEvents is forbidden")
         stream = Streaming(float(query.get("timeoutSeconds", "1800")))
-        kept = self.objects.setdefault(request.path, {})
+        collection = self.objects.setdefault(request.path, {})
         start = int(query.get("resourceVersion") or self.version)
         if not initial and start < self.oldest:
             stream.push(
@@ -233,7 +233,7 @@ class MemoryServer:
             stream.end()
             return stream
         if initial:
-            for item in kept.values():
+            for item in collection.values():
                 stream.push({"type": "ADDED", "object": item})
             stream.push(self._bookmark(end=True))
         else:
@@ -261,13 +261,13 @@ class MemoryServer:
         parts = path.split("/")
         namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts[:-1] else ""
         collection = path.replace(f"/namespaces/{namespace}/", "/") if namespace else path
-        found = self.objects.get(collection, {}).get((namespace, name))
-        if request.method == "GET" and found is not None:
-            return Answered(200, json.dumps(found).encode())
+        stored = self.objects.get(collection, {}).get((namespace, name))
+        if request.method == "GET" and stored is not None:
+            return Answered(200, json.dumps(stored).encode())
         if request.method in ("PATCH", "PUT"):
             body = json.loads(request.body or b"{}")
             content = {k: v for k, v in body.items() if k not in ("apiVersion", "kind")}
-            changed = {**(found or {}), **content}
+            changed = {**(stored or {}), **content}
             changed["metadata"] = {
                 k: v
                 for k, v in {**changed.get("metadata", {}), **content.get("metadata", {})}.items()
@@ -276,7 +276,7 @@ class MemoryServer:
             return Answered(
                 200, json.dumps(self.put(collection, name, namespace, **changed)).encode()
             )
-        if request.method == "DELETE" and found is not None:
+        if request.method == "DELETE" and stored is not None:
             self.drop(collection, name, namespace)
             return Answered(200, b'{"kind":"Status","status":"Success"}')
         return refusal(404, "NotFound", f"{request.path} not found")

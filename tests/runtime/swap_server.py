@@ -38,7 +38,7 @@ class Write:
 
 
 class SwapServer:
-    """The objects by path, and what was written."""
+    """Objects by path, and all accepted writes."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
@@ -65,11 +65,11 @@ class SwapServer:
     def answer(self, request: Request, *, by: str) -> Answered:
         path = request.path
         body: Any = msgspec.json.decode(request.body) if request.body else None
-        found = self.objects.get(path)
+        stored = self.objects.get(path)
         match request.method:
             case "GET":
-                if found is not None:
-                    return _ok(found)
+                if stored is not None:
+                    return _ok(stored)
                 prefix = path + "/"
                 items = [item for at, item in self.objects.items() if at.startswith(prefix)]
                 if items:
@@ -79,21 +79,21 @@ class SwapServer:
                 if target in self.objects:
                     return refusal(409, "AlreadyExists", f"{target} already exists")
                 return _ok(self._accept(by, "POST", target, body), status=201)
-            case "PATCH" if found is not None:
+            case "PATCH" if stored is not None:
                 if request.headers["Content-Type"].startswith("application/json-patch"):
-                    changed = jsonpatch.apply(found, body)
+                    changed = jsonpatch.apply(stored, body)
                 else:
-                    changed = mergepatch.apply(found, body)
+                    changed = mergepatch.apply(stored, body)
                 if (
                     changed["metadata"].get("resourceVersion")
-                    != found["metadata"]["resourceVersion"]
+                    != stored["metadata"]["resourceVersion"]
                 ):
                     return refusal(409, "Conflict", f"{path} has been modified")
                 return _ok(self._accept(by, "PATCH", path, changed))
-            case "DELETE" if found is not None:
+            case "DELETE" if stored is not None:
                 del self.objects[path]
                 self.version += 1
-                self._note(by, "DELETE", path, found)
+                self._note(by, "DELETE", path, stored)
                 return _ok({"kind": "Status", "status": "Success"})
             case _:
                 pass
@@ -112,7 +112,7 @@ class SwapServer:
 
 @dataclass
 class Way:
-    """One replica's way to the server and back."""
+    """The transport of one replica."""
 
     server: SwapServer
     name: str
@@ -128,7 +128,7 @@ class Way:
         return Client(self, fence=fence, retries=0)
 
     async def send(self, request: Request) -> Answered:
-        """Send what cannot be called back: a write on its way arrives though its sender is gone."""
+        """Send a request that cannot be recalled: it arrives even if its sender is cancelled."""
         self.requests.append(request)
         delivery = asyncio.create_task(self._deliver(request))
         self._deliveries.add(delivery)
@@ -149,7 +149,7 @@ class Way:
         return refused if refused is not None else self.server.answer(request, by=self.name)
 
     async def close(self) -> None:
-        """Drop what is on its way, as the end of a test does."""
+        """Drop requests in flight, at the end of a test."""
         for delivery in tuple(self._deliveries):
             delivery.cancel()
 

@@ -50,15 +50,15 @@ def pod(name: str, node: str) -> Any:
     return Pod({"metadata": {"name": name, "namespace": "default"}, "spec": spec})
 
 
-async def count_on(client: Client, node: str, wanted: str) -> None:
-    """Wait until the annotation says so."""
+async def count_on(client: Client, node: str, expected: str) -> None:
+    """Wait until the annotation has a value."""
     selector = f"metadata.name={node}"
     listing = await client.list(Node, field_selector=selector)
-    if any(item.metadata.annotations.get(COUNT) == wanted for item in listing):
+    if any(item.metadata.annotations.get(COUNT) == expected for item in listing):
         return
     version = listing.resource_version
     async for event in client.watch(Node, resource_version=version, field_selector=selector):
-        if event.object.metadata.annotations.get(COUNT) == wanted:
+        if event.object.metadata.annotations.get(COUNT) == expected:
             return
 
 
@@ -68,7 +68,7 @@ def test_the_program_has_thirty_lines() -> None:
 
 
 async def test_the_program_counts_pods(kubeconfig: Path, tmp_path: Path) -> None:
-    """Pods that come and go are counted on their node, and SIGTERM ends the program well."""
+    """Pods that are added and removed are counted on their node, and SIGTERM ends the program."""
     script = tmp_path / "counter.py"
     script.write_text(program())
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}

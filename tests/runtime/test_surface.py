@@ -1,4 +1,4 @@
-"""The public names of the package, and what it costs to import it."""
+"""The public names of the package, and what it imports."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_the_public_names_are_these() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_is_there(name: str) -> None:
-    """Each name leads to what the module of its home defines."""
-    found = getattr(runtime, name)
-    assert found.__module__.startswith("zonewise.runtime.")
-    assert found.__doc__
+    """Each name is defined in a module of the package and has a docstring."""
+    exported = getattr(runtime, name)
+    assert exported.__module__.startswith("zonewise.runtime.")
+    assert exported.__doc__
 
 
 def test_other_names_are_not() -> None:
-    """A name that is not public is an error that says so."""
+    """A name that is not public raises an AttributeError that says so."""
     name = "Frobnicator"
     with pytest.raises(AttributeError, match=name):
         getattr(runtime, name)
@@ -82,7 +82,7 @@ def test_other_names_are_not() -> None:
 
 @pytest.mark.system
 def test_importing_the_package_loads_no_http_library() -> None:
-    """A command that does not talk to a cluster does not pay for it."""
+    """A command that does not talk to a cluster does not import aiohttp."""
     code = (
         "import sys, zonewise.runtime.cache.snapshot, zonewise.runtime.controller.queue\n"
         "print(*sorted({'aiohttp', 'structlog', 'prometheus_client'} & set(sys.modules)))"

@@ -25,7 +25,7 @@ NODES = "/api/v1/nodes"
 
 
 class Follower:
-    """A reflector that runs, and every change its store told of."""
+    """A running reflector, and every change its store reported."""
 
     def __init__(self, server: MemoryServer, *, seed: int = 1, options: WatchOptions) -> None:
         self.client = Client(server)
@@ -72,11 +72,11 @@ def filled(count: int = 3, *, watch_list: bool = True) -> MemoryServer:
 
 
 def same(server: MemoryServer, store: Store[Node]) -> bool:
-    held = {key: item.metadata.resource_version for key, item in store.items()}
-    there = {
+    cached = {key: item.metadata.resource_version for key, item in store.items()}
+    stored = {
         key: item["metadata"]["resourceVersion"] for key, item in server.objects[NODES].items()
     }
-    return held == there
+    return cached == stored
 
 
 @pytest.mark.parametrize("watch_list", [True, False])
@@ -103,7 +103,7 @@ async def test_the_store_is_filled_and_follows(watch_list: bool) -> None:
 
 
 async def test_a_server_without_watch_list_is_asked_once() -> None:
-    """The refusal is remembered by the client for the kind, also by other reflectors."""
+    """The client remembers the refusal for the kind, also for other reflectors."""
     server = filled(watch_list=False)
     async with following(server) as follower:
         await follower.reflector.synced.wait()
@@ -112,8 +112,8 @@ async def test_a_server_without_watch_list_is_asked_once() -> None:
         task = asyncio.create_task(other.run())
         await other.synced.wait()
         task.cancel()
-    asked = [seen for seen in server.seen if "sendInitialEvents" in seen.request.query]
-    assert len(asked) == 1
+    watch_lists = [seen for seen in server.seen if "sendInitialEvents" in seen.request.query]
+    assert len(watch_lists) == 1
 
 
 async def test_watch_list_can_be_switched_off() -> None:
@@ -125,7 +125,7 @@ async def test_watch_list_can_be_switched_off() -> None:
 
 
 async def test_a_server_that_never_marks_the_end_gets_a_list() -> None:
-    """One that ignores the request for initial events is found out by its silence."""
+    """If no initial events come after the request for them, the kind is listed."""
     server = filled()
     server.faults = [lambda _: Answered(200, b'{"type":"ADDED","object":{"metadata":{}}}\n')]
     async with following(server) as follower:
@@ -135,7 +135,7 @@ async def test_a_server_that_never_marks_the_end_gets_a_list() -> None:
 
 
 async def test_a_first_stream_that_breaks_off_is_not_a_list() -> None:
-    """The store is synced when everything was there, and what the next list lacks is removed."""
+    """The store is synced after a complete list, and objects missing from it are removed."""
     server = filled()
     server.faults = [
         lambda _: Answered(200, b'{"type":"ADDED","object":{"metadata":{"name":"ghost"}}}\n')
@@ -149,7 +149,7 @@ async def test_a_first_stream_that_breaks_off_is_not_a_list() -> None:
 
 
 async def test_changes_during_the_initial_events_count() -> None:
-    """What changes or goes while the first objects are streamed ends in its last state."""
+    """An object that changes or is deleted during the first stream ends in its last state."""
     server = filled(2)
 
     def racing(_: object) -> Answered:
@@ -177,8 +177,8 @@ async def test_changes_during_the_initial_events_count() -> None:
         ]
 
 
-async def test_a_page_that_was_forgotten_starts_the_list_anew() -> None:
-    """What the abandoned pages had and the new list has not is removed."""
+async def test_an_expired_page_starts_the_list_again() -> None:
+    """Objects of the abandoned pages that are not in the new list are removed."""
     server = filled(1200, watch_list=False)
 
     def compact(_: object) -> None:
@@ -297,7 +297,7 @@ FAILURES: dict[str, Callable[[object], Answered | Exception]] = {
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("started", [False, True])
 async def test_failures_are_paced_and_healed(failure: str, started: bool) -> None:
-    """However a server fails, it is asked at most once a second, and then all is well again."""
+    """However a server fails, it is asked at most once a second; afterwards the store is equal."""
     server = filled()
     if not started:
         server.always = FAILURES[failure]
@@ -318,15 +318,15 @@ async def test_failures_are_paced_and_healed(failure: str, started: bool) -> Non
 
 
 async def test_lists_that_succeed_and_watches_that_do_not_are_paced() -> None:
-    """Alternating success and failure is failure: list, watch, list, watch stays within budget."""
+    """Lists that succeed do not reset the pace of watches that fail."""
     server = filled(watch_list=False)
     server.always = lambda request: refusal(410, "Expired") if "watch" in request.query else None
     async with following(server, options=WatchOptions(watch_list=False)) as follower:
         await follower.reflector.synced.wait()
         await asyncio.sleep(300)
         moments = [seen.at for seen in server.seen]
-        for one in moments:
-            assert sum(one <= other < one + 30 for other in moments) <= 30
+        for start in moments:
+            assert sum(start <= other < start + 30 for other in moments) <= 30
         assert same(server, follower.store)
 
 
@@ -340,14 +340,14 @@ async def test_streams_that_live_for_a_second_stay_within_budget() -> None:
             await asyncio.sleep(1)
             server.cut()
         moments = [seen.at for seen in server.seen]
-        for one in moments:
-            assert sum(one <= other < one + 30 for other in moments) <= 30
+        for start in moments:
+            assert sum(start <= other < start + 30 for other in moments) <= 30
         await asyncio.sleep(60)
         assert same(server, follower.store)
 
 
 async def test_silence_is_noticed() -> None:
-    """A half-open connection is replaced after the silence that is allowed."""
+    """A half-open connection is replaced after the allowed silence."""
     server = filled()
     async with following(server, options=WatchOptions(silence=100)) as follower:
         await follower.reflector.synced.wait()
@@ -359,7 +359,7 @@ async def test_silence_is_noticed() -> None:
 
 
 async def test_a_mistake_is_raised_at_the_start_only() -> None:
-    """A selector nobody can parse ends the reflector; later such an answer is waited out."""
+    """An invalid selector ends the reflector at the start; later such an answer is retried."""
     server = MemoryServer()
     server.always = lambda _: refusal(400, "BadRequest", "unable to parse selector")
     async with following(server) as follower:
@@ -382,8 +382,8 @@ async def test_a_mistake_is_raised_at_the_start_only() -> None:
         assert same(server, follower.store)
 
 
-async def test_what_a_listener_raises_is_not_swallowed() -> None:
-    """A bug in a listener ends the reflector loudly."""
+async def test_an_exception_of_a_listener_is_not_swallowed() -> None:
+    """A bug in a listener ends the reflector with its exception."""
     server = filled()
     async with following(server) as follower:
         await follower.reflector.synced.wait()
@@ -415,7 +415,7 @@ async def test_unknown_kinds_are_reflected_too() -> None:
 
 
 async def test_unknown_events_are_skipped() -> None:
-    """A type of event that we do not know changes nothing and breaks nothing."""
+    """An event of an unknown type changes nothing and does not end the watch."""
     server = filled()
     async with following(server) as follower:
         await follower.reflector.synced.wait()
@@ -426,7 +426,7 @@ async def test_unknown_events_are_skipped() -> None:
 
 
 async def test_a_storm_of_faults_leaves_the_store_equal_and_in_order() -> None:
-    """After random cuts, refusals, silence and repeats all is equal, and each change came once."""
+    """After random cuts, refusals, silence and repeats the store is equal; no change came twice."""
     for seed in range(12):
         rng = random.Random(seed)
         server = filled(5, watch_list=bool(seed % 2))
@@ -459,19 +459,19 @@ async def test_a_storm_of_faults_leaves_the_store_equal_and_in_order() -> None:
             server.faults.clear()
             await asyncio.sleep(300)
             assert same(server, follower.store)
-            held: dict[str, str | None] = {}
+            versions: dict[str, str | None] = {}
             newest: dict[str, int] = {}
             for name, old, new in follower.changes:
-                assert held.get(name) == old
-                held[name] = new
+                assert versions.get(name) == old
+                versions[name] = new
                 if new is not None:
                     assert int(new) > newest.get(name, 0)
                     newest[name] = int(new)
 
 
 @pytest.mark.parametrize("watch_list", [True, False])
-async def test_many_objects_at_once_leave_others_their_turn(watch_list: bool) -> None:
-    """No turn of the event loop takes in more than fits into it, in lists and in changes."""
+async def test_many_objects_at_once_do_not_block_the_event_loop(watch_list: bool) -> None:
+    """No turn of the event loop takes in more than a bounded number of objects or changes."""
     server = filled(20, watch_list=watch_list)
     at_once: list[int] = []
     async with following(server, options=WatchOptions(turn=0.0)) as follower:

@@ -73,15 +73,15 @@ def refused(text: str | bytes, cls: type[Any] = Node) -> str:
 
 
 def test_a_yaml_list_becomes_typed_objects_in_order() -> None:
-    """What kubectl prints is read, and handed out by namespace and name."""
-    found = snapshot(NODES)
-    assert [node.metadata.name for node in found.all(Node)] == ["node-a", "node-b"]
-    node = found.get(Node, "node-b")
+    """The output of kubectl is read, and its objects are ordered by namespace and name."""
+    cluster = snapshot(NODES)
+    assert [node.metadata.name for node in cluster.all(Node)] == ["node-a", "node-b"]
+    node = cluster.get(Node, "node-b")
     assert node is not None
     assert node.spec.pod_cidr == "10.0.0.0/24"
     assert node.metadata.labels == {"topology.kubernetes.io/zone": "zone-a"}
-    assert found.get(Node, "nobody") is None
-    assert found.all(Node) == found.all(Node)
+    assert cluster.get(Node, "nobody") is None
+    assert cluster.all(Node) == cluster.all(Node)
 
 
 def test_json_and_yaml_are_the_same_cluster() -> None:
@@ -91,29 +91,29 @@ def test_json_and_yaml_are_the_same_cluster() -> None:
 
 
 def test_several_documents_and_unknown_kinds() -> None:
-    """Documents add up, empty ones are nothing, and kinds without a class are kept whole."""
-    found = snapshot(PODS)
-    assert [pod.spec.node_name for pod in found.all(Pod)] == ["node-a"]
+    """Documents are merged, empty ones are ignored, and kinds without a class are whole."""
+    cluster = snapshot(PODS)
+    assert [pod.spec.node_name for pod in cluster.all(Pod)] == ["node-a"]
     widget = unstructured(Resource("example.com", "v1", "Widget", "widgets"))
-    assert [item.get("spec", "size") for item in found.all(widget)] == [3]
-    assert found.kinds() == {"Pod": 1, "Widget.example.com": 1}
-    assert [item.resource.kind for item in found.everything()] == ["Pod", "Widget"]
-    assert found.all(Service) == ()
-    assert not found.has(Service)
-    assert found.has(Pod)
+    assert [item.get("spec", "size") for item in cluster.all(widget)] == [3]
+    assert cluster.kinds() == {"Pod": 1, "Widget.example.com": 1}
+    assert [item.resource.kind for item in cluster.everything()] == ["Pod", "Widget"]
+    assert cluster.all(Service) == ()
+    assert not cluster.has(Service)
+    assert cluster.has(Pod)
 
 
 def test_a_namespace_can_be_chosen() -> None:
-    """Objects are had of all namespaces or of one."""
+    """Objects are returned of all namespaces or of one."""
     text = "\n---\n".join(PODS.replace("ns}", f"{space}}}") for space in ("a", "b"))
-    found = snapshot(text)
-    assert [pod.key for pod in found.all(Pod)] == [("a", "p"), ("b", "p")]
-    assert [pod.key for pod in found.all(Pod, "b")] == [("b", "p")]
-    assert found.get(Pod, "p", "a") is not None
+    cluster = snapshot(text)
+    assert [pod.key for pod in cluster.all(Pod)] == [("a", "p"), ("b", "p")]
+    assert [pod.key for pod in cluster.all(Pod, "b")] == [("b", "p")]
+    assert cluster.get(Pod, "p", "a") is not None
 
 
 def test_items_of_a_typed_list_have_the_kind_of_the_list() -> None:
-    """An API server's own list does not repeat the kind in each item."""
+    """An API server's list does not repeat the kind in each item."""
     value = {
         "kind": "EndpointSliceList",
         "apiVersion": "discovery.k8s.io/v1",
@@ -124,15 +124,15 @@ def test_items_of_a_typed_list_have_the_kind_of_the_list() -> None:
 
 
 def test_appended_json_dumps_are_one_cluster() -> None:
-    """Several JSON values one after the other are all read, and errors name the right line."""
-    one = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}, indent=1)
-    two = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"}}, indent=1)
-    assert len(snapshot(f"{one}\n{two}\n").all(Node)) == 2
-    assert refused(f"{one}\n{two}\n{{bad}}").startswith("dump.yaml:15: not JSON")
+    """Several JSON values in a row are all read, and errors name the right line."""
+    first = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}, indent=1)
+    second = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"}}, indent=1)
+    assert len(snapshot(f"{first}\n{second}\n").all(Node)) == 2
+    assert refused(f"{first}\n{second}\n{{bad}}").startswith("dump.yaml:15: not JSON")
 
 
-def test_words_are_what_an_api_server_takes_them_for() -> None:
-    """Dates stay text and yes is true, as in any manifest."""
+def test_yaml_scalars_are_read_as_by_an_api_server() -> None:
+    """Dates stay strings and ``yes`` is true, as in any manifest."""
     text = NODES.replace('"2026-11-15T12:00:00Z"', "2026-11-15T12:00:00Z").replace(
         "podCIDR: 10.0.0.0/24", "unschedulable: yes"
     )
@@ -143,7 +143,7 @@ def test_words_are_what_an_api_server_takes_them_for() -> None:
 
 
 def test_an_empty_dump_is_an_empty_cluster() -> None:
-    """Nothing, only comments, or an empty list hold no objects."""
+    """An empty file, only comments, or an empty list hold no objects."""
     empty = json.dumps({"apiVersion": "v1", "kind": "List", "items": []})
     null = json.dumps({"apiVersion": "v1", "kind": "NodeList", "items": None})
     written = "apiVersion: v1\nkind: NodeList\nitems:\n"
@@ -188,7 +188,7 @@ def test_an_empty_dump_is_an_empty_cluster() -> None:
     ],
 )
 def test_a_bad_dump_is_one_sentence_with_file_and_line(text: str | bytes, sentence: str) -> None:
-    """Whoever made the dump is told where to look."""
+    """The error says where in the dump the mistake is."""
     assert refused(text).startswith(sentence)
 
 
@@ -208,8 +208,8 @@ def test_a_bad_object_inside_a_json_list_is_found() -> None:
     assert refused(text, Deployment).startswith(f"dump.yaml:{line}: Deployment: Expected `int`")
 
 
-def test_another_version_of_a_kind_is_not_taken_for_none() -> None:
-    """An old dump is refused with what to do, instead of looking empty."""
+def test_another_version_of_a_kind_is_refused() -> None:
+    """An old dump is refused with advice, instead of looking empty."""
     text = "apiVersion: policy/v1beta1\nkind: PodDisruptionBudget\nmetadata: {name: x}\n"
     sentence = refused(text, PodDisruptionBudget)
     assert "policy/v1beta1" in sentence
@@ -222,25 +222,25 @@ def test_files_merge_into_one_cluster(tmp_path: Path) -> None:
     (tmp_path / "more.yaml").write_text(
         PODS + "---\n{apiVersion: v1, kind: Node, metadata: {name: node-a, labels: {new: ''}}}\n"
     )
-    (found,) = Snapshot.load([tmp_path / "nodes.yaml", str(tmp_path / "more.yaml")])
-    assert found.name == "nodes"
-    assert len(found.all(Node)) == 2
-    assert len(found.all(Pod)) == 1
-    node = found.get(Node, "node-a")
+    (cluster,) = Snapshot.load([tmp_path / "nodes.yaml", str(tmp_path / "more.yaml")])
+    assert cluster.name == "nodes"
+    assert len(cluster.all(Node)) == 2
+    assert len(cluster.all(Pod)) == 1
+    node = cluster.get(Node, "node-a")
     assert node is not None
     assert node.metadata.labels == {"new": ""}
 
 
 def test_each_file_of_a_folder_is_a_cluster(tmp_path: Path) -> None:
-    """A folder of dumps is a fleet; other files in it are left alone."""
+    """A folder of dumps is a fleet; other files in it are ignored."""
     (tmp_path / "east.yaml").write_text(NODES)
     (tmp_path / "west.json").write_text(json.dumps(yaml.safe_load(NODES)))
     (tmp_path / "README.md").write_text("not a dump")
     (tmp_path / ".hidden.yaml").write_text("{")
     (tmp_path / "sub.yaml").mkdir()
     clusters = Snapshot.load([tmp_path])
-    assert [one.name for one in clusters] == ["east", "west"]
-    assert [len(one.all(Node)) for one in clusters] == [2, 2]
+    assert [cluster.name for cluster in clusters] == ["east", "west"]
+    assert [len(cluster.all(Node)) for cluster in clusters] == [2, 2]
 
 
 def test_the_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,13 +250,13 @@ def test_the_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
         buffer = io.BytesIO(NODES.encode())
 
     monkeypatch.setattr("sys.stdin", Input)
-    (found,) = Snapshot.load(["-"])
-    assert found.name == "stdin"
-    assert len(found.all(Node)) == 2
+    (cluster,) = Snapshot.load(["-"])
+    assert cluster.name == "stdin"
+    assert len(cluster.all(Node)) == 2
 
 
 def test_paths_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    """Missing files, empty folders and mixtures are refused with what to do."""
+    """Missing files, empty folders and mixtures are refused with advice."""
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere\.yaml: no such file"):
         Snapshot.load([tmp_path / "nowhere.yaml"])
     with pytest.raises(ConfigError, match=r"no \.yaml, \.yml or \.json file in the folder"):
@@ -270,39 +270,39 @@ def test_paths_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 
 async def test_a_live_cluster_is_the_same_type() -> None:
-    """Kinds are listed; one the cluster does not have is empty."""
+    """Kinds are listed; a kind the cluster does not have is empty."""
     server = MemoryServer()
     server.put("/api/v1/nodes", "b")
     server.put("/api/v1/nodes", "a")
     server.put("/api/v1/pods", "p", "ns")
     widget = unstructured(Resource("example.com", "v1", "Widget", "widgets"))
-    found = await Snapshot.live(Client(server), [Node, Pod, widget], name="east")
-    assert found.name == "east"
-    assert [node.metadata.name for node in found.all(Node)] == ["a", "b"]
-    assert found.all(widget) == ()
-    assert found.kinds() == {"Node": 2, "Pod": 1, "Widget.example.com": 0}
+    cluster = await Snapshot.live(Client(server), [Node, Pod, widget], name="east")
+    assert cluster.name == "east"
+    assert [node.metadata.name for node in cluster.all(Node)] == ["a", "b"]
+    assert cluster.all(widget) == ()
+    assert cluster.kinds() == {"Node": 2, "Pod": 1, "Widget.example.com": 0}
     with pytest.raises(LookupError, match="services were not read"):
-        found.all(Service)
+        cluster.all(Service)
 
 
-async def test_what_we_may_not_see_is_not_nothing() -> None:
-    """A forbidden kind raises when it is asked for, and not before; other failures at once."""
+async def test_a_forbidden_kind_is_not_empty() -> None:
+    """A forbidden kind raises when it is read, and not before; other failures raise at once."""
     server = MemoryServer()
     server.put("/api/v1/nodes", "a")
     server.always = lambda request: refusal(403, "Forbidden") if "pods" in request.path else None
-    found = await Snapshot.live(Client(server), [Node, Pod])
-    assert found.has(Node)
+    cluster = await Snapshot.live(Client(server), [Node, Pod])
+    assert cluster.has(Node)
     with pytest.raises(Forbidden):
-        found.all(Pod)
+        cluster.all(Pod)
     server.always = lambda request: refusal(500, "Broken") if "pods" in request.path else None
     with pytest.raises(ServerError):
         await Snapshot.live(Client(server), [Node, Pod])
 
 
 def test_stores_and_lists_become_snapshots() -> None:
-    """A controller's stores are a cluster as well."""
+    """A snapshot can be made from a controller's stores."""
     store: Store[Node] = Store(compact=True)
     store.apply(Node(metadata=ObjectMeta(name="a", resource_version="1")))
-    found = Snapshot.of({Node: store, Pod: []}, name="here")
-    assert [node.metadata.name for node in found.all(Node)] == ["a"]
-    assert found.all(Pod) == ()
+    cluster = Snapshot.of({Node: store, Pod: []}, name="here")
+    assert [node.metadata.name for node in cluster.all(Node)] == ["a"]
+    assert cluster.all(Pod) == ()

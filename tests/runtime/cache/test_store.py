@@ -32,7 +32,7 @@ def summary(item: Node | None) -> str | None:
 
 
 class Watcher:
-    """Writes down every change it is told of."""
+    """Records every change that is reported to it."""
 
     def __init__(self, store: Store[Node]) -> None:
         self.changes: list[tuple[str | None, str | None]] = []
@@ -43,7 +43,7 @@ class Watcher:
 
 
 def test_versions_are_numbers() -> None:
-    """Ten is newer than nine; a version that is no number is newer if it differs."""
+    """Ten is newer than nine; a version that is not a number is newer if it differs."""
     assert newer("10", "9")
     assert not newer("9", "10")
     assert not newer("9", "9")
@@ -57,7 +57,7 @@ def test_versions_are_numbers() -> None:
 
 
 def test_changes_are_applied_once_and_never_backwards() -> None:
-    """A repeated or older change does nothing and tells nobody."""
+    """A repeated or older change does nothing and is not reported."""
     store: Store[Node] = Store()
     watcher = Watcher(store)
     assert store.apply(node("a", 5))
@@ -72,7 +72,7 @@ def test_changes_are_applied_once_and_never_backwards() -> None:
 
 
 def test_an_older_change_does_not_bring_a_deleted_object_back() -> None:
-    """What was deleted at version 8 does not return with version 6, and does with version 9."""
+    """An object deleted at version 8 does not return with version 6, but does with version 9."""
     store: Store[Node] = Store()
     store.apply(node("a", 5))
     store.remove(node("a", 8))
@@ -90,16 +90,16 @@ def test_bookmarks_only_move_forward() -> None:
 
 
 def test_a_list_becomes_exact_differences() -> None:
-    """After a lost connection listeners are told of what came, changed and went, nothing else."""
+    """After a lost connection, listeners get what was added, changed and deleted, nothing else."""
     store: Store[Node] = Store()
     store.replace([node("same", 1), node("changed", 2), node("gone", 3)], "3")
     watcher = Watcher(store)
     watcher.changes.clear()
-    kept = store.get(("", "same"))
+    before = store.get(("", "same"))
     result = store.replace([node("same", 1), node("changed", 9), node("new", 8)], "10")
     assert result == ListDifference(added=1, updated=1, removed=1)
     assert watcher.changes == [("changed@2", "changed@9"), (None, "new@8"), ("gone@3", None)]
-    assert store.get(("", "same")) is kept
+    assert store.get(("", "same")) is before
     assert store.resource_version == "10"
 
 
@@ -116,7 +116,7 @@ def test_an_object_made_anew_is_reported_as_deleted_and_added() -> None:
 
 
 def test_a_list_is_true_even_if_older() -> None:
-    """A cluster restored from a backup is shown as it is now."""
+    """The objects of a cluster restored from a backup replace newer ones."""
     store: Store[Node] = Store()
     store.replace([node("a", 90), node("b", 95)], "100")
     store.replace([node("a", 40)], "50")
@@ -134,8 +134,8 @@ def test_synced_after_the_first_list() -> None:
     assert len(store) == 0
 
 
-def test_a_late_listener_is_told_of_everything_first() -> None:
-    """It does not matter whether one subscribes before or after the list."""
+def test_a_late_listener_gets_all_objects_first() -> None:
+    """A listener gets the same whether it subscribes before or after the list."""
     store: Store[Node] = Store()
     store.replace([node("a", 1), node("b", 2)], "2")
     watcher = Watcher(store)
@@ -183,7 +183,7 @@ def test_an_index_can_come_late_and_repeat_values() -> None:
 
 
 def test_reading_while_changing_is_safe() -> None:
-    """Whoever walks over the store sees it as it was when the walk began."""
+    """An iteration sees the store as it was when the iteration began."""
     store: Store[Node] = Store()
     store.replace([node("a", 1), node("b", 2)], "2")
     seen = []
@@ -198,7 +198,7 @@ def test_reading_while_changing_is_safe() -> None:
 
 
 def test_a_compact_store_gives_equal_objects() -> None:
-    """What comes out equals what went in, typed or not."""
+    """Objects that are read equal those that were stored, typed or not."""
     first = node("a", 1, zone="x")
     store: Store[Node] = Store({"zone": by_zone}, compact=True)
     store.apply(first)
@@ -217,7 +217,7 @@ def test_a_compact_store_gives_equal_objects() -> None:
 
 
 def test_a_list_that_breaks_off_removes_nothing() -> None:
-    """Objects are taken in as they come; only a complete list says what is gone."""
+    """Objects are stored as they come; only a complete list removes others."""
     store: Store[Node] = Store()
     store.replace([node("a", 1), node("b", 2)], "2")
     relist = store.relist()
@@ -245,7 +245,7 @@ WRITES = st.lists(
     lists=st.sets(st.integers(0, 30), max_size=4),
     compact=st.booleans(),
 )
-def test_whatever_is_repeated_or_late_the_store_ends_equal_to_the_server(
+def test_repeated_and_late_events_leave_the_store_equal_to_the_server(
     writes: list[tuple[str, str, str]], disorder: list[int], lists: set[int], compact: bool
 ) -> None:
     """Old events mixed in anywhere change nothing; changes are in order; indexes agree."""

@@ -1,4 +1,4 @@
-"""The typed client: what it sends, what it understands, what it repeats."""
+"""The typed client: what it sends, what it reads, what it retries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NODES = "/api/v1/nodes"
 
 
 class Recorder:
-    """Answers every request with the same and keeps what was asked."""
+    """A transport that gives every request the same answer and records the requests."""
 
     def __init__(self, *answers: Answered | Exception) -> None:
         self.answers = list(answers)
@@ -75,7 +75,7 @@ POD = {"metadata": {"name": "p", "namespace": "ns", "resourceVersion": "9"}}
 
 
 async def test_get_gives_a_typed_object() -> None:
-    """The bytes become the class that was asked for."""
+    """The body is decoded into the class that was requested."""
     transport = Recorder(answer(NODE))
     node = await Client(transport).get(Node, "a")
     assert isinstance(node, Node)
@@ -83,14 +83,14 @@ async def test_get_gives_a_typed_object() -> None:
     assert (transport.last.method, transport.last.path) == ("GET", "/api/v1/nodes/a")
 
 
-async def test_unknown_kinds_are_had_as_they_are() -> None:
-    """A custom resource comes back whole."""
+async def test_unknown_kinds_are_returned_whole() -> None:
+    """A custom resource is read and replaced with all its fields."""
     widget = unstructured(Resource("example.com", "v1", "Widget", "widgets"))
     transport = Recorder(answer({"metadata": {"name": "w", "namespace": "n"}, "spec": {"x": [1]}}))
-    found = await Client(transport).get(widget, "w", "n")
-    assert found.get("spec", "x", 0) == 1
+    item = await Client(transport).get(widget, "w", "n")
+    assert item.get("spec", "x", 0) == 1
     assert transport.last.path == "/apis/example.com/v1/namespaces/n/widgets/w"
-    await Client(transport).replace(found)
+    await Client(transport).replace(item)
     assert transport.body() == {
         "apiVersion": "example.com/v1",
         "kind": "Widget",
@@ -100,7 +100,7 @@ async def test_unknown_kinds_are_had_as_they_are() -> None:
 
 
 async def test_refusals_are_typed_and_keep_the_status() -> None:
-    """An error is of the class of its code and has the server's reason and details."""
+    """An error has the class of its code, and the server's reason and details."""
     body = {
         "kind": "Status",
         "code": 404,
@@ -120,21 +120,21 @@ async def test_refusals_are_typed_and_keep_the_status() -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"metadata":{"name":1}}', b""])
-async def test_an_answer_that_is_no_object_is_said_so(body: bytes) -> None:
-    """A server that answers 200 with something else is not taken for an API server."""
+async def test_an_answer_that_is_not_an_object_is_an_error(body: bytes) -> None:
+    """A server that answers 200 with something else is not an API server."""
     with pytest.raises(ProtocolError, match="not what was asked for"):
         await Client(Recorder(Answered(200, body))).get(Node, "a")
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"error":"x"}', b'{"kind":"Status"}', b"null", b"<a>"])
 async def test_an_answer_that_is_no_list_is_not_an_empty_list(body: bytes) -> None:
-    """Nobody deletes anything because a proxy answered with an empty page."""
+    """An empty page of a proxy does not look like an empty list."""
     with pytest.raises(ProtocolError, match="not what was asked for"):
         await Client(Recorder(Answered(200, body))).list(Node)
 
 
 async def test_lists_are_read_in_pages() -> None:
-    """All pages make one list, of the version of the first."""
+    """All pages make one list, with the version of the first."""
     server = MemoryServer()
     for number in range(25):
         server.put(NODES, f"node-{number}")
@@ -145,8 +145,8 @@ async def test_lists_are_read_in_pages() -> None:
     assert [seen.request.query.get("limit") for seen in server.seen] == ["10", "10", "10"]
 
 
-async def test_a_forgotten_page_makes_one_whole_list() -> None:
-    """When the server no longer has the state of the first page, all is read again at once."""
+async def test_an_expired_page_makes_one_whole_list() -> None:
+    """If the server no longer has the state of the first page, all is read again in one request."""
     server = MemoryServer()
     for number in range(25):
         server.put(NODES, f"node-{number}")
@@ -163,7 +163,7 @@ async def test_a_forgotten_page_makes_one_whole_list() -> None:
 
 
 async def test_a_list_says_which_objects() -> None:
-    """Namespace, selectors, page size and freshness go into the request."""
+    """Namespace, selectors, page size and freshness are in the request."""
     transport = Recorder(answer({"kind": "PodList", "metadata": {"resourceVersion": "1"}}))
     client = Client(transport)
     listing = await client.list(
@@ -193,7 +193,7 @@ async def test_a_list_with_null_items_is_empty() -> None:
 async def test_the_collector_rests_while_a_large_list_is_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A large body is decoded with the garbage collector off, a small one is not worth it."""
+    """The garbage collector is off while a large body is decoded, and on for a small one."""
     states: list[bool] = []
     from zonewise.api.codec import Decoder
 
@@ -233,7 +233,7 @@ async def test_create_sends_the_whole_object() -> None:
     ],
 )
 async def test_patches_say_what_they_are(kind: Any, content_type: str) -> None:
-    """Each kind of patch has its media type, and Structs inside the body are encoded."""
+    """Each kind of patch has its media type, and Structs in the body are encoded."""
     transport = Recorder(answer(POD))
     body = {"metadata": ObjectMeta(resource_version="5", labels={"a": "b"})}
     await Client(transport).patch(Pod, "p", "ns", body, kind=kind, subresource="status")
@@ -244,7 +244,7 @@ async def test_patches_say_what_they_are(kind: Any, content_type: str) -> None:
 
 
 async def test_apply_fills_in_kind_and_name() -> None:
-    """Only the fields that are ours need to be given."""
+    """Only the fields that we own must be given."""
     transport = Recorder(answer(POD))
     await Client(transport).apply(
         Pod, "p", "ns", {"metadata": {"labels": {"a": "b"}}}, force=True, field_manager="other"
@@ -285,7 +285,7 @@ async def test_deletions_can_be_conditional() -> None:
 
 
 async def test_a_refused_eviction_is_an_answer() -> None:
-    """A budget's 429 is raised at once, whatever pause it suggests."""
+    """A budget's 429 is raised at once, whatever Retry-After says."""
     transport = Recorder(refusal(429, "TooManyRequests", headers={"Retry-After": "10"}))
     with pytest.raises(TooManyRequests):
         await Client(transport).evict("p", "ns", uid="u", grace_period=5, dry_run=True)
@@ -302,7 +302,7 @@ async def test_a_refused_eviction_is_an_answer() -> None:
 
 
 async def test_a_busy_server_is_asked_again() -> None:
-    """429 is repeated after the pause the server names, reads and writes alike."""
+    """429 is retried after the pause that the server names, for reads and writes."""
     busy = refusal(429, "TooManyRequests", headers={"Retry-After": "3"})
     transport = Recorder(busy, busy, answer(NODE))
     await Client(transport).get(Node, "a")
@@ -325,7 +325,7 @@ CALLS: dict[str, tuple[Callable[[Client], Any], bool]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_only_what_may_be_repeated_is_repeated_after_503(call: str) -> None:
-    """A 503 may have done its work; a create or a patch is not sent a second time."""
+    """After a 503 a write may have been done, so a create or a patch is not sent again."""
     make, repeated = CALLS[call]
     transport = Recorder(
         refusal(503, "ServiceUnavailable", headers={"Retry-After": "1"}), answer(NODE)
@@ -340,14 +340,14 @@ async def test_only_what_may_be_repeated_is_repeated_after_503(call: str) -> Non
 
 
 async def test_a_server_error_without_a_pause_is_final() -> None:
-    """A 500 that does not ask to come back is raised at once."""
+    """A 500 without Retry-After is raised at once."""
     transport = Recorder(refusal(500, "InternalError"))
     with pytest.raises(ServerError):
         await Client(transport).get(Node, "a")
     assert len(transport.requests) == 1
 
 
-async def test_patience_is_bounded() -> None:
+async def test_waiting_is_bounded() -> None:
     """Neither many short pauses nor one long pause keep a caller waiting for ever."""
     transport = Recorder(refusal(429, "TooManyRequests", headers={"Retry-After": "1"}))
     with pytest.raises(TooManyRequests):
@@ -361,7 +361,7 @@ async def test_patience_is_bounded() -> None:
 
 
 async def test_requests_without_an_answer_are_not_repeated() -> None:
-    """Only the caller knows whether a write that vanished may be sent again."""
+    """Only the caller knows whether a write without an answer may be sent again."""
     transport = Recorder(ConnectionFailed("cut"))
     with pytest.raises(ConnectionFailed):
         await Client(transport).patch(Node, "a", None, {})
@@ -369,7 +369,7 @@ async def test_requests_without_an_answer_are_not_repeated() -> None:
 
 
 async def test_the_fence_stops_writes_and_only_writes() -> None:
-    """A replica that lost its lease still reads, and sends no write, not even a retry."""
+    """A replica that lost its lease can read, and sends no write, not even a retry."""
     leading = True
 
     def fence() -> None:
@@ -406,22 +406,22 @@ async def test_the_fence_stops_writes_and_only_writes() -> None:
 
 
 async def test_the_fence_is_asked_after_the_rate_limit() -> None:
-    """Time spent waiting for the limit counts: the fence is asked last."""
-    asked: list[float] = []
+    """The fence is checked after waiting for the rate limit, right before the request."""
+    checks: list[float] = []
     loop = asyncio.get_running_loop()
     transport = Recorder(answer(NODE))
     client = Client(
         transport,
         limiter=Limiter(rate=0.1, burst=1),
-        fence=lambda: asked.append(loop.time()),
+        fence=lambda: checks.append(loop.time()),
     )
     await client.patch(Node, "a", None, {})
     await client.patch(Node, "a", None, {})
-    assert asked == [0, 10] == transport.moments
+    assert checks == [0, 10] == transport.moments
 
 
 async def test_the_server_says_what_it_is() -> None:
-    """The version of the server, and a clear word if it is something else."""
+    """The version of the server is read; something that is no API server is an error."""
     kubernetes = Recorder(answer({"gitVersion": "v1.36.4", "major": "1"}))
     assert (await Client(kubernetes).server_version()).git_version == "v1.36.4"
     for body in (b"{}", b"[]", b'{"gitVersion":5}'):
@@ -430,7 +430,7 @@ async def test_the_server_says_what_it_is() -> None:
 
 
 async def test_raw_gives_everything() -> None:
-    """Any path can be asked; headers and body come back as they are."""
+    """Any path can be requested; headers and body are returned unchanged."""
     transport = Recorder(answer({"a": 1}, 200, ETag="x"))
     got = await Client(transport).raw("GET", "/openapi/v3", query={"q": "1"}, timeout=5)
     assert (got.status, got.headers["ETag"], got.json()) == (200, "x", {"a": 1})
@@ -442,7 +442,7 @@ async def test_raw_gives_everything() -> None:
 
 
 async def test_warnings_are_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """The server's warnings reach the person, without repetition."""
+    """The server's warnings are logged without repetition."""
     warned = Answered(200, json.dumps(NODE).encode(), {"Warning": '299 - "v1 is deprecated"'})
     client = Client(Recorder(warned))
     for _ in range(3):
@@ -451,7 +451,7 @@ async def test_warnings_are_logged_once(capsys: pytest.CaptureFixture[str]) -> N
 
 
 async def test_a_client_closes_its_transport() -> None:
-    """Leaving the block ends the connections."""
+    """Leaving the ``async with`` block closes the connections."""
     transport = Recorder(answer(NODE))
     async with Client(transport) as client:
         await client.get(Node, "a")
@@ -459,7 +459,7 @@ async def test_a_client_closes_its_transport() -> None:
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:
-    """Numbers are taken up to a bound, a date asks for a short pause, garbage for none."""
+    """Seconds count up to a limit, a date means a short pause, anything else none."""
     assert retry_after("7") == 7
     assert retry_after("999999") == 300
     assert retry_after("Wed, 21 Oct 2026 07:28:00 GMT") == 1

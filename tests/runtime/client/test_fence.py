@@ -1,4 +1,4 @@
-"""A write whose way to the server took too long is stopped in front of the socket."""
+"""A write whose lease ends before it reaches the socket is not sent."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ NODE = json.dumps({"metadata": {"name": "a"}}).encode()
 
 
 class Lease:
-    """A leadership that ends, and credentials that take until after its end to get."""
+    """A lease that ends, and credentials that are fetched until after its end."""
 
     def __init__(self) -> None:
-        self.held = True
+        self.leading = True
         self.slow = False
 
     def fence(self) -> None:
-        if not self.held:
+        if not self.leading:
             raise LeadershipLost("the lease has ended")
 
     async def current(self) -> Credential:
         if self.slow:
-            self.held = False
+            self.leading = False
         return Credential()
 
     async def renew(self, rejected: Credential) -> Credential | None:
-        self.held = False
+        self.leading = False
         return Credential(authorization="Bearer fresh")
 
 
 async def test_a_lease_that_ends_while_credentials_are_fetched_stops_the_write() -> None:
-    """The fence is asked again when the connection is there; no byte of the write leaves."""
+    """The fence is checked again when the connection is open; no byte of the write is sent."""
     lease = Lease()
     with web(lambda _: Reply(body=NODE)) as server:
         config = ClusterConfig(server=server.url, credentials=lease)

@@ -23,7 +23,7 @@ async def test_a_burst_passes_and_the_rest_is_spaced() -> None:
 
 
 async def test_a_pause_refills_no_more_than_the_burst() -> None:
-    """However long nothing was asked for, only the burst is free afterwards."""
+    """However long no request was made, only the burst is free afterwards."""
     limiter = Limiter(rate=1, burst=2)
     for _ in range(2):
         assert await limiter.acquire() == 0
@@ -32,7 +32,7 @@ async def test_a_pause_refills_no_more_than_the_burst() -> None:
 
 
 async def test_waiters_are_served_in_order_and_a_cancelled_one_gives_back() -> None:
-    """Requests leave in the order they came; one that is given up does not cost its time."""
+    """Requests are sent in the order they came; a cancelled one does not use up its time."""
     limiter = Limiter(rate=1, burst=1)
     loop = asyncio.get_running_loop()
     order: list[tuple[str, float]] = []
@@ -50,14 +50,14 @@ async def test_waiters_are_served_in_order_and_a_cancelled_one_gives_back() -> N
 
 
 def test_a_limiter_that_lets_nothing_pass_is_refused() -> None:
-    """A rate of zero or an empty burst is a mistake, not a way to wait forever."""
+    """A rate of zero or an empty burst is a mistake, not a way to wait for ever."""
     for rate, burst in ((0, 1), (-1, 1), (1, 0)):
         with pytest.raises(ValueError, match="rate > 0 and burst >= 1"):
             Limiter(rate, burst)
 
 
 async def test_the_clock_can_be_given() -> None:
-    """A limiter asks the clock it was given."""
+    """A limiter reads the clock it was given."""
     now = 100.0
     limiter = Limiter(rate=2, burst=1, clock=lambda: now)
     assert [limiter.reserve(), limiter.reserve()] == [0, 0.5]

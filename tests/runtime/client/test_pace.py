@@ -13,27 +13,27 @@ pytestmark = pytest.mark.looptime
 
 
 class Longest(random.Random):
-    """Always the end of the range."""
+    """A random number generator that takes the end of the range."""
 
     def uniform(self, a: float, b: float) -> float:
         return b
 
 
 class Shortest(random.Random):
-    """Always the beginning of the range."""
+    """A random number generator that takes the beginning of the range."""
 
     def uniform(self, a: float, b: float) -> float:
         return a
 
 
 async def test_the_window_doubles_to_its_cap() -> None:
-    """Failure after failure the pause may grow to twice the last, up to the cap."""
+    """With each failure the longest pause doubles, up to the cap."""
     pace = Pace(base=2, cap=30, rng=Longest())
     assert [pace.pause() for _ in range(7)] == [2, 4, 8, 16, 30, 30, 30]
 
 
 async def test_a_connection_that_lived_is_trusted_again() -> None:
-    """A stream that lived for a minute starts anew; one that lived a second does not escalate."""
+    """A stream that lived for a minute resets the pause; one that lived for a second does not."""
     pace = Pace(base=2, cap=30, rng=Longest())
     for _ in range(6):
         pace.pause()
@@ -43,7 +43,7 @@ async def test_a_connection_that_lived_is_trusted_again() -> None:
 
 
 async def test_retry_after_comes_before_the_jitter() -> None:
-    """The server's wish is kept, and those it told the same do not all come at that moment."""
+    """Retry-After is a minimum, to which the jitter is added."""
     assert Pace(base=2, rng=Shortest()).pause(retry_after=7) == 7
     assert Pace(base=2, rng=Longest()).pause(retry_after=7) == 9
 
@@ -58,7 +58,7 @@ async def test_the_whole_window_is_random() -> None:
 
 
 async def test_no_more_than_one_request_per_second_over_thirty() -> None:
-    """Whatever happens, any 30 seconds have at most 30 requests."""
+    """Any 30 seconds have at most 30 requests, whatever fails."""
     pace = Pace()
     loop = asyncio.get_running_loop()
     moments = []
@@ -70,7 +70,7 @@ async def test_no_more_than_one_request_per_second_over_thirty() -> None:
 
 
 async def test_resting_takes_the_time_it_says() -> None:
-    """Rest sleeps for the pause it reports."""
+    """``rest`` sleeps for the pause it returns."""
     loop = asyncio.get_running_loop()
     seconds = await Pace(base=4, rng=Longest()).rest(retry_after=1)
     assert (seconds, loop.time()) == (5, 5)

@@ -1,4 +1,4 @@
-"""The server's time: from answers, whatever this machine's clock says."""
+"""The server's time, estimated from its answers, whatever this machine's clock says."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ EPOCH = 1_790_000_000.25
 
 
 def server_time() -> float:
-    """What the server's clock shows."""
+    """The time on the server's clock."""
     return EPOCH + asyncio.get_running_loop().time()
 
 
 class Dated:
-    """Answers after a while, with a date in the middle of it."""
+    """A transport that answers after a delay, with a date from the middle of it."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -42,8 +42,8 @@ class Dated:
 
 @pytest.mark.parametrize("wrong", [-4000.0, -61.0, 0.0, 59.0, 200.0])
 async def test_the_servers_time_is_known_whatever_the_clock_shows(wrong: float) -> None:
-    """After some answers the estimate is right to a fraction of a second, and a clock that is off
-    by more than a minute is a problem that says how far and what to do.
+    """After some answers the estimate is right to a fraction of a second; a local clock that is off
+    by more than a minute is a problem with advice.
     """
     clock = ServerClock(lambda: server_time() + wrong)
     client = Client(Dated(random.Random(3)), clock=clock)
@@ -64,7 +64,7 @@ async def test_the_servers_time_is_known_whatever_the_clock_shows(wrong: float) 
 
 
 async def test_it_follows_a_server_whose_clock_is_set() -> None:
-    """A date that contradicts those before replaces them; one that is none changes nothing."""
+    """A date that contradicts earlier ones replaces them; an invalid date changes nothing."""
     clock = ServerClock(server_time)
     for moment in (EPOCH, EPOCH + 5000, EPOCH - 5000):
         clock.observe(formatdate(moment, usegmt=True), 0.0, 0.1)
@@ -75,20 +75,18 @@ async def test_it_follows_a_server_whose_clock_is_set() -> None:
 
 
 async def test_a_wrong_clock_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is told when it is found, not with each answer, and again if it comes back."""
+    """It is logged when it is noticed, not with each answer, and again if it comes back."""
     wrong = 200.0
     clock = ServerClock(lambda: server_time() + wrong)
     for wrong in (200.0, 200.0, 0.0, -200.0, -200.0):  # noqa: B007
         clock.observe(formatdate(server_time(), usegmt=True), 0.0, 0.0)
     lines = capsys.readouterr().err.splitlines()
-    told = [line for line in lines if "set it, for example with NTP" in line]
-    assert ["ahead of" in line for line in told] == [True, False]
+    warnings = [line for line in lines if "set it, for example with NTP" in line]
+    assert ["ahead of" in line for line in warnings] == [True, False]
 
 
 async def test_a_wrong_date_makes_the_time_uncertain() -> None:
-    """An answer whose date is more than a minute off leaves nothing to decide by, until the next
-    right one.
-    """
+    """After a date that is more than a minute off the time is unknown until the next right one."""
     clock = ServerClock(server_time)
     loop = asyncio.get_running_loop()
     for shift, certain in ((0.0, True), (130.0, False), (0.0, True), (-86400.0, False)):

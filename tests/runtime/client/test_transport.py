@@ -48,7 +48,7 @@ async def ask(server: str | ClusterConfig, request: Request | None = None, **lim
 
 
 class Rotating:
-    """Credentials that have a new token for every rejection, up to a number."""
+    """Credentials that offer a new token after every rejection, up to a number."""
 
     def __init__(self, last: int) -> None:
         self.number = 1
@@ -75,7 +75,7 @@ def accepts(token: str) -> Callable[[Seen], Reply]:
     return answer
 
 
-async def test_a_request_arrives_as_it_was_meant() -> None:
+async def test_a_request_arrives_as_it_was_given() -> None:
     """Method, path, query, headers and body reach the server; names are encoded once."""
     with web() as server:
         request = Request(
@@ -120,18 +120,20 @@ async def test_connections_are_reused() -> None:
 
 
 def test_vanished_peers_are_found() -> None:
-    """The kernel probes idle connections and gives up on a dead peer within a minute."""
-    with keepalive_socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))) as made:
-        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    """The kernel probes idle connections and drops a dead peer within a minute."""
+    with keepalive_socket(
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
+    ) as connection:
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         idle, interval, count = (
-            made.getsockopt(socket.IPPROTO_TCP, option)
+            connection.getsockopt(socket.IPPROTO_TCP, option)
             for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
         )
         assert idle + interval * count <= 60
 
 
 async def test_impersonation_goes_on_every_request() -> None:
-    """Whom to act as is said in headers, groups one by one."""
+    """The user to act as is in the headers, with one header for each group."""
     acting = Impersonation(user="jane", groups=("a", "b"))
     with web() as server:
         await ask(ClusterConfig(server=server.url, impersonation=acting))
@@ -139,24 +141,24 @@ async def test_impersonation_goes_on_every_request() -> None:
     assert server.seen[0].all("Impersonate-Group") == ["a", "b"]
 
 
-async def test_compression_is_asked_for_far_away_only() -> None:
-    """On the loopback nothing is compressed; elsewhere lists are, watches never are."""
+async def test_compression_is_used_for_remote_servers_only() -> None:
+    """On the loopback nothing is compressed; on others lists are and watches are not."""
 
-    def asked(config: ClusterConfig, *, stream: bool = False) -> str | None:
+    def encoding(config: ClusterConfig, *, stream: bool = False) -> str | None:
         return HttpsTransport(config).accept_encoding(stream=stream)
 
     far = ClusterConfig(server="https://10.0.0.1")
-    assert asked(far) == "gzip"
-    assert asked(far, stream=True) == "identity"
-    assert asked(ClusterConfig(server="https://10.0.0.1", compression=False)) == "identity"
-    assert asked(ClusterConfig(server="https://localhost:6443")) == "identity"
+    assert encoding(far) == "gzip"
+    assert encoding(far, stream=True) == "identity"
+    assert encoding(ClusterConfig(server="https://10.0.0.1", compression=False)) == "identity"
+    assert encoding(ClusterConfig(server="https://localhost:6443")) == "identity"
     with web() as server:
         await ask(server.url)
     assert server.seen[0].all("Accept-Encoding") == ["identity"]
 
 
 async def test_compressed_answers_are_read() -> None:
-    """What comes compressed is given as it was."""
+    """A compressed body is returned decompressed."""
     headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
     with web(
         lambda _: Reply(200, gzip.compress(b"[" + b"1," * 500_000 + b"1]"), headers)
@@ -179,7 +181,7 @@ async def test_a_body_is_bounded() -> None:
 
 
 async def test_a_stream_is_given_as_it_comes() -> None:
-    """Blocks of a stream arrive while the server still talks."""
+    """Blocks of a stream arrive while the server is still sending."""
     second = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -202,7 +204,7 @@ async def test_a_stream_is_given_as_it_comes() -> None:
 
 
 async def test_a_stream_outlives_the_request_timeout() -> None:
-    """The timeout is for the head of a stream, not for the silence in it."""
+    """The timeout covers the header of a stream, not the silence in it."""
     resume = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -249,7 +251,7 @@ async def test_rejected_credentials_are_renewed_once() -> None:
 
 
 async def test_a_renewal_that_fails_leaves_nothing_open() -> None:
-    """If new credentials cannot be had, that is the error, and the connection is given back."""
+    """If new credentials cannot be fetched, that error is raised and the connection is released."""
 
     class Failing(Rotating):
         async def renew(self, rejected: Credential) -> Credential | None:
@@ -265,7 +267,7 @@ async def test_a_renewal_that_fails_leaves_nothing_open() -> None:
 
 
 async def test_a_401_without_anything_better_stands() -> None:
-    """Fixed credentials are tried once."""
+    """With fixed credentials a 401 is not retried."""
     with web(accepts("other")) as server:
         status, _ = await ask(
             ClusterConfig(server=server.url, credentials=LocalCredentials(authorization="Bearer t"))
@@ -281,7 +283,7 @@ def moved(request: Seen) -> Reply:
 
 
 async def test_redirects_stay_on_the_server() -> None:
-    """A read follows the same server; writes, other hosts and circles are refused."""
+    """Reads follow redirects on the same server; writes, other hosts and loops are refused."""
     config = LocalCredentials(authorization="Bearer hush")
     with web(moved) as server:
         cluster = ClusterConfig(server=server.url, credentials=config)
@@ -301,13 +303,13 @@ async def test_redirects_stay_on_the_server() -> None:
     ],
 )
 async def test_web_pages_are_no_answers(reply: Reply, kind: type[ZonewiseError]) -> None:
-    """A page for people is not an API server's; a gateway's is a failure that may heal."""
+    """An HTML page is not an API server's answer; that of a gateway may be retried."""
     with web(lambda _: reply) as server, pytest.raises(kind, match="with a web page"):
         await ask(server.url)
 
 
 async def test_other_answers_are_left_to_the_client() -> None:
-    """Errors and plain texts are passed on with their status."""
+    """Errors and plain text are passed on with their status."""
     for reply in (
         Reply(404, b"404 page not found\n", {"Content-Type": "text/plain"}),
         Reply(500, b"{}"),
@@ -319,7 +321,7 @@ async def test_other_answers_are_left_to_the_client() -> None:
 
 
 async def test_a_server_that_is_not_there() -> None:
-    """Refused connections and unknown hosts name the server and what to do."""
+    """Errors about refused connections and unknown hosts name the server and what to do."""
     port = closed_port()
     with pytest.raises(ConnectionFailed, match=rf"127\.0\.0\.1:{port} \(x\): connection refused"):
         await ask(ClusterConfig(server=f"https://127.0.0.1:{port}", origin="x"))
@@ -330,7 +332,7 @@ async def test_a_server_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_a_silent_server(scheme: str) -> None:
-    """A server that accepts and never answers is given up on, at TLS and above it."""
+    """A server that accepts and never answers times out, in TLS and in HTTP."""
     with tcp(silent) as port:
         with pytest.raises(ConnectionFailed, match=r"did not answer within 0\.2 s; check"):
             await ask(f"{scheme}://127.0.0.1:{port}", request_timeout=0.2)
@@ -340,7 +342,7 @@ async def test_a_silent_server(scheme: str) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_body_that_stalls(stream: bool) -> None:
-    """The timeout covers a body that is read as a whole, such as a refused watch's."""
+    """The timeout covers a body that is read as a whole, such as that of a refused watch."""
 
     def talk(connection: socket.socket) -> None:
         connection.recv(1 << 16)
@@ -353,7 +355,7 @@ async def test_a_body_that_stalls(stream: bool) -> None:
 
 
 async def test_a_slow_connect_has_its_own_limit() -> None:
-    """A TLS handshake that never ends is given up on even without a request timeout."""
+    """A TLS handshake that never ends times out even without a request timeout."""
     with (
         tcp(silent) as port,
         pytest.raises(ConnectionFailed, match=r"did not answer within 0\.2 s"),
@@ -373,7 +375,7 @@ async def test_a_slow_connect_has_its_own_limit() -> None:
     ],
 )
 async def test_servers_that_speak_something_else(scheme: str, greeting: bytes, says: str) -> None:
-    """What is no web server, or one on the wrong port, is one sentence."""
+    """A server that is not a web server, or a wrong port, is an error of one sentence."""
 
     def talk(connection: socket.socket) -> None:
         connection.recv(1 << 16)
@@ -385,7 +387,7 @@ async def test_servers_that_speak_something_else(scheme: str, greeting: bytes, s
 
 
 async def test_the_way_through_a_proxy() -> None:
-    """proxy-url leads a request through the proxy, with its password, to the server."""
+    """A request goes through proxy-url, with its password, to the server."""
 
     def proxy(request: Seen) -> Reply:
         return Reply(
@@ -401,12 +403,12 @@ async def test_the_way_through_a_proxy() -> None:
 
 
 async def test_a_tunnel_through_a_proxy() -> None:
-    """To an https server a proxy only tunnels; it never sees the request."""
-    asked: list[bytes] = []
+    """For an https server a proxy only opens a tunnel; it does not see the request."""
+    requests: list[bytes] = []
     with web(tls=server_tls(CA, "kube.invalid")) as server:
 
         def talk(connection: socket.socket) -> None:
-            asked.append(connection.recv(1 << 16))
+            requests.append(connection.recv(1 << 16))
             with socket.create_connection(("127.0.0.1", server.port)) as onward:
                 connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
                 pipe(connection, onward)
@@ -419,7 +421,7 @@ async def test_a_tunnel_through_a_proxy() -> None:
             )
             status, _ = await ask(config)
     assert status == 200
-    assert asked[0].startswith(b"CONNECT kube.invalid:443")
+    assert requests[0].startswith(b"CONNECT kube.invalid:443")
 
 
 async def test_proxies_that_fail() -> None:
@@ -439,7 +441,7 @@ async def test_proxies_that_fail() -> None:
 
 
 async def test_no_credentials_in_errors_or_repr() -> None:
-    """Nothing that fails shows what was sent."""
+    """No error and no repr contains credentials."""
     config = ClusterConfig(
         server=f"https://127.0.0.1:{closed_port()}",
         credentials=LocalCredentials(authorization="Bearer hush"),
@@ -451,7 +453,7 @@ async def test_no_credentials_in_errors_or_repr() -> None:
 
 
 async def test_a_bad_certificate_of_ours_is_a_configuration_error() -> None:
-    """A client certificate that cannot be used is told with its origin, before connecting."""
+    """An unusable client certificate is reported with its origin, before connecting."""
     config = ClusterConfig(
         server="https://127.0.0.1:1",
         origin="context dev of x",
@@ -462,8 +464,8 @@ async def test_a_bad_certificate_of_ours_is_a_configuration_error() -> None:
 
 
 @pytest.mark.parametrize("server", ["https://", "nonsense", "ftp://127.0.0.1"])
-async def test_an_address_that_is_none(server: str) -> None:
-    """Who makes a configuration by hand is told that its address is none."""
+async def test_an_invalid_address_is_a_configuration_error(server: str) -> None:
+    """A configuration made by hand with an invalid address is refused."""
     with pytest.raises(ConfigError, match="is not a URL; write it like https://host:6443"):
         await ask(server)
 
@@ -480,9 +482,9 @@ async def test_a_closed_transport_can_be_closed_again() -> None:
         await transport.close()
 
 
-def pipe(one: socket.socket, other: socket.socket) -> None:
+def pipe(client: socket.socket, server: socket.socket) -> None:
     """Carry bytes both ways until one side ends."""
-    ends = {one: other, other: one}
+    ends = {client: server, server: client}
     while True:
         for ready in select.select(list(ends), [], [])[0]:
             data = ready.recv(1 << 16)

@@ -1,4 +1,4 @@
-"""What the typed client asks for is what API servers do: the embedded one, and a real one."""
+"""The typed client against API servers: the embedded one, and a real one."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def kubeconfig(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture
 async def client(kubeconfig: Path) -> AsyncIterator[Client]:
-    async with Client(HttpsTransport(load_config(kubeconfig)), field_manager="verbs") as made:
-        yield made
+    async with Client(HttpsTransport(load_config(kubeconfig)), field_manager="verbs") as connected:
+        yield connected
 
 
 @pytest.fixture
 async def space(client: Client) -> str:
-    """A namespace of the test's own, in which pods can be created."""
+    """A namespace for the test, in which pods can be created."""
     name = f"v-{secrets.token_hex(4)}"
     await client.create(Namespace({"metadata": {"name": name}}))
     with suppress(AlreadyExists):
@@ -82,20 +82,20 @@ async def space(client: Client) -> str:
 
 async def put_map(client: Client, space: str, name: str, value: str) -> str:
     body = {"data": {"value": value}, "metadata": {"labels": {"value": value}}}
-    made = await client.apply(ConfigMap, name, space, body)
-    return made.metadata.resource_version
+    applied = await client.apply(ConfigMap, name, space, body)
+    return applied.metadata.resource_version
 
 
 async def test_create_get_and_the_ways_they_fail(client: Client, space: str) -> None:
-    """A typed object goes there and back; twice is AlreadyExists, nowhere is NotFound."""
+    """A typed object is created and read; twice is AlreadyExists, a missing one is NotFound."""
     lease = Lease(
         metadata=ObjectMeta(name="l", namespace=space), spec=LeaseSpec(holder_identity="me")
     )
-    made = await client.create(lease)
-    assert made.metadata.uid
-    found = await client.get(Lease, "l", space)
-    assert found.spec.holder_identity == "me"
-    assert found.metadata.resource_version == made.metadata.resource_version
+    created = await client.create(lease)
+    assert created.metadata.uid
+    read = await client.get(Lease, "l", space)
+    assert read.spec.holder_identity == "me"
+    assert read.metadata.resource_version == created.metadata.resource_version
     with pytest.raises(AlreadyExists) as twice:
         await client.create(lease)
     assert twice.value.details.name == "l"
@@ -109,7 +109,7 @@ async def test_create_get_and_the_ways_they_fail(client: Client, space: str) -> 
 
 
 async def test_a_patch_of_a_successor_is_a_conflict(client: Client, space: str) -> None:
-    """Who patches an object that was deleted and created again may look again and go on."""
+    """A patch of an object that was deleted and created again is a Conflict."""
     lease = Lease(metadata=ObjectMeta(name="again", namespace=space))
     first = await client.create(lease)
     await client.delete(Lease, "again", space)
@@ -125,35 +125,35 @@ async def test_a_patch_of_a_successor_is_a_conflict(client: Client, space: str) 
 
 
 async def test_a_dry_run_leaves_nothing(client: Client, space: str) -> None:
-    """Every write can be tried first."""
+    """Every write has a dry run that changes nothing."""
     item = ConfigMap({"metadata": {"name": "c", "namespace": space}, "data": {"a": "1"}})
     assert (await client.create(item, dry_run=True)).metadata.name == "c"
     with pytest.raises(NotFound):
         await client.get(ConfigMap, "c", space)
-    made = await client.create(item)
+    created = await client.create(item)
     body = {"data": {"a": "2"}}
     tried = await client.patch(ConfigMap, "c", space, body, dry_run=True)
     assert tried.get("data", "a") == "2"
     assert (await client.apply(ConfigMap, "c", space, body, force=True, dry_run=True)).get(
         "data", "a"
     ) == "2"
-    await client.replace(ConfigMap({**made.raw, "data": {"a": "3"}}), dry_run=True)
+    await client.replace(ConfigMap({**created.raw, "data": {"a": "3"}}), dry_run=True)
     await client.delete(ConfigMap, "c", space, dry_run=True)
     assert (await client.get(ConfigMap, "c", space)).get("data", "a") == "1"
 
 
-async def test_replace_minds_the_version(client: Client, space: str) -> None:
-    """A whole object is put if nobody changed it meanwhile."""
+async def test_replace_checks_the_version(client: Client, space: str) -> None:
+    """An object is replaced only if it was not changed meanwhile."""
     item = ConfigMap({"metadata": {"name": "c", "namespace": space}, "data": {"a": "1"}})
-    made = await client.create(item)
-    changed = await client.replace(ConfigMap({**made.raw, "data": {"a": "2"}}))
+    created = await client.create(item)
+    changed = await client.replace(ConfigMap({**created.raw, "data": {"a": "2"}}))
     assert changed.get("data") == {"a": "2"}
     with pytest.raises(Conflict, match="the object has been modified"):
-        await client.replace(ConfigMap({**made.raw, "data": {"a": "3"}}))
+        await client.replace(ConfigMap({**created.raw, "data": {"a": "3"}}))
 
 
 async def test_patches_of_every_kind(client: Client, space: str) -> None:
-    """Merge, JSON and strategic patches do what they are named for; versions guard them."""
+    """Merge, JSON and strategic patches are applied, and check the version."""
     pod = {"containers": [{"name": "c", "image": "example.com/one"}]}
     await client.create(AnyPod({"metadata": {"name": "p", "namespace": space}, "spec": pod}))
     first = await client.patch(Pod, "p", space, {"metadata": {"labels": {"a": "1", "b": "2"}}})
@@ -174,7 +174,7 @@ async def test_patches_of_every_kind(client: Client, space: str) -> None:
 
 
 async def test_apply_owns_fields(client: Client, space: str) -> None:
-    """Another manager's value is a conflict until it is forced, and then it is ours."""
+    """A field of another manager is a conflict until it is forced, and then it is ours."""
     await client.apply(ConfigMap, "c", space, {"data": {"a": "1"}}, field_manager="one")
     with pytest.raises(Conflict, match='conflict with "one"'):
         await client.apply(ConfigMap, "c", space, {"data": {"a": "2"}}, field_manager="two")
@@ -187,7 +187,7 @@ async def test_apply_owns_fields(client: Client, space: str) -> None:
 
 
 async def test_deletion_can_be_conditional(client: Client, space: str) -> None:
-    """The wrong uid or version deletes nothing; what comes back depends on the kind."""
+    """A wrong uid or version deletes nothing; what is returned depends on the kind."""
     version = await put_map(client, space, "c", "1")
     with pytest.raises(Conflict):
         await client.delete(ConfigMap, "c", space, uid="somebody-else")
@@ -204,7 +204,7 @@ async def test_deletion_can_be_conditional(client: Client, space: str) -> None:
 
 
 async def test_an_eviction_that_a_budget_refuses(client: Client, space: str) -> None:
-    """429 comes at once; without a budget the pod goes."""
+    """429 is raised at once; without a budget the pod is deleted."""
     pod = {"nodeName": "n", "containers": [{"name": "c", "image": "example.com/one"}]}
     for name in ("guarded", "free"):
         meta = {"name": name, "namespace": space, "labels": {"app": name}}
@@ -227,7 +227,7 @@ async def test_an_eviction_that_a_budget_refuses(client: Client, space: str) -> 
 
 
 async def test_lists_in_pages_are_one_state(client: Client, space: str) -> None:
-    """Pages show the version of the first, and selectors are the server's."""
+    """Pages show the state of the first, and the server applies the selectors."""
     for number in range(7):
         await put_map(client, space, f"c-{number}", str(number % 2))
     whole = await client.list(ConfigMap, space, label_selector="value", limit=0)
@@ -249,7 +249,7 @@ async def test_lists_in_pages_are_one_state(client: Client, space: str) -> None:
 
 
 async def test_a_watch_sees_changes_in_order(client: Client, space: str) -> None:
-    """Typed events from a version on; an object that leaves the selection is deleted to us."""
+    """Events are typed and start at a version; an object that leaves the selection is DELETED."""
     await put_map(client, space, "before", "1")
     start = (await client.list(ConfigMap, space)).resource_version
     await put_map(client, space, "c", "1")
@@ -291,7 +291,7 @@ async def test_the_first_list_is_streamed(client: Client, space: str) -> None:
 
 
 async def test_custom_resources_need_no_class(client: Client, space: str) -> None:
-    """A kind that was just defined is created, patched, listed and watched; not strategically."""
+    """A kind that was just defined can be created, patched (not strategically), listed, watched."""
     names = {"plural": "widgets", "singular": "widget", "kind": "Widget"}
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {
@@ -316,8 +316,8 @@ async def test_custom_resources_need_no_class(client: Client, space: str) -> Non
             current = await client.get(Definition, "widgets.example.com")
             events = client.watch(Definition, resource_version=start)
             while not any(
-                one["type"] == "Established" and one["status"] == "True"
-                for one in current.get("status", "conditions", default=[])
+                condition["type"] == "Established" and condition["status"] == "True"
+                for condition in current.get("status", "conditions", default=[])
             ):
                 current = (await anext(events)).object
             item = Widget({"metadata": {"name": "w", "namespace": space}, "spec": {"size": 1}})
@@ -340,5 +340,5 @@ async def test_custom_resources_need_no_class(client: Client, space: str) -> Non
 
 
 async def test_the_server_has_a_version(client: Client) -> None:
-    """Both say which Kubernetes they are."""
+    """Both servers report their version of Kubernetes."""
     assert (await client.server_version()).git_version.startswith("v1.36")

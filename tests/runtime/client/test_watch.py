@@ -1,4 +1,4 @@
-"""One stream of events and a watch over many streams, in virtual time."""
+"""One stream of events, and a watch over many streams, in virtual time."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ async def collect(stream: WatchStream[Node]) -> list[tuple[str, str]]:
     events = []
     try:
         while (batch := await stream.batch()) is not None:
-            events += [(one.type, one.object.metadata.name) for one in batch]
+            events += [(event.type, event.object.metadata.name) for event in batch]
     finally:
         await stream.close()
     return events
 
 
 def brief(events: Iterable[WatchEvent[Node]]) -> list[str]:
-    return [f"{one.type} {one.object.metadata.name}" for one in events]
+    return [f"{event.type} {event.object.metadata.name}" for event in events]
 
 
 async def next_of(watch: Watch[Node]) -> list[str]:
@@ -93,8 +93,8 @@ async def to_the_end(watch: Watch[Node]) -> None:
         await next_of(watch)
 
 
-async def test_a_batch_that_was_left_goes_on() -> None:
-    """Events that were not taken come with the next batch, decoded only then."""
+async def test_events_left_in_a_batch_come_with_the_next() -> None:
+    """Events that were not taken are decoded with the next batch."""
     stream = stream_of(event("ADDED", "a", 1) + event("ADDED", "b", 2), event("ADDED", "c", 3))
     batch = await stream.batch()
     assert batch is not None
@@ -141,8 +141,8 @@ def test_lines_may_be_cut_anywhere() -> None:
     check()
 
 
-async def test_blank_lines_and_a_torn_last_line_are_nothing() -> None:
-    """Empty lines are skipped, and half an event at the end is not an event."""
+async def test_blank_lines_and_a_torn_last_line_are_ignored() -> None:
+    """Empty lines are skipped, and half an event at the end is dropped."""
     blocks = (b"\n\n" + event("ADDED", "a", 1) + b"\n", event("ADDED", "b", 2)[:-10])
     assert await collect(stream_of(*blocks)) == [("ADDED", "a")]
 
@@ -168,7 +168,7 @@ async def test_an_error_split_over_blocks_stops_what_follows() -> None:
 
 
 async def test_an_error_without_a_code_is_an_error_of_the_server() -> None:
-    """An ERROR event that says little is still an error."""
+    """An ERROR event without a code is raised as a ServerError."""
     stream = stream_of(b'{"type":"ERROR","object":{"message":"etcd is away"}}\n')
     assert brief(await stream.batch() or ()) == []
     with pytest.raises(ApiError, match="etcd is away"):
@@ -177,7 +177,7 @@ async def test_an_error_without_a_code_is_an_error_of_the_server() -> None:
 
 
 async def test_nulls_where_the_type_has_none_are_taken_as_absent() -> None:
-    """An unusual object takes the slow path and its neighbours come through with it."""
+    """An object with unexpected nulls is decoded the slow way, with the others of its batch."""
     odd = event("ADDED", "odd", 2, spec={"unschedulable": None})
     assert await collect(stream_of(event("ADDED", "a", 1) + odd + event("ADDED", "b", 3))) == [
         ("ADDED", "a"),
@@ -187,7 +187,7 @@ async def test_nulls_where_the_type_has_none_are_taken_as_absent() -> None:
 
 
 async def test_garbage_is_not_an_event() -> None:
-    """A line that is no JSON, or no event, ends the stream with a sentence."""
+    """A line that is not JSON, or not an event, ends the stream with an error."""
     for line in (b"<html>login</html>\n", b'{"metadata":{}}\n', b'["ADDED"]\n'):
         stream = stream_of(event("ADDED", "a", 1) + line)
         assert brief(await stream.batch() or ()) == ["ADDED a"]
@@ -271,7 +271,7 @@ async def test_a_busy_reader_does_not_time_its_own_stream_out() -> None:
 
 
 async def test_cancelling_a_reader_is_a_cancellation() -> None:
-    """A reader that is cancelled from outside is not told that the server is silent."""
+    """A reader that is cancelled gets CancelledError, not an error about silence."""
     stream: WatchStream[Node] = WatchStream(Streaming(3000), Node, seconds=3000)
     task = asyncio.create_task(stream.batch())
     await asyncio.sleep(1)
@@ -282,7 +282,7 @@ async def test_cancelling_a_reader_is_a_cancellation() -> None:
 
 
 async def test_a_request_for_a_watch_says_what_it_wants() -> None:
-    """Bookmarks, the version, the time and the selectors are in the query."""
+    """Bookmarks, version, timeout and selectors are in the query."""
     server = MemoryServer()
     client = Client(server)
     scope = Scope(Node, label_selector="zone=a", field_selector="metadata.name=x")
@@ -334,7 +334,7 @@ async def test_a_watch_resumes_where_it_was_cut() -> None:
     assert watch.resource_version == "103"
 
 
-async def test_a_bookmark_moves_the_place_to_resume_from() -> None:
+async def test_a_bookmark_moves_the_version_to_resume_from() -> None:
     """A quiet watch does not fall behind: it resumes from the last bookmark."""
     server = MemoryServer()
     watch = make_watch(server)
@@ -348,7 +348,7 @@ async def test_a_bookmark_moves_the_place_to_resume_from() -> None:
 
 
 async def test_streams_that_reach_their_time_are_followed_at_once() -> None:
-    """The end we asked for is no failure: no pause, no warning."""
+    """The end we requested is not a failure: no pause, no warning."""
     server = MemoryServer()
     stats = WatchStats("nodes")
     watch = make_watch(server, options=WatchOptions(lifetime=(300, 300)), stats=stats)
@@ -361,19 +361,19 @@ async def test_streams_that_reach_their_time_are_followed_at_once() -> None:
 
 
 async def test_lifetimes_are_jittered() -> None:
-    """Each stream asks for a time of its own, so that many watches do not end together."""
+    """Each stream requests another lifetime, so that many watches do not end together."""
     server = MemoryServer()
     watch = make_watch(server, options=WatchOptions(lifetime=(300, 600)))
     while len(server.watches()) < 6:
         await next_of(watch)
-    asked = {int(seen.request.query["timeoutSeconds"]) for seen in server.watches()}
-    assert len(asked) > 3
-    assert all(300 <= seconds <= 600 for seconds in asked)
+    lifetimes = {int(seen.request.query["timeoutSeconds"]) for seen in server.watches()}
+    assert len(lifetimes) > 3
+    assert all(300 <= seconds <= 600 for seconds in lifetimes)
     await watch.close()
 
 
 async def test_a_stream_that_ends_at_once_is_a_failure() -> None:
-    """A server that accepts watches and ends them at once is not asked in a hot loop."""
+    """A server that ends every watch at once is not asked in a hot loop."""
     server = MemoryServer()
     server.always = lambda _: Answered(200)
     watch = make_watch(server)
@@ -386,7 +386,7 @@ async def test_a_stream_that_ends_at_once_is_a_failure() -> None:
 
 @pytest.mark.parametrize("code", [401, 403, 404, 429, 500, 503])
 async def test_refusals_are_paced(code: int) -> None:
-    """Whatever the server refuses a watch with, it is asked less than once a second."""
+    """A server that refuses watches is asked less than once a second."""
     server = MemoryServer()
     server.always = lambda _: refusal(code, "Because")
     watch = make_watch(server)
@@ -401,7 +401,7 @@ async def test_refusals_are_paced(code: int) -> None:
 
 
 async def test_retry_after_is_honoured() -> None:
-    """The server names the pause and gets at least that."""
+    """The pause is at least the Retry-After of the server."""
     server = MemoryServer()
     server.faults = [
         lambda _: refusal(429, "TooManyRequests", headers={"Retry-After": "17"}),
@@ -449,7 +449,7 @@ async def test_a_version_the_server_does_not_know_yet_needs_a_list() -> None:
 
 
 async def test_other_errors_in_the_stream_need_a_list_too() -> None:
-    """An ERROR event of another kind would come again at the same place."""
+    """Another ERROR event would come again at the same version."""
     server = MemoryServer()
     watch = make_watch(server)
     waiting = asyncio.create_task(to_the_end(watch))
@@ -475,7 +475,7 @@ async def test_fifty_watches_do_not_come_back_together() -> None:
     await asyncio.sleep(10)
     moments = sorted(seen.at for seen in server.seen[before:])
     assert len(moments) == 50
-    assert max(sum(0 <= other - one < 0.1 for other in moments) for one in moments) <= 10
+    assert max(sum(0 <= other - start < 0.1 for other in moments) for start in moments) <= 10
     for task, watch in zip(tasks, watches, strict=True):
         task.cancel()
         await watch.close()
@@ -489,15 +489,15 @@ async def test_the_client_hands_out_events_one_by_one() -> None:
     asyncio.get_running_loop().call_later(70, server.put, NODES, "a")
     asyncio.get_running_loop().call_later(80, server.cut)
     asyncio.get_running_loop().call_later(90, server.put, NODES, "b")
-    async for one in client.watch(Node, resource_version="100"):
-        seen.append((one.type, one.object.metadata.name))
+    async for event in client.watch(Node, resource_version="100"):
+        seen.append((event.type, event.object.metadata.name))
         if len(seen) == 2:
             break
     assert seen == [("ADDED", "a"), ("ADDED", "b")]
 
 
 async def test_a_forbidden_watch_heals_when_it_is_allowed() -> None:
-    """A watch waits for its permission instead of dying, and tells why it waits."""
+    """A forbidden watch is retried until it is allowed, and reports why it waits."""
     server = MemoryServer()
     stats = WatchStats("nodes")
     server.faults = [lambda _: refusal(403, "Forbidden", "no watch for you")] * 3
@@ -512,7 +512,7 @@ async def test_a_forbidden_watch_heals_when_it_is_allowed() -> None:
 
 
 async def test_age_is_counted_from_the_last_byte() -> None:
-    """The age of a watch grows while nothing comes, and any byte makes it young."""
+    """The age of a watch grows while nothing comes, and any byte resets it."""
     server = MemoryServer()
     stats = WatchStats("nodes")
     watch = make_watch(server, stats=stats)

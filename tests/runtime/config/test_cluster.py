@@ -1,4 +1,4 @@
-"""From files, flags and the environment to one cluster and one identity."""
+"""Reading files, flags and the environment into one cluster and one identity."""
 
 import base64
 from pathlib import Path
@@ -35,7 +35,7 @@ def pod(tmp_path: Path, **files: str) -> Path:
 
 
 def test_the_current_context(tmp_path: Path) -> None:
-    """The current context leads to a server, a namespace and words for errors."""
+    """The current context gives a server, a namespace and the text for errors."""
     config = load(tmp_path, server="https://k:6443/", context={"namespace": "team"})
     assert config.server == "https://k:6443"
     assert config.namespace == "team"
@@ -43,7 +43,7 @@ def test_the_current_context(tmp_path: Path) -> None:
 
 
 def test_arguments_win_over_files(tmp_path: Path) -> None:
-    """Context, cluster, user, namespace and whom to act as can be given by hand."""
+    """Context, cluster, user, namespace and impersonation can be given as arguments."""
     path = tmp_path / "config"
     path.write_text(
         "contexts: [{name: a, context: {cluster: c1, user: u1, namespace: n1}}]\n"
@@ -100,7 +100,7 @@ async def test_the_pod_we_run_in(tmp_path: Path) -> None:
 
 
 def test_a_pod_without_a_token(tmp_path: Path) -> None:
-    """A pod that mounts no service account is told which file is missing."""
+    """In a pod without a service account the error names the missing file."""
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     with pytest.raises(ConfigError, match=r"service account token .*/sa/token: no such file"):
         load_config(environ=environ, service_account=tmp_path / "sa")
@@ -109,7 +109,7 @@ def test_a_pod_without_a_token(tmp_path: Path) -> None:
 
 
 def test_a_kubeconfig_wins_over_the_pod(tmp_path: Path) -> None:
-    """Who sets KUBECONFIG in a pod means it."""
+    """KUBECONFIG is used even in a pod."""
     path = write_kubeconfig(tmp_path / "config", server="https://other")
     environ = {"KUBECONFIG": str(path), "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     assert load_config(environ=environ).server == "https://other"
@@ -117,7 +117,7 @@ def test_a_kubeconfig_wins_over_the_pod(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("context", [None, "x"])
 def test_nothing_at_all(tmp_path: Path, context: str | None) -> None:
-    """Without a kubeconfig and outside a pod the sentence says what was tried and what to do."""
+    """Without a kubeconfig and outside of a pod the error says what was tried and what to do."""
     environ = {"HOME": str(tmp_path)}
     says = r"no kubeconfig at .*/\.kube/config and this is not a pod; give one with --kubeconfig"
     with pytest.raises(ConfigError, match=says):
@@ -125,14 +125,14 @@ def test_nothing_at_all(tmp_path: Path, context: str | None) -> None:
 
 
 def test_a_named_file_must_exist(tmp_path: Path) -> None:
-    """A kubeconfig that was asked for by name is not skipped, even in a pod."""
+    """A kubeconfig given by name is not skipped, even in a pod."""
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     with pytest.raises(ConfigError, match=r"there is no kubeconfig .*/no; give"):
         load_config(tmp_path / "no", environ=environ)
 
 
 def test_contexts_that_lead_nowhere(tmp_path: Path) -> None:
-    """No choice, unknown names and missing parts each have their own sentence."""
+    """A missing choice, unknown names and missing parts have an error each."""
     path = tmp_path / "config"
     path.write_text("contexts: [{name: a, context: {}}, {name: b, context: {cluster: x}}]\n")
     with pytest.raises(ConfigError, match=r"sets no current-context; .*--context: a, b"):
@@ -180,8 +180,8 @@ def test_addresses(tmp_path: Path, server: str, cluster: dict[str, Any], url: st
         "://",
     ],
 )
-def test_addresses_that_are_none(tmp_path: Path, server: str) -> None:
-    """What is no address is refused by file and cluster; a password in it is not shown."""
+def test_invalid_addresses(tmp_path: Path, server: str) -> None:
+    """The error names file and cluster, and does not show a password in the address."""
     with pytest.raises(ConfigError, match='cluster "c": server is not an address') as error:
         load(tmp_path, server=server)
     assert "hush" not in str(error.value)
@@ -231,7 +231,7 @@ def test_the_source_follows_the_user(tmp_path: Path) -> None:
 
 
 async def test_no_credentials_over_plain_http(tmp_path: Path) -> None:
-    """To an http server we are anonymous, whatever the user has."""
+    """Requests to an http server are anonymous, whatever the user has."""
     config = load(tmp_path, server="http://k", user={"token": "t"})
     assert await config.credentials.current() == Credential()
 
@@ -249,13 +249,13 @@ async def test_no_credentials_over_plain_http(tmp_path: Path) -> None:
 def test_files_and_values_are_checked_at_once(
     tmp_path: Path, part: str, fields: dict[str, str], says: str
 ) -> None:
-    """What a file lacks is told before anything is sent."""
+    """Missing files and invalid values are reported before anything is sent."""
     with pytest.raises(ConfigError, match=says):
         load(tmp_path, **{part: fields})
 
 
 def test_impersonation_headers() -> None:
-    """Groups and extras repeat; extras' keys are encoded to fit a header's name."""
+    """Groups and extras are repeated headers; the keys of extras are encoded."""
     acting = Impersonation(
         user="jane",
         uid="7",
@@ -274,6 +274,6 @@ def test_impersonation_headers() -> None:
 
 
 def test_no_secret_in_repr(tmp_path: Path) -> None:
-    """A configuration can be logged without giving anything away."""
+    """The repr of a configuration shows no secret."""
     config = load(tmp_path, user={"token": "hush"}, cluster={"proxy-url": "http://u:hush@p:1"})
     assert "hush" not in repr(config)

@@ -1,4 +1,4 @@
-"""Credentials that this machine holds, and how they stay fresh."""
+"""Credentials on this machine, and how they stay fresh."""
 
 import asyncio
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_a_file_is_read_again_after_a_while(tmp_path: Path, time: Time) -> None:
 
 
 def test_a_file_can_be_read_at_once(tmp_path: Path, time: Time) -> None:
-    """After a rejection nobody waits for the interval."""
+    """After a rejection the file is read without waiting for the interval."""
     path = tmp_path / "token"
     path.write_bytes(b"one")
     content = FileContent(path, purpose="token file", clock=time)
@@ -59,7 +59,7 @@ def test_a_file_can_be_read_at_once(tmp_path: Path, time: Time) -> None:
 
 
 def test_a_replaced_link_is_a_change(tmp_path: Path, time: Time) -> None:
-    """Mounted secrets rotate by moving a link; same size and time make no difference."""
+    """Mounted secrets rotate by moving a link; equal size and time do not hide that."""
     for name in ("one", "two"):
         (tmp_path / name).write_bytes(name.encode())
     link = tmp_path / "token"
@@ -87,7 +87,7 @@ def test_a_file_in_the_middle_of_a_rotation(tmp_path: Path, time: Time, fault: s
 
 
 def test_a_file_that_was_never_there(tmp_path: Path) -> None:
-    """The first read must succeed, and says what the file is for if it does not."""
+    """The first read must succeed; its error says what the file is for."""
     content = FileContent(tmp_path / "no", purpose="service account token")
     with pytest.raises(ConfigError, match=r"service account token .*/no: no such file"):
         content.read()
@@ -108,7 +108,7 @@ async def test_token_file_wins_over_token(tmp_path: Path, time: Time) -> None:
 
 
 async def test_renewal_offers_only_something_new(tmp_path: Path, time: Time) -> None:
-    """After a 401 the file is read at once; the same token again is no offer."""
+    """After a 401 the file is read at once; the same token again is not tried."""
     path = tmp_path / "token"
     path.write_bytes(b"one")
     source = LocalCredentials(token_file=FileContent(path, purpose="token file", clock=time))
@@ -136,15 +136,15 @@ async def test_rotated_certificate_files(tmp_path: Path, time: Time) -> None:
     assert (await source.current()).certificate == Certificate(b"c22", b"k22")
 
 
-async def test_nothing_is_anonymous() -> None:
-    """Without any source a request carries nothing, and a 401 stands."""
+async def test_without_a_source_requests_are_anonymous() -> None:
+    """Without any source a request carries nothing, and a 401 is final."""
     source = LocalCredentials()
     assert await source.current() == Credential()
     assert await source.renew(Credential()) is None
 
 
 class Fetching(FetchedCredentials):
-    """Fetches when it is let, and may fail."""
+    """A source that fetches when a test lets it, and may fail."""
 
     def __init__(self, error: ZonewiseError | None = None) -> None:
         super().__init__(margin=0, clock=lambda: 0.0)
@@ -170,7 +170,7 @@ async def test_one_fetch_serves_all_who_wait() -> None:
 
 
 async def test_one_failure_serves_all_who_wait() -> None:
-    """Who waited for a fetch that failed fails with it; who comes later tries anew."""
+    """Requests that waited for a failed fetch fail with it; later ones fetch again."""
     source = Fetching(ConnectionFailed("no"))
     waiting = [asyncio.create_task(source.current()) for _ in range(5)]
     await asyncio.sleep(0)
@@ -195,7 +195,7 @@ async def test_a_cancelled_fetch_is_taken_over() -> None:
 
 
 async def test_combined_sources_fill_gaps() -> None:
-    """A header from one place and a certificate from another go together."""
+    """A header from one source and a certificate from another are combined."""
     local = LocalCredentials(authorization="local", chain=b"c", key=b"k")
     first = LocalCredentials(authorization="Bearer first")
     combined = CombinedCredentials(first, local)
@@ -207,7 +207,7 @@ async def test_combined_sources_fill_gaps() -> None:
 
 @pytest.mark.parametrize("token", ["a\nb", "a\r\nX-Evil: 1", "a\x00", "tökén"])
 def test_tokens_that_no_header_can_carry(token: str) -> None:
-    """A token cannot smuggle a header in, and the error does not show it."""
+    """A token cannot inject a header, and the error does not show it."""
     with pytest.raises(ConfigError) as error:
         bearer(token)
     assert token not in str(error.value)
@@ -219,6 +219,6 @@ def test_basic() -> None:
 
 
 def test_no_secret_in_repr() -> None:
-    """Credentials can be logged without giving anything away."""
-    shown = repr(Credential("Bearer hush", Certificate(b"hush", b"hush")))
-    assert "hush" not in shown
+    """The repr of credentials shows no secret."""
+    text = repr(Credential("Bearer hush", Certificate(b"hush", b"hush")))
+    assert "hush" not in text

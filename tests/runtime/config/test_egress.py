@@ -20,7 +20,7 @@ def test_a_proxy_without_scheme_is_http() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.8.8.8"])
 def test_the_loopback_is_never_proxied(host: str) -> None:
-    """What runs on this machine is reached directly."""
+    """Loopback addresses are reached directly."""
     assert proxy_for(f"https://{host}:6443", PROXY) is None
 
 
@@ -53,7 +53,7 @@ def test_exemptions(exempt: str, url: str, direct: bool) -> None:
 
 
 def test_loopback_names() -> None:
-    """Only this machine's own addresses and its one name are local."""
+    """Only loopback addresses and localhost are local."""
     assert is_loopback("localhost")
     assert is_loopback("::1")
     assert not is_loopback("localhost.example.com")

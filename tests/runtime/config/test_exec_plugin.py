@@ -25,7 +25,7 @@ Script = Callable[[str], str]
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
-    """Writes a shell script and gives its path."""
+    """Write a shell script and return its path."""
 
     def write(text: str) -> str:
         path = tmp_path / "plugin"
@@ -77,8 +77,8 @@ async def test_a_client_certificate(script: Script) -> None:
 
 
 @pytest.mark.system
-async def test_what_the_plugin_is_told(script: Script, tmp_path: Path) -> None:
-    """Arguments, environment and, if it wants, the cluster reach the plugin."""
+async def test_what_the_plugin_gets(script: Script, tmp_path: Path) -> None:
+    """Arguments, environment and, if configured, the cluster are passed to the plugin."""
     text = 'echo "$1|$2|$WHO" > call; echo "$KUBERNETES_EXEC_INFO" > info;' + printed(token="t")
     plugin = source(
         script(text),
@@ -97,7 +97,7 @@ async def test_what_the_plugin_is_told(script: Script, tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-async def test_the_cluster_is_told_only_if_wanted(script: Script, tmp_path: Path) -> None:
+async def test_the_cluster_is_passed_only_if_configured(script: Script, tmp_path: Path) -> None:
     """Without provideClusterInfo the plugin learns nothing about the cluster."""
     text = 'echo "$KUBERNETES_EXEC_INFO" > info;' + printed(token="t")
     await source(script(text), cluster={"server": "https://k"}).current()
@@ -106,7 +106,7 @@ async def test_the_cluster_is_told_only_if_wanted(script: Script, tmp_path: Path
 
 @pytest.mark.system
 async def test_a_credential_is_kept_until_it_expires(script: Script, tmp_path: Path) -> None:
-    """The plugin runs once for many requests, and again when its token has ended."""
+    """The plugin runs once for many requests, and again when its token has expired."""
     now = 1_700_000_000.0
     text = "echo x >> runs;" + printed(
         token="t", expirationTimestamp="2023-11-14T22:14:20.000000001Z"
@@ -135,7 +135,7 @@ async def test_a_rejected_credential_is_renewed_once(script: Script, tmp_path: P
 
 @pytest.mark.system
 async def test_the_same_credential_again_is_no_offer(script: Script) -> None:
-    """A plugin that prints what was just rejected has nothing better."""
+    """If the plugin prints the rejected credential again, it is not tried again."""
     plugin = source(script(printed(token="t")))
     assert await plugin.renew(await plugin.current()) is None
 
@@ -164,7 +164,7 @@ async def test_the_same_credential_again_is_no_offer(script: Script) -> None:
     ],
 )
 async def test_plugins_that_fail(script: Script, text: str, says: str) -> None:
-    """A plugin that fails is one sentence with its name, its user and its last complaint."""
+    """The error is one sentence with the plugin, its user and its last line of output."""
     command = script(text)
     with pytest.raises(ConnectionFailed) as error:
         await source(command).current()
@@ -174,8 +174,8 @@ async def test_plugins_that_fail(script: Script, text: str, says: str) -> None:
 
 
 @pytest.mark.system
-async def test_a_failure_is_not_kept(script: Script) -> None:
-    """What failed is tried again with the next request."""
+async def test_a_failure_is_not_cached(script: Script) -> None:
+    """After a failure the plugin runs again with the next request."""
     plugin = source(script("test -e good || { : > good; exit 1; };" + printed(token="t")))
     with pytest.raises(ConnectionFailed):
         await plugin.current()
@@ -183,7 +183,7 @@ async def test_a_failure_is_not_kept(script: Script) -> None:
 
 
 async def test_a_missing_program(tmp_path: Path) -> None:
-    """A program that is not there is told with the hint how to get it."""
+    """The error about a missing program has the hint how to install it."""
     plugin = source("no-such-plugin", install_hint="apt install\nno-such-plugin")
     with pytest.raises(ConfigError, match=r"is not installed .* install it: apt install no-such"):
         await plugin.current()
@@ -194,8 +194,8 @@ async def test_a_missing_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-async def test_a_program_in_a_format_nobody_knows(tmp_path: Path) -> None:
-    """An executable that the system cannot run is told in the system's words."""
+async def test_a_program_in_an_unknown_format(tmp_path: Path) -> None:
+    """An executable that the system cannot run is reported in the system's words."""
     path = tmp_path / "odd"
     path.write_bytes(b"\x7fELF nonsense")
     path.chmod(0o755)
@@ -207,7 +207,7 @@ async def test_a_program_in_a_format_nobody_knows(tmp_path: Path) -> None:
 async def test_a_hanging_program_is_killed_with_its_children(
     script: Script, tmp_path: Path
 ) -> None:
-    """What does not end in time is stopped, and leaves no process behind."""
+    """A plugin that does not end in time is killed with all its processes."""
     command = script("sleep 600 & echo $! > child; mv child pid; wait")
     with pytest.raises(ConnectionFailed, match=r"did not finish within 1 s and was stopped"):
         await source(command, timeout=1.0).current()
@@ -216,8 +216,10 @@ async def test_a_hanging_program_is_killed_with_its_children(
 
 
 @pytest.mark.system
-async def test_what_a_finished_program_leaves_behind_lives(script: Script, tmp_path: Path) -> None:
-    """A plugin may start a helper of its own; only plugins that hang are stopped with theirs."""
+async def test_children_of_a_finished_program_are_left_running(
+    script: Script, tmp_path: Path
+) -> None:
+    """A plugin may start a helper; only a plugin that hangs is killed with its children."""
     text = "sleep 600 > /dev/null 2>&1 & echo $! > pid;" + printed(token="t")
     assert await source(script(text)).current() == Credential("Bearer t")
     helper = int((tmp_path / "pid").read_text())
@@ -227,7 +229,7 @@ async def test_what_a_finished_program_leaves_behind_lives(script: Script, tmp_p
 
 @pytest.mark.system
 async def test_a_cancelled_wait_kills_the_program(script: Script, tmp_path: Path) -> None:
-    """Who gives up on a request does not leave the plugin running."""
+    """A cancelled request does not leave the plugin running."""
     waiting = asyncio.create_task(source(script("echo $$ > p; mv p pid; sleep 600")).current())
     await until((tmp_path / "pid").exists)
     waiting.cancel()
@@ -241,7 +243,7 @@ async def test_a_cancelled_wait_kills_the_program(script: Script, tmp_path: Path
 async def test_a_start_that_is_cancelled_leaves_nothing(
     script: Script, tmp_path: Path, turns: int
 ) -> None:
-    """However far the start got, neither the program nor what it started runs on."""
+    """Wherever a start is cancelled, neither the program nor its children are left running."""
     text = "exec 9> lock; flock 9; (sleep 600) & echo $$ > p; mv p pid; wait"
     waiting = asyncio.create_task(source(script(text)).current())
     for _ in range(turns):
@@ -255,7 +257,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
 
 @pytest.mark.system
 async def test_endless_output_is_bounded(script: Script) -> None:
-    """A program that prints without end is stopped, and of its output a bounded part is kept."""
+    """A program that prints without end is stopped, and only a part of its output is stored."""
     with pytest.raises(ConnectionFailed, match="did not finish"):
         await source(script("exec cat /dev/zero"), timeout=0.5).current()
     output = Output()
@@ -282,7 +284,7 @@ async def test_a_person_is_asked_only_at_a_terminal(script: Script) -> None:
 
 @pytest.mark.system
 async def test_at_a_terminal_the_plugin_may_ask(script: Script, tmp_path: Path) -> None:
-    """A plugin that may ask is told so."""
+    """At a terminal the plugin is told that it may ask."""
     text = 'echo "$KUBERNETES_EXEC_INFO" > info;' + printed(token="t")
     await source(script(text), interactive=True).current()
     assert json.loads((tmp_path / "info").read_text())["spec"]["interactive"] is True
@@ -290,7 +292,7 @@ async def test_at_a_terminal_the_plugin_may_ask(script: Script, tmp_path: Path) 
 
 @pytest.mark.system
 async def test_a_printed_token_is_never_shown(script: Script) -> None:
-    """Whatever is wrong with the output, it is not repeated."""
+    """An error about the output does not repeat the output."""
     for text in ("echo 'hush'", printed(V1BETA1, token="hush"), printed(token="hu\\nsh")):
         with pytest.raises(ZonewiseError) as error:
             await source(script(text)).current()
@@ -298,7 +300,7 @@ async def test_a_printed_token_is_never_shown(script: Script) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for another process, which cannot tell us."""
+    """Wait for another process by polling."""
     async with asyncio.timeout(30):
         async for _ in ticks():
             if condition():

@@ -22,7 +22,7 @@ def user_of(tmp_path: Path, fields: dict[str, Any]) -> Any:
 
 
 def test_the_first_file_wins_per_name(tmp_path: Path) -> None:
-    """Several files make one configuration, and the first to name a thing defines it."""
+    """Several files make one configuration; the first that has a name defines it."""
     first = config(
         tmp_path / "a",
         {
@@ -87,7 +87,7 @@ def test_a_plugin_without_a_slash_is_found_on_the_path(tmp_path: Path) -> None:
 
 
 def test_scalars_are_the_text_that_was_written(tmp_path: Path) -> None:
-    """A token of digits and a namespace called no are texts, not numbers and booleans."""
+    """A token of digits and a namespace called ``no`` are strings, not numbers or booleans."""
     path = config(
         tmp_path / "config",
         "contexts: [{name: 1e3, context: {cluster: 0x10, namespace: no}}]\n"
@@ -122,8 +122,8 @@ def test_data_wins_over_a_path(tmp_path: Path) -> None:
     assert Kubeconfig([path]).cluster("c").authority == b"inline"
 
 
-def test_everything_a_cluster_may_say(tmp_path: Path) -> None:
-    """Names, proxies, compression and the plugins' extension are read, types and all."""
+def test_every_field_of_a_cluster(tmp_path: Path) -> None:
+    """Names, proxies, compression and the plugins' extension are read with their types."""
     path = write_kubeconfig(
         tmp_path / "config",
         cluster={
@@ -147,7 +147,7 @@ def test_everything_a_cluster_may_say(tmp_path: Path) -> None:
 
 
 def test_impersonation(tmp_path: Path) -> None:
-    """Whom to act as is read with groups, uid and extras."""
+    """The user to act as is read with groups, uid and extras."""
     user = user_of(
         tmp_path,
         {
@@ -162,7 +162,7 @@ def test_impersonation(tmp_path: Path) -> None:
 
 
 def test_no_secret_in_repr(tmp_path: Path) -> None:
-    """A user can be logged without giving anything away."""
+    """The repr of a user shows no secret."""
     data = base64.b64encode(b"hush").decode()
     user = user_of(
         tmp_path,
@@ -181,7 +181,7 @@ def test_no_secret_in_repr(tmp_path: Path) -> None:
     assert "hush" not in repr(user)
 
 
-def test_a_broken_entry_that_nobody_uses_harms_nobody(tmp_path: Path) -> None:
+def test_a_broken_entry_that_is_not_used_is_no_error(tmp_path: Path) -> None:
     """Entries are checked when they are chosen."""
     path = config(
         tmp_path / "config",
@@ -221,7 +221,7 @@ def test_a_broken_entry_that_nobody_uses_harms_nobody(tmp_path: Path) -> None:
     ],
 )
 def test_faults_of_a_whole_file(tmp_path: Path, content: str, says: str) -> None:
-    """A file that is no kubeconfig is refused by name, with the place and what to do."""
+    """The error about an invalid file has its name, the line and what to do."""
     path = config(tmp_path / "config", content)
     with pytest.raises(ConfigError, match=says) as error:
         Kubeconfig([path])
@@ -315,7 +315,7 @@ def test_faults_of_a_cluster(tmp_path: Path, fields: dict[str, Any], says: str) 
 
 
 def test_a_missing_name_lists_what_is_there(tmp_path: Path) -> None:
-    """Asking for what is not there tells what to choose from, and who asked."""
+    """The error about a missing entry lists the existing ones and says what refers to it."""
     kubeconfig = Kubeconfig([write_kubeconfig(tmp_path / "config")])
     with pytest.raises(ConfigError, match=r'no context "prod" in .*; choose one of: dev'):
         kubeconfig.context("prod")
@@ -326,14 +326,14 @@ def test_a_missing_name_lists_what_is_there(tmp_path: Path) -> None:
 
 
 def test_where_files_are_looked_for() -> None:
-    """KUBECONFIG is a list of paths; without it the home folder has the file."""
+    """KUBECONFIG is a list of paths; without it the file in the home folder is used."""
     assert default_files({"KUBECONFIG": "/a::/b", "HOME": "/h"}) == [Path("/a"), Path("/b")]
     assert default_files({"KUBECONFIG": "", "HOME": "/h"}) == [Path("/h/.kube/config")]
     assert default_files({}) == []
 
 
 def test_a_directory_and_an_unreadable_file(tmp_path: Path) -> None:
-    """What cannot be read is said to be so, not taken for a missing file."""
+    """A file that cannot be read is reported as such, not as missing."""
     with pytest.raises(ConfigError, match="is a directory"):
         Kubeconfig([tmp_path])
     with pytest.raises(ConfigError, match=r"cannot read the kubeconfig .*file name too long"):

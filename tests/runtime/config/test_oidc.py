@@ -28,7 +28,7 @@ def token(expires: float, name: str = "") -> str:
 
 
 class Issuer:
-    """An issuer that gives tokens, or whatever a test makes it give."""
+    """An issuer that returns tokens, or what a test sets."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -41,8 +41,8 @@ class Issuer:
         if request.path == "/realm/.well-known/openid-configuration":
             if self.discovery_reply is not None:
                 return self.discovery_reply
-            found = {"token_endpoint": f"{self.url}/token", **self.discovery}
-            return Reply(body=json.dumps(found).encode())
+            document = {"token_endpoint": f"{self.url}/token", **self.discovery}
+            return Reply(body=json.dumps(document).encode())
         self.refreshes.append(request)
         if self.reply is not None:
             return self.reply
@@ -60,10 +60,10 @@ class Issuer:
 @pytest.fixture
 def issuer() -> Iterator[Issuer]:
     """An issuer with a certificate of ``CA``."""
-    made = Issuer()
-    with web(made.answer, tls=server_tls(CA)) as running:
-        made.url = f"{running.url}/realm"
-        yield made
+    issuing = Issuer()
+    with web(issuing.answer, tls=server_tls(CA)) as running:
+        issuing.url = f"{running.url}/realm"
+        yield issuing
 
 
 def source(issuer: str, *, now: float = NOW, timeout: float | None = None, **config: str) -> Any:
@@ -88,14 +88,14 @@ def header(expires: float, name: str = "") -> Credential:
 
 
 async def test_a_token_that_is_good_is_used(issuer: Issuer) -> None:
-    """Nobody is asked as long as the token lasts."""
+    """The issuer is not asked as long as the token is valid."""
     credentials = source(issuer.url, id_token=token(NOW + 11))
     assert await credentials.current() == header(NOW + 11)
     assert issuer.refreshes == []
 
 
 async def test_a_token_that_ends_is_refreshed_once(issuer: Issuer) -> None:
-    """Shortly before its end the token is exchanged, once for all who wait."""
+    """Shortly before its end the token is refreshed, once for all requests that wait."""
     credentials = source(issuer.url, id_token=token(NOW + 9))
     got = await asyncio.gather(*(credentials.current() for _ in range(4)))
     assert set(got) == {header(NOW + 3600, "n1")}
@@ -104,8 +104,8 @@ async def test_a_token_that_ends_is_refreshed_once(issuer: Issuer) -> None:
     ]
 
 
-async def test_a_rotated_refresh_token_is_kept(issuer: Issuer) -> None:
-    """The issuer's next refresh token replaces the one of the file, in memory."""
+async def test_a_rotated_refresh_token_is_remembered(issuer: Issuer) -> None:
+    """The issuer's next refresh token replaces the one from the file, in memory."""
     credentials = source(issuer.url)
     first = await credentials.current()
     second = await credentials.renew(first)
@@ -116,13 +116,13 @@ async def test_a_rotated_refresh_token_is_kept(issuer: Issuer) -> None:
 
 
 @pytest.mark.parametrize("broken", ["", "nonsense", "a.b.c", "a.!!.c", "a.e30.c"])
-async def test_a_token_that_tells_no_end_is_refreshed(issuer: Issuer, broken: str) -> None:
-    """A token that is no JWT, or says nothing of its end, is taken for expired."""
+async def test_a_token_without_an_expiry_is_refreshed(issuer: Issuer, broken: str) -> None:
+    """A token that is not a JWT, or has no expiry, is treated as expired."""
     assert await source(issuer.url, id_token=broken).current() == header(NOW + 3600, "n1")
 
 
 async def test_the_client_secret_goes_where_the_issuer_wants_it(issuer: Issuer) -> None:
-    """By default in a header, both halves encoded; in the form if the issuer knows only that."""
+    """By default in a header, both halves encoded; in the form if the issuer supports only that."""
     await source(issuer.url, client_secret="s:/?").current()
     expected = base64.b64encode(b"cli:s%3A%2F%3F").decode()
     assert issuer.refreshes[0].header("Authorization") == f"Basic {expected}"
@@ -145,7 +145,7 @@ async def test_an_authority_file(issuer: Issuer, tmp_path: Path) -> None:
 
 
 async def test_without_a_refresh_token(issuer: Issuer) -> None:
-    """An expired token without a refresh token needs a new login; a rejected one stands."""
+    """An expired token without a refresh token needs a new login; a rejected one is not renewed."""
     with pytest.raises(ConfigError, match=r"has expired and there is no refresh token; log in"):
         await source(issuer.url, refresh_token="").current()
     credentials = source(issuer.url, refresh_token="", id_token=token(NOW + 60))
@@ -167,7 +167,7 @@ async def test_without_a_refresh_token(issuer: Issuer) -> None:
 async def test_issuers_that_refuse(
     issuer: Issuer, reply: Reply, kind: type[ZonewiseError], says: str
 ) -> None:
-    """What the issuer refuses needs a login; what may heal may be retried."""
+    """A refusal of the issuer needs a login; a temporary failure may be retried."""
     issuer.reply = reply
     with pytest.raises(kind, match=says) as error:
         await source(issuer.url).current()
@@ -175,7 +175,7 @@ async def test_issuers_that_refuse(
 
 
 async def test_the_token_endpoint_must_be_https(issuer: Issuer) -> None:
-    """Neither issuer nor token endpoint may be reached in the open."""
+    """Neither the issuer nor the token endpoint may use http."""
     issuer.discovery = {"token_endpoint": "http://127.0.0.1/token"}
     with pytest.raises(ConfigError, match=r"the token endpoint .* is not an https address"):
         await source(issuer.url).current()
@@ -183,8 +183,8 @@ async def test_the_token_endpoint_must_be_https(issuer: Issuer) -> None:
         await source("http://127.0.0.1/realm").current()
 
 
-async def test_an_issuer_that_is_none(issuer: Issuer) -> None:
-    """A wrong issuer address is told from a broken one."""
+async def test_a_wrong_issuer(issuer: Issuer) -> None:
+    """A wrong address and a broken issuer have different errors."""
     issuer.discovery_reply = Reply(404, b"no")
     with pytest.raises(ConfigError, match="answered 404; check idp-issuer-url"):
         await source(issuer.url).current()
@@ -194,7 +194,7 @@ async def test_an_issuer_that_is_none(issuer: Issuer) -> None:
 
 
 async def test_an_issuer_that_cannot_be_reached(issuer: Issuer) -> None:
-    """Refused, untrusted and silent issuers are one sentence each, in time."""
+    """Refused, untrusted and silent issuers have an error of one sentence each, in time."""
     with pytest.raises(ConnectionFailed, match="cannot reach the OIDC issuer"):
         await source(f"https://127.0.0.1:{closed_port()}").current()
     with pytest.raises(ConnectionFailed, match="check idp-issuer-url and idp-certificate"):
@@ -206,6 +206,6 @@ async def test_an_issuer_that_cannot_be_reached(issuer: Issuer) -> None:
 
 
 def test_an_authority_that_is_not_base64() -> None:
-    """Broken data is told when the user is chosen."""
+    """Invalid data is reported when the user is chosen."""
     with pytest.raises(ConfigError, match="idp-certificate-authority-data is not base64"):
         source("https://i", idp_certificate_authority_data="%%")

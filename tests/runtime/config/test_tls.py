@@ -1,4 +1,4 @@
-"""Who is believed, and how we prove who we are."""
+"""Which servers are trusted, and how we authenticate with certificates."""
 
 import ssl
 from collections.abc import Iterator
@@ -36,13 +36,13 @@ async def get(config: ClusterConfig) -> int:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Web]:
-    """A server that insists on client certificates of ``CA``."""
+    """A server that requires client certificates of ``CA``."""
     with web(tls=server_tls(CA, clients=CA)) as running:
         yield running
 
 
 async def test_a_client_certificate_is_presented(server: Web) -> None:
-    """The server sees who we are by our certificate, from memory or from files."""
+    """The server identifies us by our certificate, from memory or from files."""
     mine = certificate(CA, "jane")
     config = ClusterConfig(
         server=server.url,
@@ -56,14 +56,14 @@ async def test_a_client_certificate_is_presented(server: Web) -> None:
 
 
 async def test_no_client_certificate_where_one_is_needed(server: Web) -> None:
-    """A server that insists on a certificate refuses us in one sentence."""
+    """If a server requires a certificate and there is none, the error is one sentence."""
     config = ClusterConfig(server=server.url, trust=Trust(authority=pem(CA)))
     with pytest.raises(ConnectionFailed, match=r"client certificate|ended the connection"):
         await get(config)
 
 
 async def test_a_rotated_certificate_makes_new_connections(server: Web, tmp_path: Path) -> None:
-    """Files that rotate under a running transport are used by its next connections."""
+    """New connections of a running transport use rotated files."""
     moment = 0.0
     chain, key = tmp_path / "crt", tmp_path / "key"
 
@@ -96,27 +96,27 @@ async def test_a_rotated_certificate_makes_new_connections(server: Web, tmp_path
     assert names == ["first", "second"]
 
 
-async def test_another_authority_is_not_believed(server: Web) -> None:
-    """A server of a strange authority is refused, and the sentence names what to check."""
+async def test_another_authority_is_not_trusted(server: Web) -> None:
+    """A server of an unknown authority is refused, and the error says what to check."""
     config = ClusterConfig(server=server.url, trust=Trust(authority=pem(trustme.CA())))
     with pytest.raises(ConnectionFailed, match=r"not signed by .*; check certificate-authority"):
         await get(config)
 
 
 async def test_the_system_does_not_know_a_cluster(server: Web) -> None:
-    """Without an authority the system's are asked, which do not know this one."""
+    """Without an authority the system's are used, which do not know this one."""
     with pytest.raises(ConnectionFailed, match="not signed by"):
         await get(ClusterConfig(server=server.url))
 
 
 async def test_verification_can_be_switched_off() -> None:
-    """insecure-skip-tls-verify believes everybody."""
+    """insecure-skip-tls-verify accepts every certificate."""
     with web(tls=server_tls(CA, "other.example")) as strange:
         assert await get(ClusterConfig(server=strange.url, trust=Trust(verify=False))) == 200
 
 
 async def test_the_name_must_match() -> None:
-    """A certificate for another name is refused, unless tls-server-name says that name."""
+    """A certificate for another name is refused, unless tls-server-name has that name."""
     with web(tls=server_tls(CA, "kube.example")) as other:
         believed = Trust(authority=pem(CA))
         with pytest.raises(ConnectionFailed, match=r"is not for 127\.0\.0\.1; .*tls-server-name"):
@@ -126,7 +126,7 @@ async def test_the_name_must_match() -> None:
 
 
 async def test_an_expired_certificate() -> None:
-    """An expired certificate is told from a wrong one."""
+    """Expired and untrusted certificates have different errors."""
     from datetime import UTC, datetime
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -140,7 +140,7 @@ async def test_an_expired_certificate() -> None:
 
 
 async def test_an_intermediate_is_an_anchor() -> None:
-    """A cluster's bundle may hold an intermediate authority without its root."""
+    """A bundle may have an intermediate authority without its root."""
     middle = CA.create_child_ca()
     with web(tls=server_tls(middle)) as server:
         trust = Trust(authority=middle.cert_pem.bytes())
@@ -148,7 +148,7 @@ async def test_an_intermediate_is_an_anchor() -> None:
 
 
 def test_a_context_is_made_once(tmp_path: Path) -> None:
-    """Nothing changed means the same context, thus the same connections."""
+    """If nothing changed, the same context and so the same connections are used."""
     path = tmp_path / "ca"
     path.write_bytes(pem(CA))
     moment = 0.0
@@ -167,26 +167,26 @@ def test_a_context_is_made_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "authority", [b"", b"nonsense", b"\xff\xfe", b"-----BEGIN CERTIFICATE-----\n"]
 )
-def test_an_authority_that_is_none(authority: bytes) -> None:
-    """What is not a certificate is refused with the place it came from."""
+def test_an_authority_that_is_not_a_certificate(authority: bytes) -> None:
+    """The error says where the invalid data came from."""
     with pytest.raises(ConfigError, match="certificate authority of context dev is not PEM"):
         make_context(authority=authority, origin="context dev")
 
 
-def test_a_key_of_somebody_else() -> None:
-    """A certificate and a key must belong to each other, and be what they say."""
-    one, two = certificate(CA), certificate(CA)
+def test_a_key_of_another_certificate() -> None:
+    """A certificate and a key must be valid and belong together."""
+    first, second = certificate(CA), certificate(CA)
     for pair in (
-        Certificate(one.chain, two.key),
-        Certificate(b"", one.key),
-        Certificate(one.chain, b"nonsense"),
+        Certificate(first.chain, second.key),
+        Certificate(b"", first.key),
+        Certificate(first.chain, b"nonsense"),
     ):
         with pytest.raises(ConfigError, match="client certificate of test and its key"):
             make_context(certificate=pair, origin="test")
 
 
 def test_an_encrypted_key_does_not_ask() -> None:
-    """A key with a password is refused; nothing waits for somebody to type."""
+    """A key with a password is refused; nothing waits for input."""
     from cryptography.hazmat.primitives import serialization
 
     mine = certificate(CA)
@@ -200,7 +200,7 @@ def test_an_encrypted_key_does_not_ask() -> None:
 
 
 def test_no_key_stays_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that a key passes through is gone when the context is there."""
+    """The temporary file for a key is deleted when the context is made."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     make_context(certificate=certificate(CA), origin="test")
     assert list(tmp_path.iterdir()) == []

@@ -35,7 +35,7 @@ Reconcile = Callable[[Key], Awaitable[float | None]]
 
 
 class Notes:
-    """A reconciler that notes each run, and does what a test tells it to."""
+    """A reconciler that records each run, and does what a test tells it to."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[float, str]] = []
@@ -84,7 +84,7 @@ async def test_every_object_is_reconciled_and_then_every_change() -> None:
 
 
 async def test_work_waits_for_all_stores() -> None:
-    """Nothing is decided before every store that is watched holds a complete list."""
+    """Nothing is reconciled before every watched store has a complete list."""
     server, cache = cluster()
     notes = Notes()
     controller: Controller[Key] = Controller("c", notes, cache=cache)
@@ -100,7 +100,7 @@ async def test_work_waits_for_all_stores() -> None:
 
 
 async def test_objects_of_another_kind_wake_up_keys_before_and_after() -> None:
-    """A pod that moves wakes up the node it left and the node it came to."""
+    """A pod that moves enqueues the node it left and its new node."""
     server, cache = cluster()
     server.put(PODS, "p", "ns", spec={"nodeName": "node-0"})
     notes = Notes()
@@ -120,7 +120,7 @@ async def test_objects_of_another_kind_wake_up_keys_before_and_after() -> None:
 
 
 async def test_changes_that_do_not_matter_can_be_left_out() -> None:
-    """A predicate sees the object before and after and keeps the key asleep."""
+    """A predicate sees the object before and after, and can ignore the change."""
     server, cache = cluster()
     notes = Notes()
     controller: Controller[Key] = Controller("c", notes, cache=cache)
@@ -139,7 +139,7 @@ async def test_changes_that_do_not_matter_can_be_left_out() -> None:
 
 
 async def test_the_first_list_has_low_priority() -> None:
-    """A change overtakes the keys that only wait because the controller has just started."""
+    """A change overtakes the keys of the first list."""
     server, cache = cluster(20)
     notes = Notes()
 
@@ -161,7 +161,7 @@ async def test_the_first_list_has_low_priority() -> None:
 
 
 async def test_again_after_some_time() -> None:
-    """A number of seconds is when the key runs next, if nothing wakes it up before."""
+    """A result in seconds enqueues the key after that time, unless something does so earlier."""
     server, cache = cluster(1)
     notes = Notes()
 
@@ -180,7 +180,7 @@ async def test_again_after_some_time() -> None:
 
 
 async def test_errors_back_off_and_success_forgets_them() -> None:
-    """A failing key waits longer each time; other keys are not held up."""
+    """A failing key waits longer each time; other keys are not delayed."""
     _, cache = cluster(2)
     notes = Notes()
     failing = True
@@ -228,7 +228,7 @@ async def test_any_exception_is_retried(error: Exception) -> None:
 
 
 async def test_terminal_rests_until_the_object_changes() -> None:
-    """What cannot succeed is not tried again, not even by a resync, before something changed."""
+    """A terminal error is not retried, not even by a resync, before the object changes."""
     server, cache = cluster(2)
     notes = Notes()
 
@@ -273,7 +273,7 @@ async def test_a_lost_leader_stops() -> None:
 
 
 async def test_workers_run_in_parallel_but_never_on_one_key() -> None:
-    """As many keys as workers at a time, and each key only once at a time."""
+    """As many keys as workers run at a time, and no key twice at a time."""
     server, cache = cluster(6)
     notes = Notes()
     active: set[Key] = set()
@@ -299,7 +299,7 @@ async def test_workers_run_in_parallel_but_never_on_one_key() -> None:
 
 
 async def test_a_hanging_reconcile_is_cut_off() -> None:
-    """With a timeout, a run that never ends is cancelled and tried again."""
+    """With a timeout, a run that never ends is cancelled and retried."""
     _, cache = cluster(1)
     notes = Notes()
 
@@ -317,7 +317,7 @@ async def test_a_hanging_reconcile_is_cut_off() -> None:
 
 
 async def test_stopping_lets_running_work_end() -> None:
-    """Stop waits for what runs and starts nothing more; the rest waits for whoever comes next."""
+    """Stop waits for running work and starts nothing more; other keys are left."""
     _, cache = cluster(5)
     notes = Notes()
     ended = []
@@ -338,7 +338,7 @@ async def test_stopping_lets_running_work_end() -> None:
 
 
 async def test_stopping_can_drain() -> None:
-    """With drain, everything that is ready is worked on first."""
+    """With drain, all keys that are ready are reconciled first."""
     _, cache = cluster(5)
     notes = Notes()
 
@@ -356,7 +356,7 @@ async def test_stopping_can_drain() -> None:
 
 
 async def test_stopping_before_the_stores_are_filled() -> None:
-    """A controller that still waits for its first list stops at once."""
+    """A controller that waits for its first list stops at once."""
     server, cache = cluster()
     server.always = lambda _: refusal(503, "Down")
     controller: Controller[Key] = Controller("c", Notes(), cache=cache)
@@ -369,7 +369,7 @@ async def test_stopping_before_the_stores_are_filled() -> None:
 
 
 async def test_every_run_is_observed() -> None:
-    """Metrics learn how each run ended and how long it took."""
+    """Metrics get the result and the duration of each run."""
     server, cache = cluster(1)
     notes = Notes()
     observed: list[tuple[Result, float]] = []
@@ -401,7 +401,7 @@ async def test_every_run_is_observed() -> None:
 
 
 async def test_a_reconciler_that_never_awaits_leaves_room_for_others() -> None:
-    """A thousand quick keys do not keep the loop from its other tasks."""
+    """A thousand quick keys do not block other tasks of the event loop."""
     _, cache = cluster(1000)
     turns = 0
 
@@ -428,15 +428,15 @@ async def test_a_reconciler_that_never_awaits_leaves_room_for_others() -> None:
 
 
 async def test_controllers_share_stores() -> None:
-    """The same kind and selectors are listed and watched once, whoever asks."""
+    """The same kind and selectors are listed and watched once for all controllers."""
     server, cache = cluster()
     first: Controller[Key] = Controller("first", Notes(), cache=cache)
     second: Controller[Key] = Controller("second", Notes(), cache=cache)
-    one = first.watches(Node, own_key)
+    store = first.watches(Node, own_key)
     other = second.watches(Node, own_key)
     apart = second.watches(Node, own_key, label_selector="a=b")
-    assert one is other
-    assert apart is not one
+    assert store is other
+    assert apart is not store
     async with running(cache, first, second):
         await cache.synced()
         assert len(server.watches()) == 2
@@ -444,7 +444,7 @@ async def test_controllers_share_stores() -> None:
         assert all(stats.synced for stats in cache.stats)
 
 
-async def test_a_store_asked_for_late_is_filled_too() -> None:
+async def test_a_store_requested_late_is_filled_too() -> None:
     """A reflector added to a running cache starts at once."""
     server, cache = cluster()
     server.put(PODS, "p", "ns")
@@ -456,7 +456,7 @@ async def test_a_store_asked_for_late_is_filled_too() -> None:
 
 
 async def test_a_cache_keeps_some_kinds_compact() -> None:
-    """Which kinds are packed is the program's choice, made once."""
+    """The program chooses once which kinds are stored compactly."""
     _, cache = cluster()
     compact = Cache(Client(MemoryServer()), compact=[Node])
     assert compact.store(Node).compact
@@ -465,7 +465,7 @@ async def test_a_cache_keeps_some_kinds_compact() -> None:
 
 
 async def test_a_cache_raises_what_its_reflectors_raise() -> None:
-    """A mistake in a selector ends the cache with the server's words, and all its watches."""
+    """An invalid selector ends the cache and its watches with the server's message."""
     server, cache = cluster()
     cache.store(Node)
     cache.store(Pod, label_selector="((")

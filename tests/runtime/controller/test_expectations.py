@@ -23,8 +23,8 @@ def pod(name: str, version: str, *, uid: str = "", leaving: bool = False) -> Pod
     )
 
 
-def made() -> tuple[Store[Pod], Clock, Expectations[str, Pod]]:
-    """A store at version 10, and what is expected of it."""
+def make_expectations() -> tuple[Store[Pod], Clock, Expectations[str, Pod]]:
+    """A store at version 10, and expectations about it."""
     store: Store[Pod] = Store()
     clock = Clock()
     store.replace([pod("a", "5"), pod("b", "6")], "10")
@@ -32,14 +32,14 @@ def made() -> tuple[Store[Pod], Clock, Expectations[str, Pod]]:
 
 
 def test_nothing_was_done_and_nothing_is_awaited() -> None:
-    """A key that wrote nothing is settled."""
-    _, _, expected = made()
+    """A key without writes has no expectations."""
+    _, _, expected = make_expectations()
     assert expected.settled("x")
 
 
-def test_a_creation_is_awaited_until_the_store_has_come_so_far() -> None:
-    """The pod itself may be gone again by then; its version has been passed."""
-    store, _, expected = made()
+def test_a_creation_is_awaited_until_the_store_has_its_version() -> None:
+    """The pod itself may be deleted by then; its version has been passed."""
+    store, _, expected = make_expectations()
     expected.wrote("x", pod("c", "12"))
     expected.wrote("x", pod("d", "11"))
     assert not expected.settled("x")
@@ -50,9 +50,9 @@ def test_a_creation_is_awaited_until_the_store_has_come_so_far() -> None:
     assert expected.settled("x")
 
 
-def test_a_removal_is_awaited_until_the_pod_goes_or_is_another() -> None:
-    """Leaving, gone and replaced are all the same."""
-    store, _, expected = made()
+def test_a_removal_is_awaited_until_the_pod_is_gone_or_replaced() -> None:
+    """A pod that is being deleted, is gone or was replaced fulfils it."""
+    store, _, expected = make_expectations()
     for name in ("a", "b"):
         expected.removed("x", pod(name, "6"))
     assert not expected.settled("x")
@@ -62,9 +62,9 @@ def test_a_removal_is_awaited_until_the_pod_goes_or_is_another() -> None:
     assert expected.settled("x")
 
 
-def test_patience_has_an_end() -> None:
-    """A server that never shows what it said does not stop a controller for ever."""
-    _, clock, expected = made()
+def test_expectations_expire() -> None:
+    """A server that never shows a write does not stop a controller for ever."""
+    _, clock, expected = make_expectations()
     expected.wrote("x", pod("c", "99"))
     clock.now += PATIENCE - 1
     assert not expected.settled("x")
@@ -73,8 +73,8 @@ def test_patience_has_an_end() -> None:
 
 
 def test_a_key_that_is_gone_is_forgotten() -> None:
-    """Its successor of the same name starts afresh."""
-    _, _, expected = made()
+    """Another object of the same name starts without expectations."""
+    _, _, expected = make_expectations()
     expected.wrote("x", pod("c", "99"))
     expected.forget("x")
     assert expected.settled("x")

@@ -40,7 +40,7 @@ async def take_all(queue: Queue[str]) -> list[str]:
 
 
 async def test_keys_are_deduplicated_and_served_in_order() -> None:
-    """A key that waits already is not added again, and the rest is first come, first served."""
+    """A key that waits already is not added again; keys are first in, first out."""
     queue: Queue[str] = Queue()
     for key in ("b", "a", "b", "c", "a"):
         queue.add(key)
@@ -48,7 +48,7 @@ async def test_keys_are_deduplicated_and_served_in_order() -> None:
 
 
 async def test_lanes_take_turns() -> None:
-    """A lane with many keys delays another one's by one key each, in both classes."""
+    """A lane with many keys delays another lane's key by one key, in both priorities."""
     queue: Queue[str] = Queue(lane=lambda key: key[0])
     for number in range(5):
         queue.add(f"a{number}")
@@ -67,7 +67,7 @@ async def test_lanes_take_turns() -> None:
 
 
 async def test_a_key_added_while_active_runs_again_after_it() -> None:
-    """Two workers never hold one key, and a change during the work is not lost."""
+    """Two workers never have the same key, and a change during the work is not lost."""
     queue: Queue[str] = Queue()
     queue.add("a")
     assert await queue.get() == "a"
@@ -79,7 +79,7 @@ async def test_a_key_added_while_active_runs_again_after_it() -> None:
 
 
 async def test_get_waits_for_a_key() -> None:
-    """A worker sleeps until a key is there, and each key wakes one worker."""
+    """A worker sleeps until there is a key, and each key wakes one worker."""
     queue: Queue[str] = Queue()
     workers = [asyncio.create_task(queue.get()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -92,7 +92,7 @@ async def test_get_waits_for_a_key() -> None:
 
 
 async def test_a_cancelled_worker_passes_its_wakeup_on() -> None:
-    """A key that was given to a worker that is being cancelled reaches another one."""
+    """A key handed to a worker that is being cancelled goes to another one."""
     queue: Queue[str] = Queue()
     first = asyncio.create_task(queue.get())
     second = asyncio.create_task(queue.get())
@@ -133,7 +133,7 @@ async def test_delayed_keys_come_when_due() -> None:
 
 
 async def test_a_delay_asked_for_during_the_work_is_kept() -> None:
-    """What a worker asks for while it holds the key comes true after it gives the key back."""
+    """A delay that a worker sets for its own key counts after the work is done."""
     queue: Queue[str] = Queue()
     queue.add("a")
     assert await queue.get() == "a"
@@ -162,7 +162,7 @@ async def test_backoff_doubles_to_a_cap_and_is_forgotten() -> None:
 
 
 async def test_low_priority_waits_but_is_not_starved() -> None:
-    """Low keys come after the others, yet one of them after every few."""
+    """Low keys come after the others, but one of them after every few."""
     queue: Queue[str] = Queue()
     for index in range(3):
         queue.add(f"low-{index}", low=True)
@@ -176,7 +176,7 @@ async def test_low_priority_waits_but_is_not_starved() -> None:
 
 
 async def test_a_low_key_can_be_promoted() -> None:
-    """A change of an object that only waits for a resync moves it to the front class, once."""
+    """A change of an object that waits for a resync moves it to the normal priority, once."""
     queue: Queue[str] = Queue()
     queue.add("a", low=True)
     queue.add("b", low=True)
@@ -227,7 +227,7 @@ async def test_closing_wakes_every_waiting_worker() -> None:
 
 
 async def test_memory_is_bounded_by_the_number_of_keys() -> None:
-    """A million wishes for three keys leave no more behind than three keys need."""
+    """A million calls for three keys leave no more memory in use than three keys need."""
     queue: Queue[str] = Queue()
     for turn in range(20_000):
         for key in ("a", "b", "c"):
@@ -238,7 +238,7 @@ async def test_memory_is_bounded_by_the_number_of_keys() -> None:
 
 
 async def test_stats_count_what_happened() -> None:
-    """Metrics can read how many keys came, failed, are worked on and wait."""
+    """Metrics read how many keys were added, failed, are active and wait."""
     queue: Queue[str] = Queue()
     queue.add("a")
     queue.add("a")
@@ -250,8 +250,8 @@ async def test_stats_count_what_happened() -> None:
     assert (stats.ready, stats.delayed, stats.active) == (1, 1, 1)
 
 
-async def test_waiting_is_measured_if_somebody_asks() -> None:
-    """How long each key was ready before a worker took it is told, delays not counted."""
+async def test_waiting_is_measured_if_requested() -> None:
+    """The time each key was ready before a worker took it is reported, without delays."""
     queue: Queue[str] = Queue()
     waits: list[float] = []
     queue.waited = waits.append
@@ -268,7 +268,7 @@ async def test_waiting_is_measured_if_somebody_asks() -> None:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """The queue against a slow, obvious model, in virtual time."""
+    """Compares the queue with a slow and simple model, in virtual time."""
 
     keys = st.sampled_from("abcdef")
 
@@ -365,7 +365,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 def test_any_sequence_of_calls_gives_what_the_model_gives() -> None:
-    """The queue does what a slow and obvious model does, whatever is called in whatever order."""
+    """The queue behaves as a slow and simple model for any sequence of calls."""
     run_state_machine_as_test(
         QueueMachine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
     )

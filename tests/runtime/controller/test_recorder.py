@@ -1,4 +1,4 @@
-"""Events: told once, counted when they repeat, dropped rather than waited for."""
+"""Events: written once, counted when they repeat, dropped rather than waited for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATH = Event.resource.path("shop")
 
 
 class Setup:
-    """A recorder that runs, and the server it tells."""
+    """A running recorder, and the server it writes to."""
 
     def __init__(self, limits: RecorderLimits | None = None) -> None:
         self.server = SwapServer()
@@ -55,7 +55,7 @@ class Setup:
 
 
 async def test_a_timer_that_comes_a_little_early_is_due() -> None:
-    """Sums of times are rounded; a recorder that wakes up too early must not spin until it is."""
+    """A recorder that wakes up a rounding error too early does not spin."""
     setup = Setup()
     await asyncio.sleep(94.989232)
     now = asyncio.get_running_loop().time()
@@ -69,7 +69,7 @@ async def test_a_timer_that_comes_a_little_early_is_due() -> None:
 
 
 async def test_an_event_says_everything_once() -> None:
-    """The Event that is written has all fields the API wants, in its own forms."""
+    """The Event has all fields the API requires, in its formats."""
     setup = Setup()
     node = Node(metadata=ObjectMeta(name="n1", uid="u2", resource_version="7"))
     setup.tell(type="Warning", related=node)
@@ -136,8 +136,8 @@ async def test_a_new_version_of_the_object_is_still_the_same_event() -> None:
     assert event["series"]["count"] == 3
 
 
-async def test_what_is_told_once_is_told_once_by_all() -> None:
-    """A second program, a restart and a repetition find the event there, and change nothing."""
+async def test_an_event_with_once_is_written_once_by_all() -> None:
+    """Another program, a restart and a repetition find the event and change nothing."""
     setup = Setup()
     setup.tell(once=True)
     setup.tell(once=True)
@@ -159,7 +159,7 @@ async def test_what_is_told_once_is_told_once_by_all() -> None:
 
 
 async def test_different_notes_are_different_events() -> None:
-    """People read the note, so another note is another event."""
+    """An event with another note is another event."""
     setup = Setup()
     setup.tell("a")
     setup.tell("b")
@@ -168,7 +168,7 @@ async def test_different_notes_are_different_events() -> None:
 
 
 async def test_a_series_that_paused_begins_anew() -> None:
-    """After a long silence the same event is news again."""
+    """After a long pause the same event starts a new series."""
     setup = Setup()
     setup.tell()
     await asyncio.sleep(361)
@@ -177,7 +177,7 @@ async def test_a_series_that_paused_begins_anew() -> None:
     assert ["series" in event for event in setup.events()] == [False, False]
 
 
-async def test_a_series_survives_the_server_forgetting_it() -> None:
+async def test_a_series_survives_its_deletion() -> None:
     """Servers delete events after an hour; a series that goes on is created again."""
     setup = Setup()
     setup.tell()
@@ -206,8 +206,8 @@ async def test_one_object_cannot_flood() -> None:
     assert len(setup.events()) == 28
 
 
-async def test_nobody_waits_for_a_slow_server() -> None:
-    """Telling takes no time while the server is silent; what is too much is dropped and counted."""
+async def test_a_slow_server_delays_no_caller() -> None:
+    """Recording takes no time while the server is silent; events above the limit are dropped."""
     setup = Setup(RecorderLimits(queue=10, burst=1000))
     setup.way.there = lambda request: 1e6
     loop = asyncio.get_running_loop()
@@ -243,7 +243,7 @@ async def test_passing_faults_are_retried() -> None:
 
 
 async def test_lasting_faults_drop_the_event() -> None:
-    """After a few attempts an event is given up, and the next one is tried afresh."""
+    """After a few attempts an event is dropped, and the next one is tried."""
     setup = Setup()
     setup.way.cut = True
     setup.tell()
@@ -258,7 +258,7 @@ async def test_lasting_faults_drop_the_event() -> None:
 
 
 async def test_refusals_are_not_retried() -> None:
-    """A namespace that is going away takes no events, and that is nobody's problem."""
+    """A namespace that is being deleted refuses events, which is not a problem."""
     setup = Setup()
     setup.way.refuses = lambda request: refusal(403, "Forbidden", "namespace is being terminated")
     setup.tell()
@@ -267,8 +267,8 @@ async def test_refusals_are_not_retried() -> None:
     await setup.recorder.close()
 
 
-async def test_a_lost_leader_tells_nothing() -> None:
-    """With a fenced client events stop with everything else, without an error."""
+async def test_a_lost_leader_writes_no_events() -> None:
+    """With a fenced client events stop like all other writes, without an error."""
     setup = Setup()
 
     def fence() -> None:
@@ -282,7 +282,7 @@ async def test_a_lost_leader_tells_nothing() -> None:
 
 
 async def test_closing_ends_the_task_and_refuses_more() -> None:
-    """After close everything was told, run has ended, and later events are only counted."""
+    """After close all events are written, run has ended, and later events are only counted."""
     setup = Setup()
     setup.tell()
     await setup.recorder.close()
@@ -296,7 +296,7 @@ async def test_closing_ends_the_task_and_refuses_more() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    """However many objects have events, the recorder remembers only so many of them."""
+    """The recorder remembers a bounded number of objects with events."""
     setup = Setup(RecorderLimits(series=50))
     for number in range(500):
         setup.tell(regarding=ObjectReference(kind="Pod", namespace="shop", name=f"p{number}"))
@@ -307,7 +307,7 @@ async def test_memory_is_bounded() -> None:
 
 
 async def test_an_object_that_cannot_be_read_is_counted() -> None:
-    """Even an object with broken metadata does not break who tells about it."""
+    """An object with invalid metadata raises nothing in the caller."""
     setup = Setup()
     broken = unstructured(Resource("x", "v1", "X", "xs"))({"metadata": {"labels": 3}})
     setup.tell(regarding=broken)

@@ -1,4 +1,4 @@
-"""The kernel's switch, on child processes that are stopped and go on."""
+"""The kernel's dead man's switch, on child processes that are stopped and continued."""
 
 from __future__ import annotations
 
@@ -78,21 +78,21 @@ def test_a_busy_interpreter_is_ended_too(tmp_path: Path) -> None:
 
 
 def test_arming_again_moves_the_deadline(tmp_path: Path) -> None:
-    """Only the deadline set last counts."""
+    """Only the last deadline counts."""
     mark = tmp_path / "ran"
     assert _start(mark, "renewed").wait(30) == 0
     assert mark.exists()
 
 
 def test_disarmed_means_nothing_happens(tmp_path: Path) -> None:
-    """After disarming, which may be done twice, the process lives on."""
+    """After disarming, also twice, the process lives on."""
     mark = tmp_path / "ran"
     assert _start(mark, "disarmed").wait(30) == 0
     assert mark.exists()
 
 
 def test_a_deadline_that_has_passed_ends_the_process_at_once(tmp_path: Path) -> None:
-    """Arming too late is not a way around the switch."""
+    """Arming with a past deadline ends the process."""
     mark = tmp_path / "ran"
     assert _start(mark, "late").wait(30) == EXIT_CODE
     assert not mark.exists()

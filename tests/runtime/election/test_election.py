@@ -32,7 +32,7 @@ HASTY = LeaseTiming(duration=6, margin=3, stop=0.3, renew=0.8, retry=0.1)
 
 
 class Switch:
-    """A deadman switch that only remembers."""
+    """A dead man's switch that only records its deadline."""
 
     def __init__(self) -> None:
         self.deadline: float | None = None
@@ -45,7 +45,7 @@ class Switch:
 
 
 class Replica:
-    """One process: its way to the server, its skewed clocks, and work that writes all the time."""
+    """One process: its transport, its skewed clocks, and work that writes all the time."""
 
     def __init__(
         self, server: SwapServer, name: str, *, skew: float = 0.0, timing: LeaseTiming = TIMING
@@ -70,7 +70,7 @@ class Replica:
         self.task: asyncio.Task[None] | None = None
 
     async def lead(self) -> None:
-        """Write an object of its own again and again, so that no version protects anybody."""
+        """Write its own object again and again, so that no version protects another writer."""
         self.leading.set()
         try:
             while True:
@@ -112,10 +112,10 @@ def holder(server: SwapServer) -> Any:
 
 @pytest.mark.looptime
 async def test_the_first_replica_creates_the_lease_and_leads(server: SwapServer) -> None:
-    """With no lease there is nobody to wait for; the record says who, since when, for how long."""
-    one = Replica(server, "one")
-    one.start(one.idle)
-    await one.leading.wait()
+    """Without a lease it leads at once; the record has the holder, the times and the duration."""
+    replica = Replica(server, "one")
+    replica.start(replica.idle)
+    await replica.leading.wait()
     assert asyncio.get_running_loop().time() == 0
     assert server.objects[PATH]["spec"] == {
         "holderIdentity": "one",
@@ -124,42 +124,44 @@ async def test_the_first_replica_creates_the_lease_and_leads(server: SwapServer)
         "renewTime": "2026-01-01T00:00:00.000000Z",
         "leaseTransitions": 0,
     }
-    assert one.election.leading and one.election.leader == "one" and one.changes == [True]
-    await one.stop()
+    assert (
+        replica.election.leading and replica.election.leader == "one" and replica.changes == [True]
+    )
+    await replica.stop()
 
 
 @pytest.mark.looptime
 async def test_renewals_keep_the_acquire_time_and_change_the_renew_time(server: SwapServer) -> None:
-    """A renewal says nothing new but the time, and carries the version it follows."""
-    one = Replica(server, "one")
-    one.start(one.idle)
+    """A renewal changes the renew time only, and has the version it replaces."""
+    replica = Replica(server, "one")
+    replica.start(replica.idle)
     await asyncio.sleep(60)
     spec = server.objects[PATH]["spec"]
     assert spec["acquireTime"] == "2026-01-01T00:00:00.000000Z"
     assert spec["renewTime"] > "2026-01-01T00:00:56"
-    patches = [request for request in one.way.requests if request.method == "PATCH"]
+    patches = [request for request in replica.way.requests if request.method == "PATCH"]
     assert all(b"resourceVersion" in (request.body or b"") for request in patches)
     assert 60 / 3.6 - 1 <= len(patches) <= 60 / 2.4 + 1
-    await one.stop()
+    await replica.stop()
 
 
 @pytest.mark.looptime
-async def test_a_follower_takes_over_what_a_dead_leader_left(server: SwapServer) -> None:
-    """A leader that vanishes is followed after its lease, counted by the follower's own clock."""
-    one, two = Replica(server, "one", skew=-1e6), Replica(server, "two", skew=1e6)
-    one.start(one.idle)
-    await one.leading.wait()
-    two.start(two.idle)
+async def test_a_follower_takes_over_from_a_dead_leader(server: SwapServer) -> None:
+    """It waits for the lease to expire, by its own clock."""
+    first, second = Replica(server, "one", skew=-1e6), Replica(server, "two", skew=1e6)
+    first.start(first.idle)
+    await first.leading.wait()
+    second.start(second.idle)
     await asyncio.sleep(30)
-    assert not two.leading.is_set()
+    assert not second.leading.is_set()
     died = asyncio.get_running_loop().time()
-    one.way.cut = True
-    await two.leading.wait()
+    first.way.cut = True
+    await second.leading.wait()
     took = asyncio.get_running_loop().time() - died
     assert 15 - 3.6 <= took <= 15 + 2.4
     assert holder(server) == "two" and server.objects[PATH]["spec"]["leaseTransitions"] == 1
-    await one.stop()
-    await two.stop()
+    await first.stop()
+    await second.stop()
 
 
 @pytest.mark.looptime
@@ -175,51 +177,51 @@ async def test_a_stale_record_of_long_ago_is_still_waited_out(server: SwapServer
             }
         },
     )
-    one = Replica(server, "one")
-    one.start(one.idle)
-    await one.leading.wait()
+    replica = Replica(server, "one")
+    replica.start(replica.idle)
+    await replica.leading.wait()
     assert asyncio.get_running_loop().time() == pytest.approx(40, abs=0.1)
-    await one.stop()
+    await replica.stop()
 
 
 @pytest.mark.looptime
 async def test_shutdown_gives_the_lease_back(server: SwapServer) -> None:
-    """After an orderly stop the next replica leads at its next look, not after the lease."""
-    one, two = Replica(server, "one"), Replica(server, "two")
-    one.start(one.idle)
-    await one.leading.wait()
-    two.start(two.idle)
+    """After an orderly stop the next replica leads at its next poll, not after the lease."""
+    first, second = Replica(server, "one"), Replica(server, "two")
+    first.start(first.idle)
+    await first.leading.wait()
+    second.start(second.idle)
     await asyncio.sleep(10)
     begin = asyncio.get_running_loop().time()
-    await one.stop()
+    await first.stop()
     assert asyncio.get_running_loop().time() == begin
-    assert holder(server) == "" and one.changes == [True, False]
-    assert one.switch.deadline is None
-    await two.leading.wait()
+    assert holder(server) == "" and first.changes == [True, False]
+    assert first.switch.deadline is None
+    await second.leading.wait()
     assert asyncio.get_running_loop().time() - begin <= 2.4
-    await two.stop()
+    await second.stop()
 
 
 @pytest.mark.looptime
 async def test_the_lease_is_kept_while_the_work_ends(server: SwapServer) -> None:
-    """A work that takes longer to end than the lease lasts is still alone until it has ended."""
-    one, two = Replica(server, "one"), Replica(server, "two")
+    """No other replica leads before the work has ended, even if it outlasts the lease."""
+    first, second = Replica(server, "one"), Replica(server, "two")
 
     async def slow() -> None:
         try:
-            await one.idle()
+            await first.idle()
         finally:
             await asyncio.sleep(40)
-            one.election.fence()
+            first.election.fence()
 
-    one.start(slow)
-    await one.leading.wait()
-    two.start(two.idle)
+    first.start(slow)
+    await first.leading.wait()
+    second.start(second.idle)
     await asyncio.sleep(5)
-    await one.stop()
-    assert not two.leading.is_set() and asyncio.get_running_loop().time() >= 45
-    await two.leading.wait()
-    await two.stop()
+    await first.stop()
+    assert not second.leading.is_set() and asyncio.get_running_loop().time() >= 45
+    await second.leading.wait()
+    await second.stop()
 
 
 @pytest.mark.looptime
@@ -228,110 +230,110 @@ async def test_a_write_that_was_cut_off_gets_the_margin_before_the_lease_is_give
 ) -> None:
     """The lease is not free while a write of the old leader may still arrive."""
     server.put(f"{NODES}/one", {})
-    one = Replica(server, "one")
+    replica = Replica(server, "one")
 
     async def writing() -> None:
-        one.way.there = lambda request: 1.0
-        await one.client.patch(Node, "one", None, {"metadata": {"labels": {"a": "b"}}})
+        replica.way.there = lambda request: 1.0
+        await replica.client.patch(Node, "one", None, {"metadata": {"labels": {"a": "b"}}})
 
-    one.start(writing)
+    replica.start(writing)
     await asyncio.sleep(0.5)
     begin = asyncio.get_running_loop().time()
-    one.way.there = lambda request: 0.0
-    await one.stop()
+    replica.way.there = lambda request: 0.0
+    await replica.stop()
     assert asyncio.get_running_loop().time() - begin == pytest.approx(3 - 0.5)
     assert holder(server) == ""
 
 
 @pytest.mark.looptime
 async def test_work_that_returns_ends_the_election(server: SwapServer) -> None:
-    """A task with an end is done once; the lease is free afterwards."""
-    one = Replica(server, "one")
+    """When the work returns, the election ends and the lease is released."""
+    replica = Replica(server, "one")
 
     async def brief() -> None:
         await asyncio.sleep(1)
 
-    await one.start(brief)
+    await replica.start(brief)
     assert holder(server) == ""
 
 
 @pytest.mark.looptime
 async def test_work_that_fails_gives_the_lease_back_and_raises(server: SwapServer) -> None:
-    """A crash of the leader's work is the caller's to see, and the next replica's to take over."""
-    one = Replica(server, "one")
+    """The exception reaches the caller, and the next replica can lead."""
+    replica = Replica(server, "one")
 
     async def broken() -> None:
         raise ValueError("boom")
 
     with pytest.raises(ValueError, match="boom"):
-        await one.start(broken)
+        await replica.start(broken)
     assert holder(server) == ""
 
 
 @pytest.mark.looptime
 async def test_a_leader_that_cannot_renew_stops_before_its_deadline(server: SwapServer) -> None:
-    """Cut off from the server, the work has ended while the lease still lasts."""
-    one = Replica(server, "one")
-    task = one.start()
+    """Without a connection to the server the work ends while the lease is still valid."""
+    replica = Replica(server, "one")
+    task = replica.start()
     server.put(f"{NODES}/one", {})
-    await one.leading.wait()
+    await replica.leading.wait()
     await asyncio.sleep(20)
-    deadline = one.switch.deadline
+    deadline = replica.switch.deadline
     assert deadline is not None
-    one.way.cut = True
+    replica.way.cut = True
     with pytest.raises(LeadershipLost, match="could not be renewed"):
         await task
     assert asyncio.get_running_loop().time() <= deadline
-    assert not one.leading.is_set() and one.switch.deadline is None
+    assert not replica.leading.is_set() and replica.switch.deadline is None
     with pytest.raises(LeadershipLost, match="was not sent"):
-        one.election.fence()
+        replica.election.fence()
 
 
 @pytest.mark.looptime
 async def test_a_lost_answer_does_not_cost_the_lease(server: SwapServer) -> None:
-    """A renewal that was done but got no answer is recognised as our own."""
-    one = Replica(server, "one")
-    one.start(one.idle)
-    await one.leading.wait()
+    """A renewal that was done but not answered is recognised as our own."""
+    replica = Replica(server, "one")
+    replica.start(replica.idle)
+    await replica.leading.wait()
     losses = cycle([True, False, False])
-    one.way.loses = lambda request: request.method == "PATCH" and next(losses)
+    replica.way.loses = lambda request: request.method == "PATCH" and next(losses)
     await asyncio.sleep(120)
-    assert one.election.leading and one.changes == [True]
-    await one.stop()
+    assert replica.election.leading and replica.changes == [True]
+    await replica.stop()
 
 
 @pytest.mark.looptime
 async def test_a_lost_answer_while_acquiring_does_not_cost_the_lease(server: SwapServer) -> None:
-    """A lease that we have taken without being told is ours at the next look."""
-    one = Replica(server, "one")
+    """A lease that was acquired without an answer is recognised at the next poll."""
+    replica = Replica(server, "one")
     losses = iter([True])
-    one.way.loses = lambda request: request.method == "POST" and next(losses, False)
-    one.start(one.idle)
-    await one.leading.wait()
+    replica.way.loses = lambda request: request.method == "POST" and next(losses, False)
+    replica.start(replica.idle)
+    await replica.leading.wait()
     assert server.objects[PATH]["spec"]["leaseTransitions"] == 0
-    await one.stop()
+    await replica.stop()
 
 
 @pytest.mark.looptime
 async def test_the_deadline_counts_from_before_the_request(server: SwapServer) -> None:
     """A slow renewal shortens the leader's time, it never lengthens it."""
-    one = Replica(server, "one")
-    one.start(one.idle)
-    await one.leading.wait()
-    one.way.there = lambda request: 0.7
-    one.way.back = lambda request: 0.9
+    replica = Replica(server, "one")
+    replica.start(replica.idle)
+    await replica.leading.wait()
+    replica.way.there = lambda request: 0.7
+    replica.way.back = lambda request: 0.9
     await asyncio.sleep(30)
     renewals = [write for write in server.writes if write.method == "PATCH"]
-    assert one.switch.deadline == pytest.approx(renewals[-1].at - 0.7 + 15 - 3)
-    await one.stop()
+    assert replica.switch.deadline == pytest.approx(renewals[-1].at - 0.7 + 15 - 3)
+    await replica.stop()
 
 
 @pytest.mark.looptime
 async def test_another_holder_in_the_lease_ends_leading_at_once(server: SwapServer) -> None:
-    """Whoever finds another name in its lease writes nothing more."""
-    one = Replica(server, "one")
-    task = one.start(one.idle)
-    await one.leading.wait()
+    """A leader that sees another holder in its lease writes nothing more."""
+    replica = Replica(server, "one")
+    task = replica.start(replica.idle)
+    await replica.leading.wait()
     server.put(PATH, {"spec": {"holderIdentity": "usurper", "leaseDurationSeconds": 15}})
     with pytest.raises(LeadershipLost, match="usurper holds it now"):
         await task
@@ -341,71 +343,71 @@ async def test_another_holder_in_the_lease_ends_leading_at_once(server: SwapServ
 @pytest.mark.looptime
 async def test_a_deleted_lease_is_lost_and_followers_wait_it_out(server: SwapServer) -> None:
     """Deleting the lease never makes two leaders."""
-    one, two = Replica(server, "one"), Replica(server, "two")
-    task = one.start(one.idle)
-    await one.leading.wait()
-    two.start(two.idle)
+    first, second = Replica(server, "one"), Replica(server, "two")
+    task = first.start(first.idle)
+    await first.leading.wait()
+    second.start(second.idle)
     await asyncio.sleep(5)
-    one.way.cut = True
+    first.way.cut = True
     del server.objects[PATH]
     begin = asyncio.get_running_loop().time()
-    await two.leading.wait()
+    await second.leading.wait()
     assert asyncio.get_running_loop().time() - begin > 15 - 3.6 - 2.4
-    assert not one.leading.is_set()
+    assert not first.leading.is_set()
     with pytest.raises(LeadershipLost):
         await task
-    await two.stop()
+    await second.stop()
 
 
 @pytest.mark.looptime
 async def test_a_replica_can_follow_again_after_a_loss(server: SwapServer) -> None:
-    """The caller decides whether to leave or to stand for election again."""
-    one = Replica(server, "one")
+    """After a lost lease the caller may run the election again."""
+    replica = Replica(server, "one")
     with pytest.raises(LeadershipLost):
-        task = one.start(one.idle)
-        await one.leading.wait()
-        one.way.cut = True
+        task = replica.start(replica.idle)
+        await replica.leading.wait()
+        replica.way.cut = True
         await task
-    one.way.cut = False
-    one.start(one.idle)
-    await one.leading.wait()
-    one.election.fence()
-    await one.stop()
-    assert one.changes == [True, False, True, False]
+    replica.way.cut = False
+    replica.start(replica.idle)
+    await replica.leading.wait()
+    replica.election.fence()
+    await replica.stop()
+    assert replica.changes == [True, False, True, False]
 
 
 @pytest.mark.looptime
 async def test_followers_are_fenced(server: SwapServer) -> None:
-    """Who never led cannot write."""
-    one = Replica(server, "one")
+    """A replica that never led cannot write."""
+    replica = Replica(server, "one")
     with pytest.raises(LeadershipLost):
-        await one.client.patch(Node, "shared", None, {})
-    assert one.way.requests == []
+        await replica.client.patch(Node, "shared", None, {})
+    assert replica.way.requests == []
 
 
 @pytest.mark.looptime
 async def test_missing_permission_is_retried_at_the_normal_pace(server: SwapServer) -> None:
-    """Roles may be granted later; until then there is one request per look, with jitter."""
-    one = Replica(server, "one")
-    one.way.refuses = lambda request: refusal(403, Forbidden.__name__)
-    one.start(one.idle)
+    """Roles may be granted later; until then there is one request per poll, with jitter."""
+    replica = Replica(server, "one")
+    replica.way.refuses = lambda request: refusal(403, Forbidden.__name__)
+    replica.start(replica.idle)
     await asyncio.sleep(60)
-    assert 60 / 2.4 - 1 <= len(one.way.requests) <= 60 / 1.6 + 1
-    one.way.refuses = lambda request: None
-    await one.leading.wait()
-    await one.stop()
+    assert 60 / 2.4 - 1 <= len(replica.way.requests) <= 60 / 1.6 + 1
+    replica.way.refuses = lambda request: None
+    await replica.leading.wait()
+    await replica.stop()
 
 
 @pytest.mark.looptime
 async def test_a_silent_server_does_not_hang_the_election(server: SwapServer) -> None:
-    """Requests without an answer are given up in time, by followers and by the leader."""
-    one = Replica(server, "one")
-    one.way.there = lambda request: 1e6
-    task = one.start(one.idle)
+    """Requests without an answer time out, for followers and for the leader."""
+    replica = Replica(server, "one")
+    replica.way.there = lambda request: 1e6
+    task = replica.start(replica.idle)
     await asyncio.sleep(20)
-    one.way.there = lambda request: 0
-    await one.leading.wait()
-    one.way.there = lambda request: 1e6
+    replica.way.there = lambda request: 0
+    await replica.leading.wait()
+    replica.way.there = lambda request: 1e6
     begin = asyncio.get_running_loop().time()
     with pytest.raises(LeadershipLost):
         await task
@@ -414,21 +416,21 @@ async def test_a_silent_server_does_not_hang_the_election(server: SwapServer) ->
 
 @pytest.mark.looptime
 async def test_a_foreign_change_of_the_lease_is_no_loss(server: SwapServer) -> None:
-    """Somebody's label on the lease makes one renewal conflict, and nothing else."""
-    one = Replica(server, "one")
-    one.start(one.idle)
-    await one.leading.wait()
+    """A label that another program sets makes one renewal conflict, and nothing else."""
+    replica = Replica(server, "one")
+    replica.start(replica.idle)
+    await replica.leading.wait()
     for _ in range(10):
         await asyncio.sleep(3)
         lease = server.objects[PATH]
         server.put(PATH, {**lease, "metadata": {**lease["metadata"], "labels": {"a": "b"}}})
     await asyncio.sleep(5)
-    assert one.election.leading
-    await one.stop()
+    assert replica.election.leading
+    await replica.stop()
 
 
 def slow(seconds: float) -> Callable[[Request], float]:
-    """Another time for each request, so that requests overtake each other."""
+    """A random delay for each request, so that requests overtake each other."""
     rng = random.Random(seconds)
     return lambda request: rng.uniform(0, seconds / 5 if request.path == PATH else seconds)
 
@@ -446,7 +448,7 @@ def healthy(_: Request) -> None:
 
 
 class Trouble(NamedTuple):
-    """What the leader or the follower has to bear, until something else, and for how long."""
+    """What happens to the leader or the follower, and for how long."""
 
     leader: bool
     what: str
@@ -469,9 +471,9 @@ TROUBLES = st.builds(
 def test_writes_of_two_leaders_never_interleave(
     troubles: list[Trouble], skews: tuple[float, float]
 ) -> None:
-    """Whatever happens, each write that is accepted is of whom the lease names at that moment.
+    """Every accepted write is by the holder that the lease names at that moment.
 
-    The ways delay by less than the margin, which is what the margin is for.
+    Transports delay by less than the margin, which is what the margin is for.
     """
 
     async def scenario() -> list[Write]:
@@ -527,7 +529,7 @@ def test_writes_of_two_leaders_never_interleave(
 
 
 def test_timing_that_cannot_work_is_refused() -> None:
-    """A lease too short for two renewals is a mistake in the flags, said at start."""
+    """A lease too short for two renewals is an error at the start."""
     with pytest.raises(ConfigError, match="at least two must fit"):
         LeaseTiming(duration=5, margin=1, stop=1, renew=2)
     with pytest.raises(ConfigError, match="above zero"):
@@ -535,7 +537,7 @@ def test_timing_that_cannot_work_is_refused() -> None:
 
 
 def test_where_the_lease_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flag wins, then the pod's namespace, then what the caller has."""
+    """The flag wins, then the pod's namespace, then the caller's."""
     monkeypatch.delenv("POD_NAMESPACE", raising=False)
     assert lease_namespace("given") == "given"
     assert lease_namespace(default="kubeconfig") == "kubeconfig"

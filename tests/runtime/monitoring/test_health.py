@@ -12,8 +12,8 @@ def test_nothing_to_check_is_healthy() -> None:
     assert health.alive() == () and health.ready() == ()
 
 
-def test_who_is_not_alive_is_not_ready() -> None:
-    """Readiness includes the checks of liveness, not the other way round."""
+def test_readiness_includes_liveness() -> None:
+    """A failed check of liveness fails readiness, not the other way round."""
     health = Health()
     health.add_alive("loop", lambda: "stuck")
     health.add_ready("cache", lambda: None)
@@ -25,7 +25,7 @@ def test_who_is_not_alive_is_not_ready() -> None:
 
 
 def test_a_check_that_raises_has_failed() -> None:
-    """A broken check is a failed one, and its reason stays one bounded line."""
+    """A check that raises has failed, and its reason is one bounded line."""
 
     def broken() -> str | None:
         raise ValueError("two\nlines" * 200)
@@ -37,7 +37,7 @@ def test_a_check_that_raises_has_failed() -> None:
 
 
 def test_a_silent_watch_is_found_and_named() -> None:
-    """Only the age of the last byte counts, however connected a watch thinks it is."""
+    """Only the age of the last byte counts, even if the watch is connected."""
     now = 1000.0
     nodes = WatchStats("nodes", started=0.0, last_byte=950.0)
     pods = WatchStats("pods", namespace="kube-system", started=0.0, connected=True)
@@ -51,7 +51,7 @@ def test_a_silent_watch_is_found_and_named() -> None:
 
 
 def test_a_watch_that_never_spoke_counts_from_its_start() -> None:
-    """A server that accepts and says nothing does not count as silent since the epoch."""
+    """A watch without any byte has the age since its start."""
     assert fresh_watches(lambda: [WatchStats("nodes")], lambda: 1e6)() is None
     stats = WatchStats("nodes", started=900.0)
     assert fresh_watches(lambda: [stats], lambda: 1000.0, limit=600)() is None
@@ -59,7 +59,7 @@ def test_a_watch_that_never_spoke_counts_from_its_start() -> None:
 
 
 def test_readiness_waits_for_the_first_lists() -> None:
-    """What is still being read is named."""
+    """The reason names the kinds whose list is not complete."""
     nodes, pods = WatchStats("nodes", synced=True), WatchStats("pods")
     check = synced_watches(lambda: [nodes, pods])
     assert check() == "still reading pods"

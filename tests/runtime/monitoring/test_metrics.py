@@ -22,13 +22,13 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 def read(metrics: Metrics) -> Series:
     """Every sample by name and labels; parsing fails if a series appears twice in a family."""
-    found: Series = {}
+    samples: Series = {}
     for family in text_string_to_metric_families(metrics.render().decode()):
         for sample in family.samples:
             key = (sample.name, frozenset(sample.labels.items()))
-            assert key not in found
-            found[key] = sample.value
-    return found
+            assert key not in samples
+            samples[key] = sample.value
+    return samples
 
 
 def value(metrics: Metrics, name: str, /, **labels: str) -> float:
@@ -36,7 +36,7 @@ def value(metrics: Metrics, name: str, /, **labels: str) -> float:
 
 
 def test_watches_are_read_when_scraped() -> None:
-    """The age of the last byte grows while nothing comes, without anybody counting."""
+    """The age of the last byte is computed when metrics are read."""
     now = [100.0]
     metrics = Metrics(clock=lambda: now[0])
     stats = WatchStats("pods", namespace="a", started=90.0, last_byte=99.0, relists=2, too_old=1)
@@ -51,7 +51,7 @@ def test_watches_are_read_when_scraped() -> None:
 
 
 def test_a_watch_that_has_not_begun_has_no_age() -> None:
-    """A follower that begins its watches when it leads alarms nobody before."""
+    """A follower whose watches start when it leads causes no alarm before."""
     metrics = Metrics(clock=lambda: 1e6)
     metrics.watches(lambda: [WatchStats("pods")])
     labels = {"resource": "pods", "namespace": ""}
@@ -61,10 +61,10 @@ def test_a_watch_that_has_not_begun_has_no_age() -> None:
 def test_watches_of_one_resource_are_one_series() -> None:
     """Watches that differ only in their selectors show the worst age and the sum of counts."""
     metrics = Metrics(clock=lambda: 100.0)
-    one = WatchStats("pods", last_byte=99.0, events=3, synced=True)
-    two = WatchStats("pods", last_byte=50.0, events=4)
-    metrics.watches(lambda: [one])
-    metrics.watches(lambda: [two])
+    first = WatchStats("pods", last_byte=99.0, events=3, synced=True)
+    second = WatchStats("pods", last_byte=50.0, events=4)
+    metrics.watches(lambda: [first])
+    metrics.watches(lambda: [second])
     labels = {"resource": "pods", "namespace": ""}
     assert value(metrics, "zonewise_watch_last_byte_age_seconds", **labels) == 50
     assert value(metrics, "zonewise_watch_events_total", **labels) == 7
@@ -73,7 +73,7 @@ def test_watches_of_one_resource_are_one_series() -> None:
 
 @pytest.mark.looptime
 async def test_queues_are_read_when_scraped() -> None:
-    """Depth, delays, work and waits of a queue are what the queue says now."""
+    """Depth, delays, work and waits of a queue are its current values."""
     metrics = Metrics()
     queue: Queue[str] = Queue()
     metrics.queue("hints", queue)
@@ -117,11 +117,11 @@ async def test_leadership_is_a_gauge() -> None:
     assert value(metrics, "leader_election_master_status", name="zonewise-hints") == 0
 
 
-async def test_counters_of_others_are_shown() -> None:
-    """Counters that somebody keeps as plain numbers appear with one label."""
+async def test_counters_of_other_parts_are_shown() -> None:
+    """Counters that a part has as plain numbers appear with one label."""
     metrics = Metrics()
-    kept = {"limit": 3, "full": 0}
-    metrics.counts("zonewise_events_dropped", "Events not sent.", "reason", lambda: kept)
+    dropped = {"limit": 3, "full": 0}
+    metrics.counts("zonewise_events_dropped", "Events not sent.", "reason", lambda: dropped)
     assert value(metrics, "zonewise_events_dropped_total", reason="limit") == 3
     assert value(metrics, "zonewise_events_dropped_total", reason="full") == 0
 
@@ -142,7 +142,7 @@ async def fetch(monitor: Monitor, path: str, method: str = "GET") -> tuple[int, 
 
 
 async def test_metrics_are_served_as_text(monitor: tuple[Monitor, Health]) -> None:
-    """Prometheus gets its own content type and something it can parse."""
+    """Prometheus gets its content type and a body it can parse."""
     status, kind, text = await fetch(monitor[0], "/metrics")
     assert status == 200 and kind.startswith("text/plain; version=")
     assert any(text_string_to_metric_families(text))
@@ -165,7 +165,7 @@ async def test_probes_tell_good_from_bad(monitor: tuple[Monitor, Health]) -> Non
 
 
 async def test_only_reading_is_possible(monitor: tuple[Monitor, Health]) -> None:
-    """The port takes GET and HEAD, and knows four paths."""
+    """The port accepts GET and HEAD, and has four paths."""
     server, _ = monitor
     assert (await fetch(server, "/livez", "HEAD"))[0] == 200
     assert (await fetch(server, "/livez", "POST"))[0] == 405
@@ -173,14 +173,14 @@ async def test_only_reading_is_possible(monitor: tuple[Monitor, Health]) -> None
 
 
 async def test_a_taken_port_is_a_sentence(monitor: tuple[Monitor, Health]) -> None:
-    """An address in use names the flag that changes it."""
+    """The error about an address in use names the flag that changes it."""
     second = Monitor(Metrics(), Health(), listen=f"127.0.0.1:{monitor[0].port}")
     with pytest.raises(ConfigError, match="--metrics-listen"):
         await second.start()
 
 
 async def test_stopping_frees_the_port() -> None:
-    """After stop nobody answers, and stopping twice is fine."""
+    """After stop the port is closed, and stopping twice is allowed."""
     running = Monitor(Metrics(), Health(), listen="127.0.0.1:0")
     await running.start()
     await running.stop()
@@ -205,6 +205,6 @@ def test_addresses_to_listen_on(text: str, expected: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "9464", "a:b", "::1:9464", "[x]:1", "h:65536", "h:²", "h:"])
 def test_bad_addresses_are_refused(text: str) -> None:
-    """Nonsense is a sentence with an example."""
+    """The error about an invalid address has an example."""
     with pytest.raises(ConfigError, match=r"write it like 127\.0\.0\.1:9464"):
         parse_listen(text)

@@ -15,10 +15,10 @@ NONE = resource.RLIM_INFINITY
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """The limits of this process, as a list whose last entry is in force."""
-    found: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _: found[-1])
-    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: found.append(pair))
-    yield found
+    pairs: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: pairs[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: pairs.append(pair))
+    yield pairs
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
 def test_the_limit_is_raised_and_never_lowered(
     limits: list[tuple[int, int]], before: tuple[int, int], after: tuple[int, int], files: int
 ) -> None:
-    """Up to what the system allows or a program can use."""
+    """It is raised to what the system allows or a program can use."""
     limits.append(before)
     assert raise_file_limit() == files
     assert limits[-1] == after

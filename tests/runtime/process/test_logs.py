@@ -1,4 +1,4 @@
-"""Log lines: levels, both formats, and what never gets into one."""
+"""Log lines: levels, both formats, and what is never logged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _restored() -> Iterator[None]:
 
 
 def test_text_is_one_line_with_fields_in_order() -> None:
-    """A text line has time, level, part, sentence and fields, and never a second line."""
+    """A text line has time, level, logger, sentence and fields, and never a second line."""
     out = io.StringIO()
     logs.configure(verbosity=1, stream=out)
     logs.logger("election").info("leading", lease="zonewise-x", note="two\nlines", n=3)
@@ -40,7 +40,7 @@ def test_text_is_one_line_with_fields_in_order() -> None:
 
 
 def test_a_sentence_with_line_breaks_stays_one_line() -> None:
-    """A stranger's text in the sentence cannot forge a second log line."""
+    """Text from outside cannot forge a second log line."""
     out = io.StringIO()
     logs.configure(stream=out)
     logs.logger("x").error("bad\n2026-01-01T00:00:00Z ERROR forged")
@@ -49,7 +49,7 @@ def test_a_sentence_with_line_breaks_stays_one_line() -> None:
 
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_half_a_character_is_logged_by_its_number(format: logs.Format) -> None:
-    """A stranger's text that UTF-8 has no form for stops nobody who logs it."""
+    """Text from outside that is not valid UTF-8 can be logged."""
     out = io.StringIO()
     logs.configure(format=format, stream=out)
     logs.logger("x").error("key \ud800", field="\udfff", more=["\ud800"])
@@ -58,7 +58,7 @@ def test_half_a_character_is_logged_by_its_number(format: logs.Format) -> None:
 
 
 def test_json_is_one_object_per_line() -> None:
-    """A JSON line holds the same facts under fixed names."""
+    """A JSON line has the same fields under fixed names."""
     out = io.StringIO()
     logs.configure(verbosity=2, format="json", stream=out)
     logs.logger("queue").debug("retry", key=("ns", "name"), delay=1.5)
@@ -87,7 +87,7 @@ def test_verbosity_decides_what_is_written(verbosity: int, expected: str) -> Non
 
 
 def test_a_logger_made_before_configure_obeys_it() -> None:
-    """Module-level loggers follow the choice made later, and a new choice after that."""
+    """Loggers of modules follow a later configuration, and the next one."""
     log = logs.logger("early")
     first, second = io.StringIO(), io.StringIO()
     logs.configure(stream=first)
@@ -134,7 +134,7 @@ def test_libraries_log_through_the_same_renderer() -> None:
     ],
 )
 def test_credentials_are_hidden_by_name(name: str) -> None:
-    """A field whose name says credential shows no value, also deep inside others."""
+    """A field whose name suggests a credential shows no value, also inside of others."""
     assert clean({"a": [{name: "hunter2hunter2"}]}) == {"a": [{name: HIDDEN}]}
 
 
@@ -158,20 +158,20 @@ def test_credentials_are_cut_out_of_other_values(secret: str, before: str, after
     )
 )
 def test_any_value_becomes_plain_and_bounded(value: object) -> None:
-    """Whatever is passed can be encoded as JSON afterwards, and is read back as the same."""
+    """Any value can be encoded as JSON afterwards, and is read back equal."""
     plain = clean(value)
     assert json.loads(json.dumps(plain)) == plain
 
 
 def test_long_values_are_cut() -> None:
-    """One value never fills the log; tracebacks have a larger limit."""
+    """The length of a value is bounded; tracebacks have a larger limit."""
     assert len(clean("x" * 10**6, name="body")) == VALUE_LIMIT
     assert len(clean("x" * 10**6, name="exception")) == TRACEBACK_LIMIT
 
 
 @pytest.mark.system
 def test_logs_do_not_import_structlog_until_a_line_is_written() -> None:
-    """A command that logs nothing does not pay for the log library."""
+    """A command that logs nothing does not import the log library."""
     code = (
         "import sys; from zonewise.runtime.process import logs; log = logs.logger('x');"
         "assert 'structlog' not in sys.modules; log.warning('now');"

@@ -1,4 +1,4 @@
-"""What the garbage collector is told."""
+"""Settings of the garbage collector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from zonewise.runtime.process.memory import paused, settle
 
 
 def test_the_collector_is_off_inside_and_on_after() -> None:
-    """No collection runs while a list is decoded, and it is back on even after an error."""
+    """It is off while a list is decoded, and on again even after an error."""
     assert gc.isenabled()
     try:
         with paused():
@@ -22,8 +22,8 @@ def test_the_collector_is_off_inside_and_on_after() -> None:
     assert gc.isenabled()
 
 
-def test_settling_takes_the_living_out_of_sight() -> None:
-    """After settling, full collections no longer look at what was alive."""
+def test_settling_freezes_living_objects() -> None:
+    """After settling, full collections no longer visit the objects that were alive."""
     before = gc.get_threshold()
     try:
         gc.set_threshold(700, 10, 10)

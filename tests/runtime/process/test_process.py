@@ -39,7 +39,7 @@ async def test_a_main_that_returns_ends_the_program() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_lets_main_leave_in_good_order(number: signal.Signals) -> None:
-    """The first signal sets stopping, makes the program unready, and main finishes its own way."""
+    """The first signal sets stopping and makes the program unready; main ends by itself."""
     seen: list[object] = []
 
     async def main(process: Process) -> None:
@@ -58,7 +58,7 @@ async def test_a_signal_lets_main_leave_in_good_order(number: signal.Signals) ->
 
 
 async def test_work_ends_with_the_program_and_cleans_up() -> None:
-    """Work done until the stop is cancelled then, waited for, and its failures are not lost."""
+    """Work is cancelled at the stop and waited for, and its failures are raised."""
     ended: list[str] = []
 
     async def work() -> None:
@@ -101,7 +101,7 @@ async def test_a_main_that_does_not_stop_is_cut_off() -> None:
 
 
 async def test_a_main_that_ignores_cancellation_is_left_behind() -> None:
-    """Even a main that swallows its cancellation cannot keep the program alive."""
+    """A main that swallows its cancellation cannot keep the program alive."""
     release = asyncio.Event()
 
     async def main(process: Process) -> None:
@@ -129,7 +129,7 @@ async def test_a_main_that_ignores_cancellation_is_left_behind() -> None:
     ],
 )
 async def test_a_crashed_part_stops_the_program(error: Exception, sentence: str) -> None:
-    """One failing background task ends the whole program with exit code 1 and a sentence."""
+    """One failing background task ends the program with exit code 1 and an error message."""
     reasons: list[str] = []
 
     async def broken() -> None:
@@ -146,7 +146,7 @@ async def test_a_crashed_part_stops_the_program(error: Exception, sentence: str)
 
 
 async def test_an_endless_part_may_not_return() -> None:
-    """A part that silently ends is a crash; one that is declared to end is not."""
+    """A part that returns is a crash, unless it is declared to end."""
 
     async def brief() -> None:
         await asyncio.sleep(1)
@@ -165,7 +165,7 @@ async def test_an_endless_part_may_not_return() -> None:
 
 
 async def test_parts_end_in_reverse_order() -> None:
-    """What was started last ends first, and only then what it may have needed."""
+    """Parts end in reverse order of their start."""
     ended: list[str] = []
 
     async def part(name: str, seconds: float) -> None:
@@ -184,9 +184,9 @@ async def test_parts_end_in_reverse_order() -> None:
     assert ended == ["recorder", "transport"]
 
 
-async def test_what_parts_use_is_closed_after_them() -> None:
-    """Parts end before what was opened around ``parts`` is closed, whether main returns or fails,
-    and a part of which that is demanded does not look crashed.
+async def test_resources_of_parts_are_closed_after_them() -> None:
+    """Parts end before the resources around ``parts`` are closed, whether main returns or fails,
+    and a part that is cancelled for that is not a crash.
     """
     ended: list[str] = []
 
@@ -222,12 +222,12 @@ async def test_what_parts_use_is_closed_after_them() -> None:
 
 
 async def test_parts_that_can_stop_are_asked_to() -> None:
-    """A part with a stop finishes what it does; one that does not come to an end is cancelled."""
+    """A part with a stop may finish; one that does not end in time is cancelled."""
     ended: list[str] = []
-    asked = asyncio.Event()
+    stopping = asyncio.Event()
 
     async def polite() -> None:
-        await asked.wait()
+        await stopping.wait()
         await asyncio.sleep(5)
         ended.append("finished")
 
@@ -239,7 +239,7 @@ async def test_parts_that_can_stop_are_asked_to() -> None:
 
     async def main(process: Process) -> None:
         process.spawn(stubborn(), name="stubborn", stop=lambda: None)
-        process.spawn(polite(), name="polite", stop=asked.set)
+        process.spawn(polite(), name="polite", stop=stopping.set)
         await asyncio.sleep(1)
 
     loop = asyncio.get_running_loop()
@@ -248,8 +248,8 @@ async def test_parts_that_can_stop_are_asked_to() -> None:
     assert ended == ["finished", "cancelled"] and loop.time() - begin == 9
 
 
-async def test_what_main_raises_reaches_the_caller() -> None:
-    """A program that cannot start says so to the command line, which knows the exit code."""
+async def test_exceptions_of_main_reach_the_caller() -> None:
+    """The command line turns the exception into an exit code."""
 
     async def main(process: Process) -> None:
         raise ConfigError("no such context")
@@ -274,7 +274,7 @@ raise SystemExit(run(main, grace=600))
 
 @pytest.mark.system
 def test_a_second_signal_ends_the_program_at_once() -> None:
-    """Nobody who presses Ctrl-C twice has to wait for a graceful stop."""
+    """A second Ctrl-C does not wait for a graceful stop."""
     child = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

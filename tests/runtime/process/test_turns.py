@@ -1,4 +1,4 @@
-"""Turns go around those who wait, and the event loop runs between two of them."""
+"""Requests take turns, and the event loop runs between two of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from zonewise.runtime.process.turns import FairTurns, in_slices
 pytestmark = pytest.mark.asyncio
 
 
-async def test_one_with_much_work_waits_for_the_others() -> None:
-    """Of a hundred requests of one and two of another the two are served among the first four."""
+async def test_sources_take_turns() -> None:
+    """Of a hundred requests of one source and two of another, the two are among the first four."""
     turns, order = FairTurns(), []
 
     async def ask(whose: str) -> None:
@@ -28,7 +28,7 @@ async def test_one_with_much_work_waits_for_the_others() -> None:
 
 
 async def test_the_loop_runs_between_two_slices() -> None:
-    """While a thousand slices are worked off another task gets as many turns of the loop."""
+    """While a thousand slices run, another task gets as many turns of the loop."""
     turns, ticks, done = FairTurns(), 0, False
 
     async def tick() -> None:
@@ -44,8 +44,8 @@ async def test_the_loop_runs_between_two_slices() -> None:
     assert ticks >= 1000
 
 
-async def test_one_that_gives_up_does_not_hold_the_others() -> None:
-    """A turn of a request that was cancelled goes to the next one."""
+async def test_a_cancelled_request_does_not_block_others() -> None:
+    """The turn of a request that was cancelled goes to the next one."""
     turns = FairTurns()
     waiting = [asyncio.create_task(turns.take(number)) for number in range(3)]
     await asyncio.sleep(0)

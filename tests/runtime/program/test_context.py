@@ -1,4 +1,4 @@
-"""What a controller is given works the same with and without metrics."""
+"""A controller's context works the same with and without metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def _done(_: tuple[str, str]) -> float | None:
 @pytest.mark.asyncio
 @pytest.mark.looptime
 async def test_a_controller_is_counted_where_metrics_are_read() -> None:
-    """With metrics the queue of a controller is shown under its name; without, nothing is kept."""
+    """With metrics the queue of a controller is shown under its name; without, nothing is."""
     async with virtual_cluster({}) as cluster:
         context = cluster.program.context("hello")
         assert context.metrics is None

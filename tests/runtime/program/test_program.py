@@ -59,7 +59,7 @@ class Greeter:
 
 
 class Raiser:
-    """Fails with what it was given, or ends at once."""
+    """A controller that raises what it was given, or returns at once."""
 
     def __init__(self, context: ControllerContext, error: Exception | None = None) -> None:
         self._error = error
@@ -96,7 +96,7 @@ def program_on(cluster: VirtualCluster, *, lease: str = "", reporter: str = "") 
 
 @asynccontextmanager
 async def running(program: Program) -> AsyncIterator[asyncio.Task[None]]:
-    """The program at work, cancelled at the end if it has not ended."""
+    """Run the program, and cancel it at the end if it has not ended."""
     task = asyncio.create_task(program.run())
     try:
         yield task
@@ -106,7 +106,7 @@ async def running(program: Program) -> AsyncIterator[asyncio.Task[None]]:
 
 
 async def greeting(cluster: VirtualCluster, name: str) -> str | None:
-    """What the annotation of a node says."""
+    """The annotation of a node."""
     node = await cluster.client.get(Node, name)
     return node.metadata.annotations.get(HELLO)
 
@@ -127,7 +127,7 @@ async def test_a_controller_is_woken_by_objects_and_writes_under_its_name() -> N
 
 
 async def test_settings_follow_the_context() -> None:
-    """``add`` passes on what follows the class, and gives the controller back."""
+    """``add`` passes arguments on to the class, and returns the controller."""
     async with virtual_cluster({}) as cluster:
         program = program_on(cluster)
         greeter = program.add("greeter", Greeter, "good morning")
@@ -149,7 +149,7 @@ async def test_settings_follow_the_context() -> None:
 async def test_a_controller_that_ends_ends_the_program(
     error: Exception | None, sentence: str
 ) -> None:
-    """Half of a program that looks whole is worse than none; the sentence names the controller."""
+    """A controller that returns or raises ends the program; the error names it."""
     async with virtual_cluster({}) as cluster:
         program = program_on(cluster)
         program.add("greeter", Greeter)
@@ -159,7 +159,7 @@ async def test_a_controller_that_ends_ends_the_program(
 
 
 async def test_a_stopped_program_finishes_what_it_does_and_flushes_its_events() -> None:
-    """The reconcile that has begun writes, its event is sent, and ``run`` returns."""
+    """A reconcile that has begun writes, its event is sent, and ``run`` returns."""
     async with virtual_cluster({}) as cluster:
         program = program_on(cluster, reporter="greetings")
         greeter = program.add("greeter", Greeter)
@@ -176,7 +176,7 @@ async def test_a_stopped_program_finishes_what_it_does_and_flushes_its_events() 
 
 
 async def test_metrics_are_counted_without_wiring() -> None:
-    """Results, queue and watches of a controller are in the program's metrics under its name."""
+    """Results, queue and watches of a controller are in the program's metrics by name."""
     async with virtual_cluster({}) as cluster:
         program = program_on(cluster)
         program.add("greeter", Greeter)
@@ -225,7 +225,7 @@ async def test_a_follower_that_is_stopped_just_ends() -> None:
 
 
 async def test_a_lost_lease_ends_the_program_and_it_may_follow_again() -> None:
-    """The error says which lease was lost; a program that is made anew follows."""
+    """The error names the lease; a new program can follow again."""
     async with virtual_cluster({}) as cluster:
         program = program_on(cluster, lease="greeters")
         program.add("greeter", Greeter)

@@ -1,4 +1,4 @@
-"""A program as a process runs it: connected, led, stopped by a signal's request."""
+"""A program run by a process: connected, leading, stopped by a signal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ LED = ProgramSettings(
 
 
 async def test_a_process_that_is_to_stop_lets_the_program_finish() -> None:
-    """What was being written is written, the lease is released, and ``serve`` returns."""
+    """A write that has begun is finished, the lease is released, and ``serve`` returns."""
     async with virtual_cluster({}) as cluster:
         process, labellers = Process(), list[Labeller]()
         await cluster.client.create(Node(metadata=ObjectMeta(name="n1")))
@@ -75,7 +75,7 @@ async def test_a_process_that_is_to_stop_lets_the_program_finish() -> None:
 
 
 async def test_a_program_that_lost_its_lease_may_be_served_again() -> None:
-    """Each time ``assemble`` makes new controllers: nothing of the former leader survives."""
+    """``assemble`` makes new controllers each time; the former leader's are not used again."""
     async with virtual_cluster({}) as cluster:
         process, labellers = Process(), list[Labeller]()
 

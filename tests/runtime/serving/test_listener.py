@@ -1,4 +1,4 @@
-"""Connections: how many there may be, and what becomes of those whose request never comes."""
+"""Connections: how many are allowed, and what happens if their request does not arrive."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def answer(request: web.BaseRequest) -> web.StreamResponse:
-    """Says that all of the request is there."""
+    """Read the whole request and answer 200."""
     await request.read()
     return web.Response(text="done")
 
 
-class Place:
-    """A server and how to get to it."""
+class RunningServer:
+    """A running server, and its address."""
 
     def __init__(self, listener: Listener, port: int, trust: ssl.SSLContext) -> None:
         self.listener = listener
@@ -42,7 +42,7 @@ class Place:
         self.trust = trust
 
     async def connect(self, stack: AsyncExitStack, source: str = "127.0.0.1") -> Link:
-        """A connection from an address of this machine, that ends with the test."""
+        """A connection from an address of this machine that is closed with the test."""
         link = await asyncio.open_connection(
             "127.0.0.1", self.port, ssl=self.trust, local_addr=(source, 0)
         )
@@ -51,14 +51,14 @@ class Place:
 
 
 @asynccontextmanager
-async def place(
+async def run_server(
     *,
     connections: int = 100,
     per_source: int | None = None,
     pause: float = 0.01,
     headers: HeaderLimits | None = None,
     handler: Handler = answer,
-) -> AsyncIterator[Place]:
+) -> AsyncIterator[RunningServer]:
     """A server on a free port."""
     authority = trustme.CA()
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -78,7 +78,7 @@ async def place(
     )
     port = await listener.start("127.0.0.1", 0)
     try:
-        yield Place(listener, port, trust)
+        yield RunningServer(listener, port, trust)
     finally:
         listener.close()
         await runner.cleanup()
@@ -95,22 +95,22 @@ async def served(link: Link, request: bytes = REQUEST) -> bytes:
     return line
 
 
-async def test_who_is_too_many_waits(log: io.StringIO) -> None:
-    """Above the bound nobody is accepted, who is connected is served, and then the next one is."""
-    async with place(connections=3) as server, AsyncExitStack() as stack:
+async def test_connections_above_the_limit_wait(log: io.StringIO) -> None:
+    """Above the limit no connection is accepted; when one is closed the next is served."""
+    async with run_server(connections=3) as server, AsyncExitStack() as stack:
         links = [await server.connect(stack) for _ in range(3)]
         waiting = [asyncio.create_task(server.connect(stack)) for _ in range(2)]
         for _ in range(5):
             for link in links:
                 assert (await served(link)).startswith(b"HTTP/1.1 200")
         assert server.listener.open == 3
-        assert not any(one.done() for one in waiting)
+        assert not any(task.done() for task in waiting)
         for link in links[:2]:
             link[1].close()
         for link in await asyncio.gather(*waiting):
             assert (await served(link)).startswith(b"HTTP/1.1 200")
-    (told,) = map(json.loads, log.getvalue().splitlines())
-    assert (told["connections"], told["limit"]) == (3, 3)
+    (line,) = map(json.loads, log.getvalue().splitlines())
+    assert (line["connections"], line["limit"]) == (3, 3)
 
 
 async def ended(link: Link) -> bool:
@@ -120,11 +120,11 @@ async def ended(link: Link) -> bool:
     return True
 
 
-async def test_a_client_that_holds_all_connections_keeps_nobody_out(log: io.StringIO) -> None:
-    """Connections that were served and stay open make room for those of another address, the one
-    that waited longest first, and none of the address that has few.
+async def test_a_client_cannot_hold_all_connections(log: io.StringIO) -> None:
+    """Idle connections of the address with most are closed for those of another address, the one
+    that is idle for longest first.
     """
-    async with place(connections=20, per_source=15) as server, AsyncExitStack() as stack:
+    async with run_server(connections=20, per_source=15) as server, AsyncExitStack() as stack:
         modest = [await server.connect(stack, "127.0.0.2") for _ in range(5)]
         greedy = [await server.connect(stack) for _ in range(15)]
         for link in (*modest, *greedy):
@@ -137,13 +137,13 @@ async def test_a_client_that_holds_all_connections_keeps_nobody_out(log: io.Stri
         for link in (*modest, *late, *greedy[5:]):
             assert (await served(link)).startswith(b"HTTP/1.1 200")
         assert server.listener.open == 20
-    (told,) = map(json.loads, log.getvalue().splitlines())
-    assert told["source"] == "127.0.0.1"
+    (line,) = map(json.loads, log.getvalue().splitlines())
+    assert line["source"] == "127.0.0.1"
 
 
 async def test_an_address_has_a_limit_of_its_own() -> None:
-    """Above it, an address loses the connection that waited longest, though there is room."""
-    async with place(connections=20, per_source=3) as server, AsyncExitStack() as stack:
+    """Above it, an address loses its longest idle connection, even if there is room."""
+    async with run_server(connections=20, per_source=3) as server, AsyncExitStack() as stack:
         links = []
         for _ in range(5):
             links.append(await server.connect(stack))
@@ -153,7 +153,7 @@ async def test_an_address_has_a_limit_of_its_own() -> None:
 
 
 async def test_requests_that_are_being_answered_are_never_cut_off() -> None:
-    """All connections of an address may be busy, above its limit, too; who comes then waits."""
+    """All connections of an address may be busy, also above its limit; new ones wait."""
     released, begun = asyncio.Event(), asyncio.Semaphore(0)
 
     async def busy(request: web.BaseRequest) -> web.StreamResponse:
@@ -162,7 +162,7 @@ async def test_requests_that_are_being_answered_are_never_cut_off() -> None:
         return web.Response(text="done")
 
     async with (
-        place(connections=6, per_source=2, handler=busy) as server,
+        run_server(connections=6, per_source=2, handler=busy) as server,
         AsyncExitStack() as stack,
     ):
         links = []
@@ -183,8 +183,8 @@ async def test_requests_that_are_being_answered_are_never_cut_off() -> None:
     "beginning", [b"", b"GET /", b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\na"]
 )
 async def test_slow_requests_make_room(beginning: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that does not arrive holds its connection only until it is slow."""
-    async with place(connections=3, per_source=3) as server, AsyncExitStack() as stack:
+    """A request that does not arrive holds its connection for a short time only."""
+    async with run_server(connections=3, per_source=3) as server, AsyncExitStack() as stack:
         slow = [await server.connect(stack) for _ in range(3)]
         for _, writer in slow:
             writer.write(beginning)
@@ -198,7 +198,7 @@ async def test_slow_requests_make_room(beginning: bytes, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """What the program has to say, as lines of JSON."""
+    """The log of the program, as lines of JSON."""
     stream = io.StringIO()
     configure(format="json", stream=stream)
     yield stream
@@ -207,7 +207,7 @@ def log() -> Iterator[io.StringIO]:
 
 @contextmanager
 def no_files_left() -> Iterator[None]:
-    """A process that can open nothing."""
+    """Use up all file descriptors of this process."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     try:
@@ -218,14 +218,14 @@ def no_files_left() -> Iterator[None]:
                 taken.append(os.open("/dev/null", os.O_RDONLY))
         yield
     finally:
-        for one in taken:
-            os.close(one)
+        for descriptor in taken:
+            os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 async def test_without_descriptors_accepting_pauses(log: io.StringIO) -> None:
-    """When the system has no descriptor left there is one line in the log, and service goes on."""
-    async with place() as server, AsyncExitStack() as stack:
+    """Without free descriptors there is one line in the log, and open connections are served."""
+    async with run_server() as server, AsyncExitStack() as stack:
         link = await server.connect(stack)
         with socket.socket() as late:
             late.setblocking(False)
@@ -237,14 +237,14 @@ async def test_without_descriptors_accepting_pauses(log: io.StringIO) -> None:
                     assert (await served(link)).startswith(b"HTTP/1.1 200")
         other = await server.connect(stack)
         assert (await served(other)).startswith(b"HTTP/1.1 200")
-    (told,) = map(json.loads, log.getvalue().splitlines())
-    assert told["connections"] == 1 and told["error"] == "Too many open files"
+    (line,) = map(json.loads, log.getvalue().splitlines())
+    assert line["connections"] == 1 and line["error"] == "Too many open files"
 
 
 async def test_the_bound_is_below_the_limit_of_files() -> None:
-    """Whatever is allowed, descriptors are left for what the program itself opens."""
+    """Descriptors are left for what the program itself opens, whatever the limit is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with place(connections=1_000_000) as server:
+    async with run_server(connections=1_000_000) as server:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
             assert server.listener.room == 1000 - OWN_FILES
@@ -260,7 +260,7 @@ async def test_the_bound_is_below_the_limit_of_files() -> None:
 async def test_a_header_that_does_not_end_ends_its_connection(beginning: bytes) -> None:
     """Of 150 connections that never finish a header, the first or a later one, none stays."""
     limits = HeaderLimits(seconds=1.0)
-    async with place(connections=200, headers=limits) as server, AsyncExitStack() as stack:
+    async with run_server(connections=200, headers=limits) as server, AsyncExitStack() as stack:
         links = []
         for number in range(150):
             link = await server.connect(stack)
@@ -274,8 +274,8 @@ async def test_a_header_that_does_not_end_ends_its_connection(beginning: bytes) 
 
 
 async def test_a_handshake_that_does_not_end_ends_its_connection() -> None:
-    """Who connects and says nothing at all is hung up on."""
-    async with place() as server:
+    """A client that connects and sends nothing is disconnected."""
+    async with run_server() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         with suppress(ConnectionError):
             assert await reader.read() == b""
@@ -283,8 +283,8 @@ async def test_a_handshake_that_does_not_end_ends_its_connection() -> None:
 
 
 async def test_a_slow_body_is_not_a_slow_header() -> None:
-    """Once a header is complete its time is over; a body may take longer, and so may silence."""
-    async with place(headers=HeaderLimits(seconds=0.2)) as server, AsyncExitStack() as stack:
+    """The time limit is for the header; a body and an idle connection may take longer."""
+    async with run_server(headers=HeaderLimits(seconds=0.2)) as server, AsyncExitStack() as stack:
         link = await server.connect(stack)
         link[1].write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 10\r\n\r\nabc")
         other = await server.connect(stack)
@@ -296,9 +296,9 @@ async def test_a_slow_body_is_not_a_slow_header() -> None:
 
 
 async def test_headers_are_bounded_one_by_one() -> None:
-    """Many headers, none of them too long, are refused once they are too much together."""
+    """Many short headers are refused once they are too long together."""
     limits = HeaderLimits(size=20_000)
-    async with place(headers=limits) as server, AsyncExitStack() as stack:
+    async with run_server(headers=limits) as server, AsyncExitStack() as stack:
         link = await server.connect(stack)
         link[1].write(REQUEST[:-2] + b"A: %b\r\n" % (b"x" * 4000) * 2 + b"\r\n")
         assert (await link[0].readline()).startswith(b"HTTP/1.1 200")
@@ -308,9 +308,9 @@ async def test_headers_are_bounded_one_by_one() -> None:
 
 
 async def test_headers_are_bounded_together() -> None:
-    """Where unfinished headers are too much, the oldest of them end, and complete ones do not."""
+    """If unfinished headers take too much memory, the oldest connections among them are closed."""
     limits = HeaderLimits(size=20_000, together=20_000)
-    async with place(headers=limits) as server, AsyncExitStack() as stack:
+    async with run_server(headers=limits) as server, AsyncExitStack() as stack:
         idle = await server.connect(stack)
         links = [await server.connect(stack) for _ in range(4)]
         for _, writer in links:

@@ -1,4 +1,4 @@
-"""Pages on a plain port: what is asked is answered, and who never finishes asking is hung up on."""
+"""Pages on a plain port: requests are answered, and unfinished ones time out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def page(request: HttpRequest) -> web.Response:
-    """Says that it was asked."""
+    """A page that answers 200."""
     return web.Response(text=request.query_string)
 
 
@@ -37,8 +37,8 @@ async def connect(stack: AsyncExitStack, number: int) -> Link:
     return link
 
 
-async def asked(link: Link, request: bytes) -> bytes:
-    """The first line of an answer."""
+async def first_line(link: Link, request: bytes) -> bytes:
+    """The first line of the answer to a request."""
     link[1].write(request)
     return await link[0].readline()
 
@@ -54,15 +54,15 @@ async def asked(link: Link, request: bytes) -> bytes:
     ],
 )
 async def test_requests_are_answered_by_their_header(request_: bytes, answer: bytes) -> None:
-    """Pages are read and nothing else; a body is not waited for, a long header is refused."""
+    """Only reading is allowed; a body is not waited for, a long header is refused."""
     async with port(HeaderLimits(size=16_000)) as number, AsyncExitStack() as stack:
         link = await connect(stack, number)
-        assert (await asked(link, request_)).startswith(answer)
+        assert (await first_line(link, request_)).startswith(answer)
 
 
 @pytest.mark.parametrize("beginning", [b"", b"GET /page HTTP/1.1\r\nHost: h\r\n"])
-async def test_who_never_finishes_is_hung_up_on(beginning: bytes) -> None:
-    """Of 150 connections that begin a request and never finish it none stays."""
+async def test_requests_that_never_finish_are_disconnected(beginning: bytes) -> None:
+    """Of 150 connections that begin a request and never finish it, none stays open."""
     async with port(HeaderLimits(seconds=1.0)) as number, AsyncExitStack() as stack:
         links = [await connect(stack, number) for _ in range(150)]
         for _, writer in links:

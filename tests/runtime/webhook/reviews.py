@@ -23,9 +23,9 @@ def review(**request: Any) -> bytes:
 
 
 def pair(authority: trustme.CA) -> tuple[bytes, bytes]:
-    made = authority.issue_cert("127.0.0.1", "webhook.shop.svc")
-    chain = b"".join(blob.bytes() for blob in made.cert_chain_pems)
-    return chain, made.private_key_pem.bytes()
+    issued = authority.issue_cert("127.0.0.1", "webhook.shop.svc")
+    chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+    return chain, issued.private_key_pem.bytes()
 
 
 async def named(request: AdmissionRequest) -> AdmissionAnswer:

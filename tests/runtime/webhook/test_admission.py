@@ -18,7 +18,7 @@ from zonewise.runtime.webhook.admission import Allowed, Denied, decode, encode
 
 
 def test_a_request_is_typed() -> None:
-    """Names, user, objects and dry run arrive as they were sent; unknown fields do no harm."""
+    """Names, user, objects and dry run are read; unknown fields are ignored."""
     request = decode(
         review(
             kind={"group": "", "version": "v1", "kind": "Service"},
@@ -54,7 +54,7 @@ def test_a_request_is_typed() -> None:
     ],
 )
 def test_anything_else_is_refused(body: bytes, sentence: str) -> None:
-    """What is no AdmissionReview of version 1 is a parse error that says what it is."""
+    """Input that is not an AdmissionReview of version 1 is a parse error that says what it is."""
     with pytest.raises(ParseError, match=sentence):
         decode(body)
 
@@ -67,13 +67,13 @@ def answered(answer: Allowed | Denied) -> dict[str, Any]:
     return response
 
 
-def test_a_plain_yes_says_nothing_else() -> None:
-    """The shortest answer has the uid and the word."""
+def test_a_plain_yes_has_no_other_fields() -> None:
+    """The shortest answer has the uid and ``allowed``."""
     assert answered(Allowed()) == {"allowed": True}
 
 
 def test_a_patch_is_base64_json() -> None:
-    """Operations travel as a base64 JSON patch with its type."""
+    """Operations are encoded as a base64 JSON patch with its type."""
     operations = [{"op": "add", "path": "/metadata/labels", "value": {"ü": "é"}}]
     response = answered(Allowed(patch=operations, warnings=["look"], audit={"k": "v"}))
     assert json.loads(base64.b64decode(response.pop("patch"))) == operations
@@ -86,7 +86,7 @@ def test_a_patch_is_base64_json() -> None:
 
 
 def test_a_no_carries_its_reason() -> None:
-    """The user reads the reason's sentences, programs read code and status."""
+    """The message has the reason's sentences; code and status are for programs."""
     why = Reason(code="BudgetSpent", message="2 of 2 pods are down", fix="wait for one of them")
     response = answered(Denied(why, code=429, status="TooManyRequests", retry_after=10))
     assert response == {
@@ -104,13 +104,13 @@ def test_a_no_carries_its_reason() -> None:
 @given(st.lists(st.text(max_size=600), max_size=60))
 def test_warnings_stay_within_what_servers_pass_on(warnings: list[str]) -> None:
     """Each warning is one bounded line, all together are bounded, and short ones survive."""
-    kept = answered(Allowed(warnings=warnings)).get("warnings", [])
-    assert all(0 < len(line) <= 256 and "\n" not in line for line in kept)
-    assert sum(len(line.encode()) for line in kept) <= 4096
+    lines = answered(Allowed(warnings=warnings)).get("warnings", [])
+    assert all(0 < len(line) <= 256 and "\n" not in line for line in lines)
+    assert sum(len(line.encode()) for line in lines) <= 4096
 
 
 def test_a_long_refusal_is_cut() -> None:
-    """No answer grows without bound because somebody's list of faults did."""
+    """The length of a refusal is bounded, however long the list of errors is."""
     assert len(answered(Denied("x" * 10**6))["status"]["message"]) == 4096
 
 
@@ -125,9 +125,7 @@ def test_a_long_refusal_is_cut() -> None:
     ],
 )
 def test_names_that_no_object_has_are_refused(names: dict[str, str]) -> None:
-    """A review with an impossible namespace or name is no review, and the error does not repeat
-    what it said.
-    """
+    """A review with an invalid namespace or name is refused, and the error does not repeat it."""
     with pytest.raises(ParseError) as raised:
         decode(review(**names))
     assert len(str(raised.value)) < 100

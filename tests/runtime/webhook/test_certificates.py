@@ -1,7 +1,7 @@
 """Rotation in virtual time: replicas that race, restart and lag, and API servers that read late.
 
-Everywhere: at the moment a replica begins to serve a certificate, every webhook configuration has
-trusted its authority for as long as an API server may need to notice.
+In every test: when a replica begins to serve a certificate, every webhook configuration has trusted
+its authority for as long as an API server may need to notice.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def bundles_of(item: dict[str, Any]) -> list[bytes]:
 
 
 class World:
-    """A server with a Secret and two configurations, and replicas that care for them."""
+    """A server with a Secret and two configurations, and replicas that manage them."""
 
     def __init__(self) -> None:
         self.server = SwapServer()
@@ -69,18 +69,18 @@ class World:
         return replica
 
     def bundles(self, *, at: float | None = None) -> list[bytes]:
-        """Every webhook's bundle, as it was at a moment."""
-        found: list[bytes] = []
+        """The bundles of all webhooks, now or at a time."""
+        bundles: list[bytes] = []
         for path in (MUTATING, VALIDATING):
             item = self.server.objects.get(path)
             if at is not None:
                 past = [w for w in self.server.writes if w.path == path and w.at <= at]
                 item = past[-1].result if past and past[-1].method != "DELETE" else None
-            found += bundles_of(item or {})
-        return found
+            bundles += bundles_of(item or {})
+        return bundles
 
     def authority(self, certificate: bytes) -> bytes:
-        """Whose a certificate is, by all that was ever in the Secret."""
+        """The authority of a certificate, among all that were ever in the Secret."""
         encoded = base64.b64encode(certificate).decode()
         for write in reversed(self.server.writes):
             data = write.result.get("data") or {}
@@ -90,13 +90,13 @@ class World:
         raise AssertionError("a certificate that nobody has stored")
 
     async def close(self) -> None:
-        """End all replicas; none of them ever took trust away from what another one served."""
+        """Stop all replicas; check that none removed trust in a certificate that another served."""
         for replica in self.replicas:
             await replica.stop()
         for write in self.server.writes:
             if write.path in (MUTATING, VALIDATING) and write.by != "test":
                 for replica in self.replicas:
-                    authority = replica.shown(write.at)
+                    authority = replica.authority_at(write.at)
                     assert all(holds(b, authority) for b in bundles_of(write.result)), write.at
 
 
@@ -137,8 +137,8 @@ class Replica:
                 assert holds(bundle, authority), f"{self.name} serves what nobody trusts"
         self.served.append((at, IssuedCertificate(certificate, key, authority)))
 
-    def shown(self, at: float) -> bytes:
-        """The authority of the certificate it served at a moment; none if it was useless then."""
+    def authority_at(self, at: float) -> bytes:
+        """The authority of the certificate it served at a time; empty if it had expired."""
         served = [pair for since, pair in self.served if since <= at < self.stopped]
         if not served or validity(served[-1].certificate)[1] <= START + timedelta(seconds=at):
             return b""
@@ -163,23 +163,23 @@ class Replica:
 
 
 @pytest.mark.looptime
-async def test_the_first_replica_makes_a_certificate_and_tells_everybody() -> None:
-    """From nothing: a Secret, trust in every webhook, a certificate served, in one pass."""
+async def test_the_first_replica_makes_a_certificate_and_publishes_it() -> None:
+    """In one pass: a Secret, trust in every webhook, and a certificate that is served."""
     world = World()
-    one = world.replica().start()
-    await one.certificates.serving.wait()
+    replica = world.replica().start()
+    await replica.certificates.serving.wait()
     assert asyncio.get_running_loop().time() == 0
     data = world.server.objects[SECRET]["data"]
     assert sorted(data) == ["ca.crt", "tls.crt", "tls.key"]
-    assert [authorities(b) for b in world.bundles()] == [(one.pair.authority,)] * 3
-    assert hosts(one.pair.certificate) == {"web.zw.svc"}
-    assert one.certificates.problem() is None
+    assert [authorities(b) for b in world.bundles()] == [(replica.pair.authority,)] * 3
+    assert hosts(replica.pair.certificate) == {"web.zw.svc"}
+    assert replica.certificates.problem() is None
     await world.close()
 
 
 @pytest.mark.looptime
 async def test_replicas_that_start_together_agree() -> None:
-    """Whoever is first, all serve the same certificate, and one authority is trusted."""
+    """All serve the same certificate, and one authority is trusted."""
     world = World()
     replicas = [world.replica().start() for _ in range(5)]
     for replica in replicas:
@@ -192,31 +192,31 @@ async def test_replicas_that_start_together_agree() -> None:
 @pytest.mark.slow
 @pytest.mark.looptime
 async def test_rotation_goes_on_by_itself() -> None:
-    """Over many lives of a certificate both replicas change together and trust stays small."""
+    """Over many lifetimes both replicas change together, and bundles stay small."""
     world = World()
-    one, two = world.replica().start(), world.replica().start()
+    first, second = world.replica().start(), world.replica().start()
     await asyncio.sleep(4 * 3600)
-    pairs = [pair for _, pair in one.served]
-    assert pairs == [pair for _, pair in two.served]
+    pairs = [pair for _, pair in first.served]
+    assert pairs == [pair for _, pair in second.served]
     assert 5 <= len(pairs) <= 7
     assert all(1 <= len(authorities(bundle)) <= 3 for bundle in world.bundles())
-    lag = [abs(a - b) for (a, _), (b, _) in zip(one.served[1:], two.served[1:], strict=True)]
+    lag = [abs(a - b) for (a, _), (b, _) in zip(first.served[1:], second.served[1:], strict=True)]
     assert max(lag) <= 2 * TIMING.poll
     await world.close()
 
 
 @pytest.mark.looptime
 async def test_old_and_new_are_trusted_while_rotating() -> None:
-    """Between the making and the end of the old certificate both authorities are in all bundles."""
+    """While both certificates are in use, both authorities are in all bundles."""
     world = World()
-    one = world.replica().start()
+    replica = world.replica().start()
     await asyncio.sleep(2400 + 30)
     assert "next.crt" in world.server.objects[SECRET]["data"]
-    old = one.pair.authority
+    old = replica.pair.authority
     assert all(len(authorities(bundle)) == 2 for bundle in world.bundles())
     await asyncio.sleep(60)
-    assert one.pair.authority != old
-    assert all(holds(bundle, old + one.pair.authority) for bundle in world.bundles())
+    assert replica.pair.authority != old
+    assert all(holds(bundle, old + replica.pair.authority) for bundle in world.bundles())
     await asyncio.sleep(1200)
     assert not any(holds(bundle, old) for bundle in world.bundles())
     await world.close()
@@ -224,37 +224,37 @@ async def test_old_and_new_are_trusted_while_rotating() -> None:
 
 @pytest.mark.looptime
 async def test_a_replica_that_was_away_still_serves_what_is_trusted() -> None:
-    """Cut off for a whole rotation, a replica's former certificate is trusted until it changes."""
+    """The old certificate of a replica that missed a rotation is trusted until it changes."""
     world = World()
-    one, two = world.replica().start(), world.replica().start()
+    first, second = world.replica().start(), world.replica().start()
     await asyncio.sleep(2300)
-    two.way.cut = True
+    second.way.cut = True
     await asyncio.sleep(1000)
-    assert one.pair != two.pair
-    assert all(holds(bundle, two.pair.authority) for bundle in world.bundles())
-    two.way.cut = False
+    assert first.pair != second.pair
+    assert all(holds(bundle, second.pair.authority) for bundle in world.bundles())
+    second.way.cut = False
     await asyncio.sleep(100)
-    assert one.pair == two.pair
+    assert first.pair == second.pair
     await world.close()
 
 
 @pytest.mark.looptime
 async def test_a_restart_in_the_middle_changes_nothing() -> None:
-    """A replica that starts during a rotation serves what is in use, then follows."""
+    """A replica that starts during a rotation serves the certificate in use, then follows."""
     world = World()
-    one = world.replica().start()
+    first = world.replica().start()
     await asyncio.sleep(2400 + 20)
-    two = world.replica().start()
-    await two.certificates.serving.wait()
-    assert two.pair == one.pair
+    second = world.replica().start()
+    await second.certificates.serving.wait()
+    assert second.pair == first.pair
     await asyncio.sleep(120)
-    assert two.pair == one.pair and len(two.served) == 2
+    assert second.pair == first.pair and len(second.served) == 2
     await world.close()
 
 
 @pytest.mark.looptime
 async def test_configurations_that_are_applied_anew_are_repaired() -> None:
-    """Somebody's ``kubectl apply`` without a bundle is undone at the next pass."""
+    """A ``kubectl apply`` without a bundle is repaired at the next pass."""
     world = World()
     world.replica().start()
     await asyncio.sleep(100)
@@ -272,30 +272,30 @@ async def test_configurations_that_are_applied_anew_are_repaired() -> None:
 
 @pytest.mark.looptime
 async def test_losing_trust_while_settling_starts_the_wait_again() -> None:
-    """A new certificate is not taken into use while an API server may have missed its authority."""
+    """A new certificate is not served while an API server may have missed its authority."""
     world = World()
-    one = world.replica().start()
+    replica = world.replica().start()
     await asyncio.sleep(2400 + 50)
     data = world.server.objects[SECRET]["data"]
     assert "next.crt" in data
     world.server.put(MUTATING, configuration())
     await asyncio.sleep(55)
-    assert len(one.served) == 1
+    assert len(replica.served) == 1
     await asyncio.sleep(30)
-    assert len(one.served) == 2
+    assert len(replica.served) == 2
     await world.close()
 
 
 @pytest.mark.looptime
 async def test_new_host_names_make_a_new_certificate() -> None:
-    """A replica with other hosts rotates once, for its own and the old names, and no more."""
+    """A replica with other hosts rotates once, to a certificate for its own and the old names."""
     world = World()
-    one = world.replica().start()
-    await one.certificates.serving.wait()
-    two = world.replica(names=("new.zw.svc",)).start()
+    first = world.replica().start()
+    await first.certificates.serving.wait()
+    second = world.replica(names=("new.zw.svc",)).start()
     await asyncio.sleep(600)
-    assert hosts(one.pair.certificate) == {"web.zw.svc", "new.zw.svc"}
-    assert one.pair == two.pair and len(one.served) == 2
+    assert hosts(first.pair.certificate) == {"web.zw.svc", "new.zw.svc"}
+    assert first.pair == second.pair and len(first.served) == 2
     await world.close()
 
 
@@ -304,43 +304,43 @@ async def test_new_host_names_make_a_new_certificate() -> None:
     "data", [{"tls.crt": "AAAA", "tls.key": "AAAA"}, {"tls.crt": "?"}, {"tls.key": "QQ=="}, None]
 )
 async def test_nonsense_in_the_secret_is_replaced(data: dict[str, str] | None) -> None:
-    """A Secret that holds no certificate is no reason to be without one."""
+    """A Secret without a valid certificate gets a new one."""
     world = World()
     world.server.put(SECRET, {"data": data} if data is not None else {})
-    one = world.replica().start()
-    await one.certificates.serving.wait()
+    replica = world.replica().start()
+    await replica.certificates.serving.wait()
     await world.close()
 
 
 @pytest.mark.looptime
 async def test_an_expired_certificate_is_replaced_at_once() -> None:
-    """After a long sleep of the whole cluster nobody waits for API servers to settle."""
+    """If all certificates have expired, the new one is served without waiting."""
     world = World()
-    one = world.replica().start()
-    await one.certificates.serving.wait()
-    await one.stop()
+    first = world.replica().start()
+    await first.certificates.serving.wait()
+    await first.stop()
     await asyncio.sleep(5 * 3600)
-    assert one.certificates.problem() is not None
+    assert first.certificates.problem() is not None
     begin = asyncio.get_running_loop().time()
-    two = world.replica().start()
-    await two.certificates.serving.wait()
+    second = world.replica().start()
+    await second.certificates.serving.wait()
     assert asyncio.get_running_loop().time() == begin
-    assert all(authorities(b) == (two.pair.authority,) for b in world.bundles())
+    assert all(authorities(b) == (second.pair.authority,) for b in world.bundles())
     await world.close()
 
 
 @pytest.mark.looptime
 async def test_faults_are_waited_out() -> None:
-    """Missing permissions or a server that is away cost requests at the pace of the polls."""
+    """With missing permissions or an absent server there is one request per poll."""
     world = World()
-    one = world.replica()
-    one.way.refuses = lambda request: refusal(403, "Forbidden")
-    one.start()
+    replica = world.replica()
+    replica.way.refuses = lambda request: refusal(403, "Forbidden")
+    replica.start()
     await asyncio.sleep(100)
-    assert one.certificates.problem() == "there is no serving certificate yet"
-    assert len(one.way.requests) <= 100 / 10 + 1
-    one.way.refuses = lambda request: None
-    await one.certificates.serving.wait()
+    assert replica.certificates.problem() == "there is no serving certificate yet"
+    assert len(replica.way.requests) <= 100 / 10 + 1
+    replica.way.refuses = lambda request: None
+    await replica.certificates.serving.wait()
     await world.close()
 
 
@@ -353,34 +353,34 @@ def provided(pair: IssuedCertificate, *, authority: bool = True) -> dict[str, An
 
 @pytest.mark.looptime
 async def test_a_provided_secret_is_served_and_never_written() -> None:
-    """With somebody else's Secret we publish its authority, then serve, and follow changes."""
+    """The authority of a user's Secret is published, then its certificate is served."""
     world = World()
     first, second = (issue(["x"], now=START, lifetime=10 * HOUR) for _ in range(2))
-    one = world.replica(managed=False)
-    one.start()
+    replica = world.replica(managed=False)
+    replica.start()
     await asyncio.sleep(30)
-    assert one.certificates.problem() is not None
+    assert replica.certificates.problem() is not None
     world.server.put(SECRET, provided(first))
     await asyncio.sleep(12)
-    assert one.pair == first and all(holds(b, first.authority) for b in world.bundles())
+    assert replica.pair == first and all(holds(b, first.authority) for b in world.bundles())
     world.server.put(SECRET, provided(second))
     await asyncio.sleep(30)
-    assert one.pair == first and all(holds(b, second.authority) for b in world.bundles())
+    assert replica.pair == first and all(holds(b, second.authority) for b in world.bundles())
     await asyncio.sleep(60)
-    assert one.pair == second
+    assert replica.pair == second
     assert not any(write.path == SECRET and write.by != "test" for write in world.server.writes)
     await world.close()
 
 
 @pytest.mark.looptime
 async def test_a_provided_secret_without_an_authority_leaves_bundles_alone() -> None:
-    """If the authority is somebody else's matter we only serve."""
+    """A Secret without an authority is only served."""
     world = World()
     pair = issue(["x"], now=START, lifetime=10 * HOUR)
     world.server.put(SECRET, provided(pair, authority=False))
-    one = world.replica(managed=False)
-    one.start()
-    await one.certificates.serving.wait()
+    replica = world.replica(managed=False)
+    replica.start()
+    await replica.certificates.serving.wait()
     assert world.bundles() == [b"", b"", b""]
     await world.close()
 
@@ -400,8 +400,10 @@ STEPS = st.tuples(
 @pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.lists(STEPS, min_size=3, max_size=8))
-def test_nobody_ever_serves_what_is_not_trusted(steps: list[tuple[int, str, float]]) -> None:
-    """Races, restarts, cuts and rivals: trust always comes before use, and at the end all agree."""
+def test_no_replica_serves_a_certificate_that_is_not_trusted(
+    steps: list[tuple[int, str, float]],
+) -> None:
+    """With races, restarts, cuts and rivals, trust comes before use, and at the end all agree."""
 
     async def scenario() -> None:
         world = World()

@@ -1,4 +1,4 @@
-"""A webhook that answers only clients with a certificate of an authority."""
+"""A webhook that answers only clients with a certificate of a given authority."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zonewise.runtime.webhook.server_context import ServerContext
 
 
 class Clock:
-    """A time at which files are looked at again whenever it is read."""
+    """A clock that advances at each reading, so that files are always read again."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -29,8 +29,8 @@ class Clock:
         return self.now
 
 
-class Place:
-    """A server, its own authority, and the file with those of its clients."""
+class RunningServer:
+    """A running server, its authority, and the file with those of its clients."""
 
     def __init__(self, port: int, serving: trustme.CA, file: Path) -> None:
         self.port = port
@@ -38,7 +38,7 @@ class Place:
         self.file = file
 
     async def ask(self, clients: trustme.CA | None) -> int:
-        """Ask with a certificate of an authority; the status of the answer, 0 if there is none."""
+        """Ask with a certificate of an authority; the status, or 0 without an answer."""
         trust = ssl.create_default_context()
         self.serving.configure_trust(trust)
         if clients is not None:
@@ -56,34 +56,30 @@ class Place:
 
 
 @asynccontextmanager
-async def place(tmp_path: Path, *authorities: trustme.CA) -> AsyncIterator[Place]:
-    """A server that asks for certificates of these authorities."""
+async def run_server(tmp_path: Path, *authorities: trustme.CA) -> AsyncIterator[RunningServer]:
+    """Run a server that requires certificates of these authorities."""
     file = tmp_path / "ca.pem"
-    file.write_bytes(b"".join(one.cert_pem.bytes() for one in authorities))
+    file.write_bytes(b"".join(authority.cert_pem.bytes() for authority in authorities))
     serving = trustme.CA()
     tls = ServerContext(FileContent(file, purpose="authority of clients", clock=Clock()))
     tls.use(*pair(serving))
     dispatcher = AdmissionDispatcher(HANDLERS)
     async with WebhookServer(dispatcher, tls=tls, listen="127.0.0.1:0") as server:
-        yield Place(server.port, serving, file)
+        yield RunningServer(server.port, serving, file)
 
 
 async def test_only_clients_of_the_authority_are_answered(tmp_path: Path) -> None:
-    """A certificate of the authority is required, of whichever in the file; none, or one of
-    another authority, gets no answer.
-    """
-    one, two, other = trustme.CA(), trustme.CA(), trustme.CA()
-    async with place(tmp_path, one, two) as server:
-        assert await server.ask(one) == await server.ask(two) == 200
+    """A certificate of any authority in the file is required; clients without one get no answer."""
+    first, second, other = trustme.CA(), trustme.CA(), trustme.CA()
+    async with run_server(tmp_path, first, second) as server:
+        assert await server.ask(first) == await server.ask(second) == 200
         assert await server.ask(None) == await server.ask(other) == 0
 
 
 async def test_the_file_is_read_again(tmp_path: Path) -> None:
-    """A new authority counts for new connections, and the old one does not; a file that cannot be
-    used changes nothing.
-    """
+    """New connections use the new file; a file that cannot be used changes nothing."""
     old, new = trustme.CA(), trustme.CA()
-    async with place(tmp_path, old) as server:
+    async with run_server(tmp_path, old) as server:
         assert await server.ask(old) == 200
         server.file.write_bytes(new.cert_pem.bytes())
         assert (await server.ask(old), await server.ask(new)) == (0, 200)
@@ -95,7 +91,7 @@ async def test_the_file_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "not a certificate"])
 def test_a_file_without_certificates_is_refused(tmp_path: Path, content: str) -> None:
-    """A webhook does not begin with an authority that it cannot read."""
+    """A webhook does not start with a file that has no authority."""
     file = tmp_path / "ca.pem"
     file.write_text(content)
     with pytest.raises(ConfigError, match="--client-ca is not PEM text"):

@@ -1,4 +1,4 @@
-"""Certificates we issue and bundles of authorities we keep."""
+"""Certificates that we issue, and bundles of authorities that we maintain."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_a_certificate_says_what_was_asked_for() -> None:
 
 
 def test_every_certificate_has_an_authority_of_its_own() -> None:
-    """Two certificates never share an authority, so trusting one says nothing of the other."""
-    one, two = (issue(["a"], now=NOW, lifetime=DAY) for _ in range(2))
-    assert one.authority != two.authority
-    names = {x509.load_pem_x509_certificate(pair.authority).subject for pair in (one, two)}
+    """Two certificates never share an authority, so trusting one does not trust the other."""
+    first, second = (issue(["a"], now=NOW, lifetime=DAY) for _ in range(2))
+    assert first.authority != second.authority
+    names = {x509.load_pem_x509_certificate(pair.authority).subject for pair in (first, second)}
     assert len(names) == 2
 
 
@@ -46,7 +46,7 @@ def test_every_certificate_has_an_authority_of_its_own() -> None:
 def test_clients_that_trust_the_authority_accept_the_certificate(
     tmp_path: Path, trusted: bool
 ) -> None:
-    """A real TLS client accepts it by its authority, checks the name, and refuses without."""
+    """A TLS client that trusts the authority accepts it for its name; others refuse it."""
     now = datetime.now(UTC)
     pair = issue(["web.shop.svc"], now=now, lifetime=DAY)
     other = issue(["web.shop.svc"], now=now, lifetime=DAY)
@@ -74,22 +74,22 @@ def test_clients_that_trust_the_authority_accept_the_certificate(
 
 
 @pytest.mark.parametrize("text", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nAAAA\n"])
-def test_what_is_no_certificate_is_said_so(text: bytes) -> None:
-    """Nonsense in a Secret is a parse error, not a crash."""
+def test_invalid_certificates_are_parse_errors(text: bytes) -> None:
+    """Invalid data in a Secret is a parse error, not a crash."""
     with pytest.raises(ParseError, match="not PEM"):
         validity(text)
 
 
-def made(days: int) -> bytes:
+def authority(days: int) -> bytes:
     return issue(["a"], now=NOW, lifetime=days * DAY).authority
 
 
-POOL = [made(days) for days in (1, 2, 3, 10, 10, 20, 30, 40, 50, 60, 70, 80)]
+POOL = [authority(days) for days in (1, 2, 3, 10, 10, 20, 30, 40, 50, 60, 70, 80)]
 SETS = st.lists(st.sampled_from(POOL), max_size=6, unique=True)
 
 
 def test_bundles_are_compared_by_content() -> None:
-    """Comments, spaces, doubles and nonsense around authorities do not matter."""
+    """Comments, spaces, duplicates and other text around authorities are ignored."""
     noisy = b"# mine\n\n" + POOL[3] + b"junk" + POOL[4].replace(b"\n", b"\r\n") + POOL[3]
     broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
     assert authorities(noisy + broken) == (POOL[3], POOL[4])
@@ -101,27 +101,27 @@ def test_bundles_are_compared_by_content() -> None:
 def test_bundles_only_grow_but_for_what_expired(
     there: list[bytes], mine: list[bytes], theirs: list[bytes], days: int
 ) -> None:
-    """Whoever writes, and in whatever order, nothing that is valid and needed disappears."""
+    """Writes of any replica, in any order, remove no authority that is valid and needed."""
     now = NOW + days * DAY
-    wanted = merged([b"".join(mine)], now=now)
-    first = grown(b"".join(there), wanted, now=now)
-    assert holds(first, wanted) and len(authorities(first)) <= max(LIMIT, len(mine))
-    assert grown(first, wanted, now=now) == first
+    bundle = merged([b"".join(mine)], now=now)
+    first = grown(b"".join(there), bundle, now=now)
+    assert holds(first, bundle) and len(authorities(first)) <= max(LIMIT, len(mine))
+    assert grown(first, bundle, now=now) == first
     others = merged([b"".join(theirs)], now=now)
     second = grown(first, others, now=now)
     if len({*authorities(first), *authorities(others)}) <= LIMIT:
-        assert holds(second, wanted)
-    valid = [one for one in authorities(first) if validity(one)[1] > now]
+        assert holds(second, bundle)
+    valid = [certificate for certificate in authorities(first) if validity(certificate)[1] > now]
     assert set(authorities(first)) == set(valid)
 
 
 def test_a_bundle_that_needs_no_change_is_left_as_it_is() -> None:
-    """Somebody's comments in a bundle are no reason to write it."""
+    """Comments in a bundle are no reason to write it."""
     bundle = b"# our own\n" + POOL[5]
     assert grown(bundle, POOL[5], now=NOW) == bundle
 
 
 def test_pairs_compare_by_value() -> None:
-    """A pair read again from the Secret is the pair that is served."""
+    """A pair read again from the Secret equals the one that is served."""
     pair = issue(["a"], now=NOW, lifetime=DAY)
     assert pair == IssuedCertificate(pair.certificate, pair.key, pair.authority)

@@ -31,7 +31,7 @@ from zonewise.runtime.webhook.server_context import ServerContext
 
 
 class Counted:
-    """What a dispatcher observed of its calls."""
+    """Counts the calls that a dispatcher observed."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, ReviewOutcome]] = []
@@ -69,7 +69,7 @@ async def test_a_dispatcher_answers_without_a_network() -> None:
 async def test_failures_are_sentences(
     path: str, body: bytes, code: int, outcome: str, sentence: str
 ) -> None:
-    """What goes wrong fails the call with a sentence that tells no secrets of the program."""
+    """A failed call has an error message that shows nothing of the program."""
     counted = Counted()
     dispatcher = AdmissionDispatcher(HANDLERS, observe=counted)
     with pytest.raises(Failed) as caught:
@@ -84,7 +84,7 @@ async def test_failures_are_sentences(
 async def test_a_handler_has_the_time_the_caller_has(
     timeout: float | None, expected: float
 ) -> None:
-    """A call is given up a little before its caller gives up, never later than our own limit."""
+    """A call times out shortly before its caller does, and never later than our own limit."""
     loop = asyncio.get_running_loop()
     begin = loop.time()
     with pytest.raises(Failed, match="did not decide within"):
@@ -94,7 +94,7 @@ async def test_a_handler_has_the_time_the_caller_has(
 
 @pytest.mark.looptime
 async def test_only_so_many_run_and_wait() -> None:
-    """A burst is worked off in turns; what is beyond the waiting room is turned away at once."""
+    """The number of calls that run and wait is limited; further calls are refused at once."""
     running = most = 0
 
     async def slow(request: AdmissionRequest) -> AdmissionAnswer:
@@ -118,8 +118,8 @@ async def test_only_so_many_run_and_wait() -> None:
 @pytest.mark.looptime
 @pytest.mark.parametrize("instead", [Denied("busy", code=429), Allowed(warnings=("busy",))])
 async def test_a_gate_never_fails(instead: AdmissionAnswer) -> None:
-    """Of 600 calls at once to a gate that takes 500, some hang and some crash: none fails, and who
-    gets no verdict gets what is said instead.
+    """Of 600 calls at once to a gate that takes 500, some hang and some crash: none fails, and
+    calls without a verdict get the configured answer.
     """
     calls = 0
 
@@ -139,8 +139,8 @@ async def test_a_gate_never_fails(instead: AdmissionAnswer) -> None:
         instead={"/gate": instead},
         observe=counted,
     )
-    asked = [dispatcher.answer("/gate", review(), timeout=5.0) for _ in range(600)]
-    answers = [json.loads(body)["response"] for body in await asyncio.gather(*asked)]
+    calls_at_once = [dispatcher.answer("/gate", review(), timeout=5.0) for _ in range(600)]
+    answers = [json.loads(body)["response"] for body in await asyncio.gather(*calls_at_once)]
     judged = [answer for answer in answers if answer.get("warnings") == ["judged"]]
     others = [answer for answer in answers if answer not in judged]
     assert (len(judged), len(others)) == (166, 434)
@@ -156,7 +156,7 @@ async def test_a_gate_never_fails(instead: AdmissionAnswer) -> None:
 async def test_a_gate_answers_long_before_its_caller_gives_up(
     timeout: float | None, expected: float
 ) -> None:
-    """Who gets no verdict within seconds is told so while half of the caller's time is left."""
+    """A call without a verdict is answered while half of the caller's time is left."""
     dispatcher = AdmissionDispatcher(HANDLERS, instead={"/hang": Denied("busy", code=429)})
     answer = json.loads(await dispatcher.answer("/hang", review(), timeout=timeout))
     assert answer["response"]["status"]["code"] == 429
@@ -164,13 +164,13 @@ async def test_a_gate_answers_long_before_its_caller_gives_up(
 
 
 def padded(size: int) -> bytes:
-    """A review of a Service with so many bytes of annotations."""
+    """A review of a Service with annotations of a given size."""
     return review(object={**SERVICE, "metadata": {"name": "a", "annotations": {"a": "x" * size}}})
 
 
 @pytest.mark.looptime
 async def test_only_so_many_bytes_are_read() -> None:
-    """Large bodies are read when there is room for them; small ones do not wait for that."""
+    """Large bodies are read when there is memory for them; small ones do not wait for that."""
     inside = most = 0
 
     async def slow(request: AdmissionRequest) -> AdmissionAnswer:
@@ -201,8 +201,8 @@ async def test_only_so_many_bytes_are_read() -> None:
 
 
 @pytest.mark.looptime
-async def test_room_is_kept_for_nobody_who_gave_up() -> None:
-    """Calls that wait in vain, or never send their body, give back their place and their room."""
+async def test_cancelled_calls_give_back_their_memory() -> None:
+    """Calls that time out, or never send their body, release their slot and their memory."""
 
     async def never() -> bytes:
         await asyncio.Event().wait()
@@ -219,7 +219,9 @@ async def test_room_is_kept_for_nobody_who_gave_up() -> None:
     with pytest.raises(Failed, match="too many calls wait already"):
         await dispatcher.answer("/name", Incoming(10, never))
     failures = await asyncio.gather(*calls, return_exceptions=True)
-    assert [(one.code, one.outcome) for one in failures if isinstance(one, Failed)] == [
+    assert [
+        (failure.code, failure.outcome) for failure in failures if isinstance(failure, Failed)
+    ] == [
         (408, "late"),
         (503, "busy"),
         (408, "late"),
@@ -230,9 +232,9 @@ async def test_room_is_kept_for_nobody_who_gave_up() -> None:
 
 @pytest.mark.looptime
 @pytest.mark.parametrize("sources", [["away"], ["away", "there", "yonder"], ["here"]])
-async def test_slow_bodies_keep_nobody_out(sources: list[str]) -> None:
-    """Bodies that are announced and do not arrive make way for the calls of others, also if they
-    are from many addresses or from the same one, and come again and again: a gate judges all.
+async def test_slow_bodies_do_not_block_other_calls(sources: list[str]) -> None:
+    """Bodies that are announced and do not arrive are dropped for the calls of others, also if they
+    come from one or many addresses again and again: a gate judges all.
     """
 
     async def never() -> bytes:
@@ -288,7 +290,7 @@ async def test_slow_bodies_keep_nobody_out(sources: list[str]) -> None:
     ],
 )
 def test_durations_of_callers(text: str, seconds: float | None) -> None:
-    """Times are read as Go writes them; nonsense means our own limit."""
+    """Durations are read as Go writes them; invalid ones mean our own limit."""
     assert parse_duration(text) == seconds
 
 
@@ -326,7 +328,7 @@ async def post(
 
 
 async def test_calls_over_https(server: WebhookServer, authority: trustme.CA) -> None:
-    """A review over the wire is answered; failures come as a Status API servers can show."""
+    """A review over HTTPS is answered; failures are a Status that API servers can show."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=trusting(authority))
     ) as session:
@@ -352,7 +354,7 @@ async def test_calls_over_https(server: WebhookServer, authority: trustme.CA) ->
 async def test_a_new_certificate_reaches_new_connections_only(
     server: WebhookServer, authority: trustme.CA
 ) -> None:
-    """Open connections live on under the old certificate while new ones see the new one."""
+    """Open connections keep the old certificate while new ones get the new one."""
     other = trustme.CA()
     old = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting(authority), limit=1))
     new = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting(other)))
@@ -374,7 +376,7 @@ async def test_a_new_certificate_reaches_new_connections_only(
 async def test_clients_with_and_without_a_host_name(
     server: WebhookServer, authority: trustme.CA, name: str | None, version: ssl.TLSVersion
 ) -> None:
-    """Clients that call an address, and so name no host, are served too, by both versions."""
+    """Clients that connect to an address, without SNI, are served too."""
     context = trusting(authority)
     context.minimum_version = context.maximum_version = version
     context.check_hostname = name is not None
@@ -400,8 +402,8 @@ async def test_sessions_are_not_resumed(server: WebhookServer, authority: trustm
     assert session is None or not session.has_ticket
 
 
-async def test_without_a_certificate_nobody_is_served() -> None:
-    """Before the first certificate a handshake fails instead of showing anything."""
+async def test_without_a_certificate_the_handshake_fails() -> None:
+    """Before the first certificate a TLS handshake fails."""
     tls = ServerContext()
     async with WebhookServer(AdmissionDispatcher({}), tls=tls, listen="127.0.0.1:0") as server:
         with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -409,21 +411,21 @@ async def test_without_a_certificate_nobody_is_served() -> None:
 
 
 def test_a_bad_pair_changes_nothing(authority: trustme.CA) -> None:
-    """A certificate with another's key, or no certificate at all, is refused with a sentence."""
+    """A certificate with another's key, or an invalid one, is refused with an error."""
     tls = ServerContext()
     good, key = pair(authority)
     _, foreign = pair(authority)
     tls.use(good, key)
-    kept = tls._current
+    before = tls._current
     for certificate, wrong in ((good, foreign), (b"", key), (b"nonsense", b"nonsense")):
         with pytest.raises(ConfigError, match="must be PEM and fit its key") as caught:
             tls.use(certificate, wrong)
         assert "PRIVATE" not in str(caught.value)
-    assert tls._current is kept
+    assert tls._current is before
 
 
 async def test_connections_are_not_kept_for_ever(authority: trustme.CA) -> None:
-    """After its calls a connection is closed in good order and the next call opens another."""
+    """After some calls a connection is closed gracefully and the next call opens another."""
     tls = ServerContext()
     tls.use(*pair(authority))
     dispatcher = AdmissionDispatcher(HANDLERS, limits=WebhookLimits(calls=3))
@@ -442,7 +444,7 @@ async def test_connections_are_not_kept_for_ever(authority: trustme.CA) -> None:
 
 
 async def test_a_taken_port_is_a_sentence(server: WebhookServer) -> None:
-    """An address in use says what to do."""
+    """The error about an address in use says what to do."""
     second = WebhookServer(
         AdmissionDispatcher({}), tls=server.tls, listen=f"127.0.0.1:{server.port}"
     )
@@ -451,7 +453,7 @@ async def test_a_taken_port_is_a_sentence(server: WebhookServer) -> None:
 
 
 async def test_bodies_wait_for_room_outside(authority: trustme.CA) -> None:
-    """What there is no room for stays with its sender; who is refused without a look is told."""
+    """A body is not read before there is memory for it; calls above the limit are refused."""
     leave, full, entered = asyncio.Event(), asyncio.Event(), 0
 
     async def gate(request: AdmissionRequest) -> AdmissionAnswer:
@@ -469,12 +471,12 @@ async def test_bodies_wait_for_room_outside(authority: trustme.CA) -> None:
     async with (
         WebhookServer(
             AdmissionDispatcher({"/gate": gate}, limits=limits), tls=tls, listen="127.0.0.1:0"
-        ) as one,
+        ) as server,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting(authority))) as session,
     ):
-        calls = [asyncio.create_task(post(session, one, "/gate", body)) for _ in range(8)]
+        calls = [asyncio.create_task(post(session, server, "/gate", body)) for _ in range(8)]
         await full.wait()
-        while (refused := await post(session, one, "/gate", b"{}"))[0] != 503:
+        while (refused := await post(session, server, "/gate", b"{}"))[0] != 503:
             pass
         assert "too many calls" in refused[1]["message"]
         assert entered == 2
@@ -485,16 +487,16 @@ async def test_bodies_wait_for_room_outside(authority: trustme.CA) -> None:
 
 @pytest.mark.parametrize("beginning", [b"", b"POST /name HTTP/1.1\r\nHost: here\r\n"])
 async def test_connections_without_a_request_end(authority: trustme.CA, beginning: bytes) -> None:
-    """Of 150 connections that begin a request and never finish it none stays."""
+    """Of 150 connections that begin a request and never finish it, none stays open."""
     tls = ServerContext()
     tls.use(*pair(authority))
     limits = WebhookLimits(headers=HeaderLimits(seconds=1.0))
     context = trusting(authority)
     async with WebhookServer(
         AdmissionDispatcher({}, limits=limits), tls=tls, listen="127.0.0.1:0"
-    ) as one:
+    ) as server:
         links = [
-            await asyncio.open_connection("127.0.0.1", one.port, ssl=context) for _ in range(150)
+            await asyncio.open_connection("127.0.0.1", server.port, ssl=context) for _ in range(150)
         ]
         for _, writer in links:
             writer.write(beginning)
@@ -505,7 +507,7 @@ async def test_connections_without_a_request_end(authority: trustme.CA, beginnin
 
 
 async def test_stopping_lets_calls_end(authority: trustme.CA) -> None:
-    """A call that is being answered when the server stops still gets its answer."""
+    """A call that is running when the server stops still gets its answer."""
     entered, leave = asyncio.Event(), asyncio.Event()
 
     async def gate(request: AdmissionRequest) -> AdmissionAnswer:
