@@ -257,7 +257,9 @@ async def test_a_watch_sees_changes_in_order(client: Client, space: str) -> None
     await client.delete(ConfigMap, "c", space)
     seen = []
     async with asyncio.timeout(20):
-        async for event in client.watch(ConfigMap, space, resource_version=start):
+        async for event in client.watch(
+            ConfigMap, space, resource_version=start, label_selector="value"
+        ):
             seen.append((event.type, event.object.get("data", "value")))
             if event.type == "DELETED":
                 break
