@@ -1,9 +1,9 @@
 """What the tests need from Debian: looked for first, installed only if it is missing.
 
 Runs before there is anything but the system's Python, so it uses the standard library alone. A
-program that is on the path counts, whoever put it there; apt is asked only for what is missing.
-Without root or apt it fails at once and names everything that is missing in one sentence, because
-a test run that stops ten minutes later for want of a program helps nobody.
+program that is on the path counts, however it was installed; apt installs only what is missing.
+Without root or apt it fails at once and names everything that is missing in one sentence, so that
+a test run does not fail ten minutes later because of a missing program.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main(needed: Sequence[Need] = NEEDED) -> int:
         )
     print(f"installing {', '.join(packages)}", flush=True)
     if apt("update") != 0 or apt("install", "--yes", "--no-install-recommends", *packages) != 0:
-        return refuse(f"`{command}` failed; its own words are above.")
+        return refuse(f"`{command}` failed; its output is above.")
     still = missing(lacking)
     if still:
         return refuse(

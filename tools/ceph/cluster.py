@@ -2,13 +2,13 @@
 
 Usable after some seconds because nothing waits: daemons are children of ours in the foreground,
 keys and configuration are written by us, commands go through librados and not through the `ceph`
-program, and the monitors' pause between proposals, made for large clusters, is cut. Data is in
-memory: a stopped cluster leaves nothing, and a killed OSD loses what it had (stop it with SIGSTOP
-to have it back).
+program, and the monitors' pause between proposals, made for large clusters, is shortened. Data is
+in memory: a stopped cluster leaves nothing, and a killed OSD loses its data (stop it with SIGSTOP
+to continue it later).
 
 Pools: ``rbd-a``, ``rbd-b``, ``rbd-c`` in their zones, one replica each; ``journal`` in all three.
-The file system ``files`` has ``fs-a``, ``fs-b``, ``fs-c`` in the same way. Its mds looks at what
-waits five times a second: by default a copy that one client makes waits seconds for another.
+The file system ``files`` has ``fs-a``, ``fs-b``, ``fs-c`` in the same way. Its mds checks its
+queue five times a second: by default a copy waits for seconds.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ class CephCluster:
         ]
 
     def command(self, prefix: str, **arguments: Any) -> Any:
-        """Ask the monitor; its answer as JSON, or None if it said nothing."""
+        """Send a command to the monitor; its answer as JSON, or None if it is empty."""
         return self._send(self.admin.mon_command, prefix, arguments)
 
     def manager(self, prefix: str, **arguments: Any) -> Any:
-        """The same of the manager."""
+        """Send a command to the manager; the same answers."""
         return self._send(self.admin.mgr_command, prefix, arguments)
 
     def evict(self, mount: str) -> None:
-        """Let the mds give up the oldest client that mounted at a path, which has died."""
+        """Have the mds evict the oldest client that mounted at a path, and is dead."""
         (socket_path,) = (self.folder / "run").glob("mds.a.*.asok")
         ask = ["ceph", "--admin-daemon", str(socket_path), "session"]
         listed = subprocess.run([*ask, "ls"], capture_output=True, check=True)
@@ -101,11 +101,11 @@ class CephCluster:
         ]
         id, address = min(sessions)
         subprocess.run([*ask, "evict", str(id)], capture_output=True, check=True)
-        # The mds has it shut out, too; it is dead, and nobody is to count it among the fenced.
+        # The mds blocklists it as well; it is dead, and must not count as fenced by the driver.
         self.command("osd blocklist", blocklistop="rm", addr=address)
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a daemon: SIGSTOP is a zone that answers no more."""
+        """Send a signal to a daemon: after SIGSTOP a zone does not answer."""
         self.processes[name].send_signal(number)
 
     def start(self, *, files: bool = False) -> None:
@@ -145,12 +145,12 @@ class CephCluster:
         )
         self.command("osd pool application enable", pool=name, app=application)
         if size == 1:
-            # Alone, an OSD that misses its own lease (3 s, on a busy machine) answers no more: it
-            # goes on only when another one acknowledges the next.
+            # Alone, an OSD that misses its own lease (3 s, on a busy machine) stops answering: it
+            # continues only when another one acknowledges the next.
             self.command("osd pool set", pool=name, var="read_lease_interval", val="3600")
 
     def up(self) -> int:
-        """How many OSDs the monitor believes to be up."""
+        """How many OSDs the monitor considers up."""
         return int(self.command("osd stat")["num_up_osds"])
 
     def _write(self) -> None:
@@ -280,13 +280,13 @@ class CephCluster:
         self.wait("subvolumes", self._manages)
 
     def counted(self) -> bool:
-        """Whether every pool has been measured; before that Ceph says it has no room."""
+        """Whether every pool has been measured; before that Ceph reports no free space."""
         measured = self.command("df")["pools"]
         known = self.command("osd pool ls")
         return len(measured) == len(known) and all(pool["stats"]["max_avail"] for pool in measured)
 
     def _manages(self) -> bool:
-        """Whether the manager has loaded what makes subvolumes; it answers before that."""
+        """Whether the manager has loaded its module of subvolumes; it answers before that."""
         try:
             return bool(self.manager("fs volume ls"))
         except RuntimeError:

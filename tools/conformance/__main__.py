@@ -3,8 +3,8 @@
 The specs are those that a real control plane passes with simulated nodes
 (`tests/vectors/conformance.tsv`). The program that runs them is built once from Kubernetes' module,
 like the control plane itself, and kept in the same cache. Every part runs on a fresh embedded
-cluster with two Ready nodes: core specs of the API server on that alone, all others on a living
-cluster. What is not run keeps its row on the page.
+cluster with two Ready nodes: core specs of the API server on ``--api-only``, all others on a
+cluster with controllers. Specs that are not run keep their row on the page.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FLAGS = (
 )
 PARTS = ("api-server", "living-cluster", "hints")
 ABSENT = ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicy", "CustomResourcePublishOpenAPI")
-"""What docs/embedded.md says is not there; some of these specs would wait for it for ever."""
+"""Features that the embedded cluster does not have; some of these specs would never end."""
 UNTAINTED = '{"spec":{"taints":null}}'
 NODE = """\
 apiVersion: v1
@@ -135,9 +135,10 @@ def report(outcome: dict[Spec, str]) -> str:
     lines = [
         "# Conformance",
         "",
-        "What Kubernetes' own conformance specs say of the embedded cluster: `make conformance`",
+        "Results of Kubernetes' own conformance specs on the embedded cluster: `make conformance`",
         f"runs those that a real control plane ({VERSION}) passes with simulated nodes, and writes",
-        "this page. Absent is what needs something that is not there: [embedded.md](embedded.md).",
+        "this page. An absent spec needs something that the embedded cluster does not have:",
+        "[embedded-reference.md](embedded-reference.md#what-it-is-not).",
         "",
         "| part | need | passed | of |",
         "|---|---|---|---|",
@@ -154,7 +155,7 @@ def report(outcome: dict[Spec, str]) -> str:
 
 
 def known(page: str) -> dict[Spec, str]:
-    """What the page says of every spec of the list."""
+    """The outcome of every spec of the list, as the page has it."""
     rows = [line.split(" | ", 3) for line in page.splitlines() if line.count(" | ") >= 3]
     reported = {(row[0].removeprefix("| "), row[3].removesuffix(" |")): row[2] for row in rows}
     return {
@@ -180,7 +181,7 @@ def _outcome(spec: Spec, outcome: dict[str, str]) -> str:
 
 
 def conduct(chosen: list[Spec], folder: Path, *, alive: bool) -> dict[Spec, str]:
-    """Run specs on a cluster of their own; what they say is ``log`` in the folder."""
+    """Run specs on a cluster of their own; their output is ``log`` in the folder."""
     kubectl = str(build().path("kubectl"))
     with embedded(content="--empty" if alive else "--api-only") as kubeconfig:
         command = [kubectl, "--kubeconfig", str(kubeconfig)]
@@ -188,7 +189,7 @@ def conduct(chosen: list[Spec], folder: Path, *, alive: bool) -> dict[Spec, str]
             create = [*command, "create", "-f", "-"]
             subprocess.run(create, input=NODE % (node, node), text=True, check=True)
             if not alive:
-                # A new node is tainted until its kubelet speaks; these have none.
+                # A new node is tainted until its kubelet reports; these have none.
                 clear = [*command, "patch", "node", node, "--type=merge", "-p", UNTAINTED]
                 subprocess.run(clear, check=True)
         if alive:

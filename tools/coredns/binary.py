@@ -1,7 +1,7 @@
 """CoreDNS as a program: built like the control plane, cached beside it.
 
-Only the plugins that a cluster's Corefile names are built in (``go/main.go``): the cloud providers'
-would be most of the build and none of the answers.
+Only the plugins that a cluster's Corefile names are built in (``go/main.go``): those of cloud
+providers would be most of the build and are not used.
 """
 
 from __future__ import annotations

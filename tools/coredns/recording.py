@@ -1,8 +1,8 @@
 """What CoreDNS answers to a list of questions about a cluster, as data.
 
 The cluster is an embedded API server with nothing but the objects; CoreDNS reads it as any other.
-An answer is what two servers must have in common: code, AA, and the records of each section as
-sorted texts, the serial of a SOA record left out.
+Recorded is what two servers must have in common: code, AA, and the records of each section as
+sorted texts, without the serial of a SOA record.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def record() -> Obj:
 
 
 async def ask(name: str, kind: str, port: int) -> dns.message.Message:
-    """One question over TCP, so that nothing is cut off."""
+    """One question over TCP, so that the answer is complete."""
     query = dns.message.make_query(name, kind)
     return await dns.asyncquery.tcp(query, "127.0.0.1", timeout=10, port=port)
 
@@ -109,6 +109,6 @@ async def plant(client: Client, items: list[Obj]) -> None:
 
 
 def write(path: Path, recording: Obj) -> None:
-    """Keep a recording: the same bytes for the same answers."""
+    """Write a recording: the same bytes for the same answers."""
     text = json.dumps(recording, indent=0, sort_keys=True).encode()
     path.write_bytes(gzip.compress(text, mtime=0))

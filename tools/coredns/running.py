@@ -71,7 +71,7 @@ async def _is_ready(port: int) -> bool:
 
 
 async def _listens(port: int) -> bool:
-    """It says that it is ready a moment before it listens."""
+    """Whether it listens: it reports readiness a moment earlier."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:

@@ -1,4 +1,4 @@
-"""A name server for the few names outside that questions lead to."""
+"""An upstream server for the few names outside of the cluster that questions lead to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Outside(asyncio.DatagramProtocol):
 
 
 def answer(query: dns.message.Message, zone: Zone) -> dns.message.Message:
-    """What the table says."""
+    """The answer of the table."""
     response = dns.message.make_response(query, recursion_available=True)
     question = query.question[0]
     kind = dns.rdatatype.to_text(question.rdtype)

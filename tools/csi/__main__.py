@@ -1,4 +1,4 @@
-"""`python -m tools.csi`: `generate` makes the messages anew, `build` builds csi-sanity."""
+"""`python -m tools.csi`: `generate` writes the messages, `build` builds csi-sanity."""
 
 from __future__ import annotations
 

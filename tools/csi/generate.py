@@ -1,7 +1,7 @@
 """Makes ``csi_pb2`` from ``csi.proto``: the same text in, the same modules out.
 
 The compiler is the one in grpcio-tools, which the locked requirements pin. Only messages are
-generated: services and stubs are tables of ours (``transport/methods.py``).
+generated: services and stubs are our own tables (``transport/methods.py``).
 """
 
 from __future__ import annotations

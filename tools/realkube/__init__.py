@@ -6,7 +6,7 @@
 
 In the order things happen: `toolchain` finds a Go, `binaries` builds and caches the programs,
 `certificates` makes an authority, `component` runs one program, `controlplane` all of them,
-`guard` sees to it that none survives. `kubelet` plays the nodes.
+`guard` ends what is left of them. `kubelet` simulates nodes.
 
 By hand: `python -m tools.realkube build`, `up DIR`, `path`.
 """

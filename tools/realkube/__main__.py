@@ -1,7 +1,7 @@
-"""`python -m tools.realkube`: build the programs, run a control plane by hand, say where they are.
+"""`python -m tools.realkube`: build the programs, run a control plane by hand, print their paths.
 
 `build` builds what is not there, else does nothing. `up DIR` runs until Ctrl-C or SIGTERM; its
-kubeconfig is `DIR/kubeconfig`, and DIR is gone afterwards unless `--keep`. `path` prints the
+kubeconfig is `DIR/kubeconfig`, and DIR is removed afterwards unless `--keep`. `path` prints the
 folder of the programs, or the path of one of them.
 """
 
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         default=0,
         metavar="N",
-        help="play the kubelets of N nodes in zones a, b and c",
+        help="simulate N nodes in zones a, b and c",
     )
     up.add_argument("--keep", action="store_true", help="leave DIR behind")
     return top
@@ -74,7 +74,7 @@ def run_up(options: argparse.Namespace) -> None:
 
 
 async def attend(plane: ControlPlane, nodes: int, began: float) -> None:
-    """Play the nodes, if there are any, until a signal comes or a component ends."""
+    """Simulate the nodes, if there are any, until a signal arrives or a component ends."""
     ending = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, ending.set)
@@ -92,7 +92,7 @@ async def attend(plane: ControlPlane, nodes: int, began: float) -> None:
 
 
 async def play(plane: ControlPlane, nodes: int, stack: contextlib.AsyncExitStack) -> None:
-    """Bring nodes to life; only this part needs zonewise itself, a build does not."""
+    """Simulate nodes; only this part imports zonewise, a build does not."""
     from tools.realkube.kubelet import FakeKubelet, FakeNode
     from zonewise.runtime.client.client import Client
     from zonewise.runtime.client.transport import HttpsTransport

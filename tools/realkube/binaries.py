@@ -3,7 +3,7 @@
 A `Suite` is what is built and cached together. Its folder name carries its version and a digest of
 every go.mod, go.sum and flag that went into it, so a changed pin is another folder and a folder
 that exists is complete and current: it is filled under another name and renamed at the very end.
-Asking for a suite that is there costs a stat, starts no Go and touches no network.
+Finding an existing suite costs a stat, runs no Go and uses no network.
 
 One build at a time per machine and user (a lock file): a second caller waits and then finds the
 result. Commands are built one after the other; Go itself uses all cores, and its own caches make a
@@ -99,7 +99,7 @@ class Binaries:
 
 
 def stamps(version: str) -> dict[str, str]:
-    """What Kubernetes' programs need to be told at link time, or clients see v0.0.0."""
+    """What Kubernetes' programs need at link time, or clients see v0.0.0."""
     major, minor, _ = version.removeprefix("v").split(".")
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
@@ -136,7 +136,7 @@ def cache_folder() -> Path:
 
 
 def find(suite: Suite = KUBERNETES) -> Binaries | None:
-    """The suite if it is there already; never builds, never asks the network."""
+    """The suite if it is there already; never builds, never uses the network."""
     assets = os.environ.get(ASSETS)
     if assets:
         if not Path(assets).is_dir():
@@ -147,7 +147,7 @@ def find(suite: Suite = KUBERNETES) -> Binaries | None:
 
 
 def build(suite: Suite = KUBERNETES, *, teller: Teller | None = None) -> Binaries:
-    """The suite, built first if it is not there; the teller says what happens meanwhile."""
+    """The suite, built first if it is not there; the teller shows the progress."""
     binaries = find(suite)
     if binaries is not None:
         return binaries
@@ -245,7 +245,7 @@ def failure(command: str, log: Path) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path, teller: Teller) -> Iterator[None]:
-    """Hold a file lock; the kernel frees it when its holder dies in whatever way."""
+    """Hold a file lock; the kernel releases it when its holder ends in any way."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -256,7 +256,7 @@ def locked(path: Path, teller: Teller) -> Iterator[None]:
 
 
 def span(seconds: float) -> str:
-    """A duration as a person says it."""
+    """A duration in words."""
     whole = round(seconds)
     return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02} s"
 

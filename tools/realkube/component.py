@@ -36,7 +36,7 @@ class Guard:
         self.group = self._process.pid
 
     def release(self) -> None:
-        """Have the guard end what is left and remove what is doomed; return when it has."""
+        """Have the guard end what is left and remove the folder; return when it has."""
         with contextlib.suppress(BrokenPipeError):
             # Bytes, not only end-of-file: a forked child of ours may hold a copy of the pipe.
             self._process.communicate(b"end\n")
@@ -44,7 +44,7 @@ class Guard:
 
 
 class Port:
-    """A free loopback port that stays ours while its server is not listening, restarts included.
+    """A free loopback port that stays reserved while its server does not listen, also in restarts.
 
     The socket is bound alone and then marked reusable: no other bind(0) or connect() is given this
     number, while a server that sets SO_REUSEADDR, as every Go program does, may listen on it.

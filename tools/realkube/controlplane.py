@@ -1,16 +1,16 @@
-"""A real Kubernetes control plane on loopback, in a folder that goes away with it.
+"""A real Kubernetes control plane on loopback, in a folder that is removed with it.
 
 Order of start: etcd until it is healthy, kube-apiserver until it is ready, then
 kube-controller-manager and kube-scheduler at once; started earlier they would give up after ten
 seconds, which a busy machine may need. `start` returns when the API server is ready, every other
 component is healthy and, where its controller runs, the namespace `default` has the service account
 that pods need. Nothing is retried: ports cannot be taken by others (see `Port`), so a component
-that ends while starting is an error, told with the end of its log.
+that ends while starting is an error, reported with the end of its log.
 
-The cluster is as a newcomer's is: TLS from its own authority, Node and RBAC authorization, service
-account tokens, priority and fairness on. The two differences are deliberate. Clients of the API
+The cluster has the defaults of a new one: TLS from its own authority, Node and RBAC authorization,
+service account tokens, priority and fairness on. Two differences are deliberate. Clients of the API
 server inside the control plane may send 500 requests per second, because their defaults (20, 50)
-would rule every measurement. Without the service account controller the ServiceAccount admission
+would limit every measurement. Without the service account controller the ServiceAccount admission
 plugin is off, because otherwise no pod could ever be created.
 
 Everything here blocks; tests use it from fixtures, asynchronous code through the kubeconfig.
@@ -57,7 +57,7 @@ SERVER_NAMES = (
     "kubernetes.default.svc.cluster.local",
 )
 SERVER_ADDRESSES = ("127.0.0.1", "10.96.0.1")
-# The Service `kubernetes` must not point to loopback; nobody is behind this documentation address.
+# The Service `kubernetes` must not point to loopback; no server has this documentation address.
 ADVERTISED = "192.0.2.1"
 FAST_CLIENT = ("--kube-api-qps=500", "--kube-api-burst=1000")
 OPEN_PATHS = "--authorization-always-allow-paths=/healthz,/livez,/readyz,/metrics"
@@ -65,7 +65,7 @@ OPEN_PATHS = "--authorization-always-allow-paths=/healthz,/livez,/readyz,/metric
 
 @dataclass(frozen=True)
 class Token:
-    """A bearer token the API server accepts, and whom it stands for."""
+    """A bearer token that the API server accepts, and its user."""
 
     token: str
     user: str
@@ -144,7 +144,7 @@ class ControlPlane:
         binaries: Binaries,
         undo: contextlib.ExitStack,
     ) -> None:
-        """Prepare everything; made by `start`, which owns what happens if this fails."""
+        """Prepare everything; called by `start`, which cleans up if this fails."""
         self.settings = settings
         self.folder = folder
         self.kubeconfig = folder / "kubeconfig"
@@ -243,7 +243,7 @@ class ControlPlane:
         check: bool = True,
         timeout: float = 60.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run the kubectl of this version; with `check` a failure is an error with its words."""
+        """Run the kubectl of this version; with `check` a failure is an error with its message."""
         done = subprocess.run(
             [self.binaries.path("kubectl"), *arguments],
             input=stdin,

@@ -1,8 +1,8 @@
-"""The process that outlives its parent for a moment, so that nothing else does.
+"""A process that ends all components of a control plane when its parent has ended.
 
 Started before the first component, as the leader of a process group that every component joins
 between fork and exec: there is no instant at which a component runs and the guard could miss it.
-When the parent says so, or is gone in whatever way (kill -9 included), the guard kills, by pid,
+When the parent says so, or has ended in any way (kill -9 included), the guard kills, by pid,
 everything that is still in the group and removes the folder. The parent's death is read from a
 pidfd, not from a signal tied to the thread that forked.
 

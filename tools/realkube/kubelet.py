@@ -1,8 +1,8 @@
-"""Nodes for a real control plane: registers some and lets the kubelets of `zonewise` play them.
+"""Nodes for a real control plane: registers some, with the simulated kubelets of `zonewise`.
 
 The kubelets are ordinary clients, the same that an embedded cluster has; here they speak HTTPS.
-They bring every Node of the cluster to life, whoever made it. Leaving takes the nodes that were
-registered, their leases and the pods bound to them out of the cluster.
+They serve every Node of the cluster, whoever created it. At the end the registered nodes, their
+leases and the pods bound to them are deleted.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def nodes_in(*zones: str, each: int = 1, prefix: str = "node", cpu: str = "8") -
 class FakeKubelet:
     """Some nodes and their kubelets, from `async with` until its end.
 
-    Pods take `starting` to run and `stopping` to go once they are deleted; both are times as stages
-    have them, such as `500ms` or `1s..3s`.
+    Pods need `starting` until they run and `stopping` until they end; both are times as in stages,
+    such as `500ms` or `1s..3s`.
     """
 
     def __init__(

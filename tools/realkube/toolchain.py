@@ -5,7 +5,7 @@ folder by the interpreter that made our environment, because the environment its
 It is installed beside its final place and renamed, so an interrupted download is never taken for
 a toolchain. The caller holds the build lock: no two processes install at once.
 
-`GOTOOLCHAIN=local` everywhere: Go must not fetch another Go behind our back.
+`GOTOOLCHAIN=local` everywhere: Go must not download another version by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Bodies with something wrong, and what a real server says of each.
+"""Invalid bodies, and the answer of a real server to each.
 
-The answers are kept as test data: the words of a refusal, and the warnings where the same body is
-sent again without asking for strictness.
+The answers are kept as test data: the message of a refusal, and the warnings where the same body
+is sent again without strict validation.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def _json(api_version: str, kind: str, content: dict[str, Any]) -> bytes:
 
 
 def refusals(server: Server) -> list[dict[str, Any]]:
-    """Every body with what the server says: status, message, and warnings without strictness."""
+    """Every body with the answer: status, message, and warnings without strict validation."""
     server.send("POST", DEFINITIONS, DEFINITION)
     try:
         _wait(lambda: server.exchange("GET", CUSTOM).status == 200)

@@ -1,6 +1,6 @@
 """What a fresh API server creates by itself: roles and their bindings, flow control, priorities.
 
-Read from a server that is ready and that nobody has used. What differs from run to run (identity,
+Read from a server that is ready and unused. What differs from run to run (identity,
 times, versions, who wrote it) is left out, and so are the objects of one installation (its own
 address, certificates and leases).
 """

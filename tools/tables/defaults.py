@@ -14,7 +14,7 @@ seen in many places this gives one of three results:
 
 A default of an object is `{}` with the defaults of its own definition inside. What Go prints anyway
 (see `definitions.printing`) is no default. The metadata and the status of the object itself are set
-by the server and not looked at.
+by the server and ignored.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ SERVER = {
     LABEL_SELECTOR: {"matchLabels"},
     OBJECT_META: {"labels"},
 }
-# Sent and gone without being switched off by a feature gate.
+# Dropped, though no feature gate turns them off.
 CONSUMED = {CORE + "Secret": {"stringData"}}
 # The status of these has defaults of its own; that of others is made by the rules of the kind.
 STATUS = {
@@ -130,7 +130,7 @@ UNSEEN = {
 
 
 class Observations:
-    """What was seen of each field of each definition while nobody set it."""
+    """What was observed of each field of each definition that a sample left out."""
 
     def __init__(self) -> None:
         self.seen: dict[tuple[str, str], dict[str, list[str]]] = {}
@@ -142,7 +142,7 @@ class Observations:
     def compare(
         self, schema: Schema, sent: dict[str, Any], got: dict[str, Any], where: str
     ) -> None:
-        """Record one place where a definition was used."""
+        """Record one use of a definition."""
         self.sent.setdefault(schema.name, set()).update(sent)
         for name, field in schema.fields.items():
             at = f"{where}.{name}"
@@ -178,7 +178,7 @@ class Observations:
                 self._below(schema.values, before, got.get(key, UNSET), f"{where}[{key}]")
 
     def defaults(self) -> dict[str, dict[str, Any]]:
-        """The defaults that depend on nothing, sorted; raises for what nobody has explained."""
+        """The defaults that depend on nothing, sorted; raises for fields that no list names."""
         by_type: dict[str, dict[str, Any]] = {}
         explained = {
             (name, field) for named in (BY_HAND, SERVER) for name in named for field in named[name]
@@ -200,7 +200,7 @@ class Observations:
         return by_type
 
     def dropped(self) -> dict[str, list[str]]:
-        """Fields that this server knows and throws away: their feature gate is off."""
+        """Fields that this server knows and drops: their feature gate is off."""
         by_type: dict[str, list[str]] = {}
         for name, field in sorted(self.gone - self.stored):
             if field not in CONSUMED.get(name, ()):
@@ -232,7 +232,7 @@ class Observations:
 
 
 def samples() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object of the samples, with where it is from."""
+    """Every object of the samples, with its origin."""
     for file in sorted(SAMPLES.glob("*.yaml")):
         for document in yaml.safe_load_all(file.read_text()):
             yield f"{file.stem}:{document['kind']}/{document['metadata'].get('name', '')}", document
@@ -247,7 +247,7 @@ def collection(row: KindRow, namespace: str = "default") -> str:
 
 
 def by_kind(kinds: Iterable[KindRow]) -> dict[tuple[str, str], KindRow]:
-    """Rows by what an object says of itself."""
+    """Rows by apiVersion and kind of an object."""
     return {(f"{row.group}/{row.version}".lstrip("/"), row.kind): row for row in kinds}
 
 
@@ -293,7 +293,7 @@ def _answer(server: Server, path: str, sample: dict[str, Any], *, stored: bool) 
 
 
 def answer(schema: Schema, sent: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer without what the server sets: what our own code has to make of the sample."""
+    """An answer without what the server sets: the result that our own code must have."""
     trimmed = copy.deepcopy(dict(got))
     given = sent.get("metadata", {})
     trimmed["metadata"] = {

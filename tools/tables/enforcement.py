@@ -1,8 +1,8 @@
-"""Which of OpenAPI's `required` and `enum` a real server insists on.
+"""Which of OpenAPI's `required` and `enum` a real server enforces.
 
 OpenAPI says more than the server does: it calls fields required that may be left out, and enums
-whose values nobody checks. So each sample is sent again with one such field taken out, or set to a
-word that is none of its enum. Only where every refusal (of up to `TRIES` places of the field) names
+whose values are not checked. So each sample is sent again without one such field, or with a
+word that is not in its enum. Only where every refusal (of up to `TRIES` places of the field) names
 that very field with the reason `FieldValueRequired` or `FieldValueNotSupported`, a fact is kept.
 """
 
@@ -26,7 +26,7 @@ Path = tuple[str | int, ...]
 
 
 class Probe(NamedTuple):
-    """One field of one sample that may be insisted on."""
+    """One field of one sample that may be enforced."""
 
     what: str
     definition: str

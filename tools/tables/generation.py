@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def start(binaries: realkube.Binaries | None = None) -> realkube.ControlPlane:
-    """An API server that nobody has used."""
+    """An unused API server."""
     settings = realkube.Settings(controllers=(), scheduler=False, fsync=False, tokens=(TOKEN,))
     return realkube.start(settings, binaries=binaries)
 
@@ -74,7 +74,7 @@ def tables(server: Server) -> dict[str, bytes]:
 
 
 def outdated(generated: Mapping[str, bytes]) -> list[str]:
-    """Files of the tree that differ from what a server says."""
+    """Files of the tree that differ from what a server answers."""
     return [
         name
         for name, content in generated.items()

@@ -1,4 +1,4 @@
-"""Questions to an API server, one after the other, over one connection."""
+"""Requests to an API server, one after the other, over one connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 
 class Refused(Exception):
-    """The API server said no; code, message and causes (reason, field) are its own."""
+    """The API server refused; code, message and causes (reason, field) are its own."""
 
     def __init__(self, code: int, status: Mapping[str, Any]) -> None:
         self.code = code
@@ -87,7 +87,7 @@ class Server:
             self._connection.request(method, path, content, headers)
             answer = self._connection.getresponse()
         except (http.client.RemoteDisconnected, ConnectionResetError):
-            # Nothing was asked for a while, and the server hung up; the request was not taken.
+            # The server closed an idle connection; the request was not processed.
             self._connection.close()
             self._connection.request(method, path, content, headers)
             answer = self._connection.getresponse()

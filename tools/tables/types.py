@@ -45,7 +45,7 @@ UNPRINTED = {"io.k8s.apimachinery.pkg.version.Info"}
 
 
 class Field(msgspec.Struct):
-    """One field as structs.go tells it."""
+    """One field as structs.go prints it."""
 
     name: str
     go: str
@@ -58,7 +58,7 @@ class Field(msgspec.Struct):
 
 
 class GoStruct(msgspec.Struct):
-    """One definition as structs.go tells it."""
+    """One definition as structs.go prints it."""
 
     go: str
     fields: list[Field]
@@ -155,7 +155,7 @@ def _row(schema: Mapping[str, Any], field: Field) -> FieldRow:
 
 
 def _expression(schema: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """What a schema is in the table's words, and the enum of its innermost scalar."""
+    """A schema in the notation of the table, and the enum of its innermost scalar."""
     reference = schema.get("$ref") or (schema.get("allOf") or [{}])[0].get("$ref")
     if reference:
         return str(reference).removeprefix(REF), ()
@@ -168,5 +168,5 @@ def _expression(schema: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
         return "{}" + of, inner
     word = form if kind in ("integer", "number") or form == "byte" else kind
     if word not in SCALARS:
-        raise ValueError(f"no word for {json.dumps(schema)[:200]}")
+        raise ValueError(f"no notation for {json.dumps(schema)[:200]}")
     return word, enum
