@@ -21,6 +21,7 @@ _PORT_NAME = re.compile(r"(?=.{0,15}\Z)(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*\Z")
 _PORT_NAME_LETTERS = re.compile(r"[-a-z0-9]*\Z")
 _NAME_PART = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]\Z")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?\Z")
+_CONFIG_MAP_KEY = re.compile(r"[-._a-zA-Z0-9]+\Z")
 
 _LABEL_TEXT = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must"
@@ -46,6 +47,7 @@ _LABEL_VALUE_TEXT = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.',"
     " and must start and end with an alphanumeric character"
 )
+_CONFIG_MAP_KEY_TEXT = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'"
 
 
 def label_errors(name: str) -> list[str]:
@@ -121,6 +123,16 @@ def label_value_errors(value: str) -> list[str]:
     if len(value) <= NAME_LIMIT and label_value_error(value) is None:
         return []
     return _pattern_errors(value, _LABEL_VALUE, NAME_LIMIT, _LABEL_VALUE_TEXT)
+
+
+def config_map_key_errors(key: str) -> list[str]:
+    """The key of a ConfigMap or a Secret, which is the name of a file."""
+    errors = _pattern_errors(key, _CONFIG_MAP_KEY, 253, _CONFIG_MAP_KEY_TEXT)
+    if key in {".", ".."}:
+        errors.append(f"must not be '{key}'")
+    elif key.startswith(".."):
+        errors.append("must not start with '..'")
+    return errors
 
 
 def _pattern_errors(name: str, pattern: re.Pattern[str], limit: int, message: str) -> list[str]:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from zonewise.embedded.apiserver.strategy.expressions import condition_fault
+from zonewise.embedded.apiserver.strategy.expressions import condition_error
 from zonewise.embedded.machinery.cel.match_conditions import compile_conditions
 
 
@@ -16,7 +16,7 @@ from zonewise.embedded.machinery.cel.match_conditions import compile_conditions
 )
 def test_an_accepted_condition_decides(text: str) -> None:
     """A webhook that could be written is called or not; its conditions never fail to compile."""
-    assert condition_fault(text) == ""
+    assert condition_error(text) == ""
     request = {"userInfo": {"groups": ["a"]}}
     pod = {"metadata": {"name": "a"}}
     conditions = compile_conditions([{"name": "c", "expression": text}])
@@ -32,7 +32,7 @@ def test_an_accepted_condition_decides(text: str) -> None:
 )
 def test_what_could_never_decide_is_refused(text: str, why: str) -> None:
     """Otherwise every request that the webhook selects would be refused, or pass it over."""
-    assert why in condition_fault(text)
+    assert why in condition_error(text)
 
 
 @pytest.mark.system

@@ -30,8 +30,8 @@ from zonewise.embedded.apiserver.store.state import State
 from zonewise.embedded.apiserver.strategy.cluster.custom_resources import (
     CONFORMANT,
     CustomRules,
-    approved,
-    bad_bundle,
+    find_approval,
+    has_invalid_bundle,
 )
 from zonewise.embedded.apiserver.strategy.metadata import CLEANUP
 from zonewise.embedded.apiserver.webhooks.caller import WebhookCaller
@@ -369,7 +369,7 @@ def _update_status(obj: Obj, conflict: str, now: str) -> Obj:
     if not conflict:
         status["acceptedNames"] = obj["spec"]["names"]
         updated = [_condition("NamesAccepted", "True", "NoConflicts", "no conflicts found", now)]
-        if established or not bad_bundle(obj):
+        if established or not has_invalid_bundle(obj):
             text = "the initial names have been accepted"
             updated.append(_condition("Established", "True", "InitialNamesAccepted", text, now))
         else:
@@ -383,7 +383,7 @@ def _update_status(obj: Obj, conflict: str, now: str) -> Obj:
             updated.append(
                 _condition("Established", "False", "NotAccepted", "not all names are accepted", now)
             )
-    approval = approved(obj)
+    approval = find_approval(obj)
     if approval is not None:
         conformant, reason, text = approval
         current = previous.get(CONFORMANT) or {}

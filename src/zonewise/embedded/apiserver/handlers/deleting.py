@@ -199,7 +199,7 @@ class Deleter:
         if not meta.get("deletionTimestamp"):
             served.rules.on_mark(obj, context)
         self._set_finalizers(served, meta, options)
-        if not graceful and not meta.get("finalizers") and not served.rules.held(obj):
+        if not graceful and not meta.get("finalizers") and not served.rules.is_retained(obj):
             return DeleteOutcome(await self._write(served, entry, obj, "DELETED", options), True)
         deletion_time = meta.get("deletionTimestamp")
         if not deletion_time or (

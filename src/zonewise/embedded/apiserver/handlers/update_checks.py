@@ -136,5 +136,5 @@ def is_released(served: ServedKind, obj: Obj) -> bool:
         bool(meta.get("deletionTimestamp"))
         and not meta.get("finalizers")
         and not meta.get("deletionGracePeriodSeconds")
-        and not served.rules.held(obj)
+        and not served.rules.is_retained(obj)
     )

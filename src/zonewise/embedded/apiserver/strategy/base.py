@@ -15,13 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from zonewise.api.field_cursor import Field, FieldErrors
+from zonewise.api.field_cursor import Field
 from zonewise.api.gates import FeatureGates
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.request.call import User
 
 Obj: TypeAlias = dict[str, Any]
-Faults: TypeAlias = FieldErrors
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,16 +112,17 @@ class Rules:
 
     def fields(self, obj: Obj) -> dict[str, str]:
         """The values of the ``selectable`` fields."""
-        return {}
+        values = {path: read_path(obj, path) for path in self.selectable}
+        return {path: _render_field(value) for path, value in values.items()}
 
-    def grace(self, obj: Obj, asked: int | None, context: StrategyContext) -> int:
+    def grace(self, obj: Obj, requested: int | None, context: StrategyContext) -> int:
         """Seconds between the request to delete and the end; 0 means at once."""
         return 0
 
     def on_mark(self, obj: Obj, context: StrategyContext) -> None:
         """Change an object when its deletion is first requested."""
 
-    def held(self, obj: Obj) -> bool:
+    def is_retained(self, obj: Obj) -> bool:
         """Whether something beyond finalizers in metadata keeps a marked object alive."""
         return False
 
@@ -136,33 +136,15 @@ class Rules:
         """
 
 
-class LegacyRules(Rules):
-    """Rules that still return their errors."""
+def read_path(obj: Obj, path: str) -> Any:
+    """The value at a path of names with dots between them; None where there is none."""
+    value: Any = obj
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
-    def validate_create(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a new object."""
-        obj.errors.extend(self.find_create(obj.value, context))
 
-    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for an object that replaces ``old``."""
-        obj.errors.extend(self.find_update(obj.value, old, context))
-
-    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for a new status."""
-        obj.errors.extend(self.find_status(obj.value, old, context))
-
-    def find_create(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new object."""
-        return self.find(obj, context)
-
-    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with an object that replaces ``old``."""
-        return self.find(obj, context)
-
-    def find_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new status."""
-        return []
-
-    def find(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with an object, new or not."""
-        return []
+def _render_field(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)

@@ -10,18 +10,17 @@ from __future__ import annotations
 from zonewise.embedded.apiserver.auth.authorization import Authorizer
 from zonewise.embedded.apiserver.strategy.base import Rules
 from zonewise.embedded.apiserver.strategy.cluster.configs import (
-    AccountRules,
     ConfigMapRules,
     SecretRules,
+    ServiceAccountRules,
 )
 from zonewise.embedded.apiserver.strategy.cluster.custom_resources import DefinitionRules
 from zonewise.embedded.apiserver.strategy.cluster.events import EventRules, NewEventRules
-from zonewise.embedded.apiserver.strategy.cluster.leases import LeaseRules
-from zonewise.embedded.apiserver.strategy.cluster.nodes import NamespaceRules, NodeRules
+from zonewise.embedded.apiserver.strategy.cluster.nodes import LeaseRules, NamespaceRules, NodeRules
 from zonewise.embedded.apiserver.strategy.cluster.quotas import LimitRangeRules, QuotaRules
 from zonewise.embedded.apiserver.strategy.cluster.roles import BindingRules, RoleRules
 from zonewise.embedded.apiserver.strategy.cluster.signing_requests import SigningRules
-from zonewise.embedded.apiserver.strategy.cluster.webhooks import HookRules
+from zonewise.embedded.apiserver.strategy.cluster.webhooks import WebhookRules
 from zonewise.embedded.apiserver.strategy.network.allocation import Allocation
 from zonewise.embedded.apiserver.strategy.network.ingresses import (
     IngressClassRules,
@@ -160,7 +159,7 @@ class Catalog:
     """Makes the rules of each stored kind, once."""
 
     def __init__(self, *, allocation: Allocation, authorizer: Authorizer) -> None:
-        self._made: dict[str, Rules] = {
+        self._rules: dict[str, Rules] = {
             "/configmaps": ConfigMapRules(),
             "/endpoints": EndpointsRules(),
             "/events": EventRules(),
@@ -174,10 +173,10 @@ class Catalog:
             "/persistentvolumes": PersistentVolumeRules(),
             "/resourcequotas": QuotaRules(),
             "/secrets": SecretRules(),
-            "/serviceaccounts": AccountRules(),
+            "/serviceaccounts": ServiceAccountRules(),
             "/services": ServiceRules(allocation),
-            "admissionregistration.k8s.io/mutatingwebhookconfigurations": HookRules(),
-            "admissionregistration.k8s.io/validatingwebhookconfigurations": HookRules(),
+            "admissionregistration.k8s.io/mutatingwebhookconfigurations": WebhookRules(),
+            "admissionregistration.k8s.io/validatingwebhookconfigurations": WebhookRules(),
             "apiextensions.k8s.io/customresourcedefinitions": DefinitionRules(),
             "apps/controllerrevisions": ControllerRevisionRules(),
             "apps/daemonsets": DaemonSetRules(),
@@ -204,22 +203,22 @@ class Catalog:
             "scheduling.k8s.io/priorityclasses": PriorityClassRules(),
         }
         for kind, plural in (("Role", "roles"), ("ClusterRole", "clusterroles")):
-            self._made[f"{RBAC}/{plural}"] = RoleRules(authorizer, kind, plural)
+            self._rules[f"{RBAC}/{plural}"] = RoleRules(authorizer, kind, plural)
         for kind, plural in (
             ("RoleBinding", "rolebindings"),
             ("ClusterRoleBinding", "clusterrolebindings"),
         ):
-            self._made[f"{RBAC}/{plural}"] = BindingRules(authorizer, kind, plural)
+            self._rules[f"{RBAC}/{plural}"] = BindingRules(authorizer, kind, plural)
 
     def allocating(self) -> dict[str, Rules]:
         """The rules that take what must be unique in the cluster, by stored kind."""
-        return {storage: rules for storage, rules in self._made.items() if rules.allocates}
+        return {storage: rules for storage, rules in self._rules.items() if rules.allocates}
 
     def of(self, storage: str) -> Rules:
         """The rules of a stored kind."""
-        rules = self._made.get(storage)
+        rules = self._rules.get(storage)
         if rules is None:
-            rules = self._made[storage] = Rules()
+            rules = self._rules[storage] = Rules()
         rules.generation = storage in COUNTED
         rules.answers_deleted = storage in ANSWERS_DELETED
         rules.blind_update = storage not in VERSIONED_UPDATES

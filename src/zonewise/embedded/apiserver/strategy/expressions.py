@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 
-def condition_fault(text: str) -> str:
-    """Why an expression is no match condition; empty where it is one.
+def condition_error(text: str) -> str:
+    """Why an expression is not a valid match condition; empty if it is valid.
 
     One that uses ``authorizer`` is accepted, as by a real server, and fails when it is evaluated.
     """

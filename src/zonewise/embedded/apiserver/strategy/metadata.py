@@ -20,6 +20,7 @@ GENERATED_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 NAME_LIMIT = 63
 
 STANDARD_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
+NOT_QUALIFIED = "name is neither a standard finalizer name nor is it fully qualified"
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 IMMUTABLE_KEYS = ("name", "namespace", *SERVER_OWNED)
@@ -65,16 +66,12 @@ def carry(obj: Obj, old: Obj) -> None:
 
 def owners_once(meta: Obj) -> list[str]:
     """Take out owner references that are there twice; returns their uids."""
-    kept: list[Obj] = []
-    twice: list[str] = []
-    for owner in meta.get("ownerReferences") or ():
-        if owner in kept:
-            twice.append(owner.get("uid", ""))
-        else:
-            kept.append(owner)
-    if twice:
-        meta["ownerReferences"] = kept
-    return twice
+    owners = meta.get("ownerReferences") or ()
+    unique = [owner for index, owner in enumerate(owners) if owner not in owners[:index]]
+    if len(unique) == len(owners):
+        return []
+    meta["ownerReferences"] = unique
+    return [owner.get("uid", "") for index, owner in enumerate(owners) if owner in owners[:index]]
 
 
 def validate_object_meta(
@@ -170,10 +167,6 @@ def _validate_finalizers(finalizers: Field, *, custom: bool) -> None:
         name = finalizer.value
         finalizers.holding(name).qualified_name()
         if not custom and "/" not in name and name not in STANDARD_FINALIZERS and name != CLEANUP:
-            finalizer.invalid("name is neither a standard finalizer name nor is it fully qualified")
+            finalizer.invalid(NOT_QUALIFIED)
     if "orphan" in finalizers.value and "foregroundDeletion" in finalizers.value:
         finalizers.invalid("finalizer orphan and finalizer foregroundDeletion cannot be both set")
-
-
-qualified_name = names.qualified_name_errors
-label_value = names.label_value_errors

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 
-import msgspec
+from zonewise.api.field_cursor import Field
+from zonewise.api.values import names
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.cluster.nodes import is_json_object
 
-from zonewise.api import field_errors
-from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
-
-LARGEST = 1024 * 1024
-LONGEST_KEY = 253
+SIZE_LIMIT = 1024 * 1024
 ACCOUNT_NAME = "kubernetes.io/service-account.name"
 TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 - a type's name
 DOCKER_KEYS = {
@@ -20,154 +18,113 @@ DOCKER_KEYS = {
     "kubernetes.io/dockerconfigjson": ".dockerconfigjson",
 }
 
-_KEY = re.compile(r"[-._a-zA-Z0-9]+\Z")
 
-
-class ConfigMapRules(LegacyRules):
+class ConfigMapRules(Rules):
     """The rules of ConfigMaps."""
 
-    def find(self, obj: Obj, context: StrategyContext) -> Faults:
+    def validate(self, obj: Field, context: StrategyContext) -> None:
         """Keys are file names, none is duplicate, and all together fit."""
-        found: Faults = []
-        data, binary = obj.get("data") or {}, obj.get("binaryData") or {}
-        size = 0
-        for key, value in data.items():
-            found += _key_faults("data", key)
-            if key in binary:
-                text = "duplicate of key present in binaryData"
-                found.append(field_errors.invalid(f"data[{key}]", value, text))
-            size += len(value.encode())
-        for key, value in binary.items():
-            found += _key_faults("binaryData", key)
-            size += _decoded_length(value)
-        if size > LARGEST:
-            found.append(field_errors.too_long("[]", LARGEST))
-        return found
+        binary, size = obj["binaryData"], 0
+        for key, text in obj["data"].entries():
+            _validate_key(text, key)
+            if key in (binary.value or ()):
+                text.invalid("duplicate of key present in binaryData")
+            size += len(text.value.encode())
+        if size + _validate_bytes(binary) > SIZE_LIMIT:
+            obj["[]"].too_long(SIZE_LIMIT)
 
-    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """What is frozen stays as it is, and stays frozen."""
-        return _frozen(obj, old, ("data", "binaryData")) + self.find(obj, context)
+        _validate_frozen(obj, old, "data", "binaryData")
+        self.validate(obj, context)
 
 
-class AccountRules(LegacyRules):
+class ServiceAccountRules(Rules):
     """The rules of ServiceAccounts: of a secret they keep no more than its name."""
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Secrets are in the account's own namespace."""
         if obj.get("secrets"):
-            obj["secrets"] = [
-                {"name": one["name"]} if one.get("name") else {} for one in obj["secrets"]
-            ]
+            references = (secret.get("name") for secret in obj["secrets"])
+            obj["secrets"] = [{"name": name} if name else {} for name in references]
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
         """The same."""
         self.prepare_create(obj, context)
 
 
-class SecretRules(LegacyRules):
+class SecretRules(Rules):
     """The rules of Secrets."""
 
     selectable = frozenset({"type"})
-
-    def fields(self, obj: Obj) -> dict[str, str]:
-        """The values of the selectable fields."""
-        return {"type": obj.get("type", "")}
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
         """An update without a type keeps it."""
         if not obj.get("type"):
             obj["type"] = old.get("type", "")
 
-    def find(self, obj: Obj, context: StrategyContext) -> Faults:
+    def validate(self, obj: Field, context: StrategyContext) -> None:
         """Keys are file names, all together fit, and the type has what it needs."""
-        found: Faults = []
-        data = obj.get("data") or {}
-        size = 0
-        for key, value in data.items():
-            found += _key_faults("data", key)
-            size += _decoded_length(value)
-        if size > LARGEST:
-            found.append(field_errors.too_long("data", LARGEST))
-        return found + _type_faults(obj, data)
+        if _validate_bytes(obj["data"]) > SIZE_LIMIT:
+            obj["data"].too_long(SIZE_LIMIT)
+        _validate_type(obj)
 
-    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """The type never changes; what is frozen stays as it is, and stays frozen."""
-        found: Faults = []
-        if obj.get("type") != old.get("type"):
-            found.append(field_errors.invalid("type", obj.get("type"), "field is immutable"))
-        return found + _frozen(obj, old, ("data",)) + self.find(obj, context)
+        obj["type"].immutable(old.get("type"))
+        _validate_frozen(obj, old, "data")
+        self.validate(obj, context)
 
 
-def key_faults(key: str) -> list[str]:
-    """Why a text is no key of a ConfigMap or a Secret."""
-    found = []
-    if len(key) > LONGEST_KEY:
-        found.append(f"must be no more than {LONGEST_KEY} characters")
-    if not _KEY.match(key):
-        found.append("a valid config key must consist of alphanumeric characters, '-', '_' or '.'")
-    if key in {".", ".."}:
-        found.append(f"must not be '{key}'")
-    elif key.startswith(".."):
-        found.append("must not start with '..'")
-    return found
+def _validate_key(entry: Field, key: str) -> None:
+    entry.holding(key).name(names.config_map_key_errors)
 
 
-def _key_faults(field: str, key: str) -> Faults:
-    return [field_errors.invalid(f"{field}[{key}]", key, text) for text in key_faults(key)]
+def _validate_bytes(data: Field) -> int:
+    """The keys of a map of bytes; the size of its values."""
+    size = 0
+    for key, encoded in data.entries():
+        _validate_key(encoded, key)
+        size += len(encoded.value) * 3 // 4 - encoded.value[-2:].count("=")
+    return size
 
 
-def _frozen(obj: Obj, old: Obj, fields: tuple[str, ...]) -> Faults:
+def _validate_frozen(obj: Field, old: Obj, *keys: str) -> None:
     if not old.get("immutable"):
-        return []
-    text = "field is immutable when `immutable` is set"
-    found: Faults = []
-    if not obj.get("immutable"):
-        found.append(field_errors.forbidden("immutable", text))
-    found += [
-        field_errors.forbidden(field, text)
-        for field in fields
-        if (obj.get(field) or {}) != (old.get(field) or {})
-    ]
-    return found
+        return
+    detail = "field is immutable when `immutable` is set"
+    if not obj["immutable"].value:
+        obj["immutable"].forbid(detail)
+    for key in keys:
+        if (obj[key].value or {}) != (old.get(key) or {}):
+            obj[key].forbid(detail)
 
 
-def _decoded_length(value: str) -> int:
-    return len(value) * 3 // 4 - value[-2:].count("=")
+def _validate_type(secret: Field) -> None:
+    data = secret["data"]
+    match secret["type"].value:
+        case "kubernetes.io/service-account-token":
+            secret["metadata"]["annotations"].entry(ACCOUNT_NAME).required()
+        case "kubernetes.io/dockercfg" | "kubernetes.io/dockerconfigjson" as kind:
+            config = data.entry(DOCKER_KEYS[kind])
+            if config.value is None:
+                config.missing()
+            elif not _is_encoded_object(config.value):
+                config.invalid("must be the JSON text of an object", "<secret contents redacted>")
+        case "kubernetes.io/basic-auth":
+            if not {"username", "password"} & (data.value or {}).keys():
+                data.entry("username").missing()
+                data.entry("password").missing()
+        case "kubernetes.io/ssh-auth":
+            data.entry("ssh-privatekey").required()
+        case "kubernetes.io/tls":
+            for key in ("tls.crt", "tls.key"):
+                if data.entry(key).value is None:
+                    data.entry(key).missing()
 
 
-def _type_faults(obj: Obj, data: Obj) -> Faults:
-    kind = obj.get("type", "")
-    if kind == TOKEN_TYPE:
-        annotations = obj["metadata"].get("annotations") or {}
-        if not annotations.get(ACCOUNT_NAME):
-            return [field_errors.required(f"metadata.annotations[{ACCOUNT_NAME}]")]
-    elif kind in DOCKER_KEYS:
-        key = DOCKER_KEYS[kind]
-        if key not in data:
-            return [field_errors.required(f"data[{key}]")]
-        if not _is_json_object(data[key]):
-            text = "must be the JSON text of an object"
-            return [field_errors.invalid(f"data[{key}]", "<secret contents redacted>", text)]
-    elif kind == "kubernetes.io/basic-auth":
-        if "username" not in data and "password" not in data:
-            return [
-                field_errors.required("data[username]"),
-                field_errors.required("data[password]"),
-            ]
-    elif kind == "kubernetes.io/ssh-auth":
-        if not data.get("ssh-privatekey"):
-            return [field_errors.required("data[ssh-privatekey]")]
-    elif kind == "kubernetes.io/tls":
-        return [
-            field_errors.required(f"data[{key}]")
-            for key in ("tls.crt", "tls.key")
-            if key not in data
-        ]
-    return []
-
-
-def _is_json_object(encoded: str) -> bool:
+def _is_encoded_object(encoded: str) -> bool:
     try:
-        return isinstance(msgspec.json.decode(base64.b64decode(encoded)), dict)
-    except (binascii.Error, msgspec.DecodeError):
+        return is_json_object(base64.b64decode(encoded))
+    except binascii.Error:
         return False

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from functools import partial
 from urllib.parse import urlsplit
 
 from zonewise.api import field_errors
+from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
-from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext, read_path
 from zonewise.embedded.apiserver.strategy.cluster.webhooks import (
-    bundle_faults,
-    client_faults,
-    review_faults,
+    validate_ca_bundle,
+    validate_client_config,
+    validate_review_versions,
 )
 from zonewise.embedded.apiserver.strategy.metadata import CLEANUP, STANDARD_FINALIZERS
 from zonewise.embedded.apiserver.strategy.warnings import format_warnings
@@ -28,13 +29,13 @@ COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 FORMATS = ("byte", "date", "date-time", "double", "float", "int32", "int64", "password")
 
 
-class DefinitionRules(LegacyRules):
+class DefinitionRules(Rules):
     """The rules of CustomResourceDefinitions."""
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """A new definition is known, but its names are not accepted yet."""
         versions = (obj.get("spec") or {}).get("versions") or ()
-        stored = [one.get("name", "") for one in versions if one.get("storage")]
+        stored = [version.get("name", "") for version in versions if version.get("storage")]
         obj["status"] = {
             "conditions": None,
             "acceptedNames": {"plural": "", "kind": ""},
@@ -45,9 +46,9 @@ class DefinitionRules(LegacyRules):
         """A new storage version joins those that may be in the store."""
         versions = (obj.get("spec") or {}).get("versions") or ()
         stored = list((obj.get("status") or {}).get("storedVersions") or ())
-        for one in versions:
-            if one.get("storage") and one.get("name") not in stored:
-                stored.append(one["name"])
+        for version in versions:
+            if version.get("storage") and version.get("name") not in stored:
+                stored.append(version["name"])
         obj["status"] = {**(obj.get("status") or {}), "storedVersions": stored}
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
@@ -72,73 +73,40 @@ class DefinitionRules(LegacyRules):
         )
         obj["status"]["conditions"] = conditions
 
-    def find(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a definition."""
-        found = self._validate(obj, check_bundle=False) + _approval_faults(obj, None)
-        if (obj.get("spec") or {}).get("preserveUnknownFields"):
-            text = (
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a new definition."""
+        _validate_definition(obj, check_bundle=False)
+        _validate_approval(obj, None)
+        preserving = obj["spec"]["preserveUnknownFields"]
+        if preserving.value:
+            preserving.invalid(
                 "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in"
                 " spec.versions[*].schema instead"
             )
-            found.append(field_errors.invalid("spec.preserveUnknownFields", True, text))
-        return found
 
-    def _validate(self, obj: Obj, *, check_bundle: bool) -> Faults:
-        spec = obj.get("spec") or {}
-        known = spec.get("names") or {}
-        found: Faults = []
-        name = obj["metadata"].get("name", "")
-        if name and name != f"{known.get('plural', '')}.{spec.get('group', '')}":
-            text = 'must be spec.names.plural+"."+spec.group'
-            found.append(field_errors.invalid("metadata.name", name, text))
-        group = spec.get("group", "")
-        if not group:
-            found.append(field_errors.required("spec.group"))
-        else:
-            found += [
-                field_errors.invalid("spec.group", group, text)
-                for text in names.subdomain_errors(group)
-            ]
-            if "." not in group:
-                text = "should be a domain with at least one dot"
-                found.append(field_errors.invalid("spec.group", group, text))
-        scope = spec.get("scope", "")
-        if not scope:
-            found.append(field_errors.required("spec.scope"))
-        elif scope not in {"Cluster", "Namespaced"}:
-            found.append(field_errors.unsupported("spec.scope", scope, ("Cluster", "Namespaced")))
-        found += _version_faults(spec)
-        found += _name_faults(known)
-        found += _conversion_faults(spec, check_bundle)
-        stored = (obj.get("status") or {}).get("storedVersions")
-        if not stored:
-            text = "must have at least one stored version"
-            found.append(field_errors.invalid("status.storedVersions", stored, text))
-        return found
-
-    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """Names that were accepted stay."""
-        accepted = _condition(old, "Established") == "True"
-        found = self._validate(obj, check_bundle=accepted and not bad_bundle(old))
-        found += _approval_faults(obj, old)
-        if accepted:
-            for path in (("scope",), ("group",), ("names", "plural"), ("names", "kind")):
-                was, now = _at(old["spec"], path), _at(obj["spec"], path)
-                if was != now:
-                    field = ".".join(("spec", *path))
-                    found.append(field_errors.invalid(field, now, "field is immutable"))
-        served = {one.get("name") for one in obj["spec"].get("versions") or ()}
-        for index, one in enumerate((obj.get("status") or {}).get("storedVersions") or ()):
-            if one not in served:
-                text = "missing from spec.versions; " + (
-                    "must remain in spec.versions until a storage migration ensures no data remains"
-                    f" persisted in {one} and removes {one} from status.storedVersions"
+        is_established = _condition(old, "Established") == "True"
+        _validate_definition(obj, check_bundle=is_established and not has_invalid_bundle(old))
+        _validate_approval(obj, old)
+        spec = obj["spec"]
+        if is_established:
+            old_names = old["spec"].get("names") or {}
+            spec["scope"].immutable(old["spec"].get("scope"))
+            spec["group"].immutable(old["spec"].get("group"))
+            spec["names"]["plural"].immutable(old_names.get("plural"))
+            spec["names"]["kind"].immutable(old_names.get("kind"))
+        versions = {version.get("name") for version in spec["versions"].value or ()}
+        for stored in obj["status"]["storedVersions"].each():
+            if stored.value not in versions:
+                stored.invalid(
+                    "missing from spec.versions; must remain in spec.versions until a storage"
+                    f" migration ensures no data remains persisted in {stored.value} and removes"
+                    f" {stored.value} from status.storedVersions"
                 )
-                found.append(field_errors.invalid(f"status.storedVersions[{index}]", one, text))
-        return found
 
 
-class CustomRules(LegacyRules):
+class CustomRules(Rules):
     """The rules of custom resources."""
 
     generation = True
@@ -147,9 +115,8 @@ class CustomRules(LegacyRules):
 
     def __init__(self, *, has_status: bool, scale: Obj | None, selectable: tuple[str, ...]) -> None:
         self._has_status = has_status
-        self._scaled = bool(scale)
-        self._paths = {path.removeprefix("."): path for path in selectable}
-        self.selectable = frozenset(self._paths)
+        self._is_scaled = bool(scale)
+        self.selectable = frozenset(path.removeprefix(".") for path in selectable)
         if scale:
             self.scale_paths = (
                 scale.get("specReplicasPath", ".spec.replicas"),
@@ -168,26 +135,12 @@ class CustomRules(LegacyRules):
                     " avoid accidental conflicts with other finalizer writers"
                 )
 
-    def fields(self, obj: Obj) -> dict[str, str]:
-        """The values of the selectable fields."""
-        found = {}
-        for name in self.selectable:
-            value = _at(obj, tuple(name.split(".")))
-            if isinstance(value, bool):
-                found[name] = "true" if value else "false"
-            else:
-                found[name] = "" if value is None else str(value)
-        return found
-
-    def find_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """What a Scale shows must be a size."""
-        if not self._scaled:
-            return []
         path = self.scale_paths[1]
-        value = _at(obj, tuple(path.removeprefix(".").split(".")))
-        if value is None or (type(value) is int and value >= 0):
-            return []
-        return [field_errors.invalid(path, value, "should be a non-negative integer")]
+        count = read_path(obj.value, path.removeprefix("."))
+        if self._is_scaled and count is not None and not (type(count) is int and count >= 0):
+            obj.child(path, count).invalid("should be a non-negative integer")
 
     def changed(self, obj: Obj, old: Obj) -> bool:
         """Without a status subresource a change of status counts like any other."""
@@ -196,7 +149,7 @@ class CustomRules(LegacyRules):
         return any(obj.get(key) != old.get(key) for key in keys)
 
 
-def approved(definition: Obj) -> tuple[str, str, str] | None:
+def find_approval(definition: Obj) -> tuple[str, str, str] | None:
     """Whether a definition of a group of Kubernetes' own was approved: "True" or "False", a reason
     and a sentence; None for other groups, which need no approval.
     """
@@ -222,223 +175,173 @@ def approved(definition: Obj) -> tuple[str, str, str] | None:
     return "False", "InvalidAnnotation", text
 
 
-def _approval_faults(obj: Obj, old: Obj | None) -> Faults:
-    now = approved(obj)
-    if now is None or now[1] in {"ApprovedAnnotation", "UnapprovedAnnotation"}:
-        return []
-    before = approved(old) if old is not None else None
-    if before is not None and before[1] == now[1]:
-        return []
-    path = f"metadata.annotations[{APPROVED}]"
-    if now[1] == "MissingAnnotation":
-        return [field_errors.required(path, now[2])]
-    return [field_errors.invalid(path, obj["metadata"]["annotations"][APPROVED], now[2])]
+def _validate_approval(obj: Field, old: Obj | None) -> None:
+    approval = find_approval(obj.value)
+    if approval is None or approval[1] in {"ApprovedAnnotation", "UnapprovedAnnotation"}:
+        return
+    _, reason, detail = approval
+    old_approval = find_approval(old) if old is not None else None
+    if old_approval is not None and old_approval[1] == reason:
+        return
+    annotation = obj["metadata"]["annotations"].entry(APPROVED)
+    if reason == "MissingAnnotation":
+        annotation.missing(detail)
+    else:
+        annotation.invalid(detail)
 
 
-def bad_bundle(definition: Obj) -> bool:
-    """Whether the webhook that converts has a bundle that is none."""
-    webhook = (definition["spec"].get("conversion") or {}).get("webhook") or {}
-    bundle = (webhook.get("clientConfig") or {}).get("caBundle") or ""
-    return bool(bundle and bundle_faults(bundle, ""))
+def has_invalid_bundle(definition: Obj) -> bool:
+    """Whether the certificates for the conversion webhook are not valid."""
+    bundle = Field(definition, [])["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"]
+    return bool(bundle.value) and not bundle.is_valid(validate_ca_bundle)
 
 
 def _condition(obj: Obj, kind: str) -> str:
     conditions = (obj.get("status") or {}).get("conditions") or ()
-    return next((one.get("status", "") for one in conditions if one.get("type") == kind), "")
+    return next((value["status"] for value in conditions if value.get("type") == kind), "")
 
 
-def _at(value: Any, path: tuple[str, ...]) -> Any:
-    for part in path:
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
+def _validate_definition(obj: Field, *, check_bundle: bool) -> None:
+    spec, name = obj["spec"], obj["metadata"]["name"]
+    group, scope = spec["group"], spec["scope"]
+    plural = spec["names"].get("plural", "").value
+    if name.value and name.value != f"{plural}.{group.value or ''}":
+        name.invalid('must be spec.names.plural+"."+spec.group')
+    if group.required():
+        group.dns_subdomain()
+        if "." not in group.value:
+            group.invalid("should be a domain with at least one dot")
+    scope.required().enum(("Cluster", "Namespaced"))
+    versions = spec["versions"]
+    for index in range(len(versions.value or ())):
+        _validate_version(spec, index)
+    obj.errors.extend(validate_versions(spec.value or {}))
+    if sum(bool(version.get("storage")) for version in versions.value or ()) != 1:
+        versions.invalid("must have exactly one version marked as storage version")
+    _validate_names(spec["names"])
+    _validate_conversion(spec, check_bundle=check_bundle)
+    stored = obj["status"]["storedVersions"]
+    if not stored.value:
+        stored.invalid("must have at least one stored version")
 
 
-def _version_faults(spec: Obj) -> Faults:
-    versions = spec.get("versions")
-    found: Faults = []
-    seen: set[str] = set()
-    for index, one in enumerate(versions or ()):
-        path = f"spec.versions[{index}]"
-        name = one.get("name", "")
-        if name in seen:
-            found.append(field_errors.duplicate(f"{path}.name", name))
-        seen.add(name)
-        if not name:
-            found.append(field_errors.required(f"{path}.name"))
-        else:
-            found += [
-                field_errors.invalid(f"{path}.name", name, text)
-                for text in names.label_1035_errors(name)
-            ]
-        found += _deprecation_faults(one, f"{path}.deprecationWarning")
-        schema = (one.get("schema") or {}).get("openAPIV3Schema")
-        if schema is None:
-            text = "schemas are required"
-            found.append(field_errors.required(f"{path}.schema.openAPIV3Schema", text))
-        for key, faults in (
-            ("subresources", _scale_faults),
-            ("additionalPrinterColumns", _column_faults),
-            ("selectableFields", _selectable_faults),
-        ):
-            # What is the same in all versions is said once, of the whole.
-            if any(one.get(key) != other.get(key) for other in versions or ()):
-                found += faults(one, f"{path}.{key}")
-            elif not index:
-                found += faults(one, f"spec.{key}")
-    found += validate_versions(spec)
-    storing = [one for one in versions or () if one.get("storage")]
-    if len(storing) != 1:
-        text = "must have exactly one version marked as storage version"
-        found.append(field_errors.invalid("spec.versions", versions, text))
-    return found
+def _validate_version(spec: Field, index: int) -> None:
+    versions = spec["versions"]
+    version, name = versions.item(index), versions.item(index).get("name", "")
+    if name.value in (other.get("name", "") for other in versions.value[:index]):
+        name.duplicate()
+    name.required().dns_1035_label()
+    _validate_deprecation(version)
+    schema = version["schema"]["openAPIV3Schema"]
+    if schema.value is None:
+        schema.missing("schemas are required")
+    for key, validate in (
+        ("subresources", _validate_subresources),
+        ("additionalPrinterColumns", _validate_columns),
+        ("selectableFields", partial(_validate_selectable_fields, schema=schema.value or {})),
+    ):
+        # What is the same in all versions is reported once, of the whole.
+        part = version[key]
+        if any(part.value != other.get(key) for other in versions.value):
+            validate(part)
+        elif index == 0:
+            validate(spec.child(key, part.value))
 
 
-def _deprecation_faults(version: Obj, path: str) -> Faults:
-    text = version.get("deprecationWarning")
+def _validate_deprecation(version: Field) -> None:
+    warning = version["deprecationWarning"]
+    text = warning.value
     if text is None:
-        return []
-    if not version.get("deprecated"):
-        return [field_errors.invalid(path, text, "can only be set for deprecated versions")]
-    found: Faults = []
+        return
+    if not version["deprecated"].value:
+        warning.invalid("can only be set for deprecated versions")
+        return
     if len(text.encode()) > WARNING_LIMIT:
-        found.append(
-            field_errors.invalid(path, text, f"must be <= {WARNING_LIMIT} characters long")
-        )
+        warning.invalid(f"must be <= {WARNING_LIMIT} characters long")
     if not text:
-        found.append(field_errors.invalid(path, text, "must not be an empty string"))
-    odd = next((at for at, one in enumerate(text) if not one.isprintable()), None)
-    if odd is not None:
-        at = len(text[:odd].encode())
-        why = (
-            "must only contain printable UTF-8 characters; non-printable character found at"
-            f" index {at}"
-        )
-        found.append(field_errors.invalid(path, text, why))
-    return found
+        warning.invalid("must not be an empty string")
+    for index, letter in enumerate(text):
+        if not letter.isprintable():
+            warning.invalid(
+                "must only contain printable UTF-8 characters; non-printable character found at"
+                f" index {len(text[:index].encode())}"
+            )
+            break
 
 
-def _scale_faults(version: Obj, path: str) -> Faults:
-    scale = (version.get("subresources") or {}).get("scale")
-    if scale is None:
-        return []
-    found: Faults = []
+def _validate_subresources(subresources: Field) -> None:
+    scale = subresources["scale"]
+    if scale.value is None:
+        return
     for key, root in (("specReplicasPath", ".spec"), ("statusReplicasPath", ".status")):
-        value = scale.get(key, "")
-        at = f"{path}.scale.{key}"
-        if not value:
-            found.append(field_errors.required(at))
-        elif not _PATH.match(value):
-            found.append(field_errors.invalid(at, value, "must be a simple json path"))
-        elif not value.startswith(f"{root}."):
-            found.append(field_errors.invalid(at, value, f"should be a json path under {root}"))
-    label = scale.get("labelSelectorPath")
-    if label:
-        at = f"{path}.scale.labelSelectorPath"
-        if not _PATH.match(label):
-            found.append(field_errors.invalid(at, label, "must be a simple json path"))
-        elif not label.startswith((".spec.", ".status.")):
-            text = "should be a json path under either .status or .spec"
-            found.append(field_errors.invalid(at, label, text))
-    return found
+        path = scale[key].required().matches(_PATH, "must be a simple json path")
+        if path.value and not path.value.startswith(f"{root}."):
+            path.invalid(f"should be a json path under {root}")
+    label = scale["labelSelectorPath"].optional().matches(_PATH, "must be a simple json path")
+    if label.value and not label.value.startswith((".spec.", ".status.")):
+        label.invalid("should be a json path under either .status or .spec")
 
 
-def _column_faults(version: Obj, path: str) -> Faults:
-    found: Faults = []
-    for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
-        at = f"{path}[{index}]"
-        if not column.get("name"):
-            found.append(field_errors.required(f"{at}.name"))
-        kind = column.get("type", "")
-        if not kind:
-            text = "must be one of " + ",".join(COLUMN_TYPES)
-            found.append(field_errors.required(f"{at}.type", text))
-        elif kind not in COLUMN_TYPES:
-            text = "must be one of " + ",".join(COLUMN_TYPES)
-            found.append(field_errors.invalid(f"{at}.type", kind, text))
-        style = column.get("format")
-        if style and style not in FORMATS:
-            text = "must be one of " + ",".join(FORMATS)
-            found.append(field_errors.invalid(f"{at}.format", style, text))
-        if not column.get("jsonPath"):
-            found.append(field_errors.required(f"{at}.JSONPath"))
-        elif not column["jsonPath"].startswith("."):
-            text = "must be a simple json path starting with ."
-            found.append(field_errors.invalid(f"{at}.JSONPath", column["jsonPath"], text))
-    return found
+def _validate_columns(columns: Field) -> None:
+    for column in columns.each():
+        column["name"].required()
+        for key, known in (("type", COLUMN_TYPES), ("format", FORMATS)):
+            field, detail = column[key], "must be one of " + ",".join(known)
+            if key == "type":
+                field = field.required(detail)
+            if field.value and field.value not in known:
+                field.invalid(detail)
+        path = column["jsonPath"].named("JSONPath")
+        if path.required() and not path.value.startswith("."):
+            path.invalid("must be a simple json path starting with .")
 
 
-def _selectable_faults(version: Obj, path: str) -> Faults:
-    schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
-    found: Faults = []
-    for index, one in enumerate(version.get("selectableFields") or ()):
-        place = one.get("jsonPath", "")
-        below = schema
-        for part in place.removeprefix(".").split("."):
-            below = (below.get("properties") or {}).get(part) or {}
-        if place and not below:
-            text = "is an invalid path: does not refer to a valid field"
-            found.append(field_errors.invalid(f"{path}[{index}].jsonPath", place, text))
-    return found
+def _validate_selectable_fields(fields: Field, schema: Obj) -> None:
+    for field in fields.each():
+        path, props = field["jsonPath"].optional(), schema
+        for name in (path.value or "").removeprefix(".").split("."):
+            props = (props.get("properties") or {}).get(name) or {}
+        if path and not props:
+            path.invalid("is an invalid path: does not refer to a valid field")
 
 
-def _name_faults(known: Obj) -> Faults:
-    found: Faults = []
+def _validate_names(known: Field) -> None:
     for key in ("plural", "singular", "kind", "listKind"):
-        value = known.get(key, "")
-        path = f"spec.names.{key}"
-        if not value:
-            found.append(field_errors.required(path))
-            continue
-        found += [
-            field_errors.invalid(path, value, text)
-            for text in names.label_1035_errors(value.lower())
-        ]
-        if key in {"plural", "singular"} and value != value.lower():
-            found += [
-                field_errors.invalid(path, value, text) for text in names.label_1035_errors(value)
-            ]
+        name = known[key]
+        if name.required():
+            lower = name.value.lower()
+            name.without_errors(names.label_1035_errors(lower))
+            if key in {"plural", "singular"} and name.value != lower:
+                name.dns_1035_label()
     for key in ("shortNames", "categories"):
-        for index, value in enumerate(known.get(key) or ()):
-            found += [
-                field_errors.invalid(f"spec.names.{key}[{index}]", value, text)
-                for text in names.label_1035_errors(value)
-            ]
-    if known.get("kind") and known.get("kind") == known.get("listKind"):
-        text = "kind and listKind may not be the same"
-        found.append(field_errors.invalid("spec.names.listKind", known["listKind"], text))
-    return found
+        for name in known[key].each():
+            name.dns_1035_label()
+    if known["kind"].value and known["kind"].value == known["listKind"].value:
+        known["listKind"].invalid("kind and listKind may not be the same")
 
 
-def _conversion_faults(spec: Obj, check_bundle: bool) -> Faults:
-    """What is wrong with how versions become each other, under the names of the server's own type.
+def _validate_conversion(spec: Field, *, check_bundle: bool) -> None:
+    """How versions become each other, under the names of the server's own type.
 
-    A bundle that is none is let pass until the kind is served: tools write the real one later.
+    Invalid certificates are accepted until the kind is served: tools write the real ones later.
     """
-    conversion = spec.get("conversion") or {}
-    strategy = conversion.get("strategy", "")
-    webhook = conversion.get("webhook") or {}
-    config, reviews = webhook.get("clientConfig"), webhook.get("conversionReviewVersions") or []
-    path = "spec.conversion"
-    at, versions = f"{path}.webhookClientConfig", f"{path}.conversionReviewVersions"
-    found: Faults = []
-    if strategy != "None" and spec.get("preserveUnknownFields"):
-        text = "must be None if spec.preserveUnknownFields is true"
-        found.append(field_errors.invalid(f"{path}.strategy", strategy, text))
-    if not strategy:
-        found.append(field_errors.required(f"{path}.strategy"))
-    elif strategy not in STRATEGIES:
-        found.append(field_errors.unsupported(f"{path}.strategy", strategy, STRATEGIES))
-    if strategy == "Webhook":
-        if config is None:
-            found.append(field_errors.required(at, "required when strategy is set to Webhook"))
-        else:
-            found += client_faults(config, at, swapped=True)
-            if check_bundle and config.get("caBundle"):
-                found += bundle_faults(config["caBundle"], f"{at}.caBundle")
-        return found + review_faults(reviews, versions, "")
-    text = "should not be set when strategy is not set to Webhook"
-    if config is not None:
-        found.append(field_errors.forbidden(at, text))
-    if reviews:
-        found.append(field_errors.forbidden(versions, text))
-    return found
+    conversion = spec["conversion"]
+    strategy, webhook = conversion.get("strategy", ""), conversion["webhook"]
+    config = conversion.child("webhookClientConfig", webhook["clientConfig"].value)
+    reviews = conversion.child(
+        "conversionReviewVersions", webhook["conversionReviewVersions"].value
+    )
+    if strategy.value != "None" and spec["preserveUnknownFields"].value:
+        strategy.invalid("must be None if spec.preserveUnknownFields is true")
+    strategy.required().enum(STRATEGIES)
+    if strategy.value != "Webhook":
+        config.forbid_set("should not be set when strategy is not set to Webhook")
+        reviews.forbid_filled("should not be set when strategy is not set to Webhook")
+        return
+    if config.value is None:
+        config.missing("required when strategy is set to Webhook")
+    else:
+        validate_client_config(config, swapped=True)
+        if check_bundle and config["caBundle"].value:
+            validate_ca_bundle(config["caBundle"])
+    validate_review_versions(reviews)

@@ -1,16 +1,14 @@
 """Events, in their two groups.
 
 The old group accepts almost anything; the new one requires the reporter and the action, and lets
-nothing but the series change afterwards. Whatever group an event comes from, faults name its fields
+nothing but the series change afterwards. Whatever group an event comes from, errors name its fields
 as the old group does.
 """
 
 from __future__ import annotations
 
-from zonewise.api import field_errors
-from zonewise.api.values import names
-from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
+from zonewise.api.field_cursor import Field
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
 
 ABOUT = ("apiVersion", "fieldPath", "kind", "name", "namespace", "resourceVersion", "uid")
 NEW_NAMES = {
@@ -24,142 +22,95 @@ NEW_NAMES = {
 }
 """How the old group's fields are called in the new one, where they are called differently."""
 
-LONGEST = {"reportingInstance": 128, "action": 128, "reason": 128}
-LONGEST_MESSAGE = 1024
+DEPRECATED = ("firstTimestamp", "lastTimestamp", "count", "source")
+UNCHANGED: tuple[str, ...] = ("involvedObject", "reason", "message", "source", "firstTimestamp")
+UNCHANGED += ("lastTimestamp", "count", "type", "eventTime", "action", "related")
+UNCHANGED += ("reportingInstance",)
+TEXT_LIMIT = 128
+MESSAGE_LIMIT = 1024
 TYPES = ("Normal", "Warning")
 
 
-class EventRules(LegacyRules):
+class EventRules(Rules):
     """Events of the core group."""
 
-    controller = "reportingComponent"
-    """The name of the reporter's field in faults."""
+    reporter_name = "reportingComponent"
+    """The name of the reporter's field in errors."""
 
-    by_place = True
+    in_objects_namespace = True
     """Whether an event must be in the namespace its object says it is in."""
 
     selectable = frozenset(
-        {
-            *(f"involvedObject.{key}" for key in ABOUT),
-            "reason",
-            "reportingComponent",
-            "source",
-            "type",
-        }
+        [f"involvedObject.{key}" for key in ABOUT]
+        + ["reason", "reportingComponent", "source", "type"]
     )
 
     def name_errors(self, name: str) -> list[str]:
-        """Any name is good enough for an event."""
+        """An event may have any name."""
         return []
 
     def fields(self, obj: Obj) -> dict[str, str]:
         """The values of the selectable fields of both groups; ``obj`` is a stored event."""
-        about = obj.get("involvedObject") or {}
-        reporter = obj.get("reportingComponent", "")
-        found = {
+        about, reporter = obj.get("involvedObject") or {}, obj.get("reportingComponent", "")
+        return {
             "reason": obj.get("reason", ""),
             "reportingComponent": reporter,
             "reportingController": reporter,
             "source": (obj.get("source") or {}).get("component") or reporter,
             "type": obj.get("type", ""),
+            **{f"involvedObject.{key}": about.get(key, "") for key in ABOUT},
+            **{f"regarding.{key}": about.get(key, "") for key in ABOUT},
         }
-        for key in ABOUT:
-            found[f"involvedObject.{key}"] = found[f"regarding.{key}"] = about.get(key, "")
-        return found
 
-    def find(self, obj: Obj, context: StrategyContext) -> Faults:
+    def validate(self, obj: Field, context: StrategyContext) -> None:
         """An event is in its object's namespace; one with an eventTime has reporter and action."""
-        found: Faults = []
-        place = (obj.get("involvedObject") or {}).get("namespace", "")
-        mine = obj["metadata"].get("namespace", "")
-        if (place or "default") != mine and (self.by_place or not place):
-            text = "does not match event.namespace"
-            found.append(field_errors.invalid("involvedObject.namespace", place, text))
-        if obj.get("eventTime"):
-            found += self._report_faults(obj)
-        return found
-
-    def _report_faults(self, obj: Obj) -> Faults:
-        found: Faults = []
-        reporter = obj.get("reportingComponent", "")
-        if not reporter:
-            found.append(field_errors.required(self.controller))
-        found += [
-            field_errors.invalid(self.controller, reporter, text)
-            for text in metadata.qualified_name(reporter)
-        ]
-        for field, limit in LONGEST.items():
-            value = obj.get(field, "")
-            if not value:
-                found.append(field_errors.required(field))
-            elif len(value.encode()) > limit:
-                found.append(
-                    field_errors.invalid(field, "", f"can have at most {limit} characters")
-                )
-        if len(obj.get("message", "").encode()) > LONGEST_MESSAGE:
-            text = f"can have at most {LONGEST_MESSAGE} characters"
-            found.append(field_errors.invalid("message", "", text))
-        return found
+        namespace = obj["involvedObject"].get("namespace", "")
+        is_here = (namespace.value or "default") == obj["metadata"].get("namespace", "").value
+        if not is_here and (self.in_objects_namespace or not namespace.value):
+            namespace.invalid("does not match event.namespace")
+        if not obj["eventTime"].value:
+            return
+        reporter = obj.get("reportingComponent", "").named(self.reporter_name)
+        reporter.required()
+        reporter.qualified_name()
+        for key in ("reportingInstance", "action", "reason"):
+            _validate_length(obj[key].required(), TEXT_LIMIT)
+        _validate_length(obj["message"], MESSAGE_LIMIT)
 
 
 class NewEventRules(EventRules):
-    """Events of the group events.k8s.io; what they are kept as is the other group's form."""
+    """Events of the group events.k8s.io, which are stored in the other group's form."""
 
-    controller = "reportingController"
-    by_place = False
+    reporter_name = "reportingController"
+    in_objects_namespace = False
     selectable = frozenset(
         {*(f"regarding.{key}" for key in ABOUT), "reason", "reportingController", "type"}
     )
 
-    def find_create(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a new event."""
-        event = old_form(obj)
-        found = self.find(event, context)
-        name = obj["metadata"].get("name", "")
-        found += [
-            field_errors.invalid("metadata.name", name, text)
-            for text in names.subdomain_errors(name)
-        ]
-        found += _series_faults(event)
-        if not event.get("eventTime"):
-            found.append(field_errors.required("eventTime"))
-        if event.get("type") not in TYPES:
-            found.append(field_errors.invalid("type", event.get("type", ""), "has invalid value"))
-        found += [
-            field_errors.invalid(field, event[field], "needs to be unset")
-            for field in ("firstTimestamp", "lastTimestamp", "count", "source")
-            if event.get(field)
-        ]
-        return found
+    def validate_create(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a new event."""
+        event = obj.holding(old_form(obj.value))
+        self.validate(event, context)
+        event["metadata"].get("name", "").dns_subdomain()
+        _validate_series(event["series"])
+        event["eventTime"].required()
+        kind = event.get("type", "")
+        if kind.value not in TYPES:
+            kind.invalid("has invalid value")
+        for key in DEPRECATED:
+            if event[key].value:
+                event[key].invalid("needs to be unset")
 
-    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """Only the series of an event may change."""
-        event, before = old_form(obj), old_form(old)
-        found = self.find(event, context)
-        if event.get("series") != before.get("series"):
-            found += _series_faults(event)
-        for field in (
-            "involvedObject",
-            "reason",
-            "message",
-            "source",
-            "firstTimestamp",
-            "lastTimestamp",
-            "count",
-            "type",
-            "eventTime",
-            "action",
-            "related",
-            "reportingInstance",
-        ):
-            if event.get(field) != before.get(field):
-                found.append(field_errors.invalid(field, event.get(field), "field is immutable"))
-        if event.get("reportingComponent") != before.get("reportingComponent"):
-            text = "field is immutable"
-            found.append(
-                field_errors.invalid(self.controller, event.get("reportingComponent"), text)
-            )
-        return found
+        event, old_event = obj.holding(old_form(obj.value)), old_form(old)
+        self.validate(event, context)
+        if event["series"].value != old_event.get("series"):
+            _validate_series(event["series"])
+        for key in UNCHANGED:
+            event[key].immutable(old_event.get(key))
+        reporter = event["reportingComponent"].named(self.reporter_name)
+        reporter.immutable(old_event.get("reportingComponent"))
 
 
 def old_form(obj: Obj) -> Obj:
@@ -171,13 +122,13 @@ def old_form(obj: Obj) -> Obj:
     return event
 
 
-def _series_faults(event: Obj) -> Faults:
-    series = event.get("series")
-    if not series:
-        return []
-    found: Faults = []
-    if series.get("count", 0) < 2:
-        found.append(field_errors.invalid("series.count", "", "should be at least 2"))
-    if not series.get("lastObservedTime"):
-        found.append(field_errors.required("series.lastObservedTime"))
-    return found
+def _validate_length(text: Field, limit: int) -> None:
+    if len((text.value or "").encode()) > limit:
+        text.invalid(f"can have at most {limit} characters", "")
+
+
+def _validate_series(series: Field) -> None:
+    if series.value:
+        if series.get("count", 0).value < 2:
+            series["count"].invalid("should be at least 2", "")
+        series["lastObservedTime"].required()

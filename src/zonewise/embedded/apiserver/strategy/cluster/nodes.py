@@ -1,23 +1,22 @@
-"""Namespaces and Nodes."""
+"""Namespaces, Nodes and Leases."""
 
 from __future__ import annotations
 
-import ipaddress
-
 import msgspec
 
-from zonewise.api import field_errors
+from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
-from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
-from zonewise.embedded.apiserver.strategy.cluster.quotas import amount_faults
+from zonewise.embedded.apiserver.strategy.addresses import NOT_A_NETWORK, parse_network
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.cluster.quotas import validate_quantity
+from zonewise.embedded.apiserver.strategy.metadata import NOT_QUALIFIED, STANDARD_FINALIZERS
+from zonewise.embedded.apiserver.strategy.pod.affinity import TAINT_EFFECTS
 
 KEEPER = "kubernetes"
-EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 AVOID = "scheduler.alpha.kubernetes.io/preferAvoidPods"
 
 
-class NamespaceRules(LegacyRules):
+class NamespaceRules(Rules):
     """A namespace stays until its content is deleted: its own finalizers are in its spec."""
 
     selectable = frozenset({"status.phase"})
@@ -25,10 +24,6 @@ class NamespaceRules(LegacyRules):
     def name_errors(self, name: str) -> list[str]:
         """What is wrong with the name of an object."""
         return names.label_errors(name)
-
-    def fields(self, obj: Obj) -> dict[str, str]:
-        """The values of the selectable fields."""
-        return {"status.phase": (obj.get("status") or {}).get("phase", "")}
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """A new namespace is active and keeps itself."""
@@ -42,38 +37,35 @@ class NamespaceRules(LegacyRules):
         if context.subresource != "finalize":
             obj["spec"] = old.get("spec") or {}
 
-    def find(self, obj: Obj, context: StrategyContext) -> Faults:
+    def validate(self, obj: Field, context: StrategyContext) -> None:
         """Finalizers of the spec are named like those of metadata."""
-        found: Faults = []
-        for index, name in enumerate((obj.get("spec") or {}).get("finalizers") or ()):
-            path = f"spec.finalizers[{index}]" if context.subresource else "spec.finalizers"
-            texts = metadata.qualified_name(name)
-            if "/" not in name and name not in metadata.STANDARD_FINALIZERS:
-                texts = ["name is neither a standard finalizer name nor is it fully qualified"]
-            found += [field_errors.invalid(path, name, text) for text in texts]
-        return found
+        finalizers = obj["spec"]["finalizers"]
+        for item in finalizers.each():
+            name = item.value
+            finalizer = item if context.subresource else finalizers.holding(name)
+            if "/" not in name and name not in STANDARD_FINALIZERS:
+                finalizer.invalid(NOT_QUALIFIED)
+            else:
+                finalizer.qualified_name()
 
-    def find_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """The phase says whether the namespace is terminating, nothing else."""
-        phase = (obj.get("status") or {}).get("phase", "")
-        marked = bool(obj["metadata"].get("deletionTimestamp"))
-        expected = "Terminating" if marked else "Active"
-        if phase == expected:
-            return []
-        state = "not empty" if marked else "empty"
-        text = f"may only be '{expected}' if `deletionTimestamp` is {state}"
-        return [field_errors.invalid("status.Phase", phase, text)]
+        phase = obj["status"].get("phase", "").named("Phase")
+        is_marked = bool(obj.value["metadata"].get("deletionTimestamp"))
+        expected, state = ("Terminating", "not empty") if is_marked else ("Active", "empty")
+        if phase.value != expected:
+            phase.invalid(f"may only be '{expected}' if `deletionTimestamp` is {state}")
 
     def on_mark(self, obj: Obj, context: StrategyContext) -> None:
         """A namespace being deleted is Terminating."""
         obj.setdefault("status", {})["phase"] = "Terminating"
 
-    def held(self, obj: Obj) -> bool:
+    def is_retained(self, obj: Obj) -> bool:
         """It is kept while its spec has finalizers."""
         return bool((obj.get("spec") or {}).get("finalizers"))
 
 
-class NodeRules(LegacyRules):
+class NodeRules(Rules):
     """Nodes: a kubelet that registers brings its status along."""
 
     takes_status = True
@@ -85,117 +77,93 @@ class NodeRules(LegacyRules):
         return {"spec.unschedulable": "true" if cordoned else "false"}
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
-        """Of the ranges of addresses the first is also there alone."""
-        _one_and_many(obj.setdefault("spec", {}))
+        """The first of a node's address ranges is also there alone."""
+        spec = obj.setdefault("spec", {})
+        first, ranges = spec.get("podCIDR"), spec.get("podCIDRs")
+        if first and (not ranges or ranges[0] != first):
+            spec["podCIDRs"] = [first]
+        elif ranges and not first:
+            spec["podCIDR"] = ranges[0]
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
         """The same."""
-        _one_and_many(obj.setdefault("spec", {}))
+        self.prepare_create(obj, context)
 
     def prepare_status(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
         """Dynamic configuration is removed from the API but not from its types."""
         if not (old.get("status") or {}).get("config"):
             obj.setdefault("status", {}).pop("config", None)
 
-    def find(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a Node."""
-        spec = obj.get("spec") or {}
-        found = _avoid_faults(obj["metadata"].get("annotations") or {})
-        found += _taint_faults(spec.get("taints") or [])
-        found += _amount_faults(obj.get("status") or {})
-        return found + _range_faults(spec.get("podCIDRs") or [])
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a new node."""
+        _validate_node(obj)
+        ranges = obj["spec"]["podCIDRs"]
+        versions = []
+        for item in ranges.each():
+            network = parse_network(item.value)
+            if network is None:
+                item.invalid(NOT_A_NETWORK)
+            versions.append(network.version if network else 0)
+        if len(versions) > 1:
+            if 0 in versions:
+                ranges.internal("invalid PodCIDRs")
+            if sorted(versions) != [4, 6]:
+                ranges.invalid("may specify no more than one CIDR for each IP family")
 
-    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """A node's pod CIDRs and provider ID do not change once they are set."""
-        found: Faults = []
-        spec, before = obj.get("spec") or {}, old.get("spec") or {}
-        if before.get("podCIDRs") and spec.get("podCIDRs") != before["podCIDRs"]:
-            text = 'node updates may not change podCIDR except from "" to valid'
-            found.append(field_errors.forbidden("spec.podCIDRs", text))
-        if before.get("providerID") and spec.get("providerID") != before["providerID"]:
-            text = 'node updates may not change providerID except from "" to valid'
-            found.append(field_errors.forbidden("spec.providerID", text))
-        if spec.get("externalID") != before.get("externalID"):
-            found.append(field_errors.forbidden("spec.externalID", "may not be updated"))
-        found += _avoid_faults(obj["metadata"].get("annotations") or {})
-        found += _taint_faults(spec.get("taints") or [])
-        found += _amount_faults(obj.get("status") or {})
-        addresses = (obj.get("status") or {}).get("addresses") or []
-        for index, address in enumerate(addresses):
-            if address in addresses[:index]:
-                found.append(field_errors.duplicate(f"status.addresses[{index}]", address))
-        return found
+        spec, old_spec = obj["spec"], old.get("spec") or {}
+        for key, reported in (("podCIDRs", "podCIDR"), ("providerID", "providerID")):
+            if old_spec.get(key) and spec[key].value != old_spec[key]:
+                spec[key].forbid(f'node updates may not change {reported} except from "" to valid')
+        if spec["externalID"].value != old_spec.get("externalID"):
+            spec["externalID"].forbid("may not be updated")
+        _validate_node(obj)
+        addresses = obj["status"]["addresses"]
+        for index, address in enumerate(addresses.each()):
+            if address.value in addresses.value[:index]:
+                address.duplicate()
 
-    def find_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """A status is judged with everything else."""
-        return self.find_update(obj, old, context)
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """A status is validated with everything else."""
+        self.validate_update(obj, old, context)
 
 
-def _one_and_many(spec: Obj) -> None:
-    one, many = spec.get("podCIDR"), spec.get("podCIDRs")
-    if one and (not many or many[0] != one):
-        spec["podCIDRs"] = [one]
-    elif many and not one:
-        spec["podCIDR"] = many[0]
+def _validate_node(node: Field) -> None:
+    meta, status = node["metadata"], node["status"]
+    avoided = meta["annotations"][AVOID].value
+    if avoided and not is_json_object(avoided):
+        meta["annotations"].child("AvoidPods", AVOID).invalid("must be a JSON object")
+    _validate_taints(meta.child("taints", node["spec"]["taints"].value))
+    for key in ("capacity", "allocatable"):
+        for name in status[key].value or ():
+            validate_quantity(status[key][name], name)
 
 
-def _avoid_faults(annotations: dict[str, str]) -> Faults:
-    text = annotations.get(AVOID)
-    if not text:
-        return []
+def is_json_object(text: str | bytes) -> bool:
+    """Whether a text is a JSON object."""
     try:
-        if isinstance(msgspec.json.decode(text), dict):
-            return []
+        return isinstance(msgspec.json.decode(text), dict)
     except msgspec.DecodeError:
-        pass
-    return [field_errors.invalid("metadata.annotations.AvoidPods", AVOID, "must be a JSON object")]
+        return False
 
 
-def _taint_faults(taints: list[Obj]) -> Faults:
-    found: Faults = []
+def _validate_taints(taints: Field) -> None:
     seen: set[tuple[str, str]] = set()
-    for index, taint in enumerate(taints):
-        path = f"metadata.taints[{index}]"
-        key, value, effect = taint.get("key", ""), taint.get("value", ""), taint.get("effect", "")
-        found += [
-            field_errors.invalid(f"{path}.key", key, text) for text in metadata.qualified_name(key)
-        ]
-        found += [
-            field_errors.invalid(f"{path}.value", value, text)
-            for text in metadata.label_value(value)
-        ]
-        if not effect:
-            found.append(field_errors.required(f"{path}.effect"))
-        elif effect not in EFFECTS:
-            found.append(field_errors.unsupported(f"{path}.effect", effect, EFFECTS))
-        if (key, effect) in seen:
-            found.append(field_errors.duplicate(path, taint))
-        seen.add((key, effect))
-    return found
+    for taint in taints.each():
+        key, effect = taint.get("key", ""), taint.get("effect", "")
+        key.qualified_name()
+        taint["value"].label_value()
+        effect.required().enum(TAINT_EFFECTS)
+        if (key.value, effect.value) in seen:
+            taint.duplicate()
+        seen.add((key.value, effect.value))
 
 
-def _amount_faults(status: Obj) -> Faults:
-    return [
-        fault
-        for where in ("capacity", "allocatable")
-        for name, value in (status.get(where) or {}).items()
-        for fault in amount_faults(f"status.{where}.{name}", name, value)
-    ]
+class LeaseRules(Rules):
+    """The rules of Leases."""
 
-
-def _range_faults(ranges: list[str]) -> Faults:
-    found: Faults = []
-    versions: list[int] = []
-    for index, text in enumerate(ranges):
-        try:
-            versions.append(ipaddress.ip_network(text, strict=False).version)
-        except ValueError:
-            why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
-            found.append(field_errors.invalid(f"spec.podCIDRs[{index}]", text, why))
-    if len(ranges) > 1:
-        if found:
-            found.append(field_errors.internal("spec.podCIDRs", "invalid PodCIDRs"))
-        if found or sorted(versions) != [4, 6]:
-            why = "may specify no more than one CIDR for each IP family"
-            found.append(field_errors.invalid("spec.podCIDRs", ranges, why))
-    return found
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a Lease."""
+        obj["spec"]["leaseDurationSeconds"].positive()
+        obj["spec"]["leaseTransitions"].not_negative()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from zonewise.api import field_errors
-from zonewise.api.values import quantity
-from zonewise.embedded.apiserver.strategy import metadata
-from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
+from zonewise.api.field_cursor import IMMUTABLE, Field
+from zonewise.api.values import names, quantity
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.selectors import NOT_AN_OPERATOR
 
 COMPUTE = frozenset(
     {"cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"}
@@ -50,45 +50,49 @@ SCOPES = frozenset(
 )
 WITHOUT_VALUES = SCOPES - {"PriorityClass", "VolumeAttributesClass"}
 OPPOSITES = (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating"))
+DOES_NOT_FIT = "unsupported scope applied to resource"
 LIMIT_TYPES = frozenset({"Container", "PersistentVolumeClaim", "Pod"})
+ORDER = (
+    ("min", "max", "min"),
+    ("min", "defaultRequest", "defaultRequest"),
+    ("defaultRequest", "max", "defaultRequest"),
+    ("defaultRequest", "default", "defaultRequest"),
+    ("min", "default", "default"),
+    ("default", "max", "default"),
+)
+"""Which amount may not be greater than which, and the field of the error."""
 
 
-class QuotaRules(LegacyRules):
+class QuotaRules(Rules):
     """The rules of ResourceQuotas."""
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Nothing is counted yet."""
         obj["status"] = {}
 
-    def find(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a quota."""
-        spec = obj.get("spec") or {}
-        hard = spec.get("hard") or {}
-        return (
-            _amounts("spec.hard", hard)
-            + _scope_faults(spec.get("scopes") or [], hard)
-            + _selector_faults((spec.get("scopeSelector") or {}).get("matchExpressions"), hard)
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a quota."""
+        spec = obj["spec"]
+        _validate_amounts(spec["hard"])
+        _validate_scopes(spec["scopes"], spec["hard"].value or {})
+        _validate_scope_selector(
+            spec["scopeSelector"]["matchExpressions"], spec["hard"].value or {}
         )
 
-    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """What a quota counts does not change, only how much it allows."""
-        found: Faults = []
-        now = set((obj.get("spec") or {}).get("scopes") or ())
-        if now != set((old.get("spec") or {}).get("scopes") or ()):
-            found.append(field_errors.invalid("spec.scopes", sorted(now), "field is immutable"))
-        return found + self.find(obj, context)
+        scopes = set(obj["spec"]["scopes"].value or ())
+        if scopes != set((old.get("spec") or {}).get("scopes") or ()):
+            obj["spec"]["scopes"].invalid(IMMUTABLE, sorted(scopes))
+        self.validate(obj, context)
 
-    def find_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a count."""
-        status = obj.get("status") or {}
-        return [
-            fault
-            for key in ("hard", "used")
-            for fault in _amounts(f"status.{key}", status.get(key) or {})
-        ]
+    def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The rules for what is counted."""
+        _validate_amounts(obj["status"]["hard"])
+        _validate_amounts(obj["status"]["used"])
 
 
-class LimitRangeRules(LegacyRules):
+class LimitRangeRules(Rules):
     """The rules of LimitRanges."""
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
@@ -97,54 +101,45 @@ class LimitRangeRules(LegacyRules):
         if not meta.get("name"):
             meta["name"] = meta["uid"]
 
-    def find(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with limits."""
-        found: Faults = []
-        seen: set[str] = set()
-        for index, limit in enumerate((obj.get("spec") or {}).get("limits") or ()):
-            path = f"spec.limits[{index}]"
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for limits."""
+        types: set[str] = set()
+        for limit in obj["spec"]["limits"].each():
             kind = limit.get("type", "")
-            found += _limit_type(f"{path}.type", kind)
-            if kind in seen:
-                found.append(field_errors.duplicate(f"{path}.type", kind))
-            seen.add(kind)
-            found += _limit_faults(path, kind, limit)
-        return found
+            if kind.qualified_name() and "/" not in kind.value and kind.value not in LIMIT_TYPES:
+                kind.invalid("must be a standard limit type or fully qualified")
+            kind.unique(types)
+            _validate_limit(limit, kind.value)
 
 
-def amount_faults(path: str, name: str, value: str) -> Faults:
-    """What is wrong with an amount of a resource, whose name is fine."""
-    number = quantity.value(value)
+def validate_quantity(amount: Field, resource: str) -> None:
+    """An amount of a resource, whose name is valid."""
+    number = quantity.value(amount.value)
     if number < 0:
-        text = "must be greater than or equal to 0"
-        return [field_errors.invalid(path, str(value), text)]
-    if (name in COUNTS or _extended(name)) and number.denominator != 1:
-        return [field_errors.invalid(path, str(value), "must be an integer")]
-    return []
+        amount.invalid("must be greater than or equal to 0", str(amount.value))
+    elif (resource in COUNTS or _is_extended(resource)) and number.denominator != 1:
+        amount.invalid("must be an integer", str(amount.value))
 
 
-def _extended(name: str) -> bool:
+def _is_extended(name: str) -> bool:
     if "/" not in name or "kubernetes.io/" in name or name.startswith("requests."):
         return False
-    return not metadata.qualified_name(f"requests.{name}")
+    return not names.qualified_name_errors(f"requests.{name}")
 
 
-def _amounts(path: str, amounts: Obj) -> Faults:
-    found: Faults = []
-    for name, value in amounts.items():
-        at = f"{path}[{name}]"
-        found += _name_faults(at, name, QUOTA_RESOURCES)
-        found += amount_faults(at, name, value)
-    return found
+def _validate_amounts(amounts: Field) -> None:
+    for resource, amount in amounts.entries():
+        _validate_resource_name(amount.holding(resource), QUOTA_RESOURCES)
+        validate_quantity(amount, resource)
 
 
-def _name_faults(path: str, name: str, known: frozenset[str]) -> Faults:
-    texts = metadata.qualified_name(name)
-    if not texts and "/" not in name and name not in known:
-        huge = known is not QUOTA_RESOURCES and name.startswith("hugepages-")
-        if not huge and not (known is QUOTA_RESOURCES and "hugepages-" in name):
-            texts = ["must be a standard resource type or fully qualified"]
-    return [field_errors.invalid(path, name, text) for text in texts]
+def _validate_resource_name(name: Field, known: frozenset[str]) -> None:
+    text = name.value
+    if not name.qualified_name() or "/" in text or text in known:
+        return
+    is_quota = known is QUOTA_RESOURCES
+    if "hugepages-" not in text if is_quota else not text.startswith("hugepages-"):
+        name.invalid("must be a standard resource type or fully qualified")
 
 
 def _scope_fits(scope: str, resource: str) -> bool:
@@ -155,111 +150,88 @@ def _scope_fits(scope: str, resource: str) -> bool:
     return resource == "pods" or resource in COMPUTE
 
 
-def _misfit(scope: str, hard: Obj) -> bool:
-    return any(name in QUOTA_RESOURCES and not _scope_fits(scope, name) for name in hard)
+def _fits_all(scope: str, hard: Obj) -> bool:
+    return all(name not in QUOTA_RESOURCES or _scope_fits(scope, name) for name in hard)
 
 
-def _scope_faults(scopes: list[str], hard: Obj) -> Faults:
-    found: Faults = []
-    for scope in scopes:
-        if scope not in SCOPES:
-            found.append(field_errors.invalid("spec.scopes", scopes, "unsupported scope"))
-        elif _misfit(scope, hard):
-            text = "unsupported scope applied to resource"
-            found.append(field_errors.invalid("spec.scopes", scopes, text))
+def _validate_conflicts(field: Field, scopes: set[str]) -> None:
     for pair in OPPOSITES:
-        if set(pair) <= set(scopes):
-            found.append(field_errors.invalid("spec.scopes", scopes, "conflicting scopes"))
-    return found
+        if scopes.issuperset(pair):
+            field.invalid("conflicting scopes")
 
 
-def _selector_faults(terms: list[Obj] | None, hard: Obj) -> Faults:
-    path = "spec.scopeSelector.matchExpressions"
-    found: Faults = []
-    names = set()
-    for term in terms or ():
-        scope, operator = term.get("scopeName", ""), term.get("operator", "")
-        values = term.get("values") or ()
-        names.add(scope)
+def _validate_scopes(scopes: Field, hard: Obj) -> None:
+    for scope in scopes.value or ():
         if scope not in SCOPES:
-            found.append(field_errors.invalid(f"{path}.scopeName", scope, "unsupported scope"))
-        elif _misfit(scope, hard):
-            text = "unsupported scope applied to resource"
-            found.append(field_errors.invalid(path, terms, text))
-        if scope in WITHOUT_VALUES and operator != "Exists":
-            text = "must be 'Exist' only operator for this scope"
-            found.append(field_errors.invalid(f"{path}.operator", operator, text))
-        if operator in {"In", "NotIn"}:
-            if not values:
-                text = "must be at least one value when `operator` is 'In' or 'NotIn'"
-                found.append(field_errors.required(f"{path}.values", text))
-        elif operator in {"Exists", "DoesNotExist"}:
-            if values:
-                text = "must be no value when `operator` is 'Exist' or 'DoesNotExist'"
-                found.append(field_errors.invalid(f"{path}.values", list(values), text))
-        else:
-            text = "not a valid selector operator"
-            found.append(field_errors.invalid(f"{path}.operator", operator, text))
-    for pair in OPPOSITES:
-        if set(pair) <= names:
-            found.append(field_errors.invalid(path, terms, "conflicting scopes"))
-    return found
+            scopes.invalid("unsupported scope")
+        elif not _fits_all(scope, hard):
+            scopes.invalid(DOES_NOT_FIT)
+    _validate_conflicts(scopes, set(scopes.value or ()))
 
 
-def _limit_type(path: str, kind: str) -> Faults:
-    texts = metadata.qualified_name(kind)
-    if not texts and "/" not in kind and kind not in LIMIT_TYPES:
-        texts = ["must be a standard limit type or fully qualified"]
-    return [field_errors.invalid(path, kind, text) for text in texts]
+def _validate_scope_selector(terms: Field, hard: Obj) -> None:
+    for fields in terms.value or ():
+        term = terms.holding(fields)  # reported without its index
+        scope, operator, values = (
+            term.get("scopeName", ""),
+            term.get("operator", ""),
+            term["values"],
+        )
+        if scope.value not in SCOPES:
+            scope.invalid("unsupported scope")
+        elif not _fits_all(scope.value, hard):
+            terms.invalid(DOES_NOT_FIT)
+        if scope.value in WITHOUT_VALUES and operator.value != "Exists":
+            operator.invalid("must be 'Exist' only operator for this scope")
+        match operator.value:
+            case "In" | "NotIn":
+                values.required("must be at least one value when `operator` is 'In' or 'NotIn'")
+            case "Exists" | "DoesNotExist":
+                if values.value:
+                    values.invalid("must be no value when `operator` is 'Exist' or 'DoesNotExist'")
+            case _:
+                operator.invalid(NOT_AN_OPERATOR)
+    _validate_conflicts(terms, {term.get("scopeName", "") for term in terms.value or ()})
 
 
-def _limit_faults(path: str, kind: str, limit: Obj) -> Faults:
-    found: Faults = []
+def _validate_limit(limit: Field, kind: str) -> None:
     known = CONTAINER_RESOURCES if kind in {"Container", "Pod"} else RESOURCES
     keys = ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"]
     if kind == "Pod":
         for key in ("default", "defaultRequest"):
             keys.remove(key)
-            if limit.get(key):
-                text = "may not be specified when `type` is 'Pod'"
-                found.append(field_errors.forbidden(f"{path}.{key}", text))
-    amounts: dict[str, dict[str, Fraction]] = {}
+            limit[key].forbid_filled("may not be specified when `type` is 'Pod'")
+    by_resource: dict[str, dict[str, Fraction]] = {}
     for key in keys:
-        for name, value in (limit.get(key) or {}).items():
-            found += _name_faults(f"{path}.{key}[{name}]", name, known)
-            amounts.setdefault(name, {})[key] = quantity.value(value)
-    if kind == "PersistentVolumeClaim" and not {"min", "max"} & amounts.get("storage", {}).keys():
-        text = "either minimum or maximum storage value is required, but neither was provided"
-        found.append(field_errors.required(f"{path}.limits", text))
-    for name, given in amounts.items():
-        found += _order_faults(path, name, given)
-    return found
-
-
-def _order_faults(path: str, name: str, given: dict[str, Fraction]) -> Faults:
-    found: Faults = []
-    for low, high, blamed in (
-        ("min", "max", "min"),
-        ("min", "defaultRequest", "defaultRequest"),
-        ("defaultRequest", "max", "defaultRequest"),
-        ("defaultRequest", "default", "defaultRequest"),
-        ("min", "default", "default"),
-        ("default", "max", "default"),
+        for resource, amount in limit[key].entries():
+            _validate_resource_name(amount.holding(resource), known)
+            by_resource.setdefault(resource, {})[key] = quantity.value(amount.value)
+    if (
+        kind == "PersistentVolumeClaim"
+        and not {"min", "max"} & by_resource.get("storage", {}).keys()
     ):
-        if low in given and high in given and given[low] > given[high]:
-            text = f"{low} value is greater than {high} value"
-            found.append(field_errors.invalid(f"{path}.{blamed}[{name}]", str(given[blamed]), text))
-    ratio = given.get("maxLimitRequestRatio")
-    at = f"{path}.maxLimitRequestRatio[{name}]"
+        limit["limits"].missing(
+            "either minimum or maximum storage value is required, but neither was provided"
+        )
+    for resource, amounts in by_resource.items():
+        _validate_order(limit, resource, amounts)
+
+
+def _validate_order(limit: Field, resource: str, amounts: dict[str, Fraction]) -> None:
+    for low, high, reported in ORDER:
+        if low in amounts and high in amounts and amounts[low] > amounts[high]:
+            limit[reported].entry(resource).invalid(
+                f"{low} value is greater than {high} value", str(amounts[reported])
+            )
+    ratio = amounts.get("maxLimitRequestRatio")
     if ratio is not None:
+        field = limit["maxLimitRequestRatio"].entry(resource).holding(str(ratio))
         if ratio < 1:
-            found.append(field_errors.invalid(at, str(ratio), "ratio is less than 1"))
-        if given.get("min") and "max" in given and ratio > given["max"] / given["min"]:
-            text = "ratio is greater than max/min"
-            found.append(field_errors.invalid(at, str(ratio), text))
-    if ("/" in name or name.startswith("hugepages-")) and given.get("default", ratio) != given.get(
-        "defaultRequest", given.get("default", ratio)
-    ):
-        text = "default value must be equal to defaultRequest value"
-        found.append(field_errors.invalid(f"{path}.defaultRequest[{name}]", name, text))
-    return found
+            field.invalid("ratio is less than 1")
+        if amounts.get("min") and "max" in amounts and ratio > amounts["max"] / amounts["min"]:
+            field.invalid("ratio is greater than max/min")
+    if "/" in resource or resource.startswith("hugepages-"):
+        default = amounts.get("default", ratio)
+        request = limit["defaultRequest"].entry(resource).holding(resource)
+        if amounts.get("defaultRequest", default) != default:
+            request.invalid("default value must be equal to defaultRequest value")

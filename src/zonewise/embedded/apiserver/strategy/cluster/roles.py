@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from zonewise.api import field_errors
+from zonewise.api.field_cursor import Field
 from zonewise.api.resource import Resource
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.auth.authorization import (
@@ -22,8 +22,8 @@ from zonewise.embedded.apiserver.auth.authorization import (
 )
 from zonewise.embedded.apiserver.request import status_errors
 from zonewise.embedded.apiserver.request.call import User
-from zonewise.embedded.apiserver.strategy.adapters import selector_faults
-from zonewise.embedded.apiserver.strategy.base import Faults, LegacyRules, Obj, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.selectors import validate_label_selector
 
 GROUP = "rbac.authorization.k8s.io"
 EVERYTHING = (
@@ -33,7 +33,7 @@ EVERYTHING = (
 SUBJECT_GROUPS = {"Group": GROUP, "ServiceAccount": "", "User": GROUP}
 
 
-class _Guarded(LegacyRules, ABC):
+class _Guarded(Rules, ABC):
     """What roles and bindings share."""
 
     def __init__(self, authorizer: Authorizer, kind: str, plural: str) -> None:
@@ -41,7 +41,7 @@ class _Guarded(LegacyRules, ABC):
         self._resource = Resource(GROUP, "v1", kind, plural, not kind.startswith("Cluster"))
 
     def name_errors(self, name: str) -> list[str]:
-        """What is wrong with the name of an object."""
+        """Almost every text is a valid name."""
         return names.path_segment_errors(name)
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
@@ -57,7 +57,7 @@ class _Guarded(LegacyRules, ABC):
     @abstractmethod
     def _guard(self, obj: Obj, old: Obj | None, user: User) -> None: ...
 
-    def _holds(self, user: User, verb: str, plural: str, namespace: str, name: str) -> bool:
+    def _has_verb(self, user: User, verb: str, plural: str, namespace: str, name: str) -> bool:
         act = AccessAttributes(
             verb=verb, group=GROUP, version="v1", resource=plural, namespace=namespace, name=name
         )
@@ -67,7 +67,7 @@ class _Guarded(LegacyRules, ABC):
         if not missing:
             return
         groups = " ".join(f'"{group}"' for group in user.groups)
-        lines = sorted(_shown(rule) for rule in missing)
+        lines = sorted(_render_rule(rule) for rule in missing)
         raise status_errors.forbidden(
             self._resource,
             obj["metadata"].get("name", ""),
@@ -79,48 +79,35 @@ class _Guarded(LegacyRules, ABC):
 class RoleRules(_Guarded):
     """The rules of Roles and ClusterRoles."""
 
-    def find(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a role."""
-        found: Faults = []
-        for index, rule in enumerate(obj.get("rules") or ()):
-            found += self._rule_faults(rule, f"rules[{index}]")
-        aggregation = obj.get("aggregationRule")
-        if aggregation is not None:
-            found += _aggregation_faults(aggregation)
-        return found
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a role."""
+        for rule in obj["rules"].each():
+            self._validate_policy_rule(rule)
+        if obj["aggregationRule"].value is not None:
+            _validate_aggregation(obj["aggregationRule"]["clusterRoleSelectors"])
 
-    def _rule_faults(self, rule: Obj, path: str) -> Faults:
-        found: Faults = []
-        if not rule.get("verbs"):
-            found.append(
-                field_errors.required(f"{path}.verbs", "verbs must contain at least one value")
-            )
-        if rule.get("nonResourceURLs"):
-            at = f"{path}.nonResourceURLs"
-            if self._resource.namespaced:
-                text = "namespaced rules cannot apply to non-resource URLs"
-                found.append(field_errors.invalid(at, rule["nonResourceURLs"], text))
-            elif any(rule.get(key) for key in ("apiGroups", "resources", "resourceNames")):
-                text = "rules cannot apply to both regular resources and non-resource URLs"
-                found.append(field_errors.invalid(at, rule["nonResourceURLs"], text))
-            return found
-        for key, what in (("apiGroups", "api group"), ("resources", "resource")):
-            if not rule.get(key):
-                text = f"resource rules must supply at least one {what}"
-                found.append(field_errors.required(f"{path}.{key}", text))
-        return found
+    def _validate_policy_rule(self, rule: Field) -> None:
+        rule["verbs"].required("verbs must contain at least one value")
+        urls = rule["nonResourceURLs"]
+        if not urls.value:
+            rule["apiGroups"].required("resource rules must supply at least one api group")
+            rule["resources"].required("resource rules must supply at least one resource")
+        elif self._resource.namespaced:
+            urls.invalid("namespaced rules cannot apply to non-resource URLs")
+        elif any(rule[key].value for key in ("apiGroups", "resources", "resourceNames")):
+            urls.invalid("rules cannot apply to both regular resources and non-resource URLs")
 
     def _guard(self, obj: Obj, old: Obj | None, user: User) -> None:
         meta = obj["metadata"]
-        place = meta.get("namespace", "")
+        namespace = meta.get("namespace", "")
         # A POST names no object, so a permission for one name alone does not count there.
         name = meta.get("name", "") if old else ""
-        if self._holds(user, "escalate", self._resource.plural, place, name):
+        if self._has_verb(user, "escalate", self._resource.plural, namespace, name):
             return
-        wanted = [PolicyRule.parse(rule) for rule in obj.get("rules") or ()]
-        self._refuse(obj, user, self._authorizer.missing_rules(user, place, wanted))
-        gathers = bool(obj.get("aggregationRule")) or bool((old or {}).get("aggregationRule"))
-        if gathers and self._authorizer.missing_rules(user, "", EVERYTHING):
+        rules = [PolicyRule.parse(rule) for rule in obj.get("rules") or ()]
+        self._refuse(obj, user, self._authorizer.missing_rules(user, namespace, rules))
+        aggregates = obj.get("aggregationRule") or (old or {}).get("aggregationRule")
+        if aggregates and self._authorizer.missing_rules(user, "", EVERYTHING):
             raise status_errors.forbidden(
                 self._resource,
                 meta.get("name", ""),
@@ -138,113 +125,79 @@ class BindingRules(_Guarded):
         if reference and not reference.get("apiGroup"):
             reference["apiGroup"] = GROUP
 
-    def find(self, obj: Obj, context: StrategyContext) -> Faults:
-        """What is wrong with a binding."""
-        found = self._reference_faults(obj.get("roleRef") or {})
-        for index, subject in enumerate(obj.get("subjects") or ()):
-            found += self._subject_faults(subject, f"subjects[{index}]")
-        return found
+    def validate(self, obj: Field, context: StrategyContext) -> None:
+        """The rules for a binding."""
+        reference, namespaced = obj["roleRef"], self._resource.namespaced
+        reference.get("apiGroup", "").enum((GROUP,))
+        reference.get("kind", "").enum(("Role", "ClusterRole") if namespaced else ("ClusterRole",))
+        reference["name"].required().path_segment()
+        for subject in obj["subjects"].each():
+            _validate_subject(subject, namespaced=namespaced)
 
-    def find_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """Which role it binds does not change."""
-        found: Faults = []
-        if obj.get("roleRef") != old.get("roleRef"):
-            found.append(
-                field_errors.invalid("roleRef", obj.get("roleRef"), "cannot change roleRef")
-            )
-        return found + self.find(obj, context)
-
-    def _reference_faults(self, reference: Obj) -> Faults:
-        found: Faults = []
-        group, kind = reference.get("apiGroup", ""), reference.get("kind", "")
-        name = reference.get("name", "")
-        if group != GROUP:
-            found.append(field_errors.unsupported("roleRef.apiGroup", group, (GROUP,)))
-        known = ("Role", "ClusterRole") if self._resource.namespaced else ("ClusterRole",)
-        if kind not in known:
-            found.append(field_errors.unsupported("roleRef.kind", kind, known))
-        if not name:
-            found.append(field_errors.required("roleRef.name"))
-        else:
-            found += [
-                field_errors.invalid("roleRef.name", name, text)
-                for text in names.path_segment_errors(name)
-            ]
-        return found
-
-    def _subject_faults(self, subject: Obj, path: str) -> Faults:
-        found: Faults = []
-        kind, name = subject.get("kind", ""), subject.get("name", "")
-        if not name:
-            found.append(field_errors.required(f"{path}.name"))
-        if kind not in SUBJECT_GROUPS:
-            return [*found, field_errors.unsupported(f"{path}.kind", kind, SUBJECT_GROUPS)]
-        if kind == "ServiceAccount":
-            if name:
-                found += [
-                    field_errors.invalid(f"{path}.name", name, text)
-                    for text in names.subdomain_errors(name)
-                ]
-            if not self._resource.namespaced and not subject.get("namespace"):
-                found.append(field_errors.required(f"{path}.namespace"))
-        group = SUBJECT_GROUPS[kind]
-        if subject.get("apiGroup", "") != group:
-            found.append(
-                field_errors.unsupported(f"{path}.apiGroup", subject["apiGroup"], (group,))
-            )
-        return found
+        if obj["roleRef"].value != old.get("roleRef"):
+            obj["roleRef"].invalid("cannot change roleRef")
+        self.validate(obj, context)
 
     def _guard(self, obj: Obj, old: Obj | None, user: User) -> None:
-        place = obj["metadata"].get("namespace", "")
+        namespace = obj["metadata"].get("namespace", "")
         reference = obj.get("roleRef") or {}
         kind, name = reference.get("kind", ""), reference.get("name", "")
         plural = {"Role": "roles", "ClusterRole": "clusterroles"}.get(kind, "")
-        if not plural or self._holds(user, "bind", plural, place, name):
+        if not plural or self._has_verb(user, "bind", plural, namespace, name):
             return  # what binds no role at all is refused by ``validate``
         if not name:
             raise status_errors.bad_request("Name parameter required.")
-        if kind == "Role" and not place:
+        if kind == "Role" and not namespace:
             raise status_errors.bad_request("Namespace parameter required.")
-        rules = self._authorizer.rules_of_role(place if kind == "Role" else "", name)
+        rules = self._authorizer.rules_of_role(namespace if kind == "Role" else "", name)
         if rules is None:
             raise status_errors.not_found(self._resource, name)
-        self._refuse(obj, user, self._authorizer.missing_rules(user, place, rules))
+        self._refuse(obj, user, self._authorizer.missing_rules(user, namespace, rules))
+
+
+def _validate_subject(subject: Field, *, namespaced: bool) -> None:
+    kind, name = subject.get("kind", ""), subject["name"].required()
+    if not kind.enum(SUBJECT_GROUPS):
+        return
+    if kind.value == "ServiceAccount":
+        name.dns_subdomain()
+        if not namespaced:
+            subject["namespace"].required()
+    subject.get("apiGroup", "").enum((SUBJECT_GROUPS[kind.value],))
 
 
 def _only_collection(obj: Obj, old: Obj) -> bool:
-    def rest(one: Obj) -> Obj:
+    def rest(role: Obj) -> Obj:
         skipped = ("finalizers", "managedFields", "ownerReferences")
-        meta = {key: value for key, value in one["metadata"].items() if key not in skipped}
-        return one | {"metadata": meta}
+        meta = {key: value for key, value in role["metadata"].items() if key not in skipped}
+        return role | {"metadata": meta}
 
     return rest(obj) == rest(old)
 
 
-def _aggregation_faults(aggregation: Obj) -> Faults:
-    path = "aggregationRule.clusterRoleSelectors"
-    selectors = aggregation.get("clusterRoleSelectors") or ()
-    if not selectors:
-        return [field_errors.required(path, "at least one clusterRoleSelector required")]
-    found: Faults = []
-    for index, selector in enumerate(selectors):
-        mine = selector_faults(selector, f"{path}[{index}]")
-        if mine:
-            mine.append(
-                field_errors.invalid(f"{path}[{index}]", selector, "invalid label selector.")
-            )
-        found += mine
-    return found
+def _validate_aggregation(selectors: Field) -> None:
+    selectors.required("at least one clusterRoleSelector required")
+    for selector in selectors.each():
+        if not selector.is_valid(validate_label_selector):
+            selector.invalid("invalid label selector.")
 
 
-def _shown(rule: PolicyRule) -> str:
-    parts = []
-    for title, values in (
-        ("APIGroups", rule.groups),
-        ("Resources", rule.resources),
-        ("ResourceNames", rule.names),
-        ("NonResourceURLs", rule.paths),
-        ("Verbs", rule.verbs),
-    ):
-        if values:
-            parts.append(f"{title}:[" + " ".join(f'"{one}"' for one in sorted(values)) + "]")
-    return "{" + ", ".join(parts) + "}"
+def _render_rule(rule: PolicyRule) -> str:
+    parts = {
+        "APIGroups": rule.groups,
+        "Resources": rule.resources,
+        "ResourceNames": rule.names,
+        "NonResourceURLs": rule.paths,
+        "Verbs": rule.verbs,
+    }
+    return (
+        "{"
+        + ", ".join(
+            f"{title}:[" + " ".join(f'"{value}"' for value in sorted(values)) + "]"
+            for title, values in parts.items()
+            if values
+        )
+        + "}"
+    )

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from zonewise.embedded.apiserver.strategy.base import LegacyRules, Obj, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
 
 VERDICTS = frozenset({"Approved", "Denied"})
 
 
-class SigningRules(LegacyRules):
+class SigningRules(Rules):
     """The rules of CertificateSigningRequests."""
 
     selectable = frozenset({"spec.signerName"})
-
-    def fields(self, obj: Obj) -> dict[str, str]:
-        """The values of the selectable fields."""
-        return {"spec.signerName": (obj.get("spec") or {}).get("signerName", "")}
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """The requester is the authenticated user."""
@@ -43,7 +39,7 @@ class SigningRules(LegacyRules):
         """A signer neither approves nor denies."""
         conditions = (obj.get("status") or {}).get("conditions") or []
         before = (old.get("status") or {}).get("conditions") or []
-        kept = [one for one in before if one.get("type") in VERDICTS]
-        fresh = [one for one in conditions if one.get("type") not in VERDICTS]
-        if kept or fresh or "conditions" in (obj.get("status") or {}):
-            obj["status"]["conditions"] = [*kept, *fresh]
+        verdicts = [value for value in before if value.get("type") in VERDICTS]
+        others = [value for value in conditions if value.get("type") not in VERDICTS]
+        if verdicts or others or "conditions" in (obj.get("status") or {}):
+            obj["status"]["conditions"] = [*verdicts, *others]

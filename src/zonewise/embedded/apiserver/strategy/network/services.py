@@ -53,11 +53,6 @@ class ServiceRules(Rules):
         """A Service is part of DNS names."""
         return names.label_errors(name)
 
-    def fields(self, obj: Obj) -> dict[str, str]:
-        """The values of the selectable fields."""
-        spec = obj["spec"]
-        return {"spec.clusterIP": spec.get("clusterIP", ""), "spec.type": spec.get("type", "")}
-
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Complete families and addresses."""
         obj["status"] = {"loadBalancer": {}}

@@ -8,7 +8,6 @@ from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.strategy.base import Obj
 from zonewise.embedded.apiserver.strategy.pod.references import (
-    config_map_key_errors,
     validate_object_field_selector,
     validate_path_no_backsteps,
     validate_resource_field_selector,
@@ -72,7 +71,7 @@ def _validate_env_var_source(variable: Field, pod_spec: Obj) -> None:
                 _validate_file_key_selector(reference, pod_spec)
             case _:
                 reference.get("name", "").dns_subdomain()
-                reference["key"].required().name(config_map_key_errors)
+                reference["key"].required().name(names.config_map_key_errors)
     if not chosen:
         source.invalid(
             "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`,"

@@ -141,10 +141,11 @@ class PodRules(Rules):
                 condition["observedGeneration"] = number
         _sync_pod_ips(status)
 
-    def grace(self, obj: Obj, asked: int | None, context: StrategyContext) -> int:
+    def grace(self, obj: Obj, requested: int | None, context: StrategyContext) -> int:
         """A pod that never ran or has finished needs no grace period."""
         spec = obj.get("spec") or {}
-        seconds = asked if asked is not None else spec.get("terminationGracePeriodSeconds", 30)
+        default = spec.get("terminationGracePeriodSeconds", 30)
+        seconds = default if requested is None else requested
         if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in FINISHED_PHASES:
             return 0
         return max(int(seconds), 0) if seconds >= 0 else 1

@@ -28,7 +28,6 @@ SIZE_DIVISORS = frozenset(
     {"1", *(f"1{unit}{binary}" for unit in "MGTPE" for binary in ("", "i")), "1k", "1Ki"}
 )
 _SUBSCRIPT = re.compile(r"(.+)\['(.*)'\]\Z")
-_KEY = re.compile(r"[-._a-zA-Z0-9]+\Z")
 
 
 def validate_object_field_selector(reference: Field, supported: frozenset[str]) -> None:
@@ -80,20 +79,6 @@ def validate_resource_field_selector(reference: Field, *, volume: bool = False) 
         reference["divisor"].invalid(
             f"only powers of the known units are supported with the {name} resource", name
         )
-
-
-def config_map_key_errors(key: str) -> list[str]:
-    """What is wrong with a reference to a key of a ConfigMap or Secret."""
-    errors = []
-    if len(key) > 253:
-        errors.append("must be no more than 253 bytes")
-    if not _KEY.match(key):
-        errors.append("a valid config key must consist of alphanumeric characters, '-', '_' or '.'")
-    elif key in {".", ".."}:
-        errors.append(f"must not be '{key}'")
-    elif key.startswith(".."):
-        errors.append("must not start with '..'")
-    return errors
 
 
 def validate_local_descending_path(path: Field) -> None:
