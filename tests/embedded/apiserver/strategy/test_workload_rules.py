@@ -131,13 +131,13 @@ def test_odd_pods_are_warned_of() -> None:
         ],
         "nodeSelector": {"beta.kubernetes.io/os": "linux"},
     }
-    warnings = pod_warnings({"metadata": {}, "spec": spec})
+    warnings = list(pod_warnings({"metadata": {}, "spec": spec}))
     assert [line.partition(":")[0] for line in warnings] == [
         "spec.nodeSelector[beta.kubernetes.io/os]",
         "spec.containers[0].env[1]",
         "spec.containers[0].ports[1]",
     ]
-    assert pod_warnings(POD) == []
+    assert list(pod_warnings(POD)) == []
 
 
 async def test_annotations_count_as_changes_of_deployments(ask: Ask) -> None:

@@ -136,6 +136,15 @@ class Rules:
         """
 
 
+def revert(fields: Obj, old: Obj, *keys: str) -> None:
+    """Make fields what they were in another object."""
+    for key in keys:
+        if key in old:
+            fields[key] = old[key]
+        else:
+            fields.pop(key, None)
+
+
 def read_path(obj: Obj, path: str) -> Any:
     """The value at a path of names with dots between them; None where there is none."""
     value: Any = obj

@@ -58,101 +58,72 @@ from zonewise.embedded.apiserver.strategy.workload.jobs import CronJobRules, Job
 from zonewise.embedded.apiserver.strategy.workload.sets import DaemonSetRules, StatefulSetRules
 from zonewise.embedded.machinery.fields.reset_fields import STATUS_WITHOUT_METADATA
 
-COUNTED = frozenset(
+ADMISSION = "admissionregistration.k8s.io"
+RBAC = "rbac.authorization.k8s.io"
+POLICIES = (
+    "mutatingadmissionpolicies mutatingadmissionpolicybindings mutatingwebhookconfigurations"
+    " validatingadmissionpolicies validatingadmissionpolicybindings validatingwebhookconfigurations"
+)
+
+
+def _storage_keys(by_group: dict[str, str]) -> frozenset[str]:
+    return frozenset(
+        f"{group}/{plural}" for group, plurals in by_group.items() for plural in plurals.split()
+    )
+
+
+COUNTED = _storage_keys(
     {
-        "/podtemplates",
-        "/replicationcontrollers",
-        "admissionregistration.k8s.io/mutatingadmissionpolicies",
-        "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
-        "admissionregistration.k8s.io/validatingadmissionpolicies",
-        "admissionregistration.k8s.io/validatingadmissionpolicybindings",
-        "admissionregistration.k8s.io/mutatingwebhookconfigurations",
-        "admissionregistration.k8s.io/validatingwebhookconfigurations",
-        "apiextensions.k8s.io/customresourcedefinitions",
-        "apps/daemonsets",
-        "apps/deployments",
-        "apps/replicasets",
-        "apps/statefulsets",
-        "batch/cronjobs",
-        "batch/jobs",
-        "discovery.k8s.io/endpointslices",
-        "flowcontrol.apiserver.k8s.io/flowschemas",
-        "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations",
-        "networking.k8s.io/ingressclasses",
-        "networking.k8s.io/ingresses",
-        "networking.k8s.io/networkpolicies",
-        "/pods",
-        "policy/poddisruptionbudgets",
-        "resource.k8s.io/deviceclasses",
-        "resource.k8s.io/resourceslices",
-        "scheduling.k8s.io/priorityclasses",
-        "storage.k8s.io/csidrivers",
+        "": "pods podtemplates replicationcontrollers",
+        ADMISSION: POLICIES,
+        "apiextensions.k8s.io": "customresourcedefinitions",
+        "apps": "daemonsets deployments replicasets statefulsets",
+        "batch": "cronjobs jobs",
+        "discovery.k8s.io": "endpointslices",
+        "flowcontrol.apiserver.k8s.io": "flowschemas prioritylevelconfigurations",
+        "networking.k8s.io": "ingressclasses ingresses networkpolicies",
+        "policy": "poddisruptionbudgets",
+        "resource.k8s.io": "deviceclasses resourceslices",
+        "scheduling.k8s.io": "priorityclasses",
+        "storage.k8s.io": "csidrivers",
     }
 )
 """Kinds with a generation."""
 
-ANSWERS_DELETED = frozenset(
+ANSWERS_DELETED = _storage_keys(
     {
-        "/namespaces",
-        "/persistentvolumeclaims",
-        "/persistentvolumes",
-        "/pods",
-        "/podtemplates",
-        "/resourcequotas",
-        "/serviceaccounts",
-        "/services",
-        "apiextensions.k8s.io/customresourcedefinitions",
-        "resource.k8s.io/deviceclasses",
-        "resource.k8s.io/resourceclaims",
-        "resource.k8s.io/resourceclaimtemplates",
-        "resource.k8s.io/resourceslices",
-        "storage.k8s.io/csidrivers",
-        "storage.k8s.io/csinodes",
-        "storage.k8s.io/storageclasses",
-        "storage.k8s.io/volumeattachments",
-        "storage.k8s.io/volumeattributesclasses",
+        "": "namespaces persistentvolumeclaims persistentvolumes pods podtemplates resourcequotas"
+        " serviceaccounts services",
+        "apiextensions.k8s.io": "customresourcedefinitions",
+        "resource.k8s.io": "deviceclasses resourceclaims resourceclaimtemplates resourceslices",
+        "storage.k8s.io": "csidrivers csinodes storageclasses volumeattachments"
+        " volumeattributesclasses",
     }
 )
 """Kinds whose deletion answers the object."""
 
-VERSIONED_UPDATES = frozenset(
+VERSIONED_UPDATES = _storage_keys(
     {
-        "admissionregistration.k8s.io/mutatingadmissionpolicies",
-        "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
-        "admissionregistration.k8s.io/mutatingwebhookconfigurations",
-        "admissionregistration.k8s.io/validatingadmissionpolicies",
-        "admissionregistration.k8s.io/validatingadmissionpolicybindings",
-        "admissionregistration.k8s.io/validatingwebhookconfigurations",
-        "apiextensions.k8s.io/customresourcedefinitions",
-        "coordination.k8s.io/leases",
-        "node.k8s.io/runtimeclasses",
-        "policy/poddisruptionbudgets",
-        "storage.k8s.io/csidrivers",
-        "storage.k8s.io/csinodes",
-        "storage.k8s.io/csistoragecapacities",
-        "storage.k8s.io/volumeattachments",
+        ADMISSION: POLICIES,
+        "apiextensions.k8s.io": "customresourcedefinitions",
+        "coordination.k8s.io": "leases",
+        "node.k8s.io": "runtimeclasses",
+        "policy": "poddisruptionbudgets",
+        "storage.k8s.io": "csidrivers csinodes csistoragecapacities volumeattachments",
     }
 )
 """Kinds whose PUT must carry a resourceVersion."""
 
-CREATED_BY_UPDATE = frozenset(
+CREATED_BY_UPDATE = _storage_keys(
     {
-        "/endpoints",
-        "/events",
-        "/limitranges",
-        "/services",
-        "coordination.k8s.io/leases",
-        "events.k8s.io/events",
-        "node.k8s.io/runtimeclasses",
-        "rbac.authorization.k8s.io/clusterrolebindings",
-        "rbac.authorization.k8s.io/clusterroles",
-        "rbac.authorization.k8s.io/rolebindings",
-        "rbac.authorization.k8s.io/roles",
+        "": "endpoints events limitranges services",
+        "coordination.k8s.io": "leases",
+        "events.k8s.io": "events",
+        "node.k8s.io": "runtimeclasses",
+        RBAC: "clusterrolebindings clusterroles rolebindings roles",
     }
 )
 """Kinds whose PUT creates what is missing."""
-
-RBAC = "rbac.authorization.k8s.io"
 
 
 class Catalog:
@@ -175,8 +146,8 @@ class Catalog:
             "/secrets": SecretRules(),
             "/serviceaccounts": ServiceAccountRules(),
             "/services": ServiceRules(allocation),
-            "admissionregistration.k8s.io/mutatingwebhookconfigurations": WebhookRules(),
-            "admissionregistration.k8s.io/validatingwebhookconfigurations": WebhookRules(),
+            f"{ADMISSION}/mutatingwebhookconfigurations": WebhookRules(),
+            f"{ADMISSION}/validatingwebhookconfigurations": WebhookRules(),
             "apiextensions.k8s.io/customresourcedefinitions": DefinitionRules(),
             "apps/controllerrevisions": ControllerRevisionRules(),
             "apps/daemonsets": DaemonSetRules(),
@@ -202,13 +173,10 @@ class Catalog:
             "policy/poddisruptionbudgets": PodDisruptionBudgetRules(),
             "scheduling.k8s.io/priorityclasses": PriorityClassRules(),
         }
-        for kind, plural in (("Role", "roles"), ("ClusterRole", "clusterroles")):
-            self._rules[f"{RBAC}/{plural}"] = RoleRules(authorizer, kind, plural)
-        for kind, plural in (
-            ("RoleBinding", "rolebindings"),
-            ("ClusterRoleBinding", "clusterrolebindings"),
-        ):
-            self._rules[f"{RBAC}/{plural}"] = BindingRules(authorizer, kind, plural)
+        for kind in ("Role", "ClusterRole"):
+            roles, bindings = f"{kind.lower()}s", f"{kind.lower()}bindings"
+            self._rules[f"{RBAC}/{roles}"] = RoleRules(authorizer, kind, roles)
+            self._rules[f"{RBAC}/{bindings}"] = BindingRules(authorizer, f"{kind}Binding", bindings)
 
     def allocating(self) -> dict[str, Rules]:
         """The rules that take what must be unique in the cluster, by stored kind."""
@@ -216,9 +184,7 @@ class Catalog:
 
     def of(self, storage: str) -> Rules:
         """The rules of a stored kind."""
-        rules = self._rules.get(storage)
-        if rules is None:
-            rules = self._rules[storage] = Rules()
+        rules = self._rules.setdefault(storage, Rules())
         rules.generation = storage in COUNTED
         rules.answers_deleted = storage in ANSWERS_DELETED
         rules.blind_update = storage not in VERSIONED_UPDATES

@@ -7,12 +7,10 @@ for the rest.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from zonewise.api.field_cursor import IMMUTABLE, Field
 from zonewise.api.values import names
-
-Obj = dict[str, Any]
+from zonewise.embedded.apiserver.strategy.base import Obj, revert
 
 ANNOTATIONS_LIMIT = 256 * 1024
 GENERATED_LENGTH = 5
@@ -54,14 +52,10 @@ def carry(obj: Obj, old: Obj) -> None:
     for key in ("uid", "name", "namespace"):
         if not meta.get(key) and before.get(key):
             meta[key] = before[key]
-    if before.get("deletionTimestamp"):
-        for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
-            if before.get(key) is not None:
-                meta[key] = before[key]
-    if "generation" in before:
-        meta["generation"] = before["generation"]
-    else:
-        meta.pop("generation", None)
+    for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
+        if before.get("deletionTimestamp") and before.get(key) is not None:
+            meta[key] = before[key]
+    revert(meta, before, "generation")
 
 
 def owners_once(meta: Obj) -> list[str]:

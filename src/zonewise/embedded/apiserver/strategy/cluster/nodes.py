@@ -8,9 +8,9 @@ from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.strategy.addresses import NOT_A_NETWORK, parse_network
 from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
-from zonewise.embedded.apiserver.strategy.cluster.quotas import validate_quantity
 from zonewise.embedded.apiserver.strategy.metadata import NOT_QUALIFIED, STANDARD_FINALIZERS
 from zonewise.embedded.apiserver.strategy.pod.affinity import TAINT_EFFECTS
+from zonewise.embedded.apiserver.strategy.pod.resources import validate_resource_quantity
 
 KEEPER = "kubernetes"
 AVOID = "scheduler.alpha.kubernetes.io/preferAvoidPods"
@@ -137,7 +137,7 @@ def _validate_node(node: Field) -> None:
     _validate_taints(meta.child("taints", node["spec"]["taints"].value))
     for key in ("capacity", "allocatable"):
         for name in status[key].value or ():
-            validate_quantity(status[key][name], name)
+            validate_resource_quantity(status[key][name], name)
 
 
 def is_json_object(text: str | bytes) -> bool:

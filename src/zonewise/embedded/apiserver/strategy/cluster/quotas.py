@@ -5,38 +5,22 @@ from __future__ import annotations
 from fractions import Fraction
 
 from zonewise.api.field_cursor import IMMUTABLE, Field
-from zonewise.api.values import names, quantity
+from zonewise.api.values import quantity
 from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.pod.resources import (
+    CONTAINER_RESOURCES,
+    CPU_AND_MEMORY,
+    HUGE_PAGES,
+    NOT_STANDARD,
+    STANDARD_RESOURCES,
+    validate_resource_quantity,
+)
 from zonewise.embedded.apiserver.strategy.selectors import NOT_AN_OPERATOR
 
 COMPUTE = frozenset(
-    {"cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"}
+    f"{side}{name}" for side in ("", "limits.", "requests.") for name in CPU_AND_MEMORY
 )
-COUNTS = frozenset(
-    {
-        "configmaps",
-        "persistentvolumeclaims",
-        "pods",
-        "replicationcontrollers",
-        "resourcequotas",
-        "secrets",
-        "services",
-        "services.loadbalancers",
-        "services.nodeports",
-    }
-)
-QUOTA_RESOURCES = (
-    COMPUTE
-    | COUNTS
-    | {
-        "ephemeral-storage",
-        "limits.ephemeral-storage",
-        "requests.ephemeral-storage",
-        "requests.storage",
-    }
-)
-CONTAINER_RESOURCES = frozenset({"cpu", "ephemeral-storage", "memory"})
-RESOURCES = QUOTA_RESOURCES | {"storage"}
+QUOTA_RESOURCES = STANDARD_RESOURCES - {"storage"}
 SCOPES = frozenset(
     {
         "BestEffort",
@@ -112,25 +96,10 @@ class LimitRangeRules(Rules):
             _validate_limit(limit, kind.value)
 
 
-def validate_quantity(amount: Field, resource: str) -> None:
-    """An amount of a resource, whose name is valid."""
-    number = quantity.value(amount.value)
-    if number < 0:
-        amount.invalid("must be greater than or equal to 0", str(amount.value))
-    elif (resource in COUNTS or _is_extended(resource)) and number.denominator != 1:
-        amount.invalid("must be an integer", str(amount.value))
-
-
-def _is_extended(name: str) -> bool:
-    if "/" not in name or "kubernetes.io/" in name or name.startswith("requests."):
-        return False
-    return not names.qualified_name_errors(f"requests.{name}")
-
-
 def _validate_amounts(amounts: Field) -> None:
     for resource, amount in amounts.entries():
         _validate_resource_name(amount.holding(resource), QUOTA_RESOURCES)
-        validate_quantity(amount, resource)
+        validate_resource_quantity(amount, resource)
 
 
 def _validate_resource_name(name: Field, known: frozenset[str]) -> None:
@@ -138,8 +107,8 @@ def _validate_resource_name(name: Field, known: frozenset[str]) -> None:
     if not name.qualified_name() or "/" in text or text in known:
         return
     is_quota = known is QUOTA_RESOURCES
-    if "hugepages-" not in text if is_quota else not text.startswith("hugepages-"):
-        name.invalid("must be a standard resource type or fully qualified")
+    if HUGE_PAGES not in text if is_quota else not text.startswith(HUGE_PAGES):
+        name.invalid(NOT_STANDARD)
 
 
 def _scope_fits(scope: str, resource: str) -> bool:
@@ -195,7 +164,7 @@ def _validate_scope_selector(terms: Field, hard: Obj) -> None:
 
 
 def _validate_limit(limit: Field, kind: str) -> None:
-    known = CONTAINER_RESOURCES if kind in {"Container", "Pod"} else RESOURCES
+    known = CONTAINER_RESOURCES if kind in {"Container", "Pod"} else STANDARD_RESOURCES
     keys = ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"]
     if kind == "Pod":
         for key in ("default", "defaultRequest"):
@@ -230,7 +199,7 @@ def _validate_order(limit: Field, resource: str, amounts: dict[str, Fraction]) -
             field.invalid("ratio is less than 1")
         if amounts.get("min") and "max" in amounts and ratio > amounts["max"] / amounts["min"]:
             field.invalid("ratio is greater than max/min")
-    if "/" in resource or resource.startswith("hugepages-"):
+    if "/" in resource or resource.startswith(HUGE_PAGES):
         default = amounts.get("default", ratio)
         request = limit["defaultRequest"].entry(resource).holding(resource)
         if amounts.get("defaultRequest", default) != default:

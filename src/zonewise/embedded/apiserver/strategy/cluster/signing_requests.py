@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext, revert
 
 VERDICTS = frozenset({"Approved", "Denied"})
 
@@ -30,10 +30,7 @@ class SigningRules(Rules):
         """The request does not change; an approval does not sign."""
         obj["spec"] = old.get("spec") or {}
         if context.subresource == "approval":
-            status = obj.setdefault("status", {})
-            status.pop("certificate", None)
-            if signed := (old.get("status") or {}).get("certificate"):
-                status["certificate"] = signed
+            revert(obj.setdefault("status", {}), old.get("status") or {}, "certificate")
 
     def prepare_status(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
         """A signer neither approves nor denies."""

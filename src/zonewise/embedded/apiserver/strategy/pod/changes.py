@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zonewise.api.field_cursor import IMMUTABLE, Field
 from zonewise.embedded.apiserver.strategy.addresses import NOT_AN_ADDRESS, is_ip
-from zonewise.embedded.apiserver.strategy.base import Obj
+from zonewise.embedded.apiserver.strategy.base import Obj, revert
 from zonewise.embedded.apiserver.strategy.pod.affinity import REQUIRED
 from zonewise.embedded.apiserver.strategy.pod.resources import CPU_AND_MEMORY
 from zonewise.embedded.apiserver.strategy.pod.spec import APPARMOR, MAX_DEADLINE, MIRROR
@@ -88,17 +88,9 @@ def _validate_rest_unchanged(spec: Field, old: Obj) -> None:
                 )
             changeable.append("nodeSelector")
         _validate_gated_affinity(spec, old, reverted)
-    for key in changeable:
-        _revert(reverted, old, key)
+    revert(reverted, old, *changeable)
     if reverted != old:
         spec.forbid(CHANGEABLE)
-
-
-def _revert(fields: Obj, old: Obj, key: str) -> None:
-    if key in old:
-        fields[key] = old[key]
-    else:
-        fields.pop(key, None)
 
 
 def _validate_gated_affinity(spec: Field, old: Obj, reverted: Obj) -> None:
@@ -149,11 +141,9 @@ def validate_ephemeral_containers_update(spec: Field, old: Obj) -> None:
 
 def keep_but_ephemeral(obj: Obj, old: Obj) -> None:
     """The ``ephemeralcontainers`` subresource changes nothing else."""
-    added = (obj.get("spec") or {}).get("ephemeralContainers")
-    obj["spec"] = dict(old["spec"])
-    obj["spec"].pop("ephemeralContainers", None)
-    if added:
-        obj["spec"]["ephemeralContainers"] = added
+    changed = dict(old["spec"])
+    revert(changed, obj.get("spec") or {}, "ephemeralContainers")
+    obj["spec"] = changed
     _keep_metadata(obj, old)
 
 
@@ -167,10 +157,7 @@ def keep_but_resources(obj: Obj, old: Obj) -> None:
     for containers in ("containers", "initContainers"):
         if old_spec.get(containers):
             merged[containers] = _with_resources(spec[containers], old_spec[containers])
-    if spec.get("resources") is not None:
-        merged["resources"] = spec["resources"]
-    else:
-        merged.pop("resources", None)
+    revert(merged, spec, "resources")
     obj["spec"] = merged
     _keep_metadata(obj, old)
 
@@ -182,22 +169,14 @@ def _with_resources(containers: list[Obj], old: list[Obj]) -> list[Obj]:
     merged = []
     for container, before in pairs:
         resized = dict(before)
-        for key in ("resources", "resizePolicy"):
-            _revert(resized, container, key)
+        revert(resized, container, "resources", "resizePolicy")
         merged.append(resized)
     return merged
 
 
 def _keep_metadata(obj: Obj, old: Obj) -> None:
-    for key in (
-        "labels",
-        "annotations",
-        "finalizers",
-        "ownerReferences",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-    ):
-        _revert(obj["metadata"], old["metadata"], key)
+    keys = ("labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp")
+    revert(obj["metadata"], old["metadata"], *keys, "deletionGracePeriodSeconds")
 
 
 def validate_pod_resize(pod: Field, old: Obj, qos: str, old_qos: str) -> None:

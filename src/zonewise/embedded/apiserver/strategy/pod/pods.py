@@ -10,7 +10,7 @@ import msgspec
 from zonewise.api.field_cursor import Field
 from zonewise.api.objects.pod_state import FINISHED_PHASES
 from zonewise.api.values import quantity
-from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext, revert
 from zonewise.embedded.apiserver.strategy.pod import changes
 from zonewise.embedded.apiserver.strategy.pod.affinity import merge_label_keys
 from zonewise.embedded.apiserver.strategy.pod.containers import validate_image
@@ -123,9 +123,7 @@ class PodRules(Rules):
 
     def prepare_status(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
         """A status write cannot remove what only the server sets."""
-        obj["metadata"].pop("ownerReferences", None)
-        if old["metadata"].get("ownerReferences"):
-            obj["metadata"]["ownerReferences"] = old["metadata"]["ownerReferences"]
+        revert(obj["metadata"], old["metadata"], "ownerReferences")
         status, before = obj.setdefault("status", {}), old.get("status") or {}
         for key in ("qosClass", "observedGeneration"):
             if not status.get(key) and before.get(key):
@@ -213,20 +211,18 @@ def _replace_negative_grace_period(spec: Obj) -> None:
 
 def _sync_pod_ips(status: Obj) -> None:
     """``podIP`` is the first of ``podIPs``; a client may set either."""
-    one, many = status.get("podIP", ""), status.get("podIPs") or []
-    if one and not many:
-        status["podIPs"] = [{"ip": one}]
-    elif many and not one:
-        status["podIP"] = many[0].get("ip", "")
-    elif many and one != many[0].get("ip", ""):
-        status["podIPs"] = [{"ip": one}]
+    address, addresses = status.get("podIP", ""), status.get("podIPs") or []
+    if not address and addresses:
+        status["podIP"] = addresses[0].get("ip", "")
+    elif address and (not addresses or addresses[0].get("ip", "") != address):
+        status["podIPs"] = [{"ip": address}]
 
 
 def _validate_pod(pod: Field) -> None:
     spec, fields = pod["spec"], pod.value["spec"]
     validate_pod_spec(spec, pod.value["metadata"])
     if pod.value["metadata"].get("annotations"):
-        validate_pod_annotations(pod["metadata"]["annotations"], fields)
+        validate_pod_annotations(pod["metadata"]["annotations"], spec)
     for containers in ("containers", "initContainers"):
         for index, container in enumerate(fields.get(containers) or ()):
             image = container.get("image")

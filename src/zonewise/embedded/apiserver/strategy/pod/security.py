@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from zonewise.api.field_cursor import Field
 from zonewise.embedded.apiserver.strategy.pod.references import validate_local_descending_path
@@ -149,7 +150,13 @@ def validate_os_fields(spec: Field) -> None:
         detail = "windows options cannot be set for a linux pod"
     for key in unsupported:
         spec["securityContext"][key].forbid_set(detail)
+    for container in every_container(spec):
+        for key in in_containers:
+            container["securityContext"][key].forbid_set(detail)
+
+
+def every_container(spec: Field) -> Iterator[Field]:
+    """The containers of a pod, of all three kinds."""
     for containers in CONTAINER_LISTS:
-        for container in spec[containers].each():
-            for key in in_containers:
-                container["securityContext"][key].forbid_set(detail)
+        if spec.value and spec.value.get(containers):
+            yield from spec[containers].each()

@@ -7,7 +7,6 @@ decides whether a rule runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from zonewise.api.field_cursor import Field
 from zonewise.api.objects.pod_state import DELETION_COST, parse_deletion_cost
@@ -30,7 +29,7 @@ from zonewise.embedded.apiserver.strategy.pod.resources import (
     validate_resource_requirements,
 )
 from zonewise.embedded.apiserver.strategy.pod.security import (
-    CONTAINER_LISTS,
+    every_container,
     validate_os_fields,
     validate_pod_security_context,
 )
@@ -61,7 +60,7 @@ def validate_pod_template_spec(template: Field) -> None:
     if meta["annotations"].value:
         annotations = template.child("annotations", meta.value["annotations"])
         validate_annotations(annotations)
-        validate_pod_annotations(annotations, spec.value or {})
+        validate_pod_annotations(annotations, spec)
         validate_profiles_agree(annotations.value, spec)
     validate_pod_spec(spec)
     spec["ephemeralContainers"].forbid_filled("ephemeral containers not allowed in pod template")
@@ -160,7 +159,7 @@ def _validate_without_host_users(spec: Field) -> None:
     spec["hostNetwork"].forbid_filled(detail)
     spec["hostPID"].named("HostPID").forbid_filled(detail)
     spec["hostIPC"].named("HostIPC").forbid_filled(detail)
-    for container in _every_container(spec):
+    for container in every_container(spec):
         container["volumeDevices"].forbid_filled(detail)
 
 
@@ -228,10 +227,10 @@ def _validate_hostname_override(spec: Field) -> None:
     name.dns_subdomain()
 
 
-def validate_pod_annotations(annotations: Field, spec: Obj) -> None:
+def validate_pod_annotations(annotations: Field, spec: Field) -> None:
     """The annotations that mean something for pods."""
     mirror, cost = annotations.entry(MIRROR), annotations.entry(DELETION_COST)
-    if mirror.value is not None and not spec.get("nodeName"):
+    if mirror.value is not None and not spec["nodeName"].value:
         mirror.invalid("must set spec.nodeName if mirror pod annotation is set")
     if cost.value is not None and parse_deletion_cost(cost.value) is None:
         cost.invalid("must be a 32bit integer")
@@ -246,15 +245,11 @@ def validate_pod_annotations(annotations: Field, spec: Obj) -> None:
                 profile.invalid("must be a valid seccomp profile")
         elif key.startswith(APPARMOR):
             profile, container_name = annotations.entry(key), key.removeprefix(APPARMOR)
-            if not any(
-                container.get("name") == container_name
-                for containers in CONTAINER_LISTS
-                for container in spec.get(containers) or ()
-            ):
+            containers = every_container(spec)
+            if all(container.value.get("name") != container_name for container in containers):
                 profile.invalid("container not found", container_name)
-            if value not in {"", "runtime/default", "unconfined"} and not value.startswith(
-                "localhost/"
-            ):
+            is_known = value in {"", "runtime/default", "unconfined"}
+            if not is_known and not value.startswith("localhost/"):
                 profile.invalid(f'invalid AppArmor profile name: "{value}"')
 
 
@@ -262,7 +257,7 @@ def validate_profiles_agree(annotations: dict[str, str], spec: Field) -> None:
     """Old annotations and new fields for the same profile must say the same."""
     context = spec["securityContext"]
     _validate_profile_matches(annotations.get(SECCOMP_POD), context["seccompProfile"], "seccomp")
-    for container in _every_container(spec):
+    for container in every_container(spec):
         name, own_context = container.value.get("name", ""), container["securityContext"]
         _validate_profile_matches(
             annotations.get(f"{SECCOMP_CONTAINER}{name}"),
@@ -299,8 +294,3 @@ def _validate_profile_matches(annotation: str | None, profile: Field, what: str)
             return
     if not matches:
         profile["type"].forbid(f"{what} type in annotation and field must match")
-
-
-def _every_container(spec: Field) -> Iterator[Field]:
-    for containers in CONTAINER_LISTS:
-        yield from spec[containers].each()

@@ -13,7 +13,7 @@ from zonewise.api.objects.storage import LEGACY_CLASS
 from zonewise.api.resource import Resource
 from zonewise.api.values import quantity
 from zonewise.embedded.apiserver.request import status_errors
-from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext, revert
 from zonewise.embedded.apiserver.strategy.pod.volumes import (
     VOLUME_MODES,
     validate_access_modes,
@@ -147,11 +147,11 @@ class PersistentVolumeClaimRules(Rules):
             ("volumeAttributesClassName", is_bound),
         ):
             if is_changeable:
-                _revert(reverted, old_spec, key)
+                revert(reverted, old_spec, key)
         if is_bound:
             _validate_size_update(obj["spec"], old)
             reverted["resources"] = dict(spec.get("resources") or {})
-            _revert(reverted["resources"], old_spec.get("resources") or {}, "requests")
+            revert(reverted["resources"], old_spec.get("resources") or {}, "requests")
         if reverted != old_spec:
             obj["spec"].forbid(
                 "spec is immutable after creation except resources.requests and"
@@ -249,13 +249,6 @@ def _only_adds_secret(spec: Obj, old: Obj) -> bool:
         return False
     rest = {key: value for key, value in source.items() if key != "controllerExpandSecretRef"}
     return rest == old_source and _sources(spec).keys() == _sources(old).keys()
-
-
-def _revert(fields: Obj, old: Obj, key: str) -> None:
-    if key in old:
-        fields[key] = old[key]
-    else:
-        fields.pop(key, None)
 
 
 def _drop_unsupported_sources(spec: Obj) -> None:

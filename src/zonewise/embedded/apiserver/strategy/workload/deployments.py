@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from zonewise.api.field_cursor import Field
-from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext, revert
 from zonewise.embedded.apiserver.strategy.pod.spec import validate_pod_template_spec
-from zonewise.embedded.apiserver.strategy.pod.warnings import warn_of_workload
 from zonewise.embedded.apiserver.strategy.selectors import is_empty
 from zonewise.embedded.apiserver.strategy.workload.replicated import (
     MISMATCH,
+    FixedSelectorRules,
+    WorkloadRules,
     int_or_percent_value,
     validate_always_restarting_template,
     validate_at_most_100_percent,
@@ -32,7 +33,7 @@ def _validate_selector_and_template(spec: Field, kind: str) -> None:
     validate_always_restarting_template(template, kind)
 
 
-class DeploymentRules(Rules):
+class DeploymentRules(FixedSelectorRules):
     """The rules of Deployments."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
@@ -47,11 +48,6 @@ class DeploymentRules(Rules):
             if deadline.value <= spec.value.get("minReadySeconds", 0):
                 deadline.invalid("must be greater than minReadySeconds")
 
-    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The selector does not change."""
-        self.validate(obj, context)
-        obj["spec"]["selector"].immutable(old["spec"].get("selector"))
-
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """The rules for a new status."""
         validate_replica_status(
@@ -61,19 +57,13 @@ class DeploymentRules(Rules):
 
     def prepare_status(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
         """Labels stay; annotations do not."""
-        obj["metadata"].pop("labels", None)
-        if "labels" in old["metadata"]:
-            obj["metadata"]["labels"] = old["metadata"]["labels"]
+        revert(obj["metadata"], old["metadata"], "labels")
 
     def changed(self, obj: Obj, old: Obj) -> bool:
         """Annotations count as well: they are copied to the ReplicaSets."""
         return super().changed(obj, old) or (
             obj["metadata"].get("annotations") != old["metadata"].get("annotations")
         )
-
-    def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Warn of the object and of its pods."""
-        warn_of_workload(obj, old, context)
 
 
 def _validate_strategy(strategy: Field) -> None:
@@ -93,7 +83,7 @@ def _validate_strategy(strategy: Field) -> None:
         validate_at_most_100_percent(unavailable)
 
 
-class _ReplicatedRules(Rules):
+class _ReplicatedRules(WorkloadRules):
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Nothing runs yet."""
         obj["status"] = {"replicas": 0}
@@ -104,23 +94,14 @@ class _ReplicatedRules(Rules):
             obj["status"], "fullyLabeledReplicas", "readyReplicas", "availableReplicas"
         )
 
-    def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Warn of the object and of its pods."""
-        warn_of_workload(obj, old, context)
 
-
-class ReplicaSetRules(_ReplicatedRules):
+class ReplicaSetRules(_ReplicatedRules, FixedSelectorRules):
     """The rules of ReplicaSets."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
         """The rules for a ReplicaSet."""
         validate_not_negative(obj["spec"], "replicas", "minReadySeconds")
         _validate_selector_and_template(obj["spec"], "replicaset")
-
-    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The selector does not change."""
-        self.validate(obj, context)
-        obj["spec"]["selector"].immutable(old["spec"].get("selector"))
 
 
 class ReplicationControllerRules(_ReplicatedRules):
@@ -150,16 +131,15 @@ class ReplicationControllerRules(_ReplicatedRules):
         validate_always_restarting_template(template, "ReplicationController")
 
 
-class PodTemplateRules(Rules):
+class PodTemplateRules(WorkloadRules):
     """The rules of PodTemplates."""
+
+    template_path = "template"
+    names_pods = False
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
         """The rules for a PodTemplate."""
         validate_pod_template_spec(obj["template"])
-
-    def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Warn of its pods."""
-        warn_of_workload(obj, old, context, named=False, path="template")
 
 
 class ControllerRevisionRules(Rules):

@@ -7,9 +7,8 @@ import re
 from zonewise.api.field_cursor import IMMUTABLE, Field
 from zonewise.api.values import names
 from zonewise.api.values.cron import schedule_error, time_zone_error
-from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, StrategyContext
 from zonewise.embedded.apiserver.strategy.pod.spec import validate_pod_template_spec
-from zonewise.embedded.apiserver.strategy.pod.warnings import warn_of_workload
 from zonewise.embedded.apiserver.strategy.selectors import matches, validate_label_selector
 from zonewise.embedded.apiserver.strategy.workload.job_policies import (
     validate_pod_failure_policy,
@@ -20,6 +19,7 @@ from zonewise.embedded.apiserver.strategy.workload.job_status import (
     validate_job_status_update,
 )
 from zonewise.embedded.apiserver.strategy.workload.replicated import (
+    WorkloadRules,
     validate_not_negative,
     validate_selector_matches_labels,
 )
@@ -44,7 +44,7 @@ IMMUTABLE_FIELDS = (
 _DOMAIN_PATH = re.compile(r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+\Z", re.ASCII)
 
 
-class JobRules(Rules):
+class JobRules(WorkloadRules):
     """The rules of Jobs; their pods are orphaned by default."""
 
     default_policy = "Orphan"
@@ -115,10 +115,6 @@ class JobRules(Rules):
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """The rules for a new status."""
         validate_job_status_update(obj, old)
-
-    def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Warn of the object and of its pods."""
-        warn_of_workload(obj, old, context)
 
 
 def _validate_generated_selector(job: Field) -> None:
@@ -257,8 +253,10 @@ def _validate_completion_mode(spec: Field, fields: Obj) -> None:
                 )
 
 
-class CronJobRules(Rules):
+class CronJobRules(WorkloadRules):
     """The rules of CronJobs."""
+
+    template_path = "spec.jobTemplate.spec.template"
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Nothing ran yet."""
@@ -274,10 +272,6 @@ class CronJobRules(Rules):
     def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """The rules for a changed CronJob."""
         _validate_cron_job_spec(obj["spec"], old["spec"])
-
-    def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Warn of the object and of its pods."""
-        warn_of_workload(obj, old, context, path="spec.jobTemplate.spec.template")
 
 
 def _validate_cron_job_spec(spec: Field, old: Obj | None) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from zonewise.api.field_cursor import Field
-from zonewise.embedded.apiserver.strategy.base import Obj
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext, read_path
+from zonewise.embedded.apiserver.strategy.pod.warnings import pod_warnings, warn_of_name
 from zonewise.embedded.apiserver.strategy.selectors import (
     is_empty,
     matches,
@@ -15,6 +16,33 @@ from zonewise.embedded.apiserver.strategy.selectors import (
 MISMATCH = "`selector` does not match template `labels`"
 _PERCENT = re.compile(r"[0-9]{1,18}%\Z", re.ASCII)
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z", re.ASCII)
+
+
+class WorkloadRules(Rules):
+    """What kinds with a template of pods have in common."""
+
+    template_path = "spec.template"
+    names_pods = True
+    """Whether its pods are called after it."""
+
+    def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
+        """Warn of the object and of its pods, when it is new or changed."""
+        top = self.template_path.partition(".")[0]
+        if old is not None and obj.get(top) == old.get(top):
+            return
+        if old is None and self.names_pods:
+            warn_of_name(obj, context, "Pod names and hostnames")
+        template = read_path(obj, self.template_path) or {}
+        context.warnings.extend(pod_warnings(template, self.template_path))
+
+
+class FixedSelectorRules(WorkloadRules):
+    """What kinds have in common whose selector does not change."""
+
+    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
+        """The selector does not change."""
+        self.validate(obj, context)
+        obj["spec"]["selector"].immutable(old["spec"].get("selector"))
 
 
 def validate_not_negative(holder: Field, *keys: str) -> None:

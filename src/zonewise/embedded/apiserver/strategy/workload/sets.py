@@ -7,12 +7,13 @@ from typing import Any
 from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
 from zonewise.api.values.numbers import parse_natural
-from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, StrategyContext
 from zonewise.embedded.apiserver.strategy.pod.spec import validate_pod_template_spec
 from zonewise.embedded.apiserver.strategy.pod.volumes import validate_claim_spec
-from zonewise.embedded.apiserver.strategy.pod.warnings import warn_of_workload
 from zonewise.embedded.apiserver.strategy.selectors import is_empty, validate_label_selector
 from zonewise.embedded.apiserver.strategy.workload.replicated import (
+    FixedSelectorRules,
+    WorkloadRules,
     int_or_percent_value,
     validate_always_restarting_template,
     validate_at_most_100_percent,
@@ -48,8 +49,10 @@ COUNTS = (
 )
 
 
-class StatefulSetRules(Rules):
+class StatefulSetRules(WorkloadRules):
     """The rules of StatefulSets."""
+
+    names_pods = False
 
     def name_errors(self, name: str) -> list[str]:
         """Pods are called after their set, and names of pods are host names."""
@@ -105,7 +108,7 @@ class StatefulSetRules(Rules):
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
         """Warn of the object and of its pods."""
-        warn_of_workload(obj, old, context, named=False)
+        super().warn(obj, old, context)
         if (obj.get("spec") or {}).get("revisionHistoryLimit", 0) < 0:
             context.warnings.append(
                 "spec.revisionHistoryLimit: a negative value retains all historical revisions;"
@@ -170,8 +173,10 @@ def _with_claims(template: Obj, spec: Obj) -> Obj:
     return {**template, "spec": pod_spec}
 
 
-class DaemonSetRules(Rules):
+class DaemonSetRules(FixedSelectorRules):
     """The rules of DaemonSets; an annotation counts the changes of their template."""
+
+    names_pods = False
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """Nothing runs yet."""
@@ -198,19 +203,10 @@ class DaemonSetRules(Rules):
         validate_not_negative(spec, "minReadySeconds", "revisionHistoryLimit")
         _validate_daemon_strategy(spec["updateStrategy"])
 
-    def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The selector does not change."""
-        self.validate(obj, context)
-        obj["spec"]["selector"].immutable(old["spec"].get("selector"))
-
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """The rules for a new status."""
         validate_not_negative(obj["status"], *COUNTS)
         validate_collision_count(obj, old)
-
-    def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Warn of its pods."""
-        warn_of_workload(obj, old, context, named=False)
 
 
 def _template_generation(obj: Obj) -> int:
