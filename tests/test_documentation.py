@@ -17,8 +17,8 @@ import pytest
 import zonewise.runtime
 from zonewise.cli.main import ENTRIES, root
 from zonewise.cli.program.dump_kinds import DUMP_COMMAND, OWN_KINDS
-from zonewise.install import Installation, manifests
-from zonewise.install.wanted import BudgetsMode, Role
+from zonewise.install.installation import BudgetsMode, Installation, Role
+from zonewise.install.manifests import render_manifests
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "zonewise"
@@ -83,7 +83,7 @@ def test_the_page_of_installing_names_all_that_is_printed() -> None:
         obj
         for role in get_args(Role)
         for budgets in get_args(BudgetsMode)
-        for obj in manifests(Installation(role=role, budgets=budgets, dns=True))
+        for obj in render_manifests(Installation(role=role, budgets=budgets, dns=True))
     ]
     words = {
         manifest["kind"] for manifest in printed if not manifest["kind"].endswith("Binding")

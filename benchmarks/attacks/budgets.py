@@ -33,7 +33,8 @@ from benchmarks.table import Row, Table
 from zonewise.api import Namespace, Node, ObjectMeta, Pod, convert
 from zonewise.api.errors import ZonewiseError
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
-from zonewise.install import Installation, manifests
+from zonewise.install.installation import Installation
+from zonewise.install.manifests import render_manifests
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
@@ -108,7 +109,7 @@ async def _run(home: Path, kubeconfig: Path) -> tuple[dict[str, Observed], bool]
         for name in (SYSTEM, QUIET, LOUD):
             labels = {"zonewise.io/budgets": "enforce"}
             await client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
-        objects = manifests(
+        objects = render_manifests(
             Installation(role="observe", version="test", namespace=SYSTEM, budgets="enforce")
         )
         for item in objects:

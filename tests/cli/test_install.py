@@ -19,10 +19,10 @@ from zonewise.controllers.hints.decided import DecidedService
 from zonewise.controllers.hints.metrics import HintsMetrics
 from zonewise.embedded.apiserver.auth.identity import Identity
 from zonewise.embedded.apiserver.server import ApiServer
-from zonewise.install import Installation, manifests
-from zonewise.install.alerts import rules
-from zonewise.install.dashboard import page
-from zonewise.install.wanted import LEASE, Role
+from zonewise.install.alerts import make_rules
+from zonewise.install.dashboard import make_page
+from zonewise.install.installation import LEASE, Installation, Role
+from zonewise.install.manifests import render_manifests
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.monitoring.metrics import Metrics
 from zonewise.runtime.webhook.server import ReviewOutcome
@@ -239,7 +239,9 @@ async def test_the_manifests_apply(role: Role, tmp_path: Path) -> None:
     server = ApiServer(tmp_path, clock=lambda: 1.8e9, rng=random.Random(1), inline=True)
     await server.boot()
     client = server.connect("test")
-    objects = manifests(Installation(role=role, alerts="configmap", dashboard=True, version="1.0"))
+    objects = render_manifests(
+        Installation(role=role, alerts="configmap", dashboard=True, version="1.0")
+    )
     paths = []
     for item in objects:
         served = server.registry.by_kind(item["apiVersion"], item["kind"])
@@ -263,10 +265,10 @@ async def test_the_manifests_apply(role: Role, tmp_path: Path) -> None:
 def test_alerts(capsys: Capture) -> None:
     """The rules are the same for the operator and as a file; each says what to do."""
     operator = printed(capsys, "--alerts", "prometheusrule")[-1]
-    assert operator["spec"] == rules()
+    assert operator["spec"] == make_rules()
     plain = printed(capsys, "--alerts", "configmap")[-1]
-    assert yaml.safe_load(plain["data"]["zonewise.rules.yaml"]) == rules()
-    (group,) = rules()["groups"]
+    assert yaml.safe_load(plain["data"]["zonewise.rules.yaml"]) == make_rules()
+    (group,) = make_rules()["groups"]
     names = [rule["alert"] for rule in group["rules"]]
     assert names == ["ZonewiseHintsLost", "ZonewiseWatchStale", "ZonewiseLeaderMissing"]
     assert all(rule["annotations"]["description"].endswith(".") for rule in group["rules"])
@@ -276,9 +278,9 @@ async def test_alerts_about_budgets(capsys: Capture) -> None:
     """Where budgets are kept two more rules are printed: a gate that fails, and one passed by."""
     asked = ("--budgets", "enforce", "--alerts", "prometheusrule")
     (operator,) = [one for one in printed(capsys, *asked) if one["kind"] == "PrometheusRule"]
-    assert operator["spec"] == rules(budgets=True)
-    (group,) = rules(budgets=True)["groups"]
-    more = group["rules"][len(rules()["groups"][0]["rules"]) :]
+    assert operator["spec"] == make_rules(budgets=True)
+    (group,) = make_rules(budgets=True)["groups"]
+    more = group["rules"][len(make_rules()["groups"][0]["rules"]) :]
     assert [rule["alert"] for rule in more] == ["ZonewiseGateFailing", "ZonewiseGateBypassed"]
     failing, bypassed = (rule["expr"] for rule in more)
     hooks = [
@@ -348,8 +350,8 @@ async def test_measured_is_what_is_watched(tmp_path: Path) -> None:
     hints.planned(service, hint_request, plan)
     decided_services["", "s"] = DecidedService.of(service, hint_request, plan, Shares(), None)
     shown = metrics.render().decode()
-    panels = [target["expr"] for panel in page()["panels"] for target in panel["targets"]]
-    alarms = [rule["expr"] for rule in rules()["groups"][0]["rules"]]
+    panels = [target["expr"] for panel in make_page()["panels"] for target in panel["targets"]]
+    alarms = [rule["expr"] for rule in make_rules()["groups"][0]["rules"]]
     asked = {name for text in (*panels, *alarms) for name in SERIES.findall(text)}
     assert len(asked) >= 7
     assert [name for name in asked if f"\n{name}{{" not in shown] == []
@@ -362,9 +364,9 @@ async def test_measured_is_what_is_watched(tmp_path: Path) -> None:
 def test_dashboard(capsys: Capture) -> None:
     """The dashboard is one JSON document whose panels do not overlap."""
     stored = printed(capsys, "--dashboard")[-1]
-    assert json.loads(stored["data"]["zonewise.json"]) == page()
-    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in page()["panels"]}
-    assert len(places) == len(page()["panels"])
+    assert json.loads(stored["data"]["zonewise.json"]) == make_page()
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in make_page()["panels"]}
+    assert len(places) == len(make_page()["panels"])
 
 
 def test_a_name_server_is_printed_only_if_asked_for(capsys: Capture) -> None:

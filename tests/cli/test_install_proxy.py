@@ -15,7 +15,7 @@ from tests.proxy.remembering_kernel import NODE, SERVICE, Remembering
 from zonewise.api.objects.events import Event
 from zonewise.embedded.apiserver.http.local_transport import LocalTransport
 from zonewise.embedded.apiserver.request.call import User
-from zonewise.install.proxy import PROXY, WantedProxy, proxy_manifests
+from zonewise.install.proxy import PROXY, ProxyInstallation, render_proxy
 from zonewise.proxy.notes import Notes
 from zonewise.proxy.objects import ServiceCIDR
 from zonewise.proxy.proxier import Proxier
@@ -98,7 +98,7 @@ def test_nonsense_is_refused_by_name(capsys: Capture, flags: tuple[str, ...], sa
 
 
 async def installed(cluster: VirtualCluster) -> None:
-    for item in proxy_manifests(WantedProxy(image="zonewise", version="1.0")):
+    for item in render_proxy(ProxyInstallation(image="zonewise", version="1.0")):
         served = cluster.server.registry.by_kind(item["apiVersion"], item["kind"])
         assert served is not None
         answer = await cluster.client.raw(

@@ -12,7 +12,8 @@ from zonewise.api import Pod, TopologyDisruptionBudget
 from zonewise.api.errors import Forbidden, NotFound, TooManyRequests
 from zonewise.embedded.built_in import NOT_CALLED, NOT_DELETED
 from zonewise.embedded.cluster import EmbeddedCluster
-from zonewise.install import Installation, manifests
+from zonewise.install.installation import Installation
+from zonewise.install.manifests import render_manifests
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -85,7 +86,7 @@ async def test_a_cluster_of_our_own_needs_no_installation() -> None:
     """The manifests are taken with a sentence that it is built in, the webhooks are not called, and
     deleting the manifests leaves budgets and the kinds that the cluster needs.
     """
-    printed = manifests(Installation(role="adopt", budgets="enforce"))
+    printed = render_manifests(Installation(role="adopt", budgets="enforce"))
     async with whole(shop()) as cluster:
         await settled(cluster)
         warned = await apply(cluster, printed)

@@ -13,8 +13,8 @@ from tests.install.enforced import enforce
 
 from zonewise.embedded.apiserver.http.local_transport import LocalTransport
 from zonewise.embedded.apiserver.request.call import User
-from zonewise.install import Installation, Obj, manifests
-from zonewise.install.wanted import NAME, WEBHOOK
+from zonewise.install.installation import NAME, WEBHOOK, Installation, Obj
+from zonewise.install.manifests import render_manifests
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request, Response
 
@@ -87,7 +87,7 @@ class Verb:
 
 def each_verb(wanted: Installation) -> Iterator[Verb]:
     """Every right that is printed."""
-    for item in manifests(wanted):
+    for item in render_manifests(wanted):
         if item["kind"] in ROLES:
             for number, rule in enumerate(item["rules"]):
                 for resource in rule["resources"]:

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from zonewise.controllers.budgets.waking import WOKEN
 from zonewise.disruption.steering import DELETION_COST, MARK_COST, REDUCE_TO
-from zonewise.install import Obj
-from zonewise.install.wanted import NAME, WEBHOOK, Installation
+from zonewise.install.installation import NAME, WEBHOOK, Installation, Obj
 from zonewise.runtime.client.client import Client
 
 WANTED = Installation(role="adopt", budgets="enforce", namespace="taken")

@@ -18,7 +18,7 @@ from zonewise.embedded.apiserver.request import status_errors
 from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.embedded.machinery.cel.match_conditions import compile_condition, compile_conditions
 from zonewise.embedded.machinery.cel.values import EvaluationError
-from zonewise.install import Obj
+from zonewise.install.installation import Obj
 
 
 def enforce(server: ApiServer, objects: list[Obj]) -> None:

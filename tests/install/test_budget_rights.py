@@ -41,8 +41,8 @@ from zonewise.controllers.budgets.controller import PRUNE_PAUSE
 from zonewise.controllers.rollouts.controller import RolloutsController
 from zonewise.disruption.ledger import GRANT_SECONDS
 from zonewise.embedded.components.workloads.jobs.objects import Job
-from zonewise.install import Installation, Obj, manifests
-from zonewise.install.wanted import NAME, WEBHOOK
+from zonewise.install.installation import NAME, WEBHOOK, Installation, Obj
+from zonewise.install.manifests import render_manifests
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.watch import WatchOptions
 from zonewise.runtime.controller.controller import run_all
@@ -215,7 +215,7 @@ async def life(cluster: VirtualCluster, accounts: Accounts) -> set[str]:
 async def test_what_is_printed_is_enough() -> None:
     """Under the printed roles nothing is refused, and everything was done."""
     async with virtual_cluster({}) as cluster:
-        await installed(cluster, manifests(WANTED))
+        await installed(cluster, render_manifests(WANTED))
         accounts = Accounts.of(cluster)
         granted = await life(cluster, accounts)
         assert accounts.refusals.refused == []
@@ -238,7 +238,7 @@ async def test_what_is_printed_is_enough() -> None:
 async def test_one_verb_less_fails(less: Verb) -> None:
     """Whichever verb is taken from them, something that budgets or rollouts do is refused."""
     async with virtual_cluster({}) as cluster:
-        await installed(cluster, without(manifests(WANTED), less))
+        await installed(cluster, without(render_manifests(WANTED), less))
         accounts = Accounts.of(cluster)
         await until_refused(life(cluster, accounts), accounts.refusals)
         refused = accounts.refusals.refused

@@ -9,9 +9,9 @@ import pytest
 
 from zonewise.api.values import quantity
 from zonewise.embedded.machinery.cel.match_conditions import compile_conditions
-from zonewise.install.hooks import configurations
-from zonewise.install.wanted import WEBHOOK, BudgetsMode, Installation
-from zonewise.install.workload import workload
+from zonewise.install.hooks import render_webhooks
+from zonewise.install.installation import WEBHOOK, BudgetsMode, Installation
+from zonewise.install.workload import render_workload
 
 Obj = dict[str, Any]
 SYSTEM = "system:serviceaccount:kube-system:"
@@ -30,7 +30,7 @@ def hooks(
     wanted = Installation(budgets=budgets, gated_users=(gated_user,))
     return {
         hook["clientConfig"]["service"]["path"]: hook
-        for one in configurations(wanted)
+        for one in render_webhooks(wanted)
         for hook in one["webhooks"]
     }
 
@@ -152,7 +152,7 @@ def test_a_gate_has_room_for_every_pod() -> None:
     """Who keeps budgets knows all pods: 415 MB were measured for 50,000."""
 
     def limit(budgets: BudgetsMode) -> Fraction:
-        made = workload(Installation(budgets=budgets))
+        made = render_workload(Installation(budgets=budgets))
         (deployment,) = [
             one for one in made if (one["kind"], one["metadata"]["name"]) == ("Deployment", WEBHOOK)
         ]

@@ -11,9 +11,8 @@ from tests.install.enforced import enforce
 from zonewise.api.errors import Forbidden
 from zonewise.embedded.apiserver.http.local_transport import LocalTransport
 from zonewise.embedded.apiserver.request.call import User
-from zonewise.install import Installation, Obj, manifests
-from zonewise.install.expressions import account
-from zonewise.install.wanted import NAME
+from zonewise.install.installation import NAME, Installation, Obj
+from zonewise.install.manifests import render_manifests
 from zonewise.runtime.client.client import Client
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -22,11 +21,11 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 async def tried(attempt: Try, *, policies: bool = True) -> Obj:
     """What comes of a request on a cluster where everything is installed."""
     async with virtual_cluster({}) as cluster:
-        await create(cluster, manifests(WANTED))
+        await create(cluster, render_manifests(WANTED))
         await create(cluster, victims())
         if policies:
-            enforce(cluster.server, manifests(WANTED))
-        user = User(account(WANTED, attempt.account), GROUPS)
+            enforce(cluster.server, render_manifests(WANTED))
+        user = User(WANTED.username(attempt.account), GROUPS)
         client = Client(LocalTransport(cluster.server.handle, user))
         return await attempt.send(client, cluster.client)
 
@@ -74,9 +73,9 @@ async def test_whose_slices_are_written(service: str, manager: str, allowed: boo
     """With own the controller writes slices of its kind, and none of the API server's Service."""
     own = Installation(role="own")
     async with virtual_cluster({}) as cluster:
-        await create(cluster, manifests(own))
-        enforce(cluster.server, manifests(own))
-        client = Client(LocalTransport(cluster.server.handle, User(account(own, NAME), GROUPS)))
+        await create(cluster, render_manifests(own))
+        enforce(cluster.server, render_manifests(own))
+        client = Client(LocalTransport(cluster.server.handle, User(own.username(NAME), GROUPS)))
         attempt = Try("write a slice", NAME, "POST", SLICES, own_slice(service, manager))
         if allowed:
             assert await attempt.send(client, cluster.client)

@@ -27,9 +27,9 @@ from zonewise.api.objects.locator import PodLocator
 from zonewise.api.values import times
 from zonewise.controllers.hints.controller import HintsController, HintsSettings, SliceRole
 from zonewise.controllers.locators import LocatorsController
-from zonewise.install import Installation, Obj, manifests
-from zonewise.install.wanted import LEASE, NAME, WEBHOOK
-from zonewise.install.wanted import Role as Choice
+from zonewise.install.installation import LEASE, NAME, WEBHOOK, Installation, Obj
+from zonewise.install.installation import Role as Choice
+from zonewise.install.manifests import render_manifests
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.watch import WatchOptions
@@ -157,7 +157,7 @@ async def done(cluster: VirtualCluster, choice: Choice) -> None:
 async def test_what_is_printed_is_enough(choice: Choice) -> None:
     """Under the printed roles nothing that the programs do is refused."""
     async with virtual_cluster({}) as cluster:
-        await installed(cluster, manifests(Installation(role=choice)))
+        await installed(cluster, render_manifests(Installation(role=choice)))
         accounts = Accounts.of(cluster)
         await life(cluster, accounts, choice)
         assert accounts.refusals.refused == []
@@ -176,7 +176,7 @@ async def test_what_is_printed_is_enough(choice: Choice) -> None:
 async def test_one_verb_less_fails(choice: Choice, less: Verb) -> None:
     """Whichever verb is taken from the printed roles, something the programs do is refused."""
     async with virtual_cluster({}) as cluster:
-        await installed(cluster, without(manifests(Installation(role=choice)), less))
+        await installed(cluster, without(render_manifests(Installation(role=choice)), less))
         accounts = Accounts.of(cluster)
         await until_refused(life(cluster, accounts, choice), accounts.refusals)
         refused = accounts.refusals.refused

@@ -24,8 +24,15 @@ from zonewise.api.objects.admissionregistration import (
     MutatingWebhookConfiguration,
     ValidatingWebhookConfiguration,
 )
-from zonewise.install import Installation, manifests
-from zonewise.install.wanted import NAME, WEBHOOK, BudgetsMode, ClientAuthority, Role
+from zonewise.install.installation import (
+    NAME,
+    WEBHOOK,
+    BudgetsMode,
+    ClientAuthority,
+    Installation,
+    Role,
+)
+from zonewise.install.manifests import render_manifests
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
@@ -85,7 +92,7 @@ class Installed:
         await asyncio.to_thread(self._kubectl, "delete", "--wait=false", "--ignore-not-found")
 
     def _kubectl(self, *words: str) -> None:
-        objects = manifests(
+        objects = render_manifests(
             Installation(
                 role=self.role,
                 version="test",

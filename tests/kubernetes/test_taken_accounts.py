@@ -18,8 +18,8 @@ from tests.kubernetes.installed import PATIENCE, Installed
 
 from tools import realkube as real
 from zonewise.api.errors import Forbidden
-from zonewise.install import Obj, manifests
-from zonewise.install.wanted import NAME, WEBHOOK
+from zonewise.install.installation import NAME, WEBHOOK, Obj
+from zonewise.install.manifests import render_manifests
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
@@ -36,7 +36,7 @@ NO_TOKEN = {"apiVersion": "v1", "kind": "ServiceAccount"}
 
 
 def _of(kinds: tuple[str, ...]) -> list[Obj]:
-    return [item for item in manifests(WANTED) if item["kind"] in kinds]
+    return [item for item in render_manifests(WANTED) if item["kind"] in kinds]
 
 
 def _applied(plane: real.ControlPlane, objects: list[Obj], verb: str = "apply") -> None:

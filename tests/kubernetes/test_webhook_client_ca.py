@@ -30,7 +30,7 @@ from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.install.wanted import CLIENT_CA, CLIENT_CA_KEY, WEBHOOK, ClientAuthority
+from zonewise.install.installation import CLIENT_CA, CLIENT_CA_KEY, WEBHOOK, ClientAuthority
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config

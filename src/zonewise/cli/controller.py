@@ -18,7 +18,7 @@ from zonewise.cli.program.hint_options import Deciding, Rollout, decision_option
 from zonewise.cli.program.options import Options, parse_duration
 
 if TYPE_CHECKING:
-    from zonewise.install.wanted import BudgetsMode
+    from zonewise.install.installation import BudgetsMode
     from zonewise.runtime.election.election import LeaseTiming
     from zonewise.runtime.program.program import Program
 
@@ -126,7 +126,7 @@ def command(
     from zonewise.controllers.hints.controller import HintsController, HintsSettings, SliceRole
     from zonewise.controllers.locators.controller import LocatorsController, LocatorsSettings
     from zonewise.controllers.rollouts.controller import RolloutsController
-    from zonewise.install.wanted import LEASE
+    from zonewise.install.installation import LEASE
     from zonewise.runtime.client.client import FIELD_MANAGER
     from zonewise.runtime.program.serving import LeaseSettings, ProgramSettings
     from zonewise.topology.locator_index import LabelInterner

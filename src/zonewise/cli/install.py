@@ -18,7 +18,7 @@ from zonewise.cli.program.hint_options import Deciding, Rollout, decision_option
 from zonewise.cli.program.options import Options
 
 if TYPE_CHECKING:
-    from zonewise.install.wanted import BudgetsMode, ClientAuthority
+    from zonewise.install.installation import BudgetsMode, ClientAuthority
 
 API_SERVER = "10.0.0.1:6443"
 
@@ -172,8 +172,8 @@ def command(
 
     from zonewise.api.values.names import label_errors
     from zonewise.api.values.selector import EVERYTHING
-    from zonewise.install import Installation, manifests
-    from zonewise.install.wanted import NAME, Alerts
+    from zonewise.install.installation import NAME, Alerts, Installation
+    from zonewise.install.manifests import render_manifests
 
     namespace = options.namespace or NAME
     if label_errors(namespace):
@@ -210,14 +210,14 @@ def command(
     if not csi and (backend is not None or ceph_monitors is not None):
         raise click.UsageError("--backend and --ceph-monitors are for --csi")
     if csi:
-        from zonewise.install.csi import EMBEDDED, NAMESPACE, WantedCsi, csi_manifests
+        from zonewise.install.csi import EMBEDDED, NAMESPACE, CsiInstallation, render_csi
 
         monitors = tuple(one.strip() for one in (ceph_monitors or "").split(",") if one.strip())
         if bool(monitors) != ((backend or EMBEDDED) != EMBEDDED):
             raise click.UsageError(
                 "--ceph-monitors belongs to --backend ceph-rbd and ceph-fs, which need it"
             )
-        driver = WantedCsi(
+        driver = CsiInstallation(
             image=image or f"zonewise:{own}",
             version=own,
             namespace=options.namespace or NAMESPACE,
@@ -225,7 +225,7 @@ def command(
             backend=backend or EMBEDDED,
             monitors=monitors,
         )
-        objects = csi_manifests(driver)
+        objects = render_csi(driver)
         click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=1000), nl=False)
         return
     wanted = Installation(
@@ -245,14 +245,14 @@ def command(
         metrics_from=_callers("--metrics-from", metrics_from),
         client_authority=_client_authority(webhook_client_ca),
     )
-    objects = manifests(wanted)
+    objects = render_manifests(wanted)
     click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=1000), nl=False)
 
 
 def _callers(flag: str, callers: tuple[str, ...]) -> tuple[str, ...]:
     """Networks and namespaces, or a sentence about the first that is neither."""
     from zonewise.api.values.names import label_errors
-    from zonewise.install.network import is_network
+    from zonewise.install.workload import is_network
 
     for caller in callers:
         if not is_network(caller) and ("/" in caller or label_errors(caller)):
@@ -268,7 +268,7 @@ def _client_authority(place: str | None) -> ClientAuthority | None:
     from cryptography.x509 import load_pem_x509_certificates
 
     from zonewise.api.values.names import subdomain_errors
-    from zonewise.install.wanted import ClientAuthority
+    from zonewise.install.installation import ClientAuthority
 
     if place is None:
         return None
@@ -316,7 +316,7 @@ def _proxy(
     namespace: str | None, image: str, own: str, given: Mapping[str, str | None]
 ) -> list[dict[str, Any]]:
     """The manifests of the proxy, from flags that were given."""
-    from zonewise.install.proxy import PROXY, WantedProxy, proxy_manifests
+    from zonewise.install.proxy import PROXY, ProxyInstallation, render_proxy
     from zonewise.proxy.configuration import cidrs
     from zonewise.runtime.serving.address import parse_listen
 
@@ -332,8 +332,8 @@ def _proxy(
         for flag in ("--cluster-cidr", "--service-proxy-name")
         if (value := given[flag]) is not None
     )
-    return proxy_manifests(
-        WantedProxy(
+    return render_proxy(
+        ProxyInstallation(
             image=image,
             version=own,
             namespace=namespace or PROXY,

@@ -13,7 +13,7 @@ from zonewise.cli.program.hint_options import Deciding, Rollout, decision_option
 from zonewise.cli.program.options import Options
 
 if TYPE_CHECKING:
-    from zonewise.install.wanted import BudgetsMode
+    from zonewise.install.installation import BudgetsMode
     from zonewise.runtime.program.program import Program
 
 LISTEN = ":9443"

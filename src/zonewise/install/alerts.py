@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import yaml
 
-from zonewise.install.wanted import LEASE, NAME, Installation, Obj
+from zonewise.install.installation import LEASE, NAME, Installation, Obj
 
 STALE_SECONDS = 300
 HINTS = "zonewise_hints_services"
 
 
-def rules(*, budgets: bool = False) -> Obj:
+def make_rules(*, budgets: bool = False) -> Obj:
     """The groups of rules; some are about budgets."""
     return {
         "groups": [
             {
                 "name": NAME,
                 "rules": [
-                    _rule(
+                    _make_rule(
                         "ZonewiseHintsLost",
                         f'sum({HINTS}{{state="unhinted",mode!="Off"}}) >'
                         f' (sum({HINTS}{{state="unhinted",mode!="Off"}} offset 15m) or vector(0))',
@@ -30,7 +30,7 @@ def rules(*, budgets: bool = False) -> Obj:
                         "Traffic that could stay in its zone crosses zones. `zonewise explain"
                         " services -A` names them, `zonewise explain service NAME` says why.",
                     ),
-                    _rule(
+                    _make_rule(
                         "ZonewiseWatchStale",
                         f"max by (pod, resource) (zonewise_watch_last_byte_age_seconds)"
                         f" > {STALE_SECONDS}",
@@ -41,7 +41,7 @@ def rules(*, budgets: bool = False) -> Obj:
                         " decisions may be out of date. Look at the log of the pod, and whether it"
                         " reaches the API server.",
                     ),
-                    _rule(
+                    _make_rule(
                         "ZonewiseLeaderMissing",
                         f'(sum(leader_election_master_status{{name="{LEASE}"}}) or vector(0)) < 1',
                         "2m",
@@ -50,17 +50,17 @@ def rules(*, budgets: bool = False) -> Obj:
                         "EndpointSlices and hints do not change until one does. Look at the pods in"
                         f" the namespace of Zonewise and at the lease {LEASE}.",
                     ),
-                    *(_budget_rules() if budgets else ()),
+                    *(_make_budget_rules() if budgets else ()),
                 ],
             }
         ]
     }
 
 
-def _budget_rules() -> list[Obj]:
+def _make_budget_rules() -> list[Obj]:
     """Alerts about budgets."""
     return [
-        _rule(
+        _make_rule(
             "ZonewiseGateFailing",
             'sum(rate(zonewise_admission_total{path=~"/evictions|/deletions|/replicasets",'
             'outcome=~"failed|late|busy"}[5m])) > 0',
@@ -70,7 +70,7 @@ def _budget_rules() -> list[Obj]:
             "Evictions are refused meanwhile. Deletions that API servers could not ask about pass"
             " unasked: see apiserver_admission_webhook_fail_open_count.",
         ),
-        _rule(
+        _make_rule(
             "ZonewiseGateBypassed",
             'sum(increase(apiserver_admission_webhook_fail_open_count{name="deletions.zonewise.io"}'
             "[15m])) > 0",
@@ -82,7 +82,9 @@ def _budget_rules() -> list[Obj]:
     ]
 
 
-def _rule(name: str, expression: str, wait: str, severity: str, summary: str, text: str) -> Obj:
+def _make_rule(
+    name: str, expression: str, wait: str, severity: str, summary: str, text: str
+) -> Obj:
     return {
         "alert": name,
         "expr": expression,
@@ -92,24 +94,25 @@ def _rule(name: str, expression: str, wait: str, severity: str, summary: str, te
     }
 
 
-def alerts(wanted: Installation) -> list[Obj]:
+def render_alerts(installation: Installation) -> list[Obj]:
     """The rules as an object, in the requested form."""
-    if wanted.alerts == "prometheusrule":
+    rules = make_rules(budgets=installation.budgets != "off")
+    if installation.alerts == "prometheusrule":
         return [
             {
                 "apiVersion": "monitoring.coreos.com/v1",
                 "kind": "PrometheusRule",
-                "metadata": wanted.metadata(NAME),
-                "spec": rules(budgets=wanted.budgets != "off"),
+                "metadata": installation.metadata(NAME),
+                "spec": rules,
             }
         ]
-    if wanted.alerts == "configmap":
-        text = yaml.safe_dump(rules(budgets=wanted.budgets != "off"), sort_keys=False, width=1000)
+    if installation.alerts == "configmap":
+        text = yaml.safe_dump(rules, sort_keys=False, width=1000)
         return [
             {
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
-                "metadata": wanted.metadata(f"{NAME}-alerts"),
+                "metadata": installation.metadata(f"{NAME}-alerts"),
                 "data": {"zonewise.rules.yaml": text},
             }
         ]

@@ -1,4 +1,4 @@
-"""The CSI driver on a real cluster: the driver's own program beside Kubernetes' official sidecars.
+"""The CSI driver on a real cluster: its program beside the official sidecars of Kubernetes.
 
 A Deployment has the controller's side (provisioner, resizer, snapshotter; they elect a leader), a
 DaemonSet the nodes' (registrar). The program is the same in both. Pools are in the ConfigMap
@@ -7,11 +7,11 @@ given, so that applying it again leaves pools and takeovers as they are.
 
 *Permissions.* The controller's account may do what its sidecars do to volumes, claims and
 snapshots, and may write leases and capacities in its own namespace only; it may not read Secrets,
-as a class that needs none must not cost that permission. For takeover it labels nodes, deletes pods
-of dead ones, and writes the two ConfigMaps of the driver. Policies limit it to these labels, and to
-volumes of this driver. The nodes' account may read nodes: where
-each is. Mounting for other pods needs a privileged container on the node; no other container is
-privileged.
+because a class that needs none must not cost that permission. For takeover it labels nodes, deletes
+pods of dead ones, and writes the two ConfigMaps of the driver. Policies limit it to these labels
+and to volumes of this driver: otherwise it could remove a taint from any node, and make a volume of
+any of its folders. The nodes' account may read nodes, for their domain. Mounting for other pods
+needs a privileged container on the node; no other container is privileged.
 
 *Flags.* ``--immediate-topology=false``: claims that bind immediately get no domain, so that the
 driver balances them and their volumes can be used from everywhere. ``--enable-capacity``: the
@@ -23,17 +23,26 @@ because connections of the kernel's client are in the network namespace of the m
 end with it, and its process ids, by which rbd-nbd is found again. Only ``ceph-rbd`` has these.
 
 *On Ceph* the ConfigMap names the cluster, and the key of the driver's user is in a Secret that the
-administrator makes: printed here it would be overwritten with every installation. Pods wait for it.
+administrator creates: printed here, every installation would overwrite it. Pods wait for it.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import ClassVar
 
-from zonewise.install.csi_policies import csi_limits
-from zonewise.install.policies import policy
-from zonewise.install.wanted import NAME, Obj
+from zonewise.install.expressions import SERVER_KEYS, quote, require_unchanged
+from zonewise.install.installation import NAME, Bundle, Obj, selector
+from zonewise.install.objects import (
+    allow,
+    confine,
+    render_account,
+    render_daemon_set,
+    render_namespace,
+)
+from zonewise.install.policies import FieldLimit, render_limit
+from zonewise.storage.domains import KEY_PREFIX, TAKEOVER_PREFIX
 from zonewise.topology.nodes import ZONE_LABEL
 
 CSI = f"{NAME}-csi"
@@ -63,16 +72,14 @@ RESIZER = f"{_IMAGES}/csi-resizer:v2.2.0"
 SNAPSHOTTER = f"{_IMAGES}/csi-snapshotter:v8.6.0"
 REGISTRAR = f"{_IMAGES}/csi-node-driver-registrar:v2.17.0"
 
-_RBAC = "rbac.authorization.k8s.io"
 _READ = ("get", "list", "watch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedCsi:
+class CsiInstallation(Bundle):
     """The installation options of the driver."""
 
-    image: str
-    version: str = ""
+    app: ClassVar[str] = CSI
     namespace: str = NAMESPACE
     replicas: int = 2
     backend: str = EMBEDDED
@@ -89,28 +96,15 @@ class WantedCsi:
         """Whether nodes may have to make devices of RBD images."""
         return self.backend == CEPH_RBD
 
-    def metadata(self, name: str, *, inside: bool = True, **labels: str) -> Obj:
-        """The metadata of an object of the driver."""
-        place = {"namespace": self.namespace} if inside else {}
-        own = {"app.kubernetes.io/name": CSI, "app.kubernetes.io/managed-by": NAME}
-        if self.version:
-            own["app.kubernetes.io/version"] = self.version
-        return {"name": name, **place, "labels": own | labels}
 
-
-def csi_manifests(wanted: WantedCsi) -> list[Obj]:
+def render_csi(installation: CsiInstallation) -> list[Obj]:
     """All objects, in the order in which they can be applied."""
-    level = {"pod-security.kubernetes.io/enforce": "privileged"}
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": wanted.metadata(wanted.namespace, inside=False, **level),
-        },
+        render_namespace(installation, "privileged"),
         {
             "apiVersion": "storage.k8s.io/v1",
             "kind": "CSIDriver",
-            "metadata": wanted.metadata(DRIVER, inside=False),
+            "metadata": installation.metadata(DRIVER, inside=False),
             "spec": {
                 "attachRequired": False,
                 "podInfoOnMount": False,
@@ -122,24 +116,28 @@ def csi_manifests(wanted: WantedCsi) -> list[Obj]:
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": wanted.metadata(CONFIG),
-            **_data(wanted),
+            "metadata": installation.metadata(CONFIG),
+            **_render_data(installation),
         },
-        *_policies(wanted),
-        *_account(wanted, CSI, _controller_rules(), _own_rules()),
-        *_account(wanted, NODE, [_rule("", ["nodes"], _READ)], []),
-        _deployment(wanted),
-        _daemon_set(wanted),
+        *(
+            item
+            for limit in _limit_controller(installation)
+            for item in render_limit(installation, limit)
+        ),
+        *render_account(installation, CSI, _controller_rules(), _own_rules()),
+        *render_account(installation, NODE, [allow("", ["nodes"], _READ)]),
+        _render_deployment(installation),
+        _render_daemon_set(installation),
     ]
 
 
-def _data(wanted: WantedCsi) -> Obj:
+def _render_data(installation: CsiInstallation) -> Obj:
     """The given part of the configuration; what is not given is not overwritten when applied."""
-    if not wanted.on_ceph:
+    if not installation.on_ceph:
         return {}
     cluster = {
         "clusterID": CEPH_CLUSTER,
-        "monitors": list(wanted.monitors),
+        "monitors": list(installation.monitors),
         "user": CEPH_USER,
         "keyFile": f"{CEPH_FOLDER}/key",
     }
@@ -147,81 +145,73 @@ def _data(wanted: WantedCsi) -> Obj:
     return {"data": {"config.json": f"{text}\n"}}
 
 
-def _policies(wanted: WantedCsi) -> list[Obj]:
-    limits = csi_limits(CSI, f"system:serviceaccount:{wanted.namespace}:{CSI}", DRIVER)
+def _limit_controller(installation: CsiInstallation) -> list[FieldLimit]:
+    users = (installation.username(CSI),)
+    begin = f"{KEY_PREFIX}{DRIVER}/{TAKEOVER_PREFIX}"
+    after, before = (f"{item}.metadata.?labels.orValue({{}})" for item in ("object", "oldObject"))
+    free = f"k.startsWith({quote(begin)}) || "
     return [
-        item
-        for limit in limits
-        for item in policy(limit, wanted.metadata(limit.name, inside=False))
+        FieldLimit(
+            name=f"{CSI}-nodes",
+            users=users,
+            group="",
+            resources=("nodes",),
+            expressions=(
+                "object.spec == oldObject.spec",
+                require_unchanged("metadata", "labels", *SERVER_KEYS),
+                f"{before}.all(k, {free}(k in {after} && {after}[k] == {before}[k]))",
+                f"{after}.all(k, {free}k in {before})",
+            ),
+            message=f"Zonewise's CSI driver may change only labels {begin}* of nodes.",
+        ),
+        FieldLimit(
+            name=f"{CSI}-persistentvolumes",
+            users=users,
+            operations=("CREATE", "UPDATE", "DELETE"),
+            group="",
+            resources=("persistentvolumes",),
+            expressions=tuple(
+                f"{item} == null || {item}.spec.?csi.?driver.orValue('') == {quote(DRIVER)}"
+                for item in ("object", "oldObject")
+            ),
+            message=f"Zonewise's CSI driver may write only volumes of {DRIVER}.",
+        ),
     ]
-
-
-def _account(wanted: WantedCsi, name: str, wide: list[Obj], own: list[Obj]) -> list[Obj]:
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": wanted.namespace}
-    found: list[Obj] = [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": wanted.metadata(name)}
-    ]
-    for kind, rules in (("ClusterRole", wide), ("Role", own)):
-        if rules:
-            inside = kind == "Role"
-            found += [
-                {
-                    "apiVersion": f"{_RBAC}/v1",
-                    "kind": kind,
-                    "metadata": wanted.metadata(name, inside=inside),
-                    "rules": rules,
-                },
-                {
-                    "apiVersion": f"{_RBAC}/v1",
-                    "kind": f"{kind}Binding",
-                    "metadata": wanted.metadata(name, inside=inside),
-                    "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
-                    "subjects": [dict(subject)],
-                },
-            ]
-    return found
-
-
-def _rule(group: str, resources: list[str], verbs: tuple[str, ...]) -> Obj:
-    return {"apiGroups": [group], "resources": resources, "verbs": list(verbs)}
 
 
 def _controller_rules() -> list[Obj]:
     snapshots = "snapshot.storage.k8s.io"
     return [
-        _rule("", ["persistentvolumes"], (*_READ, "create", "patch", "delete")),
-        _rule("", ["persistentvolumeclaims"], (*_READ, "update", "patch")),
-        _rule("", ["persistentvolumeclaims/status"], ("patch",)),
-        _rule("", ["pods"], (*_READ, "delete")),
-        _rule("", ["nodes"], (*_READ, "patch")),
-        _rule("", ["events"], ("create", "patch")),
-        _rule("events.k8s.io", ["events"], ("create", "patch")),
-        _rule(
+        allow("", ["persistentvolumes"], (*_READ, "create", "patch", "delete")),
+        allow("", ["persistentvolumeclaims"], (*_READ, "update", "patch")),
+        allow("", ["persistentvolumeclaims/status"], ("patch",)),
+        allow("", ["pods"], (*_READ, "delete")),
+        allow("", ["nodes"], (*_READ, "patch")),
+        allow("", ["events"], ("create", "patch")),
+        allow("events.k8s.io", ["events"], ("create", "patch")),
+        allow(
             "storage.k8s.io",
             ["storageclasses", "csinodes", "volumeattachments", "volumeattributesclasses"],
             _READ,
         ),
-        _rule(snapshots, ["volumesnapshotclasses", "volumesnapshots"], _READ),
-        _rule(snapshots, ["volumesnapshotcontents"], (*_READ, "update", "patch")),
-        _rule(snapshots, ["volumesnapshotcontents/status"], ("update", "patch")),
+        allow(snapshots, ["volumesnapshotclasses", "volumesnapshots"], _READ),
+        allow(snapshots, ["volumesnapshotcontents"], (*_READ, "update", "patch")),
+        allow(snapshots, ["volumesnapshotcontents/status"], ("update", "patch")),
     ]
 
 
 def _own_rules() -> list[Obj]:
+    write = (*_READ, "create", "update", "patch", "delete")
     return [
-        _rule("coordination.k8s.io", ["leases"], (*_READ, "create", "update", "patch", "delete")),
-        _rule(
-            "storage.k8s.io",
-            ["csistoragecapacities"],
-            (*_READ, "create", "update", "patch", "delete"),
-        ),
-        _rule("apps", ["replicasets"], ("get",)),
-        _rule("", ["configmaps"], ("get", "create")),
-        {**_rule("", ["configmaps"], ("patch",)), "resourceNames": [CONFIG, STATUS]},
+        allow("coordination.k8s.io", ["leases"], write),
+        allow("storage.k8s.io", ["csistoragecapacities"], write),
+        allow("apps", ["replicasets"], ("get",)),
+        allow("", ["configmaps"], ("get", "create")),
+        allow("", ["configmaps"], ("patch",), names=[CONFIG, STATUS]),
     ]
 
 
-def _driver(wanted: WantedCsi, *, privileged: bool) -> Obj:
+def _render_driver(installation: CsiInstallation, *, privileged: bool) -> Obj:
     node = {"fieldRef": {"fieldPath": "spec.nodeName"}}
     mounts: list[Obj] = [
         {"name": "socket", "mountPath": "/csi"},
@@ -234,30 +224,25 @@ def _driver(wanted: WantedCsi, *, privileged: bool) -> Obj:
             {"name": "kubelet", "mountPath": KUBELET, "mountPropagation": "Bidirectional"},
             {"name": "dev", "mountPath": "/dev"},
         ]
-        if wanted.maps_images:
+        if installation.maps_images:
             mounts += [
                 {"name": "sys", "mountPath": "/sys"},
                 {"name": "modules", "mountPath": "/lib/modules", "readOnly": True},
             ]
         security: Obj = {"privileged": True, "runAsUser": 0}
     else:
-        security = {
-            "runAsUser": 0,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"], "add": ["DAC_OVERRIDE", "CHOWN", "FOWNER"]},
-        }
-    if wanted.on_ceph:
+        security = confine("DAC_OVERRIDE", "CHOWN", "FOWNER", root=True)
+    if installation.on_ceph:
         mounts.append({"name": "ceph", "mountPath": CEPH_FOLDER, "readOnly": True})
     return {
         "name": "driver",
-        "image": wanted.image,
+        "image": installation.image,
         "args": [
             "csi",
             f"--endpoint=unix://{SOCKET}",
             f"--drivername={DRIVER}",
             "--node-id=$(NODE_NAME)",
-            f"--backend={wanted.backend}",
+            f"--backend={installation.backend}",
             "--config=/config/config.json",
             f"--data={DATA}",
             f"--domain-labels={ZONE_LABEL}",
@@ -270,28 +255,23 @@ def _driver(wanted: WantedCsi, *, privileged: bool) -> Obj:
     }
 
 
-def _sidecar(name: str, image: str, *arguments: str, environment: list[Obj] | None = None) -> Obj:
-    found: Obj = {
+def _render_sidecar(
+    name: str, image: str, *arguments: str, environment: list[Obj] | None = None
+) -> Obj:
+    return {
         "name": name,
         "image": image,
         "args": [f"--csi-address={SOCKET}", *arguments],
         "volumeMounts": [{"name": "socket", "mountPath": "/csi"}],
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
-        "securityContext": {
-            "runAsUser": 0,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": confine(root=True),
+        **({"env": environment} if environment is not None else {}),
     }
-    if environment is not None:
-        found["env"] = environment
-    return found
 
 
-def _deployment(wanted: WantedCsi) -> Obj:
-    selected = {"app.kubernetes.io/name": CSI, "app.kubernetes.io/component": "controller"}
-    leading = ("--leader-election", f"--leader-election-namespace={wanted.namespace}")
+def _render_deployment(installation: CsiInstallation) -> Obj:
+    labels = {**selector(CSI), "app.kubernetes.io/component": "controller"}
+    leading = ("--leader-election", f"--leader-election-namespace={installation.namespace}")
     patient = (f"--timeout={CALL_TIMEOUT}", "--retry-interval-start=1s")
     owner = [
         {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.{field}"}}}
@@ -301,8 +281,8 @@ def _deployment(wanted: WantedCsi) -> Obj:
         "serviceAccountName": CSI,
         "priorityClassName": "system-cluster-critical",
         "containers": [
-            _driver(wanted, privileged=False),
-            _sidecar(
+            _render_driver(installation, privileged=False),
+            _render_sidecar(
                 "csi-provisioner",
                 PROVISIONER,
                 *leading,
@@ -313,76 +293,65 @@ def _deployment(wanted: WantedCsi) -> Obj:
                 "--capacity-ownerref-level=2",
                 environment=owner,
             ),
-            _sidecar("csi-resizer", RESIZER, *leading, *patient),
-            _sidecar("csi-snapshotter", SNAPSHOTTER, *leading, *patient),
+            _render_sidecar("csi-resizer", RESIZER, *leading, *patient),
+            _render_sidecar("csi-snapshotter", SNAPSHOTTER, *leading, *patient),
         ],
-        "volumes": [{"name": "socket", "emptyDir": {}}, *_volumes(wanted)],
+        "volumes": [{"name": "socket", "emptyDir": {}}, *_render_volumes(installation)],
     }
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(wanted, CSI),
+        "metadata": _metadata_of(installation, CSI),
         "spec": {
-            "replicas": wanted.replicas,
-            "selector": {"matchLabels": dict(selected)},
-            "template": {"metadata": {"labels": dict(selected)}, "spec": pod},
+            "replicas": installation.replicas,
+            "selector": {"matchLabels": dict(labels)},
+            "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
         },
     }
 
 
-def _daemon_set(wanted: WantedCsi) -> Obj:
-    selected = {"app.kubernetes.io/name": CSI, "app.kubernetes.io/component": "node"}
+def _render_daemon_set(installation: CsiInstallation) -> Obj:
+    labels = {**selector(CSI), "app.kubernetes.io/component": "node"}
     plugin = f"{KUBELET}/plugins/{DRIVER}"
-    registrar = _sidecar(
+    registrar = _render_sidecar(
         "node-driver-registrar", REGISTRAR, f"--kubelet-registration-path={plugin}/csi.sock"
     )
     registrar["volumeMounts"].append({"name": "registration", "mountPath": "/registration"})
     pod: Obj = {
         "serviceAccountName": NODE,
         "priorityClassName": "system-node-critical",
-        "nodeSelector": {"kubernetes.io/os": "linux"},
-        "tolerations": [{"operator": "Exists"}],
-        "containers": [_driver(wanted, privileged=True), registrar],
+        "containers": [_render_driver(installation, privileged=True), registrar],
         "volumes": [
-            _host("socket", plugin, "DirectoryOrCreate"),
-            _host("registration", f"{KUBELET}/plugins_registry", "Directory"),
-            _host("kubelet", KUBELET, "Directory"),
-            _host("dev", "/dev", "Directory"),
-            *_volumes(wanted),
+            _render_host_path("socket", plugin, "DirectoryOrCreate"),
+            _render_host_path("registration", f"{KUBELET}/plugins_registry", "Directory"),
+            _render_host_path("kubelet", KUBELET, "Directory"),
+            _render_host_path("dev", "/dev", "Directory"),
+            *_render_volumes(installation),
         ],
     }
-    if wanted.maps_images:
+    if installation.maps_images:
         pod |= {"hostNetwork": True, "hostPID": True, "dnsPolicy": "ClusterFirstWithHostNet"}
         pod["volumes"] += [
-            _host("sys", "/sys", "Directory"),
-            _host("modules", "/lib/modules", "Directory"),
+            _render_host_path("sys", "/sys", "Directory"),
+            _render_host_path("modules", "/lib/modules", "Directory"),
         ]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": _metadata(wanted, NODE),
-        "spec": {
-            "selector": {"matchLabels": dict(selected)},
-            "updateStrategy": {"rollingUpdate": {"maxUnavailable": "10%"}},
-            "template": {"metadata": {"labels": dict(selected)}, "spec": pod},
-        },
-    }
+    return render_daemon_set(_metadata_of(installation, NODE), labels, pod)
 
 
-def _metadata(wanted: WantedCsi, name: str) -> Obj:
-    """On Ceph, with what the image must be built on: not every Python loads Ceph's modules."""
-    found = wanted.metadata(name)
-    return {**found, "annotations": {IMAGE_BASE: CEPH_BASE}} if wanted.on_ceph else found
+def _metadata_of(installation: CsiInstallation, name: str) -> Obj:
+    """On Ceph it names the base of the image: not every Python loads Ceph's modules."""
+    annotations = {"annotations": {IMAGE_BASE: CEPH_BASE}} if installation.on_ceph else {}
+    return installation.metadata(name) | annotations
 
 
-def _volumes(wanted: WantedCsi) -> list[Obj]:
+def _render_volumes(installation: CsiInstallation) -> list[Obj]:
     key: Obj = {"name": "ceph", "secret": {"secretName": CEPH_KEY_SECRET, "defaultMode": 0o400}}
     return [
-        *([key] if wanted.on_ceph else []),
+        *([key] if installation.on_ceph else []),
         {"name": "config", "configMap": {"name": CONFIG}},
-        _host("data", DATA, "DirectoryOrCreate"),
+        _render_host_path("data", DATA, "DirectoryOrCreate"),
     ]
 
 
-def _host(name: str, path: str, kind: str) -> Obj:
+def _render_host_path(name: str, path: str, kind: str) -> Obj:
     return {"name": name, "hostPath": {"path": path, "type": kind}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from zonewise.install.wanted import LEASE, NAME, Installation, Obj
+from zonewise.install.installation import LEASE, NAME, Installation, Obj
 
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 _WIDTH, _HEIGHT = 12, 8
@@ -13,58 +13,52 @@ _PANELS = (
     (
         "Services with and without hints",
         "short",
-        [("sum by (state) (zonewise_hints_services)", "{{state}}")],
+        "sum by (state) (zonewise_hints_services)",
+        "{{state}}",
     ),
     (
         "Why Services have no hints",
         "short",
-        [('sum by (reason) (zonewise_hints_services{state="unhinted"})', "{{reason}}")],
+        'sum by (reason) (zonewise_hints_services{state="unhinted"})',
+        "{{reason}}",
     ),
     (
         "EndpointSlices written",
         "ops",
-        [
-            (
-                "sum by (operation) (rate(endpoint_slice_controller_changes_total[5m]))",
-                "{{operation}}",
-            )
-        ],
+        "sum by (operation) (rate(endpoint_slice_controller_changes_total[5m]))",
+        "{{operation}}",
     ),
     (
         "Syncs of Services",
         "ops",
-        [("sum by (result) (rate(endpoint_slice_controller_syncs_total[5m]))", "{{result}}")],
+        "sum by (result) (rate(endpoint_slice_controller_syncs_total[5m]))",
+        "{{result}}",
     ),
     (
         "Webhook calls",
         "ops",
-        [("sum by (path, outcome) (rate(zonewise_admission_total[5m]))", "{{path}} {{outcome}}")],
+        "sum by (path, outcome) (rate(zonewise_admission_total[5m]))",
+        "{{path}} {{outcome}}",
     ),
     (
         "Duration of webhook calls (99th percentile)",
         "s",
-        [
-            (
-                "histogram_quantile(0.99, sum by (le, path)"
-                " (rate(zonewise_admission_duration_seconds_bucket[5m])))",
-                "{{path}}",
-            )
-        ],
+        "histogram_quantile(0.99, sum by (le, path)"
+        " (rate(zonewise_admission_duration_seconds_bucket[5m])))",
+        "{{path}}",
     ),
     (
         "Seconds since the last byte of each watch",
         "s",
-        [("max by (resource) (zonewise_watch_last_byte_age_seconds)", "{{resource}}")],
+        "max by (resource) (zonewise_watch_last_byte_age_seconds)",
+        "{{resource}}",
     ),
-    (
-        "Who leads",
-        "short",
-        [(f'leader_election_master_status{{name="{LEASE}"}}', "{{pod}}")],
-    ),
+    ("Who leads", "short", f'leader_election_master_status{{name="{LEASE}"}}', "{{pod}}"),
 )
+"""Title, unit, query and legend."""
 
 
-def page() -> Obj:
+def make_page() -> Obj:
     """The dashboard."""
     return {
         "uid": NAME,
@@ -78,14 +72,11 @@ def page() -> Obj:
                 {"name": "source", "label": "Source", "type": "datasource", "query": "prometheus"}
             ]
         },
-        "panels": [
-            _panel(number, title, unit, queries)
-            for number, (title, unit, queries) in enumerate(_PANELS)
-        ],
+        "panels": [_make_panel(number, *panel) for number, panel in enumerate(_PANELS)],
     }
 
 
-def _panel(number: int, title: str, unit: str, queries: list[tuple[str, str]]) -> Obj:
+def _make_panel(number: int, title: str, unit: str, query: str, legend: str) -> Obj:
     row, column = divmod(number, 2)
     return {
         "id": number + 1,
@@ -94,22 +85,19 @@ def _panel(number: int, title: str, unit: str, queries: list[tuple[str, str]]) -
         "datasource": _SOURCE,
         "gridPos": {"x": column * _WIDTH, "y": row * _HEIGHT, "w": _WIDTH, "h": _HEIGHT},
         "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
-        "targets": [
-            {"refId": chr(ord("A") + index), "expr": query, "legendFormat": legend}
-            for index, (query, legend) in enumerate(queries)
-        ],
+        "targets": [{"refId": "A", "expr": query, "legendFormat": legend}],
     }
 
 
-def dashboard(wanted: Installation) -> list[Obj]:
+def render_dashboard(installation: Installation) -> list[Obj]:
     """The ConfigMap, if it was requested."""
-    if not wanted.dashboard:
+    if not installation.dashboard:
         return []
     return [
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": wanted.metadata(f"{NAME}-dashboard", grafana_dashboard="1"),
-            "data": {"zonewise.json": json.dumps(page(), indent=1)},
+            "metadata": installation.metadata(f"{NAME}-dashboard", {"grafana_dashboard": "1"}),
+            "data": {"zonewise.json": json.dumps(make_page(), indent=1)},
         }
     ]

@@ -1,4 +1,4 @@
-"""The webhook configurations, and what happens if no webhook answers: the write.
+"""The webhook configurations, and what becomes of a request if no webhook answers.
 
 Hints fail open, within two seconds: a cluster whose webhook is down must work as if it did not
 exist. Budgets are enforced where a namespace opts in. There evictions, and a Deployment that scales
@@ -11,8 +11,8 @@ Service never wait for it. The ``caBundle`` is not set here: the programs add it
 
 from __future__ import annotations
 
-from zonewise.install.expressions import literal, one_of
-from zonewise.install.wanted import NAME, WEBHOOK, Installation, Obj
+from zonewise.install.expressions import quote, quote_all
+from zonewise.install.installation import NAME, WEBHOOK, Installation, Obj
 
 TIMEOUT = 2
 OBSERVE_TIMEOUT = 5
@@ -34,39 +34,46 @@ ALL_IN_ONE = "system:kube-controller-manager"
 DEPLOYMENT_CONTROLLERS = ("system:serviceaccount:kube-system:deployment-controller", ALL_IN_ONE)
 
 
-def configurations(wanted: Installation) -> list[Obj]:
+def render_webhooks(installation: Installation) -> list[Obj]:
     """Services are validated in every mode; slices are changed where we adopt them."""
-    validating = [_webhook(wanted, "services", "/services", "")]
+    validating = [_make_webhook(installation, "services", "/services", "")]
     mutating = []
-    if wanted.role == "adopt":
-        slices = _webhook(wanted, "endpointslices", "/hints", "discovery.k8s.io")
+    if installation.role == "adopt":
+        slices = _make_webhook(installation, "endpointslices", "/hints", "discovery.k8s.io")
         managed = {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
         slices["objectSelector"] = {"matchLabels": managed}
         mutating.append(slices)
-    if wanted.budgets != "off":
-        validating += [_evictions(wanted), _deletions(wanted)]
-    if wanted.budgets == "enforce":
-        mutating.append(_clamp(wanted))
-    made = [_configuration(wanted, "Validating", validating)]
-    if mutating:
-        made.append(_configuration(wanted, "Mutating", mutating))
-    return made
+    if installation.budgets != "off":
+        validating += [_gate_evictions(installation), _gate_deletions(installation)]
+    if installation.budgets == "enforce":
+        mutating.append(_clamp_replicas(installation))
+    kinds = {"Validating": validating, "Mutating": mutating}
+    return [
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": f"{kind}WebhookConfiguration",
+            "metadata": installation.metadata(NAME, inside=False),
+            "webhooks": webhooks,
+        }
+        for kind, webhooks in kinds.items()
+        if webhooks
+    ]
 
 
-def _evictions(wanted: Installation) -> Obj:
-    hook = _gate(wanted, "evictions", ["CREATE"], "pods/eviction")
-    return hook | {"failurePolicy": "Fail" if wanted.budgets == "enforce" else "Ignore"}
+def _gate_evictions(installation: Installation) -> Obj:
+    hook = _make_gate(installation, "evictions", ["CREATE"], "pods/eviction")
+    return hook | {"failurePolicy": "Fail" if installation.budgets == "enforce" else "Ignore"}
 
 
-def _deletions(wanted: Installation) -> Obj:
+def _gate_deletions(installation: Installation) -> Obj:
     controllers = [f"system:serviceaccount:kube-system:{name}" for name in CONTROLLERS]
-    users = one_of((*controllers, *wanted.gated_users))
+    users = quote_all((*controllers, *installation.gated_users))
     owned = "has(oldObject.metadata.ownerReferences) && oldObject.metadata.ownerReferences.exists("
     owned += "owner, has(owner.controller) && owner.controller)"
     who = f"request.userInfo.username in {users} ||"
-    who += f" (request.userInfo.username == {literal(ALL_IN_ONE)} && {owned})"
-    enforced = {"timeoutSeconds": DELETION_TIMEOUT} if wanted.budgets == "enforce" else {}
-    return _gate(wanted, "deletions", ["DELETE"], "pods") | {
+    who += f" (request.userInfo.username == {quote(ALL_IN_ONE)} && {owned})"
+    enforced = {"timeoutSeconds": DELETION_TIMEOUT} if installation.budgets == "enforce" else {}
+    return _make_gate(installation, "deletions", ["DELETE"], "pods") | {
         "matchConditions": [
             {"name": "workload-controllers", "expression": who},
             {"name": "stays", "expression": "!has(oldObject.metadata.deletionTimestamp)"},
@@ -75,10 +82,10 @@ def _deletions(wanted: Installation) -> Obj:
     }
 
 
-def _clamp(wanted: Installation) -> Obj:
-    who = f"request.userInfo.username in {one_of(DEPLOYMENT_CONTROLLERS)}"
+def _clamp_replicas(installation: Installation) -> Obj:
+    who = f"request.userInfo.username in {quote_all(DEPLOYMENT_CONTROLLERS)}"
     less = "object.spec.replicas < oldObject.spec.replicas"
-    return _gate(wanted, "replicasets", ["UPDATE"], "replicasets", group="apps") | {
+    return _make_gate(installation, "replicasets", ["UPDATE"], "replicasets", group="apps") | {
         "failurePolicy": "Fail",
         "sideEffects": "None",
         "matchConditions": [
@@ -88,38 +95,35 @@ def _clamp(wanted: Installation) -> Obj:
     }
 
 
-def _gate(
-    wanted: Installation, name: str, operations: list[str], resource: str, *, group: str = ""
+def _make_gate(
+    installation: Installation, name: str, operations: list[str], resource: str, *, group: str = ""
 ) -> Obj:
     """A webhook for the namespaces that have opted in; ours and the system's never are."""
     never = {
         "key": "kubernetes.io/metadata.name",
         "operator": "NotIn",
-        "values": [wanted.namespace, "kube-system"],
+        "values": [installation.namespace, "kube-system"],
     }
-    hook = _webhook(wanted, name, f"/{name}", group)
+    hook = _make_webhook(installation, name, f"/{name}", group)
     hook["rules"][0] |= {"operations": operations, "resources": [resource]}
     return hook | {
         "sideEffects": "NoneOnDryRun",
-        "timeoutSeconds": GATE_TIMEOUT if wanted.budgets == "enforce" else OBSERVE_TIMEOUT,
+        "timeoutSeconds": GATE_TIMEOUT if installation.budgets == "enforce" else OBSERVE_TIMEOUT,
         "namespaceSelector": {"matchExpressions": [OPT_IN, never]},
     }
 
 
-def _configuration(wanted: Installation, kind: str, webhooks: list[Obj]) -> Obj:
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": f"{kind}WebhookConfiguration",
-        "metadata": wanted.metadata(NAME, inside=False),
-        "webhooks": webhooks,
+def _make_webhook(installation: Installation, resource: str, path: str, group: str) -> Obj:
+    ours = {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "NotIn",
+        "values": [installation.namespace],
     }
-
-
-def _webhook(wanted: Installation, resource: str, path: str, group: str) -> Obj:
-    ours = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [wanted.namespace]}
     return {
         "name": f"{resource}.zonewise.io",
-        "clientConfig": {"service": {"namespace": wanted.namespace, "name": WEBHOOK, "path": path}},
+        "clientConfig": {
+            "service": {"namespace": installation.namespace, "name": WEBHOOK, "path": path}
+        },
         "rules": [
             {
                 "operations": ["CREATE", "UPDATE"],

@@ -1,18 +1,18 @@
-"""What our accounts may write of what RBAC lets them write.
+"""Which fields our accounts may write, where RBAC allows whole resources.
 
 RBAC knows resources and verbs, not fields. The right to patch a ReplicaSet is the right to make its
 pods privileged; the right to patch our webhook configurations, to send every Secret of the cluster
-to a server of one's own. So for each such right a ValidatingAdmissionPolicy says which fields the
-program behind the account changes, and denies everything else: who takes one of our pods gets what
-the program does, and no more.
+to another server. So for each such right a ValidatingAdmissionPolicy lists the fields that the
+program behind the account changes, and denies everything else: an attacker in one of our pods can
+do what the program does, and no more.
 
-A policy is evaluated only for the account that it limits; other users meet one comparison of their
-name. It fails closed, which concerns nobody else either. Policies are applied before the rights
+A policy is evaluated only for the account that it limits; for other users their name is compared
+once. It fails closed, which affects no other user either. Policies are applied before the rights
 that they limit.
 
 One policy is about other users: what Deployments write in namespaces that have opted in passes our
-mutating webhook, which could answer with any patch. There the template of a ReplicaSet stays as it
-was: no Deployment ever changes that of an existing one.
+mutating webhook, which could answer with any patch. There the template of a ReplicaSet may not
+change: the Deployment controller never changes that of an existing one.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from zonewise.controllers.budgets.waking import WOKEN
 from zonewise.controllers.hints.conditions import CONDITION
 from zonewise.disruption.steering import DELETION_COST, REDUCE_TO
 from zonewise.install.expressions import (
-    account,
-    literal,
-    metadata_unchanged,
-    one_of,
-    same,
-    unchanged,
+    quote,
+    quote_all,
+    require_same,
+    require_same_metadata,
+    require_unchanged,
 )
 from zonewise.install.hooks import DEPLOYMENT_CONTROLLERS, OPT_IN
-from zonewise.install.wanted import NAME, WEBHOOK, Installation, Obj
+from zonewise.install.installation import NAME, WEBHOOK, Bundle, Installation, Obj
 from zonewise.traffic.slices.identity import MANAGED_BY_LABEL, MANAGER
 
 GROUP = "admissionregistration.k8s.io"
@@ -55,18 +54,16 @@ class FieldLimit:
     """The namespaces it is about; None for all, and for what is in none."""
 
 
-def policies(wanted: Installation) -> list[Obj]:
+def render_policies(installation: Installation) -> list[Obj]:
     """The policies of the controller's and the webhook's account, with their bindings."""
-    return [
-        item
-        for limit in (*_webhook_limits(wanted), *_controller_limits(wanted))
-        for item in policy(limit, wanted.metadata(limit.name, inside=False))
-    ]
+    limits = (*_limit_webhook(installation), *_limit_controller(installation))
+    return [item for limit in limits for item in render_limit(installation, limit)]
 
 
-def policy(limit: FieldLimit, metadata: Obj) -> list[Obj]:
+def render_limit(bundle: Bundle, limit: FieldLimit) -> list[Obj]:
     """A limit as a policy and its binding."""
-    users = f"request.userInfo.username in {one_of(limit.users)}"
+    metadata = bundle.metadata(limit.name, inside=False)
+    users = f"request.userInfo.username in {quote_all(limit.users)}"
     rule = {
         "apiGroups": [limit.group],
         "apiVersions": [limit.version],
@@ -77,7 +74,9 @@ def policy(limit: FieldLimit, metadata: Obj) -> list[Obj]:
         {"expression": expression, "message": limit.message, "reason": "Forbidden"}
         for expression in limit.expressions
     ]
-    selected = {"matchResources": {"namespaceSelector": limit.namespaces}}
+    selected: Obj = {}
+    if limit.namespaces is not None:
+        selected["matchResources"] = {"namespaceSelector": limit.namespaces}
     return [
         {
             "apiVersion": f"{GROUP}/v1",
@@ -94,21 +93,17 @@ def policy(limit: FieldLimit, metadata: Obj) -> list[Obj]:
             "apiVersion": f"{GROUP}/v1",
             "kind": "ValidatingAdmissionPolicyBinding",
             "metadata": metadata,
-            "spec": {
-                "policyName": limit.name,
-                "validationActions": ["Deny"],
-                **(selected if limit.namespaces is not None else {}),
-            },
+            "spec": {"policyName": limit.name, "validationActions": ["Deny"], **selected},
         },
     ]
 
 
-def _webhook_limits(wanted: Installation) -> list[FieldLimit]:
-    users = (account(wanted, WEBHOOK),)
+def _limit_webhook(installation: Installation) -> list[FieldLimit]:
+    users = (installation.username(WEBHOOK),)
     names = "webhooks.map(w, w.name)"
-    kept = (
-        f"oldObject.webhooks.exists(b, b.name == a.name && {same('a', 'b', 'clientConfig')}"
-        f" && {same('a.clientConfig', 'b.clientConfig', 'caBundle')})"
+    same_but_bundle = (
+        f"oldObject.webhooks.exists(b, b.name == a.name && {require_same('a', 'b', 'clientConfig')}"
+        f" && {require_same('a.clientConfig', 'b.clientConfig', 'caBundle')})"
     )
     return [
         FieldLimit(
@@ -117,9 +112,9 @@ def _webhook_limits(wanted: Installation) -> list[FieldLimit]:
             group=GROUP,
             resources=("validatingwebhookconfigurations", "mutatingwebhookconfigurations"),
             expressions=(
-                *metadata_unchanged(),
+                *require_same_metadata(),
                 f"object.{names} == oldObject.{names}",
-                f"object.webhooks.all(a, {kept})",
+                f"object.webhooks.all(a, {same_but_bundle})",
             ),
             message="Zonewise's webhook may change only the caBundle of webhook configurations.",
         ),
@@ -130,18 +125,18 @@ def _webhook_limits(wanted: Installation) -> list[FieldLimit]:
             group="",
             resources=("secrets",),
             expressions=(
-                f"object.metadata.name == {literal(WEBHOOK)}",
+                f"object.metadata.name == {quote(WEBHOOK)}",
                 "object.?type.orValue('Opaque') == 'Opaque'",
             ),
             message=f"Zonewise's webhook may create only the Secret {WEBHOOK}, of type Opaque.",
-            namespaces=_only(wanted.namespace),
+            namespaces={"matchLabels": {"kubernetes.io/metadata.name": installation.namespace}},
         ),
     ]
 
 
-def _controller_limits(wanted: Installation) -> list[FieldLimit]:
-    users = (account(wanted, NAME),)
-    others = f"?conditions.orValue([]).filter(c, c.type != {literal(CONDITION)})"
+def _limit_controller(installation: Installation) -> list[FieldLimit]:
+    users = (installation.username(NAME),)
+    others = f"?conditions.orValue([]).filter(c, c.type != {quote(CONDITION)})"
     limits = [
         FieldLimit(
             name=f"{NAME}-services",
@@ -149,23 +144,23 @@ def _controller_limits(wanted: Installation) -> list[FieldLimit]:
             group="",
             resources=("services/status",),
             expressions=(
-                *metadata_unchanged(),
-                unchanged("status", "conditions"),
+                *require_same_metadata(),
+                require_unchanged("status", "conditions"),
                 f"object.status.{others} == oldObject.status.{others}",
             ),
             message=f"Zonewise's controller may change only the condition {CONDITION} of Services.",
         ),
     ]
-    if wanted.role != "observe":
-        limits.append(_slices(wanted))
-    if wanted.budgets == "enforce":
-        limits += _enforcing(users)
+    if installation.role != "observe":
+        limits.append(_limit_slices(installation))
+    if installation.budgets == "enforce":
+        limits += _limit_enforcement(users)
     return limits
 
 
-def _slices(wanted: Installation) -> FieldLimit:
-    users = (account(wanted, NAME),)
-    if wanted.role == "adopt":
+def _limit_slices(installation: Installation) -> FieldLimit:
+    users = (installation.username(NAME),)
+    if installation.role == "adopt":
         fields = (
             "[dyn(e.addresses), dyn(e.?conditions), dyn(e.?deprecatedTopology), dyn(e.?hostname),"
             " dyn(e.?nodeName), dyn(e.?targetRef), dyn(e.?zone)]"
@@ -180,8 +175,8 @@ def _slices(wanted: Installation) -> FieldLimit:
             group="discovery.k8s.io",
             resources=("endpointslices",),
             expressions=(
-                same("object", "oldObject", "metadata", "endpoints"),
-                *metadata_unchanged(),
+                require_same("object", "oldObject", "metadata", "endpoints"),
+                *require_same_metadata(),
                 f"{after} == {before}",
             ),
             message="Zonewise's controller may change only the hints of EndpointSlices.",
@@ -192,28 +187,28 @@ def _slices(wanted: Installation) -> FieldLimit:
         operations=("CREATE", "UPDATE", "DELETE"),
         group="discovery.k8s.io",
         resources=("endpointslices",),
-        expressions=(_is_managed("object"), _is_managed("oldObject")),
+        expressions=(_require_managed("object"), _require_managed("oldObject")),
         message=f"Zonewise's controller may write only EndpointSlices managed by {MANAGER}, and"
         " none of the API server's own Service.",
     )
 
 
-def _is_managed(item: str) -> str:
-    """That a slice, if there is one, is one that the controller of EndpointSlices would write."""
+def _require_managed(item: str) -> str:
+    """That a slice, if there is one, is one that the EndpointSlice controller would write."""
     labels = f"{item}.metadata.?labels.orValue({{}})"
     manager, service = (
-        f"{labels}[?{literal(key)}].orValue('')" for key in (MANAGED_BY_LABEL, SERVICE_LABEL)
+        f"{labels}[?{quote(key)}].orValue('')" for key in (MANAGED_BY_LABEL, SERVICE_LABEL)
     )
     foreign = f"request.namespace == 'default' && {service} == 'kubernetes'"
-    return f"{item} == null || ({manager} == {literal(MANAGER)} && !({foreign}))"
+    return f"{item} == null || ({manager} == {quote(MANAGER)} && !({foreign}))"
 
 
-def _enforcing(users: tuple[str, ...]) -> list[FieldLimit]:
+def _limit_enforcement(users: tuple[str, ...]) -> list[FieldLimit]:
     budgets, rollouts = TopologyDisruptionBudget.resource, DomainRollout.resource
     controlled = (
         "metadata.?ownerReferences.orValue([]).exists(o, o.?controller.orValue(false)"
-        f" && o.apiVersion == {literal(rollouts.api_version)}"
-        f" && o.kind == {literal(rollouts.kind)})"
+        f" && o.apiVersion == {quote(rollouts.api_version)}"
+        f" && o.kind == {quote(rollouts.kind)})"
     )
     return [
         FieldLimit(
@@ -223,7 +218,7 @@ def _enforcing(users: tuple[str, ...]) -> list[FieldLimit]:
             resources=("pods",),
             expressions=(
                 "object.spec == oldObject.spec",
-                *metadata_unchanged(DELETION_COST, WOKEN),
+                *require_same_metadata(DELETION_COST, WOKEN),
             ),
             message=f"Zonewise's controller may change only the annotations {DELETION_COST} and"
             f" {WOKEN} of pods.",
@@ -234,9 +229,9 @@ def _enforcing(users: tuple[str, ...]) -> list[FieldLimit]:
             group="apps",
             resources=("replicasets",),
             expressions=(
-                unchanged("spec", "replicas"),
+                require_unchanged("spec", "replicas"),
                 "object.spec.replicas <= oldObject.spec.replicas",
-                *metadata_unchanged(REDUCE_TO),
+                *require_same_metadata(REDUCE_TO),
             ),
             message="Zonewise's controller may only lower the replicas of ReplicaSets, and change"
             f" their annotation {REDUCE_TO}.",
@@ -246,7 +241,7 @@ def _enforcing(users: tuple[str, ...]) -> list[FieldLimit]:
             users=users,
             group="apps",
             resources=("statefulsets/status",),
-            expressions=(*metadata_unchanged(), unchanged("status", "currentRevision")),
+            expressions=(*require_same_metadata(), require_unchanged("status", "currentRevision")),
             message="Zonewise's controller may change only status.currentRevision of StatefulSets.",
         ),
         FieldLimit(
@@ -256,10 +251,7 @@ def _enforcing(users: tuple[str, ...]) -> list[FieldLimit]:
             group=budgets.group,
             version=budgets.version,
             resources=(budgets.plural,),
-            expressions=(
-                f"object.{controlled}",
-                f"oldObject == null || oldObject.{controlled}",
-            ),
+            expressions=(f"object.{controlled}", f"oldObject == null || oldObject.{controlled}"),
             message=f"Zonewise's controller may write only budgets of a {rollouts.kind}.",
         ),
         FieldLimit(
@@ -272,7 +264,3 @@ def _enforcing(users: tuple[str, ...]) -> list[FieldLimit]:
             namespaces={"matchExpressions": [OPT_IN]},
         ),
     ]
-
-
-def _only(namespace: str) -> Obj:
-    return {"matchLabels": {"kubernetes.io/metadata.name": namespace}}

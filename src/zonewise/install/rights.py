@@ -1,156 +1,108 @@
-"""The least that each program has to be allowed, by mode.
+"""The permissions that the programs need, and no more, by mode.
 
-The controller and the webhook have an account each: who takes one of them does not have what the
-other may do. Reading is cluster-wide, because Services are everywhere. The controller writes slices
-as far as the mode goes, the condition on Services, events, PodLocators, and its lease; the webhook
-the bundles of our own webhook configurations and its Secret, by name, and the ledgers of budgets.
-``create`` cannot be limited to a name, so there it is a rule of its own. Which fields may be
-written is in ``policies``.
+The controller and the webhook have an account each: an attacker who has one of them does not have
+the permissions of the other. Reading is cluster-wide, because Services are everywhere. The
+controller writes slices as far as the mode goes, the condition on Services, events, PodLocators,
+and its lease; the webhook the bundles of our own webhook configurations and its Secret, by name,
+and the ledgers of budgets. ``create`` cannot be limited to a name, so it is a rule of its own.
+Which fields may be written is in ``policies``.
 """
 
 from __future__ import annotations
 
 from zonewise.api.objects.locator import PodLocator
-from zonewise.install.wanted import LEASE, NAME, WEBHOOK, Installation, Obj
+from zonewise.install.installation import LEASE, NAME, WEBHOOK, Installation, Obj
+from zonewise.install.objects import READ, allow, render_account
 
 _SLICES = {
-    "own": ("list", "watch", "create", "update", "delete"),
-    "adopt": ("list", "watch", "update"),
-    "observe": ("list", "watch"),
+    "own": (*READ, "create", "update", "delete"),
+    "adopt": (*READ, "update"),
+    "observe": READ,
 }
-_READ = ("list", "watch")
-_GROUP = "rbac.authorization.k8s.io"
 _OURS = "zonewise.io"
 
 
-def rights(wanted: Installation) -> list[Obj]:
+def render_rights(installation: Installation) -> list[Obj]:
     """The accounts, their roles and their bindings."""
+    lease, secret = ("coordination.k8s.io", ["leases"]), ("", ["secrets"])
     return [
-        *_account(wanted, NAME, _controller(wanted), _lease()),
-        *_account(wanted, WEBHOOK, _webhook(wanted), _secret()),
-    ]
-
-
-def _account(wanted: Installation, name: str, everywhere: list[Obj], here: list[Obj]) -> list[Obj]:
-    account: Obj = {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": wanted.metadata(name),
-    }
-    cluster_wide = _granted(wanted, name, everywhere, inside=False)
-    return [account, *cluster_wide, *_granted(wanted, name, here, inside=True)]
-
-
-def _granted(wanted: Installation, name: str, rules: list[Obj], *, inside: bool) -> list[Obj]:
-    kind = "Role" if inside else "ClusterRole"
-    role: Obj = {
-        "apiVersion": f"{_GROUP}/v1",
-        "kind": kind,
-        "metadata": wanted.metadata(name, inside=inside),
-        "rules": rules,
-    }
-    binding: Obj = {
-        "apiVersion": f"{_GROUP}/v1",
-        "kind": f"{kind}Binding",
-        "metadata": wanted.metadata(name, inside=inside),
-        "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": wanted.namespace}],
-    }
-    return [role, binding]
-
-
-def _controller(wanted: Installation) -> list[Obj]:
-    rules = [
-        _rule("", ["nodes", "pods", "services"], _READ),
-        _rule("discovery.k8s.io", ["endpointslices"], _SLICES[wanted.role]),
-        _rule("", ["services/status"], ("patch",)),
-        _rule(
-            PodLocator.resource.group,
-            [PodLocator.resource.plural],
-            ("list", "watch", "create", "patch", "delete"),
+        *render_account(
+            installation,
+            NAME,
+            _controller_rules(installation),
+            [allow(*lease, ["create"]), allow(*lease, ["get", "patch"], names=[LEASE])],
         ),
-        _rule("events.k8s.io", ["events"], ("create", "patch")),
+        *render_account(
+            installation,
+            WEBHOOK,
+            _webhook_rules(installation),
+            [allow(*secret, ["create"]), allow(*secret, ["get", "patch"], names=[WEBHOOK])],
+        ),
     ]
-    if wanted.namespaces_are_selected or wanted.budgets != "off":
-        rules.append(_rule("", ["namespaces"], _READ))
-    if wanted.budgets != "off":
+
+
+def _controller_rules(installation: Installation) -> list[Obj]:
+    locators = PodLocator.resource
+    rules = [
+        allow("", ["nodes", "pods", "services"], READ),
+        allow("discovery.k8s.io", ["endpointslices"], _SLICES[installation.role]),
+        allow("", ["services/status"], ("patch",)),
+        allow(locators.group, [locators.plural], (*READ, "create", "patch", "delete")),
+        allow("events.k8s.io", ["events"], ("create", "patch")),
+    ]
+    if installation.namespaces_are_selected or installation.budgets != "off":
+        rules.append(allow("", ["namespaces"], READ))
+    if installation.budgets != "off":
         rules += [
-            *_counting(),
-            _rule(_OURS, ["topologydisruptionbudgets/status"], ("patch",)),
-            _rule(_OURS, ["disruptionledgers"], ("patch",), names=[NAME]),
+            *_counting_rules(),
+            allow(_OURS, ["topologydisruptionbudgets/status"], ("patch",)),
+            allow(_OURS, ["disruptionledgers"], ("patch",), names=[NAME]),
         ]
-    if wanted.budgets == "enforce":
+    if installation.budgets == "enforce":
         rules += [
-            _rule("", ["pods"], ("patch",)),
-            _rule("apps", ["replicasets"], ("patch",)),
-            _rule(_OURS, ["domainrollouts"], _READ),
-            _rule(_OURS, ["domainrollouts/status"], ("patch",)),
-            _rule(_OURS, ["topologydisruptionbudgets"], ("create", "patch")),
-            _rule("", ["pods/eviction"], ("create",)),
-            _rule("apps", ["statefulsets/status"], ("patch",)),
+            allow("", ["pods"], ("patch",)),
+            allow("apps", ["replicasets"], ("patch",)),
+            allow(_OURS, ["domainrollouts"], READ),
+            allow(_OURS, ["domainrollouts/status"], ("patch",)),
+            allow(_OURS, ["topologydisruptionbudgets"], ("create", "patch")),
+            allow("", ["pods/eviction"], ("create",)),
+            allow("apps", ["statefulsets/status"], ("patch",)),
         ]
     return rules
 
 
-def _webhook(wanted: Installation) -> list[Obj]:
+def _webhook_rules(installation: Installation) -> list[Obj]:
     hooks = ["validatingwebhookconfigurations"]
-    if wanted.role == "adopt" or wanted.budgets == "enforce":
+    if installation.role == "adopt" or installation.budgets == "enforce":
         hooks.append("mutatingwebhookconfigurations")
-    rules = [_rule("admissionregistration.k8s.io", hooks, ("get", "patch"), names=[NAME])]
-    if wanted.role == "adopt":
+    rules = [allow("admissionregistration.k8s.io", hooks, ("get", "patch"), names=[NAME])]
+    if installation.role == "adopt":
+        rules.append(allow("", ["services"], READ))
+        rules.append(allow("discovery.k8s.io", ["endpointslices"], READ))
+        if installation.namespaces_are_selected:
+            rules.append(allow("", ["namespaces"], READ))
+    if installation.role == "adopt" or installation.budgets != "off":
+        rules.append(allow("", ["nodes"], READ))
+    if installation.budgets != "off":
+        rules += [allow("", ["pods"], READ), *_counting_rules(), allow("", ["pods"], ("get",))]
+    if installation.budgets == "enforce":
         rules += [
-            _rule("", ["services"], _READ),
-            _rule("discovery.k8s.io", ["endpointslices"], _READ),
-        ]
-        if wanted.namespaces_are_selected:
-            rules.append(_rule("", ["namespaces"], _READ))
-    if wanted.role == "adopt" or wanted.budgets != "off":
-        rules.append(_rule("", ["nodes"], _READ))
-    if wanted.budgets != "off":
-        rules += [
-            _rule("", ["pods"], _READ),
-            *_counting(),
-            _rule("", ["pods"], ("get",)),
-        ]
-    if wanted.budgets == "enforce":
-        rules += [
-            _rule(_OURS, ["disruptionledgers"], ("create",)),
-            _rule(_OURS, ["disruptionledgers"], ("get", "patch"), names=[NAME]),
+            allow(_OURS, ["disruptionledgers"], ("create",)),
+            allow(_OURS, ["disruptionledgers"], ("get", "patch"), names=[NAME]),
         ]
     return rules
 
 
-def _counting() -> list[Obj]:
+def _counting_rules() -> list[Obj]:
     """What both read to count: budgets, ledgers, and the owners of pods.
 
     Jobs, nodes and ReplicationControllers are read if they own pods. For custom owners the
     administrator grants that with an extra role.
     """
     return [
-        _rule("apps", ["daemonsets", "deployments", "replicasets", "statefulsets"], _READ),
-        _rule("", ["nodes", "replicationcontrollers", "replicationcontrollers/scale"], ("get",)),
-        _rule("batch", ["jobs"], ("get",)),
-        _rule("policy", ["poddisruptionbudgets"], _READ),
-        _rule(_OURS, ["disruptionledgers", "topologydisruptionbudgets"], _READ),
+        allow("apps", ["daemonsets", "deployments", "replicasets", "statefulsets"], READ),
+        allow("", ["nodes", "replicationcontrollers", "replicationcontrollers/scale"], ("get",)),
+        allow("batch", ["jobs"], ("get",)),
+        allow("policy", ["poddisruptionbudgets"], READ),
+        allow(_OURS, ["disruptionledgers", "topologydisruptionbudgets"], READ),
     ]
-
-
-def _lease() -> list[Obj]:
-    return [
-        _rule("coordination.k8s.io", ["leases"], ("create",)),
-        _rule("coordination.k8s.io", ["leases"], ("get", "patch"), names=[LEASE]),
-    ]
-
-
-def _secret() -> list[Obj]:
-    return [
-        _rule("", ["secrets"], ("create",)),
-        _rule("", ["secrets"], ("get", "patch"), names=[WEBHOOK]),
-    ]
-
-
-def _rule(
-    group: str, resources: list[str], verbs: tuple[str, ...], *, names: list[str] | None = None
-) -> Obj:
-    rule: Obj = {"apiGroups": [group], "resources": resources, "verbs": list(verbs)}
-    return rule if names is None else rule | {"resourceNames": names}

@@ -1,18 +1,27 @@
-"""The programs: two pods of each, apart from each other, hard to evict, easy to replace.
+"""The programs: two pods of each on different nodes, one of which at most is evicted at a time.
 
-Controller and webhook have a Deployment each, because a pod has one account, and each of them its
-own. Of the controllers one leads; all webhooks answer. A pod is ready when its stores are complete
-and its certificate is served, so a rollout never leaves the API server with a webhook that would
-decide on half of the cluster.
+Controller and webhook have a Deployment each, because they have different accounts. Of the
+controllers one leads; all webhooks answer. A pod is ready when its stores are complete and its
+certificate is served, so a rollout never leaves the API server with a webhook that would decide on
+half of the cluster.
 
-Memory is limited to what a cluster of 5,000 nodes needs twice over. For the webhook that includes
-the most that strangers can make it hold: connections, headers and bodies, which it bounds itself.
+Memory is limited to twice what a cluster of 5,000 nodes needs. For the webhook that includes what
+unauthenticated clients can make it use: connections, headers and bodies, which it bounds itself.
+
+*Who may connect.* API servers call the webhook, scrapers read metrics. API servers are not pods: on
+most clusters they are on the networks of nodes or of the provider, so they are named by networks;
+where a tunnel calls for them (konnectivity), its agents are pods, named by their namespace. Only
+the administrator knows either. A port whose callers are not named is open: closed, every eviction
+in a namespace that has opted in would be refused, and every alert about metrics would fire. An
+annotation says which ports are open to everybody, and with which flag to restrict them. Kubelets
+reach the pods of their own node whatever a policy says, so probes need no rule.
 """
 
 from __future__ import annotations
 
-from zonewise.install.network import network_policy
-from zonewise.install.wanted import (
+from ipaddress import ip_network
+
+from zonewise.install.installation import (
     CLIENT_CA_KEY,
     CONTROLLER_METRICS,
     NAME,
@@ -23,6 +32,7 @@ from zonewise.install.wanted import (
     Obj,
     selector,
 )
+from zonewise.install.objects import confine, render_probes
 from zonewise.topology.nodes import HOSTNAME_LABEL, ZONE_LABEL
 
 CONTROLLER_MEMORY = ("256Mi", "1Gi")
@@ -32,79 +42,82 @@ GATE_MEMORY = ("256Mi", "1Gi")
 PRIORITY = 1_000_000
 CLIENT_CA_FOLDER = "/client-ca"
 USER = 65532
+OPEN_PORTS = "zonewise.io/open-ports"
 
 
-def namespace(wanted: Installation) -> Obj:
-    """Where everything of ours is; pods in it may do nothing special."""
-    level = {"pod-security.kubernetes.io/enforce": "restricted"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": wanted.metadata(wanted.namespace, inside=False, **level),
-    }
-
-
-def workload(wanted: Installation) -> list[Obj]:
+def render_workload(installation: Installation) -> list[Obj]:
     """Priority, and of each program a budget, a Service, a NetworkPolicy and a Deployment."""
     priority: Obj = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
-        "metadata": wanted.metadata(NAME, inside=False),
+        "metadata": installation.metadata(NAME, inside=False),
         "value": PRIORITY,
         "description": "Zonewise: others can wait, EndpointSlices cannot.",
     }
-    controller = _container(
-        wanted,
-        "controller",
-        [f"--metrics-listen=:{CONTROLLER_METRICS}"],
-        {"metrics": CONTROLLER_METRICS},
-        health="metrics",
-        memory=CONTROLLER_MEMORY,
-    )
+    ports = {"metrics": CONTROLLER_METRICS}
+    flags = [f"--metrics-listen=:{CONTROLLER_METRICS}"]
+    controller = _render_container(installation, "controller", flags, ports, CONTROLLER_MEMORY)
     return [
         priority,
-        *client_authority(wanted),
-        *_program(wanted, NAME, controller, {"metrics": CONTROLLER_METRICS}),
-        *_program(wanted, WEBHOOK, _webhook(wanted), {"webhook": 443, "metrics": WEBHOOK_METRICS}),
+        *_render_client_authority(installation),
+        *_render_guarded(installation, NAME, controller, ports),
+        *_render_guarded(
+            installation,
+            WEBHOOK,
+            _render_webhook(installation),
+            {"webhook": 443, "metrics": WEBHOOK_METRICS},
+        ),
     ]
 
 
-def _webhook(wanted: Installation) -> Obj:
+def _render_webhook(installation: Installation) -> Obj:
     flags = [f"--listen=:{WEBHOOK_PORT}", f"--metrics-listen=:{WEBHOOK_METRICS}"]
-    trusted = wanted.client_authority is not None
-    if trusted:
+    if installation.client_authority is not None:
         flags.append(f"--client-ca={CLIENT_CA_FOLDER}/{CLIENT_CA_KEY}")
-    container = _container(
-        wanted,
-        "webhook",
-        flags,
-        {"webhook": WEBHOOK_PORT, "metrics": WEBHOOK_METRICS},
-        health="metrics",
-        memory=WEBHOOK_MEMORY if wanted.budgets == "off" else GATE_MEMORY,
-    )
-    mount = {"name": "client-ca", "mountPath": CLIENT_CA_FOLDER, "readOnly": True}
-    return container | ({"volumeMounts": [mount]} if trusted else {})
+    ports = {"webhook": WEBHOOK_PORT, "metrics": WEBHOOK_METRICS}
+    memory = WEBHOOK_MEMORY if installation.budgets == "off" else GATE_MEMORY
+    container = _render_container(installation, "webhook", flags, ports, memory)
+    if installation.client_authority is not None:
+        mount = {"name": "client-ca", "mountPath": CLIENT_CA_FOLDER, "readOnly": True}
+        container["volumeMounts"] = [mount]
+    return container
 
 
-def _program(wanted: Installation, name: str, container: Obj, ports: dict[str, int]) -> list[Obj]:
-    budget: Obj = {
+def _render_guarded(
+    installation: Installation, name: str, container: Obj, ports: dict[str, int]
+) -> list[Obj]:
+    """The objects of a program, with a NetworkPolicy."""
+    named = [{"name": port, "port": number, "targetPort": port} for port, number in ports.items()]
+    pod: Obj = {}
+    if "volumeMounts" in container and installation.client_authority is not None:
+        config_map = {"name": installation.client_authority.config_map}
+        pod["volumes"] = [{"name": "client-ca", "configMap": config_map}]
+    budget, service, deployment = render_program(installation, name, container, named, pod)
+    return [budget, service, _render_network_policy(installation, name), deployment]
+
+
+def render_program(
+    installation: Installation,
+    name: str,
+    container: Obj,
+    ports: list[Obj],
+    pod: Obj,
+    labels: dict[str, str] | None = None,
+) -> tuple[Obj, Obj, Obj]:
+    """The PodDisruptionBudget, the Service and the Deployment of a program."""
+    budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": wanted.metadata(name),
+        "metadata": installation.metadata(name, labels),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(name)}},
     }
-    service: Obj = {
+    service = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": wanted.metadata(name),
-        "spec": {
-            "selector": selector(name),
-            "ports": [
-                {"name": port, "port": number, "targetPort": port} for port, number in ports.items()
-            ],
-        },
+        "metadata": installation.metadata(name, labels),
+        "spec": {"selector": selector(name), "ports": ports},
     }
-    pod: Obj = {
+    pod = {
         "serviceAccountName": name,
         "priorityClassName": NAME,
         "securityContext": {
@@ -113,93 +126,108 @@ def _program(wanted: Installation, name: str, container: Obj, ports: dict[str, i
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "topologySpreadConstraints": [
-            _apart(ZONE_LABEL, name),
-            _apart(HOSTNAME_LABEL, name),
+            {
+                "maxSkew": 1,
+                "topologyKey": key,
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": selector(name)},
+            }
+            for key in (ZONE_LABEL, HOSTNAME_LABEL)
         ],
         "containers": [container],
+        **pod,
     }
-    if "volumeMounts" in container and wanted.client_authority is not None:
-        pod["volumes"] = [
-            {"name": "client-ca", "configMap": {"name": wanted.client_authority.config_map}}
-        ]
-    deployment: Obj = {
+    deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": wanted.metadata(name),
+        "metadata": installation.metadata(name, labels),
         "spec": {
-            "replicas": wanted.replicas,
+            "replicas": installation.replicas,
             "selector": {"matchLabels": selector(name)},
             "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "template": {"metadata": {"labels": selector(name)}, "spec": pod},
         },
     }
-    return [budget, service, network_policy(wanted, name), deployment]
+    return budget, service, deployment
 
 
-def _apart(key: str, name: str) -> Obj:
-    return {
-        "maxSkew": 1,
-        "topologyKey": key,
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": selector(name)},
-    }
-
-
-def _container(
-    wanted: Installation,
+def _render_container(
+    installation: Installation,
     command: str,
     flags: list[str],
     ports: dict[str, int],
-    *,
-    health: str,
     memory: tuple[str, str],
 ) -> Obj:
-    probe = {"port": health}
+    budgets = [] if installation.budgets == "off" else [f"--budgets={installation.budgets}"]
+    mode = [f"--endpointslices={installation.role}", *budgets]
     requested, limit = memory
     return {
         "name": command,
-        "image": wanted.image,
-        "args": [
-            command,
-            f"--endpointslices={wanted.role}",
-            *_budgets(wanted),
-            *flags,
-            *wanted.arguments,
-        ],
+        "image": installation.image,
+        "args": [command, *mode, *flags, *installation.arguments],
         "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
-        "livenessProbe": {
-            "httpGet": {"path": "/livez", **probe},
-            "periodSeconds": 10,
-            "timeoutSeconds": 5,
-            "failureThreshold": 6,
-        },
-        "readinessProbe": {"httpGet": {"path": "/readyz", **probe}, "periodSeconds": 2},
+        **render_probes("metrics"),
         "resources": {
             "requests": {"cpu": "50m", "memory": requested},
             "limits": {"memory": limit},
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": confine(),
     }
 
 
-def client_authority(wanted: Installation) -> list[Obj]:
-    """The ConfigMap with the authority of API servers, unless it is one that exists."""
-    authority = wanted.client_authority
+def _render_client_authority(installation: Installation) -> list[Obj]:
+    """The ConfigMap with the authority of API servers, unless it exists already."""
+    authority = installation.client_authority
     if authority is None or authority.certificates is None:
         return []
     return [
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": wanted.metadata(authority.config_map),
+            "metadata": installation.metadata(authority.config_map),
             "data": {CLIENT_CA_KEY: authority.certificates},
         }
     ]
 
 
-def _budgets(wanted: Installation) -> list[str]:
-    return [] if wanted.budgets == "off" else [f"--budgets={wanted.budgets}"]
+def _render_network_policy(installation: Installation, name: str) -> Obj:
+    """On which ports the pods of a program may be reached, and from where."""
+    callers = {"metrics": ("--metrics-from", installation.metrics_from)}
+    if name == WEBHOOK:
+        callers = {"webhook": ("--webhook-from", installation.webhook_from), **callers}
+    metadata = installation.metadata(name)
+    unnamed = {port: flag for port, (flag, peers) in callers.items() if not peers}
+    if unnamed:
+        flags = " and ".join(unnamed.values())
+        note = f"{' and '.join(unnamed)}: open to everybody; name who may connect with {flags}"
+        metadata["annotations"] = {OPEN_PORTS: note}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata,
+        "spec": {
+            "podSelector": {"matchLabels": selector(name)},
+            "policyTypes": ["Ingress"],
+            "ingress": [_render_ingress(port, peers) for port, (_, peers) in callers.items()],
+        },
+    }
+
+
+def _render_ingress(port: str, peers: tuple[str, ...]) -> Obj:
+    rule: Obj = {"ports": [{"port": port, "protocol": "TCP"}]}
+    return rule | ({"from": [_render_peer(peer) for peer in peers]} if peers else {})
+
+
+def _render_peer(peer: str) -> Obj:
+    if is_network(peer):
+        return {"ipBlock": {"cidr": str(ip_network(peer))}}
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": peer}}}
+
+
+def is_network(peer: str) -> bool:
+    """Whether a caller is named by its network; otherwise it is by its namespace."""
+    try:
+        ip_network(peer)
+    except ValueError:
+        return False
+    return True

@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from zonewise.api.gates import FeatureGates
     from zonewise.api.values.selector import Selector
-    from zonewise.install.wanted import Role
+    from zonewise.install.installation import Role
     from zonewise.topology.shares import MissingCpu, MissingZone
 
 CommandFunction = Callable[..., Any]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 Obj = dict[str, Any]
 Role = Literal["own", "adopt", "observe"]
 """What writes EndpointSlices: we, the built-in controller with our hints, or it alone."""
 
 BudgetsMode = Literal["off", "observe", "enforce"]
-"""Whether budgets per domain are kept: not at all, counted and reported, or enforced."""
+"""Budgets per domain: not at all, counted and reported, or enforced."""
 
 Alerts = Literal["none", "prometheusrule", "configmap"]
 
@@ -21,7 +21,7 @@ WEBHOOK = "zonewise-webhook"
 """The webhook: its Deployment, its Service, its account, and the Secret with its certificate."""
 
 LEASE = "zonewise-hints"
-"""What the replicas of the controller hold to lead."""
+"""The Lease of the leading controller."""
 
 WEBHOOK_PORT = 9443
 DNS = "zonewise-dns"
@@ -39,7 +39,7 @@ CLIENT_CA_KEY = "ca.crt"
 
 
 def selector(name: str) -> dict[str, str]:
-    """What the pods of one program are labelled and selected by."""
+    """The labels by which the pods of a program are selected."""
     return {"app.kubernetes.io/name": name}
 
 
@@ -47,7 +47,7 @@ def selector(name: str) -> dict[str, str]:
 class ClientAuthority:
     """Who signs the certificates that the webhook requires of API servers.
 
-    It is read from a ConfigMap; without ``certificates`` that is one that exists.
+    It is read from a ConfigMap, which exists already if there are no ``certificates``.
     """
 
     config_map: str = CLIENT_CA
@@ -55,13 +55,35 @@ class ClientAuthority:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
-    """The installation options; ``arguments`` go to every program."""
+class Bundle:
+    """Objects that are installed together; ``app`` is their name in labels."""
 
-    role: Role = "observe"
-    image: str = NAME
+    app: ClassVar[str] = NAME
+    image: str
     version: str = ""
     namespace: str = NAME
+
+    def metadata(
+        self, name: str, labels: dict[str, str] | None = None, *, inside: bool = True
+    ) -> Obj:
+        """The metadata of an object, in the namespace of the bundle or of the whole cluster."""
+        namespace = {"namespace": self.namespace} if inside else {}
+        own = {**selector(self.app), "app.kubernetes.io/managed-by": NAME}
+        if self.version:
+            own["app.kubernetes.io/version"] = self.version
+        return {"name": name, **namespace, "labels": own | (labels or {})}
+
+    def username(self, account: str) -> str:
+        """The user that a service account of the bundle is to the API server."""
+        return f"system:serviceaccount:{self.namespace}:{account}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation(Bundle):
+    """The installation options; ``arguments`` go to every program."""
+
+    image: str = NAME
+    role: Role = "observe"
     replicas: int = 2
     arguments: tuple[str, ...] = ()
     namespaces_are_selected: bool = False
@@ -72,14 +94,6 @@ class Installation:
     dns: bool = False
     webhook_from: tuple[str, ...] = ()
     metrics_from: tuple[str, ...] = ()
-    """Who may connect to a port: networks, and namespaces; nobody named is everybody."""
+    """Who may connect to a port: networks, and namespaces; empty is everybody."""
 
     client_authority: ClientAuthority | None = None
-
-    def metadata(self, name: str, *, inside: bool = True, **labels: str) -> Obj:
-        """The metadata of an object of ours, in our namespace or of the whole cluster."""
-        place = {"namespace": self.namespace} if inside else {}
-        own = {**selector(NAME), "app.kubernetes.io/managed-by": NAME}
-        if self.version:
-            own["app.kubernetes.io/version"] = self.version
-        return {"name": name, **place, "labels": own | labels}
