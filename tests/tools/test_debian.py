@@ -85,7 +85,7 @@ def test_without_apt_it_fails_at_once_and_names_everything(
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("script", "words"),
-    [("exit 100", "failed; its own words are above"), ("exit 0", "frobnicate, defrob is still")],
+    [("exit 100", "failed; its output is above"), ("exit 0", "frobnicate, defrob is still")],
 )
 def test_an_apt_that_does_not_deliver_is_an_error(
     folder: Path,
