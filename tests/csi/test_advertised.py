@@ -21,7 +21,7 @@ DOMAINS = parse_domain_labels(LABELS, DRIVER)
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("advertise", [False, True])
-async def test_keys_are_constant_unless_asked_otherwise(tmp_path: Path, advertise: bool) -> None:
+async def test_keys_are_constant_by_default(tmp_path: Path, advertise: bool) -> None:
     """A changed takeover map is reported at once and as a whole, or not at all."""
     current = [parse_configuration(config(), DOMAINS)]
     data = open_data_folder(tmp_path / "data", privileged=False)

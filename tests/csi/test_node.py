@@ -174,7 +174,7 @@ async def test_a_volume_that_is_mounted_elsewhere_is_not_released(
 
 
 @pytest.mark.system
-async def test_a_volume_that_is_still_held_gets_no_second_device(
+async def test_a_volume_that_is_still_in_use_gets_no_second_device(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Staged again it uses the same device; two file systems on one image would destroy it."""

@@ -1,6 +1,6 @@
 """Real kube-proxies (nftables), each in a network namespace of its own; see ``zonenet``.
 
-Where asked for, the proxy of a namespace is ours instead.
+On request the proxy of a namespace is ours instead.
 """
 
 from __future__ import annotations

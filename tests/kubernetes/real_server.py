@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 
 
 class RealServer:
-    """One API server, asked in order over kept connections."""
+    """An API server, called sequentially over persistent connections."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._transport = HttpsTransport(load_config(plane.kubeconfig))

@@ -32,7 +32,7 @@ PATIENCE = 180.0
 QUIET = 1.5
 POLL = 0.25
 AT_ONCE = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
-PLACES = {
+NAMESPACED = {
     "ControllerRevision": "apps/v1",
     "DaemonSet": "apps/v1",
     "Deployment": "apps/v1",
@@ -56,7 +56,7 @@ def plural(kind: str) -> str:
 
 def path(kind: str, name: str = "", *, namespace: str) -> str:
     """The path of a kind's collection, or of an object in it."""
-    version = WIDE.get(kind) or PLACES[kind]
+    version = WIDE.get(kind) or NAMESPACED[kind]
     root = f"/api/{version}" if version == "v1" else f"/apis/{version}"
     scope = "" if kind in WIDE else f"/namespaces/{namespace}"
     return f"{root}{scope}/{plural(kind)}" + (f"/{name}" if name else "")
@@ -177,7 +177,7 @@ class Stage:
 
     async def _apply(self, obj: Obj) -> None:
         kind, meta = obj["kind"], obj["metadata"]
-        obj.setdefault("apiVersion", WIDE.get(kind) or PLACES[kind])
+        obj.setdefault("apiVersion", WIDE.get(kind) or NAMESPACED[kind])
         where = path(kind, meta["name"], namespace=self._namespace)
         query = {"fieldManager": "play", "force": "true"}
         await self._send("PATCH", where, obj, form="apply-patch+yaml", query=query)

@@ -1,10 +1,10 @@
 """One zone's network: a namespace in which every pod answers with its address.
 
 Runs as ``unshare --net python -m tests.kubernetes.zonenet SOCKET``. All addresses of pods and
-Services are local here, so packets need no way to anywhere: a proxy in this namespace rewrites a
-Service's address to a pod's, and the one server behind all pods says which address it was reached
-at. The API server, on the loopback of the machine, is reached through a socket in the file system,
-because that does not belong to a namespace.
+Services are local here, so packets need no route: a proxy in this namespace rewrites a Service's
+address to a pod's, and one server behind all pods answers with the address it was reached at. The
+API server, on the loopback of the machine, is reached through a socket in the file system, because
+that does not belong to a namespace.
 
 Each line on stdin, ``ADDRESS PORT COUNT``, asks for so many connections; the answer is a line of
 JSON: how often each pod answered.

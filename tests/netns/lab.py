@@ -449,7 +449,7 @@ def _node(prefix: str, node: str) -> None:
     for pod in mine:
         home = f"{prefix}-{pod.name}"
         ip([f"link add {pod.name} netns {space} type veth peer name eth0 netns {home}"])
-        # A bridge gives a frame back to where it came from only if it is told to, as CNIs do.
+        # A bridge sends a frame back to its port only in hairpin mode, which CNIs set, too.
         hairpin = f"link set {pod.name} type bridge_slave hairpin on"
         ip([f"link set {pod.name} master cni0 up", hairpin], name=space)
         ip(

@@ -105,7 +105,7 @@ async def test_networks_of_one_family_leave_the_other_ones_node_ports_alone(lab:
         await lab.reaches(HERE, "::1", "refused", port=30121)
 
 
-async def test_a_cluster_ip_that_the_node_has_is_answered_by_who_listens_there(lab: Lab) -> None:
+async def test_a_cluster_ip_of_the_node_itself_is_answered_by_its_listener(lab: Lab) -> None:
     """Other ports of a ClusterIP are refused, but not those a process of the node listens on."""
     address = await lab.cluster_ip("cached")
     await lab.endpoints("cached", "pod-4x")
