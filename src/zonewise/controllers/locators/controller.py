@@ -8,6 +8,8 @@ differences, and removes locators whose pods are deleted.
 
 *Parallel* are ``workers`` pods. *Bounded*: a locator is not written again before the store shows
 what was written last, or ``PATIENCE`` has passed; so a watch that is late causes no second write.
+A pod without an address is not looked up: its locator waits ``ADDRESS_WAIT`` for one, so that
+adding, binding and starting a pod is one write.
 *Retried* with backoff is what the server refuses, except what only means that the store is late.
 
 It works while the kind is served: ``run`` waits for the CustomResourceDefinition to appear.
@@ -47,6 +49,7 @@ POLL = 15.0
 """How often to look whether the kind is served, in seconds."""
 
 PATIENCE = 10.0
+ADDRESS_WAIT = 10.0
 NODE_INDEX = "locators:node"
 
 ADDED, CHANGED, FINISHED, DELETED = "pod-added", "pod-changed", "pod-finished", "pod-deleted"
@@ -190,7 +193,15 @@ class LocatorsController:
         begins = self._begins()
         self._causes.setdefault(key, STARTED if begins else cause)
         if self._controller is not None:
-            self._controller.enqueue(key, after=self.settings.batch, low=begins)
+            after = ADDRESS_WAIT if self._awaits_address(key) else self.settings.batch
+            self._controller.enqueue(key, after=after, low=begins)
+
+    def _awaits_address(self, key: Key) -> bool:
+        """Whether a pod has no address yet, and its locator states none."""
+        pod, locator = self._pods.get(key), self._locators.get(key)
+        if pod is None or pod.status.pod_ips or is_pod_finished(pod):
+            return False
+        return locator is None or not locator.ips
 
     async def _reconcile(self, key: Key) -> float | None:
         pod, locator = self._pods.get(key), self._locators.get(key)
