@@ -17,7 +17,7 @@ from zonewise.embedded.apiserver.store.committer import Overloaded
 from zonewise.embedded.apiserver.store.entry import Entry, WatchEventType
 from zonewise.embedded.apiserver.store.history import Expired, StoreEvent
 from zonewise.embedded.apiserver.store.limits import StoreLimits
-from zonewise.embedded.apiserver.store.log import WriteFailed
+from zonewise.embedded.apiserver.store.log import WriteFailed, weight_of
 from zonewise.embedded.apiserver.store.state import State, VersionTooLarge, WriteConflict
 
 
@@ -61,6 +61,28 @@ async def test_a_write_that_was_overtaken_is_refused() -> None:
     with pytest.raises(WriteConflict):
         state.write(KIND, "default", "a", "MODIFIED", configmap("a"), expected=None)
     assert state.visible_rv == newer.rv
+
+
+async def test_the_weight_is_that_of_the_objects(tmp_path: Path) -> None:
+    """Without a history it is the weight of what is stored, also after a restart."""
+    limits = StoreLimits(history_events=0)
+    state = State.open(tmp_path, clock=Ticks(), limits=limits, inline=True)
+    for name in ("a", "b", "c"):
+        await put(state, name, value="1" * 10)
+    await put(state, "a", "MODIFIED", value="2" * 100)
+    await put(state, "b", "DELETED")
+    await put(state, "d", kind="/secrets")
+    stored = [*contents(state).values(), *contents(state, "/secrets").values()]
+    assert len(stored) == 3
+    assert state.weight == sum(map(weight_of, stored))
+    await state.close()
+    again = State.open(tmp_path, clock=Ticks(), limits=limits, inline=True)
+    assert again.weight == state.weight
+    await put(again, "a", "DELETED")
+    await put(again, "c", "DELETED")
+    await put(again, "d", "DELETED", kind="/secrets")
+    assert again.weight == 0
+    await again.close()
 
 
 async def test_a_build_that_fails_uses_no_version() -> None:

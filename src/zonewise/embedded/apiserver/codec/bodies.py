@@ -22,6 +22,7 @@ from zonewise.embedded.apiserver.request import negotiation, status_errors
 from zonewise.embedded.apiserver.request.call import Call
 from zonewise.embedded.apiserver.store import entry
 from zonewise.embedded.apiserver.store.entry import Entry
+from zonewise.embedded.machinery.crd.custom_resource import lacks_defaults
 from zonewise.embedded.machinery.decoding import decoder, defaulting, protobuf
 from zonewise.embedded.machinery.decoding.decoder import Decoded, NotYAML, WrongType
 from zonewise.embedded.machinery.fields import managed_fields
@@ -63,12 +64,20 @@ def read_stored(served: ServedKind, stored: Entry) -> Obj:
     if served.conversion:
         served.conversion.from_storage(obj)
         _set_type_meta(served, obj)
-    if served.fills_defaults_on_read:
-        schema = served.kind.schema
+    schema = served.kind.schema
+    if served.fills_defaults_on_read and stored.completed_by is not schema:
         obj = decoder.decode_custom_value(
             schema, schema.fields["metadata"], obj, strict=False
         ).value
     return obj
+
+
+def completing_schema(served: ServedKind, stored: Obj) -> Schema | None:
+    """The schema of a custom kind, if an object that was decoded by it is stored complete."""
+    if not (served.fills_defaults_on_read and served.is_storage_version):
+        return None
+    schema = served.kind.schema
+    return None if lacks_defaults(schema, stored) else schema
 
 
 def converted_view(served: ServedKind, stored: Entry) -> Entry:
@@ -110,7 +119,7 @@ def encoder_of(served: ServedKind) -> Callable[[Entry], bytes]:
         return lambda stored: _encode_served(served, stored)
     if served.conversion is None and not served.fills_defaults_on_read:
         return _stored_bytes
-    return lambda stored: encode(read_stored(served, stored))
+    return lambda stored: _encode_read(served, stored)
 
 
 def _encode_served(served: ServedKind, stored: Entry) -> bytes:
@@ -119,7 +128,17 @@ def _encode_served(served: ServedKind, stored: Entry) -> bytes:
         not served.fills_defaults_on_read and stored.raw.startswith(served.prefix)
     ):
         return converted.raw
-    return encode(read_stored(served, stored))
+    return _encode_read(served, stored)
+
+
+def _encode_read(served: ServedKind, stored: Entry) -> bytes:
+    schema = served.kind.schema
+    if stored.completed_by is schema:
+        return stored.raw
+    raw = encode(read_stored(served, stored))
+    if served.custom and raw == stored.raw:
+        stored.completed_by = schema
+    return raw
 
 
 def read_object(call: Call, served: ServedKind) -> Obj:

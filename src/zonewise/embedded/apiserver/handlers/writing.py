@@ -433,6 +433,7 @@ class Writer:
                 build,
                 expected=expected,
                 durable=durable,
+                completed_by=bodies.completing_schema(served, stored),
             )
         except WriteConflict:
             if expected is None:

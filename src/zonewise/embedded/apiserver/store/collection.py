@@ -40,13 +40,11 @@ class ListPage(NamedTuple):
 class Collection:
     """The stored objects of one kind."""
 
-    __slots__ = ("_keys", "_pending", "buffer", "bytes", "entries", "kind")
+    __slots__ = ("_keys", "_pending", "buffer", "entries", "kind")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.entries: dict[str, Entry] = {}
-        self.bytes = 0
-        """The total length of all committed objects."""
         self.buffer = EventBuffer(kind)
         self._keys: list[str] = []
         self._pending: dict[str, tuple[Entry, bool]] = {}
@@ -54,15 +52,13 @@ class Collection:
     def load(self, entries: Iterable[Entry]) -> None:
         """Set many entries at once; only for an empty collection."""
         self.entries = {entry.key: entry for entry in entries}
-        self.bytes = sum(len(entry.raw) for entry in self.entries.values())
         self._keys = sorted(self.entries)
 
     def latest(self, key: str) -> Entry | None:
         """The newest version, committed or not."""
-        pending = self._pending.get(key)
-        if pending is None:
+        if key not in self._pending:
             return self.entries.get(key)
-        entry, deleted = pending
+        entry, deleted = self._pending[key]
         return None if deleted else entry
 
     def add_pending(self, entry: Entry, *, deleted: bool) -> None:
@@ -72,17 +68,13 @@ class Collection:
     def commit(self, entry: Entry, *, deleted: bool) -> None:
         """Make a version the committed one; later versions of the object may still be pending."""
         key = entry.key
-        previous = self.entries.get(key)
-        if previous is not None:
-            self.bytes -= len(previous.raw)
         if deleted:
             del self.entries[key]
             del self._keys[bisect_left(self._keys, key)]
         else:
-            if previous is None:
+            if key not in self.entries:
                 insort(self._keys, key)
             self.entries[key] = entry
-            self.bytes += len(entry.raw)
         pending = self._pending.get(key)
         if pending is not None and pending[0] is entry:
             del self._pending[key]

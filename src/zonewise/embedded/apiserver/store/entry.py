@@ -4,7 +4,7 @@ The bytes are the object: what a client gets, what a list joins, what a watch sp
 log stores are the same ``raw``, encoded once by the writer. Beside them are the few fields that
 readers need without decoding: version, namespace, name, uid, labels, whether it is being deleted.
 
-An entry never changes (``cached_fields`` and ``views`` are caches). Many readers share one, a
+An entry never changes (its last three fields are caches). Many readers share one, a
 watcher that is behind may use the version of a minute ago, and identity tells whether another write
 came first: the latest entry *is* the one that was read, or it is not.
 
@@ -37,6 +37,8 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     cached_fields: tuple[object, Mapping[str, str]] | None = None
     views: dict[tuple[object, str], Entry] | None = None
     """The object in other API versions, converted by a webhook; by ``Versions`` and apiVersion."""
+    completed_by: object = None
+    """The schema by which a custom resource is known to be complete: readers get ``raw``."""
 
     @classmethod
     def decode(cls, raw: bytes, rv: int | None = None) -> Entry:

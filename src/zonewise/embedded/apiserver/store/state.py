@@ -26,7 +26,7 @@ from zonewise.embedded.apiserver.store.compaction import DELETED
 from zonewise.embedded.apiserver.store.entry import Entry, WatchEventType, key_of
 from zonewise.embedded.apiserver.store.history import History, StoreEvent
 from zonewise.embedded.apiserver.store.limits import StoreLimits
-from zonewise.embedded.apiserver.store.log import FIRST_RV, RECORD_OVERHEAD, Log, LogContents
+from zonewise.embedded.apiserver.store.log import FIRST_RV, Log, LogContents, weight_of
 from zonewise.embedded.apiserver.store.representation import FULL_OBJECT, FrameCache, Representation
 from zonewise.embedded.apiserver.store.watchers import SERVER_STOPPING, Watcher, Watchers
 from zonewise.runtime.process.logs import logger
@@ -79,6 +79,7 @@ class State:
         self.limits = limits or StoreLimits()
         self._clock = clock
         self._collections: dict[str, Collection] = {}
+        self._objects_weight = 0
         self._watchers: dict[str, Watchers] = {}
         self._listeners: list[Callable[[str, StoreEvent], None]] = []
         self._frames = FrameCache(self.limits.encoding_bytes)
@@ -121,6 +122,11 @@ class State:
     def floor(self) -> int:
         """The oldest version that a watch can resume from."""
         return self._history.floor
+
+    @property
+    def weight(self) -> int:
+        """The weight of all objects and of the history in a log."""
+        return self._objects_weight + self._history.bytes
 
     @property
     def failure(self) -> str | None:
@@ -270,6 +276,7 @@ class State:
         *,
         expected: Entry | _AnyVersion | None = ANY_VERSION,
         durable: bool = True,
+        completed_by: object = None,
     ) -> asyncio.Future[Entry]:
         """Store a version of an object, or its deletion.
 
@@ -296,6 +303,7 @@ class State:
         entry = Entry.decode(build(self._next_rv), self._next_rv)
         if entry.key != key:
             raise ValueError(f"{kind} {key} was built as {entry.key}")
+        entry.completed_by = completed_by
         written: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
         self._next_rv += 1
         collection.add_pending(entry, deleted=type == "DELETED")
@@ -320,7 +328,7 @@ class State:
         history = self._history
         published: dict[Collection, tuple[int, list[StoreEvent]]] = {}
         for type, collection, entry, previous, _, _ in batch:
-            collection.commit(entry, deleted=type == "DELETED")
+            self._commit(collection, type, entry, previous)
             if collection not in published:
                 published[collection] = (collection.buffer.end, [])
             event = history.add(collection.buffer, type, entry, previous, now)
@@ -337,6 +345,16 @@ class State:
                 if rv <= history.rv and not future.done():
                     future.set_result(None)
         history.trim(now)
+
+    def _commit(
+        self, collection: Collection, type: WatchEventType, entry: Entry, previous: Entry | None
+    ) -> None:
+        deleted = type == "DELETED"
+        collection.commit(entry, deleted=deleted)
+        if not deleted:
+            self._objects_weight += weight_of(entry.raw)
+        if previous is not None:
+            self._objects_weight -= weight_of(previous.raw)
 
     def _notify(
         self, listener: Callable[[str, StoreEvent], None], kind: str, events: Sequence[StoreEvent]
@@ -368,13 +386,14 @@ class State:
                 )
         for kind, entries in entries_by_kind.items():
             self._collection(kind).load(entries)
+            self._objects_weight += sum(weight_of(entry.raw) for entry in entries)
         now = self._clock()
         for record in contents.records[history_start:]:
             collection = self._collection(record.kind)
             entry = Entry.decode(record.raw, record.rv)
             previous = collection.entries.get(entry.key)
             type = TYPES[record.type]
-            collection.commit(entry, deleted=type == "DELETED")
+            self._commit(collection, type, entry, previous)
             self._history.add(collection.buffer, type, entry, previous, now)
         self._history.rv = contents.rv
         self._history.record_time(now)
@@ -401,10 +420,7 @@ class _StateRetention:
         self._state = state
 
     def weight(self) -> int:
-        weight = self._state._history.bytes
-        for collection in self._state._collections.values():
-            weight += collection.bytes + len(collection.entries) * RECORD_OVERHEAD
-        return weight
+        return self._state.weight
 
     def floor(self) -> int:
         return self._state.floor

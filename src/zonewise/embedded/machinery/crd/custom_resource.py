@@ -43,6 +43,10 @@ NOT_CHECKED = (
 )
 
 
+CONTAINERS = frozenset({dict, list})
+_NONE: dict[str, Schema] = {}
+
+
 class Pruned(NamedTuple):
     """A value without unknown fields, and the paths of those it had."""
 
@@ -76,7 +80,8 @@ def apply_defaults(schema: Schema, value: Any) -> Any:
             if below is None or (schema.embedded_resource and name in META_FIELDS):
                 continue
             fill = sub is None and below.default is not UNSET and not below.nullable
-            result[name] = apply_defaults(below, copy_json(below.default) if fill else sub)
+            if fill or sub.__class__ in CONTAINERS:
+                result[name] = apply_defaults(below, copy_json(below.default) if fill else sub)
         return result
     if isinstance(value, list) and schema.items is not None:
         item = schema.items
@@ -88,6 +93,29 @@ def apply_defaults(schema: Schema, value: Any) -> Any:
     return value
 
 
+def lacks_defaults(schema: Schema, value: Any) -> bool:
+    """Whether a prepared object lacks a default, because a field was removed since."""
+    if isinstance(value, dict):
+        for name, child in schema.fields.items():
+            sub = value.get(name, ABSENT)
+            if child.default is not UNSET and _is_missing(child, sub):
+                return True
+            if sub.__class__ not in CONTAINERS or (
+                schema.embedded_resource and name in META_FIELDS
+            ):
+                continue
+            if has_defaults(child) and lacks_defaults(child, sub):
+                return True
+        below, items = schema.values, list(value.values())
+    elif isinstance(value, list):
+        below, items = schema.items, value
+    else:
+        return False
+    if below is None or not has_defaults(below):
+        return False
+    return any(lacks_defaults(below, item) for item in items)
+
+
 def _is_missing(schema: Schema, value: Any) -> bool:
     return value is ABSENT or (value is None and not schema.nullable)
 
@@ -95,12 +123,14 @@ def _is_missing(schema: Schema, value: Any) -> bool:
 def _drop_nulls(schema: Schema | None, value: Any) -> Any:
     """The value without the nulls that are not allowed and that no default will replace."""
     if isinstance(value, dict):
+        fields, values = (schema.fields, schema.values) if schema is not None else (_NONE, None)
         result = {}
         for name, sub in value.items():
-            child = (schema.fields.get(name) or schema.values) if schema is not None else None
-            not_allowed = sub is None and child is not None and not child.nullable
-            if not not_allowed or (child is not None and child.default is not UNSET):
-                result[name] = _drop_nulls(child, sub)
+            child = fields.get(name) or values
+            if sub is not None:
+                result[name] = _drop_nulls(child, sub) if sub.__class__ in CONTAINERS else sub
+            elif child is None or child.nullable or child.default is not UNSET:
+                result[name] = None
         return result
     if isinstance(value, list):
         return [_drop_nulls(schema.items if schema is not None else None, sub) for sub in value]
@@ -124,7 +154,8 @@ def _prune(schema: Schema, value: Any, path: str, unknown: list[str]) -> Any:
             child_path = f"{path}.{name}" if path else name
             child = schema.fields.get(name) or schema.values
             if child is not None:
-                result[name] = _prune(child, sub, child_path, unknown)
+                container = sub.__class__ in CONTAINERS
+                result[name] = _prune(child, sub, child_path, unknown) if container else sub
             elif schema.preserve_unknown_fields:
                 result[name] = sub
             else:
