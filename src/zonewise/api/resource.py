@@ -7,10 +7,14 @@ could change its meaning.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from zonewise.api.errors import ParseError
+
+_PLAIN = re.compile(r"[a-z0-9][-a-z0-9.]*").fullmatch
+"""Nearly every name: nothing in it needs to be quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class Resource:
 
 
 def _segment(text: str, label: str) -> str:
+    if _PLAIN(text):
+        return text
     if text in {"", ".", ".."} or "/" in text or "%" in text:
         raise ParseError(
             f"{label} {text!r} cannot be in a path: it is empty, '.', '..' or has '/' or '%'"

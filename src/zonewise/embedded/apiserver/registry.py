@@ -56,12 +56,12 @@ class ServedKind:
         None  # of a custom kind: the version in its definition
     )
 
-    @property
+    @cached_property
     def storage(self) -> str:
         """The storage of its objects: "group/plural", shared by all versions."""
         return self.kind.storage
 
-    @property
+    @cached_property
     def custom(self) -> bool:
         """Whether it comes from a CustomResourceDefinition."""
         return self.kind.custom

@@ -105,7 +105,7 @@ class Store(Generic[T]):
     def get(self, key: Key) -> T | None:
         """The object, or None."""
         stored = self._objects.get(key)
-        return None if stored is None else _whole(stored)
+        return unpack(stored) if isinstance(stored, Packed) else stored
 
     def keys(self) -> tuple[Key, ...]:
         """All keys."""

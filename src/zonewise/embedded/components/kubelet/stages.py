@@ -59,8 +59,8 @@ class StageSelector(Struct, forbid_unknown_fields=True):
         """Whether a pod is selected."""
         meta = pod.metadata
         return (
-            self.labels.items() <= meta.labels.items()
-            and self.annotations.items() <= meta.annotations.items()
+            (not self.labels or self.labels.items() <= meta.labels.items())
+            and (not self.annotations or self.annotations.items() <= meta.annotations.items())
             and (not self.namespaces or meta.namespace in self.namespaces)
             and (not self.restart_policy or pod.spec.restart_policy in self.restart_policy)
         )

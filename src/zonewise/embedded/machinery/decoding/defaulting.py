@@ -158,9 +158,8 @@ def _object_filler(schema: Schema) -> Fill:
         for name, default in containers:
             if name not in value:
                 value[name] = copy_json(default)
-        for name, item in value.items():
-            fill_item = fillers.get(name)
-            if fill_item is not None and (completed is None or completed.get(name) != item):
-                fill_item(item)
+        for name in value:
+            if name in fillers and (completed is None or completed.get(name) != value[name]):
+                fillers[name](value[name])
 
     return fill

@@ -95,22 +95,19 @@ def _object_normalizer(schema: Schema) -> Normalizer:
         result = normalizers[name] = normalizer(field)
         return result
 
-    expected_class, known_normalizer = classes.get, normalizers.get
-
     def normalize_object(value: Any) -> Any:
         if value.__class__ is not dict:
             raise SchemaMismatch
         dropped: list[str] | None = None
         for name, item in value.items():
-            expected = expected_class(name)
-            if expected is not None:
-                if item.__class__ is expected:
+            if name in classes:
+                if item.__class__ is classes[name]:
                     if item or name in always_stored:
                         continue
                 elif item is not None:
                     raise SchemaMismatch
             else:
-                step = known_normalizer(name) or first_use(name)
+                step = normalizers[name] if name in normalizers else first_use(name)
                 if item is not None:
                     normalized = step(item)
                     if normalized or name in always_stored:

@@ -184,7 +184,7 @@ def _compare_fields(
 ) -> None:
     fields, values = schema.fields, schema.values or ANY
     for name, new_value in new.items():
-        old_value = old.get(name, ABSENT)
+        old_value = old[name] if name in old else ABSENT  # noqa: SIM401 - a third of the price
         if old_value is new_value or (
             old_value == new_value and (not strict or equal_strictly(old_value, new_value))
         ):

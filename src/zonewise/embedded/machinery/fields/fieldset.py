@@ -202,9 +202,9 @@ def _subtract_level(
     """The left level, with each element that is in the right one replaced by what remains of it."""
     out: FieldsV1 | None = None
     for element, right_node in right.items():
-        left_node = left.get(element)
-        if left_node is None or element == SELF:
+        if element not in left or element == SELF:
             continue
+        left_node = left[element]
         remaining = subtract_node(left_node, right_node)
         if remaining is left_node:
             continue

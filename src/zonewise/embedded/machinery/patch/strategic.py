@@ -41,6 +41,7 @@ DELETE_LIST = "$deleteFromPrimitiveList/"
 SET_ORDER = "$setElementOrder/"
 
 _ABSENT: Any = object()
+_CONTAINERS = frozenset({dict, list})
 _JsonKey = tuple[bool, Any]
 
 
@@ -90,12 +91,13 @@ def _merge_object(
             path, f"$patch is not one of replace, delete and merge: {_format(directive)}"
         )
     result = _retain_keys(original, patch, path)
-    ordered = _merge_ordered_fields(result, patch, schema, path)
-    for name, value in patch.items():
+    directives = [name for name in patch if name[:1] == "$"]
+    ordered = _merge_ordered_fields(result, patch, schema, path) if directives else ()
+    for name in directives:
         if name.startswith(DELETE_LIST):
-            _delete_values(result, name.removeprefix(DELETE_LIST), value, path)
+            _delete_values(result, name.removeprefix(DELETE_LIST), patch[name], path)
     for name, value in patch.items():
-        if name not in ordered and not _is_directive(name):
+        if name not in ordered and not (directives and _is_directive(name)):
             _merge_member(result, name, value, schema, path)
     return result
 
@@ -296,9 +298,9 @@ def _key_of(item: Any, merge_key: str, path: str) -> _JsonKey:
                 f"strategic merge patch: {path} has an item without its key {merge_key!r}"
             )
         value = item[merge_key]
-    if isinstance(value, dict | list):
+    if type(value) in _CONTAINERS:
         raise PatchFailed(f"strategic merge patch: {path} has an item that is not a plain value")
-    return isinstance(value, bool), value
+    return value is True or value is False, value
 
 
 def _clean(value: Any) -> Any:
@@ -311,12 +313,14 @@ def _clean(value: Any) -> Any:
 
 
 def _clean_members(value: dict[str, Any]) -> dict[str, Any]:
-    cleaned = (
-        (name, _clean(member))
-        for name, member in value.items()
-        if member is not None and not _is_directive(name)
-    )
-    return {name: member for name, member in cleaned if member is not _ABSENT}
+    cleaned: dict[str, Any] = {}
+    for name, member in value.items():
+        if member is None or (name[:1] == "$" and _is_directive(name)):
+            continue
+        item = _clean(member) if type(member) in _CONTAINERS else member
+        if item is not _ABSENT:
+            cleaned[name] = item
+    return cleaned
 
 
 def _is_directive(name: str) -> bool:
