@@ -80,7 +80,7 @@ def apply_defaults(schema: Schema, value: Any) -> Any:
             if below is None or (schema.embedded_resource and name in META_FIELDS):
                 continue
             fill = sub is None and below.default is not UNSET and not below.nullable
-            if fill or sub.__class__ in CONTAINERS:
+            if fill or type(sub) in CONTAINERS:
                 result[name] = apply_defaults(below, copy_json(below.default) if fill else sub)
         return result
     if isinstance(value, list) and schema.items is not None:
@@ -100,9 +100,7 @@ def lacks_defaults(schema: Schema, value: Any) -> bool:
             sub = value.get(name, ABSENT)
             if child.default is not UNSET and _is_missing(child, sub):
                 return True
-            if sub.__class__ not in CONTAINERS or (
-                schema.embedded_resource and name in META_FIELDS
-            ):
+            if type(sub) not in CONTAINERS or (schema.embedded_resource and name in META_FIELDS):
                 continue
             if has_defaults(child) and lacks_defaults(child, sub):
                 return True
@@ -128,7 +126,7 @@ def _drop_nulls(schema: Schema | None, value: Any) -> Any:
         for name, sub in value.items():
             child = fields.get(name) or values
             if sub is not None:
-                result[name] = _drop_nulls(child, sub) if sub.__class__ in CONTAINERS else sub
+                result[name] = _drop_nulls(child, sub) if type(sub) in CONTAINERS else sub
             elif child is None or child.nullable or child.default is not UNSET:
                 result[name] = None
         return result
@@ -154,7 +152,7 @@ def _prune(schema: Schema, value: Any, path: str, unknown: list[str]) -> Any:
             child_path = f"{path}.{name}" if path else name
             child = schema.fields.get(name) or schema.values
             if child is not None:
-                container = sub.__class__ in CONTAINERS
+                container = type(sub) in CONTAINERS
                 result[name] = _prune(child, sub, child_path, unknown) if container else sub
             elif schema.preserve_unknown_fields:
                 result[name] = sub
