@@ -1,4 +1,4 @@
-"""Bytes to objects and back, tolerant where real servers and people are, strict elsewhere."""
+"""Decoding and encoding objects, tolerant of what real servers and people write."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRET = api.unstructured(api.Resource("", "v1", "Secret", "secrets"))
 
 
 def test_an_object_is_read_from_what_a_server_sends() -> None:
-    """Known fields are read, unknown ones skipped, explicit nulls of Go's encoder accepted."""
+    """Known fields are read, unknown ones skipped, nulls of Go's encoder accepted."""
     pod = api.decode(
         api.Pod,
         b'{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web-0","namespace":"shop",'
@@ -53,7 +53,7 @@ def test_an_object_is_read_from_what_a_server_sends() -> None:
 
 
 def test_an_object_begins_with_what_it_is() -> None:
-    """Encoded objects carry apiVersion and kind first, and nothing that was not said."""
+    """Encoded objects have apiVersion and kind first, and only fields that were set."""
     lease = api.Lease(
         metadata=api.ObjectMeta(name="l", namespace="kube-system"),
         spec=LeaseSpec(holder_identity="", lease_duration_seconds=15),
@@ -68,7 +68,7 @@ def test_an_object_begins_with_what_it_is() -> None:
 
 
 def test_plain_values_are_lists_and_dictionaries() -> None:
-    """What goes into a patch is made of plain JSON values, without tuples."""
+    """Values for a patch are plain JSON values, without tuples."""
     node = api.Node(spec=NodeSpec(taints=(Taint(key="k"),)))
     assert api.to_builtins(node) == {
         "apiVersion": "v1",
@@ -92,7 +92,7 @@ def test_lists_are_read_with_their_version(kind: type[Any]) -> None:
 
 
 def test_nulls_that_people_write_are_absent_values() -> None:
-    """A null where the API knows none, as an empty YAML value gives, reads as not being there."""
+    """A null where the API has none, as from an empty YAML value, reads as absent."""
     service = api.convert(
         api.Service, {"metadata": {"name": "s", "labels": None}, "spec": {"ports": None}}
     )
@@ -119,14 +119,14 @@ def test_nulls_that_people_write_are_absent_values() -> None:
         b'{"a":' * 100_000,
     ],
 )
-def test_what_is_no_object_is_refused_in_a_sentence(type_: type[Any], data: bytes) -> None:
-    """Anything but a JSON object is a ParseError that names the kind, never another exception."""
+def test_anything_but_an_object_is_refused_in_a_sentence(type_: type[Any], data: bytes) -> None:
+    """Anything but a JSON object is a ParseError that names the kind, and no other exception."""
     with pytest.raises(ParseError, match=f"^{type_.resource.kind}: "):
         api.decode(type_, data)
 
 
 def test_a_wrong_type_says_where() -> None:
-    """The message of a bad field has its path; in lists, the number of the item."""
+    """The error has the path of the field; in lists, the index of the item."""
     with pytest.raises(ParseError, match=r"^Pod: Expected `object`.*spec"):
         api.decode(api.Pod, b'{"spec":7}')
     with pytest.raises(ParseError, match=r"^list of Pod: .*items\[1\]\.spec\.nodeName"):
@@ -146,8 +146,8 @@ def test_a_value_nested_too_deeply_is_refused() -> None:
         api.convert(api.Pod, {"metadata": {"labels": None}, "unknown": deep})
 
 
-def test_a_slow_path_that_is_no_json_either_is_refused() -> None:
-    """A bad type before broken JSON is reported as broken JSON, not as a bug."""
+def test_a_bad_type_before_broken_json_is_refused() -> None:
+    """A bad type before broken JSON is reported as broken JSON."""
     with pytest.raises(ParseError):
         api.decode(api.Pod, b'{"spec":7,')
 
@@ -159,8 +159,8 @@ def test_decoders_are_made_once() -> None:
 
 
 @given(st.binary(max_size=100))
-def test_no_bytes_make_a_decoder_raise_anything_else(data: bytes) -> None:
-    """Any bytes are an object or a ParseError."""
+def test_any_bytes_are_an_object_or_a_parse_error(data: bytes) -> None:
+    """No bytes make the decoder raise another exception."""
     for type_ in (api.Pod, SECRET):
         try:
             api.decode(type_, data)
@@ -180,7 +180,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), JSON))
 def test_bytes_and_plain_values_give_the_same_object(value: dict[str, Any]) -> None:
-    """Decoding JSON and converting the value it stands for agree, in success and in refusal."""
+    """Decoding JSON and converting its plain value give the same object or both fail."""
     try:
         expected = api.convert(api.Deployment, value)
     except ParseError:

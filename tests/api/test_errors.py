@@ -1,4 +1,4 @@
-"""The error tree: which answer becomes which error, and what a person sees of it."""
+"""The error classes: which answer becomes which error, and which text a person sees."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BY_CODE = [
 def test_an_answer_becomes_the_error_of_its_code(
     code: int, reason: str, kind: type[ApiError]
 ) -> None:
-    """The class says what happened; code, reason and message are the server's."""
+    """The class follows from the code; code, reason and message are the server's."""
     body = msgspec.json.encode(
         {"kind": "Status", "status": "Failure", "message": "no", "reason": reason, "code": code}
     )
@@ -49,7 +49,7 @@ def test_an_answer_becomes_the_error_of_its_code(
 
 
 def test_details_say_which_field_is_wrong() -> None:
-    """The causes of an invalid object survive, field by field."""
+    """The causes of an Invalid error are available, field by field."""
     body = (
         b'{"code":422,"reason":"Invalid","message":"m","details":{"name":"web","group":"apps",'
         b'"kind":"Deployment","causes":[{"reason":"FieldValueRequired","message":"Required value",'
@@ -63,7 +63,7 @@ def test_details_say_which_field_is_wrong() -> None:
 
 
 def test_null_causes_and_absent_details_are_no_error_of_their_own() -> None:
-    """A Status with nulls, or without details, is still readable."""
+    """A Status with nulls, or without details, can be read."""
     assert ApiError.from_status(404, b'{"details":{"causes":null}}').details.causes is None
     assert ApiError.from_status(404, b'{"details":null}').details == StatusDetails()
 
@@ -81,20 +81,20 @@ def test_null_causes_and_absent_details_are_no_error_of_their_own() -> None:
     ],
 )
 def test_a_body_that_is_no_status_becomes_the_message(body: bytes, message: str) -> None:
-    """Plain text, as servers send it under load, is shown as it is."""
+    """Plain text, as servers send it under load, becomes the message."""
     error = ApiError.from_status(429, body)
     assert type(error) is errors.TooManyRequests
     assert str(error) == message
 
 
 def test_the_code_on_the_wire_wins_over_the_one_in_the_body() -> None:
-    """A proxy's 503 around a Status of 200 is a server error."""
+    """A 503 of a proxy with a Status of 200 in its body is a server error."""
     error = ApiError.from_status(503, b'{"code":200,"message":"x"}')
     assert type(error) is errors.ServerError
     assert error.code == 503
 
 
-def test_the_pause_a_server_asks_for_is_kept() -> None:
+def test_retry_after_is_read() -> None:
     """Retry-After comes from the header if there is one, else from the details."""
     body = b'{"details":{"retryAfterSeconds":10}}'
     assert ApiError.from_status(429, body).retry_after == 10.0
@@ -104,7 +104,7 @@ def test_the_pause_a_server_asks_for_is_kept() -> None:
 
 @given(st.text(max_size=3000))
 def test_a_message_is_one_printable_line_of_bounded_length(text: str) -> None:
-    """Whatever a server says, a terminal gets one short line without control characters."""
+    """A message of a server is shown as one short line without control characters."""
     text_shown = str(ApiError(Status(code=500, message=text)))
     assert text_shown
     assert len(text_shown) <= errors.MESSAGE_LIMIT
@@ -112,13 +112,13 @@ def test_a_message_is_one_printable_line_of_bounded_length(text: str) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(300, 599))
-def test_no_body_breaks_the_making_of_an_error(body: bytes, code: int) -> None:
+def test_any_body_makes_an_error(body: bytes, code: int) -> None:
     """Any bytes under any code become an ApiError with that code."""
     assert ApiError.from_status(code, body).code == code
 
 
-def test_what_must_not_be_retried_is_terminal_and_nothing_else_is() -> None:
-    """Only errors that the same work would meet again are Terminal."""
+def test_only_errors_that_must_not_be_retried_are_terminal() -> None:
+    """An error that the same work would meet again is Terminal, and no other."""
     tree = {
         kind
         for _, kind in inspect.getmembers(errors, inspect.isclass)
@@ -138,7 +138,7 @@ def test_what_must_not_be_retried_is_terminal_and_nothing_else_is() -> None:
 
 
 def test_the_drawing_shows_the_whole_tree() -> None:
-    """Every error is drawn on top of the module at the right depth, and marked if Terminal."""
+    """Every error is in the tree in the module's docstring, indented and marked if Terminal."""
     assert errors.__doc__ is not None
     lines = [line for line in errors.__doc__.splitlines() if "──" in line]
     drawn = {}
@@ -154,12 +154,12 @@ def test_the_drawing_shows_the_whole_tree() -> None:
 
 
 def test_a_bad_text_is_also_a_value_error() -> None:
-    """Code that knows nothing of this project can still catch a bad value as such."""
+    """A ParseError can be caught as a ValueError."""
     assert issubclass(errors.ParseError, ValueError)
 
 
 def test_errors_cross_process_borders() -> None:
-    """An error can be pickled, so that test runners and executors can carry it."""
+    """An error can be pickled, for test runners and executors."""
     error = ApiError.from_status(409, b'{"reason":"AlreadyExists","message":"m"}', retry_after=2)
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is errors.AlreadyExists

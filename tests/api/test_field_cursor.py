@@ -1,4 +1,4 @@
-"""A cursor finds, names and checks the fields of an object, and costs no text while all is well."""
+"""A cursor finds, names and checks the fields of an object, and makes no text without errors."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_a_root_may_be_below_the_object() -> None:
     assert lines(errors) == ["spec.template.spec.containers: Required value"]
 
 
-def test_what_is_missing_reads_as_none() -> None:
-    """Fields below a missing one are missing; items of a missing list are none."""
+def test_missing_fields_read_as_none() -> None:
+    """Fields below a missing one are missing; a missing list has no items."""
     obj, errors = root({"spec": None})
     assert obj["spec"]["template"]["metadata"].value is None
     assert list(obj["spec"]["ports"].each()) == []
@@ -78,14 +78,14 @@ def test_what_is_missing_reads_as_none() -> None:
     ],
 )
 def test_none_passes_every_check(check: Any) -> None:
-    """A pointer that is nil breaks no rule but that it is required."""
+    """None breaks no rule except ``required``."""
     obj, errors = root({})
     assert check(obj["missing"])
     assert errors == []
 
 
 def test_errors_read_as_an_api_servers() -> None:
-    """Reason, path, value and sentence of each error are Kubernetes' own."""
+    """Reason, path, value and sentence of each error equal those of Kubernetes."""
     obj, errors = root(
         {
             "least": 0,
@@ -139,7 +139,7 @@ def test_errors_read_as_an_api_servers() -> None:
 
 
 def test_a_chain_ends_with_its_first_error() -> None:
-    """What failed one check is not reported by the next, and the chain is false."""
+    """After a failed check the next ones record nothing, and the chain is false."""
     obj, errors = root({"port": 0, "name": "A_"})
     assert not obj["port"].required().port_number()
     assert not obj["name"].required().dns_label().enum(("b",))
@@ -154,8 +154,8 @@ def test_an_empty_optional_field_is_not_checked_further() -> None:
     assert [error.field for error in errors] == ["other"]
 
 
-def test_nothing_records_nothing() -> None:
-    """After the end of a chain neither checks nor errors reach a list."""
+def test_an_ended_chain_records_nothing() -> None:
+    """After the end of a chain neither checks nor errors are recorded."""
     assert not NOTHING["a"]["b"].required()
     assert not NOTHING.get("a", 1)
     NOTHING.invalid("lost")
@@ -163,7 +163,7 @@ def test_nothing_records_nothing() -> None:
 
 
 def test_an_error_may_be_about_another_value_or_name() -> None:
-    """Values from elsewhere, and names by which servers call a field, are reported as such."""
+    """Another value, and the name that servers use for a field, can be given."""
     obj, errors = root({"hostPID": True, "taints": [{"key": "a b"}]})
     obj["hostPID"].named("HostPID").forbid_filled("when `hostUsers` is false")
     obj["metadata"].child("taints", obj.value["taints"]).item(0)["key"].invalid("odd", "b")
@@ -176,7 +176,7 @@ def test_an_error_may_be_about_another_value_or_name() -> None:
 
 
 def test_whether_a_rule_recorded_errors_is_known() -> None:
-    """A rule may depend on whether another one passed."""
+    """A rule can check whether another one recorded errors."""
     obj, errors = root({"good": "a", "bad": "_"})
     assert obj["good"].is_valid(Field.dns_label)
     assert not obj["bad"].is_valid(Field.dns_label)
@@ -191,7 +191,7 @@ def test_several_fields_may_be_required_at_once() -> None:
 
 
 def test_values_are_unique_once() -> None:
-    """A value that was not seen before is remembered."""
+    """A value is reported when it was seen before, and remembered otherwise."""
     obj, errors = root({"names": ["a", "b", "a"]})
     names: set[str] = set()
     for name in obj["names"].each():

@@ -30,7 +30,7 @@ def test_defaults_work_together() -> None:
     ],
 )
 def test_flags_are_read(text: str, expected: tuple[bool, bool, bool]) -> None:
-    """What is named is set, what is not keeps its default."""
+    """Named gates are set, others keep their default."""
     gates = FeatureGates.parse(text)
     names = ("TopologyAwareHints", "ServiceTopology", "ServiceTrafficPolicy")
     assert tuple(gates[name] for name in names) == expected
@@ -65,15 +65,15 @@ def test_flags_are_read(text: str, expected: tuple[bool, bool, bool]) -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_sentence(text: str, sentence: str) -> None:
-    """A bad gate or combination is named together with what to write instead."""
+def test_invalid_gates_are_refused_in_one_sentence(text: str, sentence: str) -> None:
+    """The error names the bad gate or combination and what to write instead."""
     with pytest.raises(ConfigError) as caught:
         FeatureGates.parse(text)
     assert str(caught.value) == sentence
 
 
 def test_exactly_the_sensible_combinations_are_accepted() -> None:
-    """Hints need the traffic policy and exclude topology keys; all else goes."""
+    """Hints need the traffic policy and exclude topology keys; other combinations are accepted."""
     for hints, keys, policy in itertools.product([True, False], repeat=3):
         settings = {
             "TopologyAwareHints": hints,
@@ -87,7 +87,7 @@ def test_exactly_the_sensible_combinations_are_accepted() -> None:
             assert dict(FeatureGates(settings)) == settings
 
 
-def test_an_unknown_gate_is_no_gate() -> None:
+def test_an_unknown_gate_is_an_error() -> None:
     """Asking for a gate that does not exist is a programming error, not "off"."""
     with pytest.raises(KeyError):
         _ = FeatureGates()["Nope"]

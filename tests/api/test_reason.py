@@ -1,4 +1,4 @@
-"""Reasons: one form for events, conditions, explain and dashboard."""
+"""Reasons: one form for events, conditions, explain and the dashboard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zonewise.api import ParseError, Reason
 
 
 def test_a_reason_reads_as_sentences() -> None:
-    """The text is the message, then what would fix it."""
+    """The text is the message, followed by what would fix it."""
     reason = Reason(
         code="InsufficientEndpoints",
         message="zone a needs 7 endpoints, has 6",
@@ -25,7 +25,7 @@ def test_a_reason_reads_as_sentences() -> None:
 
 
 def test_equal_reasons_are_equal_values() -> None:
-    """A shell can tell whether there is anything new to say, and collect reasons in a set."""
+    """Reasons can be compared and put in a set."""
     reason = Reason(code="A", message="m", numbers={"x": 1})
     assert reason == Reason(code="A", message="m", numbers={"x": 1})
     assert reason != Reason(code="A", message="m", numbers={"x": 2})
@@ -39,14 +39,14 @@ def test_a_code_has_the_form_a_condition_demands(code: str) -> None:
         Reason(code=code, message="m")
 
 
-def test_a_reason_without_words_is_none() -> None:
-    """A refusal always says why."""
+def test_a_reason_needs_a_message() -> None:
+    """A reason with an empty message is refused."""
     with pytest.raises(ParseError, match="no message"):
         Reason(code="A", message="")
 
 
 def test_reasons_are_json() -> None:
-    """The machine-readable form is the fields, without what was not said."""
+    """The JSON form has the fields that were set."""
     reason = Reason(code="A", message="m", numbers={"share": "1/3"})
     assert msgspec.json.encode(reason) == b'{"code":"A","message":"m","numbers":{"share":"1/3"}}'
     assert msgspec.json.decode(msgspec.json.encode(reason), type=Reason) == reason

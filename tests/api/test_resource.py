@@ -1,4 +1,4 @@
-"""Paths of kinds, and names that must not change a path's meaning."""
+"""Paths of kinds, and names that must not change the meaning of a path."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_paths_are_those_of_the_api(path: str, expected: str) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../secrets", "a%2Fb"])
 def test_a_name_cannot_leave_its_place_in_the_path(name: str) -> None:
-    """A name that would point elsewhere is refused before any request is made."""
+    """A name that would lead to another path is refused before any request."""
     with pytest.raises(ParseError, match="cannot be in a path"):
         Pod.resource.path("ns", name)
     with pytest.raises(ParseError):
@@ -47,7 +47,7 @@ def test_a_name_cannot_leave_its_place_in_the_path(name: str) -> None:
 
 
 def test_an_object_in_a_namespace_needs_the_namespace() -> None:
-    """Asking for a namespaced object without a namespace says so instead of asking the server."""
+    """A namespaced object without a namespace is refused before any request."""
     with pytest.raises(ParseError, match="Pod 'web' is namespaced"):
         Pod.resource.path(name="web")
 
@@ -67,7 +67,7 @@ def test_names_of_the_group() -> None:
 
 @given(namespace=st.text(min_size=1), name=st.text(min_size=1))
 def test_a_path_has_as_many_parts_as_it_should(namespace: str, name: str) -> None:
-    """Whatever the names are, they never add a segment, a query or a fragment to the path."""
+    """No name adds a segment, a query or a fragment to the path."""
     try:
         path = Pod.resource.path(namespace, name)
     except ParseError:

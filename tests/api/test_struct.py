@@ -11,7 +11,7 @@ from zonewise.api import Struct, field
 
 
 class Inner(Struct):
-    """A part."""
+    """A Struct inside of another."""
 
     some_name: str = ""
     pod_ip: str = field(name="podIP", default="")
@@ -19,7 +19,7 @@ class Inner(Struct):
 
 
 class Outer(Inner):
-    """A whole that inherits the rules."""
+    """A Struct that inherits the rules."""
 
     required: int
     inner: Inner | None = None
@@ -32,7 +32,7 @@ def test_names_are_camel_case_on_the_wire() -> None:
 
 
 def test_structs_cannot_be_changed() -> None:
-    """A shared object cannot be changed by one of its readers; a changed copy can be made."""
+    """A Struct is immutable; a changed copy can be made."""
     inner: Any = Inner(some_name="x")
     with pytest.raises(AttributeError):
         inner.some_name = "y"
@@ -49,6 +49,6 @@ def test_subclasses_are_keyword_only_too() -> None:
 
 
 def test_unknown_fields_are_skipped_and_sequences_are_tuples() -> None:
-    """What we do not know does not disturb, and what we know cannot be changed."""
+    """Unknown fields are ignored, and sequences cannot be changed."""
     inner = msgspec.json.decode(b'{"items":[1,2],"new":{"x":[]}}', type=Inner)
     assert inner.items == (1, 2)

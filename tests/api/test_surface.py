@@ -1,4 +1,4 @@
-"""The public surface: what others may rely on, and what importing it may cost."""
+"""The public names of the package, and what importing it loads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_public_name_exists_once() -> None:
 
 
 def test_names_that_others_build_on_stay() -> None:
-    """Removing one of these names breaks the other packages."""
+    """Removing one of these names would break other packages."""
     promised = {
         "ApiError AlreadyExists BadRequest ConfigError Conflict ConnectionFailed Forbidden Gone",
         "Invalid LeadershipLost MethodNotAllowed NotFound ParseError PatchFailed ProtocolError",
@@ -52,8 +52,8 @@ def test_names_that_others_build_on_stay() -> None:
     assert names <= set(api.__all__)
 
 
-def test_nothing_here_does_io_or_asks_a_clock() -> None:
-    """No module of the package imports what would let it act on the world."""
+def test_nothing_here_does_io_or_reads_a_clock() -> None:
+    """No module of the package imports a library for I/O, time or randomness."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             imported: list[str] = []
@@ -67,7 +67,7 @@ def test_nothing_here_does_io_or_asks_a_clock() -> None:
 
 @pytest.mark.system
 def test_importing_the_objects_loads_no_event_loop() -> None:
-    """The command line can use the objects without paying for networking."""
+    """The command line can use the objects without importing asyncio."""
     heavy = "{'asyncio', 'aiohttp', 'ssl'}"
     code = f"import sys, zonewise.api; print(*sorted({heavy} & set(sys.modules)))"
     finished = subprocess.run(

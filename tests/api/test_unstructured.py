@@ -29,8 +29,8 @@ def test_one_class_per_resource() -> None:
     assert unstructured(Resource("example.com", "v2", "Widget", "widgets")) is not Widget
 
 
-def test_nothing_is_lost_on_the_way() -> None:
-    """What was decoded is encoded again in full, with apiVersion and kind if they were missing."""
+def test_nothing_is_lost_in_a_round_trip() -> None:
+    """What was decoded is encoded in full, with apiVersion and kind added if missing."""
     item = api.decode(Widget, b'{"spec":{"any":[1,{"deep":null}]},"metadata":{"name":"w"}}')
     assert api.encode(item) == (
         b'{"apiVersion":"example.com/v1","kind":"Widget",'
@@ -42,7 +42,7 @@ def test_nothing_is_lost_on_the_way() -> None:
 
 
 def test_values_are_reached_by_path() -> None:
-    """A path of names and indexes gives a value or the default, whatever is on the way."""
+    """A path of names and indexes gives a value, or the default if any part is missing."""
     widget = Widget({"spec": {"ports": [{"name": "http"}], "nothing": None}})
     assert widget.get("spec", "ports", 0, "name") == "http"
     assert widget.get("spec", "ports", 7, "name") is None
@@ -70,7 +70,7 @@ def test_metadata_with_nulls_reads_as_absent() -> None:
 
 @pytest.mark.parametrize("metadata", [[], "x", {"name": 7}, {"labels": {"a": 1}}])
 def test_bad_metadata_is_refused_in_a_sentence(metadata: object) -> None:
-    """Metadata that is none is a ParseError that names the kind, when it is asked for."""
+    """Invalid metadata is a ParseError that names the kind, raised when metadata is read."""
     widget = Widget({"metadata": metadata or [1]})
     with pytest.raises(ParseError, match="Widget: bad metadata"):
         _ = widget.metadata

@@ -143,7 +143,7 @@ def per_zone(*, term: Iterable[dict[str, Any]] = (EXISTS,), **spec: Any) -> dict
 
 
 def spread(**counts: int) -> list[Pod]:
-    """Ready pods: so many in each zone."""
+    """Ready pods: a number of them in each zone."""
     return [
         pod(f"{zone}-{number}", f"n-{zone}") for zone, n in counts.items() for number in range(n)
     ]
@@ -157,7 +157,7 @@ def namespace_budgets(
     replicas: int = 9,
     ledger: Ledger | None = None,
 ) -> NamespaceBudgets:
-    """Everything together; zones a, b and c unless said otherwise."""
+    """All objects together; zones a, b and c by default."""
     return NamespaceBudgets(
         zones("a", "b", "c") if nodes is None else nodes,
         budgets=budgets,
@@ -175,7 +175,7 @@ def allowed(namespace: NamespaceBudgets, name: str = "web") -> dict[str, int | N
 
 
 def code(namespace: NamespaceBudgets, name: str, *, evicting: bool = True) -> str:
-    """What becomes of a pod that somebody wants to take down."""
+    """The verdict about taking down a pod."""
     item = next(
         candidate for candidate in namespace.pods.values() if candidate.metadata.name == name
     )

@@ -1,4 +1,4 @@
-"""Cases for the arithmetic of budgets, drawn at random, and each of them as objects."""
+"""Random cases for the arithmetic of budgets, and each of them as objects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = ("a", "b", "c", "d", "e")
 
 
 def drawn(seed: int) -> Case:
-    """A case: balanced or not, in a rollout or not, remembered or not."""
+    """A random case: balanced or not, in a rollout or not, with a baseline or not."""
     rng = random.Random(seed)
     domains = set(NAMES[: rng.randint(1, 5)])
     replicas = rng.randint(0, 14)

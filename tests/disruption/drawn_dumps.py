@@ -1,4 +1,4 @@
-"""Dumps drawn at random: nodes in zones and racks, workloads of all sorts, several budgets."""
+"""Random dumps: nodes in zones and racks, workloads of all kinds, several budgets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOMENTS = {
     "2026-03-01T09:58:30Z": 510.0,
     "2026-03-01T09:50:00Z": 0.0,
 }
-"""Times of grants, as seconds; the first is the latest moment of every dump that has grants."""
+"""Times of grants, in seconds; the first is the latest time in every dump that has grants."""
 
 
 def dump(seed: int) -> list[Item]:
@@ -209,7 +209,7 @@ def _plain(rng: random.Random, name: str, spec: Item) -> Item:
 
 
 def _group(rng: random.Random, spec: Item, kind: str) -> None:
-    """A term of some sort: by zone, by rack and zone, of some nodes, of all, of none."""
+    """A term of some kind: by zone, by rack and zone, of some nodes, of all, of none."""
     zone = rng.choice((ZONE, ZONE, OLD_ZONE))
     exists = {"key": zone, "operator": "Exists"}
     rack = {"key": RACK, "operator": "Exists"}
@@ -242,7 +242,7 @@ def _group(rng: random.Random, spec: Item, kind: str) -> None:
 
 
 def _remembered(rng: random.Random, spec: Item) -> list[Item]:
-    """A baseline of the domains a budget might have had."""
+    """A baseline of the domains that a budget might have had."""
     expressions = spec.get("nodeSelectorTerm", {}).get("matchExpressions", [])
     keys = spec.get("topologyKeys") or [
         expression["key"] for expression in expressions if expression["operator"] == "Exists"

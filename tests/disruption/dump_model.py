@@ -1,9 +1,9 @@
-"""The rules on budgets a third time: on whole dumps, from the raw objects, as slowly as they read.
+"""A third implementation of the rules on budgets: on whole dumps, written as slowly as they read.
 
-``model.py`` knows bare numbers. Here is the way to them as well: which pods a budget selects, whose
-they are, how many their owners ask for, where they run, which of them are outdated or granted, and
-what several budgets of both kinds say together. It shares no code with ``zonewise`` and none with
-``model.py``; objects are plain dictionaries.
+``model.py`` knows numbers only. This one also finds them: which pods a budget selects, who owns
+them, how many their owners ask for, where they run, which are outdated or granted, and what several
+budgets of both kinds say together. It shares no code with ``zonewise`` or ``model.py``; objects are
+plain dictionaries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Item = dict[str, Any]
 Row = dict[str, Any]
 
 ELSEWHERE = None
-"""The domain of pods on nodes that are not looked at."""
+"""The domain of pods on nodes that are not selected."""
 
 ALIASES = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
@@ -46,7 +46,7 @@ class Dump:
         return [item for kind in both for item in self.kinds.get(kind, [])]
 
     def owner(self, item: Item) -> tuple[bool, Item | None]:
-        """Whether an object has a controller, and that one, if it is in the dump."""
+        """Whether an object has a controller, and the controller if it is in the dump."""
         for reference in item["metadata"].get("ownerReferences", []):
             if reference.get("controller"):
                 for candidate in self.items:
@@ -90,7 +90,7 @@ def new_keys(labels: dict[str, str]) -> dict[str, str]:
 
 
 class Term:
-    """What a budget's term and topology keys mean."""
+    """The meaning of a budget's term and topology keys."""
 
     def __init__(self, spec: Item) -> None:
         term = spec.get("nodeSelectorTerm")
@@ -135,7 +135,7 @@ class Term:
 
 
 def gone(pod: Item) -> bool:
-    """Finished, or on its way out."""
+    """Finished or terminating."""
     leaving = "deletionTimestamp" in pod["metadata"]
     return leaving or pod["status"]["phase"] in ("Succeeded", "Failed")
 
@@ -146,7 +146,7 @@ def is_present(pod: Item) -> bool:
 
 
 def is_ready(pod: Item) -> bool:
-    """Its condition says so."""
+    """Its condition Ready is True."""
     conditions = pod["status"].get("conditions", [])
     return any(
         condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
@@ -163,7 +163,7 @@ def could_run(spec: Item, node: Item) -> bool:
 
 
 def outdated(dump: Dump, pod: Item) -> bool:
-    """Whether its owner would make it otherwise today."""
+    """Whether its owner would create it differently now."""
     _, owner = dump.owner(pod)
     if owner is None:
         return False
@@ -185,13 +185,13 @@ def outdated(dump: Dump, pod: Item) -> bool:
 
 
 def revision(replica_set: Item) -> int:
-    """The number its controller gave it."""
+    """The revision that its controller gave it."""
     annotations = replica_set["metadata"].get("annotations", {})
     return int(next(value for key, value in annotations.items() if key.endswith("/revision")))
 
 
 class Count:
-    """A budget, counted."""
+    """The numbers of a budget."""
 
     def __init__(self, dump: Dump, budget: Item) -> None:
         self.dump, self.budget = dump, budget
@@ -204,7 +204,7 @@ class Count:
         self._expect()
 
     def _ask(self) -> None:
-        """Rule 1: what owners ask for."""
+        """Rule 1: how many pods the owners ask for."""
         seen: list[Item] = []
         total, unknown = 0, False
         for pod in self.covered:
@@ -231,12 +231,12 @@ class Count:
         self.unknown = unknown
 
     def domain_of(self, pod: Item) -> str | None:
-        """The domain of a pod: its node's; that of its own labels once the node is gone."""
+        """The domain of a pod: its node's, or that of its own labels once the node is gone."""
         node = self.dump.nodes.get(pod["spec"].get("nodeName", ""))
         return self.term.domain((node or pod)["metadata"].get("labels", {}))
 
     def is_daemons(self, pod: Item) -> bool:
-        """Whether a DaemonSet keeps the pod."""
+        """Whether a DaemonSet owns the pod."""
         references = pod["metadata"].get("ownerReferences", [])
         return any(reference["kind"] == "DaemonSet" for reference in references)
 
@@ -301,7 +301,7 @@ class Count:
         return {name: each + (name in order[:rest]) for name in self.names}
 
     def shut(self, name: str | None) -> bool:
-        """Rule 7: whether nothing may be unavailable."""
+        """Rule 7: whether no pod may be unavailable."""
         limit = self.spec.get("maxUnavailable")
         if isinstance(limit, str):
             return ceil(int(limit[:-1]) * self.expected[name] / 100) == 0
@@ -328,7 +328,7 @@ class Count:
         return max(0, self.healthy.get(name, 0) - self.desired(name))
 
     def row(self) -> Row:
-        """What ``explain budgets`` is to say."""
+        """The expected row of ``explain budgets``."""
         return {
             "budget": self.budget["metadata"]["name"],
             "kind": self.budget["kind"],
@@ -368,7 +368,7 @@ class Count:
 
 
 def tally(names: Any) -> dict[str | None, int]:
-    """How often each comes."""
+    """How often each item occurs."""
     out: dict[str | None, int] = {}
     for name in names:
         out[name] = out.get(name, 0) + 1
@@ -376,7 +376,7 @@ def tally(names: Any) -> dict[str | None, int]:
 
 
 def plain_agrees(budget: Item, pod: Item) -> bool:
-    """A plain budget by its status, as the server asks it."""
+    """The verdict of a plain budget by its status, as the server decides."""
     status = budget["status"]
     if not is_ready(pod):
         if budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
@@ -387,7 +387,7 @@ def plain_agrees(budget: Item, pod: Item) -> bool:
 
 
 def verdict(dump: Dump, counts: dict[str, Count], pod: Item) -> Row:
-    """What ``explain pods`` is to say."""
+    """The expected verdict of ``explain pods``."""
 
     def row(code: str, blockers: Any = (), charged: bool = False) -> Row:
         return {

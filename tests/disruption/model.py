@@ -1,7 +1,7 @@
-"""The rules on budgets once more, on bare numbers and as slowly as they are written down.
+"""A second implementation of the rules on budgets, on numbers only, as slow as they are written.
 
 It shares no code with ``zonewise.disruption`` and knows no objects: a case is a number of replicas,
-pods as (domain, ready, outdated, granted) and a limit. Whatever both say must be the same.
+pods as (domain, ready, outdated, granted) and a limit. Both must agree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import ceil
 
 @dataclass
 class Pods:
-    """Pods of one domain that are alike."""
+    """Equal pods of one domain."""
 
     domain: str
     count: int
@@ -45,7 +45,7 @@ def whole(limit: str, of: int) -> int:
 
 
 def split(replicas: int, known: dict[str, int], names: list[str]) -> dict[str, int]:
-    """Even shares; the rest one each to those that have most."""
+    """Even shares; the remainder one each to those that have most."""
     out = dict.fromkeys(names, replicas // len(names)) if names else {}
     rest = replicas - sum(out.values())
     order = sorted(names)
@@ -56,7 +56,7 @@ def split(replicas: int, known: dict[str, int], names: list[str]) -> dict[str, i
 
 
 def fit(replicas: int, known: dict[str, int], names: list[str]) -> dict[str, int]:
-    """One pod at a time."""
+    """Change one pod at a time."""
     share = split(replicas, known, names)
     fitted = {name: known.get(name, 0) for name in names}
     while sum(fitted.values()) < replicas:
@@ -106,7 +106,7 @@ def numbers(case: Case) -> dict[str, dict[str, int | None]]:
 
 
 def goes(case: Case, pod: Pods, *, evicting: bool = True, always_allow: bool = False) -> str:
-    """What becomes of a pod that somebody wants to take down."""
+    """The verdict about taking down a pod."""
     here = numbers(case)[pod.domain]
     if pod.granted:
         return "Granted"

@@ -13,7 +13,7 @@ from tests.disruption.model import goes, numbers
 @pytest.mark.parametrize("seed", range(CASES))
 def test_every_number_is_the_models(seed: int) -> None:
     """Present, expected, desired, healthy, allowed and every pod's verdict agree with the model,
-    in whatever order the objects come.
+    whatever the order of the objects.
     """
     case = drawn(seed)
     expected = numbers(case)

@@ -1,4 +1,4 @@
-"""Whole dumps through ``zonewise explain``, against a model that reads the same raw objects."""
+"""Whole dumps through ``zonewise explain``, compared with a model that reads the same objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATEST = max(MOMENTS.values())
 
 
 def rows(capsys: pytest.CaptureFixture[str], what: str, folder: Path) -> dict[str, list[Row]]:
-    """What is told of a folder, by file."""
+    """The rows for the files of a folder."""
     result = here(capsys, "explain", what, "-A", "-f", str(folder), "-o", "jsonl")
     assert result.code == 0, result.err
     by_file: dict[str, list[Row]] = {}
@@ -26,12 +26,12 @@ def rows(capsys: pytest.CaptureFixture[str], what: str, folder: Path) -> dict[st
 
 
 @pytest.mark.slow
-def test_many_clusters_are_told_as_the_model_tells_them(
+def test_reports_about_many_clusters_agree_with_the_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every number of every budget and the verdict on every pod are those of the written rules:
-    workloads of all sorts, several under one selector, old and new label keys, missing nodes and
-    owners, grants, several budgets of both kinds on a pod.
+    """Every number of every budget and the verdict on every pod follow the written rules: workloads
+    of all kinds, several under one selector, old and new label keys, missing nodes and owners,
+    grants, several budgets of both kinds on a pod.
     """
     towns = {f"{seed:04}.json": dump(seed) for seed in range(CASES)}
     for name, items in towns.items():

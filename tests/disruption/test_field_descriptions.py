@@ -32,7 +32,7 @@ def fields(schema: Obj, path: str = "") -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_every_field_has_a_sentence(kind: str) -> None:
-    """Also those inside lists; each ends as a sentence does."""
+    """Fields inside of lists, too; each description ends as a sentence does."""
     sentences = dict(fields(SCHEMAS[kind]))
     assert sentences
     assert [path for path, text in sentences.items() if not text.endswith(".")] == []
@@ -40,5 +40,5 @@ def test_every_field_has_a_sentence(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", DESCRIPTIONS)
 def test_no_description_is_of_a_field_that_does_not_exist(kind: str) -> None:
-    """A field that is renamed takes its description along."""
+    """Every description belongs to an existing field."""
     assert DESCRIPTIONS[kind].keys() <= dict(fields(SCHEMAS[kind])).keys()

@@ -1,4 +1,4 @@
-"""Ledgers as they are read, whoever wrote them."""
+"""Reading ledgers, whoever wrote them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from zonewise.disruption.ledger import GRANT_SECONDS, ledger_of
 
 
 def text(moment: float) -> str:
-    """A moment as it is written."""
+    """A time as it is written."""
     return times.format_time(times.from_epoch(moment))
 
 
 @pytest.mark.parametrize("order", tuple(itertools.permutations(range(3))))
 def test_the_newest_grant_of_a_pod_counts(order: tuple[int, ...]) -> None:
-    """Of several grants for one pod the newest is live, in whatever order they are written; a
-    grant without a time is older than all others.
+    """Of several grants for one pod the newest is live, whatever their order; a grant without a
+    time is older than all others.
     """
     moments = [text(NOW - GRANT_SECONDS - 5), text(NOW - 5), ""]
     grants = [{"uid": "uid-a", "pod": "a", "time": moments[index]} for index in order]
@@ -41,8 +41,8 @@ def test_the_newest_grant_of_a_pod_counts(order: tuple[int, ...]) -> None:
     ],
 )
 def test_a_grant_far_from_now_is_over(ahead: float, live: bool) -> None:
-    """A grant counts up to two minutes around its time, so one from the future holds nobody for
-    more than four; what is over is left out of the next write.
+    """A grant counts for two minutes around its time, so one from the future blocks for at most
+    four; expired grants are left out of the next write.
     """
     grant = {"uid": "uid-a", "pod": "a", "time": text(NOW + ahead)}
     ledger = ledger_of(convert(DisruptionLedger, {"spec": {"grants": [grant]}}))

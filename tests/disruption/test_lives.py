@@ -33,7 +33,7 @@ from zonewise.disruption.verdict import VerdictRound
 
 KEY = ("TopologyDisruptionBudget", NS, "web")
 REST = 6
-"""So many steps without a pod that comes or goes are a rest."""
+"""This many steps in which no pod is added or removed count as a rest."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Life:
     quiet: int = 0
     undercut: list[str] = field(default_factory=list)
     beside: int = 0
-    """How many pods another Deployment asks for, under the same selector."""
+    """The replicas of another Deployment under the same selector."""
     others: list[LivePod] = field(default_factory=list)
 
     @property
@@ -73,7 +73,7 @@ class Life:
         return [*self.pods, *self.others]
 
     def step_beside(self) -> None:
-        """One event of the other Deployment: a pod comes, gets Ready, or goes if it is granted."""
+        """One event of the other Deployment: a pod is added, gets Ready, or is removed."""
         waiting = [p for p in self.others if not p.ready and p.zone not in self.out]
         if waiting and self.rng.random() < 0.5:
             self.rng.choice(waiting).ready = True
@@ -98,7 +98,7 @@ class Life:
         return True
 
     def create(self, *, new: bool) -> None:
-        """A pod is made and finds a place, in the emptiest zone or anywhere."""
+        """Create a pod, in the emptiest zone or anywhere."""
         open_ = [zone for zone in self.zones if zone not in self.out]
         if not open_:
             return
@@ -111,7 +111,7 @@ class Life:
         self.quiet = 0
 
     def namespace_budgets(self) -> NamespaceBudgets:
-        """What everybody sees."""
+        """The objects as everyone sees them."""
         items = [
             pod(p.name, f"n-{p.zone}", ready=p.ready, owner="web-2" if p.new else "web-1")
             for p in self.pods
@@ -128,7 +128,7 @@ class Life:
         )
 
     def remove(self) -> bool:
-        """Take down one pod that is old or too many, if that is granted."""
+        """Delete one pod that is old or surplus, if that is granted."""
         available = sum(p.ready for p in self.pods)
         total = len(self.pods)
         old = [p for p in self.pods if not p.new]
@@ -152,7 +152,7 @@ class Life:
         return False
 
     def _check(self, live_pod: LivePod) -> None:
-        """A grant leaves what was remembered, less what may be missing."""
+        """A grant leaves the remembered pods less the limit."""
         replicas = self.replicas + self.beside
         if self.baseline is None or sum(self.baseline.values()) != replicas:
             return
@@ -182,7 +182,7 @@ class Life:
         self.baseline = settle_baseline(self.replicas + self.beside, known, present, self.zones)
 
     def fail(self, zone: str) -> None:
-        """A zone goes out: its pods are unready, then gone."""
+        """A zone fails: its pods are unready, then gone."""
         self.out.add(zone)
         self.pods = [p for p in self.pods if p.zone != zone or self.rng.random() < 0.3]
         for p in self.pods:
@@ -235,7 +235,7 @@ def test_a_rollout_ends_and_undercuts_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_an_outage_in_the_middle_ends_too(seed: int) -> None:
-    """A zone that fails in a rollout, and comes back or not, neither stops it nor breaks it."""
+    """A zone that fails in a rollout, and comes back or not, neither blocks nor breaks it."""
     life = begun(seed)
     for step in range(3000):
         if step == 8:
@@ -256,7 +256,7 @@ def test_an_outage_in_the_middle_ends_too(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_scaling_in_the_middle_ends_too(seed: int) -> None:
-    """An autoscaler that changes its mind during a rollout gets its pods in the end."""
+    """An autoscaler that changes the replicas during a rollout gets them in the end."""
     life = begun(seed)
     for step in range(4000):
         if step < 80 and step % 10 == 0:
@@ -270,8 +270,8 @@ def test_scaling_in_the_middle_ends_too(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_two_workloads_under_one_budget_end_too(seed: int) -> None:
-    """Two Deployments share a selector, one is rolled out while the other one is scaled: what one
-    takes the other one misses, no zone is taken below what was remembered of both, both end.
+    """Two Deployments share a selector, one is rolled out while the other is scaled: no zone falls
+    below what was remembered of both, and both end.
     """
     rng = random.Random(seed)
     life = begun(seed)
@@ -314,7 +314,7 @@ def test_no_sequence_of_grants_breaks_a_budget(
     least: bool,
     seed: int,
 ) -> None:
-    """However the questions come, each domain keeps its desired pods, and gives all it may."""
+    """In any order of requests each domain keeps its desired pods, and all allowed are granted."""
     spec = per_zone(minAvailable=limit) if least else per_zone(maxUnavailable=limit)
     namespace = namespace_budgets(
         spread(**there), tdb(domains=remembered, **spec), replicas=replicas
@@ -338,8 +338,8 @@ def test_no_sequence_of_grants_breaks_a_budget(
 
 @settings(deadline=None, max_examples=100)
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 14))
-def test_counting_along_is_counting_anew(seed: int, size: int) -> None:
-    """A book that saw every change has the numbers of one that saw only the end."""
+def test_incremental_counts_equal_new_ones(seed: int, size: int) -> None:
+    """A book that saw every change has the same numbers as a new one."""
     rng = random.Random(seed)
     nodes = zones("a", "b", "c")
     budgets = [tdb(**per_zone(maxUnavailable=1)), tdb("all", minAvailable="50%")]
@@ -367,8 +367,8 @@ def test_counting_along_is_counting_anew(seed: int, size: int) -> None:
 
 
 def test_a_zone_that_empties_slowly() -> None:
-    """Known: evictions whose replacements go elsewhere empty a zone, one pod per rest; a number
-    for ``minAvailable`` is what stops that.
+    """Known limit: evictions whose replacements go elsewhere empty a zone, one pod per rest; a
+    number for ``minAvailable`` prevents that.
     """
     present = {"a": 3, "b": 3, "c": 3}
     known = dict(present)

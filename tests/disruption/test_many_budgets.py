@@ -1,4 +1,4 @@
-"""Many budgets in one namespace: who shares a count, what a change costs, and which are counted."""
+"""Many budgets in a namespace: shared counts, the cost of a change, and the limit."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_budgets_with_one_selector_share_a_count(monkeypatch: pytest.MonkeyPatch
 def test_a_label_change_touches_only_budgets_that_could_match(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of ninety budgets of other pods none is looked at when a label of a pod changes."""
+    """Of ninety budgets of other pods none is evaluated when a label of a pod changes."""
     budgets = [selecting(f"b{number}", group=str(number)) for number in range(90)]
     pods = [pod(f"p{number}", "n-a", labels={"group": str(number)}) for number in range(90)]
     namespace = namespace_budgets(pods, *budgets)
@@ -113,7 +113,7 @@ def test_a_label_change_touches_only_budgets_that_could_match(
 
 
 def test_a_hundred_changes_of_a_pod_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asked in between, so only the last state is counted."""
+    """Without reads in between only the last state is counted."""
     namespace = namespace_budgets(spread(a=3, b=3, c=3), selecting("web", app="web"))
     settle(namespace)
     work = Work(monkeypatch)
@@ -123,7 +123,7 @@ def test_a_hundred_changes_of_a_pod_are_counted_once(monkeypatch: pytest.MonkeyP
     assert work.taken()[0] == 1
 
 
-def test_another_guard_is_no_other_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_guard_needs_no_new_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollout that opens one domain after the other changes its budget and counts nothing."""
     spec: dict[str, Any] = {"maxUnavailable": 0}
     closed = {"key": ZONE, "operator": "NotIn", "values": ["a"]}
@@ -139,7 +139,7 @@ def test_another_guard_is_no_other_count(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_counting_pauses_after_each_slice() -> None:
-    """A count of thousands of pods is never one piece of work; a change in a pause is counted."""
+    """Counting thousands of pods yields in between; a change in a pause is counted."""
     pods = [pod(f"p{number}", "n-a") for number in range(10 * PODS_PER_SLICE)]
     namespace = namespace_budgets(pods, selecting("web", app="web"))
     work = namespace.count_changes()
@@ -155,9 +155,8 @@ def test_counting_pauses_after_each_slice() -> None:
 
 
 def test_the_oldest_budgets_of_a_namespace_are_counted() -> None:
-    """One more than the limit allows nothing and says why; when an older one is deleted it counts.
-
-    Pods that it does not select are judged as ever.
+    """A budget above the limit allows nothing and says why; when an older one is deleted it counts.
+    Pods that it does not select are not affected.
     """
     first = [
         selecting(f"z{number}", created="2026-01-01", group=str(number))
@@ -181,8 +180,8 @@ def test_the_oldest_budgets_of_a_namespace_are_counted() -> None:
     assert code(namespace, "a-0") == "Blocked"
 
 
-def test_a_budget_beyond_the_limit_holds_what_it_would_guard() -> None:
-    """Not where it guards nothing, not what observes, not unready pods that controllers repair."""
+def test_a_budget_beyond_the_limit_blocks_what_it_would_guard() -> None:
+    """It does not block where it guards nothing or observes, or controllers repair unready pods."""
     first = [selecting(f"z{number}", group=str(number)) for number in range(BUDGETS_LIMIT)]
     only_b = {"key": ZONE, "operator": "In", "values": ["b"]}
     late = tdb("~", maxUnavailable=1, nodeSelectorTerm={"matchExpressions": [EXISTS, only_b]})
@@ -196,7 +195,7 @@ def test_a_budget_beyond_the_limit_holds_what_it_would_guard() -> None:
 
 
 def test_one_of_thousands_beyond_the_limit_is_named() -> None:
-    """A refusal is as short with a thousand budgets too many as with one."""
+    """A refusal is as short with a thousand budgets above the limit as with one."""
     budgets = [selecting(f"b{number:04}", app="web") for number in range(BUDGETS_LIMIT + 1000)]
     namespace = namespace_budgets(spread(a=1), *budgets)
     verdict = namespace.judge(namespace.pods["uid-a-0"], NOW)
@@ -204,13 +203,13 @@ def test_one_of_thousands_beyond_the_limit_is_named() -> None:
 
 
 def test_plain_budgets_do_not_count_toward_the_limit() -> None:
-    """They are counted by their own controller."""
+    """Their own controller counts them."""
     namespace = namespace_budgets(spread(a=3), selecting("web", app="web"))
     assert namespace.counted_budgets == 1
 
 
 def test_any_history_gives_the_numbers_of_the_last_state() -> None:
-    """Pods, budgets and nodes that come, change and go in any order, read now and then."""
+    """Pods, budgets and nodes are added, changed and removed in any order, with some reads."""
     rng = random.Random(7)
     for _ in range(60):
         nodes = zones("a", "b", "c")
@@ -265,8 +264,8 @@ def _drawn(rng: random.Random) -> Budget:
     )
 
 
-def test_what_changes_in_a_pause_does_not_change_a_round() -> None:
-    """A round counts its budgets in slices and judges by what it counted, whatever came since."""
+def test_changes_in_a_pause_do_not_change_a_round() -> None:
+    """A round counts its budgets in slices and judges by that, whatever changed since."""
     budgets = [
         tdb(
             f"b{number}",

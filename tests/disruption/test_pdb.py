@@ -1,4 +1,4 @@
-"""What PodDisruptionBudgets allow, counted as Kubernetes counts."""
+"""PodDisruptionBudgets, counted as Kubernetes counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOW = 1_750_000_000.0
 
 
 def text(seconds: float) -> str:
-    """A moment as the wire has it."""
+    """A time as on the wire."""
     return times.format_time(times.from_epoch(seconds))
 
 
@@ -44,7 +44,7 @@ def pod(name: str, *, ready: bool = True, leaving: bool = False) -> Pod:
 
 
 def pods(count: int, *, unready: int = 0) -> list[Pod]:
-    """So many pods, the last of them unready."""
+    """A number of pods, the last of them unready."""
     return [pod(f"p{n}", ready=n < count - unready) for n in range(count)]
 
 
@@ -93,7 +93,7 @@ def test_counts(
     unready: int,
     expected: tuple[int, int, int, int],
 ) -> None:
-    """Expected, desired and healthy pods give what is allowed, as in Kubernetes' controller."""
+    """Expected, desired and healthy pods give the allowed number, as in Kubernetes' controller."""
     count = BudgetCount.count(
         budget(least=least, most=most), pods(there, unready=unready), scale, now=NOW
     )
@@ -101,14 +101,16 @@ def test_counts(
 
 
 def test_leaving_pods_are_expected_but_not_healthy() -> None:
-    """A whole number of pods counts those on their way out as expected."""
+    """With a whole number, terminating pods count as expected."""
     given_pods = [*pods(2), pod("z", leaving=True)]
     count = BudgetCount.count(budget(least=2), given_pods, 0, now=NOW)
     assert (count.expected, count.healthy, count.allowed) == (3, 2, 0)
 
 
 def test_a_promised_pod_is_not_healthy_until_the_promise_ends() -> None:
-    """An eviction's promise holds for two minutes, then the pod counts again and is told of."""
+    """After an eviction a pod counts as disrupted for two minutes; then it counts again and is
+    reported.
+    """
     promised = {"p0": text(NOW)}
     during = BudgetCount.count(budget(most=1, promised=promised), pods(3), 3, now=NOW + 100)
     assert (during.healthy, during.allowed, during.recheck_after) == (2, 0, DELETION_SECONDS - 100)
@@ -121,7 +123,7 @@ def test_a_promised_pod_is_not_healthy_until_the_promise_ends() -> None:
 
 
 def test_a_promise_ends_with_the_pod() -> None:
-    """Neither a pod that is gone nor one that is leaving needs its promise."""
+    """A pod that is gone or terminating needs no entry in disruptedPods."""
     promised = {"gone": text(NOW), "z": text(NOW)}
     given_pods = [*pods(2), pod("z", leaving=True)]
     count = BudgetCount.count(budget(most=1, promised=promised), given_pods, 3, now=NOW)
@@ -130,7 +132,9 @@ def test_a_promise_ends_with_the_pod() -> None:
 
 
 def test_a_promise_is_about_one_pod_and_not_its_successor() -> None:
-    """A pod made after a promise to its namesake is healthy; one of that second, soon after."""
+    """A pod created after the eviction of one with its name is healthy; in the same second, soon
+    after.
+    """
     promise = budget(least=1, promised={"p0": text(NOW - 3)})
 
     def count(created: float, now: float = NOW) -> BudgetCount:
@@ -146,7 +150,7 @@ def test_a_promise_is_about_one_pod_and_not_its_successor() -> None:
 
 
 def test_only_integers_of_present_pods_need_no_scale() -> None:
-    """The controllers are asked for any maxUnavailable and for percentages."""
+    """For any maxUnavailable and for percentages the controllers' scale is read."""
     assert not needs_scale(budget(least=1).spec)
     assert needs_scale(budget(least="1%").spec)
     assert needs_scale(budget(most=1).spec)
@@ -154,7 +158,7 @@ def test_only_integers_of_present_pods_need_no_scale() -> None:
 
 
 def test_the_condition_keeps_its_time_while_its_status_stays() -> None:
-    """A second count that finds the same gives the same status."""
+    """An equal second count gives the same status."""
     counted = budget(most=1)
     first = status_of_count(counted, BudgetCount.count(counted, pods(3), 3, now=NOW), now=text(NOW))
     assert first.conditions[0].reason == "SufficientPods"
@@ -170,8 +174,8 @@ def test_the_condition_keeps_its_time_while_its_status_stays() -> None:
     assert less.conditions[0].last_transition_time == text(NOW + 9)
 
 
-def test_what_cannot_be_counted_allows_nothing() -> None:
-    """The last numbers stay, nothing is allowed, and the generation counts as unseen."""
+def test_a_budget_that_cannot_be_counted_allows_nothing() -> None:
+    """The last numbers stay, nothing is allowed, and the generation is not observed."""
     counted = budget(most=1)
     first = status_of_count(counted, BudgetCount.count(counted, pods(3), 3, now=NOW), now=text(NOW))
     seen = PodDisruptionBudget(metadata=ObjectMeta(generation=2), spec=counted.spec, status=first)
@@ -188,7 +192,7 @@ def test_what_cannot_be_counted_allows_nothing() -> None:
 
 
 def condemned(reason: str, *, phase: str = "Running", leaving: bool = False) -> Pod:
-    """A pod that somebody wants to disturb."""
+    """A pod with the condition DisruptionTarget."""
     condition = PodCondition(
         type="DisruptionTarget", status="True", reason=reason, last_transition_time=text(NOW)
     )
@@ -198,8 +202,8 @@ def condemned(reason: str, *, phase: str = "Running", leaving: bool = False) -> 
     )
 
 
-def test_a_pod_that_was_left_alone_loses_its_mark() -> None:
-    """Two minutes after an eviction that came to nothing; not what a kubelet or an end explains."""
+def test_a_pod_that_was_not_deleted_loses_its_condition() -> None:
+    """Two minutes after an eviction without effect; not if a kubelet or an end explains it."""
     assert seconds_until_stale(condemned("EvictionByEvictionAPI"), now=NOW + 20) == 100
     assert seconds_until_stale(condemned("EvictionByEvictionAPI"), now=NOW + 500) == 0
     assert seconds_until_stale(condemned("TerminationByKubelet"), now=NOW + 500) is None
@@ -220,10 +224,10 @@ def test_a_pod_that_was_left_alone_loses_its_mark() -> None:
     st.integers(0, 12),
     st.integers(0, 2**16),
 )
-def test_what_is_allowed_can_go(
+def test_enough_pods_stay_if_all_allowed_ones_go(
     value: IntOrString, least: bool, shape: list[tuple[bool, bool, bool]], scale: int, seed: int
 ) -> None:
-    """If all that is allowed goes, enough healthy pods stay; the order of pods does not matter."""
+    """If all allowed pods go, enough healthy ones stay; the order of pods does not matter."""
     there = [pod(f"p{n}", ready=ready, leaving=off) for n, (ready, off, _) in enumerate(shape)]
     promised = {f"p{n}": text(NOW) for n, (_, _, taken) in enumerate(shape) if taken}
     counted = budget(

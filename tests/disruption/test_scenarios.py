@@ -56,7 +56,7 @@ def granted(*names: str, age: float = 0.0) -> Ledger:
 
 
 def test_1_one_pod_of_each_zone() -> None:
-    """Story 2: each zone gives one pod at once, and no second one."""
+    """Story 2: each zone allows one pod at once, and no second one."""
     namespace = namespace_budgets(spread(**ALL), tdb(**ONE_EACH))
     assert allowed(namespace) == {"a": 1, "b": 1, "c": 1}
     verdicts = VerdictRound(namespace, NOW)
@@ -70,7 +70,7 @@ def test_1_one_pod_of_each_zone() -> None:
 
 
 def test_2_one_pod_of_all() -> None:
-    """Story 3: a budget without a term gives one pod in total."""
+    """Story 3: a budget without a term allows one pod in total."""
     namespace = namespace_budgets(spread(**ALL), tdb(maxUnavailable=1))
     assert allowed(namespace) == {"*": 1}
     namespace.ledger = granted("a-0")
@@ -85,7 +85,7 @@ def test_3_one_zone_is_open() -> None:
 
 
 def test_4_both_must_agree() -> None:
-    """Stories 1 and 3 together: zone a, one at a time, and every blocker is named."""
+    """Stories 1 and 3 together: zone a, one at a time, and every blocking budget is named."""
     namespace = namespace_budgets(spread(**ALL), tdb("one", **BUT_A), tdb("all", maxUnavailable=1))
     assert code(namespace, "a-0") == "Allowed"
     namespace.ledger = granted("a-0")
@@ -112,7 +112,7 @@ def test_7_moving_the_open_zone() -> None:
 
 
 def test_10_scaled_to_nothing() -> None:
-    """A workload that is to have no pods expects none, so all may go."""
+    """A workload with zero replicas expects no pods, so all may go."""
     namespace = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), replicas=0)
     assert allowed(namespace) == ALL
 
@@ -133,7 +133,7 @@ def test_11_a_number_that_must_stay() -> None:
     ],
 )
 def test_12_13_uneven(spec: dict[str, Any], expected: dict[str, int]) -> None:
-    """Six, two and one: one each; by the KEP's literal count the light zones stand still."""
+    """Six, two and one: one each; counted literally by the KEP the small zones are blocked."""
     assert allowed(namespace_budgets(spread(a=6, b=2, c=1), tdb(**ONE_EACH, **spec))) == expected
 
 
@@ -148,7 +148,7 @@ def test_12_13_uneven(spec: dict[str, Any], expected: dict[str, int]) -> None:
     ],
 )
 def test_14_percentages_round_up(percent: str, expected: dict[str, int]) -> None:
-    """A part of a zone's expected pods is rounded up."""
+    """A percentage of a zone's expected pods is rounded up."""
     namespace = namespace_budgets(
         spread(a=4, b=3, c=3), tdb(**per_zone(maxUnavailable=percent)), replicas=10
     )
@@ -162,7 +162,7 @@ def test_15_at_least_half() -> None:
 
 
 def test_16_fewer_pods_than_zones() -> None:
-    """A zone without pods has nothing to give."""
+    """A zone without pods allows none."""
     namespace = namespace_budgets(spread(a=1, b=1), tdb(**ONE_EACH), replicas=2)
     assert allowed(namespace) == {"a": 1, "b": 1, "c": 0}
 
@@ -177,7 +177,7 @@ def test_17_a_surge() -> None:
 
 
 def test_18_a_replacement_without_a_node() -> None:
-    """Zone a gave its pod; the replacement that waits for a node goes freely."""
+    """Zone a gave its pod; the replacement that is Pending may be deleted freely."""
     pods = [*spread(a=2, b=3, c=3), pod("new", "", ready=False, phase="Pending")]
     namespace = namespace_budgets(pods, tdb(domains=ALL, **ONE_EACH))
     assert allowed(namespace) == {"a": 0, "b": 1, "c": 1}
@@ -196,10 +196,9 @@ def test_19_20_a_zone_is_out() -> None:
 
 
 def test_21_pods_have_moved() -> None:
-    """After an outage zones that took pods in keep them, and none is stuck.
-
-    Until the workload has settled, expected are five and four; the count by what was agreed alone
-    would let zone b fall to two of five.
+    """After an outage zones that took pods over keep them, and none is stuck. Before the workload
+    has settled, five and four are expected; the remembered numbers alone would let zone b fall to
+    two of five.
     """
     namespace = namespace_budgets(spread(b=5, c=4), tdb(domains=ALL, **ONE_EACH))
     assert allowed(namespace) == {"a": 0, "b": 1, "c": 1}
@@ -218,7 +217,7 @@ def test_23_a_node_without_the_label() -> None:
 
 
 def test_24_a_node_is_gone() -> None:
-    """Its pod is where its own label says; without one it is not covered."""
+    """Its pod is in the domain of its own label; without one it is not covered."""
     labelled = pod("gone", "n-gone", labels={ZONE: "a"})
     namespace = namespace_budgets([*spread(a=2, b=3, c=3), labelled], tdb(**ONE_EACH))
     assert namespace.state(next(iter(namespace.budgets)), NOW).domains["a"].present == 3
@@ -227,7 +226,7 @@ def test_24_a_node_is_gone() -> None:
 
 
 def test_25_a_node_moves() -> None:
-    """A node that is labelled anew takes its pods along, and nothing becomes negative."""
+    """A node with a new label takes its pods along, and no number becomes negative."""
     nodes = zones("a", "b", "c")
     namespace = namespace_budgets(spread(**ALL), tdb(domains=ALL, **ONE_EACH), nodes=nodes)
     nodes["n-a"] = node("n-a", "b")
@@ -260,7 +259,7 @@ def test_27_two_keys() -> None:
 
 
 def test_28_29_zones_and_racks() -> None:
-    """A grant needs both budgets, and a refusal by one costs the other nothing."""
+    """A grant needs both budgets, and a refusal by one does not charge the other."""
     nodes = {f"n-{z}": node(f"n-{z}", z, **{"example.com/rack": "r"}) for z in "abc"}
     rack = {"key": "example.com/rack", "operator": "Exists"}
     namespace = namespace_budgets(
@@ -290,8 +289,8 @@ def test_33_the_plain_budget_is_asked_too() -> None:
     assert (blocker.kind, blocker.domain) == ("PodDisruptionBudget", "*")
 
 
-def test_34_a_grant_that_nobody_used() -> None:
-    """It holds the budget for two minutes and no longer."""
+def test_34_a_grant_that_was_not_used() -> None:
+    """It charges the budget for two minutes and no longer."""
     for age, expected in ((119.0, 0), (121.0, 1)):
         namespace = namespace_budgets(
             spread(**ALL), tdb(**ONE_EACH), ledger=granted("a-0", age=age)
@@ -307,7 +306,7 @@ def test_35_a_name_comes_again() -> None:
 
 
 def test_36_asked_twice() -> None:
-    """The second question about a pod is the same grant and costs nothing."""
+    """A second request for a pod is the same grant and charges nothing."""
     namespace = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), ledger=granted("a-0"))
     verdict = namespace.judge(named(namespace, "a-0"), NOW)
     assert (verdict.reason.code, verdict.allowed, verdict.charged) == ("Granted", True, False)
@@ -323,13 +322,13 @@ def test_36_asked_twice() -> None:
         pod("x"),
     ],
 )
-def test_38_who_goes_freely(item: Pod) -> None:
-    """Pods that wait, have finished or are leaving are nobody's loss."""
+def test_38_pods_that_may_go_freely(item: Pod) -> None:
+    """Pending, finished and terminating pods are not protected."""
     assert code(namespace_budgets([item, *spread(**ALL)], tdb(maxUnavailable=0)), "x") == "Free"
 
 
 def test_39_unready_pods() -> None:
-    """Evictions take them where enough are healthy or always may; controllers always do."""
+    """They may be evicted if enough are healthy or the policy allows it; controllers always may."""
     pods = [*spread(a=2, b=3, c=3), pod("x", "n-a", ready=False)]
     assert code(namespace_budgets(pods, tdb(**ONE_EACH)), "x") == "Unready"
     strict = namespace_budgets(pods, tdb(**per_zone(maxUnavailable=0)))
@@ -340,7 +339,7 @@ def test_39_unready_pods() -> None:
 
 
 def test_49_daemons_expect_their_nodes() -> None:
-    """A DaemonSet expects a pod on every eligible node of a zone and remembers nothing."""
+    """A DaemonSet expects a pod on every eligible node of a zone and has no baseline."""
     nodes = {f"n-{zone}{n}": node(f"n-{zone}{n}", zone) for zone in "abc" for n in range(3)}
     daemon = convert(DaemonSet, {"metadata": {"name": "d", "namespace": NS, "uid": "uid-d"}})
     pods = [pod(f"d-{name}", name, owner="d", kind="DaemonSet") for name in sorted(nodes)]
@@ -362,7 +361,7 @@ def test_49_daemons_expect_their_nodes() -> None:
         per_zone(term=({"key": ZONE, "operator": "Near"},), maxUnavailable=1),
     ],
 )
-def test_55_a_budget_nobody_understands(spec: dict[str, Any]) -> None:
+def test_55_an_invalid_budget(spec: dict[str, Any]) -> None:
     """It allows nothing and says what is wrong with it."""
     namespace = namespace_budgets(spread(**ALL), tdb(**spec))
     assert code(namespace, "a-0") == "Blocked"
@@ -375,8 +374,8 @@ def test_55_an_empty_term() -> None:
     assert code(namespace, "a-0") == "Uncovered"
 
 
-def test_60_a_budget_that_only_looks_on() -> None:
-    """It blocks nobody and costs no grant."""
+def test_60_a_budget_that_only_observes() -> None:
+    """It blocks no pod and charges no grant."""
     namespace = namespace_budgets(spread(**ALL), tdb(maxUnavailable=0, mode="Observe"))
     verdict = namespace.judge(named(namespace, "a-0"), NOW)
     assert (verdict.reason.code, verdict.charged) == ("Uncovered", False)
@@ -386,7 +385,7 @@ def test_60_a_budget_that_only_looks_on() -> None:
 @pytest.mark.parametrize("key", [ZONE, "failure-domain.beta.kubernetes.io/zone"])
 @pytest.mark.parametrize("labelled", [ZONE, "failure-domain.beta.kubernetes.io/zone"])
 def test_61_old_and_new_keys(key: str, labelled: str) -> None:
-    """The old key of zones and the new one mean each other; the old one is noticed."""
+    """The old and the new key of zones are equivalent; the old one is reported."""
     nodes = {f"n-{zone}": node(f"n-{zone}", **{labelled: zone}) for zone in "abc"}
     budget = tdb(**per_zone(term=({"key": key, "operator": "Exists"},), maxUnavailable=1))
     assert allowed(namespace_budgets(spread(**ALL), budget, nodes=nodes)) == {
@@ -398,7 +397,7 @@ def test_61_old_and_new_keys(key: str, labelled: str) -> None:
 
 
 def test_two_plain_budgets_are_one_too_many() -> None:
-    """As on a real server; as soon as one has a term, all are asked."""
+    """As on a real server; if one of them has a term, all are checked."""
     fine = {"disruptionsAllowed": 1}
     two = [pdb("p1", maxUnavailable=1, status=fine), pdb("p2", maxUnavailable=1, status=fine)]
     assert code(namespace_budgets(spread(**ALL), *two), "a-0") == "Blocked"
@@ -414,8 +413,8 @@ def test_a_plain_budget_costs_no_grant() -> None:
     assert (verdict.reason.code, verdict.charged) == ("Allowed", False)
 
 
-def test_who_asks_for_how_many() -> None:
-    """A Rollout above a ReplicaSet is asked; jobs and pods of nobody count themselves."""
+def test_which_object_has_the_number_of_replicas() -> None:
+    """A Rollout above a ReplicaSet counts; jobs and pods without an owner count themselves."""
     rollout = unstructured(Resource("argoproj.io", "v1alpha1", "Rollout", "rollouts"))(
         {"metadata": {"name": "web", "namespace": NS, "uid": "uid-web"}, "spec": {"replicas": 9}}
     )
@@ -447,7 +446,7 @@ def test_who_asks_for_how_many() -> None:
 
 
 def test_an_owner_that_is_not_there() -> None:
-    """Nobody knows how many pods there should be, so none may go; one that leaves does not ask."""
+    """Without it the expected number is unknown, so no pod may go; a terminating one may."""
     lost = pod("lost", "n-a", owner="other", kind="Thing")
     namespace = namespace_budgets([*spread(**ALL), lost], tdb(**ONE_EACH))
     standing = namespace.state(next(iter(namespace.budgets)), NOW)
@@ -460,7 +459,7 @@ def test_an_owner_that_is_not_there() -> None:
 
 
 def test_old_revisions_of_a_stateful_set() -> None:
-    """What has another revision than the set's update revision is outdated."""
+    """A pod of another revision than the update revision is outdated."""
     group = convert(
         StatefulSet,
         {
@@ -485,8 +484,8 @@ def test_old_revisions_of_a_stateful_set() -> None:
 
 @pytest.mark.parametrize("read", [StatefulSet, StatefulSetScale])
 def test_a_budget_that_holds_updates_lets_a_stateful_set_shrink(read: type[Object]) -> None:
-    """Only the pods beyond its replicas may go: the set takes its highest ordinals, wherever they
-    are, and no update does.
+    """Only pods beyond its replicas may go: the set deletes its highest ordinals, whatever their
+    domain, and no update does.
     """
     group = convert(
         read,
@@ -510,7 +509,7 @@ def test_a_budget_that_holds_updates_lets_a_stateful_set_shrink(read: type[Objec
 
 def test_a_percentage_of_no_expected_pod_holds_evictions() -> None:
     """Half of nothing is nothing, so an old pod is not evicted where none is expected; its
-    controller may take it while it is not Ready, or the rollout would never end.
+    controller may delete it while it is not Ready, or the rollout would never end.
     """
     group = convert(
         StatefulSet,
@@ -533,8 +532,8 @@ def test_a_percentage_of_no_expected_pod_holds_evictions() -> None:
     assert namespace.judge(broken, NOW, evicting=False).reason.code == "Unready"
 
 
-def test_a_baseline_of_something_else_is_not_believed() -> None:
-    """A fingerprint of another selector or grouping makes the baseline void."""
+def test_a_baseline_of_another_budget_is_ignored() -> None:
+    """A baseline whose fingerprint has another selector or grouping is void."""
     budget = tdb(**ONE_EACH, domains={"a": 9})
     assert budget.baseline == {"a": 9}
     assert fit_baseline(9, {"a": 9}, "abc") == {"a": 9, "b": 0, "c": 0}
@@ -542,14 +541,14 @@ def test_a_baseline_of_something_else_is_not_believed() -> None:
 
 
 def test_a_newer_grant_was_made_elsewhere() -> None:
-    """Whoever knows an older state of a budget than the last grant was judged by waits."""
+    """A gate that has an older state of a budget than the last grant waits."""
     namespace = namespace_budgets(spread(**ALL), tdb(**ONE_EACH))
     namespace.ledger = Ledger({}, {"TopologyDisruptionBudget/web": "7"})
     assert code(namespace, "a-0") == "Blocked"
 
 
 def test_a_budget_that_guards_nothing_says_that_all_may_go() -> None:
-    """An empty term looks at no node: the code agrees with the sentence."""
+    """An empty term selects no node: the code agrees with the sentence."""
     namespace = namespace_budgets(spread(**ALL), tdb(maxUnavailable=1, nodeSelectorTerm={}))
     reason = namespace.state(next(iter(namespace.budgets)), NOW).reason()
     assert reason.code == "SufficientPods"
@@ -557,8 +556,8 @@ def test_a_budget_that_guards_nothing_says_that_all_may_go() -> None:
     assert code(namespace, "a-0") == "Uncovered"
 
 
-def test_a_budget_whose_selector_cannot_be_understood_says_that_it_holds_no_pod() -> None:
-    """It selects nobody, so it must not claim that it allows no disruption."""
+def test_a_budget_with_an_invalid_selector_says_that_it_blocks_no_pod() -> None:
+    """It selects no pod, so it must not claim that it allows no disruption."""
     wrong = tdb(maxUnavailable=0, selector={"matchLabels": {"a b": "c"}})
     namespace = namespace_budgets(spread(**ALL), wrong)
     assert wrong.invalid_reason is not None
@@ -566,8 +565,8 @@ def test_a_budget_whose_selector_cannot_be_understood_says_that_it_holds_no_pod(
     assert code(namespace, "a-0") == "Uncovered"
 
 
-def test_a_refusal_by_a_budget_that_cannot_be_understood_is_a_sentence() -> None:
-    """What is wrong and what to do, with one full stop."""
+def test_a_refusal_by_an_invalid_budget_is_a_sentence() -> None:
+    """It says what is wrong and what to do, with one full stop."""
     term = ({"key": "z", "operator": "Gt", "values": ["x"]},)
     namespace = namespace_budgets(spread(**ALL), tdb(**per_zone(term=term, maxUnavailable=1)))
     message = namespace.judge(named(namespace, "a-0"), NOW).reason.message
@@ -575,7 +574,7 @@ def test_a_refusal_by_a_budget_that_cannot_be_understood_is_a_sentence() -> None
 
 
 def test_a_ledger_of_another_cluster_says_what_to_do() -> None:
-    """Versions that are ahead for ever block every grant; who is refused learns how to end it."""
+    """Versions that are ahead for ever block every grant; the refusal says how to end that."""
     ahead = Ledger({}, {"TopologyDisruptionBudget/web": "9" * 30}, "1")
     namespace = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), ledger=ahead)
     assert (
@@ -599,7 +598,7 @@ def test_a_budget_that_never_allows_anything_says_so() -> None:
 
 
 def test_never_is_not_said_while_a_surge_leaves_spare_pods() -> None:
-    """Pods of an old revision are held, and the numbers say that one pod of the domain is spare."""
+    """Pods of an old revision are blocked, and the numbers say that the domain has a spare pod."""
     namespace = namespace_budgets(
         [pod("a-0", "n-a"), *(pod(f"a-{n}", "n-a", owner="web-2") for n in (1, 2))],
         tdb(**per_zone(maxUnavailable=0), domains={"a": 2}),
@@ -611,7 +610,7 @@ def test_never_is_not_said_while_a_surge_leaves_spare_pods() -> None:
 
 
 def test_a_budget_that_needs_more_pods_than_it_expects_says_how_many() -> None:
-    """More pods would help, so both ways out are named."""
+    """More pods would help, so both solutions are named."""
     status = {"expectedPods": 1, "desiredHealthy": 5, "currentHealthy": 1}
     namespace = namespace_budgets(spread(a=1), pdb("cart-min", minAvailable=5, status=status))
     assert namespace.judge(namespace.pods["uid-a-0"], NOW).reason.fix == (
@@ -624,7 +623,7 @@ def test_a_budget_that_needs_more_pods_than_it_expects_says_how_many() -> None:
 
 
 def test_of_two_plain_budgets_the_one_that_never_allows_is_removed() -> None:
-    """If the other one stays the pod can go; if both never allow, one has to be changed as well."""
+    """If the other one stays the pod can go; if both never allow, one must be changed as well."""
     never = {"expectedPods": 9, "desiredHealthy": 9, "currentHealthy": 9}
     some = {"expectedPods": 9, "desiredHealthy": 8, "currentHealthy": 9, "disruptionsAllowed": 1}
     namespace = namespace_budgets(spread(a=9), pdb("shut", status=never), pdb("some", status=some))
@@ -655,7 +654,7 @@ def test_budgets_of_two_kinds_on_a_pod_are_named_with_their_kind() -> None:
 
 
 def test_two_plain_budgets_of_a_pod_say_which_to_remove() -> None:
-    """The one that needs fewer healthy pods is named, so that what protects most stays."""
+    """The one that needs fewer healthy pods is named, so that the stronger one stays."""
     loose = pdb("loose", status={"expectedPods": 9, "desiredHealthy": 1, "disruptionsAllowed": 8})
     firm = pdb("firm", status={"expectedPods": 9, "desiredHealthy": 8, "disruptionsAllowed": 1})
     namespace = namespace_budgets(spread(a=3, b=3, c=3), loose, firm)

@@ -1,6 +1,6 @@
-"""Small clusters and one pod that wants a node: what a scheduler is asked.
+"""Small clusters and one pod that needs a node: the input of a scheduler.
 
-Everything is plain data, so that the same is given to a real API server and to our function.
+Everything is plain data, so that a real API server and our function get the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HOST = "kubernetes.io/hostname"
 
 @dataclass(frozen=True)
 class Situation:
-    """Objects that are there, and the pod that comes."""
+    """Existing objects, and the pod to schedule."""
 
     name: str
     nodes: Sequence[Obj]
@@ -155,7 +155,7 @@ A = {"app": "a"}
 
 
 def budget(name: str, app: str, allowed: int) -> Obj:
-    """A budget whose status says how much is allowed."""
+    """A budget whose status allows a number of disruptions."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -221,7 +221,7 @@ def volume(
 
 
 def driver(name: str) -> Obj:
-    """A CSI driver that tells how much room it has."""
+    """A CSI driver that publishes its capacity."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSIDriver",
@@ -231,7 +231,7 @@ def driver(name: str) -> Obj:
 
 
 def capacity(name: str, storage: str, zone: str, size: str, largest: str = "") -> Obj:
-    """How much room a class has in a zone."""
+    """The capacity of a class in a zone."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSIStorageCapacity",
@@ -244,7 +244,7 @@ def capacity(name: str, storage: str, zone: str, size: str, largest: str = "") -
 
 
 def csi_node(name: str, driver: str, count: int) -> Obj:
-    """A node that can hold so many volumes of a driver."""
+    """A node that can attach a number of volumes of a driver."""
     csi_driver = {
         "name": driver,
         "nodeID": name,

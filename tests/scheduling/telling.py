@@ -1,4 +1,4 @@
-"""Tells a cluster what there is, from plain objects."""
+"""Feeds a scheduler's cluster from plain objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zonewise.scheduling.cluster import SchedulerCluster
 
 
 def cluster_of(objects: Iterable[Obj], seed: int = 0) -> SchedulerCluster:
-    """A cluster that was told these objects, in this order."""
+    """A cluster with these objects, added in this order."""
     cluster = SchedulerCluster(seed=seed)
     for obj in objects:
         tell(cluster, obj)
@@ -34,7 +34,7 @@ def cluster_of(objects: Iterable[Obj], seed: int = 0) -> SchedulerCluster:
 
 
 def tell(cluster: SchedulerCluster, obj: Obj) -> None:
-    """Tell an object."""
+    """Add an object."""
     match obj["kind"]:
         case "Node":
             cluster.set_node(convert(Node, obj))

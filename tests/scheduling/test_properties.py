@@ -1,4 +1,4 @@
-"""What holds whatever the cluster and whatever the pods ask for."""
+"""Properties that hold for any cluster and any pods."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TAINTS = st.sampled_from(
 
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> Obj:
-    """A node, small enough that things do not fit."""
+    """A node, small enough that some pods do not fit."""
     labels = {"rack": draw(st.sampled_from(["r1", "r2"]))} if draw(st.booleans()) else {}
     if draw(st.integers(0, 3)) == 0:
         labels[HOST] = "shared"
@@ -61,7 +61,7 @@ def terms(draw: st.DrawFn) -> Obj:
 
 @st.composite
 def pods(draw: st.DrawFn, name: str) -> Obj:
-    """A pod that asks for up to everything."""
+    """A pod with any of the constraints."""
     spec: Obj = {}
     if draw(st.booleans()):
         spec["topologySpreadConstraints"] = [
@@ -103,22 +103,22 @@ SPACE = {
 
 @dataclass
 class World:
-    """What there is, as plain objects."""
+    """The objects of a cluster."""
 
     objects: dict[tuple[str, str], Obj] = field(default_factory=dict)
 
     def put(self, obj: Obj) -> None:
-        """It came or changed."""
+        """Add or change an object."""
         self.objects[obj["kind"], obj["metadata"]["name"]] = obj
 
     def fresh(self) -> SchedulerCluster:
-        """A cluster that was told all of it."""
+        """A new cluster with all objects."""
         return cluster_of([SPACE, *self.objects.values()])
 
 
 @st.composite
 def worlds(draw: st.DrawFn, size: int = 6) -> list[Obj]:
-    """Nodes, and pods that are on some of them."""
+    """Nodes, and pods on some of them."""
     count = draw(st.integers(1, size))
     drawn = [draw(nodes(f"n{number}")) for number in range(count)]
     for number in range(draw(st.integers(0, size))):
@@ -129,16 +129,16 @@ def worlds(draw: st.DrawFn, size: int = 6) -> list[Obj]:
 
 
 def same(left: SchedulingDecision, other: SchedulingDecision) -> bool:
-    """Whether two decisions say the same; the map of refusals has no order."""
+    """Whether two decisions are equal; the map of refusals has no order."""
     return left == other and dict(left.refusals) == dict(other.refusals)
 
 
 @settings(max_examples=60, deadline=None)
 @given(worlds(), pods("p"), st.randoms(use_true_random=False))
-def test_the_order_of_what_was_told_does_not_matter(
+def test_the_order_of_objects_does_not_matter(
     objects: list[Obj], asking: Obj, random: Random
 ) -> None:
-    """A cluster told the same in another order decides the same, reasons included."""
+    """A cluster with the same objects in another order decides the same, reasons included."""
     shuffled = list(objects)
     random.shuffle(shuffled)
     item = convert(Pod, asking)
@@ -150,7 +150,7 @@ def test_the_order_of_what_was_told_does_not_matter(
 @settings(max_examples=60, deadline=None)
 @given(worlds(), st.lists(pods("p"), min_size=1, max_size=4))
 def test_every_refusal_has_a_reason_of_every_node(objects: list[Obj], asking: list[Obj]) -> None:
-    """A pod without a node got a reason from each node, and the message counts them."""
+    """A pod without a node has a reason for each node, and the message counts them."""
     cluster = cluster_of([SPACE, *objects])
     for obj in asking:
         decision = cluster.decide(convert(Pod, obj))
@@ -171,7 +171,7 @@ def test_every_refusal_has_a_reason_of_every_node(objects: list[Obj], asking: li
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[tuple[str, Obj]]:
-    """Nodes and pods that come, change and go."""
+    """Nodes and pods that are added, changed and removed."""
     story = [("put", draw(nodes(f"n{number}"))) for number in range(draw(st.integers(1, 4)))]
     for _ in range(draw(st.integers(4, 12))):
         there = draw(pods(f"e{draw(st.integers(0, 2))}"))
@@ -196,7 +196,7 @@ def stories(draw: st.DrawFn) -> list[tuple[str, Obj]]:
 def test_a_cluster_that_changed_equals_a_new_one(
     story: list[tuple[str, Obj]], asking: list[Obj]
 ) -> None:
-    """What was told piece by piece, with questions in between, answers as if told at once."""
+    """A cluster that was changed step by step decides as a new one with the same objects."""
     world, cluster = World(), cluster_of([SPACE])
     for number, (what, obj) in enumerate(story):
         meta = obj["metadata"]
@@ -220,7 +220,7 @@ def test_a_cluster_that_changed_equals_a_new_one(
 @settings(max_examples=80, deadline=None)
 @given(worlds(8), st.lists(pods("p"), min_size=1, max_size=8))
 def test_hard_rules_are_never_broken(objects: list[Obj], asking: list[Obj]) -> None:
-    """Wherever a pod is put, each of its own hard rules and those of others hold there."""
+    """The chosen node violates no hard rule of the pod or of others."""
     cluster = cluster_of([SPACE, *objects])
     present = [obj for obj in objects if obj["kind"] == "Pod"]
     all_nodes = {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == "Node"}
@@ -245,13 +245,13 @@ Rule = Callable[[Obj, str, dict[str, Obj], Sequence[Obj]], bool]
 
 
 def cpu(obj: Obj) -> int:
-    """What a pod asks for, in millicores."""
+    """The CPU request of a pod, in millicores."""
     text = obj["spec"]["containers"][0]["resources"].get("requests", {}).get("cpu", "0")
     return int(text[:-1]) if text.endswith("m") else int(text) * 1000
 
 
 def room(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj]) -> bool:
-    """The node has room in cpu and in number."""
+    """The node has enough CPU and pod slots."""
     size = all_nodes[name]["status"]["allocatable"]
     here = [neighbour for neighbour in present if neighbour["spec"]["nodeName"] == name]
     enough = not cpu(obj) or sum(map(cpu, [*here, obj])) <= int(size["cpu"]) * 1000
@@ -259,7 +259,7 @@ def room(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj])
 
 
 def taints(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj]) -> bool:
-    """The node neither is cordoned nor keeps the pod off; its labels are those asked for."""
+    """The node is not cordoned, its taints are tolerated, and its labels are selected."""
     there = all_nodes[name]
     known = {toleration["key"] for toleration in obj["spec"].get("tolerations", ())}
     hard = {
@@ -274,7 +274,7 @@ def taints(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj
 
 
 def matches(term: Obj, carrier: Obj, other: Obj) -> bool:
-    """Whether a term of one pod is about another."""
+    """Whether a term of one pod matches another."""
     meta = other["metadata"]
     space = "one" if "namespaceSelector" in term else carrier["metadata"]["namespace"]
     return bool(
@@ -290,7 +290,7 @@ def required(obj: Obj, kind: str) -> list[Obj]:
 
 
 def company(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj]) -> bool:
-    """Nobody who is unwanted is near, in either direction, and somebody who is wanted is."""
+    """Anti-affinity holds in both directions, and affinity has a match."""
 
     def near(neighbour: Obj, key: str) -> bool:
         home = all_nodes[neighbour["spec"]["nodeName"]]["metadata"]["labels"].get(key)

@@ -1,4 +1,4 @@
-"""The situations that are also put to a real scheduler, with the answers it gave."""
+"""The situations that a real scheduler was given, with its answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEDS = range(20)
 
 
 def admitted(situation: Situation, obj: Obj) -> Obj:
-    """A pod with the priority its class has, as the API server sets it."""
+    """A pod with the priority of its class, as the API server sets it."""
     classes = {other["metadata"]["name"]: other for other in situation.others if "value" in other}
     priority_class = classes.get(obj["spec"].get("priorityClassName", ""))
     if priority_class is None:
@@ -59,7 +59,7 @@ def test_answers_are_those_of_the_real_scheduler(situation: Situation) -> None:
 
 
 def test_a_selector_that_makes_no_sense_selects_nothing() -> None:
-    """Terms, constraints and budgets that cannot be read concern nobody, and stop nothing."""
+    """Terms, constraints and budgets with invalid selectors match nothing and stop nothing."""
     odd = {"matchExpressions": [{"key": "app", "operator": "Near", "values": ["a"]}]}
     term = {"topologyKey": HOST, "labelSelector": odd}
     there = pod("x", on="n1", labels={"app": "a"}, **affinity("podAntiAffinity", term))

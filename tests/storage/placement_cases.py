@@ -1,4 +1,4 @@
-"""Cases of placement as plain dictionaries, and what our decision makes of one."""
+"""Cases of placement as plain dictionaries, and our decision about one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pool_of(value: dict[str, Any]) -> Pool:
 
 
 def decided(case: Case, seed: str = "") -> Placement:
-    """What we say."""
+    """Our decision."""
     requirement = None
     if case["requisite"] is not None:
         requirement = AccessibilityRequirement(tuple(case["requisite"]), tuple(case["preferred"]))

@@ -1,4 +1,4 @@
-"""Which volume suits a claim."""
+"""Which volume is bound to a claim."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def volume(
     labels: dict[str, str] | None = None,
     ref: ObjectReference | None = None,
 ) -> PersistentVolume:
-    """A volume nobody uses."""
+    """A volume that is not bound."""
     needs = NodeSelectorRequirement(key=ZONE, operator="In", values=(zone,))
     term = NodeSelectorTerm(match_expressions=(needs,))
     affinity = VolumeNodeAffinity(required=NodeSelector(node_selector_terms=(term,)))
@@ -78,7 +78,7 @@ def node(zone: str) -> Node:
 def chosen(
     wanting: PersistentVolumeClaim, *volumes: PersistentVolume, waits: bool = False, zone: str = ""
 ) -> str:
-    """The name of the volume that is taken."""
+    """The name of the volume that is chosen."""
     volume = find_matching_volume(
         wanting, volumes, delay_binding=waits, node=node(zone) if zone else None
     )
@@ -86,15 +86,15 @@ def chosen(
 
 
 def test_the_smallest_that_is_large_enough() -> None:
-    """Too small is out; of the others the smallest is taken."""
+    """Of the volumes that are large enough, the smallest is chosen."""
     volumes = volume("s", "1Gi"), volume("l", "50Gi"), volume("m", "6Gi")
     assert chosen(claim("5Gi"), *volumes) == "m"
     assert chosen(claim("51Gi"), *volumes) == ""
     assert chosen(claim("5368709120"), volume("exact", "5Gi")) == "exact"
 
 
-def test_what_it_can_do() -> None:
-    """Every mode that is asked for must be there; a volume with fewer others is preferred."""
+def test_access_modes() -> None:
+    """Every requested mode must be present; a volume with fewer other modes is preferred."""
     wide, narrow = volume("wide", "6Gi", modes=(RWO, RWX)), volume("narrow", "60Gi")
     assert chosen(claim(), wide, narrow) == "narrow"
     assert chosen(claim(modes=(RWX,)), wide, narrow) == "wide"
@@ -102,7 +102,7 @@ def test_what_it_can_do() -> None:
 
 
 def test_class_and_labels() -> None:
-    """Class and selector are exact."""
+    """Class and selector must match exactly."""
     assert chosen(claim(kind="a"), volume("b", kind="b"), volume("none")) == ""
     assert (
         chosen(claim(labels={"disk": "ssd"}), volume("a"), volume("b", labels={"disk": "ssd"}))
@@ -110,8 +110,8 @@ def test_class_and_labels() -> None:
     )
 
 
-def test_a_volume_that_names_the_claim_is_the_claims() -> None:
-    """By name alone it is reserved; by another uid it is somebody else's."""
+def test_a_volume_that_names_the_claim_is_reserved() -> None:
+    """With the name alone it is reserved; with another uid it belongs to another claim."""
     reserved = volume("r", "90Gi", ref=ObjectReference(namespace="n", name="c"))
     taken = volume("t", "5Gi", ref=ObjectReference(namespace="n", name="c", uid="other"))
     assert chosen(claim(), reserved, taken, volume("free", "5Gi")) == "r"
@@ -120,15 +120,15 @@ def test_a_volume_that_names_the_claim_is_the_claims() -> None:
 
 
 def test_a_claim_that_waits_gets_what_its_node_can_use() -> None:
-    """Nothing before there is a node, then only what is in its zone."""
+    """No volume before a node is selected, then only volumes of its zone."""
     a, b = volume("a", zone="a"), volume("b", "99Gi", zone="b")
     assert chosen(claim(), a, b, waits=True) == ""
     assert chosen(claim(), a, b, waits=True, zone="b") == "b"
     assert chosen(claim(), a, b, waits=True, zone="c") == ""
 
 
-def test_a_volume_asked_for_by_name_is_refused_with_a_reason() -> None:
-    """The words are Kubernetes' own."""
+def test_a_volume_requested_by_name_is_refused_with_a_reason() -> None:
+    """The text is that of Kubernetes."""
     assert find_mismatch(volume("v", "1Gi"), claim()) == "requested PV is too small"
     assert find_mismatch(volume("v", kind="x"), claim()) == "storageClassName does not match"
     assert find_mismatch(volume("v", modes=(RWX,)), claim()) == "incompatible accessMode"

@@ -1,4 +1,4 @@
-"""The configuration file: what it says, and every way it can be wrong."""
+"""The configuration file: what is read from it, and each way it can be invalid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LABELS = parse_domain_labels("example.com/region;example.com/zone", "csi.zonewis
 
 
 def read(value: Any) -> StorageConfiguration:
-    """What a file says."""
+    """Read a file."""
     return parse_configuration(json.dumps(value), LABELS)
 
 
@@ -70,7 +70,7 @@ def test_version_1() -> None:
 
 
 def test_version_1_keeps_a_takeover() -> None:
-    """A file that has no word for takeover leaves the takeover in force as it is."""
+    """A file without a takeover key leaves the takeover in force as it is."""
     before = read(v2(**{"topology-takeover": {"a": ["b"]}}))
     assert read([]).inherit_takeover(before).takeover == before.takeover
     assert read(v2()).inherit_takeover(before).takeover == TakeoverMap()
@@ -126,8 +126,8 @@ def test_version_1_keeps_a_takeover() -> None:
         (v2(poolSets={"\x1b[31m": []}), r"poolSets: a key has characters that cannot be printed"),
     ],
 )
-def test_files_that_cannot_be(value: Any, message: str) -> None:
-    """A fault is one sentence that begins with its place."""
+def test_invalid_files(value: Any, message: str) -> None:
+    """The error is one sentence that begins with the path."""
     with pytest.raises(ConfigError) as refused:
         read(value)
     assert str(refused.value).startswith(message)
@@ -161,22 +161,22 @@ def test_files_that_cannot_be(value: Any, message: str) -> None:
         ([], "topology-takeover: must be an object, not a list"),
     ],
 )
-def test_takeover_that_cannot_be(takeover: Any, message: str) -> None:
-    """Domains that take over themselves or each other, and names that are none, are refused."""
+def test_invalid_takeovers(takeover: Any, message: str) -> None:
+    """Domains that take over themselves or each other, and invalid names, are refused."""
     with pytest.raises(ConfigError) as refused:
         read(v2(**{"topology-takeover": takeover}))
     assert str(refused.value).startswith(message)
 
 
-def test_a_fault_is_short_however_long_the_text_is() -> None:
-    """What is wrong goes into events and onto terminals."""
+def test_an_error_is_short_however_long_the_text_is() -> None:
+    """Errors are shown in events and on terminals."""
     with pytest.raises(ConfigError) as refused:
         read(v2(pools=[pool(poolName="a" * 100_000)]))
     assert len(str(refused.value)) < 600
 
 
 def test_a_map_of_many_domains_is_read_in_one_pass() -> None:
-    """The work is in proportion to the text: nobody can stop a program with a long list."""
+    """Reading takes time in proportion to the text, so a long list cannot block a program."""
     compared = 0
 
     class Name(str):
@@ -196,7 +196,7 @@ def test_a_map_of_many_domains_is_read_in_one_pass() -> None:
 
 
 def test_chains_are_no_cycles() -> None:
-    """A domain that took over and fails can be taken over itself."""
+    """A domain that stands in for another can be taken over itself."""
     got = read(v2(**{"topology-takeover": {"a": ["b", "c"], "b": ["c"], "d": ["c"]}}))
     assert set(got.takeover.targets) == {"a", "b", "d"}
     for both in ({"a": ["all"], "b": ["all"]}, {"a": ["all"], "d": ["b"], "c": ["all"]}):
@@ -208,7 +208,7 @@ WHOLE = json.dumps(v2(pools=[pool()], clusters=[{"clusterID": "c"}]))
 
 @given(st.integers(0, len(WHOLE) - 1))
 def test_half_a_file(length: int) -> None:
-    """A file that was written only in part is never taken for a whole one."""
+    """A file that was written only in part is never read as a whole one."""
     with pytest.raises(ConfigError):
         parse_configuration(WHOLE[:length], LABELS)
 
@@ -220,7 +220,7 @@ def test_half_a_file(length: int) -> None:
     )
 )
 def test_any_json(value: Any) -> None:
-    """Whatever JSON is in the file, it is read or refused in one sentence."""
+    """Any JSON in the file is read, or refused in one sentence."""
     try:
         parse_configuration(json.dumps(value), LABELS)
     except ConfigError as refused:

@@ -1,4 +1,4 @@
-"""Domain labels: what is refused at start, how keys are called, which keys of a request count."""
+"""Domain labels: which are refused at start, their keys, and which keys of a request count."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_order_and_names() -> None:
 
 @pytest.mark.parametrize("text", ["", "  "])
 def test_no_labels(text: str) -> None:
-    """Without labels there is no topology, and any driver's name will do."""
+    """Without labels there is no topology, and any name of a driver is valid."""
     assert parse_domain_labels(text, "UPPER.example.Com").labels == ()
 
 
@@ -46,8 +46,8 @@ def test_no_labels(text: str) -> None:
         ("", "csi example", "is not a driver name"),
     ],
 )
-def test_labels_that_cannot_be(text: str, driver: str, message: str) -> None:
-    """Duplicate, colliding, illegal labels and names that are too long are refused at start."""
+def test_invalid_labels(text: str, driver: str, message: str) -> None:
+    """Duplicate, colliding and invalid labels, and too long names, are refused at start."""
     with pytest.raises(ConfigError) as refused:
         parse_domain_labels(text, driver)
     assert message in str(refused.value)
@@ -55,12 +55,12 @@ def test_labels_that_cannot_be(text: str, driver: str, message: str) -> None:
 
 
 def test_the_longest_driver() -> None:
-    """A driver whose keys' prefix has exactly 63 characters is taken."""
+    """A driver whose prefix for keys has exactly 63 characters is accepted."""
     assert len(parse_domain_labels("a/zone", "d" * 54).prefix) == 63
 
 
 def test_the_well_known_key_by_choice() -> None:
-    """The well-known keys are used as they are, and nothing beside them."""
+    """The well-known keys can be used as they are, without other keys."""
     zone = "topology.kubernetes.io/zone"
     labels = parse_domain_labels(zone, DRIVER, well_known=True)
     assert labels.to_wire({"zone": "a"}) == {zone: "a"}
@@ -81,7 +81,7 @@ def test_keys_that_count() -> None:
 
 
 def test_nodes() -> None:
-    """A node's domain is what its labels say; what is missing or empty is named."""
+    """A node's domain follows from its labels; the error names a missing or empty one."""
     assert BOTH.segments_of_node({"a.io/region": "r", "b.io/zone": "z", "c": "d"}) == {
         "region": "r",
         "zone": "z",
@@ -99,7 +99,7 @@ def test_names_of_labels() -> None:
 
 
 def test_a_domain() -> None:
-    """A node's domain can be given, by labels or their names, in any order."""
+    """A node's domain can be configured, by labels or their names, in any order."""
     parsed = parse_domain(" b.io/zone=a ; region=r1", BOTH)
     assert list(parsed.items()) == [("region", "r1"), ("zone", "a")]
     assert parse_domain("", DomainLabels(DRIVER)) == {}
@@ -119,14 +119,14 @@ def test_a_domain() -> None:
         ("r1", "not of the form NAME=VALUE"),
     ],
 )
-def test_domains_that_cannot_be(text: str, message: str) -> None:
-    """A missing, illegal, unknown or repeated domain is refused at start."""
+def test_invalid_domains(text: str, message: str) -> None:
+    """A missing, invalid, unknown or repeated domain is refused at start."""
     with pytest.raises(ConfigError) as refused:
         parse_domain(text, BOTH)
     assert message in str(refused.value)
 
 
 def test_a_domain_without_labels() -> None:
-    """A domain is given in vain where no labels name domains, and that is said."""
+    """A configured domain without domain labels is an error."""
     with pytest.raises(ConfigError, match="needs --domain-labels"):
         parse_domain("zone=a", DomainLabels(DRIVER))

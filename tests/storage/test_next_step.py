@@ -1,4 +1,4 @@
-"""What a request does next: every crash point converges to one volume and one entry."""
+"""The next step of a request: every crash point converges to one volume and one entry."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def after(
     holder: Holder = Holder.NOBODY,
     fits: bool = True,
 ) -> NextStep:
-    """What a create does next."""
+    """The next step of a create."""
     return next_create_step(request, entry, image, holder=holder, fits=fits)
 
 
@@ -74,13 +74,13 @@ def after(
 def test_create(
     entry: JournalEntry | None, image: Image | None, fits: bool, step: Step, holder: Holder
 ) -> None:
-    """The table of crash points, whether we were it who crashed or nobody lives who was."""
+    """The table of crash points, whether we or a controller that is gone crashed."""
     assert after(entry, image, holder=holder, fits=fits) == NextStep(step)
 
 
 @pytest.mark.parametrize("entry", [ENTRY, DELETING])
-def test_somebody_works_on_it(entry: JournalEntry) -> None:
-    """What a living controller works on is never stolen: the same again, later."""
+def test_work_of_a_living_controller_is_not_stolen(entry: JournalEntry) -> None:
+    """A request for something that a living controller works on is tried again later."""
     for got in (
         after(entry, IMAGE, holder=Holder.OTHER),
         next_delete_step(entry, holder=Holder.OTHER),
@@ -110,21 +110,21 @@ def test_somebody_works_on_it(entry: JournalEntry) -> None:
     ],
 )
 def test_the_name_is_taken(repeated: CreateRequest, fits: bool, message: str) -> None:
-    """A finished volume that is not what is asked for is refused with what differs."""
+    """A finished volume that differs from the request is refused with what differs."""
     got = after(CREATED, IMAGE, repeated, fits=fits)
     assert got.refusal is not None
     assert got.refusal.code is CsiCode.ALREADY_EXISTS
     assert message in got.refusal.reason.message
 
 
-def test_nobody_was_told_of_a_reservation() -> None:
-    """What is only reserved and does not suit is undone: nobody else could ever delete it."""
+def test_an_unanswered_reservation_is_undone() -> None:
+    """A reservation that does not fit is undone, because no caller can delete it."""
     assert after(ENTRY, IMAGE, replace(REQUEST, required_bytes=101)).step is Step.UNDO
 
 
 @pytest.mark.parametrize("holder", Holder)
 def test_a_complete_image_may_have_been_answered_for(holder: Holder) -> None:
-    """Where images tell, a reserved volume with its image is kept, whoever holds it."""
+    """If images count, a reserved volume with its image stays, whoever holds it."""
     assert is_proven(EVIDENT, IMAGE)
     assert after(EVIDENT, IMAGE, holder=holder).step is Step.FINISH
     for request, fits in ((replace(REQUEST, required_bytes=101), True), (REQUEST, False)):
@@ -144,10 +144,10 @@ def test_a_complete_image_may_have_been_answered_for(holder: Holder) -> None:
         (replace(IMAGE, ours=False), True, Step.RENAME),
     ],
 )
-def test_nobody_was_told_of_an_image_that_is_not_complete(
+def test_an_incomplete_image_is_made_again_or_undone(
     image: Image | None, fits: bool, step: Step
 ) -> None:
-    """Where images tell, what is half made is made again or undone, unless its holder lives."""
+    """If images count, an incomplete image was not answered for, unless its holder is alive."""
     assert not is_proven(EVIDENT, image)
     assert after(EVIDENT, image, fits=fits).step is step
     assert after(EVIDENT, image, fits=fits, holder=Holder.OTHER).step is Step.REFUSE
@@ -158,27 +158,27 @@ def test_nobody_was_told_of_an_image_that_is_not_complete(
     [replace(REQUEST, required_bytes=0), replace(REQUEST, required_bytes=1, limit_bytes=100)],
 )
 def test_sizes_that_agree(repeated: CreateRequest) -> None:
-    """A volume within the range that is asked for is the one."""
+    """A volume within the requested range fits."""
     assert after(CREATED, IMAGE, repeated).step is Step.ANSWER
 
 
 @pytest.mark.parametrize("image", [None, replace(IMAGE, ours=False)])
-def test_lost_data_is_told(image: Image | None) -> None:
-    """A volume whose image is gone, or became another's, is not quietly replaced by a new one."""
+def test_lost_data_is_reported(image: Image | None) -> None:
+    """A volume whose image is gone, or is another's, is not silently replaced."""
     got = after(CREATED, image)
     assert got.refusal is not None
     assert (got.refusal.code, got.refusal.reason.code) == (CsiCode.INTERNAL, "ImageMissing")
 
 
 def test_delete() -> None:
-    """What is not there is deleted; anything else is removed, wherever it got stuck."""
+    """A volume that does not exist counts as deleted; any other is removed, whatever its state."""
     assert next_delete_step(None, holder=Holder.NOBODY).step is Step.ANSWER
     for entry in (ENTRY, CREATED, DELETING):
         assert next_delete_step(entry, holder=Holder.NOBODY).step is Step.REMOVE
 
 
 def test_orphans() -> None:
-    """Images without an entry, or not made by us, and entries without an image are found."""
+    """Images without an entry, or not made by us, and entries without an image are listed."""
     lost = structs.replace(CREATED, uuid=uuid_of(2))
     half = structs.replace(ENTRY, uuid=uuid_of(3))
     elsewhere, unknown = Image("b", ENTRY.uuid, 1), Image("a", uuid_of(9), 1)
@@ -193,7 +193,7 @@ def test_orphans() -> None:
 
 @dataclass
 class World:
-    """A journal and pools in memory, and a controller that may die before any write."""
+    """A journal and pools in memory, and a controller that may crash before any write."""
 
     entries: dict[str, JournalEntry] = field(default_factory=dict)
     images: dict[str, Image] = field(default_factory=dict)
@@ -201,9 +201,9 @@ class World:
     evident: bool = False
 
     def create(self, request: CreateRequest, pool: str, domains: set[str]) -> Iterator[str]:
-        """Create as the steps say; yields before every write, and the uuid at last.
+        """Create by the steps; yields before every write, and the uuid at the end.
 
-        Where images tell, the answer comes before the last write.
+        If images count, the answer comes before the last write.
         """
         while True:
             entry = self.entries.get(request.name)
@@ -241,7 +241,7 @@ class World:
                 return
 
     def delete(self, name: str) -> Iterator[str]:
-        """Delete as the steps say."""
+        """Delete by the steps."""
         entry = self.entries.get(name)
         if next_delete_step(entry, holder=Holder.NOBODY).step is Step.REMOVE:
             assert entry is not None
@@ -259,7 +259,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_killed_anywhere(seed: int) -> None:
-    """Controllers that die before any write, with preferences that rotate, leave one volume."""
+    """Controllers that crash before any write, with rotating preferences, leave one volume."""
     rng = random.Random(seed)
     world = World()
     # Somebody else's images have uuids that will be drawn.
@@ -294,8 +294,8 @@ def test_killed_anywhere(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_what_was_answered_stays(seed: int) -> None:
-    """Where images tell, killed before any write: a name keeps the id that a caller was told."""
+def test_answered_ids_stay(seed: int) -> None:
+    """If images count, after a crash before any write a name keeps the id that was answered."""
     rng = random.Random(seed)
     world = World(evident=True)
     answered: dict[str, str] = {}

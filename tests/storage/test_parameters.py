@@ -1,4 +1,4 @@
-"""Classes: what they mean, and every way they can be wrong, with the place named."""
+"""Parameters of classes: their meaning, and each way they can be invalid."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def pool(name: Any = "a", **more: Any) -> dict[str, Any]:
 
 
 def parsed(configuration: StorageConfiguration = NOTHING, **parameters: str) -> ClassParameters:
-    """A class, read."""
+    """The parameters of a class."""
     return parse_placeable_class(parameters, LABELS, configuration)
 
 
 def refusal(configuration: StorageConfiguration = NOTHING, **parameters: str) -> str:
-    """What a class that cannot be used is told."""
+    """The error about a class that cannot be used."""
     with pytest.raises(StorageError) as refused:
         parsed(configuration, **parameters)
     assert refused.value.code is CsiCode.INVALID_ARGUMENT
@@ -101,7 +101,7 @@ def test_a_whole_class() -> None:
 
 
 def test_an_empty_class() -> None:
-    """Without pool parameters the configuration's pools are used, by the request's wishes."""
+    """Without pool parameters the configuration's pools are used, by the request's preferences."""
     got = parsed(EMBEDDED)
     assert got.pools == EMBEDDED.pools
     assert (got.placement, got.cross_domain) == (PlacementPolicy.REQUEST, CrossDomain.SAME_DOMAIN)
@@ -109,19 +109,19 @@ def test_an_empty_class() -> None:
 
 
 def test_only_a_default_pool() -> None:
-    """A class that names one pool uses that, in the domain the configuration says."""
+    """A class that names one pool uses it, in the domain that the configuration has."""
     assert parsed(EMBEDDED, pool="b").pools == (PoolSpec("b", "", {"zone": "b"}),)
     assert parsed(pool="rbd", dataPool="ec").pools == (PoolSpec("rbd", "ec", {}),)
 
 
 def test_a_set_by_name() -> None:
-    """Pools that do not fit into a class are named as a set of the configuration."""
+    """Pools that do not fit into a class can be named as a set of the configuration."""
     assert [pool_named.name for pool_named in parsed(EMBEDDED, poolSet="both").pools] == ["b", "a"]
     assert "known are both" in refusal(EMBEDDED, poolSet="none")
 
 
 def test_keys_for_others() -> None:
-    """Keys of the provisioner are left alone, and do not make another class of it."""
+    """Keys of the provisioner are ignored, and do not change the class."""
     with_foreign_keys = parse_placeable_class(
         {"pool": "a", "csi.storage.k8s.io/fstype": "xfs"}, LABELS, NOTHING
     )
@@ -130,7 +130,7 @@ def test_keys_for_others() -> None:
 
 
 def test_keys_of_the_backend() -> None:
-    """A backend has parameters of its own."""
+    """A backend may have its own parameters."""
     further = frozenset({"imageFeatures"})
     got = parse_placeable_class(
         {"imageFeatures": "layering"}, LABELS, NOTHING, backend_keys=further
@@ -146,7 +146,7 @@ def test_json_over_several_lines() -> None:
 
 
 def test_labels_without_topology() -> None:
-    """Where the driver has no domain labels, segments are taken as they are."""
+    """If the driver has no domain labels, segments are used as they are."""
     bare = build_domain_labels((), DRIVER)
     parameters = {"topologyConstrainedPools": pools_json(pool("a"))}
     assert parse_placeable_class(parameters, bare, NOTHING).pools[0].segments == {"zone": "a"}
@@ -222,8 +222,8 @@ POOLS = "topologyConstrainedPools"
         (pools_json(pool(dataPool=None)), rf"{POOLS}\[0\].dataPool: must be a text, not null"),
     ],
 )
-def test_pool_lists_that_cannot_be(text: str, message: str) -> None:
-    """A list of the wrong shape is refused, never half understood, and the place is named."""
+def test_invalid_pool_lists(text: str, message: str) -> None:
+    """A list of the wrong form is refused as a whole, with the path of the error."""
     with pytest.raises(StorageError, match=message) as refused:
         parsed(topologyConstrainedPools=text)
     assert refused.value.code is CsiCode.INVALID_ARGUMENT
@@ -247,13 +247,13 @@ def test_pool_lists_that_cannot_be(text: str, message: str) -> None:
         ),
     ],
 )
-def test_classes_that_cannot_be(parameters: dict[str, str], message: str) -> None:
-    """Any other key and any other value is refused."""
+def test_invalid_classes(parameters: dict[str, str], message: str) -> None:
+    """Any other key or value is refused."""
     assert refusal(NOTHING, **parameters).startswith(message)
 
 
 def test_a_pool_that_is_not_there() -> None:
-    """Where the configuration has pools, volumes of a class can be in no other."""
+    """If the configuration has pools, a class can use no others."""
     assert "there is no pool 'x'; the configuration has a, b" in refusal(EMBEDDED, pool="x")
     listed = pools_json(pool("a"), pool("x"))
     assert "there is no pool 'x'" in refusal(EMBEDDED, topologyConstrainedPools=listed)
@@ -264,7 +264,7 @@ def test_a_pool_that_is_not_there() -> None:
 
 
 def test_too_long() -> None:
-    """Parameters beyond the protocol's limit are refused, and a pool set is offered."""
+    """Parameters beyond the protocol's limit are refused, and the error suggests a pool set."""
     listed = pools_json(*(pool(f"pool-{number}") for number in range(60)))
     with pytest.raises(StorageError, match="allowed are 4096") as refused:
         parsed(topologyConstrainedPools=listed)
@@ -286,7 +286,7 @@ def test_too_long() -> None:
     ],
 )
 def test_pools_that_a_class_names(given: dict[str, str], expected: list[tuple[str, str]]) -> None:
-    """With their domains, and those that data goes to; a class that is wrong names none."""
+    """The pools with their domains, and the data pools; an invalid class names none."""
     zones = [
         (class_pool.name, class_pool.segments["zone"])
         for class_pool in lenient_class_pools(given, LABELS)

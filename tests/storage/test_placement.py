@@ -75,7 +75,7 @@ def name(placement: Placement) -> str:
 
 
 def test_the_first_preference() -> None:
-    """A pod's zone comes first in the preference, and its pool and only its zone in the answer."""
+    """The pod's zone is first in the preference; the answer has its pool and its zone only."""
     got = place_volume(request(requisite=(A, B, C), preferred=(B, C, A)), ZONES, LABELS)
     assert name(got) == "b"
     assert got.accessible_topology == (B,)
@@ -84,7 +84,7 @@ def test_the_first_preference() -> None:
 
 
 def test_the_second_preference() -> None:
-    """Where the first preferred zone has no pool, the second is taken, and the first is told."""
+    """If the first preferred zone has no pool, the second is used, and the reason says so."""
     got = place_volume(request(requisite=(A, B), preferred=(B, A)), ZONES[:1], LABELS)
     assert name(got) == "a"
     assert [(tried.pool, tried.reason.code) for tried in got.tried] == [
@@ -100,7 +100,7 @@ def test_only_requisite() -> None:
 
 @pytest.mark.parametrize("full", [pool("b", free=0, zone="b"), pool("b", alive=False, zone="b")])
 def test_a_full_or_dead_pool_is_passed_over(full: Pool) -> None:
-    """The next term is taken when a zone's pool is full or dead, and it is told which."""
+    """The next term is used if a zone's pool is full or dead, and the reason names it."""
     got = place_volume(request(requisite=(A, B), preferred=(B, A)), [ZONES[0], full], LABELS)
     assert name(got) == "a"
     assert got.tried[0].pool == "b"
@@ -108,7 +108,7 @@ def test_a_full_or_dead_pool_is_passed_over(full: Pool) -> None:
 
 
 def test_only_full_pools() -> None:
-    """Terms that match only full or dead pools are refused so that a scheduler chooses again."""
+    """If all matching pools are full or dead, the error makes the scheduler choose again."""
     pools = [pool("a", free=GI - 1, zone="a"), ZONES[1], pool("x", alive=False, zone="a")]
     got = place_volume(request(requisite=(A,), preferred=(A,)), pools, LABELS)
     assert got.refusal is not None
@@ -128,7 +128,7 @@ def test_only_full_pools() -> None:
 
 
 def test_a_new_zone() -> None:
-    """A zone the class does not know gets a volume as if nothing was required, and that is said."""
+    """A zone that the class does not know is placed as if nothing was required, with a reason."""
     got = place_volume(request(requisite=(term(zone="new"),)), ZONES, LABELS)
     assert got.accessible_topology == ()
     assert got.reason.code == "UnknownDomain"
@@ -139,14 +139,14 @@ def test_a_new_zone() -> None:
     assert refused.refusal.code is CsiCode.RESOURCE_EXHAUSTED
 
 
-def test_preferences_nobody_knows() -> None:
-    """Only preferences, and none of them known: everywhere will do."""
+def test_unknown_preferences() -> None:
+    """With unknown preferences only, any pool can be used."""
     got = place_volume(request(preferred=(term(zone="x"), term(zone="y"))), ZONES, LABELS)
     assert got.accessible_topology == ()
 
 
 def test_a_preference_outside_of_what_is_required() -> None:
-    """A preferred term that is no requisite one does not count."""
+    """A preferred term that is not a requisite one does not count."""
     assert name(place_volume(request(requisite=(C,), preferred=(A, C)), ZONES, LABELS)) == "c"
 
 
@@ -183,7 +183,7 @@ def test_the_same_zone_name_in_two_regions() -> None:
 
 
 def test_the_nearest_pool_then_the_emptiest() -> None:
-    """Of several pools for a term more segments win, and then more room."""
+    """Of several pools for a term the one with more segments wins, then the one with more room."""
     wide = pool("wide", free=90 * GI, region="r")
     small, large = pool("s", region="r", zone="a"), pool("l", free=20 * GI, region="r", zone="a")
     here = request(requisite=(term(region="r", zone="a"),))
@@ -193,8 +193,8 @@ def test_the_nearest_pool_then_the_emptiest() -> None:
     assert name(place_volume(here, [wide, full], LABELS)) == "wide"
 
 
-def test_terms_that_say_nothing() -> None:
-    """Terms that are empty or have only keys of others are no terms; no answer has an empty one."""
+def test_empty_terms() -> None:
+    """Terms that are empty or have only other keys are ignored; no answer has an empty term."""
     got = place_volume(request(requisite=({}, {"kubernetes.io/os": "linux"}, C)), ZONES, LABELS)
     assert got.accessible_topology == (C,)
     got = place_volume(request(requisite=({},), preferred=({},)), ZONES, LABELS)
@@ -203,7 +203,7 @@ def test_terms_that_say_nothing() -> None:
 
 
 def test_a_pool_of_no_domain() -> None:
-    """A pool without segments is the last choice for every term, and its volumes go everywhere."""
+    """A pool without segments is the last choice for every term; its volumes go anywhere."""
     wide = pool("wide", free=99 * GI)
     assert name(place_volume(request(requisite=(A,)), [wide, *ZONES], LABELS)) == "a"
     got = place_volume(request(requisite=(term(zone="new"),)), [wide, *ZONES], LABELS)
@@ -212,7 +212,7 @@ def test_a_pool_of_no_domain() -> None:
 
 @pytest.mark.parametrize("requirement", [None, AccessibilityRequirement()])
 def test_nothing_is_required(requirement: AccessibilityRequirement | None) -> None:
-    """Without a requirement the most free bytes times health win, and the topology is empty."""
+    """Without a requirement, free bytes times health decide, and the topology is empty."""
     pools = [
         pool("a", free=10 * GI, zone="a"),
         pool("b", free=15 * GI, health=Fraction(1, 2), zone="b"),
@@ -226,14 +226,14 @@ def test_nothing_is_required(requirement: AccessibilityRequirement | None) -> No
 
 
 def test_balanced_by_choice() -> None:
-    """A class that says balanced ignores where its pods are, and pins nothing."""
+    """A class with the policy balanced ignores where its pods are, and pins nothing."""
     pools = [*ZONES, pool("big", free=99 * GI, zone="d")]
     got = place_volume(request(requisite=(A,), policy=PlacementPolicy.BALANCED), pools, LABELS)
     assert (name(got), got.accessible_topology) == ("big", ())
 
 
 def test_the_default_pool() -> None:
-    """A class may put everything into its default pool, which is usable from everywhere."""
+    """A class may use only its default pool, which is reachable from everywhere."""
     base = request(requisite=(A,), policy=PlacementPolicy.DEFAULT_POOL)
     got = place_volume(replace(base, default_pool=pool("d", zone="z")), ZONES, LABELS)
     assert (name(got), got.accessible_topology, got.reason.code) == ("d", (), "DefaultPool")
@@ -242,7 +242,7 @@ def test_the_default_pool() -> None:
 
 
 def test_equal_pools_fill_evenly() -> None:
-    """Three hundred volumes over three equal pools spread, and the same way in every run."""
+    """Three hundred volumes spread over three equal pools, in the same way in every run."""
 
     def run(size: int) -> list[str]:
         promised: Counter[str] = Counter()
@@ -265,7 +265,7 @@ def test_equal_pools_fill_evenly() -> None:
 
 
 def test_without_domain_labels() -> None:
-    """A driver without domain labels places as if nothing was required, whatever is asked."""
+    """A driver without domain labels places as if nothing was required, whatever is requested."""
     bare = build_domain_labels((), DRIVER)
     strict = request(requisite=(A,), policy=PlacementPolicy.PREFERRED)
     got = place_volume(strict, ZONES, bare)
@@ -273,7 +273,7 @@ def test_without_domain_labels() -> None:
 
 
 def test_no_pool_at_all() -> None:
-    """A class without pools is told that there are none."""
+    """A class without pools is refused with that reason."""
     got = place_volume(PlacementRequest(1), [], LABELS)
     assert got.reason.code == "NoPool"
 
@@ -285,7 +285,7 @@ def copy_of(where: str) -> PlacementRequest:
 
 
 def test_a_copy_stays_with_its_source() -> None:
-    """A copy is made in its source's pool wherever a term allows, though another is preferred."""
+    """A copy is made in its source's pool if a term allows it, even if another is preferred."""
     got = place_volume(copy_of("a"), [*ZONES, pool("a2", free=99 * GI, zone="a")], LABELS)
     assert (name(got), got.accessible_topology, got.is_full_copy, got.crosses_domains) == (
         "a",
@@ -296,13 +296,13 @@ def test_a_copy_stays_with_its_source() -> None:
 
 
 def test_a_copy_in_the_neighbour_pool() -> None:
-    """With its source's pool full a copy goes to another one of the same domain."""
+    """If its source's pool is full, a copy goes to another pool of the same domain."""
     got = place_volume(copy_of("a"), [pool("a", free=0, zone="a"), pool("a2", zone="a")], LABELS)
     assert (name(got), got.is_full_copy, got.crosses_domains) == ("a2", True, False)
 
 
 def test_a_copy_by_a_class_that_says_less_of_the_pool() -> None:
-    """The source's own pool is its domain, whatever segments the copy's class names of it."""
+    """The domain of the source's pool counts, whatever segments the copy's class gives it."""
     whole = PlacementSource("a", {"region": "r", "zone": "a"})
     for copying in (copy_of("a"), replace(copy_of("a"), requirement=None)):
         got = place_volume(replace(copying, source=whole), ZONES, LABELS)
@@ -310,7 +310,7 @@ def test_a_copy_by_a_class_that_says_less_of_the_pool() -> None:
 
 
 def test_a_copy_leaves_its_domain_only_if_it_may() -> None:
-    """Outside of its source's domain a copy is refused, or made to stand on its own."""
+    """Outside of its source's domain a copy is refused, or made independent."""
     only_b = replace(copy_of("a"), requirement=AccessibilityRequirement((B,), (B,)))
     got = place_volume(only_b, ZONES, LABELS)
     assert got.refusal is not None
@@ -347,14 +347,14 @@ def test_a_copy_where_nothing_is_required() -> None:
 def test_what_a_repeated_request_accepts(
     requisite: tuple[dict[str, str], ...], pinned: dict[str, str], fits: bool
 ) -> None:
-    """A volume that is there fits a request whose requisite terms it can be used from."""
+    """An existing volume fits a request if it can be used from its requisite terms."""
     requirement = AccessibilityRequirement(requisite, (B,))
     assert fits_requirement(requirement, pinned, LABELS) is fits
     assert fits_requirement(None, pinned, LABELS)
 
 
 def test_free_space() -> None:
-    """Capacity is what living pools of a term have, or all of them."""
+    """Capacity is the free space of living pools of a term, or of all pools."""
     pools = [*ZONES, pool("b2", free=GI, zone="b"), pool("x", alive=False, zone="b")]
     assert free_space(pools, B, LABELS) == FreeSpace(11 * GI, 10 * GI)
     assert free_space(pools, None, LABELS) == FreeSpace(31 * GI, 10 * GI)
@@ -362,7 +362,7 @@ def test_free_space() -> None:
 
 
 def test_free_space_counts_what_can_be_used_from_everywhere() -> None:
-    """A class whose volumes are usable from everywhere has the same room in every domain."""
+    """A class whose volumes are usable from everywhere has the same capacity in every domain."""
     pools = [*ZONES, pool("x", alive=False, zone="x")]
     everywhere = FreeSpace(30 * GI, 10 * GI)
     for zone in "abx":
@@ -390,7 +390,7 @@ CASES = st.integers(10_000, 10**9).map(drawn_case)
 
 @given(CASES, st.randoms())
 def test_the_order_of_pools_does_not_matter(case: Case, rng: random.Random) -> None:
-    """The same request and pools in any order get the same answer, to the last word."""
+    """The same request and pools in any order get exactly the same answer."""
     first = decided(case, "seed")
     shuffled = case | {"pools": rng.sample(case["pools"], len(case["pools"]))}
     assert decided(shuffled, "seed") == first

@@ -22,7 +22,7 @@ DRAWN = 3000
 
 
 def check(case: Case, expected: Answer) -> None:
-    """Our answer is the model's; of pools that are equal it is any."""
+    """Our answer is the model's; among equal pools it may be any."""
     got = decided(case)
     assert (got.pool is None) == (got.refusal is not None)
     assert (got.refusal.code.value if got.refusal else "") == expected["code"], case
@@ -49,7 +49,7 @@ def test_stored_cases() -> None:
         check(row["case"], row["answer"])
 
 
-def test_the_stored_cases_are_worth_something() -> None:
+def test_the_stored_cases_cover_all_outcomes() -> None:
     """Among them are all policies, refusals, ties, and copies in and out of a domain."""
     seen: Counter[str] = Counter()
     for row in rows():
@@ -65,7 +65,7 @@ def test_the_stored_cases_are_worth_something() -> None:
 
 
 def test_drawn_cases() -> None:
-    """Cases nobody stored are answered as the model answers them."""
+    """Random cases are answered as the model answers them."""
     for seed in range(STORED, STORED + DRAWN):
         case = drawn_case(seed)
         check(case, answer(case))

@@ -1,4 +1,4 @@
-"""What a provisioner asks for: the rows that were seen with Kubernetes' own, and their edges."""
+"""The requirements a provisioner sends: as recorded from Kubernetes' own, and edge cases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def domain(zone: str) -> dict[str, str]:
 
 
 def csi_node(name: str, *keys: str) -> CSINode:
-    """What the driver reports on a node."""
+    """The topology that the driver reports on a node."""
     drivers = (CSINodeDriver(name=DRIVER, node_id=name, topology_keys=keys),)
     return CSINode(metadata=ObjectMeta(name=name), spec=CSINodeSpec(drivers=drivers))
 
@@ -47,7 +47,7 @@ A, B, C = domain("a"), domain("b"), domain("c")
 
 
 def allowed(**values: tuple[str, ...]) -> tuple[TopologySelectorTerm, ...]:
-    """What a class allows, by the driver's keys."""
+    """The allowed topologies of a class, by the driver's keys."""
     return (
         TopologySelectorTerm(
             match_label_expressions=tuple(
@@ -59,19 +59,19 @@ def allowed(**values: tuple[str, ...]) -> tuple[TopologySelectorTerm, ...]:
 
 
 def test_a_selected_node() -> None:
-    """A claim that waited gets all domains, rotated so that its pod's comes first."""
+    """A claim that waited requires all domains, rotated so that its pod's comes first."""
     got = accessibility_requirement("www-web-1", DRIVER, NODES, CSI_NODES, selected_node="b1")
     assert got == AccessibilityRequirement((A, B, C), (B, C, A))
 
 
 def test_a_selected_node_strictly() -> None:
-    """Strict topology asks for the pod's domain and no other."""
+    """With strict topology only the pod's domain is required."""
     got = accessibility_requirement("x", DRIVER, NODES, CSI_NODES, selected_node="b1", strict=True)
     assert got == AccessibilityRequirement((B,), (B,))
 
 
 def test_at_once() -> None:
-    """A claim that binds at once gets all domains, and begins at its own place."""
+    """A claim that binds at once requires all domains, starting at an index from its name."""
     got = accessibility_requirement("www-web-1", DRIVER, NODES, CSI_NODES)
     assert got == AccessibilityRequirement((A, B, C), (B, C, A))
 
@@ -84,7 +84,7 @@ def test_at_once_without_topology() -> None:
 @pytest.mark.parametrize("immediate", [True, False])
 @pytest.mark.parametrize("strict", [True, False])
 def test_what_the_class_allows(immediate: bool, strict: bool) -> None:
-    """A class that allows some zones is asked for those with the zone only."""
+    """A class that allows some zones requires those, with the zone key only."""
     got = accessibility_requirement(
         "www-web-0",
         DRIVER,
@@ -98,7 +98,7 @@ def test_what_the_class_allows(immediate: bool, strict: bool) -> None:
 
 
 def test_claims_of_a_stateful_set() -> None:
-    """Claims go round the zones by their ordinal, and those of one pod to the same one."""
+    """Claims use the zones in turn by their ordinal, and those of one pod use the same one."""
 
     def first(claim: str) -> str:
         got = accessibility_requirement(claim, DRIVER, NODES, CSI_NODES)
@@ -113,7 +113,7 @@ def test_claims_of_a_stateful_set() -> None:
     ("claim", "same"),
     [("data-web-0", "logs-web-0"), ("web-7", "x-web-7"), ("data-web-00", "data-web-0")],
 )
-def test_the_place_of_a_claim(claim: str, same: str) -> None:
+def test_the_index_of_a_claim(claim: str, same: str) -> None:
     """Only the set's name and the ordinal count."""
     assert topology_offset(claim) == topology_offset(same)
 
@@ -136,15 +136,15 @@ def test_the_order_of_nodes_does_not_matter() -> None:
 
 
 def test_nodes_with_other_keys() -> None:
-    """A few nodes that report another set of keys do not hide the others."""
+    """A few nodes that report other keys do not hide the others."""
     odd = csi_node("z1", ZONE, REGION, f"topology.{DRIVER}/takeover.a")
     got = accessibility_requirement("www-web-1", DRIVER, NODES, [odd, *CSI_NODES])
     assert got == AccessibilityRequirement((A, B, C), (B, C, A))
 
 
 @pytest.mark.parametrize(("driver", "csi_nodes"), [(DRIVER, []), ("other.io", CSI_NODES)])
-def test_a_driver_nobody_runs(driver: str, csi_nodes: list[CSINode]) -> None:
-    """Where no node reports keys a claim waits, rather than get a volume just anywhere."""
+def test_a_driver_on_no_node(driver: str, csi_nodes: list[CSINode]) -> None:
+    """If no node reports keys a claim waits, rather than get a volume anywhere."""
     with pytest.raises(StorageError, match="no node has a topology"):
         accessibility_requirement("x", driver, NODES, csi_nodes)
 
@@ -175,7 +175,7 @@ def test_several_keys_and_values() -> None:
     ],
 )
 def test_a_node_that_is_not_ready(selected: str, csi_nodes: list[CSINode], code: str) -> None:
-    """A selected node on which the driver is not ready is named, with what to do."""
+    """If the driver is not ready on the selected node, the error names it and what to do."""
     with pytest.raises(StorageError) as refused:
         accessibility_requirement("x", DRIVER, NODES, csi_nodes, selected_node=selected)
     assert refused.value.reason.code == code
@@ -214,12 +214,12 @@ def test_a_node_that_is_not_allowed(strict: bool) -> None:
     ],
 )
 def test_after_a_failure(code: str, selected: bool, then: ProvisioningState) -> None:
-    """What follows from a code is the same as with Kubernetes' own provisioner."""
+    """What follows from each code is the same as in Kubernetes' own provisioner."""
     assert provisioning_state_after(code, node_selected=selected) is then
 
 
 def test_the_affinity_of_a_volume() -> None:
-    """Terms are alternatives in their order; nothing, and empty terms, mean everywhere."""
+    """Terms are alternatives in order; no terms, and empty terms, mean everywhere."""
     got = volume_node_affinity(({ZONE: "a", REGION: "r1"}, {"takeover.a": "true"}))
     assert got is not None
     assert got.required is not None

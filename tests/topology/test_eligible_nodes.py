@@ -1,4 +1,4 @@
-"""On which nodes the pods of a Service could run."""
+"""On which nodes the pods of a Service can run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zonewise.topology.shares import shares_of
 
 
 def pod(**spec: Any) -> Pod:
-    """A pod that asks for this."""
+    """A pod with these constraints."""
     return convert(Pod, {"metadata": {"name": "p"}, "spec": spec})
 
 
@@ -73,12 +73,12 @@ def affinity(*expressions: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_one_kind_of_pod(asks: dict[str, Any], there: Node, within: bool) -> None:
-    """Taints, node selectors and required affinity decide; states that pass do not."""
+    """Taints, node selectors and required affinity count; temporary states of a node do not."""
     assert bool(eligible_nodes_of([pod(**asks)]).select([there])) is within
 
 
 def test_any_pod_counts() -> None:
-    """A node is within reach if one of the pods could run there; without pods all nodes are."""
+    """A node is eligible if one of the pods can run there; without pods all nodes are."""
     nodes = [node("a", GPU), node("b", pool="x"), node("c", pool="y")]
     pods = [pod(nodeSelector={"pool": "x"}), pod(nodeSelector={"pool": "y"})]
     assert [n.metadata.name for n in eligible_nodes_of(pods).select(nodes)] == ["b", "c"]
@@ -86,7 +86,7 @@ def test_any_pod_counts() -> None:
 
 
 def test_a_reach_is_a_value() -> None:
-    """Pods of the same template, in any number and order, have the same reach."""
+    """Pods of the same template, in any number and order, have equal eligibility."""
     first, second = pod(tolerations=[TOLERATES]), pod(nodeSelector={"a": "1", "b": "2"})
     again = pod(nodeSelector={"b": "2", "a": "1"})
     assert eligible_nodes_of([first, second]) == eligible_nodes_of([again, second, first])
@@ -94,7 +94,7 @@ def test_a_reach_is_a_value() -> None:
 
 
 def test_shares_of_what_is_in_reach() -> None:
-    """A pool that is tainted for others does not weigh in."""
+    """Nodes that the pods do not tolerate have no share."""
     nodes = [node("a"), node("b"), *(node(f"a-gpu-{n}", GPU) for n in range(8))]
     assert shares_of(nodes).share("a") > shares_of(nodes).share("b")
     reached = shares_of(eligible_nodes_of([pod()]).select(nodes))

@@ -1,4 +1,4 @@
-"""Where pods are: claims on addresses, labels of nodes, and maps that are held once."""
+"""Where pods are: claims on addresses, labels of nodes, and maps that are stored once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def locator(name: str, node: str, *addresses: str, version: int = 1, **labels: s
 
 
 def test_an_address_leads_to_a_node_and_its_labels() -> None:
-    """One look-up; what nobody has is nowhere."""
+    """One look-up gives both; an address that no pod has gives nothing."""
     index = LocatorIndex()
     index.put(locator("p", "n", "10.0.0.1", "fd00::1", zone="a"))
     for address in ("10.0.0.1", "fd00::1"):
@@ -37,7 +37,7 @@ def test_an_address_leads_to_a_node_and_its_labels() -> None:
 
 
 def test_the_newest_of_several_claims_wins() -> None:
-    """The later creation; in the same second the later claim, however often the old one changes."""
+    """The later creation wins, in the same second the later claim, even if the old one changes."""
     index = LocatorIndex()
     index.put(locator("old", "n1", "10.0.0.1", version=5))
     index.put(locator("new", "n2", "10.0.0.1", version=6))
@@ -52,7 +52,7 @@ def test_the_newest_of_several_claims_wins() -> None:
 
 
 def test_a_node_has_the_labels_of_the_locator_written_last() -> None:
-    """While locators are rewritten one by one the newest is right; a new spot each time."""
+    """While locators are rewritten one by one, the newest counts."""
     index = LocatorIndex()
     index.put(locator("p", "n", "10.0.0.1", version=1, zone="a"))
     index.put(locator("q", "n", "10.0.0.2", version=2, zone="a"))
@@ -65,8 +65,8 @@ def test_a_node_has_the_labels_of_the_locator_written_last() -> None:
     assert index.put(locator("q", "n", "10.0.0.2", version=4, zone="b")).nodes == frozenset()
 
 
-def test_nodes_that_are_followed_have_the_last_word() -> None:
-    """Labels and addresses of Nodes count; a Node that went has none."""
+def test_labels_of_nodes_win_if_nodes_are_followed() -> None:
+    """Labels and addresses of Nodes count; a deleted Node has none."""
     index = LocatorIndex(follow_nodes=True)
     node = {
         "metadata": {"name": "n", "labels": {"zone": "a"}},
@@ -89,7 +89,7 @@ def test_nodes_that_are_followed_have_the_last_word() -> None:
     assert index.labels_of("n") == {}
 
 
-def test_equal_labels_are_held_once_and_forgotten_with_their_last_user() -> None:
+def test_equal_labels_are_stored_once_and_freed_with_their_last_user() -> None:
     """A thousand pods on ten nodes have ten maps; none is left when they are gone."""
     maps = LabelInterner()
     index = LocatorIndex(interner=maps)
@@ -105,7 +105,7 @@ def test_equal_labels_are_held_once_and_forgotten_with_their_last_user() -> None
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_order_of_the_same_objects_is_the_same_index(seed: int) -> None:
-    """What comes out depends on what is there, not on how it came."""
+    """The index depends on the objects, not on their order."""
     rng = random.Random(seed)
     items = [
         locator(
@@ -135,5 +135,5 @@ def test_any_order_of_the_same_objects_is_the_same_index(seed: int) -> None:
     ],
 )
 def test_addresses_have_one_text(text: str, same: str) -> None:
-    """IPv4 inside of IPv6 is IPv4; no capitals, no interface."""
+    """IPv4 inside of IPv6 becomes IPv4; text is in lower case and without an interface."""
     assert canonical_address(text) == same

@@ -1,4 +1,4 @@
-"""Shares: which nodes count, what they weigh, and which node is at fault."""
+"""Shares of zones: which nodes count, their weight, and which node lacks information."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_missing_cpu_disables_and_names_the_node(cpu: str | None) -> None:
 
 
 def test_missing_cpu_can_make_all_nodes_equal() -> None:
-    """With equal every node weighs the same as soon as one does not tell its CPU."""
+    """With equal, all nodes weigh the same as soon as one has no CPU."""
     nodes = [node("n1", "a", "64"), node("n2", "b", None), node("n3", "b", "2")]
     shares = shares_of(nodes, missing_cpu=MissingCpu.EQUAL)
     assert shares.reason is None
@@ -128,8 +128,8 @@ def test_missing_cpu_can_make_all_nodes_equal() -> None:
     assert known.share("a") == Fraction(3, 4)
 
 
-def test_one_zone_and_no_zone_are_told_apart() -> None:
-    """One zone is not missing information, and no node is not one zone."""
+def test_one_zone_and_no_zone_are_distinguished() -> None:
+    """A single zone is not missing information, and no node is not a single zone."""
     one_zone = shares_of([node("n1", "a"), node("n2", "a")]).reason
     none = shares_of([node("n1", "a", ready="False")]).reason
     assert one_zone is not None
@@ -139,7 +139,7 @@ def test_one_zone_and_no_zone_are_told_apart() -> None:
 
 
 def test_shares_change_with_cpu_label_readiness_and_role() -> None:
-    """Each of these four changes gives other shares: a shell sees it by comparing."""
+    """Each of these four changes gives other shares."""
     base = [node("n1", "a"), node("n2", "b"), node("n3", "c")]
     before = shares_of(base)
     others = [
@@ -161,8 +161,8 @@ def test_order_of_nodes_does_not_matter(order: list[int]) -> None:
     assert shares_of(shuffled, missing_zone=skip) == shares_of(nodes, missing_zone=skip)
 
 
-def test_zones_are_kept_by_name() -> None:
-    """Shares are equal values whatever order their zones were given in."""
+def test_shares_do_not_depend_on_the_order_of_zones() -> None:
+    """Shares are equal whatever order their zones were given in."""
     a, b = ZoneShare("a", 1, 1000, 1000), ZoneShare("b", 1, 2000, 2000)
     assert Shares((b, a)) == Shares((a, b))
     assert list(Shares((b, a)).weights) == ["a", "b"]

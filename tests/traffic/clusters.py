@@ -1,4 +1,4 @@
-"""Small clusters in a line: ``cpu 1:1:1`` and ``endpoints 2/1/0`` of zones a, b, c."""
+"""Small clusters in one line: ``cpu 1:1:1`` and ``endpoints 2/1/0`` of zones a, b, c."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LIMITS = OverloadLimits()
 
 
 def shares(*cpu: int) -> Shares:
-    """Zones a, b, c… with so many cores."""
+    """Zones a, b, c… with these numbers of cores."""
     return Shares(
         tuple(ZoneShare(ZONES[n], 1, c * 1000, c * 1000) for n, c in enumerate(cpu)),
     )
 
 
 def targets(*counts: int, start: int = 0) -> tuple[TrafficEndpoint, ...]:
-    """So many ready endpoints in zones a, b, c…, named by their zone."""
+    """These numbers of ready endpoints in zones a, b, c…, named by their zone."""
     return tuple(
         TrafficEndpoint(f"{ZONES[n]}{start + i:04}", zone=ZONES[n], node=f"node-{ZONES[n]}")
         for n, count in enumerate(counts)
@@ -48,7 +48,7 @@ def snapshot(
     mode: Mode = Mode.AUTO,
     limits: OverloadLimits | None = None,
 ) -> ServiceSnapshot:
-    """A Service in mode Auto, unless told otherwise."""
+    """A Service, by default in mode Auto."""
     known = cpu if isinstance(cpu, Shares) else shares(*cpu)
     there: list[TrafficEndpoint] = []
     for n, entry in enumerate(endpoints):
@@ -64,7 +64,7 @@ def per_zone(decision: HintDecision) -> Mapping[str, int]:
 def weighted_flow(
     rows: Mapping[str, Mapping[str, int]], own: Mapping[str, int], known: Shares
 ) -> Flow | None:
-    """What weights do, by the book; None if a zone with a share has no endpoint of weight."""
+    """The traffic that weights make, by definition; None if a zone has no weighted endpoint."""
     loads = dict.fromkeys(own, Fraction(0))
     stays = Fraction(0)
     for zone in known.weights:
@@ -81,7 +81,7 @@ def weighted_flow(
 
 
 def overloads(view: ServiceSnapshot, decision: HintDecision) -> dict[str, Fraction]:
-    """The overload of each zone, by the book."""
+    """The overload of each zone, by definition."""
     count = per_zone(decision)
     ready = sum(target.ready for target in view.endpoints)
     return {
@@ -121,5 +121,5 @@ def service(annotations: Mapping[str, str] | None = None, **spec: object) -> Ser
 
 
 def counts(*numbers: int) -> dict[str, int]:
-    """So many endpoints in zones a, b, c…"""
+    """These numbers of endpoints in zones a, b, c…"""
     return dict(zip(ZONES, numbers, strict=False))

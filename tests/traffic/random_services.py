@@ -1,4 +1,4 @@
-"""Services and slices made at random: every field a proxy looks at, valid for an API server."""
+"""Random Services and slices: every field that a proxy reads, valid for an API server."""
 
 from __future__ import annotations
 

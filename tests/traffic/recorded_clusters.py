@@ -24,7 +24,7 @@ def cluster(row: dict[str, Any]) -> ServiceSnapshot:
 
 
 def state(step: dict[str, Any]) -> ServiceSnapshot:
-    """One state of a life, its nodes read as a cluster gives them."""
+    """One state of a history, with its nodes as a cluster has them."""
     nodes = [
         convert(
             Node,

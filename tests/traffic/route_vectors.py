@@ -23,14 +23,14 @@ Row = dict[str, Any]
 
 
 class Expected(msgspec.Struct, rename="camel"):
-    """What the proxy of a node must have."""
+    """The routes of the proxy of a node."""
 
     routes: list[Row]
     health_checks: list[Row]
 
 
 class Vector(msgspec.Struct):
-    """A cluster and what is expected there."""
+    """A cluster and the expected routes."""
 
     name: str
     says: str
@@ -44,7 +44,7 @@ class Vector(msgspec.Struct):
         return [item for item in self.objects if item["kind"] == kind]
 
     def routes(self, node: str, *, backwards: bool = False) -> NodeRoutes:
-        """What our proxy does on a node."""
+        """The routes of our proxy on a node."""
         step = -1 if backwards else 1
         nodes = {item["metadata"]["name"]: convert(Node, item) for item in self.of("Node")}
         return compute_node_routes(
@@ -56,12 +56,12 @@ class Vector(msgspec.Struct):
 
 
 def vectors() -> list[Vector]:
-    """All of them."""
+    """All vectors."""
     return [msgspec.json.decode(line, type=Vector) for line in FILE.read_bytes().splitlines()]
 
 
 def judged(rows: Iterable[Row], *fields: str) -> list[Row]:
-    """Rows in one order, with what is compared."""
+    """Rows in a fixed order, with the fields that are compared."""
     trimmed = [{field: row[field] for field in fields} | {"endpoints": _ends(row)} for row in rows]
     return sorted(trimmed, key=lambda row: msgspec.json.encode(row, order="sorted"))
 

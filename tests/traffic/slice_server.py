@@ -78,7 +78,7 @@ def pod(
 
 
 def pods(*counts: int, start: int = 0) -> list[Pod]:
-    """So many pods on the nodes a, b, c…"""
+    """These numbers of pods on the nodes a, b, c…"""
     created: list[Pod] = []
     for index, count in enumerate(counts):
         created += [pod(start + len(created) + n, ZONES[index]) for n in range(count)]
@@ -110,18 +110,18 @@ class SliceServer:
         self.version = 0
 
     def put(self, *many: Iterable[Pod]) -> None:
-        """Pods come or change."""
+        """Add or change pods."""
         for some in many:
             for added in some:
                 self.pods[added.metadata.name] = added
 
     def drop(self, *numbers: int) -> None:
-        """Pods go."""
+        """Remove pods."""
         for number in numbers:
             del self.pods[f"web-{number:04}"]
 
     def view(self, rng: random.Random | None = None) -> SliceSnapshot:
-        """What is, in some order."""
+        """The state, in some order."""
         some, pieces = list(self.pods.values()), list(self.slices.values())
         if rng is not None:
             rng.shuffle(some)
@@ -138,7 +138,7 @@ class SliceServer:
         )
 
     def plan(self) -> SlicePlan:
-        """What is to be written."""
+        """The next writes."""
         return plan_slices(self.view(), self.memory)
 
     def sync(self) -> SlicePlan:
@@ -173,7 +173,7 @@ class SliceServer:
         return stored
 
     def endpoints(self, family: str = "IPv4") -> list[Endpoint]:
-        """Everything in the slices of a family."""
+        """All endpoints in the slices of a family."""
         return [
             endpoint
             for _, piece in sorted(self.slices.items())
@@ -182,11 +182,11 @@ class SliceServer:
         ]
 
     def sizes(self) -> list[int]:
-        """How full the slices are, by name."""
+        """The number of endpoints in each slice, by name."""
         return [len(piece.endpoints or ()) for _, piece in sorted(self.slices.items())]
 
     def per_zone(self, family: str = "IPv4") -> dict[str, int]:
-        """How many ready endpoints are hinted to each zone; "" is no hint."""
+        """The number of ready endpoints hinted to each zone; "" means no hint."""
         return dict(
             Counter(
                 endpoint.hints.for_zones[0].name
@@ -211,6 +211,6 @@ class SliceServer:
 
 
 def written(plan: SlicePlan) -> bytes:
-    """A plan as bytes, without what only its memory knows."""
+    """A plan as bytes, without what only its memory has."""
     parts = (plan.create, plan.update, plan.delete)
     return b"\n".join(b",".join(encode(piece) for piece in part) for part in parts)

@@ -1,4 +1,4 @@
-"""Whose a way in is that several Services name, and what the others are told."""
+"""Which Service owns an address and port that several name, and the notes of the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def service(
     created: str | None = None,
     **spec: Any,
 ) -> Service:
-    """A Service of namespace x unless its name says another, with an address of its own."""
+    """A Service of namespace x unless its name has another, with its own address."""
     namespace, _, own = name.rpartition("/")
     more = {"protocol": protocol, "nodePort": node_port}
     listed = [{"name": f"p{port}", "port": port, **more} for port in ports]
@@ -54,7 +54,7 @@ NODES = {"10.0.0.1": "n1", "10.0.0.2": "n2", "fd00::1": "n1"}
 
 
 def routes(*services: Service, name: str = "", allow: bool = False) -> NodeRoutes:
-    """What a proxy does, which is the same in whatever order Services come."""
+    """The routes of a proxy, which do not depend on the order of Services."""
     settings = RouteSettings(name, node_external_ips=allow)
     location = ClientLocation("a", "n1")
     computed = compute_node_routes(services, [], location, {}, settings, NODES)
@@ -63,7 +63,7 @@ def routes(*services: Service, name: str = "", allow: bool = False) -> NodeRoute
 
 
 def external(node_routes: NodeRoutes) -> list[tuple[str, str, str | None, int]]:
-    """Who has which way in but its ClusterIP."""
+    """The owner of each address and port other than ClusterIPs."""
     return [
         (routes_of_service.service, route.path, route.address, route.number)
         for routes_of_service in node_routes.services
@@ -74,7 +74,7 @@ def external(node_routes: NodeRoutes) -> list[tuple[str, str, str | None, int]]:
 
 
 def test_a_shared_address_has_one_route_and_the_other_service_a_note() -> None:
-    """Of equals the first by name has the way; the others are told who, and what would help."""
+    """Of equal Services the first by name has the route; the others get a note with the owner."""
     computed = routes(
         service("b", "10.96.0.2", externalIPs=[SHARED]),
         service("w/z", "10.96.0.3", externalIPs=[SHARED], vips=(SHARED,)),
@@ -101,7 +101,7 @@ def test_a_shared_address_has_one_route_and_the_other_service_a_note() -> None:
 
 
 def test_a_cluster_ip_is_its_services_own() -> None:
-    """Who names another's ClusterIP has no way there, whatever its name; other ports are free."""
+    """A Service that names another's ClusterIP gets no route there; other ports are free."""
     computed = routes(
         service("a", "10.96.0.1", ports=(80, 81), externalIPs=["10.96.0.2"]),
         service("b", "10.96.0.2"),
@@ -111,7 +111,7 @@ def test_a_cluster_ip_is_its_services_own() -> None:
     assert "10.96.0.2:80/TCP is not routed: Service x/b has it" in note.message
 
 
-def test_a_way_is_a_protocol_and_a_port_as_well() -> None:
+def test_services_may_share_an_address_with_different_ports() -> None:
     """Services may share an address if they do not share a port of one protocol."""
     computed = routes(
         service("a", "10.96.0.1", externalIPs=[SHARED]),
@@ -128,7 +128,7 @@ def test_a_way_is_a_protocol_and_a_port_as_well() -> None:
 
 
 def test_a_node_port_is_one_services_too() -> None:
-    """A dump that has a node port twice gives it to the first, and the ClusterIPs stay."""
+    """If two Services have a node port, the first gets it, and both ClusterIPs are routed."""
     two = (service(name, f"10.96.0.{i}", node_port=30080) for i, name in enumerate("ab", 1))
     computed = routes(*two)
     assert external(computed) == [("a", "NodePort", None, 30080)]
@@ -136,8 +136,8 @@ def test_a_node_port_is_one_services_too() -> None:
     assert note.message == "NodePort *:30080/TCP is not routed: Service x/a has it"
 
 
-def test_many_lost_ways_are_one_note() -> None:
-    """However many ways another Service has, one note names some and counts the rest."""
+def test_many_conflicts_are_one_note() -> None:
+    """One note names some of the conflicts and counts the rest."""
     ports = tuple(range(80, 90))
     computed = routes(
         service("a", "10.96.0.1", ports=ports, externalIPs=["2001:db8::7", SHARED]),
@@ -150,7 +150,7 @@ def test_many_lost_ways_are_one_note() -> None:
 
 @pytest.mark.parametrize("name", ["", "zonewise"])
 def test_services_of_another_proxy_claim_nothing(name: str) -> None:
-    """Who is not routed here takes no way from anybody."""
+    """A Service that is not routed here owns no address."""
     labels = {"service.kubernetes.io/service-proxy-name": "zonewise"}
     computed = routes(
         service("a", "10.96.0.1", externalIPs=[SHARED], labels={} if name else labels),
@@ -164,7 +164,7 @@ def test_services_of_another_proxy_claim_nothing(name: str) -> None:
     "spelling", [SHARED, "203.0.113.007", f"::ffff:{SHARED}", "::ffff:cb00:7107"]
 )
 def test_an_external_ip_takes_no_load_balancer_address(spelling: str) -> None:
-    """However old, first by name or differently spelled: who names another's address has no way."""
+    """An external IP that is a load balancer's address has no route, whatever its spelling."""
     computed = routes(
         service("a", "10.96.0.1", externalIPs=[spelling], created="2020-01-01T00:00:00Z"),
         service("b", "10.96.0.2", vips=(SHARED,), created="2026-01-01T00:00:00Z"),
@@ -175,7 +175,7 @@ def test_an_external_ip_takes_no_load_balancer_address(spelling: str) -> None:
 
 
 def test_a_load_balancer_address_of_ipv6_has_many_spellings() -> None:
-    """One address is one way, by whatever text."""
+    """All spellings of an address are the same address."""
     computed = routes(
         service("a", "fd96::1", externalIPs=["2001:DB8:0:0::7"]),
         service("b", "fd96::2", vips=("2001:db8::0007",)),
@@ -184,7 +184,7 @@ def test_a_load_balancer_address_of_ipv6_has_many_spellings() -> None:
 
 
 def test_of_two_external_ips_the_older_service_has_it() -> None:
-    """Who comes later takes nothing, whatever its name; one of unknown age comes last."""
+    """The later Service gets no route, whatever its name; unknown age comes last."""
     computed = routes(
         service("a", "10.96.0.1", externalIPs=[SHARED]),
         service("b", "10.96.0.2", externalIPs=[SHARED], created="2026-01-02T00:00:00Z"),
@@ -210,7 +210,7 @@ def test_the_address_of_a_node_is_no_external_ip(spelling: str) -> None:
 
 
 def test_an_external_ip_at_a_node_takes_no_node_port() -> None:
-    """Where node addresses are allowed, a port there that is anybody's node port stays theirs."""
+    """If node addresses are allowed, a port that is another's node port stays with it."""
     computed = routes(
         service("a", "10.96.0.1", ports=(30080, 80), externalIPs=["10.0.0.1"]),
         service("b", "10.96.0.2", node_port=30080),
@@ -227,7 +227,7 @@ def test_an_external_ip_at_a_node_takes_no_node_port() -> None:
 
 
 def test_a_load_balancer_may_have_the_address_of_a_node() -> None:
-    """What a controller assigned is routed, the address of a node as well."""
+    """An address that a controller assigned is routed, even that of a node."""
     computed = routes(service("a", "10.96.0.1", vips=("10.0.0.1",)))
     assert external(computed) == [("a", "LoadBalancer", "10.0.0.1", 80)]
     assert computed.services[0].notes == ()
@@ -244,10 +244,10 @@ WAYS = st.one_of(
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.lists(WAYS, max_size=4)), max_size=30))
-def test_whoever_gains_or_loses_a_way_is_woken(
+def test_services_that_gain_or_lose_a_route_are_reported(
     drawn: list[tuple[str, list[tuple[str | None, int, Claim]]]],
 ) -> None:
-    """Owners do not depend on the order of claims, and nobody's ways change unheard."""
+    """Owners do not depend on the order of claims, and every change of owner is returned."""
     claims = FrontendClaims()
     known: dict[Key, dict[Frontend, Claim]] = {}
     for name, named in drawn:

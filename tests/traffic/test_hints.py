@@ -1,4 +1,4 @@
-"""The decision: both tables of KEP-2433, the safeguards of the docs page, and more scenarios."""
+"""The decision: both tables of KEP-2433, the safeguards of the docs page, and other scenarios."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def service(
 def decide(
     hint_request: HintRequest, cpu: tuple[int, ...], endpoints: tuple[int, ...]
 ) -> HintDecision:
-    """The decision for a wish."""
+    """The decision for a mode."""
     return fresh(replace(snapshot(cpu, endpoints), hint_request=hint_request))
 
 
@@ -91,7 +91,7 @@ def test_prefer_zone_with_one_zone_is_not() -> None:
     ],
 )
 def test_other_policies_and_gates(policy: str | None, gates: FeatureGates, code: str) -> None:
-    """Without the gate or without PreferZone nothing is hinted, and existing hints go."""
+    """Without the gate or without PreferZone there are no hints, and existing ones are removed."""
     hint_request = hint_request_of(service(policy), gates)
     view = replace(snapshot((1, 1), (2, 2)), hint_request=hint_request)
     hinted = fresh(snapshot((1, 1), (2, 2)))
@@ -115,7 +115,7 @@ def test_other_policies_and_gates(policy: str | None, gates: FeatureGates, code:
 def test_numbers_of_the_table(
     cpu: tuple[int, ...], endpoints: tuple[int, ...], hinted: bool
 ) -> None:
-    """So many endpoints and zones are hinted, or not, as the table says."""
+    """Each row of the table is hinted, or not, as it says."""
     view = snapshot(cpu, endpoints)
     decision = fresh(view)
     assert decision.hinted == hinted
@@ -187,8 +187,8 @@ def test_safeguard_2_no_balance() -> None:
     assert reason.message.endswith("needs 3, has 2")
 
 
-def test_safeguard_3_a_node_tells_too_little() -> None:
-    """Shares with a reason: nothing is hinted, hints that were there go, the reason is theirs."""
+def test_safeguard_3_a_node_lacks_information() -> None:
+    """Shares with a reason: no hints, existing ones are removed, with that reason."""
     good = snapshot((1, 1), (2, 2))
     reason = Reason(code="NodeWithoutZone", message="node n3 has no zone label", object="Node/n3")
     bad = replace(good, shares=Shares(good.shares.zones, reason))
@@ -279,14 +279,14 @@ def test_the_example_of_the_source() -> None:
     assert not fresh(snapshot((20, 16, 14), (1, 1, 1))).hinted
 
 
-def test_exactly_twenty_percent_is_never_luck() -> None:
+def test_exactly_twenty_percent_is_refused() -> None:
     """cpu 3:7 with 4 and 2:3 with 3 endpoints are both exactly at the limit, and both refused."""
     for cpu, endpoints in (((3, 7), (2, 2)), ((2, 3), (1, 2)), ((1, 4), (1, 2))):
         assert not fresh(snapshot(cpu, endpoints)).hinted
 
 
 def test_no_zone_is_left_empty() -> None:
-    """A small zone gets its minimum from far away; where exactly 20 % is the best, nobody does."""
+    """A small zone gets its minimum from another; if exactly 20 % is the best, no zone does."""
     assert not fresh(snapshot((1, 3, 6), (0, 2, 4))).hinted
     allowed = snapshot((1, 3, 6), (0, 2, 4), limits=OverloadLimits(21, 30))
     assert per_zone(fresh(allowed)) == {"a": 1, "b": 2, "c": 3}
@@ -294,7 +294,7 @@ def test_no_zone_is_left_empty() -> None:
 
 
 def test_400_endpoints() -> None:
-    """Four zones of nearly equal CPU: nothing crosses, and a repeat changes nothing."""
+    """Four zones of nearly equal CPU: no endpoint crosses zones, and a repeat changes nothing."""
     view = snapshot((98, 100, 101, 103), (100, 100, 100, 100))
     decision = fresh(view)
     assert len(moved(decision, view)) <= 2
@@ -329,7 +329,7 @@ def test_a_zone_below_its_minimum_is_corrected_by_one_move() -> None:
 
 
 def test_hints_appear_by_a_node_event_alone() -> None:
-    """A Service without hints crosses the limit when new nodes make below 20 % reachable."""
+    """A Service without hints gets them when new nodes make an overload below 20 % possible."""
     view = snapshot((1, 1, 1), (2, 1, 1))
     counts = fresh(view).counts(view.endpoints)
     assert not OverloadLimits().needs_decision(view.shares, counts, hinted=False)
@@ -361,7 +361,7 @@ def test_hints_for_a_lost_zone_wait_for_it() -> None:
 
 
 def test_endpoints_for_a_zone_that_was_renamed_serve_their_own() -> None:
-    """A zone that no node bears comes never back; one whose nodes are silent may."""
+    """A zone without nodes does not come back; one whose nodes are not Ready may."""
     view = snapshot((1, 1), (10, 10))
     was = {
         target.name: Hint(("old",) if target.name in ("a0000", "a0001") else (target.zone,))
@@ -404,8 +404,8 @@ def test_nothing_is_ready() -> None:
     )
 
 
-def test_foreign_endpoints_that_cancel_hints_are_told() -> None:
-    """An unhinted endpoint in somebody else's slice is warned about, one not ready is not."""
+def test_foreign_endpoints_that_cancel_hints_are_reported() -> None:
+    """A ready endpoint without a hint in a slice of others is a warning."""
     view = snapshot((1, 1), (2, 2))
     foreign = (
         TrafficEndpoint("f", zone="a"),
@@ -447,7 +447,7 @@ def test_same_zone_leaves_endpoints_without_zone_alone() -> None:
 
 
 def test_half_written_hints_are_completed_without_a_change() -> None:
-    """A controller that died after some slices starts afresh and keeps what it had written."""
+    """A controller that crashed after some slices starts again and keeps what it had written."""
     view = snapshot((7, 3, 5), (12, 0, 9))
     whole = fresh(view)
     for written in (5, 10, 20):
@@ -463,7 +463,7 @@ def test_half_written_hints_are_completed_without_a_change() -> None:
 
 
 def test_half_written_hints_are_not_added_above_the_limit() -> None:
-    """Hints that no proxy obeyed do not count as being there: 11 endpoints stay without."""
+    """Incomplete hints, which no proxy used, do not count as hints: 11 endpoints get none."""
     view = snapshot((1, 1, 1), (4, 4, 3))
     half = PreviousHints.from_endpoints(
         replace(t, hint=Hint((t.zone,)) if t.zone != "c" else Hint()) for t in view.endpoints
@@ -472,7 +472,7 @@ def test_half_written_hints_are_not_added_above_the_limit() -> None:
 
 
 def test_hints_for_several_zones_are_replaced() -> None:
-    """A hint that names two zones is not one of this mode; the endpoint gets one."""
+    """A hint for two zones is not valid in this mode; the endpoint gets a hint for one."""
     view = snapshot((1, 1), (2, 2))
     before = PreviousHints.from_endpoints(replace(t, hint=Hint(("a", "b"))) for t in view.endpoints)
     assert before.hinted
@@ -487,7 +487,7 @@ def test_limits_of_the_service_count() -> None:
 
 
 def test_rows_and_limit_for_reports() -> None:
-    """Per zone the share, the endpoints there, the minimum, what it gets and its overload."""
+    """Per zone the share, its endpoints, the minimum, what it gets and its overload."""
     view = snapshot((1, 1), (6, 3))
     decision = fresh(view)
     rows = zone_rows(view, decision, decision.flow(view).loads)

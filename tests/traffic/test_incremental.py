@@ -32,7 +32,7 @@ HOMES = st.lists(st.sampled_from("abcdx"), min_size=1, max_size=8)
 
 
 def known(cpu: list[int]) -> Shares:
-    """Shares of zones a, b, c…; one without a core is gone, or silent if its node is there."""
+    """Shares of zones a, b, c…; a zone without cores is gone, or not Ready if it has a node."""
     zones = tuple(
         ZoneShare(ZONES[n], 1, cores * 1000, cores * 1000) for n, cores in enumerate(cpu) if cores
     )
@@ -42,7 +42,7 @@ def known(cpu: list[int]) -> Shares:
 
 
 def standing(view: ServiceSnapshot, decision: HintDecision) -> DecidedService:
-    """How the controller remembers a Service."""
+    """What the controller remembers of a Service."""
     family = FamilyPlan(decision, decision.counts(view.endpoints), len(view.endpoints), 1, 1)
     reason = view.shares.reason
     return DecidedService(
@@ -51,7 +51,7 @@ def standing(view: ServiceSnapshot, decision: HintDecision) -> DecidedService:
 
 
 def judged(remembered: DecidedService, now: Shares) -> bool:
-    """Whether new shares ask to decide a Service again."""
+    """Whether new shares require a new decision for a Service."""
     return list(concerned({KEY: remembered}, lambda _: now)) == [KEY]
 
 
@@ -74,7 +74,7 @@ def lives(draw: st.DrawFn) -> tuple[HintRequest, list[tuple[list[int], list[str]
 def test_a_restart_decides_what_was_decided_step_by_step(
     life: tuple[HintRequest, list[tuple[list[int], list[str] | None]]],
 ) -> None:
-    """After every event, what is written is what a controller that starts now would leave alone."""
+    """After every event, a controller that starts now would change nothing."""
     hint_request, events = life
     targets: tuple[TrafficEndpoint, ...] = ()
     previous = NOTHING
@@ -99,7 +99,7 @@ def test_a_restart_decides_what_was_decided_step_by_step(
 
 
 def test_a_node_event_alone_makes_two_endpoints_swap() -> None:
-    """A swap that brought too little home brings enough once its zone has grown; loads stay."""
+    """A swap that gained too little gains enough once its zone has grown; loads stay."""
     homes, served = "abbbbbbccc", "caabbbbccc"
     names = [f"e{n:02}" for n in range(len(homes))]
     targets = tuple(TrafficEndpoint(n, zone=home) for n, home in zip(names, homes, strict=True))
@@ -123,7 +123,7 @@ def test_a_node_event_alone_makes_two_endpoints_swap() -> None:
 
 
 def test_a_renamed_zone_is_noticed_by_counts() -> None:
-    """Hints for a zone that no node bears any more are decided again, limits or not."""
+    """Hints for a zone without nodes are decided again, whatever the limits."""
     counts = HintCounts.of([("a", ("a",)), ("a", ("old",)), ("b", ("b",)), ("b", ("b",))])
     limits = OverloadLimits(20, 100)
     assert limits.needs_decision(shares(1, 1), counts, hinted=True)
@@ -132,7 +132,7 @@ def test_a_renamed_zone_is_noticed_by_counts() -> None:
 
 
 def test_fresh_hints_leave_nothing_to_swap() -> None:
-    """What is decided from nothing has nobody away while a guest is at home."""
+    """In a new decision no endpoint is away from its zone while another is for that zone."""
     view = snapshot((3, 5, 2), (1, 9, 4))
     assert fresh(view).counts(view.endpoints).swaps == ()
     assert fresh(view).flow(view).overload < Fraction(1, 5)

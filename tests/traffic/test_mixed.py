@@ -1,8 +1,8 @@
-"""Clusters in which some proxies know weights and others only hints.
+"""Clusters in which some proxies use weights and others only hints.
 
-Both halves are within the limits by themselves. Mixed alike in every zone, their loads are a mean
-of both, so the mixture is, too. A node that differs from the others of its zone adds to what some
-endpoint gets, at most its own part of the traffic; that is measured here, not proved.
+Both are within the limits by themselves. Mixed equally in every zone, their loads are a mean of
+both, so the mixture is within them, too. A node that differs from the others of its zone adds at
+most its own part of the traffic to an endpoint; that is measured here, not proved.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from zonewise.traffic.routes.choice import (
 from zonewise.traffic.weights import parse_weights
 
 Loads = dict[str, dict[str, Fraction]]
-"""What each zone sends to each endpoint, of all traffic."""
+"""What each zone sends to each endpoint, as parts of all traffic."""
 EVERY = 4
-"""One in so many of the recorded clusters is looked at."""
+"""One in this many of the recorded clusters is used."""
 
 
 def sent(
     view: ServiceSnapshot, zone: str, selection: Selection[TrafficEndpoint]
 ) -> dict[str, Fraction]:
-    """What a zone sends to each of the chosen."""
+    """What a zone sends to each chosen endpoint."""
     weights = selection.weights or (1,) * len(selection.endpoints)
     part = view.shares.share(zone) / sum(weights)
     return {t.name: part * w for t, w in zip(selection.endpoints, weights, strict=True)}
 
 
 def both() -> Iterator[tuple[ServiceSnapshot, Loads, Loads]]:
-    """Recorded clusters with what our proxies send, and what others do."""
+    """Recorded clusters with what our proxies send, and what stock proxies do."""
     for row in list(lines("hints.jsonl.gz"))[::EVERY]:
         view = replace(cluster(row), hint_request=HintRequest(Mode.WEIGHTED))
         decision = fresh(view)
@@ -74,7 +74,7 @@ def overload(
 
 
 def test_mixed_alike_in_every_zone() -> None:
-    """Whatever part of each zone's traffic takes a stock proxy, nobody reaches 20 %."""
+    """Whatever part of each zone's traffic uses a stock proxy, no endpoint reaches 20 %."""
     for view, ours, stock in both():
         for tenths in (0, 1, 5, 9, 10):
             part = dict.fromkeys(view.shares.weights, Fraction(tenths, 10))
@@ -82,7 +82,7 @@ def test_mixed_alike_in_every_zone() -> None:
 
 
 def test_one_stock_node_of_ten_in_a_zone() -> None:
-    """A tenth of one zone's traffic through a stock proxy keeps everybody below 30 %."""
+    """If a tenth of one zone's traffic uses a stock proxy, every endpoint is below 30 %."""
     for view, ours, stock in both():
         for zone in view.shares.weights:
             part = {zone: Fraction(1, 10)}

@@ -1,4 +1,4 @@
-"""What a Service asks for: spellings, precedence, refusals."""
+"""Which mode a Service asks for: spellings, precedence, refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GATES = FeatureGates()
 
 
 def code(hint_request: HintRequest) -> str:
-    """Why nothing is hinted."""
+    """The reason why there are no hints."""
     assert hint_request.mode is Mode.OFF
     assert hint_request.reason is not None
     return hint_request.reason.code
@@ -72,7 +72,7 @@ def test_spellings(annotated: Service, mode: Mode) -> None:
     ],
 )
 def test_refusals(annotated: Service, expected: str) -> None:
-    """What excludes hints, or is not understood, gives none, and says which Service it was."""
+    """What excludes hints, or is invalid, gives no hints and a reason that names the Service."""
     hint_request = hint_request_of(annotated, GATES)
     assert code(hint_request) == expected
     assert hint_request.reason is not None
@@ -96,7 +96,7 @@ def test_one_path_that_is_not_local_is_enough(partly_local: Service) -> None:
 
 
 def test_gates_guard_the_field_not_the_annotation() -> None:
-    """Without its gate PreferZone asks for nothing; an annotation needs no gate."""
+    """Without its gate PreferZone has no effect; an annotation needs no gate."""
     off = FeatureGates({"TopologyAwareHints": False})
     assert code(hint_request_of(service(traffic_policy="PreferZone"), off)) == "GateOff"
     assert (
@@ -106,7 +106,7 @@ def test_gates_guard_the_field_not_the_annotation() -> None:
 
 
 def test_limits_of_the_annotation() -> None:
-    """The annotation's limits are the wish's."""
+    """The limits come from the annotation."""
     assert hint_request_of(
         service({NEW: "Auto", OVERLOAD: "10%/15%"}), GATES
     ).limits == OverloadLimits(10, 15)
@@ -126,7 +126,7 @@ def test_bad_limits(text: str) -> None:
 
 
 def test_share_nodes() -> None:
-    """Shares are made of all nodes unless a Service asks for those it tolerates."""
+    """Shares count all nodes unless a Service asks for those that its pods tolerate."""
     key = "zonewise.io/share-nodes"
     services = [service({NEW: "Auto"} | more) for more in ({}, {key: "all"}, {key: "tolerated"})]
     modes = [hint_request_of(candidate, GATES).share_nodes for candidate in services]

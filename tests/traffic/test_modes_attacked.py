@@ -1,4 +1,4 @@
-"""Modes that flip, writers that die, texts that somebody spoils, zones that are renamed."""
+"""Changing modes, crashing writers, invalid annotations, renamed zones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ steps = st.lists(
 
 
 def texts(server: SliceServer) -> list[str]:
-    """What each slice that has a ready endpoint says about weights."""
+    """The weights on each slice that has a ready endpoint."""
     return [
         piece.metadata.annotations.get(WEIGHTS_ANNOTATION, "")
         for piece in server.slices.values()
@@ -61,7 +61,7 @@ def texts(server: SliceServer) -> list[str]:
 
 
 def spoil(server: SliceServer, text: str) -> None:
-    """Somebody writes something else on one slice."""
+    """Write an invalid annotation on one slice."""
     if server.slices:
         name, piece = min(server.slices.items())
         notes = {**piece.metadata.annotations, WEIGHTS_ANNOTATION: text}
@@ -71,7 +71,7 @@ def spoil(server: SliceServer, text: str) -> None:
 @settings(max_examples=80)
 @given(steps, st.integers(0, 1 << 16))
 def test_whatever_happens_slices_end_right(life: list[tuple[str, object]], seed: int) -> None:
-    """After any events a pass leaves one sound text, or none, and a second pass writes nothing."""
+    """After any events a pass leaves one valid text, or none, and a second pass writes nothing."""
     draw = random.Random(seed)
     server = SliceServer(hint_request=WISHES[Mode.WEIGHTED], limit=3)
     server.put(pods(3, 2, 1))
@@ -113,8 +113,8 @@ def test_whatever_happens_slices_end_right(life: list[tuple[str, object]], seed:
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_a_spoiled_text_is_not_obeyed_and_is_put_right(text: str) -> None:
-    """Proxies fall back to hints the moment a text is bad; the next pass writes it anew."""
+def test_an_invalid_text_is_ignored_and_replaced(text: str) -> None:
+    """Proxies use hints as soon as a text is invalid; the next pass writes it again."""
     server = SliceServer(hint_request=WISHES[Mode.WEIGHTED], limit=3)
     server.put(pods(3, 2, 1))
     server.sync()
@@ -132,7 +132,7 @@ def test_a_spoiled_text_is_not_obeyed_and_is_put_right(text: str) -> None:
 
 
 def test_a_service_that_stops_asking_loses_its_weights_where_others_write() -> None:
-    """On slices that somebody else fills, weights would stay for ever: they go, hints stay."""
+    """On slices that others fill weights would stay for ever: they are removed, hints stay."""
     server = SliceServer(limit=100)
     server.put(pods(6, 3, 1))
     server.sync()
@@ -150,7 +150,7 @@ def test_a_service_that_stops_asking_loses_its_weights_where_others_write() -> N
 
 
 def test_a_renamed_zone_gets_weights_of_its_own() -> None:
-    """A zone under another name: nobody is sent by the old name, and nobody is overloaded."""
+    """After a zone is renamed no traffic uses the old name, and no endpoint is overloaded."""
     server = SliceServer(hint_request=WISHES[Mode.WEIGHTED], cpu=(1, 1, 1))
     server.put(pods(4, 2, 1))
     server.sync()
@@ -173,7 +173,7 @@ def test_a_renamed_zone_gets_weights_of_its_own() -> None:
 
 
 def test_nine_zones() -> None:
-    """Nine zones, ten endpoints: at most eight zones on an endpoint, a text that proxies take."""
+    """Nine zones, ten endpoints: at most eight zones on an endpoint, and a valid text."""
     server = SliceServer(hint_request=WISHES[Mode.WEIGHTED], cpu=tuple(range(1, 10)))
     server.put(pods(2, 1, 1, 1, 1, 1, 1, 1, 1))
     server.sync()

@@ -1,4 +1,4 @@
-"""Modes shared and weighted as Services see them: decided, written, kept and taken away."""
+"""The modes shared and weighted of a Service: decided, written, kept and removed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHARED, WEIGHTED = HintRequest(Mode.SHARED), HintRequest(Mode.WEIGHTED)
 
 
 def texts(server: SliceServer) -> set[str]:
-    """What the slices say about weights."""
+    """The weights on the slices."""
     return {
         piece.metadata.annotations.get(WEIGHTS_ANNOTATION, "") for piece in server.slices.values()
     }
@@ -48,8 +48,8 @@ def test_an_endpoint_names_its_own_zone_first() -> None:
         assert homes[name] not in hint.zones[1:]
 
 
-def test_a_hint_that_changes_hands_names_no_zone_that_is_gone() -> None:
-    """Zone c has no node any more: what its endpoint was for goes home to b, and c is forgotten."""
+def test_a_changed_hint_names_no_zone_that_is_gone() -> None:
+    """Zone c has no node any more: its endpoint is for b again, and c is removed."""
     view = snapshot(shares(2, 1), (2, 2, 1), mode=Mode.SHARED)
     before = {"a0000": "c", "a0001": "c", "b0000": "b", "c0000": "bc"}
     decision = decide_hints(
@@ -60,7 +60,7 @@ def test_a_hint_that_changes_hands_names_no_zone_that_is_gone() -> None:
 
 
 def test_nothing_to_gain_has_both_numbers() -> None:
-    """Without a gain there are no hints, and the reason tells what hints would keep."""
+    """Without a gain there are no hints, and the reason has both in-zone parts."""
     decision = fresh(snapshot((1, 1), (1, 0), mode=Mode.SHARED))
     assert decision.reason.code == "NothingToGain"
     assert decision.reason.numbers == {"inZone": "1/2", "inZoneWithoutHints": "1/2"}
@@ -76,7 +76,7 @@ def test_rows_tell_the_busiest_endpoint_of_each_zone() -> None:
 
 
 def test_crossing_is_judged_by_sets_of_zones() -> None:
-    """Shares that push one set of zones above the limit cross it; others do not."""
+    """Shares that push one set of zones above the limit need a decision; others do not."""
     homes = (("a", ("a",)), ("a", ("a", "c")), ("b", ("b", "c")), ("c", ("c", "b")))
     counts, limits = HintCounts.of(homes), OverloadLimits()
     assert limits.is_shared_within_drop(shares(1, 1, 1), counts)
@@ -87,7 +87,7 @@ def test_crossing_is_judged_by_sets_of_zones() -> None:
 
 
 def test_weights_are_the_same_text_on_every_slice() -> None:
-    """All slices of a Service carry the weights, a repeat writes nothing, and off removes them."""
+    """All slices of a Service have the weights, a repeat writes nothing, and off removes them."""
     server = SliceServer(hint_request=WEIGHTED, limit=4)
     server.put(pods(6, 3, 1))
     server.sync()
@@ -113,7 +113,7 @@ def test_a_replaced_pod_leaves_the_weights_alone() -> None:
 
 
 def test_half_written_weights_are_decided_again() -> None:
-    """Slices with different texts are a writer that died: one text is written on all."""
+    """Different texts on slices mean that a writer crashed: one text is written on all."""
     server = SliceServer(hint_request=WEIGHTED, limit=4)
     server.put(pods(6, 3, 1))
     server.sync()
@@ -125,7 +125,7 @@ def test_half_written_weights_are_decided_again() -> None:
 
 
 def test_foreign_slices_get_weights_too() -> None:
-    """Where somebody else fills the slices, hints and weights are put on what they write."""
+    """On slices that others fill, hints and weights are added to what they write."""
     server = SliceServer(hint_request=HintRequest(), limit=100)
     server.put(pods(6, 3, 1))
     server.sync()
@@ -156,7 +156,7 @@ def test_weights_that_are_too_long_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.SHARED, Mode.WEIGHTED])
-def test_unsound_facts_take_everything_away(mode: Mode) -> None:
+def test_an_endpoint_without_a_zone_removes_hints_and_weights(mode: Mode) -> None:
     """An endpoint without a zone: no hints and no weights, as in mode Auto."""
     view = snapshot((1, 1, 1), (2, 1, 1), mode=mode)
     nowhere = (TrafficEndpoint("a0000"), *view.endpoints[1:])

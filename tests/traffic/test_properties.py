@@ -1,4 +1,4 @@
-"""What holds for every cluster: optimality, limits, fewest moves, order, idempotence."""
+"""Properties for every cluster: optimality, limits, fewest moves, order, idempotence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = st.lists(st.integers(1, 9), min_size=2, max_size=4)
 
 @st.composite
 def clusters(draw: st.DrawFn, most: int = 60) -> ServiceSnapshot:
-    """A cluster of two to five zones, endpoints also in places that send no traffic."""
+    """A cluster of two to five zones, with endpoints also in zones that send no traffic."""
     cpu = draw(st.lists(st.integers(1, 40), min_size=2, max_size=5))
     places = "abcdexy"[: len(cpu)] + "xy"
     zones = draw(st.lists(st.sampled_from(places), min_size=1, max_size=most))
@@ -36,7 +36,7 @@ def clusters(draw: st.DrawFn, most: int = 60) -> ServiceSnapshot:
 
 @st.composite
 def changes(draw: st.DrawFn) -> tuple[ServiceSnapshot, PreviousHints]:
-    """A cluster whose endpoints had hints, some good, some for a zone that is gone, some none."""
+    """A cluster whose endpoints had hints: some good, some for a zone that is gone, some none."""
     view = draw(clusters())
     zones = [*view.shares.weights, "gone", ""]
     hints = {
@@ -76,7 +76,7 @@ def best(view: ServiceSnapshot) -> tuple[Fraction, Fraction] | None:
 
 @given(clusters(most=14))
 def test_fresh_hints_are_the_best_there_are(view: ServiceSnapshot) -> None:
-    """No assignment below the limit keeps more in zone, nor as much with less overload."""
+    """No assignment below the limit keeps more in zone, or as much with less overload."""
     decision, optimum = fresh(view), best(view)
     assert decision.hinted == (optimum is not None)
     if optimum is not None:
@@ -86,7 +86,7 @@ def test_fresh_hints_are_the_best_there_are(view: ServiceSnapshot) -> None:
 
 @given(changes())
 def test_limits_hold_whatever_was_before(case: tuple[ServiceSnapshot, PreviousHints]) -> None:
-    """Every ready endpoint has one hint, no zone is above the limit, or nothing is hinted."""
+    """Every ready endpoint has one hint and no zone is above the limit, or there are no hints."""
     view, previous = case
     decision = decide_hints(view, previous)
     if not decision.hinted:
@@ -104,7 +104,7 @@ def test_limits_hold_whatever_was_before(case: tuple[ServiceSnapshot, PreviousHi
 
 @given(changes())
 def test_deciding_again_changes_nothing(case: tuple[ServiceSnapshot, PreviousHints]) -> None:
-    """A decision that was written is what the next one finds and keeps."""
+    """The next decision keeps the hints of the last one."""
     view, previous = case
     decision = decide_hints(view, previous)
     assert decide_hints(view, decision.as_previous(view)) == decision
@@ -126,7 +126,7 @@ def test_order_never_matters(case: tuple[ServiceSnapshot, PreviousHints], rng: R
 
 @given(changes())
 def test_judging_agrees_with_deciding(case: tuple[ServiceSnapshot, PreviousHints]) -> None:
-    """If counts say that no limit is crossed, a decision changes no hint that is there."""
+    """If the counts cross no limit, a decision changes no existing hint."""
     view, previous = case
     limits = view.hint_request.limits
     names = {target.name for target in view.endpoints}
@@ -142,7 +142,7 @@ def test_judging_agrees_with_deciding(case: tuple[ServiceSnapshot, PreviousHints
 def fewest_moves(
     ends: Sequence[ZonedEndpoint], weights: Mapping[str, int], minimum: Mapping[str, int]
 ) -> int:
-    """What all zones lack beyond what new endpoints bring."""
+    """The sum of what zones lack, less what new endpoints bring."""
     have = Counter(end.previous_zone for end in ends)
     lacking = sum(max(0, minimum[zone] - have[zone]) for zone in weights)
     return max(0, lacking - have[""])
@@ -150,7 +150,7 @@ def fewest_moves(
 
 @given(changes())
 def test_no_hint_moves_without_need(case: tuple[ServiceSnapshot, PreviousHints]) -> None:
-    """Moves are none within the limit and otherwise as many as zones lack, never more."""
+    """Within the limit no hint moves; otherwise as many as zones lack, never more."""
     view, previous = case
     limits, count = view.hint_request.limits, len(view.endpoints)
     ends = [
@@ -178,7 +178,7 @@ def test_no_hint_moves_without_need(case: tuple[ServiceSnapshot, PreviousHints])
 
 @given(clusters())
 def test_written_hints_are_kept_where_they_fit(view: ServiceSnapshot) -> None:
-    """Starting afresh over one's own hints gives the same hints."""
+    """A new start over its own hints gives the same hints."""
     decision = fresh(view)
     again = decide_hints(view, replace(decision.as_previous(view), hinted=False))
     assert again == decision
@@ -209,7 +209,7 @@ def test_large_services(count: int, zones: int) -> None:
 
 
 def test_spread_gives_guests_to_the_zone_that_loses_least() -> None:
-    """What sends no traffic and is not needed goes to one zone, the one it dilutes least."""
+    """Endpoints that are not needed go to one zone, the one whose in-zone part drops least."""
     ends = [ZonedEndpoint(f"a{n}", "a") for n in range(8)] + [
         ZonedEndpoint(f"b{n}", "b") for n in range(2)
     ]

@@ -1,4 +1,4 @@
-"""Every cluster of the route table: what the proxy of each of its nodes does, and why."""
+"""Every cluster of the route table: the routes of each of its nodes, and the reasons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_node_has_its_routes(vector: Vector) -> None:
         assert [note["code"] for note in document["notes"]] == vector.notes, node
 
 
-def test_names_say_which_they_are() -> None:
+def test_names_are_unique() -> None:
     """A vector is found by its name."""
     names = [vector.name for vector in vectors()]
     assert len(set(names)) == len(names)

@@ -1,4 +1,4 @@
-"""Which endpoints a proxy uses, with every fallback, and what all proxies do together."""
+"""Which endpoints a proxy uses, with every fallback, and the loads of all proxies together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def target(name: str, *zones: str, **facts: Any) -> TrafficEndpoint:
 
 
 def names(selection: Selection[TrafficEndpoint]) -> list[str]:
-    """The names of the chosen."""
+    """The names of the chosen endpoints."""
     return [entry.name for entry in selection.endpoints]
 
 
@@ -87,7 +87,7 @@ def test_zone_rule_and_fallbacks(
     rule: RouteRule,
     chosen: list[str],
 ) -> None:
-    """Each fallback gives its set and says which rule it was."""
+    """Each fallback gives its endpoints and the rule that was used."""
     selection = choose_by_hints(targets, location)
     assert (selection.rule, names(selection)) == (rule, chosen)
     again = choose_by_hints(targets[::-1], location)
@@ -95,7 +95,7 @@ def test_zone_rule_and_fallbacks(
 
 
 def test_node_rule() -> None:
-    """Node hints on all win if one names this node; else, or if one is missing, the zone rule."""
+    """Node hints count if all have one and one names this node; otherwise the zone rule."""
     a = target("a1", hint=Hint(("a",), ("n1",)))
     b = target("a2", hint=Hint(("a",), ("n2",)))
     c = target("b1", hint=Hint(("b",), ("n3",)))
@@ -129,13 +129,15 @@ def test_node_rule() -> None:
 def test_node_hints_alone(
     hints: list[tuple[str, ...]], location: ClientLocation, rule: RouteRule
 ) -> None:
-    """Where there are only node hints, all used is for want of a hint or of one for this node."""
+    """With node hints only, all are used if one is missing or none is for this node."""
     targets = tuple(target(f"e{n}", hint=Hint((), nodes)) for n, nodes in enumerate(hints))
     assert choose_by_hints(targets, location) == Selection(rule, targets)
 
 
 def test_local_policy() -> None:
-    """Local traffic stays on the node, hinted elsewhere or not; terminating ones are the rest."""
+    """Local traffic stays on the node, whatever the hints; terminating endpoints are the last
+    resort.
+    """
     here = target("a1", "b")
     gone = target("a2", "a", ready=False, terminating=True)
     assert choose_local((here, gone, *ABC[1:]), ClientLocation("a", "n-a")) == Selection(
@@ -148,8 +150,8 @@ def test_local_policy() -> None:
     assert choose_local([TrafficEndpoint("x")], ClientLocation()) == Selection(RouteRule.NOTHING)
 
 
-def test_a_missing_ready_is_read_by_who_reads() -> None:
-    """Nobody vouches for it when hints are written; a proxy takes it as ready."""
+def test_a_missing_ready_is_true_for_proxies_only() -> None:
+    """Without ``ready`` an endpoint gets no hint; a proxy uses it as ready."""
     endpoint = LeanEndpoint(addresses=("10.0.0.1", "10.0.0.2"), zone="a", node_name="n")
     assert (read_as_writer(endpoint).ready, read_as_proxy(endpoint).ready) == (False, True)
     assert (read_as_writer(endpoint).serving, read_as_proxy(endpoint).serving) == (False, True)
@@ -166,7 +168,7 @@ def test_a_missing_ready_is_read_by_who_reads() -> None:
 
 
 def test_flow_adds_what_every_zone_sends() -> None:
-    """A zone that falls back to all endpoints adds to everybody's load."""
+    """A zone that falls back to all endpoints adds to the load of all."""
     known = (target("a1", "a"), target("b1", "b"))
     result = compute_flow(known, shares(1, 1, 2))
     assert result.in_zone == Fraction(1, 2)
@@ -180,7 +182,7 @@ def test_flow_adds_what_every_zone_sends() -> None:
 
 
 def test_flow_without_hints_is_even() -> None:
-    """Without hints every endpoint has the same load and traffic stays by chance."""
+    """Without hints every endpoint has the same load, and traffic stays in zone by chance."""
     result = compute_flow((target("a1"), target("a2"), target("b1")), shares(1, 1))
     assert (result.in_zone, result.overload) == (Fraction(1, 2), Fraction(0))
 

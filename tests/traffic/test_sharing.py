@@ -1,4 +1,4 @@
-"""Shared hints: as good as any on small Services, within the limits on every other."""
+"""Shared hints: optimal for small Services, within the limits for all others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ADD, DROP = Fraction(20, 100), Fraction(30, 100)
 
 
 def endpoints(*counts: int) -> list[HintedEndpoint]:
-    """So many endpoints in zones a, b, c…, none hinted yet."""
+    """These numbers of endpoints in zones a, b, c…, without hints."""
     return [
         HintedEndpoint(f"{ZONES[n]}{i:03}", ZONES[n])
         for n, c in enumerate(counts)
@@ -46,7 +46,7 @@ def endpoints(*counts: int) -> list[HintedEndpoint]:
 def overload(
     there: Sequence[HintedEndpoint], zones: Mapping[str, Zones], known: Shares
 ) -> Fraction:
-    """How far the busiest endpoint is above the average, by the book; every zone must be named."""
+    """How far the busiest endpoint is above the average, by definition; every zone is named."""
     named = Counter(zone for endpoint in there for zone in zones[endpoint.name])
     assert all(named[zone] for zone in known.weights)
     loads = (
@@ -63,7 +63,7 @@ def fresh(there: Sequence[HintedEndpoint], known: Shares) -> SharedZones:
 
 
 def after(there: Sequence[HintedEndpoint], decided: SharedZones) -> list[HintedEndpoint]:
-    """The same endpoints with the hints that were decided."""
+    """The same endpoints with the decided hints."""
     return [replace_before(endpoint, decided.zones.get(endpoint.name, ())) for endpoint in there]
 
 
@@ -72,7 +72,7 @@ def replace_before(endpoint: HintedEndpoint, zones: Zones) -> HintedEndpoint:
 
 
 def test_four_endpoints_in_three_zones() -> None:
-    """Where mode Auto refuses, two zones have endpoints of their own and the third uses all."""
+    """Where mode Auto refuses, two zones have their own endpoints and the third uses all."""
     known, there = shares(1, 1, 1), endpoints(2, 1, 1)
     decided = fresh(there, known)
     assert overload(there, decided.zones, known) < ADD
@@ -80,7 +80,7 @@ def test_four_endpoints_in_three_zones() -> None:
     assert decided.in_zone > decided.without == Fraction(1, 3)
 
 
-def test_what_an_outage_leaves_is_put_right() -> None:
+def test_hints_recover_after_an_outage() -> None:
     """Endpoints that served all zones while one was lost serve their own again when it is back."""
     known = shares(10, 10, 10)
     there = [HintedEndpoint("a", "a", ("a", "b", "c")), HintedEndpoint("c", "c", ("a", "b", "c"))]
@@ -90,14 +90,14 @@ def test_what_an_outage_leaves_is_put_right() -> None:
 
 
 def test_nothing_to_gain() -> None:
-    """One endpoint for two zones carries everything whatever it names: no hints, both numbers."""
+    """One endpoint for two zones gets everything with or without hints: no hints, both numbers."""
     decided = fresh(endpoints(1, 0), shares(1, 1))
     assert decided.zones == {}
     assert decided.in_zone == decided.without == Fraction(1, 2)
 
 
 def test_single_zones_where_they_fit() -> None:
-    """With enough endpoints shared is what Auto decides."""
+    """With enough endpoints shared decides the same as Auto."""
     decided = fresh(endpoints(3, 3, 3), shares(1, 1, 1))
     assert all(zones == (name[0],) for name, zones in decided.zones.items())
 
@@ -166,7 +166,7 @@ def test_small_services_reach_the_optimum() -> None:
 def test_what_packing_by_size_misses_is_found(
     counts: tuple[int, ...], weights: tuple[int, ...]
 ) -> None:
-    """With a handful of endpoints no assignment is better, whoever has to lend or to double up."""
+    """For a handful of endpoints no assignment is better."""
     decided = fresh(endpoints(*counts), shares(*weights))
     assert decided.in_zone == optimum(counts, weights)
 
@@ -182,14 +182,14 @@ def test_few_endpoints_in_many_zones_name_eight() -> None:
 
 @pytest.mark.parametrize("count", [3, 6])
 def test_few_endpoints_in_a_thousand_zones_are_refused(count: int) -> None:
-    """Where every node is a zone of its own, a handful of endpoints gets an answer: no hints."""
+    """If every node is a zone, a handful of endpoints gets no hints, quickly."""
     zones = tuple(ZoneShare(f"node-{n:04}", 1, 4000, 4000) for n in range(1100))
     there = [HintedEndpoint(str(n), zones[n].name) for n in range(count)]
     assert fresh(there, Shares(zones)).zones == {}
 
 
 def test_recorded_clusters() -> None:
-    """In-zone over the 600 clusters is the optimum's but for a thousandth, none is overloaded."""
+    """In-zone over the 600 clusters is within a thousandth of the optimum, none is overloaded."""
     every: list[Fraction] = []
     small: list[Fraction] = []
     for row in lines("hints.jsonl.gz"):
@@ -277,7 +277,7 @@ def test_any_change(
     second: tuple[list[int], list[int]],
     draw: random.Random,
 ) -> None:
-    """Whatever changes, hints that stay are within the limit to drop and never worse than none."""
+    """After any change, hints that stay are within the drop limit and never worse than none."""
     old = fresh(endpoints(*first[0]), shares(*first[1][: len(first[0])]))
     known = shares(*second[1][: len(second[0])])
     there = [
@@ -299,7 +299,7 @@ def test_any_change(
 
 @pytest.mark.parametrize("zones", [9, 12])
 def test_many_zones(zones: int) -> None:
-    """Nobody names more than eight zones, however many there are."""
+    """No endpoint names more than eight zones, however many there are."""
     there = endpoints(*[1] * min(zones, len(ZONES)))
     known = shares(*range(1, min(zones, len(ZONES)) + 1))
     decided = fresh(there, known)
@@ -307,7 +307,7 @@ def test_many_zones(zones: int) -> None:
 
 
 def test_very_many_zones_are_searched_less() -> None:
-    """The more zones a profile has the fewer are packed: a decision about 128 zones ends, too."""
+    """The search is bounded, so a decision about 128 zones ends in time."""
     assert [packing_budget(zones) for zones in (3, 7, 8, 16, 32, 64, 128)] == [
         200,
         200,
@@ -320,7 +320,7 @@ def test_very_many_zones_are_searched_less() -> None:
 
 
 def test_hints_in_very_many_zones_are_decided_afresh() -> None:
-    """Where comparing single changes would take too long, limits hold all the same."""
+    """If comparing single changes would take too long, hints are decided anew within the limits."""
     draw = random.Random(64)
     zones = [f"zone-{n:02}" for n in range(32)]
     there = [HintedEndpoint(f"{n:03}", zones[int(32 * draw.random() ** 3)]) for n in range(100)]
@@ -348,7 +348,7 @@ def test_hints_in_very_many_zones_are_decided_afresh() -> None:
 def test_swaps_end_when_none_is_worth_while(
     hinted: list[tuple[str, set[str]]], weights: list[int]
 ) -> None:
-    """Whoever is for whom, swaps leave as many for each set of zones and nobody better off."""
+    """Swaps keep the number of endpoints of each set of zones, and end when none gains."""
     there = [
         HintedEndpoint(f"{n:02}", home, tuple(sorted(z))) for n, (home, z) in enumerate(hinted)
     ]
@@ -363,8 +363,8 @@ def test_swaps_end_when_none_is_worth_while(
     )
 
 
-def test_hints_of_somebody_else_are_put_right_at_once() -> None:
-    """Hundreds of endpoints that all serve wrong zones swap until everybody is at home."""
+def test_wrong_hints_are_corrected_at_once() -> None:
+    """Hundreds of endpoints for wrong zones are swapped until each is for its own."""
     zones = [f"zone-{n:02}" for n in range(32)]
     known = Shares(tuple(ZoneShare(zone, 1, 1000, 1000) for zone in zones))
     turned = [*zones[1:], zones[0]]

@@ -1,4 +1,4 @@
-"""Topology keys: which lists are right, and what is said of the others."""
+"""Topology keys: which lists are valid, and the notes about others."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SIXTEEN = (*(f"example.com/k{number}" for number in range(15)), "*")
     "keys",
     [("*",), ("kubernetes.io/hostname",), ("zone", "*"), ("a" * 63, "b.c/d_e.f"), SIXTEEN],
 )
-def test_right_ones(keys: tuple[str, ...]) -> None:
-    """A right list counts, in the field and in the annotation, with blanks or without."""
+def test_valid_lists(keys: tuple[str, ...]) -> None:
+    """A valid list counts, in the field and in the annotation, with spaces or without."""
     for annotated in (
         service(topology_keys=keys),
         service({ANNOTATION: ",".join(keys)}),
@@ -72,7 +72,7 @@ def test_none(text: str) -> None:
 def test_each_mistake(
     keys: tuple[str, ...], spec: dict[str, object], where: str, reason: str
 ) -> None:
-    """Each mistake is told alike for field and annotation, and such keys do not count."""
+    """Each mistake has the same note for field and annotation, and such keys do not count."""
     written = service({}, topology_keys=keys, **spec)
     (fault,) = topology_key_errors(written)
     assert (fault.field, fault.reason) == (f"spec.topologyKeys{where}", reason)
@@ -88,7 +88,7 @@ def test_each_mistake(
 
 
 def test_all_at_once() -> None:
-    """Several mistakes are told together, and as many as a person reads in the note."""
+    """Several mistakes are reported together, as many as fit in a note."""
     invalid = service({ANNOTATION: "*,a b,a b,,"}, external_traffic_policy="Local")
     reasons = [fault.reason.removeprefix("FieldValue") for fault in topology_key_errors(invalid)]
     assert reasons == [
@@ -107,14 +107,14 @@ def test_all_at_once() -> None:
 
 
 def test_two_lists_must_agree() -> None:
-    """A field and an annotation that differ leave nobody to believe."""
+    """If field and annotation differ, neither counts."""
     contradictory = service({ANNOTATION: "zone"}, topology_keys=("zone", "*"))
     (fault,) = topology_key_errors(contradictory)
     assert (fault.field, fault.reason) == (FIELD, "FieldValueInvalid")
     assert topology_keys_of(contradictory) == ()
 
 
-def test_a_list_without_end() -> None:
+def test_a_very_long_list() -> None:
     """A hundred thousand keys are refused as fast as three."""
     overlong = service({ANNOTATION: "," * 100_000})
     summary = invalid_keys_reason(overlong)

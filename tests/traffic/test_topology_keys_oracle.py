@@ -1,6 +1,6 @@
-"""Topology keys against a second reading of KEP-536, on Services made at random.
+"""Topology keys compared with a second implementation of KEP-536, on random Services.
 
-The second reading knows nothing of ours: it goes over the JSON of the objects, way in by way in.
+It shares no code with ours: it reads the JSON of the objects, for each address and port.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def endpoints(slices: list[Obj], family: str, port: Obj) -> dict[tuple[str, int]
 def pools(
     known: dict[tuple[str, int], Obj],
 ) -> tuple[dict[tuple[str, int], Obj], dict[tuple[str, int], Obj]]:
-    """Those that are ready, and those that terminate and still serve."""
+    """The ready endpoints, and those that terminate and still serve."""
     conditions = {end: endpoint["conditions"] for end, endpoint in known.items()}
     ready = {
         end: known[end] for end, condition in conditions.items() if condition.get("ready", True)
@@ -95,8 +95,8 @@ def at_home(known: dict[tuple[str, int], Obj], node: str) -> tuple[str, Any, Any
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_keys_as_somebody_else_reads_them(seed: int) -> None:
-    """On every node, for every way in, both readings choose the same endpoints by the same key."""
+def test_keys_agree_with_the_second_implementation(seed: int) -> None:
+    """On every node and for every path both choose the same endpoints by the same key."""
     rng = random.Random(seed)
     compared = 0
     for number in range(60):

@@ -1,4 +1,4 @@
-"""What a Service may not be written with."""
+"""Which Services are refused on write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARES = "zonewise.io/share-nodes"
 
 
 def errors_of(annotations: Mapping[str, str], **spec: object) -> list[tuple[str, str]]:
-    """The faults of a new Service: field and reason."""
+    """The errors of a new Service: field and reason."""
     return [
         (fault.field, fault.reason)
         for fault in validate_service_traffic(service(annotations, **spec))
@@ -36,8 +36,8 @@ def errors_of(annotations: Mapping[str, str], **spec: object) -> list[tuple[str,
         {SHARES: "tolerated"},
     ],
 )
-def test_welcome(annotations: dict[str, str]) -> None:
-    """What is known passes, and so does what other domains know."""
+def test_valid_services(annotations: dict[str, str]) -> None:
+    """Known values are accepted, and so are annotations of other domains."""
     assert errors_of(annotations) == []
 
 
@@ -58,12 +58,12 @@ def test_welcome(annotations: dict[str, str]) -> None:
     ],
 )
 def test_refused(annotations: dict[str, str], key: str, reason: str) -> None:
-    """Each mistake is told once, at its annotation."""
+    """Each mistake is reported once, at its annotation."""
     assert errors_of(annotations) == [(f"metadata.annotations[{key}]", reason)]
 
 
 def test_two_ways_to_choose() -> None:
-    """Zones and topology keys exclude each other, however the keys are written."""
+    """Zones and topology keys exclude each other, in annotation and field."""
     reason = "FieldValueForbidden"
     both = errors_of({}, traffic_policy="PreferZone", topology_keys=("*",))
     assert both == [("spec.topologyKeys", reason)]
@@ -74,8 +74,8 @@ def test_two_ways_to_choose() -> None:
     assert errors_of({}, topology_keys=("*",)) == []
 
 
-def test_what_was_there_stays() -> None:
-    """An update is refused for what it brings, not for what it finds."""
+def test_existing_mistakes_are_accepted_in_updates() -> None:
+    """An update is refused for new mistakes, not for existing ones."""
     old = service({NEW: "AUTO", OVERLOAD: "nonsense"})
     assert validate_service_traffic(old, old) == []
     (fault,) = validate_service_traffic(service({NEW: "auTo", OVERLOAD: "nonsense"}), old)

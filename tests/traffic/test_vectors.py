@@ -1,4 +1,4 @@
-"""What upstream decided, and what we decide, on the recorded clusters and lives.
+"""Decisions of upstream and ours, on the recorded clusters and histories.
 
 Both files are explained in benchmarks/traffic/README.md.
 """
@@ -25,7 +25,7 @@ ROUNDING = Fraction(2, 10**6)
 
 
 def test_clusters_without_hints() -> None:
-    """Hints are given exactly where below 20 % is reachable, and beat upstream's in-zone part."""
+    """Hints are given exactly where below 20 % is possible, and keep more than upstream's."""
     ours: list[Fraction] = []
     theirs: list[float] = []
     for row in lines("hints.jsonl.gz"):
@@ -50,7 +50,7 @@ def test_clusters_without_hints() -> None:
 
 
 def test_the_measures_are_the_recorded_ones() -> None:
-    """In-zone without hints, computed through the routes, is what the file says."""
+    """In-zone without hints, computed through the routes, equals the recorded value."""
     for row in lines("hints.jsonl.gz"):
         view = cluster(row)
         assert float(compute_flow(view.endpoints, view.shares).in_zone) == pytest.approx(
@@ -60,7 +60,7 @@ def test_the_measures_are_the_recorded_ones() -> None:
 
 @dataclass
 class Tally:
-    """What happened over all lives."""
+    """Counts over all histories."""
 
     steps: int = 0
     hinted: int = 0
@@ -79,7 +79,7 @@ class Tally:
 
 @cache
 def lived() -> Tally:
-    """Our hints over all lives."""
+    """Our hints over all histories."""
     tally = Tally()
     for life in lines("churn.jsonl.gz"):
         previous, before = NOTHING, dict[str, tuple[str, ...]]()
@@ -109,7 +109,7 @@ def lived() -> Tally:
 def faults(
     view: ServiceSnapshot, decision: HintDecision, previous: PreviousHints, step: dict[str, Any]
 ) -> Iterator[str]:
-    """What a decision may never do."""
+    """Violations of the rules by a decision."""
     allowed = step["allowed"]
     if allowed == "add" and not decision.hinted:
         yield "no hints where below 20 % is reachable"
@@ -134,7 +134,7 @@ def faults(
 
 @pytest.mark.slow
 def test_lives_keep_the_limits() -> None:
-    """Over 1,640 states no limit is broken and no hint is absent that could be there."""
+    """Over 1,640 states no limit is broken and no possible hint is missing."""
     tally = lived()
     assert tally.steps == 1640
     assert tally.faults == []

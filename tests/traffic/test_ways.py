@@ -1,4 +1,4 @@
-"""What a Service offers, as a proxy reads it: addresses, ports, source ranges, affinity."""
+"""What a proxy reads from a Service: addresses, ports, source ranges, affinity."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def routes(
 
 
 def ways(computed: ServiceRoutes) -> list[tuple[str, str | None, int]]:
-    """Which ways in there are."""
+    """The paths, addresses and ports of the routes."""
     return [
         (route.path, route.address, route.number)
         for port in computed.ports
@@ -61,7 +61,7 @@ def ways(computed: ServiceRoutes) -> list[tuple[str, str | None, int]]:
 
 
 def only(computed: ServiceRoutes, path: str) -> Route:
-    """The one route of a path."""
+    """The only route of a path."""
     (route,) = [
         candidate for port in computed.ports for candidate in port.routes if candidate.path == path
     ]
@@ -78,7 +78,7 @@ def only(computed: ServiceRoutes, path: str) -> Route:
     ],
 )
 def test_the_proxy_table(policy: str, gate: bool, zone: str, chosen: list[str]) -> None:
-    """KEP-2433: endpoints are filtered with the gate on and a hint for this zone, else not."""
+    """KEP-2433: endpoints are filtered if the gate is on and one is hinted for this zone."""
     settings = RouteSettings(gates=FeatureGates({"TopologyAwareHints": gate}))
     computed = routes(trafficPolicy=policy, location=ClientLocation(zone, "n1"), settings=settings)
     assert [endpoint.address for endpoint in only(computed, "ClusterIP").endpoints] == chosen
@@ -87,7 +87,7 @@ def test_the_proxy_table(policy: str, gate: bool, zone: str, chosen: list[str]) 
 
 
 def test_traffic_policy_local_is_for_every_way() -> None:
-    """trafficPolicy Local knows no short cut: no packet leaves the node."""
+    """With trafficPolicy Local no packet leaves the node, on any path."""
     computed = routes(
         type="NodePort",
         trafficPolicy="Local",
@@ -101,7 +101,7 @@ def test_traffic_policy_local_is_for_every_way() -> None:
 
 
 def test_source_ranges() -> None:
-    """Blanks are trimmed, hosts are masked, other families left out; only load balancers care."""
+    """Spaces are trimmed, hosts masked, other families ignored; only load balancers have them."""
     computed = routes(
         type="LoadBalancer",
         externalIPs=["192.0.2.1"],
@@ -112,7 +112,7 @@ def test_source_ranges() -> None:
     assert only(computed, "ExternalIP").source_ranges == ()
 
 
-def test_source_ranges_are_of_the_address_whatever_path_it_is_named_by() -> None:
+def test_source_ranges_apply_to_the_address_on_every_path() -> None:
     """An external IP that is also the load balancer's takes packets from its source ranges only."""
     computed = routes(
         type="LoadBalancer",
@@ -129,8 +129,8 @@ def test_source_ranges_are_of_the_address_whatever_path_it_is_named_by() -> None
 
 
 @pytest.mark.parametrize("ranges", [["10.0.0.0/8", "0.0.0.0/0"], ["fd00::/8"], []])
-def test_no_source_range_is_no_wall(ranges: list[str]) -> None:
-    """A range of length 0 is open, and so is a family for which no range is given."""
+def test_without_a_source_range_all_sources_are_allowed(ranges: list[str]) -> None:
+    """A range of length 0 allows all, and so does a family without ranges."""
     computed = routes(
         type="LoadBalancer", ingress=[{"ip": "198.51.100.1"}], loadBalancerSourceRanges=ranges
     )
@@ -138,7 +138,7 @@ def test_no_source_range_is_no_wall(ranges: list[str]) -> None:
 
 
 def test_a_node_in_range_may_use_its_own_address() -> None:
-    """A packet of the node to the VIP carries the VIP as its source: allowed if the node is."""
+    """A packet of the node to the VIP has the VIP as its source: allowed if the node is."""
     facts: dict[str, Any] = {
         "type": "LoadBalancer",
         "ingress": [{"ip": "198.51.100.1"}, {"ip": "198.51.100.2"}],
@@ -185,13 +185,13 @@ def test_a_node_in_range_may_use_its_own_address() -> None:
     ],
 )
 def test_affinity(spec: dict[str, Any], seconds: int | None) -> None:
-    """Session affinity lasts as long as the Service says, three hours if it does not."""
+    """Session affinity lasts as long as the Service says, by default three hours."""
     assert routes(**spec).ports[0].affinity_seconds == seconds
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 86_401, 1 << 40])
 def test_an_affinity_that_no_kernel_takes_is_ignored(seconds: int) -> None:
-    """A time that no API server would have taken keeps nobody's rules from being written."""
+    """A time that no API server would accept does not block the writing of rules."""
     config = {"clientIP": {"timeoutSeconds": seconds}}
     computed = routes(sessionAffinity="ClientIP", sessionAffinityConfig=config)
     assert computed.ports[0].affinity_seconds == 10_800
@@ -208,7 +208,7 @@ def test_an_affinity_that_no_kernel_takes_is_ignored(seconds: int) -> None:
     ],
 )
 def test_not_routed(spec: dict[str, Any]) -> None:
-    """No address or no port of its own: nothing to do."""
+    """A Service without an address or a port has no routes."""
     assert routes(**spec).ports == ()
 
 
@@ -227,7 +227,7 @@ def test_not_routed(spec: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_a_port_that_is_none_is_ignored_with_its_reason(port: dict[str, Any], message: str) -> None:
+def test_an_invalid_port_is_ignored_with_a_reason(port: dict[str, Any], message: str) -> None:
     """The note says what is wrong with the port: its number, its node port or its protocol."""
     computed = routes(ports=[{"name": "", "port": 81}, {"name": "b", **port}])
     assert ways(computed) == [("ClusterIP", "10.96.0.1", 81)]
@@ -246,10 +246,10 @@ def test_a_port_that_is_none_is_ignored_with_its_reason(port: dict[str, Any], me
         (-1, [], ["health check node port -1 is ignored: ports go from 1 to 65535"]),
     ],
 )
-def test_a_health_check_on_a_port_that_is_none(
+def test_a_health_check_on_an_invalid_port(
     number: int, checked: list[int], notes: list[str]
 ) -> None:
-    """It is ignored with a note, and the Service is served all the same."""
+    """It is ignored with a note, and the Service is still served."""
     computed = routes(
         type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=number
     )
@@ -258,7 +258,7 @@ def test_a_health_check_on_a_port_that_is_none(
     assert ways(computed) == [("ClusterIP", "10.96.0.1", 80)]
 
 
-def test_two_ports_with_one_number_are_one_way_in() -> None:
+def test_of_two_ports_with_one_number_the_first_counts() -> None:
     """The first port has the number, or the node port; the other is ignored, with a note."""
     computed = routes(
         type="NodePort",
@@ -279,7 +279,7 @@ def test_two_ports_with_one_number_are_one_way_in() -> None:
 
 
 def test_addresses_are_canonical() -> None:
-    """Whatever Kubernetes reads as an address is written in one form, each once."""
+    """Every spelling that Kubernetes accepts is written in one form, without duplicates."""
     computed = routes(
         [{"addresses": ["010.001.0.7"]}],
         clusterIP="010.96.0.1",
@@ -305,7 +305,7 @@ def test_addresses_are_canonical() -> None:
         ("64:ff9b::010.0.0.1", "IPv6", "64:ff9b::a00:1"),
     ],
 )
-def test_what_is_an_address(text: str, family: str, canonical: str) -> None:
+def test_valid_addresses(text: str, family: str, canonical: str) -> None:
     """Addresses are read as Kubernetes reads them."""
     parsed = parse_address(text)
     assert parsed is not None
@@ -326,14 +326,14 @@ def test_what_is_an_address(text: str, family: str, canonical: str) -> None:
         f"{'9' * 5000}.1.1.1",
     ],
 )
-def test_what_is_no_address(text: str) -> None:
-    """Nothing is guessed."""
+def test_invalid_addresses(text: str) -> None:
+    """A text that is not exactly an address is refused."""
     assert parse_address(text) is None
 
 
 @pytest.mark.parametrize("text", ["10.0.0.0", "10.0.0.0/33", "10.0.0.0/", "fd00::/129", "x/8"])
-def test_what_is_no_network(text: str) -> None:
-    """A network is an address, a slash and a length that fits."""
+def test_invalid_networks(text: str) -> None:
+    """A network is an address, a slash and a valid prefix length."""
     assert parse_network(text) is None
 
 
@@ -352,8 +352,8 @@ def test_what_is_no_network(text: str) -> None:
         ),
     ],
 )
-def test_a_garbled_slice_is_ignored(endpoint: dict[str, Any], message: str) -> None:
-    """A slice with an address that is none, or with too many hints, is ignored, with a note."""
+def test_an_invalid_slice_is_ignored(endpoint: dict[str, Any], message: str) -> None:
+    """A slice with an invalid address, or with too many hints, is ignored, with a note."""
     computed = routes([*ENDPOINTS, endpoint])
     assert only(computed, "ClusterIP").action == "reject"
     (note,) = computed.notes
@@ -372,7 +372,7 @@ def test_a_garbled_slice_is_ignored(endpoint: dict[str, Any], message: str) -> N
     ],
 )
 def test_what_a_slice_is_ignored_for(more: dict[str, Any], messages: list[str]) -> None:
-    """An unknown type of addresses, a number that is no port, any address that is none: ignored."""
+    """An unknown address type, an invalid port or any invalid address."""
     piece = {"metadata": {"name": "s-1"}, "addressType": "IPv4", "endpoints": ENDPOINTS}
     ports = {"ports": [{"name": "", "port": 8080}]}
     read = read_route_endpoints([convert(LeanEndpointSlice, piece | ports | more)])
@@ -391,7 +391,7 @@ def test_what_a_slice_is_ignored_for(more: dict[str, Any], messages: list[str]) 
     ],
 )
 def test_what_a_slice_is_not_ignored_for(endpoint: dict[str, Any]) -> None:
-    """What an API server refuses besides misleads no proxy, and costs no endpoint."""
+    """Other values that an API server refuses do no harm, and cost no endpoint."""
     computed = routes([*ENDPOINTS, endpoint], location=ClientLocation("", "n9"))
     chosen = [endpoint.address for endpoint in only(computed, "ClusterIP").endpoints]
     assert (chosen, computed.notes) == (["10.1.0.1", "10.1.0.2", "10.2.0.0"], ())
@@ -408,7 +408,7 @@ def test_ports_without_name_or_number() -> None:
 
 
 def test_serving_endpoints_of_udp() -> None:
-    """Flows stay with whoever serves, near or far, terminating or not."""
+    """Flows stay with serving endpoints, local or not, terminating or not."""
     leaving = {"ready": False, "serving": True, "terminating": True}
     gone = {"ready": False, "serving": False, "terminating": True}
     computed = compute_service_routes(
@@ -448,15 +448,15 @@ def test_serving_endpoints_of_udp() -> None:
     assert [endpoint.address for endpoint in computed.ports[0].routes[0].endpoints] == ["10.1.0.1"]
 
 
-def test_ways_with_one_choice_share_it() -> None:
-    """Routes of one choice have one tuple, so a shell sees at once that they are the same."""
+def test_routes_with_one_choice_share_it() -> None:
+    """Routes with the same endpoints share one tuple, which makes comparing cheap."""
     computed = routes(type="NodePort", externalIPs=["192.0.2.1"])
     first, second = computed.ports[0].routes
     assert first.endpoints is second.endpoints
 
 
-def test_the_proxy_of_ones_choice() -> None:
-    """Services that chose a proxy by label are for it alone."""
+def test_services_may_choose_their_proxy() -> None:
+    """A Service that chose a proxy by label is routed by that one only."""
     named = convert(
         Service,
         {

@@ -1,4 +1,4 @@
-"""Routes of a Service whose slices carry weights, and every reason not to obey them."""
+"""Routes of a Service whose slices have weights, and every reason to ignore them."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def routed(
 
 
 def weights(route: Route) -> dict[str, int]:
-    """What each endpoint weighs."""
+    """The weight of each endpoint."""
     return {backend.address: backend.weight for backend in route.endpoints}
 
 
 def test_a_row_says_how_often_each_endpoint_is_used() -> None:
-    """Endpoints weigh what the row says of their zone; those without weight are left out."""
+    """Endpoints have the weight of their zone in the row; those without one are left out."""
     route = routed(HERE["a"], piece(0, "a", "a", "b"), piece(1, "b", "c"))
     assert route.rule is RouteRule.WEIGHTED
     assert weights(route) == {
@@ -76,7 +76,7 @@ def test_a_row_says_how_often_each_endpoint_is_used() -> None:
 
 
 def test_a_zone_without_a_row_keeps_to_itself() -> None:
-    """Without a row the zone's own endpoints are used alike, whatever hints say."""
+    """Without a row the zone's own endpoints are used equally, whatever the hints."""
     route = routed(HERE["b"], piece(0, "a", "b", "b"))
     assert route.rule is RouteRule.WEIGHTED
     assert weights(route) == {"10.0.0.1": 1, "10.0.0.2": 1}
@@ -91,15 +91,15 @@ def test_a_zone_without_a_row_keeps_to_itself() -> None:
         ("", "abc", RouteRule.LOCATION_UNKNOWN),
     ],
 )
-def test_nobody_of_weight_means_everybody(zone: str, homes: str, rule: RouteRule) -> None:
-    """A zone for which nobody who is ready weighs anything uses all, and so does no zone."""
+def test_without_a_weighted_endpoint_all_are_used(zone: str, homes: str, rule: RouteRule) -> None:
+    """A zone without a ready endpoint of weight uses all, and so does an unknown zone."""
     route = routed(ClientLocation(zone, "n"), piece(0, *homes))
     assert (route.rule, set(weights(route).values())) == (rule, {1})
     assert len(route.endpoints) == len(homes)
 
 
-def test_nobody_ready_means_those_who_still_serve() -> None:
-    """Weights are for ready endpoints; the last resort is everybody who serves."""
+def test_without_ready_endpoints_serving_ones_are_used() -> None:
+    """Weights are for ready endpoints; the last resort are all that still serve."""
     ending = {"conditions": {"ready": False, "serving": True, "terminating": True}}
     route = routed(HERE["a"], piece(0, "a", "c", text=ROWS, **ending))
     assert (route.rule, len(route.endpoints)) == (RouteRule.TERMINATING, 2)
@@ -110,8 +110,8 @@ def test_nobody_ready_means_those_who_still_serve() -> None:
     [None, "", "{}", ROWS + " ", ROWS.replace("5000", "5001")],
     ids=["missing", "empty", "other rows", "other bytes", "other number"],
 )
-def test_slices_that_disagree_are_obeyed_by_hints(other: str | None) -> None:
-    """While a writer is between two slices, the plain rule holds."""
+def test_hints_count_if_slices_have_different_weights(other: str | None) -> None:
+    """While a writer is between two slices, hints are used."""
     route = routed(HERE["a"], piece(0, "a", "b"), piece(1, "a", text=other))
     assert (route.rule, set(weights(route).values())) == (RouteRule.NO_HINT_FOR_LOCATION, {1})
     route = routed(HERE["b"], piece(0, "a", "b"), piece(1, "a", text=other))
@@ -138,20 +138,20 @@ def test_slices_that_disagree_are_obeyed_by_hints(other: str | None) -> None:
         '{"b":{"a":1,"a":1}}',
     ],
 )
-def test_a_text_that_is_not_well_formed_is_no_text(text: str) -> None:
-    """Whatever is not an object of objects of whole numbers falls back to hints."""
+def test_an_invalid_text_is_ignored(text: str) -> None:
+    """Anything but an object of objects of whole numbers falls back to hints."""
     assert routed(HERE["b"], piece(0, "a", "b", text=text)).rule is RouteRule.SAME_ZONE
 
 
 def test_a_slice_without_ready_endpoints_says_nothing() -> None:
-    """A slice that waits to be filled, or whose pods are not ready, does not cancel weights."""
+    """A slice without ready endpoints and without weights does not cancel those of others."""
     idle = piece(1, "a", text=None, conditions={"ready": False})
     empty = piece(2, text="nonsense")
     assert routed(HERE["a"], piece(0, "a", "b"), idle, empty).rule is RouteRule.WEIGHTED
 
 
-def test_families_know_nothing_of_each_other() -> None:
-    """A text on IPv6 slices neither helps nor harms IPv4."""
+def test_families_are_independent() -> None:
+    """Weights on IPv6 slices have no effect on IPv4."""
     six = convert(
         LeanEndpointSlice,
         {
@@ -165,7 +165,7 @@ def test_families_know_nothing_of_each_other() -> None:
 
 
 def test_policies_and_keys_come_first() -> None:
-    """Local stays on the node, keys decide alone, and a gate that is off means no hints."""
+    """Local stays on the node, keys decide alone, and without the gate there are no hints."""
     pieces = (piece(0, "a", "a", "b"),)
     local = routed(HERE["b"], *pieces, routed_service=service(internalTrafficPolicy="Local"))
     assert (local.rule, weights(local)) == (RouteRule.LOCAL, {"10.0.0.2": 1})

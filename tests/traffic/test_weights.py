@@ -1,4 +1,4 @@
-"""Weights: as near to the limit as whole numbers are, stable, and refused where not sound."""
+"""Weights: as near to the limit as whole numbers allow, stable, and refused if not sound."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ ADD, DROP = Fraction(20, 100), Fraction(30, 100)
 
 
 def test_every_zone_stays_at_home() -> None:
-    """Nothing spills where every zone has endpoints for its share: no rows."""
+    """If every zone has endpoints for its share, no row is needed."""
     assert decide_weights(counts(2, 2, 2), shares(1, 1, 1), LIMITS, "") == "{}"
 
 
 def test_a_zone_without_endpoints_has_guests_only() -> None:
-    """A zone without endpoints sends to those with room; the others need no row."""
+    """A zone without endpoints sends to zones with capacity; the others need no row."""
     rows = parse_weights(decide_weights(counts(2, 2, 0), shares(1, 1, 1), LIMITS, ""))
     assert rows == {"c": {"a": 1000, "b": 1000}}
 
 
 def test_recorded_clusters() -> None:
-    """Of what could stay in zone at the limit 0.9999 does on average, and 0.999 everywhere."""
+    """Of what could stay in zone at the limit 0.9999 does on average, and 0.999 in each."""
     parts: list[Fraction] = []
     for row in lines("hints.jsonl.gz"):
         view = cluster(row)
@@ -93,7 +93,7 @@ CLUSTERS = st.lists(
 
 @given(CLUSTERS, st.integers(0, 5))
 def test_any_cluster(zones: list[tuple[int, int]], elsewhere: int) -> None:
-    """Loads are below the limit, the text is its own fixed point, and order never matters."""
+    """Loads are below the limit, deciding again gives the same text, and order does not matter."""
     own = counts(*(count for count, _ in zones)) | {"nowhere": elsewhere}
     known = shares(*(cpu for _, cpu in zones))
     rows = compute_weights(own, known, LIMITS)
@@ -108,10 +108,10 @@ def test_any_cluster(zones: list[tuple[int, int]], elsewhere: int) -> None:
 
 
 @given(CLUSTERS, st.data())
-def test_judging_in_whole_numbers_is_judging_by_the_book(
+def test_judging_in_whole_numbers_agrees_with_the_definition(
     zones: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """A text made for other shares stays exactly while flows by the book allow it."""
+    """A text made for other shares is kept exactly while the resulting flows allow it."""
     own = counts(*(count for count, _ in zones))
     before = shares(*(data.draw(st.integers(1, 100)) for _ in zones))
     known = shares(*(cpu for _, cpu in zones))
@@ -129,7 +129,7 @@ def test_judging_in_whole_numbers_is_judging_by_the_book(
 
 @given(CLUSTERS)
 def test_routes_do_what_weights_say(zones: list[tuple[int, int]]) -> None:
-    """What proxies do with a text, endpoint by endpoint, is what was counted zone by zone."""
+    """The flows of the routes, endpoint by endpoint, equal those counted zone by zone."""
     own, known = counts(*(count for count, _ in zones)), shares(*(cpu for _, cpu in zones))
     rows = compute_weights(own, known, LIMITS)
     targets = [TrafficEndpoint(f"{z}{i}", zone=z) for z, c in own.items() for i in range(c)]
@@ -158,18 +158,18 @@ def test_routes_do_what_weights_say(zones: list[tuple[int, int]]) -> None:
         r'{"a":{"\"":1},"a":{"b":1}}',
     ],
 )
-def test_what_is_no_text_of_weights(text: str) -> None:
-    """Whatever is not an object of objects of whole numbers is not obeyed."""
+def test_invalid_texts(text: str) -> None:
+    """Anything but an object of objects of whole numbers is ignored."""
     assert parse_weights(text) is None
 
 
 def test_a_text_may_be_spaced_and_escaped() -> None:
-    """Blanks and escapes say the same; one zone in many rows, and as a row, is named once each."""
+    """Spaces and escapes do not change the meaning; a zone's name is stored once."""
     text = r' { "a" : {"\u0061": 1, "b": 0}, "b" : { "a":2 } } '
     assert parse_weights(text) == {"a": {"a": 1, "b": 0}, "b": {"a": 2}}
 
 
 def test_a_text_that_no_longer_fits_is_written_anew() -> None:
-    """A zone that has lost its endpoints cannot keep a text that sends it home."""
+    """A zone that lost its endpoints cannot keep a text that sends its traffic home."""
     own, known = counts(2, 2, 0), shares(1, 1, 1)
     assert decide_weights(own, known, LIMITS, "{}") != "{}"

@@ -1,7 +1,7 @@
-"""The formula of weights against a linear programme: nothing keeps more in zone at the limit.
+"""The formula of weights compared with a linear programme: none keeps more in zone at the limit.
 
-Variables are what each zone sends to each endpoint of each place. The programme maximises what
-stays, with every zone's traffic sent and no endpoint above the limit; HiGHS solves it.
+Variables are what each zone sends to each endpoint of each zone. The programme maximises what
+stays, with all traffic of every zone sent and no endpoint above the limit; HiGHS solves it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def optimum(own: Mapping[str, int], known: Shares, limits: OverloadLimits) -> fl
 
 
 def generated() -> Iterator[tuple[dict[str, int], Shares, OverloadLimits]]:
-    """Clusters of two to eight zones, some without endpoints, some endpoints without a zone's."""
+    """Clusters of two to eight zones, some without endpoints, some endpoints without a zone."""
     draw = random.Random(1707)
     for _ in range(CLUSTERS):
         zones = draw.randint(2, 8)
@@ -64,7 +64,7 @@ def generated() -> Iterator[tuple[dict[str, int], Shares, OverloadLimits]]:
 
 
 def test_no_programme_keeps_more() -> None:
-    """The limit in closed form is the programme's optimum, and whole weights come that near."""
+    """The limit in closed form is the programme's optimum, and whole weights come near to it."""
     for own, known, limits in generated():
         best = optimum(own, known, limits)
         formula = in_zone_limit_of(own, known, limits)
@@ -77,7 +77,7 @@ def test_no_programme_keeps_more() -> None:
 
 
 def test_a_programme_by_hand() -> None:
-    """Two thirds of the traffic in a zone of one of three endpoints: 40 % of all stays there."""
+    """Two thirds of the traffic in a zone with one of three endpoints: 40 % of all stays there."""
     own, known = counts(1, 2), shares(2, 1)
     assert optimum(own, known, LIMITS) == pytest.approx(0.4 + 1 / 3)
     assert in_zone_limit_of(own, known, LIMITS) == Fraction(2, 5) + Fraction(1, 3)

@@ -1,4 +1,4 @@
-"""The Structs against the facts of a real API server: names, types, nulls, completeness."""
+"""The Structs compared with a real API server's OpenAPI: names, types, nulls, completeness."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NEVER_NULL = {
     f"io.k8s.api.apps.v1.{kind}Spec.selector"
     for kind in ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet")
 }
-"""Go would print null, but no server stores an object without it."""
+"""Go would print null, but no server stores an object without these."""
 
 FULL = {
     api.EndpointSlice,
@@ -64,7 +64,7 @@ FULL = {
 
 
 CUSTOM = {"zonewise.io", "snapshot.storage.k8s.io"}
-"""Groups of custom resources, which a server has when they are defined."""
+"""Groups of custom resources, which a server has only when they are defined."""
 
 
 def kinds() -> list[type[api.Object]]:
@@ -81,7 +81,7 @@ def kinds() -> list[type[api.Object]]:
 
 
 def definition(kind: type[api.Object]) -> str:
-    """The name a kind has in OpenAPI."""
+    """The name of a kind in OpenAPI."""
     gvk = (kind.resource.group, kind.resource.version, kind.resource.kind)
     return next(name for name, known in TYPES.items() if gvk in known.gvk)
 
@@ -107,7 +107,7 @@ def walk(kind: type[api.Object]) -> list[tuple[shapes.StructType, str, Definitio
 
 
 def options(shape: shapes.Type) -> list[shapes.Type]:
-    """What a field may be."""
+    """The types that a field may have."""
     return list(shape.types) if isinstance(shape, shapes.UnionType) else [shape]
 
 
@@ -182,7 +182,7 @@ def test_what_is_written_whole_is_complete() -> None:
 
 
 def test_kinds_of_the_plan_are_all_there() -> None:
-    """Every kind that the project reads has a Struct, and knows its resource."""
+    """Every kind that the project reads has a Struct with its resource."""
     assert {(kind.resource.api_version, kind.resource.kind) for kind in kinds()} == {
         ("v1", "Namespace"),
         ("v1", "Node"),
@@ -226,7 +226,7 @@ def test_objects_stay_out_of_the_garbage_collector_and_cannot_be_changed(
 
 
 def test_an_object_built_from_nothing_has_empty_parts() -> None:
-    """Reading a part of an object that says nothing gives empty values, never an error."""
+    """Parts of an object that are not given have empty values, and reading them is no error."""
     pod = api.Pod()
     assert pod.key == ("", "")
     assert pod.metadata.labels == {}
@@ -248,7 +248,7 @@ def test_the_controlling_owner_is_found_among_several() -> None:
 
 
 def test_an_endpoint_survives_decoding_and_encoding_unchanged() -> None:
-    """What another controller wrote in an endpoint is still there after we write the list."""
+    """Fields that another controller wrote in an endpoint are still there when we write it."""
     text = (
         b'{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice",'
         b'"metadata":{"name":"web-abc","namespace":"shop"},"addressType":"IPv4",'
@@ -264,8 +264,8 @@ def test_an_endpoint_survives_decoding_and_encoding_unchanged() -> None:
     assert api.encode(slice_) == text
 
 
-def test_a_full_slice_can_be_read_where_a_lean_one_is_asked_for() -> None:
-    """A decision on lean slices takes full ones, and both decode the same places."""
+def test_a_full_slice_can_be_used_as_a_lean_one() -> None:
+    """A decision on lean slices accepts full ones, and both decode the same endpoints."""
     text = (
         b'{"endpoints":[{"addresses":["10.0.0.1"],"zone":"a","targetRef":{"name":"p"}}],'
         b'"ports":null}'

@@ -1,4 +1,4 @@
-"""What a pod's status says."""
+"""What is read from a pod's status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ THEN = "2026-01-01T00:00:00Z"
 
 
 def pod(phase: str = "Running", *conditions: PodCondition, leaving: bool = False) -> Pod:
-    """A pod that says so."""
+    """A pod with these fields."""
     return Pod(
         metadata=ObjectMeta(deletion_timestamp=THEN if leaving else None),
         status=PodStatus(phase=phase, conditions=conditions),
@@ -29,16 +29,16 @@ def pod(phase: str = "Running", *conditions: PodCondition, leaving: bool = False
         ("Failed", True, True, False),
     ],
 )
-def test_a_pod_is_active_until_it_ends_or_is_told_to_go(
+def test_a_pod_is_active_until_it_ends_or_is_deleted(
     phase: str, leaving: bool, ended: bool, counts: bool
 ) -> None:
-    """Both ends are looked at; only one of them is final."""
+    """A finished pod and one with a deletion timestamp are not active; only the first is final."""
     observed = pod(phase, leaving=leaving)
     assert (is_pod_finished(observed), is_pod_active(observed)) == (ended, counts)
 
 
 def test_ready_is_what_the_condition_says() -> None:
-    """No condition, another one, and one that is not True mean no; a missing time is none."""
+    """Without a condition Ready that is True the pod is not ready; a missing time is None."""
     other = PodCondition(type="Initialized", status="True", last_transition_time=THEN)
     no = PodCondition(type="Ready", status="False", last_transition_time=THEN)
     yes = PodCondition(type="Ready", status="True", last_transition_time=THEN)

@@ -1,4 +1,4 @@
-"""Faults of files in words of YAML."""
+"""Errors about files, in the terms of YAML."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True):
     ],
 )
 def test_words(value: Any, message: str) -> None:
-    """Where it is, what it must be and what it is, without a library's names of types."""
+    """The path, the expected type and the actual one, without a library's names of types."""
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert(value, Plan)
     assert decode_error_text(caught.value) == message
 
 
 def test_a_list() -> None:
-    """Entries of a file that is a list are called so."""
+    """The entries of a file that is a list are called entries."""
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert([{}], list[Step])
     assert decode_error_text(caught.value) == "entry [0] lacks at"
 
 
-def test_what_is_not_known_is_kept() -> None:
-    """A fault of another form is told as it is, with its place."""
+def test_unknown_errors_are_passed_on() -> None:
+    """An error of another form is shown unchanged, with its path."""
     assert decode_error_text(msgspec.ValidationError("Too long - at `$.a`")) == "a: Too long"

@@ -1,4 +1,4 @@
-"""YAML as Go reads it: what a word is, what comes twice, what is too much."""
+"""YAML as Go reads it: scalars, duplicate keys, and limits."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from zonewise.api.text.yamltext import NotYAML, read
         ("12345678901234567890", 12345678901234567890),
     ],
 )
-def test_a_word_is_what_go_takes_it_for(text: str, value: Any) -> None:
-    """Plain words become booleans, numbers or null by YAML 1.1's rules as Go has them."""
+def test_a_scalar_is_read_as_in_go(text: str, value: Any) -> None:
+    """Plain scalars become booleans, numbers or null by YAML 1.1's rules as Go has them."""
     parsed = read(f"a: {text}\n".encode()).value["a"]
     assert parsed == value
     assert type(parsed) is type(value)
 
 
 def test_the_first_document_counts() -> None:
-    """Later documents and an empty stream are nothing."""
+    """Later documents are ignored, and an empty stream is null."""
     assert read(b"a: 1\n---\nb: 2\n").value == {"a": 1}
     assert read(b"").value is None
     assert read(b"# only a comment\n").value is None
@@ -62,7 +62,7 @@ def test_keys_are_text() -> None:
         read(b"? [a]\n: b\n")
 
 
-def test_duplicate_keys_are_told_with_their_lines() -> None:
+def test_duplicate_keys_are_reported_with_their_lines() -> None:
     """The last one counts, and each repetition is a problem."""
     value, problems = read(b"a: 1\nb:\n  c: 1\n  c: 2\na: 3\n1: x\n1: z\n")
     assert value == {"a": 3, "b": {"c": 2}, "1": "z"}
@@ -73,8 +73,8 @@ def test_duplicate_keys_are_told_with_their_lines() -> None:
     )
 
 
-def test_merge_keys_give_way_to_what_is_written() -> None:
-    """`<<` adds what is not there, from one map or from several."""
+def test_merge_keys_do_not_replace_written_keys() -> None:
+    """`<<` adds missing keys, from one map or from several."""
     text = b"x: &x {a: 1, b: 2}\ny: &y {b: 3, c: 4}\nz: {<<: [*x, *y], c: 5}\n"
     assert read(text).value["z"] == {"a": 1, "b": 2, "c": 5}
     with pytest.raises(NotYAML, match="map merge"):
@@ -82,14 +82,14 @@ def test_merge_keys_give_way_to_what_is_written() -> None:
 
 
 def test_an_alias_is_a_copy() -> None:
-    """Changing one place leaves the other as it is."""
+    """Changing an alias does not change its anchor."""
     value = read(b"a: &a [1]\nb: *a\n").value
     value["b"].append(2)
     assert value["a"] == [1]
 
 
 def test_aliases_cannot_multiply_without_bound() -> None:
-    """A short text that stands for billions of values is refused."""
+    """A short text that expands to billions of values is refused."""
     lines = [b"a0: &a0 [x]"]
     lines += [b"a%d: &a%d [%s]" % (n, n, b",".join([b"*a%d" % (n - 1)] * 9)) for n in range(1, 12)]
     with pytest.raises(NotYAML, match="excessive aliasing"):
@@ -114,7 +114,7 @@ def test_aliases_cannot_multiply_without_bound() -> None:
         b"\x00",
     ],
 )
-def test_what_cannot_be_json_is_refused(text: bytes) -> None:
-    """Broken YAML, unknown anchors, numbers JSON lacks, endless nesting: one kind of refusal."""
+def test_yaml_that_cannot_be_json_is_refused(text: bytes) -> None:
+    """Broken YAML, unknown anchors, numbers that JSON lacks and deep nesting raise one error."""
     with pytest.raises(NotYAML):
         read(text)

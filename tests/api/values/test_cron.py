@@ -1,4 +1,4 @@
-"""Cron schedules: what parses, what does not and why, and when the next moment is."""
+"""Cron schedules: which parse, why others do not, and their next time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
     [("@every 90s", 90), ("@every 1h30m", 5400), ("@every 10ms", 1), ("@every -1h", 1)],
 )
 def test_intervals(text: str, seconds: int) -> None:
-    """An interval is at least a second, a negative one too."""
+    """An interval is at least a second, also if it is negative."""
     due = parse_schedule(text).next(NOON)
     assert due is not None
     assert (due - NOON).total_seconds() == seconds
@@ -38,7 +38,7 @@ def test_intervals(text: str, seconds: int) -> None:
         (f"{'9' * 5000} * * * *", "failed to parse a number"),
     ],
 )
-def test_what_is_no_schedule_says_why(text: str, why: str) -> None:
+def test_an_invalid_schedule_says_why(text: str, why: str) -> None:
     """A text that does not parse is refused with the reason that validation shows."""
     assert why in schedule_error(text)
     with pytest.raises(InvalidSchedule):
@@ -47,7 +47,7 @@ def test_what_is_no_schedule_says_why(text: str, why: str) -> None:
 
 @given(st.text(alphabet="0123456789*/-,?@ joTZ=every", max_size=30))
 def test_every_text_parses_or_is_refused(text: str) -> None:
-    """Whatever is written, the answer is a schedule or a reason, never another error."""
+    """Any text is a schedule or is refused with a reason, and raises nothing else."""
     if not schedule_error(text):
         due = parse_schedule(text).next(NOON)
         assert due is None or due > NOON

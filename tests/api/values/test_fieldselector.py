@@ -56,8 +56,8 @@ def test_a_bad_text_names_the_part_at_fault(text: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_an_index_can_be_asked() -> None:
-    """The value a field must have is known without matching."""
+def test_required_values_are_known_for_indexes() -> None:
+    """The value that a field must have is known without matching."""
     parsed = fieldselector.parse("spec.nodeName=n1,status.phase!=Failed")
     assert parsed.exact("spec.nodeName") == "n1"
     assert parsed.exact("status.phase") is None
@@ -73,13 +73,13 @@ TERMS = st.builds(
 
 @given(st.lists(TERMS, max_size=4))
 def test_printing_and_parsing_give_the_same_selector(terms: list[FieldTerm]) -> None:
-    """The text of any selector is that selector, whatever its values are."""
+    """The text of any selector parses to an equal selector, whatever its values are."""
     printed = FieldSelector(tuple(sorted(terms, key=str)))
     assert fieldselector.parse(str(printed)) == printed
 
 
 @given(st.text(alphabet="ab,=\\! é", max_size=12))
-def test_no_text_does_more_than_be_refused(text: str) -> None:
+def test_any_text_is_a_selector_or_a_parse_error(text: str) -> None:
     """Any text is a selector that prints and parses again, or a ParseError."""
     try:
         parsed = fieldselector.parse(text)

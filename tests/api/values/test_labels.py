@@ -1,4 +1,4 @@
-"""What labels may look like."""
+"""The syntax of labels."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_good_keys(key: str) -> None:
     ],
 )
 def test_bad_keys_say_what_is_wrong(key: str, fault: str) -> None:
-    """Each rule that a key breaks has its own words."""
+    """Each rule that a key breaks has its own message."""
     assert fault in (labels.label_key_error(key) or "")
 
 
 @pytest.mark.parametrize("value", ["", "a", "A.b-c_d", "1", LONG])
 def test_good_values(value: str) -> None:
-    """Values are empty or look like names."""
+    """Values are empty or have the form of names."""
     assert labels.label_value_error(value) is None
 
 

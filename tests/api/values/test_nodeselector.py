@@ -98,7 +98,7 @@ def test_one_term_of_a_selector_is_enough() -> None:
         nodeselector.from_object(convert(NodeSelector, {"nodeSelectorTerms": None})),
     ],
 )
-def test_nothing_asked_for_selects_nothing(terms: nodeselector.NodeTerms) -> None:
+def test_empty_selectors_select_nothing(terms: nodeselector.NodeTerms) -> None:
     """A selector without terms, or with an empty term, fits no node."""
     assert not terms.matches(LABELS, "n1")
 
@@ -121,14 +121,14 @@ def test_nothing_asked_for_selects_nothing(terms: nodeselector.NodeTerms) -> Non
     ],
 )
 def test_a_bad_term_names_the_part_at_fault(parts: dict[str, Any], words: str) -> None:
-    """An impossible condition is refused when it is compiled, not while scheduling."""
+    """An invalid condition is refused when it is compiled, not while scheduling."""
     with pytest.raises(ParseError) as caught:
         nodeselector.from_term(term(**parts))
     assert words in str(caught.value)
 
 
-def test_a_term_that_nobody_understands_selects_nothing_and_spoils_no_other() -> None:
-    """A server lets such terms pass; the rest of the selector means what it says."""
+def test_an_invalid_term_selects_nothing_and_others_still_count() -> None:
+    """A server accepts such terms; the other terms of the selector are used."""
     bad = term(matchExpressions=[expression("cpus", "Gt", "many")])
     good = term(matchFields=[expression("metadata.name", "In", "n1")])
     assert nodeselector.from_term_leniently(bad) == nodeselector.NodeTerm()

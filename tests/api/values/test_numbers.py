@@ -1,4 +1,4 @@
-"""Whole numbers in text, as an API reads them and nothing else that Python would; percentages."""
+"""Whole numbers in text as Go reads them, which is stricter than Python, and percentages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INVALID = ("", "-", "+", " 1", "1\n", "1_0", "²", "١", "0x1", "1.0", LONG)
     ],
 )
 def test_a_natural_number_is_digits_of_64_bits(text: str, number: int | None) -> None:
-    """However long the text is; digits of other scripts and underscores are refused."""
+    """Digits of other scripts and underscores are refused, and so is a number that is too long."""
     assert parse_natural(text) == number
 
 
@@ -42,8 +42,8 @@ def test_a_natural_number_is_digits_of_64_bits(text: str, number: int | None) ->
         *((text, None) for text in INVALID),
     ],
 )
-def test_an_integer_has_a_sign_and_so_many_bits(text: str, number: int | None) -> None:
-    """What does not fit is None, as for ``strconv.ParseInt``."""
+def test_an_integer_has_a_sign_and_a_number_of_bits(text: str, number: int | None) -> None:
+    """A number that does not fit is None, as for ``strconv.ParseInt``."""
     assert parse_integer(text, 32) == number
 
 
@@ -58,7 +58,7 @@ def test_a_deletion_cost_has_no_plus_and_no_zeros_in_front(text: str, cost: int 
 
 @given(st.integers(0, 200), st.integers(0, 2000))
 def test_a_percentage_is_rounded_to_the_requested_side(percent: int, total: int) -> None:
-    """Up is the smallest whole number that is not below it, down the largest not above."""
+    """Up is the next whole number that is not below it, down the last not above."""
     up = scale_int_or_percent(f"{percent}%", total, round_up=True)
     down = scale_int_or_percent(f"{percent}%", total, round_up=False)
     assert 100 * (up - 1) < percent * total <= 100 * up
@@ -67,5 +67,5 @@ def test_a_percentage_is_rounded_to_the_requested_side(percent: int, total: int)
 
 @given(st.integers(), st.integers(0, 2000), st.booleans())
 def test_a_number_is_itself(number: int, total: int, round_up: bool) -> None:
-    """What is not a percentage does not depend on the total."""
+    """A number that is not a percentage does not depend on the total."""
     assert scale_int_or_percent(number, total, round_up=round_up) == number

@@ -102,14 +102,14 @@ def test_texts_are_read_and_stored_as_on_a_server(
         "1e1000", "1e-1000", "1e99999999999", "9" * 1001,
     ],
 )  # fmt: skip
-def test_what_is_no_quantity_is_refused(text: str) -> None:
-    """A bad text, or one that asks for gigabytes of digits, is a ParseError that says so."""
+def test_invalid_quantities_are_refused(text: str) -> None:
+    """A bad text, or one that would need gigabytes of digits, is a ParseError that says so."""
     with pytest.raises(ParseError, match="quantity"):
         quantity.parse(text)
 
 
 def test_numbers_of_json_and_yaml_are_quantities() -> None:
-    """People write numbers without quotes; they mean their decimal text."""
+    """A number without quotes means its decimal text."""
     assert quantity.value(2) == 2
     assert quantity.value(0.1) == F(1, 10)
     assert quantity.canonical(0.5) == "500m"
@@ -119,13 +119,13 @@ def test_numbers_of_json_and_yaml_are_quantities() -> None:
 
 @pytest.mark.parametrize("value", [True, None, float("nan"), float("inf"), [], 10**1000])
 def test_other_values_are_no_quantities(value: Any) -> None:
-    """Booleans, nulls and numbers without an end are refused."""
+    """Booleans, nulls and infinite numbers are refused."""
     with pytest.raises(ParseError):
         quantity.parse(value)
 
 
 def test_cpu_is_counted_in_thousandths_rounded_up() -> None:
-    """A wish for something is never counted as nothing."""
+    """A request above zero is never rounded to zero."""
     assert quantity.milli("100m") == 100
     assert quantity.milli("1") == 1000
     assert quantity.milli("1n") == 1
@@ -154,7 +154,7 @@ def test_canonical_text_has_the_value(number: Fraction, family: Family) -> None:
 @given(NUMBERS, FAMILIES)
 @example(Fraction(2_000_001_000), Family.BINARY)  # not one Ki in it: read back it is decimal
 def test_canonical_text_is_its_own_canonical_text(number: Fraction, family: Family) -> None:
-    """What was stored and read is stored the same again, and canonical text has no fraction."""
+    """Canonical text is stable, and has no fraction."""
     text = quantity.canonical(str(Quantity(number, family)))
     assert quantity.canonical(text) == text
     assert "." not in text
@@ -162,7 +162,7 @@ def test_canonical_text_is_its_own_canonical_text(number: Fraction, family: Fami
 
 @given(NUMBERS)
 def test_rounding_goes_to_the_nano_away_from_zero(number: Fraction) -> None:
-    """A value is kept exactly down to the nano, and beyond it never shrinks."""
+    """A value is exact down to the nano, and never gets smaller by rounding."""
     value = Quantity(number).value
     nanos = number * 10**9
     assert value * 10**9 == (ceil(nanos) if number > 0 else floor(nanos))
@@ -193,8 +193,8 @@ def test_sums_are_exact_whatever_the_order(numbers: list[Fraction]) -> None:
 
 
 @given(st.text(max_size=20))
-def test_no_text_does_more_than_be_refused(text: str) -> None:
-    """Any text is a quantity or a ParseError."""
+def test_any_text_is_a_quantity_or_a_parse_error(text: str) -> None:
+    """No text makes the parser raise another exception."""
     try:
         quantity.canonical(text)
     except ParseError:

@@ -1,4 +1,4 @@
-"""Label selectors: the grammar of the API, what they match, what they print."""
+"""Label selectors: their grammar, what they match, how they print."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_texts_match_as_on_a_server(
     ],
 )
 def test_a_bad_text_names_the_part_at_fault(text: str, words: str) -> None:
-    """The message has the selector, what was expected or broken, and where."""
+    """The message has the selector, what was expected or wrong, and the position."""
     with pytest.raises(ParseError) as caught:
         selector.parse(text)
     assert words in str(caught.value)
@@ -102,8 +102,8 @@ def test_printing_is_canonical() -> None:
     assert repr(selector.parse("a")) == "Selector('a')"
 
 
-def test_what_a_match_must_have_is_known_for_indexes() -> None:
-    """Equalities and sets tell an index where to look; contradictions leave nothing."""
+def test_required_values_are_known_for_indexes() -> None:
+    """Equalities and sets give the values to look up; a contradiction gives none."""
     assert selector.parse("a=1,b in (x,y),c,!d,e!=5").required == {
         "a": frozenset({"1"}),
         "b": frozenset({"x", "y"}),
@@ -152,7 +152,7 @@ def test_an_empty_object_selects_everything_and_none_nothing() -> None:
     ],
 )
 def test_bad_objects_name_the_operator(operator: str, values: tuple[str, ...], words: str) -> None:
-    """An expression that cannot be meant says which one it is."""
+    """The error names the operator of an invalid expression."""
     expression = LabelSelectorRequirement(key="k", operator=operator, values=values)
     with pytest.raises(ParseError) as caught:
         selector.from_object(LabelSelector(match_expressions=(expression,)))
@@ -211,13 +211,13 @@ def test_printing_and_parsing_give_the_same_selector(drawn: Selector) -> None:
 def test_a_selector_is_the_conjunction_of_its_requirements(
     drawn: Selector, labels: dict[str, str]
 ) -> None:
-    """The fast way of matching says what asking each requirement says."""
+    """The fast matcher agrees with testing each requirement."""
     assert drawn.matches(labels) == all(r.matches(labels) for r in drawn.requirements)
 
 
 @given(SELECTORS, LABELS)
 def test_an_index_never_hides_a_match(drawn: Selector, labels: dict[str, str]) -> None:
-    """Whatever matches has one of the required values under every required key."""
+    """Labels that match have one of the required values under every required key."""
     if drawn.matches(labels):
         assert all(labels.get(key) in values for key, values in drawn.required.items())
 
@@ -237,7 +237,7 @@ def test_opposite_operators_disagree(requirement: Requirement, labels: dict[str,
 
 
 @given(st.text(alphabet="ab1 ,=!()<>in\t-./é", max_size=20))
-def test_no_text_does_more_than_be_refused(text: str) -> None:
+def test_any_text_is_a_selector_or_a_parse_error(text: str) -> None:
     """Any text is a selector that prints and parses again, or a ParseError."""
     try:
         parsed = selector.parse(text)

@@ -14,7 +14,7 @@ TEXTS = (
 
 
 def test_the_index_finds_what_a_search_finds() -> None:
-    """For any selectors that come and go, and any labels, each match once."""
+    """For any selectors that are added and removed, and any labels, each match is found once."""
     rng = random.Random(3)
     index: SelectorIndex[int] = SelectorIndex()
     there: dict[int, selector.Selector] = {}

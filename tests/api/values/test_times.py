@@ -50,8 +50,8 @@ def test_times_are_read(text: str, moment: datetime) -> None:
         "٢٠٢٦-01-02T03:04:05Z",
     ],
 )
-def test_what_is_no_time_is_refused(text: str) -> None:
-    """A text that names no moment is a ParseError that quotes it."""
+def test_invalid_times_are_refused(text: str) -> None:
+    """A text that is not a time is a ParseError that quotes it."""
     with pytest.raises(ParseError, match="time"):
         times.parse(text)
 
@@ -65,13 +65,13 @@ def test_times_are_written_as_a_server_demands_them() -> None:
 
 
 def test_a_time_without_a_zone_is_refused() -> None:
-    """A naive datetime is somebody's mistake, not a moment."""
+    """A naive datetime is a mistake of the caller."""
     with pytest.raises(ParseError, match="without a zone"):
         times.format_time(datetime(2026, 1, 2))
 
 
 def test_seconds_since_1970_are_a_moment() -> None:
-    """A clock's seconds become a moment, to the microsecond."""
+    """Seconds of a clock become a time, to the microsecond."""
     assert times.format_micro(times.from_epoch(1.5)) == "1970-01-01T00:00:01.500000Z"
 
 

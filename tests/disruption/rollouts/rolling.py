@@ -1,7 +1,6 @@
 """A StatefulSet that is rolled out by domain, without a cluster: pods, a budget, a status.
 
-Everything a controller would keep is here and nothing else: whoever "restarts" in the middle has
-lost nothing that is not in these fields.
+The fields have all state that a controller has, so a restart in the middle loses nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def rollout(**spec: Any) -> DomainRollout:
 
 @dataclass(eq=False)
 class Ordinal:
-    """The pod of an ordinal; it always comes back in its zone, as one with a volume does."""
+    """The pod of an ordinal; it always returns to its zone, as one with a volume does."""
 
     zone: str
     revision: str = "1"
@@ -59,12 +58,12 @@ class Ordinal:
     there: bool = True
     created: int = 0
     stuck: bool = False
-    """Whether only another pod in its place would get Ready."""
+    """Whether only a replacement would get Ready."""
 
 
 @dataclass
 class Rolling:
-    """The cluster, as far as this rollout is concerned."""
+    """The cluster, as far as it concerns this rollout."""
 
     pods: list[Ordinal]
     item: DomainRollout = field(default_factory=rollout)
@@ -79,7 +78,7 @@ class Rolling:
     evicted: list[str] = field(default_factory=list)
 
     def name(self, ordinal: Ordinal) -> str:
-        """What an ordinal's pod is called."""
+        """The name of an ordinal's pod."""
         return f"db-{self.pods.index(ordinal)}"
 
     def nodes(self) -> dict[str, Node]:
@@ -134,7 +133,7 @@ class Rolling:
         )
 
     def namespace_budgets(self) -> NamespaceBudgets:
-        """What budgets are counted from; the baseline is where the pods belong."""
+        """The objects that budgets are counted from; the baseline is where the pods belong."""
         workload = self.workload()
         spec = derived_budget_spec(self.item, workload_of(workload), self.opened)
         home = Counter(ordinal.zone for ordinal in self.pods)
@@ -155,7 +154,7 @@ class Rolling:
         )
 
     def view(self, namespace_budgets: NamespaceBudgets) -> RolloutView:
-        """What is decided from."""
+        """The input of the decision."""
         workload = workload_of(self.workload())
         standing, domain_counts = namespace_budgets.state_and_counts(KEY)
         nodes = self.nodes()
@@ -172,7 +171,7 @@ class Rolling:
         )
 
     def decide(self) -> tuple[DomainPlan, Victims]:
-        """The decision and who would be evicted."""
+        """The decision, and the pods to evict."""
         namespace_budgets = self.namespace_budgets()
         view = self.view(namespace_budgets)
         plan = plan_rollout(view)
@@ -180,7 +179,7 @@ class Rolling:
         return plan, choose_victims(view, plan, namespace_budgets) if stands else Victims()
 
     def turn(self, *, crash_after: int = 3) -> DomainPlan:
-        """One pass: budget, status, evictions; a crash may come after any of them."""
+        """One pass: budget, status, evictions; it may crash after any of them."""
         namespace_budgets = self.namespace_budgets()
         view = self.view(namespace_budgets)
         plan = plan_rollout(view)
@@ -200,14 +199,14 @@ class Rolling:
         self.item = msgspec.structs.replace(self.item, status=status)
 
     def evict(self, name: str) -> None:
-        """Take a pod down."""
+        """Delete a pod."""
         ordinal = self.pods[int(name.removeprefix("db-"))]
         assert ordinal.there
         ordinal.there = ordinal.ready = False
         self.evicted.append(name)
 
     def recreate(self, ordinal: Ordinal) -> None:
-        """The StatefulSet makes a pod anew, of the revision it is at."""
+        """The StatefulSet creates a pod of its current revision."""
         assert not ordinal.there
         self.time += 1
         ordinal.there, ordinal.ready, ordinal.revision, ordinal.created = (
@@ -219,7 +218,7 @@ class Rolling:
         ordinal.stuck = False
 
     def live(self, *, broken: str = "") -> None:
-        """Time passes: what is missing comes back and gets Ready, unless its revision is broken."""
+        """Time passes: missing pods come back and get Ready, unless their revision is broken."""
         self.time += 1
         for ordinal in self.pods:
             if ordinal.zone in self.down:
@@ -238,7 +237,7 @@ class Rolling:
         }
 
     def done(self) -> bool:
-        """Whether all pods are as wanted, and Ready."""
+        """Whether all pods are of the desired revision and Ready."""
         return not self.lacking() and all(
             ordinal.revision == self.update_revision for ordinal in self.pods
         )

@@ -1,4 +1,4 @@
-"""Which domain is open: the order, pauses, rollbacks, broken pods, and any crash in between."""
+"""Which domain is open: order, pauses, rollbacks, broken pods, and crashes at any point."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zonewise.disruption.rollouts.plan import RolloutView, plan_rollout
 
 
 def played(town: Rolling, *, most: int = 200, broken: str = "") -> list[str]:
-    """Roll out until done; gives the zones in the order they were opened."""
+    """Roll out to the end; the zones in the order they were opened."""
     order: list[str] = []
     for _ in range(most):
         plan = town.turn()
@@ -28,7 +28,7 @@ def played(town: Rolling, *, most: int = 200, broken: str = "") -> list[str]:
 
 
 def update(town: Rolling, revision: str = "2") -> Rolling:
-    """Another template."""
+    """Change the template."""
     town.update_revision = revision
     return town
 
@@ -51,12 +51,12 @@ def test_nothing_to_do_is_complete() -> None:
     ],
 )
 def test_the_order(town: Rolling, order: list[str]) -> None:
-    """The emptiest domain first, or as listed; those that are not listed by name after them."""
+    """The emptiest domain first, or as listed; domains that are not listed follow by name."""
     assert played(update(town)) == order
 
 
 def test_the_order_of_a_label() -> None:
-    """Nodes say which domain comes first: numbers by size, then texts, then who says nothing."""
+    """A label of nodes gives the order: numbers by size, then texts, then nodes without it."""
     town = spread(1, 1, 1, 1, order={"nodeLabel": "wave"})
     town.node_labels = {"a": {"wave": "10"}, "b": {"wave": "9"}, "d": {"wave": "last"}}
     assert played(update(town)) == ["b", "a", "d", "c"]
@@ -74,7 +74,7 @@ def test_ordinals_go_from_the_highest() -> None:
 
 
 def test_a_partition_keeps_its_pods() -> None:
-    """Ordinals below the partition are not replaced, and the rollout is complete without them."""
+    """Ordinals below the partition are not replaced, and the rollout completes without them."""
     town = update(spread(2, 2))
     town.partition = 2
     for _ in range(30):
@@ -84,8 +84,8 @@ def test_a_partition_keeps_its_pods() -> None:
     assert sorted(town.evicted) == ["db-2", "db-3"]
 
 
-def test_each_domain_says_where_it_is() -> None:
-    """The status has done, doing, next and later, and how many domains are done."""
+def test_each_domain_has_a_state() -> None:
+    """The status says which domains are done, in progress, next and later, and counts them."""
     town = update(spread(1, 1, 1, 1, order={"domains": ["a", "b", "c", "d"]}))
     while town.item.status.domain != "b":
         town.turn()
@@ -110,7 +110,7 @@ def test_each_domain_says_where_it_is() -> None:
 
 
 def test_between_domains_is_a_pause() -> None:
-    """After a domain nothing is open for as long as asked; the plan says when to look again."""
+    """After a domain nothing is open for the configured time; the plan has the time to continue."""
     town = update(spread(1, 1, pauseSeconds=300))
     while "a" not in {row.domain for row in town.item.status.domains if row.state == "Done"}:
         town.turn()
@@ -125,14 +125,14 @@ def test_between_domains_is_a_pause() -> None:
 
 
 def test_the_first_domain_does_not_wait() -> None:
-    """A pause is between domains: what was never worked on does not make anybody wait."""
+    """A pause is between domains, so the first one starts at once."""
     town = update(spread(1, 1, pauseSeconds=300))
     town.turn()
     assert town.turn().open_domain == "a"
 
 
 def test_an_unready_pod_elsewhere_stops_it() -> None:
-    """While another domain lacks a Ready pod nothing is open; then it goes on where it was."""
+    """While another domain lacks a Ready pod nothing is open; then the rollout continues."""
     town = update(spread(3, 3, 3))
     for _ in range(4):
         town.turn()
@@ -171,7 +171,7 @@ def test_a_domain_that_is_out_stops_it_and_is_left_alone() -> None:
 
 
 def test_broken_pods_are_repaired_by_the_update() -> None:
-    """A revision that never gets Ready, in two domains, does not stop the one that mends it."""
+    """A revision that never gets Ready, in two domains, does not block its fix."""
     town = spread(2, 2, 2)
     for ordinal in town.pods:
         if ordinal.zone in "bc":
@@ -183,8 +183,8 @@ def test_broken_pods_are_repaired_by_the_update() -> None:
 
 
 def test_a_pod_that_breaks_elsewhere_is_mended_first() -> None:
-    """In the middle of a domain that is whole, another one with a broken old pod goes first; while
-    the one worked on lacks a pod itself it does not.
+    """A domain with a broken old pod goes before one that is in progress and whole; if that one
+    lacks a pod itself, it does not.
     """
     town = update(spread(3, 3, order={"domains": ["a", "b"]}))
     for _ in range(4):
@@ -204,7 +204,7 @@ def test_a_pod_that_breaks_elsewhere_is_mended_first() -> None:
 
 
 def test_a_pod_that_is_starting_is_not_broken() -> None:
-    """One that has just begun to start does not change the order; the plan says when it would."""
+    """A pod that has just started does not change the order; the plan says when it would."""
     town = update(spread(2, 2, 2, order={"domains": ["a"]}))
     town.pods[1].ready = False
     town.turn()
@@ -216,7 +216,7 @@ def test_a_pod_that_is_starting_is_not_broken() -> None:
 
 
 def test_a_broken_update_stays_in_its_domain() -> None:
-    """Pods of a new revision that do not get Ready end the rollout in the first domain."""
+    """If pods of a new revision do not get Ready, the rollout stops in the first domain."""
     town = update(spread(3, 3, 3))
     for _ in range(50):
         plan = town.turn()
@@ -227,7 +227,7 @@ def test_a_broken_update_stays_in_its_domain() -> None:
 
 
 def test_a_rollback_takes_the_newest_first() -> None:
-    """Taken back in the middle, the domain that was updated last goes first, then the others."""
+    """In a rollback the domain that was updated last goes first, then the others."""
     town = update(spread(2, 2, 2, order={"domains": ["b", "a", "c"]}))
     while town.opened != "c":
         town.turn()
@@ -240,8 +240,8 @@ def test_a_rollback_takes_the_newest_first() -> None:
     assert town.item.status.reason == "UpToDate"
 
 
-def test_a_rollback_is_told() -> None:
-    """Its reason says that something is taken back."""
+def test_a_rollback_has_its_own_reason() -> None:
+    """The reason says that an update is rolled back."""
     town = update(spread(2, 2, 2))
     while town.opened != "b":
         town.turn()
@@ -252,7 +252,7 @@ def test_a_rollback_is_told() -> None:
 
 
 def test_paused_is_closed() -> None:
-    """``paused`` closes every domain and remembers which one was worked on."""
+    """``paused`` closes every domain and remembers the one in progress."""
     town = update(spread(2, 2))
     for _ in range(3):
         town.turn()
@@ -266,8 +266,8 @@ def test_paused_is_closed() -> None:
     assert town.turn().open_domain == "a"
 
 
-def test_another_budget_is_asked_before_anybody_is_evicted() -> None:
-    """Who would be refused is not evicted, and the verdict is given."""
+def test_other_budgets_are_checked_before_an_eviction() -> None:
+    """A pod that another budget refuses is not evicted, and the verdict is returned."""
     town = update(spread(2, 2))
     town.others = [tdb("all", domains={"*": 4}, minAvailable=4)]
     town.turn()
@@ -279,8 +279,8 @@ def test_another_budget_is_asked_before_anybody_is_evicted() -> None:
     assert "the budget all" in chosen.refusal.reason.message
 
 
-def test_trouble_closes_everything() -> None:
-    """Whatever is wrong with the workload, nothing is open and the reason is told."""
+def test_errors_close_all_domains() -> None:
+    """If something is wrong with the workload, nothing is open and the reason says why."""
     why = Reason(code="WorkloadNotFound", message="there is no StatefulSet db")
     plan = plan_rollout(RolloutView(rollout=rollout(), blocking_reason=why))
     assert (plan.open_domain, plan.reason, plan.is_progressing) == (None, why, False)
@@ -320,8 +320,8 @@ def test_any_order_of_pods_gives_the_same_plan() -> None:
 def test_one_domain_at_a_time_whatever_happens(
     counts: list[int], most: int | str, pause: int, seed: int
 ) -> None:
-    """Crashes after any write, outages, pods that fail, new revisions and rollbacks: no Ready pod
-    is taken while another domain lacks one, and in the end everything is done.
+    """With crashes after any write, outages, failing pods, new revisions and rollbacks, no Ready
+    pod is deleted while another domain lacks one, and in the end the rollout is done.
     """
     rng = random.Random(seed)
     town = update(spread(*counts, maxUnavailable=most, pauseSeconds=pause))

@@ -1,4 +1,4 @@
-"""Automatic takeover: a pause that no flapping beats, and nobody's decision undone."""
+"""Automatic takeover: flapping does not trigger it, and manual decisions are not undone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LABELS = parse_domain_labels("e.io/zone", "csi.zonewise.io")
 
 
 class Life:
-    """A cluster that is looked at from time to time."""
+    """A cluster that is examined from time to time."""
 
     def __init__(self, settings: AutomaticTakeover = BY_ALL) -> None:
         self.settings = settings
@@ -35,7 +35,7 @@ class Life:
         self.codes: list[str] = []
 
     def look(self, now: float, *failed: str) -> float | None:
-        """Look, and do what is decided."""
+        """Examine the cluster, and apply the decision."""
         decision = decide_automatic(
             self.settings, failed, ZONES, TakeoverMap(self.taken), self.automatic, self.watch, now
         )
@@ -52,7 +52,7 @@ class Life:
 
 
 def test_down_for_the_whole_pause() -> None:
-    """Taken over when the pause is over, not before; given back when it was well for as long."""
+    """Taken over when the pause is over, not before; given back when it was up for as long."""
     life = Life()
     assert life.look(0, "a") == PAUSE
     assert life.look(299, "a") == 1
@@ -72,7 +72,7 @@ def test_down_for_the_whole_pause() -> None:
     st.booleans(),
 )
 def test_a_flapping_domain_moves_nothing(times: list[tuple[float, float]], taken: bool) -> None:
-    """However it flaps, if it is never down or up for the pause, nothing changes."""
+    """A domain that is never down or up for the whole pause changes nothing."""
     life = Life()
     if taken:
         life.taken, life.automatic = {"a": ("all",)}, {"a"}
@@ -89,8 +89,8 @@ def test_a_flapping_domain_moves_nothing(times: list[tuple[float, float]], taken
     assert life.codes == []
 
 
-def test_what_a_person_decided_stays() -> None:
-    """A domain that was taken over by hand is not given back, however well it is."""
+def test_manual_takeovers_stay() -> None:
+    """A domain that was taken over by hand is not given back, however healthy it is."""
     life = Life()
     life.taken = {"a": ("b",)}
     for now in range(0, 3000, 100):
@@ -99,7 +99,7 @@ def test_what_a_person_decided_stays() -> None:
 
 
 def test_half_of_all_domains_are_not_taken() -> None:
-    """Then it is rather us who are cut off, and that is said."""
+    """If half of all domains fail, we are probably cut off, so nothing is taken over."""
     life = Life()
     life.look(0, "a", "b")
     life.look(1000, "a", "b")
@@ -109,7 +109,7 @@ def test_half_of_all_domains_are_not_taken() -> None:
     assert life.taken == {"a": ("all",)}
 
 
-def test_nobody_stands_in_for_each_other() -> None:
+def test_failed_targets_do_not_stand_in() -> None:
     """A target that failed itself, or is taken over, does not stand in."""
     life = Life(AutomaticTakeover(("a", "b"), PAUSE))
     life.taken = {"b": ("c",)}
@@ -119,8 +119,8 @@ def test_nobody_stands_in_for_each_other() -> None:
     assert life.codes == ["NobodyLeft"]
 
 
-def test_what_all_would_make_a_loop_is_left_to_the_healthy() -> None:
-    """A domain that a person let stand in for another one is taken over by name when it fails."""
+def test_a_domain_that_stands_in_is_taken_over_by_healthy_ones() -> None:
+    """A domain that stands in for another is taken over by named domains when it fails."""
     life = Life()
     life.taken = {"a": ("b",)}
     life.look(0, "b")
@@ -129,7 +129,7 @@ def test_what_all_would_make_a_loop_is_left_to_the_healthy() -> None:
 
 
 def test_the_configuration_turns_it_on() -> None:
-    """Off without the key; a fault is one sentence with its place."""
+    """It is off without the key; an invalid value is an error of one sentence with its path."""
     text = json.dumps({"version": 2, "automatic-takeover": {"by": ["all"], "pause": "5m"}})
     assert parse_configuration(text, LABELS).automatic_takeover == BY_ALL
     assert parse_configuration('{"version": 2}', LABELS).automatic_takeover is None

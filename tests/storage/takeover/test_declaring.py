@@ -1,4 +1,4 @@
-"""What a person hears who declares a domain dead, or gives it back."""
+"""Messages for a person who declares a domain dead, or gives it back."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def places(*ready: bool) -> list[NodeReadiness]:
     ]
 
 
-def test_a_name_nobody_knows_is_told_with_those_there_are() -> None:
-    """Short, full and larger names are known; where no domain is known nothing is unknown."""
+def test_an_unknown_name_is_reported_with_the_known_ones() -> None:
+    """Short, full and larger names are known; without known domains no name is reported."""
     assert find_unknown_domain(["a", "r1/b", "r1", "all"], DOMAINS) is None
     message = "there is no domain x; the domains are r1/a, r1/b, r1/c"
     assert find_unknown_domain(["a", "x"], [*DOMAINS, {}]) == message
     assert find_unknown_domain(["x"], [{}]) is None
 
 
-def test_a_takeover_of_the_living_is_warned_of() -> None:
-    """With the number of its Ready nodes; where none is there is nothing to say."""
+def test_a_takeover_of_a_live_domain_is_warned_of() -> None:
+    """The warning has the number of its Ready nodes; without any there is no warning."""
     warning = warn_of_ready_nodes("a", places(True, False, True))
     assert warning is not None
     assert warning.message == "2 of 3 nodes of a are Ready: a takeover declares them dead"
@@ -39,8 +39,8 @@ def test_a_takeover_of_the_living_is_warned_of() -> None:
     assert warn_of_ready_nodes("a", places()) is None
 
 
-def test_taking_over_the_living_needs_force() -> None:
-    """One Ready node is enough; a domain that is down, or taken over already, needs none."""
+def test_taking_over_a_live_domain_needs_force() -> None:
+    """One Ready node is enough; a domain that is down, or taken over already, needs no force."""
     assert explain_force("a", places(False, True), NO_TAKEOVER) == (
         "1 of 2 nodes of a are Ready: a takeover declares them dead; wait until they are not"
         " Ready, or add --force to take a over nevertheless"
@@ -50,8 +50,8 @@ def test_taking_over_the_living_needs_force() -> None:
     assert explain_force("a", places(True), TakeoverMap({"b": ("c",)})) is not None
 
 
-def test_giving_back_the_dead_is_warned_of() -> None:
-    """Without a Ready node, or without any, its pods will be Pending."""
+def test_giving_back_a_dead_domain_is_warned_of() -> None:
+    """Without a Ready node, or without any node, its pods will be Pending."""
     for ready, begin in (((False, False), "none of 2 nodes of a is Ready"), ((), "a has no node")):
         warning = warn_of_down_nodes("a", places(*ready))
         assert warning is not None

@@ -1,4 +1,4 @@
-"""The takeover map is changed in a text, and nothing else of it."""
+"""The takeover map is changed inside of a text, and the rest of the text is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT = json.dumps({"version": 2, "pools": [POOL], "topology-takeover": {"c": ["a
 
 
 def test_an_entry_comes_and_goes() -> None:
-    """The rest means what it meant, and without entries the map is gone."""
+    """The rest of the text keeps its meaning, and without entries the map is removed."""
     taken = edit_takeover(TEXT, {"a": ("b", "c/x")}, LABELS)
     assert json.loads(taken) == {
         "version": 2,
@@ -45,9 +45,9 @@ def test_an_entry_comes_and_goes() -> None:
         ("[]", {"a": ("b",)}, "version 1"),
     ],
 )
-def test_what_would_be_wrong_is_refused(
+def test_invalid_changes_are_refused(
     text: str, changes: dict[str, tuple[str, ...]], words: str
 ) -> None:
-    """One sentence, and nothing is written."""
+    """The error is one sentence, and nothing is written."""
     with pytest.raises(ConfigError, match=words):
         edit_takeover(text, changes, LABELS)

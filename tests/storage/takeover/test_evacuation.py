@@ -1,4 +1,4 @@
-"""Which pods make way when their domain is taken over."""
+"""Which pods are deleted when their domain is taken over."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def pod(**more: object) -> VolumePod:
     return VolumePod(**facts)  # type: ignore[arg-type]
 
 
-def test_a_pod_of_a_dead_node_makes_way() -> None:
-    """With its reason: which pod, which node, who takes over."""
+def test_a_pod_of_a_dead_node_is_deleted() -> None:
+    """The reason has the pod, the node and the domain that takes over."""
     why = find_reason_to_delete(pod(), TAKEN, [B])
     assert why is not None
     assert why.code == "TakenOver"
@@ -45,8 +45,8 @@ def test_a_pod_of_a_dead_node_makes_way() -> None:
         (pod(node_domain={}), TAKEN, [B]),
     ],
 )
-def test_everybody_else_stays(
+def test_other_pods_stay(
     staying: VolumePod, taken: TakeoverMap, living: list[dict[str, str]]
 ) -> None:
-    """On a Ready node, elsewhere, with other volumes, or if nobody could stand in."""
+    """Pods on a Ready node, elsewhere, with other volumes, or without a domain that stands in."""
     assert find_reason_to_delete(staying, taken, living) is None

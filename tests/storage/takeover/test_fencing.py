@@ -1,4 +1,4 @@
-"""Who may take a volume from whom."""
+"""From which holders a volume may be taken."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_only_from_the_dead(
     step: FenceStep,
     code: str,
 ) -> None:
-    """A volume is taken only from who is in a domain that was taken over."""
+    """A volume is taken only from a holder in a domain that was taken over."""
     decision = decide_fencing("v", holder, node, HOME, TakeoverMap(taken))
     assert (decision.step, decision.reason.code) == (step, code)
 
 
 def test_a_holder_is_read_as_it_was_written() -> None:
-    """What was kept comes back; what is no holder is somebody unknown."""
+    """A stored holder is read back; invalid text is an unknown holder."""
     assert VolumeHolder.from_json(A1.to_json()) == A1
     for text in ("", "{", "[]", '{"node":"x"}', '{"node":"x","at":[]}', "\x00", "[" * 100_000):
         assert VolumeHolder.from_json(text) == VolumeHolder()

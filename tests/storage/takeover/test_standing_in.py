@@ -37,7 +37,7 @@ def at(region: str, zone: str) -> dict[str, str]:
 
 
 def test_names() -> None:
-    """A domain is called by all its values, or by the last; larger ones cover smaller ones."""
+    """A domain is named by all its values, or by the last; larger domains contain smaller ones."""
     assert covers("a", at("r1", "a"))
     assert covers("r1/a", at("r1", "a"))
     assert covers("r1", at("r1", "a"))
@@ -58,7 +58,7 @@ def test_one_stands_in_for_another() -> None:
 
 
 def test_all_stand_in() -> None:
-    """``all`` are the nodes of every domain that is not taken over itself."""
+    """``all`` means the nodes of every domain that is not taken over itself."""
     taken = TakeoverMap({"a": ("all",), "d": ("b",)})
     assert taken.stands_in(at("r1", "b"), "a")
     assert not taken.stands_in(at("r1", "d"), "a")
@@ -77,7 +77,7 @@ def test_labels_of_nodes() -> None:
 
 
 def test_home_comes_first() -> None:
-    """A volume's topology is its home, then one key for those who stand in."""
+    """A volume's topology is its home, then one key for the nodes that stand in."""
     home = {f"{KEY}/zone": "a"}
     assert add_takeover_term((home,), {"zone": "a"}, ZONE) == (home, {f"{KEY}/takeover.a": "true"})
     assert add_takeover_term((), {"zone": "a"}, ZONE) == ()
@@ -85,7 +85,7 @@ def test_home_comes_first() -> None:
 
 
 def test_changes_of_labels() -> None:
-    """Labels come and go by a patch that touches no others."""
+    """Labels are added and removed by a patch that touches no others."""
     desired = {f"{KEY}/takeover.a": "true"}
     existing = {f"{KEY}/takeover.b": "true", f"{KEY}/zone": "c", "takeover.x": "y"}
     assert diff_takeover_labels(existing, desired, ZONE) == {
@@ -101,7 +101,7 @@ NAMES = st.from_regex(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", fullmatc
 
 @given(st.lists(NAMES, min_size=1, max_size=2), st.lists(NAMES, min_size=1, max_size=2))
 def test_every_domain_has_a_label_of_its_own(left: list[str], other: list[str]) -> None:
-    """However long the names are, a key is legal, and two domains never share one."""
+    """A key is valid however long the names are, and two domains never share one."""
     labels = DomainLabels("csi.zonewise.io", ("e.io/region", "e.io/zone"))
     keys = []
     for values in (left, other):
@@ -114,7 +114,7 @@ def test_every_domain_has_a_label_of_its_own(left: list[str], other: list[str]) 
 
 
 def _same_text(left: list[str], other: list[str]) -> bool:
-    """A single name with a dot reads as two names: zones are called alike in every class."""
+    """A single name with a dot reads as two names, so that zones have one name in every class."""
     return ".".join(left) == ".".join(other)
 
 
@@ -126,7 +126,7 @@ def test_long_names() -> None:
 
 
 def test_away_from_home() -> None:
-    """What still runs elsewhere is reported by name when a domain is given back."""
+    """When a domain is given back, pods that still run elsewhere are reported by name."""
     uses = [
         VolumeUse("pv-2", "", "n2", {"zone": "a"}, {"zone": "b"}),
         VolumeUse("pv-1", "shop/db-0", "n2", {"zone": "a"}, {"zone": "b"}),
@@ -145,7 +145,7 @@ def test_away_from_home() -> None:
 
 @pytest.mark.parametrize("dead", [PoolState(1, alive=False), PoolState(1, 0, Fraction(0))])
 def test_warnings(dead: PoolState) -> None:
-    """Names nobody knows, and pools that died with their domain, are warned of."""
+    """Unknown names, and pools that failed with their domain, are warned about."""
     pools = [
         Pool(PoolSpec("a", "", {"zone": "a"}), dead),
         Pool(PoolSpec("b", "", {"zone": "b"}), PoolState(1)),

@@ -38,7 +38,7 @@ from zonewise.traffic.slices.identity import MANAGED_BY_LABEL, MANAGER
 
 
 def only(server: SliceServer) -> EndpointSlice:
-    """The one slice there is."""
+    """The only slice."""
     (piece,) = server.slices.values()
     return piece
 
@@ -81,8 +81,8 @@ def test_an_endpoint_has_everything_the_api_knows_of_a_pod() -> None:
     assert body["addressType"] == "IPv4"
 
 
-def test_a_slice_says_whose_it_is() -> None:
-    """Labels of the Service, three of its own, an owner, a name to be made."""
+def test_a_slice_has_labels_and_an_owner() -> None:
+    """Labels of the Service, three of its own, an owner, and a prefix for its name."""
     server = SliceServer(owner=service(labels={"team": "x", MANAGED_BY_LABEL: "me"}))
     (piece,) = server.plan().create
     assert piece.metadata == ObjectMeta(
@@ -109,7 +109,7 @@ def test_a_slice_says_whose_it_is() -> None:
 
 @pytest.mark.parametrize("address", ["None", ""])
 def test_slices_of_a_service_without_address_are_labelled(address: str) -> None:
-    """Headless Services say so on their slices; no ports are no ports."""
+    """Slices of headless Services have the label headless; a Service without ports has none."""
     server = SliceServer(owner=service(clusterIP=address, ports=[]))
     server.put(pods(1))
     server.sync()
@@ -119,7 +119,7 @@ def test_slices_of_a_service_without_address_are_labelled(address: str) -> None:
 
 
 def test_a_name_that_is_too_long_gets_no_dash() -> None:
-    """The prefix of names is a name itself."""
+    """The prefix of a slice's name must be a valid name itself."""
     server = SliceServer(owner=service("w" * 253))
     (piece,) = server.plan().create
     assert piece.metadata.generate_name == "w" * 253
@@ -141,7 +141,7 @@ TERMINATING = {"deletionTimestamp": "2026-01-03T00:00:00Z"}
     ],
 )
 def test_conditions(given: dict[str, Any], publish: bool, expected: tuple[bool, ...]) -> None:
-    """Scenario 35: serving is Ready; ready is that and not terminating, or that all are wanted."""
+    """Scenario 35: serving is Ready; ready is serving and not terminating, or publishes all."""
     server = SliceServer(owner=service(publishNotReadyAddresses=publish))
     server.put([pod(1, **given)])
     server.sync()
@@ -168,7 +168,7 @@ def test_pods_that_ended_or_have_no_address_do_not_count(given: dict[str, Any]) 
     [("db-0", "web", "db-0"), ("db-0", "other", None), ("db-0", "", None), ("", "web", None)],
 )
 def test_hostnames(hostname: str, subdomain: str, expected: str | None) -> None:
-    """A pod has a name in the Service's domain only if its subdomain is the Service."""
+    """A pod has a hostname only if its subdomain is the Service."""
     server = SliceServer()
     server.put([pod(1, hostname=hostname, subdomain=subdomain)])
     server.sync()
@@ -176,7 +176,7 @@ def test_hostnames(hostname: str, subdomain: str, expected: str | None) -> None:
 
 
 def test_a_pod_on_a_node_that_is_gone_waits() -> None:
-    """It is left out and told; others are written; when the node comes it is there."""
+    """It is left out and reported; others are written; when the node exists it is added."""
     server = SliceServer()
     server.put([pod(1), pod(2, "elsewhere"), pod(3, "")])
     plan = server.sync()
@@ -197,7 +197,7 @@ def test_a_service_that_publishes_everything_has_pods_on_no_node() -> None:
 
 
 def test_a_node_that_changes_its_zone_changes_its_endpoints() -> None:
-    """The zone is the node's of now."""
+    """Endpoints have the current zone of the node."""
     server = SliceServer()
     server.put([pod(1, "a"), pod(2, "b")])
     server.sync()
@@ -208,7 +208,7 @@ def test_a_node_that_changes_its_zone_changes_its_endpoints() -> None:
 
 
 def test_addresses_are_written_in_one_form() -> None:
-    """Long forms are shortened, nonsense is left out, mapped addresses are IPv4."""
+    """Long forms are shortened, invalid addresses left out, mapped addresses are IPv4."""
     server = SliceServer(owner=service(ipFamilies=["IPv6", "IPv4"]))
     server.put([pod(1, ips=["2001:DB8:0:0::1", "::ffff:10.1.1.1", "nonsense"])])
     server.sync()
@@ -278,8 +278,8 @@ def test_ports_that_change_take_over_the_slice() -> None:
     assert server.settled()
 
 
-def test_the_order_of_ports_is_nobodys_business() -> None:
-    """Ports in another order are the same ports."""
+def test_the_order_of_ports_does_not_matter() -> None:
+    """Ports in another order are equal."""
     two = [{"name": "a", "port": 1, "targetPort": 1}, {"name": "b", "port": 2, "targetPort": 2}]
     server = SliceServer(owner=service(ports=two))
     server.put(pods(1))
@@ -292,7 +292,7 @@ def test_the_order_of_ports_is_nobodys_business() -> None:
 
 
 def test_new_endpoints_go_where_something_is_written_anyway() -> None:
-    """Scenario 31: 250 pods are 100/100/50; 10 new ones land in the slice that loses 60."""
+    """Scenario 31: 250 pods are 100/100/50; 10 new ones go into the slice that loses 60."""
     server = SliceServer()
     server.put(pods(250))
     server.sync()
@@ -305,7 +305,7 @@ def test_new_endpoints_go_where_something_is_written_anyway() -> None:
     assert server.sizes() == [50, 100, 50]
 
 
-def test_a_rest_goes_into_the_slice_that_is_fullest_then() -> None:
+def test_remaining_endpoints_go_into_the_fullest_slice_with_room() -> None:
     """One slice is chosen, never two; a slice that would overflow is not."""
     server = SliceServer(limit=10)
     server.put(pods(30))
@@ -334,8 +334,8 @@ def test_an_emptied_slice_is_filled_rather_than_deleted() -> None:
     assert server.sizes() == [3, 5]
 
 
-def test_slices_in_which_nothing_is_left_go() -> None:
-    """An emptied slice that nobody needs is deleted."""
+def test_slices_without_endpoints_are_deleted() -> None:
+    """An empty slice that is not needed is deleted."""
     server = SliceServer(limit=10)
     server.put(pods(15))
     server.sync()
@@ -354,7 +354,7 @@ def test_the_limit_is_a_setting(limit: int) -> None:
 
 
 def test_a_service_without_pods_keeps_one_empty_slice() -> None:
-    """Scenario 32: the placeholder stays, is taken over by the first pod and comes back."""
+    """Scenario 32: the placeholder stays, is used for the first pod and comes back."""
     server = SliceServer()
     server.sync()
     (name,) = server.slices
@@ -370,8 +370,8 @@ def test_a_service_without_pods_keeps_one_empty_slice() -> None:
     assert server.settled()
 
 
-def test_a_service_that_goes_gets_no_new_slices() -> None:
-    """What there is is kept right; nothing is created under an owner that is going away."""
+def test_a_service_being_deleted_gets_no_new_slices() -> None:
+    """Existing slices are updated; none is created for an owner that is being deleted."""
     server = SliceServer(limit=1)
     server.put(pods(2))
     server.sync()
@@ -387,7 +387,7 @@ def test_a_service_that_goes_gets_no_new_slices() -> None:
 
 
 def test_labels_follow_the_service() -> None:
-    """Scenario 34: a new label is on all slices; managed-by on the Service changes nothing."""
+    """Scenario 34: a new label is put on all slices; managed-by on the Service changes nothing."""
     server = SliceServer(limit=2)
     server.put(pods(4))
     server.sync()
@@ -403,7 +403,7 @@ def test_labels_follow_the_service() -> None:
 
 @pytest.mark.parametrize("what", ["endpoints", "ports", "labels", "owner", "zone", "extra", "uid"])
 def test_foreign_edits_are_repaired(what: str) -> None:
-    """Scenario 36: whatever somebody changes in a slice is written back, in one update."""
+    """Scenario 36: an edit of a slice by others is undone, in one update."""
     server = SliceServer()
     server.put(pods(2, 1))
     server.sync()
@@ -440,7 +440,7 @@ def test_foreign_edits_are_repaired(what: str) -> None:
 
 
 def test_foreign_annotations_stay() -> None:
-    """What others note on a slice is theirs."""
+    """Annotations of others on a slice are left alone."""
     server = SliceServer()
     server.sync()
     piece = only(server)
@@ -463,7 +463,7 @@ def test_slices_of_an_older_service_are_deleted() -> None:
 
 
 def test_slices_that_others_write_are_left_alone() -> None:
-    """A slice with another managed-by is not ours, whatever it says."""
+    """A slice with another managed-by is not ours."""
     server = SliceServer()
     server.put(pods(2))
     server.sync()
@@ -474,8 +474,8 @@ def test_slices_that_others_write_are_left_alone() -> None:
     assert server.settled()
 
 
-def test_slices_on_their_way_out_are_nobodys() -> None:
-    """A slice that somebody's finalizer holds is not filled; its endpoints go into another."""
+def test_slices_being_deleted_are_not_used() -> None:
+    """A slice that a finalizer keeps is not filled; its endpoints go into another."""
     server = SliceServer()
     server.put(pods(2))
     server.sync()
@@ -509,12 +509,12 @@ def test_a_family_that_is_dropped_takes_its_slices_along() -> None:
     ],
 )
 def test_families(spec: dict[str, Any], expected: list[str]) -> None:
-    """Families are the Service's, else those of its address, else both."""
+    """The families of the Service, else those of its address, else both."""
     assert list(SliceServer(owner=service(**spec)).plan().families) == expected
 
 
 def test_pods_that_share_an_address_are_two_endpoints() -> None:
-    """Pods on a node's network: each has its endpoint, and its readiness."""
+    """Pods in the host network: each has its endpoint with its readiness."""
     server = SliceServer()
     server.put([pod(n, ips=["192.0.2.1"], hostNetwork=True, ready=n != 2) for n in (1, 2, 3)])
     server.sync()
@@ -522,8 +522,8 @@ def test_pods_that_share_an_address_are_two_endpoints() -> None:
     assert server.settled()
 
 
-def test_an_endpoint_that_is_twice_there_is_kept_once() -> None:
-    """A controller that died after a creation leaves no duplicate for long."""
+def test_duplicate_endpoints_are_removed() -> None:
+    """A duplicate of a controller that crashed after a create is removed."""
     server = SliceServer(limit=3)
     server.put(pods(3))
     server.sync()
@@ -544,7 +544,7 @@ def moment(server: SliceServer) -> str | None:
 
 
 def test_the_trigger_is_what_changed() -> None:
-    """Scenario 38: creation first, then the flip of readiness; the earliest of several."""
+    """Scenario 38: creation first, then the change of readiness; the earliest of several."""
     server = SliceServer()
     server.sync()
     assert moment(server) == BORN
@@ -556,7 +556,7 @@ def test_the_trigger_is_what_changed() -> None:
     assert moment(server) == "2026-01-02T00:00:30Z"
 
 
-def test_what_no_pod_triggered_has_no_trigger() -> None:
+def test_changes_without_a_pod_have_no_trigger() -> None:
     """Scenario 38: labels, removals and terminations carry no time."""
     server = SliceServer()
     server.put([pod(1), pod(2)])
@@ -572,7 +572,7 @@ def test_what_no_pod_triggered_has_no_trigger() -> None:
     assert moment(server) is None
 
 
-def test_remembered_pods_are_the_pods_of_now() -> None:
+def test_remembered_pods_are_current() -> None:
     """What is remembered of a pod is used only while pod, zone and Service are the same."""
     server, fresh = SliceServer(), SliceServer(remember=False)
     for either in (server, fresh):

@@ -1,4 +1,4 @@
-"""What holds for slices whatever happens: one pass converges, once each, within the limit."""
+"""Properties of slices in any history: one pass converges, each endpoint once, within limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def some_pod(draw: st.DrawFn, number: int) -> Pod:
 
 
 def shaken(data: st.DataObject, server: SliceServer) -> None:
-    """Something happens: pods come, change and go, shares and wishes change, slices are edited."""
+    """A random event: pods, shares or modes change, or slices are edited."""
     for number in data.draw(st.sets(st.integers(0, 40), max_size=12)):
         if data.draw(st.booleans()):
             server.put([data.draw(some_pod(number))])
@@ -59,7 +59,7 @@ def shaken(data: st.DataObject, server: SliceServer) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_slices_are_right_whatever_happens(data: st.DataObject) -> None:
-    """After each pass everybody is there once, slices are within the limit, a repeat is empty."""
+    """After each pass every endpoint is there once, slices are within limits, a repeat is empty."""
     limit = data.draw(st.integers(1, 8))
     server = SliceServer(owner=service(ports=PORTS), hint_request=data.draw(WISHES), limit=limit)
     for _ in range(4):
@@ -89,7 +89,7 @@ def test_slices_are_right_whatever_happens(data: st.DataObject) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_controller_that_dies_between_writes_converges(data: st.DataObject) -> None:
-    """Half of a plan, then another controller without memory: right, with no duplicate."""
+    """After half of a plan, another controller without memory completes it without duplicates."""
     server = SliceServer(
         owner=service(ports=PORTS), hint_request=AUTO, limit=data.draw(st.integers(1, 6))
     )

@@ -1,4 +1,4 @@
-"""Hints through slices: what is written, how often, and what stays."""
+"""Hints in slices: what is written, how often, and what stays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from zonewise.traffic.slices.rehinting import rehint, rehint_slice
 def test_hints_are_written(
     cpu: Sequence[int], places: Sequence[int], expected: dict[str, int]
 ) -> None:
-    """Scenarios 1 to 5 and 8: the first slice has its hints in the same write."""
+    """Scenarios 1 to 5 and 8: the first write of a slice has its hints."""
     server = SliceServer(hint_request=AUTO, cpu=cpu)
     server.put(pods(*places))
     assert server.sync().writes == 1
@@ -41,7 +41,7 @@ def test_hints_are_written(
 
 
 def test_hints_stay_and_fall_with_the_number_of_pods() -> None:
-    """Scenario 6: 12 pods are hinted, 11 keep their hints, 8 lose them, each in one write."""
+    """Scenario 6: 12 pods get hints, 11 keep them, 8 lose them, each in one write."""
     server = SliceServer(hint_request=AUTO)
     server.put(pods(4, 4, 4))
     server.sync()
@@ -84,7 +84,7 @@ def test_one_pod_that_changes_costs_one_slice() -> None:
 
 
 def test_a_zone_that_is_short_is_corrected_where_the_endpoint_is() -> None:
-    """Scenario 14: hints 1/3/3 with untouched pods: one move, one slice written."""
+    """Scenario 14: hints 1/3/3 with unchanged pods: one move, one slice written."""
     server = SliceServer(hint_request=HintRequest(Mode.SAME_ZONE), limit=4)
     server.put(pods(1, 3, 3))
     server.sync()
@@ -116,7 +116,7 @@ def test_endpoints_of_a_zone_without_share_are_given_away() -> None:
     assert server.settled()
 
 
-def test_one_endpoint_without_a_zone_takes_the_hints_of_its_family() -> None:
+def test_one_endpoint_without_a_zone_removes_the_hints_of_its_family() -> None:
     """Scenario 22: IPv4 loses its hints, the reason names the node; IPv6 keeps them."""
     server = SliceServer(owner=service(ipFamilies=["IPv4", "IPv6"]), hint_request=AUTO, cpu=(1, 1))
     server.put([pod(n, "ab"[n % 2], ips=[f"10.0.0.{n}", f"fd00::{n:x}"]) for n in range(1, 5)])
@@ -130,7 +130,7 @@ def test_one_endpoint_without_a_zone_takes_the_hints_of_its_family() -> None:
 
 
 def test_families_are_decided_each_on_its_own() -> None:
-    """Scenario 23: six pods, two of them with IPv6: hinted and refused."""
+    """Scenario 23: of six pods two have IPv6: IPv4 is hinted, IPv6 is refused."""
     server = SliceServer(owner=service(ipFamilies=["IPv4", "IPv6"]), hint_request=AUTO)
     server.put([pod(n, "abc"[n % 3], ips=[f"10.0.0.{n}"]) for n in range(1, 5)])
     server.put([pod(n, "abc"[n % 3], ips=[f"10.0.0.{n}", f"fd00::{n:x}"]) for n in (5, 6)])
@@ -143,7 +143,7 @@ def test_families_are_decided_each_on_its_own() -> None:
     assert server.settled()
 
 
-def test_hints_go_when_nobody_asks_any_more() -> None:
+def test_hints_are_removed_when_the_service_stops_asking() -> None:
     """Scenario 24: all slices lose them in one pass."""
     server = SliceServer(hint_request=AUTO, limit=3)
     server.put(pods(3, 3, 3))
@@ -162,8 +162,8 @@ def test_endpoints_that_are_not_ready_have_no_hint() -> None:
     assert len([endpoint for endpoint in server.endpoints() if endpoint.hints]) == 3
 
 
-def test_foreign_slices_that_cancel_hints_are_told() -> None:
-    """Scenario 27: somebody else's endpoint without a hint is a warning, not a change."""
+def test_foreign_slices_that_cancel_hints_are_reported() -> None:
+    """Scenario 27: an endpoint of others without a hint is a warning, not a change."""
     server = SliceServer(hint_request=AUTO)
     server.put(pods(1, 1, 1))
     server.sync()
@@ -216,7 +216,7 @@ def test_pods_that_share_an_address_have_hints_of_their_own() -> None:
 
 
 def test_a_pod_that_ends_does_not_share_its_successors_hint() -> None:
-    """On a node's network both have one address; only the ready one has the hint."""
+    """In the host network both have one address; only the ready one has the hint."""
     server = SliceServer(hint_request=AUTO, cpu=(1, 1))
     server.put([pod(n, "ab"[n % 2], ips=[f"192.0.2.{n}"]) for n in range(4)])
     server.put([pod(9, "a", ips=["192.0.2.0"], meta={"deletionTimestamp": "x"})])
@@ -252,14 +252,14 @@ def test_half_a_plan_is_completed() -> None:
 
 
 def stripped(server: SliceServer) -> None:
-    """What the built-in controller does to hints it does not know."""
+    """Slices without hints, as the built-in controller leaves them."""
     for piece in list(server.slices.values()):
         bare = tuple(replace(endpoint, hints=None) for endpoint in piece.endpoints or ())
         server.store(replace(piece, endpoints=bare))
 
 
 def test_foreign_slices_get_the_hints_a_plan_would_give() -> None:
-    """Rehinting stripped slices gives what planning them gave, and settles."""
+    """Rehinting stripped slices gives the hints that planning gave, and a repeat writes nothing."""
     server = SliceServer(hint_request=AUTO, cpu=(3, 2, 2), limit=5)
     server.put(pods(9, 4, 3))
     server.sync()
@@ -272,7 +272,7 @@ def test_foreign_slices_get_the_hints_a_plan_would_give() -> None:
 
 
 def test_a_slice_about_to_be_written_gets_its_hints_back() -> None:
-    """Admission: its writer stripped the hints; they are those it had, and nothing else changes."""
+    """Admission: hints that its writer removed are restored, and nothing else changes."""
     server = SliceServer(hint_request=AUTO, limit=5)
     server.put(pods(5, 5, 5))
     server.sync()
@@ -294,7 +294,7 @@ def test_a_slice_about_to_be_written_gets_its_hints_back() -> None:
 
 
 def test_a_new_slice_is_hinted_with_the_others_in_mind() -> None:
-    """Admission: endpoints of a new slice serve the zone that is short."""
+    """Admission: endpoints of a new slice serve the zone that lacks endpoints."""
     server = SliceServer(hint_request=AUTO, cpu=(1, 1), limit=6)
     server.put(pods(3, 3))
     server.sync()
@@ -313,8 +313,8 @@ def test_a_new_slice_is_hinted_with_the_others_in_mind() -> None:
     assert "b" in count
 
 
-def test_who_does_not_ask_keeps_what_is_there() -> None:
-    """Services that do not ask are nobody's to change; those that are refused lose their hints."""
+def test_services_that_do_not_ask_are_not_changed() -> None:
+    """Only Services that ask and are refused lose their hints."""
     server = SliceServer(hint_request=AUTO)
     server.put(pods(1, 1, 1))
     server.sync()
