@@ -15,7 +15,7 @@ import click
 import pytest
 
 import zonewise.runtime
-from zonewise.cli.main import ENTRIES, root
+from zonewise.cli.main import ENTRIES, make_root
 from zonewise.cli.program.dump_kinds import DUMP_COMMAND, OWN_KINDS
 from zonewise.install.installation import BudgetsMode, Installation, Role
 from zonewise.install.manifests import render_manifests
@@ -109,7 +109,7 @@ def test_the_page_of_installing_names_all_that_is_printed() -> None:
 
 def test_flags_that_pages_give_a_command_are_its_own() -> None:
     """Whatever follows `zonewise NAME` on a page is taken by that command."""
-    root_flags = _flags(root())
+    root_flags = _flags(make_root())
     wrong = []
     for page in PAGES:
         for name, rest in re.findall(r"\bzonewise ([a-z]+)\b([^\n`|#]*)", page.read_text()):

@@ -99,7 +99,7 @@ async def test_the_client_is_closed_after_the_parts_that_read_with_it(
     await server.connect("test").create(convert(Node, {"metadata": {"name": "n1"}}))
     part = "cache"
     reading: list[str] = []
-    connect = connection.connected
+    connect = connection.connect
 
     @asynccontextmanager
     async def watched(options: Options) -> AsyncIterator[Client]:
@@ -107,7 +107,7 @@ async def test_the_client_is_closed_after_the_parts_that_read_with_it(
             yield client
             reading.extend(tasks() & {part})
 
-    monkeypatch.setattr(connection, "connected", watched)
+    monkeypatch.setattr(connection, "connect", watched)
     files = csi_files(tmp_path) if name == "csi" else []
     try:
         kubeconfig = f"--kubeconfig={server.identity.kubeconfig}"

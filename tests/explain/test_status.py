@@ -9,8 +9,8 @@ from rich.console import Console
 
 from zonewise.api import Node, Pod, Service
 from zonewise.api.objects.discovery import EndpointSlice
-from zonewise.cli.local.overview import service_table, worst_first, zone_table
-from zonewise.cli.status import _tables
+from zonewise.cli.local.overview import make_service_table, sort_worst_first, make_zone_table
+from zonewise.cli.status import _make_tables
 from zonewise.explain.status import Overview, ServiceTraffic, summarize_cluster
 
 
@@ -119,8 +119,8 @@ def test_tables_are_plain_text_in_a_file() -> None:
     """Without a terminal there are no colors, and every number is in its column."""
     console = Console(width=100, color_system=None, force_terminal=False)
     with console.capture() as captured:
-        console.print(zone_table(page()))
-        console.print(service_table(page(), most=1))
+        console.print(make_zone_table(page()))
+        console.print(make_service_table(page(), most=1))
     lines = [line.rstrip() for line in captured.get().splitlines()]
     assert lines == [
         "ZONE         NODES  CPU  PODS  READY",
@@ -138,7 +138,7 @@ def test_a_narrow_terminal_still_shows_the_numbers() -> None:
     """Names are cut on forty columns, numbers are not."""
     console = Console(width=40, color_system=None, force_terminal=False)
     with console.capture() as captured:
-        console.print(service_table(page()))
+        console.print(make_service_table(page()))
     rows = captured.get().splitlines()[1:]
     assert [row.split()[-3:] for row in rows] == [["0", "–", "–"], ["1", "75%", "10%"]]
 
@@ -157,12 +157,8 @@ def test_the_worst_services_are_first_and_a_pipe_gets_all() -> None:
             if numbers
         },
     )
-    assert [row.name for row in worst_first(overview).services] == [
-        "lost",
-        "far",
-        "fine",
-        "unknown",
-    ]
+    names = [row.name for row in sort_worst_first(overview).services]
+    assert names == ["lost", "far", "fine", "unknown"]
     many = summarize_cluster(
         nodes=[],
         pods=[],
@@ -172,5 +168,5 @@ def test_the_worst_services_are_first_and_a_pipe_gets_all() -> None:
     )
     console = Console(width=100, color_system=None, force_terminal=False)
     with console.capture() as captured:
-        console.print(_tables(many, cut=False))
+        console.print(_make_tables(many, cut=False))
     assert captured.get().count("n/s") == 30

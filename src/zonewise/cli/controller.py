@@ -1,9 +1,9 @@
-"""``zonewise controller``: keeps EndpointSlices, or the hints on them, and PodLocators.
+"""``zonewise controller``: writes EndpointSlices, or the hints on them, and PodLocators.
 
 Several replicas may run; one leads. Followers keep their stores filled, so the next leader starts
 to write as soon as it holds the lease. Every write checks the lease's deadline before it is sent. A
-leader that loses its lease exits with an error, and is restarted as a follower: none of its state
-as a leader survives. On shutdown it finishes what it is writing and releases the lease.
+leader that loses its lease exits with an error, and is restarted as a follower with empty state. On
+shutdown it finishes what it is writing and releases the lease.
 """
 
 from __future__ import annotations
@@ -12,10 +12,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zonewise.cli.program.budget_options import budgets_option
 from zonewise.cli.program.command import Command
-from zonewise.cli.program.hint_options import Deciding, Rollout, decision_options, rollout_options
-from zonewise.cli.program.options import Options, parse_duration
+from zonewise.cli.program.hint_options import (
+    DecisionOptions,
+    RolloutOptions,
+    decision_options,
+    rollout_options,
+)
+from zonewise.cli.program.options import (
+    Options,
+    add_options,
+    budgets_option,
+    duration_option,
+    metrics_option,
+)
 
 if TYPE_CHECKING:
     from zonewise.install.installation import BudgetsMode
@@ -23,14 +33,7 @@ if TYPE_CHECKING:
     from zonewise.runtime.program.program import Program
 
 REPORTER = "zonewise-hints"
-"""Under this name the events of all controllers are reported."""
-
-
-def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    try:
-        return parse_duration(value.strip())
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+"""The reporting controller of all events."""
 
 
 @click.command(
@@ -39,67 +42,65 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
     examples=(
         "controller                                          # decide and report, write no slice",
         "controller --endpointslices own                     # instead of the built-in controller",
-        "controller --endpointslices own --service-selector hints=yes   # hints for some at first",
+        "controller --endpointslices own --service-selector hints=yes   # hints for some Services",
     ),
 )
 @rollout_options
 @decision_options
-@budgets_option
+@add_options(budgets_option())
 @click.option(
     "--endpoints-per-slice",
     type=click.IntRange(1, 1000),
     default=100,
     help="How many endpoints a slice may have.  [default: 100]",
 )
-@click.option(
-    "--endpoint-updates-batch-period",
-    "batch",
-    metavar="TIME",
-    default="0s",
-    callback=_seconds,
-    help="Collect changes of pods for this long before slices are written.  [default: 0s]",
+@add_options(
+    duration_option(
+        "--endpoint-updates-batch-period",
+        "batch",
+        default="0s",
+        help="Collect changes of pods for this long before slices are written.",
+    )
 )
 @click.option(
     "--locator-labels",
     metavar="KEY,KEY",
-    help="Which labels of nodes PodLocators have.  [default: all]",
+    help="The node labels that PodLocators have.  [default: all]",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, 100),
     default=5,
-    help="How many Services are worked on at a time.  [default: 5]",
+    help="How many Services are processed at the same time.  [default: 5]",
 )
 @click.option(
     "--qps",
     type=click.FloatRange(min=1),
     default=100.0,
-    help="Requests per second.  [default: 100]",
+    help="Requests per second, at most.  [default: 100]",
 )
 @click.option(
-    "--burst", type=click.IntRange(min=1), default=200, help="Requests at once.  [default: 200]"
+    "--burst",
+    type=click.IntRange(min=1),
+    default=200,
+    help="Requests at once, at most.  [default: 200]",
 )
+@add_options(metrics_option("127.0.0.1:9464"))
 @click.option(
-    "--metrics-listen",
-    metavar="ADDRESS:PORT",
-    default="127.0.0.1:9464",
-    help="Where to serve metrics and health.  [default: 127.0.0.1:9464]",
+    "--lease-namespace",
+    metavar="NAME",
+    help="The namespace of the lease.  [default: the pod's namespace]",
 )
-@click.option(
-    "--lease-namespace", metavar="NAME", help="Where the lease is.  [default: the pod's namespace]"
-)
-@click.option(
-    "--lease-duration",
-    metavar="TIME",
-    default="15s",
-    callback=_seconds,
-    help="How long a leader that died keeps its lease.  [default: 15s]",
+@add_options(
+    duration_option(
+        "--lease-duration", default="15s", help="How long a leader that died keeps its lease."
+    )
 )
 @click.pass_obj
 def command(
     options: Options,
-    rollout: Rollout,
-    deciding: Deciding,
+    rollout: RolloutOptions,
+    decision: DecisionOptions,
     budgets: BudgetsMode,
     endpoints_per_slice: int,
     batch: float,
@@ -121,7 +122,7 @@ def command(
     pod, for DNS servers whose answers depend on where the client is.
     """
     from zonewise.api.objects.locator import PodLocator
-    from zonewise.cli.program.serving import run_command
+    from zonewise.cli.program.connection import run_program
     from zonewise.controllers.budgets.controller import BudgetsController, BudgetsSettings
     from zonewise.controllers.hints.controller import HintsController, HintsSettings, SliceRole
     from zonewise.controllers.locators.controller import LocatorsController, LocatorsSettings
@@ -137,19 +138,21 @@ def command(
         limit=endpoints_per_slice,
         workers=workers,
         batch=batch,
-        gates=deciding.gates,
-        missing_cpu=deciding.missing_cpu,
-        missing_zone=deciding.missing_zone,
+        gates=decision.gates,
+        missing_cpu=decision.missing_cpu,
+        missing_zone=decision.missing_zone,
         services=rollout.services,
         namespaces=rollout.namespaces,
     )
-    locators = LocatorsSettings(labels=_label_keys(locator_labels))
+    locators = LocatorsSettings(labels=_parse_label_keys(locator_labels))
     settings = ProgramSettings(
         name=REPORTER,
         field_manager=FIELD_MANAGER,
         metrics_listen=metrics_listen,
         rate=(qps, burst),
-        lease=LeaseSettings(name=LEASE, namespace=lease_namespace, timing=_timing(lease_duration)),
+        lease=LeaseSettings(
+            name=LEASE, namespace=lease_namespace, timing=_scale_timing(lease_duration)
+        ),
         transforms={PodLocator: label_interning(LabelInterner())},
     )
 
@@ -159,14 +162,14 @@ def command(
         if budgets == "off":
             return
         enforced = budgets == "enforce"
-        keeper = program.add("budgets", BudgetsController, BudgetsSettings(steer=enforced))
+        controller = program.add("budgets", BudgetsController, BudgetsSettings(steer=enforced))
         if enforced:
-            program.add("rollouts", RolloutsController, budgets_cache=keeper.budgets_cache)
+            program.add("rollouts", RolloutsController, budgets_cache=controller.budgets_cache)
 
-    return run_command(options, settings, assemble)
+    return run_program(options, settings, assemble)
 
 
-def _label_keys(text: str | None) -> tuple[str, ...] | None:
+def _parse_label_keys(text: str | None) -> tuple[str, ...] | None:
     from zonewise.api.values.labels import label_key_error
 
     if text is None:
@@ -178,16 +181,16 @@ def _label_keys(text: str | None) -> tuple[str, ...] | None:
     return keys
 
 
-def _timing(duration: float) -> LeaseTiming:
+def _scale_timing(duration: float) -> LeaseTiming:
     """A lease of that length, all its other times in proportion."""
     from zonewise.runtime.election.election import LeaseTiming
 
-    usual = LeaseTiming()
-    part = duration / usual.duration
+    default = LeaseTiming()
+    factor = duration / default.duration
     return LeaseTiming(
         duration=round(duration),
-        margin=usual.margin * part,
-        stop=usual.stop * part,
-        renew=usual.renew * part,
-        retry=usual.retry * part,
+        margin=default.margin * factor,
+        stop=default.stop * factor,
+        renew=default.renew * factor,
+        retry=default.retry * factor,
     )

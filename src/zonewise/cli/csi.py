@@ -1,8 +1,8 @@
 """``zonewise csi``: a CSI driver behind a unix socket, and ``zonewise csi check``.
 
-One process serves all three services, for the controller's place and for every node. It is ready
-for calls when it listens; Probe answers whether its node's domain is known. On shutdown it finishes
-the calls that have begun.
+One process serves all three services, as the controller plugin and on every node. It is ready for
+calls when it listens; Probe answers whether its node's domain is known. On shutdown it finishes the
+calls that have begun.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import click
 
 from zonewise.api.errors import ConfigError
 from zonewise.cli.program.command import Command
-from zonewise.cli.program.options import Options, output_option
+from zonewise.cli.program.options import Options, add_options, output_option
 from zonewise.cli.program.takeover_leader import LeaderSettings, TakeoverLeader
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ DATA = "/var/lib/zonewise/csi"
     examples=(
         "csi --endpoint unix:///csi/csi.sock --node-id n1 --config c.json  # a driver, no topology",
         'csi … --orchestrator none --domain-labels "a.io/zone" --domain zone=a  # in zone a',
-        "csi check --config c.json --data DIR -o json  # do journal and pools agree?",
+        "csi check --config c.json --data DIR -o json  # compare journal and pools",
     ),
 )
 @click.argument("action", required=False, type=click.Choice(["check"]), metavar="[check]")
@@ -54,20 +54,20 @@ DATA = "/var/lib/zonewise/csi"
     type=click.Choice(BACKENDS),
     default="embedded",
     metavar="|".join(BACKENDS),
-    help="Where volumes are kept.  [default: embedded]",
+    help="Where volumes are stored.  [default: embedded]",
 )
 @click.option(
     "--config",
     metavar="FILE",
     type=click.Path(),
-    help="Pools, clusters of Ceph, takeovers; read again on change.",
+    help="The file with pools, Ceph clusters and takeovers; read again on change.",
 )
 @click.option(
     "--data",
     metavar="DIR",
     type=click.Path(),
     default=DATA,
-    help="Where the embedded backend keeps volumes and journal; with Ceph, where images are shown."
+    help="Where the embedded backend stores volumes and journal; with Ceph, where it mounts images."
     f"  [default: {DATA}]",
 )
 @click.option(
@@ -81,11 +81,13 @@ DATA = "/var/lib/zonewise/csi"
     type=click.Choice(["kubernetes", "none"]),
     default="kubernetes",
     metavar="kubernetes|none",
-    help="Where this node's labels are read from; with none, --domain gives them."
-    "  [default: kubernetes]",
+    help="Where this node's domain is read from; with none, from --domain.  [default: kubernetes]",
 )
 @click.option(
-    "--domain", metavar='"region=r1;zone=a"', default="", help="Where this node is, without labels."
+    "--domain",
+    metavar='"region=r1;zone=a"',
+    default="",
+    help="With --orchestrator none: the domain of this node.",
 )
 @click.option(
     "--well-known-zone",
@@ -95,24 +97,24 @@ DATA = "/var/lib/zonewise/csi"
 @click.option(
     "--advertise-takeover",
     is_flag=True,
-    help="Report domains this node stands in for under keys of their own, too.",
+    help="Report the domains that this node stands in for as well, under keys of their own.",
 )
 @click.option(
     "--takeover-controller",
     is_flag=True,
-    help="Keep the takeover labels of all nodes as --config says; of several, one leads.",
+    help="Set the takeover labels of all nodes as --config says; of several drivers, one leads.",
 )
 @click.option(
     "--lease-namespace",
     metavar="NAME",
-    help="With --takeover-controller: where its lease and status are.  [default: the pod's]",
+    help="With --takeover-controller: the namespace of its lease and status.  [default: the pod's]",
 )
 @click.option(
     "--metrics-listen",
     metavar="ADDRESS:PORT",
     help="With --takeover-controller: where to serve metrics and health.  [default: nowhere]",
 )
-@output_option("table", "json", "yaml")
+@add_options(output_option("table", "json", "yaml"))
 @click.pass_obj
 def command(
     options: Options,
@@ -136,9 +138,9 @@ def command(
     """Provision volumes next to the pods that use them.
 
     Serves the Container Storage Interface: volumes are cut from the pools of the configuration, in
-    the domain that a request prefers. With 'check' nothing is served: it prints which volumes and
-    snapshots there are and what does not agree, and exits with 1 if something does not.
-    See docs/csi.md.
+    the domain that a request prefers. 'check' serves nothing: it prints the volumes and snapshots
+    and what differs between the journal and the pools, and exits with 1 if anything does. See
+    docs/csi.md.
     """
     if find_spec("grpc") is None:
         raise ConfigError(
@@ -151,20 +153,20 @@ def command(
     if action == "check":
         return _check(backend, Path(config), Path(data), output)
     if output is not None:
-        raise click.UsageError("-o is for 'check'; a driver that serves prints nothing")
+        raise click.UsageError("-o is for 'check'; leave it out")
     if not endpoint:
         raise ConfigError("--endpoint is missing; give it a socket like unix:///csi/csi.sock")
     if not node_id:
         raise ConfigError("--node-id is missing; give it the name of this machine's Node")
     labels = parse_domain_labels(domain_labels, drivername, well_known=well_known_zone)
     if orchestrator == "kubernetes" and domain:
-        raise ConfigError("--domain is for --orchestrator none; with kubernetes labels are read")
+        raise ConfigError("--domain is for --orchestrator none; leave it out, or add that flag")
     if advertise_takeover and not labels.labels:
-        raise ConfigError("--advertise-takeover needs --domain-labels: without, there is no domain")
+        raise ConfigError("--advertise-takeover needs --domain-labels, which name the domains")
     if takeover_controller and (orchestrator == "none" or not labels.labels):
         raise ConfigError(
-            "--takeover-controller needs --orchestrator kubernetes and --domain-labels: it labels"
-            " nodes by their domains"
+            "--takeover-controller needs --orchestrator kubernetes and --domain-labels, because it"
+            " labels nodes by their domains"
         )
     return _serve(
         options,
@@ -198,7 +200,7 @@ def _serve(
     import random
     import time
 
-    from zonewise.cli.program.connection import connected
+    from zonewise.cli.program.connection import connect
     from zonewise.csi.driver import Threads, open_driver
     from zonewise.csi.node_domain import FixedDomain, WatchedDomain
     from zonewise.csi.transport.server import SocketServer, parse_endpoint
@@ -207,18 +209,18 @@ def _serve(
     from zonewise.runtime.program.program import Program
     from zonewise.storage.domains import parse_domain
 
-    options = options.serving()
+    options = options.for_serving()
     configure(verbosity=options.verbose, format=options.log_format)
     path = parse_endpoint(endpoint)
     fixed = parse_domain(domain, labels) if orchestrator == "none" else {}
-    data, file = _opened(backend, folder, config, labels, may_come=backend == "embedded")
+    data, file = _open_backend(backend, folder, config, labels, may_be_missing=True)
 
     async def main(process: Process) -> None:
         async with AsyncExitStack() as stack:
             threads = Threads()
             stack.callback(threads.close)
-            orchestrated = orchestrator == "kubernetes" and bool(labels.labels)
-            client = await stack.enter_async_context(connected(options)) if orchestrated else None
+            in_cluster = orchestrator == "kubernetes" and bool(labels.labels)
+            client = await stack.enter_async_context(connect(options)) if in_cluster else None
             program = Program(
                 None if client is None else lambda _: client,
                 clock=time.time,
@@ -231,7 +233,7 @@ def _serve(
                 lambda: file.current,
                 node_id=node_id,
                 domain=WatchedDomain(program.cache, node_id, labels)
-                if orchestrated
+                if in_cluster
                 else FixedDomain(fixed),
                 worker=threads,
                 advertise_takeover=advertise,
@@ -257,15 +259,15 @@ def _serve(
         data.close()
 
 
-def _opened(
-    backend: str, folder: Path, config: Path, labels: DomainLabels, *, may_come: bool = False
+def _open_backend(
+    backend: str, folder: Path, config: Path, labels: DomainLabels, *, may_be_missing: bool = False
 ) -> tuple[DriverStorage, ConfigFile]:
     from zonewise.csi.config_file import ConfigFile, require_clusters, require_keys
     from zonewise.csi.driver import open_data_folder
     from zonewise.runtime.process.logs import logger
 
     if backend == "embedded":
-        file = ConfigFile(config, labels, may_be_missing=may_come)
+        file = ConfigFile(config, labels, may_be_missing=may_be_missing)
         data = open_data_folder(folder)
         if not data.pools.privileged:
             logger("csi").warning("without root volumes are folders; block, ext4 and xfs need root")
@@ -279,28 +281,28 @@ def _opened(
             f"--backend {backend} needs Ceph's Python modules; install python3-rados and"
             " python3-rbd, and use the Python they were built for"
         ) from None
-    opened = open_cephfs if backend == "ceph-fs" else open_rbd
-    return opened(folder, file.current), file
+    open_ceph = open_cephfs if backend == "ceph-fs" else open_rbd
+    return open_ceph(folder, file.current), file
 
 
 def _check(backend: str, config: Path, folder: Path, output: str | None) -> int:
-    from zonewise.cli.program.screen import rendered
+    from zonewise.cli.program.screen import render
     from zonewise.csi.check import check_all
     from zonewise.csi.errors import CsiError
     from zonewise.storage.domains import DomainLabels
     from zonewise.storage.errors import StorageError
 
     if backend == "embedded" and not folder.is_dir():
-        raise ConfigError(f"--data {folder} is not there; give the folder of the driver")
-    data, file = _opened(backend, folder, config, DomainLabels(DRIVER))
+        raise ConfigError(f"--data {folder} does not exist; give the data folder of the driver")
+    data, file = _open_backend(backend, folder, config, DomainLabels(DRIVER))
     try:
         report, agrees = check_all(data, file.current)
     except (CsiError, StorageError) as error:
-        raise ConfigError(f"cannot read from the cluster: {error}") from None
+        raise ConfigError(f"cannot read volumes and journal: {error}") from None
     finally:
         data.close()
     if output in ("json", "yaml"):
-        click.echo(rendered(report, output))
+        click.echo(render(report, output))
     else:
         for kind in report:
             click.echo(f"{kind}: {len(report[kind])}")

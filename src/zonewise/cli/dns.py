@@ -1,8 +1,8 @@
-"""``zonewise dns``: the names of a cluster, answered by the client's place.
+"""``zonewise dns``: the names of a cluster, with answers that depend on where the client is.
 
 One process, one event loop; several replicas share the work without coordination. It is ready after
-the first complete lists. On shutdown ``/readyz`` fails, it keeps answering for ``--lameduck`` until
-no client is sent to it any more, and exits.
+the first complete lists. On shutdown ``/readyz`` fails, and it keeps answering for ``--lameduck``,
+until no client uses it any more, and exits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 
 from zonewise.api.errors import ConfigError, ParseError
 from zonewise.cli.program.command import Command
-from zonewise.cli.program.options import Options, duration_option
+from zonewise.cli.program.options import Options, add_options, duration_option, metrics_option
 
 if TYPE_CHECKING:
     from zonewise.dns.outside.upstream import Upstream
@@ -31,22 +31,22 @@ METRICS_LISTEN = "127.0.0.1:9466"
     cls=Command,
     examples=(
         "dns --listen 127.0.0.1:5353                     # beside another server, to try it",
-        "dns --listen :53 --upstream 10.0.0.2:53         # in a pod; other names are asked there",
-        "dns --listen :53 --ecs-from 10.96.0.10/32       # behind a resolver that names clients",
+        "dns --listen :53 --upstream 10.0.0.2:53         # in a pod; it forwards other names",
+        "dns --listen :53 --ecs-from 10.96.0.10/32       # behind a resolver that sends subnets",
     ),
 )
 @click.option(
     "--listen",
     metavar="ADDRESS:PORT",
     default="127.0.0.1:53",
-    help="Where to answer, UDP and TCP.  [default: 127.0.0.1:53]",
+    help="Where to answer, over UDP and TCP.  [default: 127.0.0.1:53]",
 )
 @click.option(
     "--cluster-domain",
     "domains",
     metavar="DOMAIN",
     multiple=True,
-    help="The domain of the cluster's names; may be repeated, PTR records lead to the first."
+    help="The domain of the cluster's names; may be repeated, PTR records name the first."
     "  [default: cluster.local]",
 )
 @click.option(
@@ -71,13 +71,14 @@ METRICS_LISTEN = "127.0.0.1:9466"
     multiple=True,
     help="Trust EDNS Client Subnet from this network; may be repeated.  [default: none]",
 )
-@duration_option("--serve-stale", "0s", "How long expired upstream answers may be served.")
-@duration_option("--lameduck", "0s", "How long to keep answering after a stop signal.")
-@click.option(
-    "--metrics-listen",
-    metavar="ADDRESS:PORT",
-    default=METRICS_LISTEN,
-    help=f"Where to serve metrics and health.  [default: {METRICS_LISTEN}]",
+@add_options(
+    duration_option(
+        "--serve-stale", default="0s", help="How long expired upstream answers may be served."
+    ),
+    duration_option(
+        "--lameduck", default="0s", help="How long to keep answering after a stop signal."
+    ),
+    metrics_option(METRICS_LISTEN),
 )
 @click.pass_obj
 def command(
@@ -98,7 +99,7 @@ def command(
     none. See docs/dns.md.
     """
     from zonewise.api.objects.locator import PodLocator
-    from zonewise.cli.program.serving import run_command
+    from zonewise.cli.program.connection import run_program
     from zonewise.dns.outside.upstream import Upstream
     from zonewise.dns.server import DnsSettings, NameServer
     from zonewise.dns.sources import WATCHES
@@ -111,12 +112,14 @@ def command(
     host, port = parse_listen(listen, "--listen", "127.0.0.1:53")
     parse_listen(metrics_listen, "--metrics-listen", METRICS_LISTEN)
     settings = DnsSettings(
-        host=_address(host, listen),
+        host=_parse_address(host, listen),
         port=port,
-        domains=tuple(_domain(text, "--cluster-domain") for text in domains or ("cluster.local",)),
+        domains=tuple(
+            _parse_zone(text, "--cluster-domain") for text in domains or ("cluster.local",)
+        ),
         upstreams=tuple(Upstream.parse(text, "--upstream") for text in upstreams),
-        stubs=_stub_domains(stubs),
-        trusted=tuple(_network(text) for text in trusted),
+        stubs=_parse_stubs(stubs),
+        trusted=tuple(_parse_network(text) for text in trusted),
         stale=serve_stale,
     )
 
@@ -134,10 +137,10 @@ def command(
         # Without an API server the known names stay valid, and a new process would have none.
         watches_are_vital=False,
     )
-    return run_command(options, program_settings, assemble)
+    return run_program(options, program_settings, assemble)
 
 
-def _address(host: str, listen: str) -> str:
+def _parse_address(host: str, listen: str) -> str:
     if not host:
         return ""
     try:
@@ -148,29 +151,29 @@ def _address(host: str, listen: str) -> str:
         ) from None
 
 
-def _domain(text: str, flag: str) -> bytes:
+def _parse_zone(text: str, flag: str) -> bytes:
     from zonewise.dns.names import ROOT, parse_domain
     from zonewise.dns.zone import REVERSE
 
     try:
-        found = parse_domain(text.lower())
+        domain = parse_domain(text.lower())
     except ParseError as error:
         raise ConfigError(
             f"{flag} {text[:100]!r} is not a domain ({error}); write it like cluster.local"
         ) from None
-    if found != ROOT and not all(
+    if domain != ROOT and not all(
         _LABEL.fullmatch(label) for label in text.lower().strip().rstrip(".").split(".")
     ):
         raise ConfigError(
             f"{flag} {text[:100]!r} is not a domain: names have letters, digits and dashes;"
             " write it like cluster.local"
         )
-    if found == ROOT or found in REVERSE:
-        raise ConfigError(f"{flag} {text!r} is not the cluster's alone; give one below it")
-    return found
+    if domain == ROOT or domain in REVERSE:
+        raise ConfigError(f"{flag} {text!r} is not the cluster's own domain; give one below it")
+    return domain
 
 
-def _network(text: str) -> IPNetwork:
+def _parse_network(text: str) -> IPNetwork:
     try:
         return ipaddress.ip_network(text.strip())
     except ValueError:
@@ -179,17 +182,17 @@ def _network(text: str) -> IPNetwork:
         ) from None
 
 
-def _stub_domains(texts: tuple[str, ...]) -> dict[bytes, tuple[Upstream, ...]]:
+def _parse_stubs(texts: tuple[str, ...]) -> dict[bytes, tuple[Upstream, ...]]:
     from zonewise.dns.outside.upstream import Upstream
 
-    found: dict[bytes, tuple[Upstream, ...]] = {}
+    stubs: dict[bytes, tuple[Upstream, ...]] = {}
     for text in texts:
         domain, equals, servers = text.partition("=")
         if not equals:
             raise ConfigError(
                 f"--stub-domain {text[:100]!r} names no server; write it like corp=10.0.0.53:53"
             )
-        name = _domain(domain, "--stub-domain")
-        listed = tuple(Upstream.parse(one, "--stub-domain") for one in servers.split(","))
-        found[name] = (*found.get(name, ()), *listed)
-    return found
+        name = _parse_zone(domain, "--stub-domain")
+        upstreams = tuple(Upstream.parse(server, "--stub-domain") for server in servers.split(","))
+        stubs[name] = (*stubs.get(name, ()), *upstreams)
+    return stubs

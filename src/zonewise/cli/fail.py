@@ -1,10 +1,10 @@
-"""``zonewise fail``: nodes, racks or zones of an embedded cluster stop answering."""
+"""``zonewise fail``: nodes, racks or zones of an embedded cluster fail."""
 
 from __future__ import annotations
 
 import click
 
-from zonewise.cli.local.outage import change, complete_names, key_option
+from zonewise.cli.local.outage import change_nodes, complete_names, key_option
 from zonewise.cli.program.command import Command
 from zonewise.cli.program.options import Options
 
@@ -25,11 +25,11 @@ from zonewise.cli.program.options import Options
 def command(options: Options, kind: str, names: tuple[str, ...], key: str | None) -> None:
     """Make nodes of an embedded cluster fail, as if their power or network were gone.
 
-    Their heartbeats stop and nothing more is heard of their pods. After 20 to 50 seconds they are
-    not ready, and the pods that do not tolerate that any longer are replaced elsewhere.
+    Their heartbeats stop, and the status of their pods is not reported any more. After 20 to 50
+    seconds they are not ready, and pods are replaced elsewhere when their tolerations end.
     'zonewise heal' brings them back.
     """
-    for place in change(options, kind, names, key, fail=True):
-        already = f", {place.already} of them before" if place.already else ""
-        click.echo(f"{place} failed{already}")
+    for target in change_nodes(options, kind, names, key, fail=True):
+        already = f", {target.already} of them before" if target.already else ""
+        click.echo(f"{target} failed{already}")
     click.echo("The failure is detected after 20 to 50 s; 'zonewise status -w' shows what follows.")

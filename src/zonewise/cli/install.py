@@ -12,10 +12,14 @@ import click
 from click.core import ParameterSource
 
 from zonewise.api.errors import ConfigError
-from zonewise.cli.program.budget_options import budgets_option
 from zonewise.cli.program.command import Command
-from zonewise.cli.program.hint_options import Deciding, Rollout, decision_options, rollout_options
-from zonewise.cli.program.options import Options
+from zonewise.cli.program.hint_options import (
+    DecisionOptions,
+    RolloutOptions,
+    decision_options,
+    rollout_options,
+)
+from zonewise.cli.program.options import Options, add_options, budgets_option
 
 if TYPE_CHECKING:
     from zonewise.install.installation import BudgetsMode, ClientAuthority
@@ -27,7 +31,7 @@ IMAGE = re.compile(
     r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[a-z0-9]+:[0-9a-f]{32,})?"
 )
-"""A reference to an image: perhaps a registry, a path, perhaps a tag or a digest."""
+"""A reference to an image: an optional registry, a path, an optional tag and digest."""
 
 OF_CONTROLLER = {
     "role": "--endpointslices",
@@ -69,20 +73,20 @@ NOT_OF_PROXY = {
 )
 @rollout_options
 @decision_options
-@budgets_option
+@add_options(budgets_option())
 @click.option(
     "--gated-user",
     "gated_users",
     metavar="NAME",
     multiple=True,
-    help="A user whose deletions of pods are held, too: that of a workload controller which is not"
-    " Kubernetes' own; may be repeated.",
+    help="Also refuse this user deletions of pods that budgets do not allow: the user of a workload"
+    " controller which is not part of Kubernetes; may be repeated.",
 )
 @click.option(
     "--webhook-from",
     metavar="NETWORK|NAMESPACE",
     multiple=True,
-    help="Who may call the webhook, for its NetworkPolicy: the API servers' networks, or the"
+    help="Who may call the webhook, for its NetworkPolicy: the networks of the API servers, or the"
     " namespace of their tunnel's agents; may be repeated.  [default: everybody]",
 )
 @click.option(
@@ -96,7 +100,7 @@ NOT_OF_PROXY = {
     "--webhook-client-ca",
     metavar="FILE|configmap/NAME",
     help="Require client certificates of API servers, signed by this authority: a PEM file, or a"
-    " ConfigMap with a key ca.crt; docs/install.md has the API server's part.",
+    " ConfigMap with a key ca.crt; docs/install.md shows how to configure the API server.",
 )
 @click.option("--image", metavar="NAME", help="The image to run.  [default: zonewise:VERSION]")
 @click.option(
@@ -108,8 +112,10 @@ NOT_OF_PROXY = {
     default="none",
     help="Alert rules, for the Prometheus operator or as a file in a ConfigMap.  [default: none]",
 )
-@click.option("--dns", is_flag=True, help="A name server with near answers: see docs/dns.md.")
-@click.option("--dashboard", is_flag=True, help="A Grafana dashboard, in a ConfigMap.")
+@click.option(
+    "--dns", is_flag=True, help="Also a name server that prefers nearby endpoints: see docs/dns.md."
+)
+@click.option("--dashboard", is_flag=True, help="Also a Grafana dashboard, in a ConfigMap.")
 @click.option("--proxy", is_flag=True, help="The proxy of every node instead of the controller.")
 @click.option(
     "--csi", is_flag=True, help="The CSI driver with its sidecars instead of the controller."
@@ -118,31 +124,31 @@ NOT_OF_PROXY = {
     "--backend",
     type=click.Choice(["embedded", "ceph-rbd", "ceph-fs"]),
     metavar="embedded|ceph-rbd|ceph-fs",
-    help="With --csi: where volumes are kept.  [default: embedded]",
+    help="With --csi: where volumes are stored.  [default: embedded]",
 )
 @click.option(
     "--ceph-monitors",
     metavar="A:3300,B:3300",
-    help="With --csi on Ceph: the cluster's monitors; its key is in the Secret csi-ceph. They are"
-    " in the ConfigMap csi: applied again, it resets pools and takeovers; docs/csi.md keeps them.",
+    help="With --csi on Ceph: the cluster's monitors; its key is in the Secret csi-ceph. The"
+    " ConfigMap csi has them; applied again, it resets pools and takeovers: see docs/csi.md.",
 )
 @click.option("--cluster-cidr", metavar="A,B", help="With --proxy: the networks of pods.")
 @click.option(
     "--service-proxy-name",
     metavar="NAME",
-    help="With --proxy: only Services labelled for this proxy, beside another one.",
+    help="With --proxy: only Services with this proxy's label, beside another proxy.",
 )
 @click.option(
     "--api-server",
     metavar="HOST:PORT",
-    help="With --proxy: where the API server is, without any proxy; needed unless another proxy"
-    " serves its ClusterIP.",
+    help="With --proxy: the address of the API server itself; needed unless another proxy serves"
+    " its ClusterIP.",
 )
 @click.pass_obj
 def command(
     options: Options,
-    rollout: Rollout,
-    deciding: Deciding,
+    rollout: RolloutOptions,
+    decision: DecisionOptions,
     budgets: BudgetsMode,
     gated_users: tuple[str, ...],
     webhook_from: tuple[str, ...],
@@ -161,12 +167,12 @@ def command(
     service_proxy_name: str | None,
     api_server: str | None,
 ) -> None:
-    """Print everything that runs Zonewise on a cluster: apply it, or delete it again.
+    """Print the manifests that run Zonewise on a cluster, to apply or to delete.
 
     Without --endpointslices and --budgets nothing is written but conditions and events on Services,
     and PodLocators. 'own' needs a controller manager that was started with
-    --controllers=*,-endpointslice-controller. -n is the namespace to install into; it is made. See
-    docs/install.md.
+    --controllers=*,-endpointslice-controller. -n is the namespace to install into; it is created.
+    See docs/install.md.
     """
     import yaml
 
@@ -180,15 +186,14 @@ def command(
         raise click.UsageError(
             f'"{namespace}" cannot be a namespace; use lower case letters, digits and dashes'
         )
-    own = version("zonewise")
     given = {
         "--cluster-cidr": cluster_cidr,
         "--service-proxy-name": service_proxy_name,
         "--api-server": api_server,
     }
     if proxy and csi:
-        raise click.UsageError("--proxy and --csi are installed one after the other; leave out one")
-    _refuse_dropped(click.get_current_context(), proxy=proxy, csi=csi)
+        raise click.UsageError("--proxy and --csi exclude each other; run install once for each")
+    _refuse_ignored(click.get_current_context(), proxy=proxy, csi=csi)
     if gated_users and budgets == "off":
         raise click.UsageError(
             "--gated-user has no effect without --budgets; add --budgets enforce"
@@ -197,60 +202,61 @@ def command(
         raise click.UsageError("--gated-user is empty; give the name of a user")
     if image is not None and not IMAGE.fullmatch(image):
         raise click.UsageError(
-            f"--image {image[:100]!r} is not the name of an image, write it like"
+            f"--image {image[:100]!r} is not the name of an image; write it like"
             " registry.example/zonewise:1.0"
         )
-    if proxy:
-        objects = _proxy(options.namespace, image or f"zonewise:{own}", own, given)
-        click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=1000), nl=False)
-        return
     for flag, value in given.items():
-        if value is not None:
-            raise click.UsageError(f"{flag} is for --proxy")
+        if value is not None and not proxy:
+            raise click.UsageError(f"{flag} is for --proxy; leave it out")
     if not csi and (backend is not None or ceph_monitors is not None):
-        raise click.UsageError("--backend and --ceph-monitors are for --csi")
-    if csi:
+        raise click.UsageError("--backend and --ceph-monitors are for --csi; leave them out")
+    release = version("zonewise")
+    image = image or f"zonewise:{release}"
+    if proxy:
+        objects = _make_proxy(options.namespace, image, release, given)
+    elif csi:
         from zonewise.install.csi import EMBEDDED, NAMESPACE, CsiInstallation, render_csi
 
-        monitors = tuple(one.strip() for one in (ceph_monitors or "").split(",") if one.strip())
+        monitors = tuple(filter(None, map(str.strip, (ceph_monitors or "").split(","))))
         if bool(monitors) != ((backend or EMBEDDED) != EMBEDDED):
             raise click.UsageError(
-                "--ceph-monitors belongs to --backend ceph-rbd and ceph-fs, which need it"
+                "--backend ceph-rbd and ceph-fs need --ceph-monitors, and embedded takes none"
             )
-        driver = CsiInstallation(
-            image=image or f"zonewise:{own}",
-            version=own,
-            namespace=options.namespace or NAMESPACE,
-            replicas=replicas,
-            backend=backend or EMBEDDED,
-            monitors=monitors,
+        objects = render_csi(
+            CsiInstallation(
+                image=image,
+                version=release,
+                namespace=options.namespace or NAMESPACE,
+                replicas=replicas,
+                backend=backend or EMBEDDED,
+                monitors=monitors,
+            )
         )
-        objects = render_csi(driver)
-        click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=1000), nl=False)
-        return
-    wanted = Installation(
-        role=rollout.role,
-        image=image or f"zonewise:{own}",
-        version=own,
-        namespace=namespace,
-        replicas=replicas,
-        arguments=rollout.flags + deciding.flags,
-        namespaces_are_selected=rollout.namespaces != EVERYTHING,
-        alerts=cast("Alerts", alerts),
-        dashboard=dashboard,
-        budgets=budgets,
-        gated_users=gated_users,
-        dns=dns,
-        webhook_from=_callers("--webhook-from", webhook_from),
-        metrics_from=_callers("--metrics-from", metrics_from),
-        client_authority=_client_authority(webhook_client_ca),
-    )
-    objects = render_manifests(wanted)
+    else:
+        objects = render_manifests(
+            Installation(
+                role=rollout.role,
+                image=image,
+                version=release,
+                namespace=namespace,
+                replicas=replicas,
+                arguments=rollout.flags + decision.flags,
+                namespaces_are_selected=rollout.namespaces != EVERYTHING,
+                alerts=cast("Alerts", alerts),
+                dashboard=dashboard,
+                budgets=budgets,
+                gated_users=gated_users,
+                dns=dns,
+                webhook_from=_check_callers("--webhook-from", webhook_from),
+                metrics_from=_check_callers("--metrics-from", metrics_from),
+                client_authority=_read_authority(webhook_client_ca),
+            )
+        )
     click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=1000), nl=False)
 
 
-def _callers(flag: str, callers: tuple[str, ...]) -> tuple[str, ...]:
-    """Networks and namespaces, or a sentence about the first that is neither."""
+def _check_callers(flag: str, callers: tuple[str, ...]) -> tuple[str, ...]:
+    """The callers, if each of them is a network or a namespace."""
     from zonewise.api.values.names import label_errors
     from zonewise.install.workload import is_network
 
@@ -263,59 +269,59 @@ def _callers(flag: str, callers: tuple[str, ...]) -> tuple[str, ...]:
     return callers
 
 
-def _client_authority(place: str | None) -> ClientAuthority | None:
-    """The authority in a file, or the name of the ConfigMap that has it."""
+def _read_authority(source: str | None) -> ClientAuthority | None:
+    """The authority in a file, or the name of its ConfigMap."""
     from cryptography.x509 import load_pem_x509_certificates
 
     from zonewise.api.values.names import subdomain_errors
     from zonewise.install.installation import ClientAuthority
 
-    if place is None:
+    if source is None:
         return None
-    kind, _, name = place.partition("/")
+    kind, _, name = source.partition("/")
     if kind == "configmap":
         if subdomain_errors(name):
             raise click.UsageError(
-                f"--webhook-client-ca {place[:100]!r} does not name a ConfigMap; write it like"
+                f"--webhook-client-ca {source[:100]!r} does not name a ConfigMap; write it like"
                 " configmap/api-servers"
             )
         return ClientAuthority(config_map=name)
     try:
-        text = Path(place).read_text("ascii")
+        text = Path(source).read_text("ascii")
         load_pem_x509_certificates(text.encode())
     except OSError as error:
         raise click.UsageError(
-            f"--webhook-client-ca: {place} cannot be read: {error.strerror}"
+            f"--webhook-client-ca: {source} cannot be read: {error.strerror}"
         ) from None
     except ValueError:
         raise click.UsageError(
-            f"--webhook-client-ca: {place} has no certificate; give a file with PEM certificates"
+            f"--webhook-client-ca: {source} has no certificate; give a file with PEM certificates"
         ) from None
     return ClientAuthority(certificates=text)
 
 
-def _refuse_dropped(context: click.Context, *, proxy: bool, csi: bool) -> None:
-    """What the chosen manifests have no place for is not left out in silence."""
+def _refuse_ignored(context: click.Context, *, proxy: bool, csi: bool) -> None:
+    """Refuse flags that the chosen manifests would ignore."""
     if not proxy and not csi:
         return
-    dropped = [
+    ignored = [
         flag
         for name, flag in (OF_CONTROLLER | (NOT_OF_PROXY if proxy else {})).items()
         if context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
     ]
-    if dropped:
+    if ignored:
         chosen = "--proxy" if proxy else "--csi"
-        verb = "is" if len(dropped) == 1 else "are"
+        verb = "is" if len(ignored) == 1 else "are"
         raise click.UsageError(
-            f"{', '.join(dropped)} {verb} not for {chosen}, which is installed on its own; run"
+            f"{', '.join(ignored)} {verb} not for {chosen}, which is installed on its own; run"
             f" install once without {chosen} and once with it alone"
         )
 
 
-def _proxy(
-    namespace: str | None, image: str, own: str, given: Mapping[str, str | None]
+def _make_proxy(
+    namespace: str | None, image: str, release: str, given: Mapping[str, str | None]
 ) -> list[dict[str, Any]]:
-    """The manifests of the proxy, from flags that were given."""
+    """The manifests of the proxy."""
     from zonewise.install.proxy import PROXY, ProxyInstallation, render_proxy
     from zonewise.proxy.configuration import cidrs
     from zonewise.runtime.serving.address import parse_listen
@@ -324,20 +330,18 @@ def _proxy(
     if given["--api-server"] is not None:
         host, port = parse_listen(server, "--api-server", API_SERVER)
         if not host or not port:
-            raise ConfigError(f"--api-server {server} lacks a part; write it like {API_SERVER}")
+            raise ConfigError(
+                f"--api-server {server} needs a host and a port above 0; write it like {API_SERVER}"
+            )
     if given["--cluster-cidr"] is not None:
         cidrs("--cluster-cidr", given["--cluster-cidr"].split(","))
-    arguments = tuple(
-        f"{flag}={value}"
-        for flag in ("--cluster-cidr", "--service-proxy-name")
-        if (value := given[flag]) is not None
-    )
+    flags = ("--cluster-cidr", "--service-proxy-name")
     return render_proxy(
         ProxyInstallation(
             image=image,
-            version=own,
+            version=release,
             namespace=namespace or PROXY,
             api_server=server,
-            arguments=arguments,
+            arguments=tuple(f"{flag}={given[flag]}" for flag in flags if given[flag] is not None),
         )
     )

@@ -2,8 +2,8 @@
 
 Exit codes: 0 fine; 1 findings, refusal or not found; 2 the work could not start (usage,
 configuration, connection) or the program has a fault; 130 after Ctrl-C; 141 when the reader of our
-output closed the pipe. Whatever goes wrong is one sentence on stderr that says what to do. A
-traceback is shown only for our own faults, and only with ``-v``.
+output closed the pipe. Every error is one sentence on stderr that says what to do. A traceback is
+printed only for our own faults, and only with ``-v``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import click
 
-from zonewise.cli.program.command import CommandEntry, CommandGroup
-from zonewise.cli.program.screen import screened
+from zonewise.cli.program.command import CommandEntry, CommandGroup, Refusal
+from zonewise.cli.program.screen import screen_output
 
 TRY = "Try it"
 UNDERSTAND = "Understand a cluster"
@@ -31,14 +31,16 @@ ENTRIES = {
     "status": CommandEntry(
         "zonewise.cli.status", "Show zones, pods and in-zone traffic on a page.", TRY
     ),
-    "fail": CommandEntry("zonewise.cli.fail", "Make a node, rack or zone of it fail.", TRY),
+    "fail": CommandEntry(
+        "zonewise.cli.fail", "Make a node, rack or zone of that cluster fail.", TRY
+    ),
     "heal": CommandEntry("zonewise.cli.heal", "Restore a failed node, rack or zone.", TRY),
     "explain": CommandEntry(
         "zonewise.cli.explain", "Explain hints, budgets, pods, names and volumes.", UNDERSTAND
     ),
     "install": CommandEntry("zonewise.cli.install", "Print manifests for a cluster.", OPERATE),
     "controller": CommandEntry(
-        "zonewise.cli.controller", "Keep EndpointSlices and their hints on a cluster.", OPERATE
+        "zonewise.cli.controller", "Run the controllers: hints, PodLocators, budgets.", OPERATE
     ),
     "csi": CommandEntry(
         "zonewise.cli.csi", "Provision volumes next to the pods that use them.", OPERATE
@@ -48,7 +50,7 @@ ENTRIES = {
     ),
     "dns": CommandEntry("zonewise.cli.dns", "Serve DNS names with nearby endpoints.", OPERATE),
     "proxy": CommandEntry(
-        "zonewise.cli.proxy", "Send a node's packets to near endpoints.", OPERATE
+        "zonewise.cli.proxy", "Send a node's packets to nearby endpoints.", OPERATE
     ),
     "webhook": CommandEntry("zonewise.cli.webhook", "Serve admission webhooks.", OPERATE),
     "version": CommandEntry(
@@ -57,27 +59,27 @@ ENTRIES = {
     "completion": CommandEntry(
         "zonewise.cli.completion", "Print a script that lets your shell complete commands.", ABOUT
     ),
-    "__complete": CommandEntry("zonewise.cli.program.kubectl_completion"),
+    "__complete": CommandEntry("zonewise.cli.completion", function="complete"),
 }
 
 EXAMPLES = (
     "up                          # see what Zonewise does, without a cluster",
-    "version --context staging   # is that cluster there, and which Kubernetes is it?",
+    "version --context staging   # check that a cluster answers, and its Kubernetes version",
 )
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
 
-def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _print_version(ctx: click.Context, _param: click.Parameter, requested: bool) -> None:
+    if requested and not ctx.resilient_parsing:
         from importlib.metadata import version
 
         click.echo(f"zonewise {version('zonewise')}")
         ctx.exit()
 
 
-def root() -> CommandGroup:
+def make_root() -> CommandGroup:
     """The group of all commands."""
     return CommandGroup(
         "zonewise",
@@ -96,25 +98,23 @@ def root() -> CommandGroup:
         help=(
             "Zonewise makes a Kubernetes cluster aware of where things are: it keeps traffic near "
             "its source, puts volumes next to the pods that use them, and never disrupts more of "
-            "a failure domain than was agreed."
+            "a failure domain than its budgets allow."
         ),
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and give its exit code."""
-    called = Path(sys.argv[0]).name
-    program = {"kubectl-zonewise": "kubectl zonewise", "__main__.py": "python -m zonewise"}.get(
-        called, "zonewise"
-    )
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    with screened():
-        return _ended(program, given)
+    names = {"kubectl-zonewise": "kubectl zonewise", "__main__.py": "python -m zonewise"}
+    program = names.get(Path(sys.argv[0]).name, "zonewise")
+    with screen_output():
+        return _run(program, list(sys.argv[1:] if arguments is None else arguments))
 
 
-def _ended(program: str, given: list[str]) -> int:
+def _run(program: str, arguments: list[str]) -> int:
+    """The exit code; errors of the output itself are handled here."""
     try:
-        code = _run(program, given)
+        code = _invoke(program, arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -124,27 +124,31 @@ def _ended(program: str, given: list[str]) -> int:
         return _BROKEN_PIPE
     except OSError as error:
         _drop_output()
-        return _say(
-            f"stopped: {_words(error)}; free disk space or correct permissions and try again"
-        )
+        about = f"{error.filename}: " if error.filename else ""
+        why = (error.strerror or str(error)).lower()
+        advice = "free disk space or correct permissions and try again"
+        return _print_error(f"stopped: {about}{why}; {advice}")
     return code
 
 
-def _run(program: str, arguments: list[str]) -> int:
-    group = root()
+def _invoke(program: str, arguments: list[str]) -> int:
+    """The exit code of a command; what it raises is printed as one sentence."""
+    group = make_root()
     instruction = os.environ.get("_ZONEWISE_COMPLETE")
     if instruction:
         from click.shell_completion import shell_complete
 
         return shell_complete(group, {}, "zonewise", "_ZONEWISE_COMPLETE", instruction)
     try:
-        # Colours of others are shown by the screen; click would drop them where no terminal is.
+        # The screen cleans the output; click would remove colours where there is no terminal.
         with group.make_context(program, arguments, color=True) as context:
             code = group.invoke(context)
     except click.exceptions.Exit as end:
         return end.exit_code
+    except Refusal as refusal:
+        return _print_error(refusal.message, code=refusal.exit_code)
     except click.ClickException as error:
-        return _say(_usage(error))
+        return _print_error(_describe_usage(error))
     except click.Abort:
         return _INTERRUPTED
     except OSError:
@@ -154,25 +158,25 @@ def _run(program: str, arguments: list[str]) -> int:
             error = error.exceptions[0]
         if isinstance(error, BrokenPipeError):
             raise error from None
-        return _failed(error, verbose=_asks_for_detail(arguments))
+        return _print_failure(error, verbose=_is_verbose(arguments))
     return code if isinstance(code, int) else 0
 
 
-def _failed(error: Exception, *, verbose: bool) -> int:
+def _print_failure(error: Exception, *, verbose: bool) -> int:
     from zonewise.api.errors import ApiError, ServerError, Unauthorized, ZonewiseError
 
     if isinstance(error, ZonewiseError):
         refused = isinstance(error, ApiError) and not isinstance(error, ServerError | Unauthorized)
-        return _say(str(error), code=1 if refused else 2)
+        return _print_error(str(error), code=1 if refused else 2)
     if verbose:
         import traceback
 
         traceback.print_exception(error)
     what = f"{type(error).__name__}: {error}"[:200]
-    return _say(f"this is a fault in zonewise ({what}); -v shows where, please report it")
+    return _print_error(f"this is a fault in zonewise ({what}); -v shows where, please report it")
 
 
-def _usage(error: click.ClickException) -> str:
+def _describe_usage(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context is not None else "zonewise"
     advice = f'see "{path} --help"'
@@ -191,7 +195,7 @@ def _usage(error: click.ClickException) -> str:
     return f"{fault}; {advice}"
 
 
-def _say(sentence: str, *, code: int = 2) -> int:
+def _print_error(sentence: str, *, code: int = 2) -> int:
     from zonewise.api.values.printable import escape_unprintable
 
     with contextlib.suppress(OSError):
@@ -199,12 +203,7 @@ def _say(sentence: str, *, code: int = 2) -> int:
     return code
 
 
-def _words(error: OSError) -> str:
-    about = f"{error.filename}: " if error.filename else ""
-    return about + (error.strerror or str(error)).lower()
-
-
-def _asks_for_detail(arguments: list[str]) -> bool:
+def _is_verbose(arguments: list[str]) -> bool:
     return any(
         word == "--verbose" or (word.startswith("-v") and set(word[1:]) == {"v"})
         for word in arguments

@@ -1,4 +1,4 @@
-"""``zonewise proxy``: what the proxy of a node does with packets to Services.
+"""``zonewise proxy``: the packet rules of a node for Services.
 
 It serves until it is stopped, and leaves the rules it wrote: packets keep flowing, and the next
 program continues from there. ``--cleanup`` removes them. ``--dry-run`` computes the routes from a
@@ -18,19 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.api.errors import NotFound, Status
 from zonewise.cli.program import interrupts
-from zonewise.cli.program.cluster_completion import completes, objects
-from zonewise.cli.program.command import Command
-from zonewise.cli.program.dump_kinds import lacking
+from zonewise.cli.program.cluster_completion import complete_from, list_names
+from zonewise.cli.program.command import Command, Refusal
+from zonewise.cli.program.dump_kinds import describe_missing
 from zonewise.cli.program.options import (
     Options,
+    add_options,
+    feature_gates_option,
     files_option,
+    note_namespace_ignored,
     output_option,
-    without_namespace,
 )
-from zonewise.cli.program.proxy_options import Serving, serving_options
-from zonewise.cli.program.screen import rendered
+from zonewise.cli.program.proxy_options import ServingOptions, serving_options
+from zonewise.cli.program.screen import is_plain, join_some, make_row, print_rows, render
 
 if TYPE_CHECKING:
     from zonewise.proxy.settings import ProxySettings
@@ -40,10 +41,17 @@ if TYPE_CHECKING:
     from zonewise.traffic.routes.table import NodeRoutes
 
 
-def _node_names(ctx: click.Context, _incomplete: str) -> list[str]:
+_NODES = 5
+"""How many nodes a sentence names."""
+
+_ENDPOINTS = 3
+"""How many endpoints a line of the table names."""
+
+
+def _list_nodes(ctx: click.Context, _incomplete: str) -> list[str]:
     from zonewise.api import Node
 
-    return objects(ctx, Node)
+    return list_names(ctx, Node)
 
 
 @click.command(
@@ -51,50 +59,47 @@ def _node_names(ctx: click.Context, _incomplete: str) -> list[str]:
     cls=Command,
     examples=(
         "proxy --node-name n1 --cluster-cidr 10.244.0.0/16   # serve, as root, on node n1",
-        "proxy --cleanup                              # remove every rule it ever wrote",
-        "proxy --dry-run -f dump.yaml                 # what every node of a dump would do",
-        "proxy --dry-run -f dump.yaml --node-name n1  # what one node would do",
+        "proxy --cleanup                              # remove every rule it wrote",
+        "proxy --dry-run -f dump.yaml                 # the routes of every node of a dump",
+        "proxy --dry-run -f dump.yaml --node-name n1  # the routes of one node",
         "proxy --dry-run -f dump.yaml --node-name n1 -o nft   # the packet rules of one node",
         "proxy --dry-run -f dumps -o jsonl            # every node of every file in a folder",
     ),
 )
 @click.option("--dry-run", is_flag=True, help="Print the routes, and change nothing.")
 @click.option("--cleanup", is_flag=True, help="Remove every rule this program wrote, and end.")
-@click.option("--init-only", is_flag=True, help="Do what needs root at the start, and end.")
+@click.option(
+    "--init-only", is_flag=True, help="Do only the part of the start that needs root, and end."
+)
 @serving_options
 @click.option(
     "--node-name",
     metavar="NAME",
-    shell_complete=completes(_node_names),
+    shell_complete=complete_from(_list_nodes),
     help="The node whose packets are routed.",
 )
 @click.option(
     "--service-proxy-name",
     metavar="NAME",
     default="",
-    help="Only Services whose label service.kubernetes.io/service-proxy-name is this, beside"
-    " another proxy; without it, those that have no such label.",
+    help="Only Services whose label service.kubernetes.io/service-proxy-name has this value, beside"
+    " another proxy; without it, Services that have no such label.",
 )
 @click.option(
     "--allow-node-external-ips",
     is_flag=True,
     help="Route externalIPs that are addresses of nodes; without it they are ignored, with a note.",
 )
-@click.option(
-    "--feature-gates",
-    metavar="A=true,B=false",
-    default="",
-    help="ServiceTopology, ServiceTrafficPolicy, TopologyAwareHints: see docs/embedded.md.",
+@add_options(
+    feature_gates_option(), files_option(), output_option("table", "json", "yaml", "jsonl", "nft")
 )
-@files_option()
-@output_option("table", "json", "yaml", "jsonl", "nft")
 @click.pass_obj
 def command(
     options: Options,
     dry_run: bool,
     cleanup: bool,
     init_only: bool,
-    serving: Serving,
+    serving: ServingOptions,
     node_name: str | None,
     service_proxy_name: str,
     allow_node_external_ips: bool,
@@ -102,20 +107,20 @@ def command(
     files: tuple[str, ...],
     output: str | None,
 ) -> int | None:
-    """Send packets for Services to the endpoints that are near.
+    """Send packets for Services to nearby endpoints.
 
     With --dry-run the routes are printed instead: for each frontend of a Service, what happens to
     packets and why, on one node or on all. They are those of the cluster in your kubeconfig, or
-    with -f of a dump; a folder has one cluster in each file. They are of all namespaces: -n has no
-    effect.
+    with -f of a dump; a folder has one cluster in each file. Routes are of all namespaces: -n has
+    no effect.
     """
     from zonewise.api.gates import FeatureGates
     from zonewise.traffic.routes.service import RouteSettings
 
     chosen = {"--dry-run": dry_run, "--cleanup": cleanup, "--init-only": init_only}
-    given = [flag for flag, wanted in chosen.items() if wanted]
+    given = [flag for flag, is_given in chosen.items() if is_given]
     if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} exclude each other, give one of them")
+        raise click.UsageError(f"{' and '.join(given)} exclude each other; give one of them")
     if cleanup:
         return _clean_up()
     settings = RouteSettings(
@@ -125,16 +130,22 @@ def command(
         if files:
             raise click.UsageError("-f is for --dry-run; a proxy that serves follows a cluster")
         if options.kubeconfig is None:
-            options = replace(options, kubeconfig=serving.kubeconfig())
-        return _serve(options, serving.settings(node_name, settings), init_only=init_only)
-    without_namespace(options, "routes are of all namespaces")
-    sources = _dumped(files) if files else [_asked(options)]
-    made = _routes(sources, node_name, settings)
+            kubeconfig = serving.read_configuration().client_connection.kubeconfig
+            options = replace(options, kubeconfig=kubeconfig or None)
+        return _serve(options, serving.make_settings(node_name, settings), init_only=init_only)
+    note_namespace_ignored(options, "routes are of all namespaces")
+    sources = _read_dumped(files) if files else [_read_live(options)]
+    computed = _compute_routes(sources, node_name, settings)
     if output == "nft":
-        _print_rules(made, serving, settings)
+        _print_rules(computed, serving, settings)
         return None
-    rows = ((source.file, routes) for source, routes in made)
-    _print(rows, output, alone=node_name is not None and len(sources) == 1)
+    rows = (make_row(source.file, routes.to_dict()) for source, routes in computed)
+    if not is_plain(output):
+        click.echo(_format_pages(list(rows)))
+    elif node_name is not None and len(sources) == 1 and output != "jsonl":
+        click.echo(render(next(rows), output))
+    else:
+        print_rows(rows, output)
     return None
 
 
@@ -147,7 +158,7 @@ def _clean_up() -> int:
 
 
 @contextmanager
-def _no_certificates() -> Iterator[None]:
+def _skip_certificates() -> Iterator[None]:
     """Keep aiohttp from reading the system's certificates when it is imported.
 
     It makes TLS contexts of its own then, which we never use; reading a bundle for each of them is
@@ -176,20 +187,20 @@ def _serve(options: Options, settings: ProxySettings, *, init_only: bool) -> int
 
 
 def _run(options: Options, settings: ProxySettings, *, init_only: bool) -> int:
-    with _no_certificates():
-        from zonewise.cli.program.connection import connected
+    with _skip_certificates():
+        from zonewise.cli.program.connection import connect
     from zonewise.proxy.program import initialise, serve
     from zonewise.runtime.process.logs import configure
     from zonewise.runtime.process.process import run
 
-    options = options.serving()
+    options = options.for_serving()
     configure(verbosity=options.verbose, format=options.log_format)
 
     async def main(process: Process) -> None:
         if init_only:
             await initialise(settings)
             return
-        async with connected(options) as client:
+        async with connect(options) as client:
             await serve(process, client, settings)
 
     return run(main)
@@ -197,14 +208,14 @@ def _run(options: Options, settings: ProxySettings, *, init_only: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A cluster; ``file`` is its file in a folder, ``where`` what to call it."""
+    """A cluster; ``file`` is its file in a folder, ``where`` its name for messages."""
 
     snapshot: Snapshot
     where: str
     file: str = ""
 
 
-def _dumped(files: Sequence[str]) -> list[_Source]:
+def _read_dumped(files: Sequence[str]) -> list[_Source]:
     from zonewise.runtime.cache.snapshot import Snapshot
 
     folder = any(file != "-" and Path(file).is_dir() for file in files)
@@ -214,105 +225,89 @@ def _dumped(files: Sequence[str]) -> list[_Source]:
     ]
 
 
-def _asked(options: Options) -> _Source:
+def _read_live(options: Options) -> _Source:
     from zonewise.api import LeanEndpointSlice, Node, Service
-    from zonewise.cli.program.connection import connected
+    from zonewise.cli.program.connection import connect
     from zonewise.proxy.objects import ServiceCIDR
     from zonewise.runtime.cache.snapshot import Snapshot
 
     async def read() -> Snapshot:
-        async with connected(options) as client:
+        async with connect(options) as client:
             kinds = [Node, Service, LeanEndpointSlice, ServiceCIDR]
             return await Snapshot.live(client, kinds)
 
     return _Source(interrupts.run(read()), "the cluster")
 
 
-def _routes(
+def _compute_routes(
     sources: Iterable[_Source], node_name: str | None, settings: RouteSettings
 ) -> Iterator[tuple[_Source, NodeRoutes]]:
     """The routes of the requested nodes, with their cluster.
 
-    A cluster without nodes has no routes, and those of a dump without slices would be wrong. That
-    is reported: for all of them as for a node that does not exist, for one of several beside the
-    routes of the others.
+    A cluster without nodes has no routes, and those of a dump without slices would be wrong. If
+    that is so for some clusters it is noted beside the routes of the others, if for all it is an
+    error.
     """
     from zonewise.api import LeanEndpointSlice, Node, Service
     from zonewise.traffic.routes.choice import ClientLocation, node_addresses
     from zonewise.traffic.routes.service import compute_node_routes
 
-    found, without = False, []
+    any_routes, without = False, []
     for source in sources:
         snapshot = source.snapshot
         nodes = {node.metadata.name: node for node in snapshot.all(Node)}
         if node_name is not None and node_name not in nodes:
             sentence = f"there is no Node {node_name} in {source.where}"
-            raise NotFound(Status(message=f"{sentence}; {_known(source, nodes)}", code=404))
+            raise Refusal(f"{sentence}; {_describe_nodes(source, nodes)}")
         services, slices = snapshot.all(Service), snapshot.all(LeanEndpointSlice)
         if not nodes:
-            without.append(f"there is no Node in {source.where}; {_known(source, nodes)}")
+            without.append(f"there is no Node in {source.where}; {_describe_nodes(source, nodes)}")
             continue
-        if services and (missing := lacking(snapshot, [LeanEndpointSlice], source.where)):
+        if services and (missing := describe_missing(snapshot, [LeanEndpointSlice], source.where)):
             without.append(missing)
             continue
-        found = True
-        if missing := lacking(snapshot, [Service], source.where):
+        any_routes = True
+        if missing := describe_missing(snapshot, [Service], source.where):
             click.echo(f"note: {missing}", err=True)
         labels = {name: node.metadata.labels for name, node in nodes.items()}
         addresses = node_addresses(nodes.values())
         for name in sorted(nodes) if node_name is None else [node_name]:
-            place = ClientLocation.of(nodes[name])
-            yield source, compute_node_routes(services, slices, place, labels, settings, addresses)
-    for sentence in without if found else without[:-1]:
+            client = ClientLocation.of(nodes[name])
+            yield source, compute_node_routes(services, slices, client, labels, settings, addresses)
+    for sentence in without if any_routes else without[:-1]:
         click.echo(f"note: {sentence}", err=True)
-    if without and not found:
-        raise NotFound(Status(message=without[-1], code=404))
+    if without and not any_routes:
+        raise Refusal(without[-1])
 
 
-def _known(source: _Source, nodes: Iterable[str]) -> str:
-    """Which nodes there are; of many the first and how many more."""
+def _describe_nodes(source: _Source, nodes: Iterable[str]) -> str:
+    """Which nodes exist; of many the first and how many more."""
     names = sorted(nodes)
     if not names:
-        return "dump nodes as well" if source.snapshot.files else "is it the right cluster?"
-    more = len(names) - _NAMED
-    shown = ", ".join(names[:_NAMED])
-    return f"there {'is' if len(names) == 1 else 'are'} {shown}" + (
-        f" and {more} more" if more > 0 else ""
-    )
+        return "dump nodes as well" if source.snapshot.files else "check the context"
+    return f"there {'is' if len(names) == 1 else 'are'} {join_some(names, _NODES)}"
 
 
 def _print_rules(
-    made: Iterable[tuple[_Source, NodeRoutes]], serving: Serving, routing: RouteSettings
+    computed: Iterable[tuple[_Source, NodeRoutes]], serving: ServingOptions, routing: RouteSettings
 ) -> None:
-    """What would be written on each node; each is a whole file for ``nft -f``."""
+    """Print the packet rules of each node; each is a whole file for ``nft -f``."""
     from zonewise.api import Node
     from zonewise.proxy.objects import ServiceCIDR
     from zonewise.proxy.tables.preview import preview
 
-    for source, routes in made:
+    for source, routes in computed:
         node = source.snapshot.get(Node, routes.node)
         assert node is not None
         where = f"{source.file}: " if source.file else ""
-        settings = serving.settings(routes.node, routing)
+        settings = serving.make_settings(routes.node, routing)
         head = f"# {where}Node {routes.node}"
-        # A name with a line break in it would begin a command.
+        # A line break in a name would end the comment and begin a command.
         click.echo(head if head.isprintable() else ascii(head).strip("'\""))
         click.echo(preview(routes, node, source.snapshot.all(ServiceCIDR), settings), nl=False)
 
 
-def _print(made: Iterable[tuple[str, NodeRoutes]], output: str | None, *, alone: bool) -> None:
-    rows = ({"file": file, **part.to_dict()} if file else part.to_dict() for file, part in made)
-    if output == "jsonl":
-        for row in rows:
-            click.echo(rendered(row, output))
-    elif output in ("json", "yaml"):
-        found = list(rows)
-        click.echo(rendered(found[0] if alone else found, output))
-    else:
-        click.echo(_pages(list(rows)))
-
-
-def _pages(rows: Sequence[dict[str, Any]]) -> str:
+def _format_pages(rows: Sequence[dict[str, Any]]) -> str:
     """The routes of nodes for people, and each note once, with its nodes if not all have it."""
     about: dict[tuple[str, str], list[str]] = {}
     nodes = Counter(row.get("file", "") for row in rows)
@@ -322,13 +317,12 @@ def _pages(rows: Sequence[dict[str, Any]]) -> str:
             about.setdefault((row.get("file", ""), text), []).append(row["node"])
     notes = []
     for (file, text), names in about.items():
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        where = f"on {', '.join(names[:_NAMED])}{more}: " if len(names) < nodes[file] else ""
+        where = f"on {join_some(names, _NODES)}: " if len(names) < nodes[file] else ""
         notes.append(f"{file}: {where}{text}" if file else f"{where}{text}")
-    return "\n\n".join(filter(None, (*map(_page, rows), "\n".join(notes))))
+    return "\n\n".join(filter(None, (*map(_format_page, rows), "\n".join(notes))))
 
 
-def _page(row: dict[str, Any]) -> str:
+def _format_page(row: dict[str, Any]) -> str:
     """The routes of a node for people."""
     from zonewise.explain.columns import format_table
 
@@ -337,7 +331,7 @@ def _page(row: dict[str, Any]) -> str:
     heads = ["NAMESPACE", "SERVICE", "PORT", "FRONTEND", "FROM", "ACTION", "ENDPOINTS", "WHY"]
     lines = [head]
     if row["routes"]:
-        lines += format_table(heads, [_line(route) for route in row["routes"]])
+        lines += format_table(heads, [_make_line(route) for route in row["routes"]])
     lines += [
         f"Health check of {check['namespace']}/{check['service']} on port {check['port']}"
         f" ({check['family']}): {check['localEndpoints']} here"
@@ -346,34 +340,27 @@ def _page(row: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _line(route: dict[str, Any]) -> list[str]:
+def _make_line(route: dict[str, Any]) -> list[str]:
     endpoints = route["endpoints"]
-    whole = sum(one["weight"] for one in endpoints)
-    weighed = len({one["weight"] for one in endpoints}) > 1
-    shown = [
-        _joined(one["address"], one["port"])
-        + (f" ({100 * one['weight'] / whole:.1f} %)" if weighed else "")
-        for one in endpoints[:_SHOWN]
+    total = sum(endpoint["weight"] for endpoint in endpoints)
+    weighted = len({endpoint["weight"] for endpoint in endpoints}) > 1
+    texts = [
+        _join_port(endpoint["address"], endpoint["port"])
+        + (f" ({100 * endpoint['weight'] / total:.1f} %)" if weighted else "")
+        for endpoint in endpoints
     ]
-    more = len(endpoints) - len(shown)
+    frontend = _join_port(route["address"] or "*", route["number"])
     return [
         route["namespace"],
         route["service"],
         route["port"] or "-",
-        f"{route['path']} {_joined(route['address'] or '*', route['number'])}/{route['protocol']}",
+        f"{route['path']} {frontend}/{route['protocol']}",
         route["from"],
         route["action"],
-        ", ".join(shown) + (f" and {more} more" if more else "") or "-",
+        join_some(texts, _ENDPOINTS) or "-",
         " ".join(filter(None, (route["why"], route["key"]))),
     ]
 
 
-_NAMED = 5
-"""How many nodes a sentence names."""
-
-_SHOWN = 3
-"""How many endpoints a line of the table names."""
-
-
-def _joined(address: str, port: int) -> str:
+def _join_port(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

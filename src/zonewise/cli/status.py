@@ -17,8 +17,8 @@ import click
 
 from zonewise.cli.program import interrupts
 from zonewise.cli.program.command import Command
-from zonewise.cli.program.options import Options, output_option, without_namespace
-from zonewise.cli.program.screen import console, is_plain, rendered
+from zonewise.cli.program.options import Options, add_options, note_namespace_ignored, output_option
+from zonewise.cli.program.screen import is_plain, make_console, render
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zonewise.runtime.client.client import Client
 
 _PAUSE = 1.0
-_SHOWN = 20
+_SERVICES = 20
 """How many Services a terminal shows."""
 
 
@@ -41,35 +41,35 @@ _SHOWN = 20
     ),
 )
 @click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes.")
-@output_option("table", "json", "yaml")
+@add_options(output_option("table", "json", "yaml"))
 @click.pass_obj
 def command(options: Options, watch: bool, output: str | None) -> None:
     """Show a cluster on one page: its zones, and how much traffic stays in its zone.
 
-    It is of all namespaces: -n has no effect. The in-zone numbers are those of the simulated
+    The page is of all namespaces: -n has no effect. The in-zone numbers are those of the simulated
     clients of 'zonewise up', over the last minute. Services that need attention are first; a
     terminal shows 20, a file or a pipe gets all.
     """
-    without_namespace(options, "the page is of all namespaces")
-    interrupts.run(_watch(options, output) if watch else _once(options, output))
+    note_namespace_ignored(options, "the page is of all namespaces")
+    interrupts.run(_follow(options, output) if watch else _print_once(options, output))
 
 
-async def _once(options: Options, output: str | None) -> None:
-    from zonewise.cli.program.connection import EMBEDDED, connected
+async def _print_once(options: Options, output: str | None) -> None:
+    from zonewise.cli.program.connection import EMBEDDED, connect
 
-    async with connected(options) as client:
-        page = await _page(client)
+    async with connect(options) as client:
+        page = await _read_page(client)
         version = (await client.server_version()).git_version
     _print(page, output)
     if not is_plain(output) and EMBEDDED in version:
-        from zonewise.cli.local.overview import next_steps
+        from zonewise.cli.local.overview import format_next_steps
 
         kubeconfig = options.kubeconfig or os.environ.get("KUBECONFIG")
         if kubeconfig:
-            console().print(next_steps(page, kubeconfig), soft_wrap=True)
+            make_console().print(format_next_steps(page, kubeconfig), soft_wrap=True)
 
 
-async def _page(client: Client) -> Overview:
+async def _read_page(client: Client) -> Overview:
     from zonewise.api import Node, Pod, Service
     from zonewise.api.errors import Forbidden, NotFound
     from zonewise.api.objects.discovery import EndpointSlice
@@ -92,25 +92,25 @@ async def _page(client: Client) -> Overview:
     )
 
 
-async def _watch(options: Options, output: str | None) -> None:
+async def _follow(options: Options, output: str | None) -> None:
     from rich.live import Live
 
-    from zonewise.cli.program.connection import connected
+    from zonewise.cli.program.connection import connect
 
-    async with connected(options) as client:
-        place = console()
-        if is_plain(output) or not place.is_terminal:
-            async with aclosing(_pages(client)) as pages:
+    async with connect(options) as client:
+        console = make_console()
+        if is_plain(output) or not console.is_terminal:
+            async with aclosing(_follow_pages(client)) as pages:
                 async for page in pages:
                     _print(page, output, whole=False)
             return
-        with Live(console=place, screen=True, auto_refresh=False) as live:
-            async with aclosing(_pages(client)) as pages:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            async with aclosing(_follow_pages(client)) as pages:
                 async for page in pages:
-                    live.update(_tables(page), refresh=True)
+                    live.update(_make_tables(page), refresh=True)
 
 
-async def _pages(client: Client) -> AsyncGenerator[Overview, None]:
+async def _follow_pages(client: Client) -> AsyncGenerator[Overview, None]:
     """The page, and again when it has changed."""
     from zonewise.api import Node, Pod, Service
     from zonewise.api.objects.discovery import EndpointSlice
@@ -129,13 +129,13 @@ async def _pages(client: Client) -> AsyncGenerator[Overview, None]:
         await asyncio.wait([following, synced], return_when=asyncio.FIRST_COMPLETED)
         last = None
         while not following.done():
-            found = numbers.get((NAMESPACE, CONFIG_MAP_NAME))
+            traffic = numbers.get((NAMESPACE, CONFIG_MAP_NAME))
             page = summarize_cluster(
                 nodes=nodes,
                 pods=pods,
                 services=services,
                 slices=slices,
-                traffic=read_traffic(found.get("data", default={}) if found else {}),
+                traffic=read_traffic(traffic.get("data", default={}) if traffic else {}),
             )
             if page != last:
                 yield page
@@ -151,20 +151,20 @@ async def _pages(client: Client) -> AsyncGenerator[Overview, None]:
 
 def _print(page: Overview, output: str | None, *, whole: bool = True) -> None:
     if is_plain(output):
-        click.echo(rendered(page, output, following=not whole))
+        click.echo(render(page, output, following=not whole))
     else:
-        screen = console()
-        screen.print(_tables(page, cut=screen.is_terminal))
+        console = make_console()
+        console.print(_make_tables(page, cut=console.is_terminal))
 
 
-def _tables(page: Overview, *, cut: bool = True) -> Group:
+def _make_tables(page: Overview, *, cut: bool = True) -> Group:
     """The page; a terminal shows as many Services as fit, and which ones need attention."""
     from rich.console import Group
 
-    from zonewise.cli.local.overview import service_table, worst_first, zone_table
+    from zonewise.cli.local.overview import make_service_table, make_zone_table, sort_worst_first
 
-    parts: list[Any] = [zone_table(page), ""]
+    parts: list[Any] = [make_zone_table(page), ""]
     if page.services:
-        most = _SHOWN if cut else None
-        parts += [service_table(worst_first(page), most=most), ""]
+        most = _SERVICES if cut else None
+        parts += [make_service_table(sort_worst_first(page), most=most), ""]
     return Group(*parts)

@@ -2,8 +2,8 @@
 
 The map is in the configuration of the driver, the ConfigMap ``zonewise-system/csi``, on an embedded
 cluster and on a real one alike. It is changed only if the ConfigMap has not changed meanwhile, and
-only into one that the driver will accept. What is in force while the configuration is wrong is in
-the controller's ConfigMap ``csi-takeover``.
+only into one that the driver will accept. The map that is in force while the configuration is wrong
+is in the controller's ConfigMap ``csi-takeover``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.api.errors import ConfigError, Conflict, Forbidden, NotFound, Status
+from zonewise.api.errors import ConfigError, Conflict, Forbidden, NotFound
 from zonewise.cli.program import interrupts
-from zonewise.cli.program.cluster_completion import completes, read
-from zonewise.cli.program.command import Command
-from zonewise.cli.program.options import Options, output_option
+from zonewise.cli.program.cluster_completion import complete_from, read_snapshot
+from zonewise.cli.program.command import Command, Refusal
+from zonewise.cli.program.options import Options, add_options, output_option
+from zonewise.cli.program.screen import is_plain, render
 
 if TYPE_CHECKING:
     from zonewise.api import CSINode
@@ -38,29 +39,29 @@ EMPTY = '{"version": 2}'
 """The configuration of a ConfigMap that is still empty."""
 TRIES = 5
 ACTS_WITHIN = 5.0
-"""How long a controller is waited for, in seconds."""
+"""How long to wait for a controller, in seconds."""
 LOOKS = 20
 
 
-def _domains(ctx: click.Context, _incomplete: str = "") -> list[str]:
+def _complete_domain(ctx: click.Context, _incomplete: str = "") -> list[str]:
     """The domains that can be named: with 'set' those of nodes, with 'clear' those taken over."""
     match ctx.params.get("action"):
         case "set":
-            return _domains_of_nodes(ctx)
+            return _list_domains(ctx)
         case "clear":
-            return _domains_taken(ctx)
+            return _list_taken(ctx)
     return []
 
 
-def _domains_of_nodes(ctx: click.Context) -> list[str]:
+def _list_domains(ctx: click.Context) -> list[str]:
     from itertools import accumulate
 
     from zonewise.api import CSINode, Node
 
-    snapshot = read(ctx, CSINode, Node)
+    snapshot = read_snapshot(ctx, CSINode, Node)
     if snapshot is None:
         return []
-    labels = _labels(snapshot.all(CSINode), ctx.params.get("drivername") or DRIVER)
+    labels = _collect_labels(snapshot.all(CSINode), ctx.params.get("drivername") or DRIVER)
     return [
         name
         for node in snapshot.all(Node)
@@ -71,63 +72,67 @@ def _domains_of_nodes(ctx: click.Context) -> list[str]:
     ]
 
 
-def _domains_taken(ctx: click.Context) -> list[str]:
+def _list_taken(ctx: click.Context) -> list[str]:
     from zonewise.csi.takeover.controller import ConfigMap
     from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP
     from zonewise.storage.configuration import parse_configuration
     from zonewise.storage.domains import DomainLabels
 
     namespace = ctx.params.get("namespace") or NAMESPACE
-    snapshot = read(ctx, ConfigMap, namespace=namespace)
-    found = snapshot.get(ConfigMap, CONFIG_MAP, namespace) if snapshot is not None else None
-    if found is None:
+    snapshot = read_snapshot(ctx, ConfigMap, namespace=namespace)
+    config_map = snapshot.get(ConfigMap, CONFIG_MAP, namespace) if snapshot is not None else None
+    if config_map is None:
         return []
     labels = DomainLabels(ctx.params.get("drivername") or DRIVER)
     try:
-        return list(
-            parse_configuration(str(found.get("data", CONFIG_KEY)), labels).takeover.targets
-        )
+        text = str(config_map.get("data", CONFIG_KEY))
+        return list(parse_configuration(text, labels).takeover.targets)
     except ConfigError:
         return []
 
 
-def _stand_ins(ctx: click.Context, incomplete: str) -> list[str]:
-    """Lists of domains that go on with one more."""
+def _complete_stand_ins(ctx: click.Context, incomplete: str) -> list[str]:
+    """The list of domains so far, with each domain that it does not have yet."""
     from zonewise.storage.takeover.stand_ins import ALL
 
-    begun = incomplete.rpartition(",")[0]
-    if not begun:
-        return [ALL, *_domains_of_nodes(ctx)]
-    given = begun.split(",")
-    return [f"{begun},{name}" for name in _domains_of_nodes(ctx) if name not in given]
+    listed = incomplete.rpartition(",")[0]
+    if not listed:
+        return [ALL, *_list_domains(ctx)]
+    given = listed.split(",")
+    return [f"{listed},{name}" for name in _list_domains(ctx) if name not in given]
 
 
 @click.command(
     "takeover",
     cls=Command,
     examples=(
-        "takeover status            # what is taken over, what is away from home",
+        "takeover status            # which domains are taken over, which pods are away from home",
         "takeover set a --by b,c    # nodes of b and c use the volumes of a",
-        "takeover set a --by all    # nodes of every other domain do",
-        "takeover set a --by b --force   # though nodes of a are Ready",
+        "takeover set a --by all    # nodes of all other domains use them",
+        "takeover set a --by b --force   # even if nodes of a are Ready",
         "takeover clear a           # give it back; no pod is evicted",
     ),
 )
 @click.argument("action", metavar="status|set|clear", type=click.Choice(["status", "set", "clear"]))
-@click.argument("domain", required=False, metavar="[DOMAIN]", shell_complete=completes(_domains))
+@click.argument(
+    "domain", required=False, metavar="[DOMAIN]", shell_complete=complete_from(_complete_domain)
+)
 @click.option(
     "--by",
     metavar="DOMAIN,…|all",
-    shell_complete=completes(_stand_ins),
+    shell_complete=complete_from(_complete_stand_ins),
     help="With 'set': the domains that stand in.",
 )
 @click.option(
-    "--force", is_flag=True, help="With 'set': take over a domain although nodes of it are Ready."
+    "--force", is_flag=True, help="With 'set': take over a domain even if nodes of it are Ready."
 )
 @click.option(
-    "--drivername", metavar="NAME", default=DRIVER, help=f"The driver.  [default: {DRIVER}]"
+    "--drivername",
+    metavar="NAME",
+    default=DRIVER,
+    help=f"The name of the CSI driver.  [default: {DRIVER}]",
 )
-@output_option("table", "json", "yaml")
+@add_options(output_option("table", "json", "yaml"))
 @click.pass_obj
 def command(
     options: Options,
@@ -138,39 +143,41 @@ def command(
     drivername: str,
     output: str | None,
 ) -> int:
-    """Let nodes of living domains use the volumes of one that failed, and give it back.
+    """Let nodes of living domains use the volumes of a failed domain, and give it back.
 
     A takeover declares the domain dead: pods on its nodes that are not Ready are removed, and a
     node there that still uses a volume is shut out of it before another node uses it. A domain with
     Ready nodes is taken over only with --force. A domain that is given back gets its pods back when
     they are started again.
 
-    Domains are called by the values of the driver's labels: zone-a, or r1/zone-a.
+    The name of a domain is made of the values of the driver's labels: zone-a, or r1/zone-a.
     """
     if action == "status":
         if domain or by is not None or force:
             raise click.UsageError("status takes no domain, no --by and no --force; leave them out")
-        return interrupts.run(_status(options, drivername, output))
+        return interrupts.run(_print_status(options, drivername, output))
     if not domain:
-        raise click.UsageError(f"which domain? give its name: takeover {action} DOMAIN")
+        raise click.UsageError(f"the domain is missing; write takeover {action} DOMAIN")
     if action == "clear":
         if by is not None or force:
             raise click.UsageError("--by and --force are for 'set'; leave them out")
         return interrupts.run(_change(options, drivername, domain, None, output))
-    targets = tuple(one.strip() for one in (by or "").split(",") if one.strip())
+    targets = tuple(filter(None, map(str.strip, (by or "").split(","))))
     if not targets:
-        raise click.UsageError("by whom? give --by DOMAIN,… or --by all")
+        raise click.UsageError(
+            "the domains that stand in are missing; add --by DOMAIN,… or --by all"
+        )
     return interrupts.run(_change(options, drivername, domain, targets, output, force=force))
 
 
-async def _status(options: Options, driver: str, output: str | None) -> int:
-    from zonewise.cli.program.connection import connected
+async def _print_status(options: Options, driver: str, output: str | None) -> int:
+    from zonewise.cli.program.connection import connect
 
-    async with connected(options) as client:
-        text, _ = await _configuration(client, options)
-        found = await _told(client, options, driver, text)
-    _print(found, output)
-    return 1 if found.error else 0
+    async with connect(options) as client:
+        text, _ = await _read_configuration(client, options)
+        status = await _read_status(client, options, driver, text)
+    _print(status, output)
+    return 1 if status.error else 0
 
 
 async def _change(
@@ -182,7 +189,7 @@ async def _change(
     *,
     force: bool = False,
 ) -> int:
-    from zonewise.cli.program.connection import connected
+    from zonewise.cli.program.connection import connect
     from zonewise.csi.takeover.controller import ConfigMap
     from zonewise.csi.takeover.status import (
         AUTOMATIC_ANNOTATION,
@@ -201,39 +208,34 @@ async def _change(
 
     labels = DomainLabels(driver)
     namespace = options.namespace or NAMESPACE
-    async with connected(options) as client:
+    async with connect(options) as client:
         if targets is not None:
             await _require_driver(client, driver)
         for left in reversed(range(TRIES)):
-            text, metadata = await _configuration(client, options)
+            text, metadata = await _read_configuration(client, options)
             try:
                 current = parse_before_edit(text, labels)
-                seen = await _seen(client, driver, current)
+                seen = await _observe(client, driver, current)
                 if targets is not None and (
                     unknown := find_unknown_domain((domain, *targets), seen.domains)
                 ):
-                    raise NotFound(Status(message=unknown, code=404))
+                    raise Refusal(unknown)
                 changed = edit_takeover(text, {domain: targets}, labels)
             except ConfigError as error:
-                raise Forbidden(
-                    Status(
-                        message=f"{error}; ConfigMap {namespace}/{CONFIG_MAP} is as it was",
-                        code=403,
-                    )
-                ) from None
+                unchanged = f"ConfigMap {namespace}/{CONFIG_MAP} was not changed"
+                raise Refusal(f"{error}; {unchanged}") from None
             taken = current.takeover
             if targets is None:
                 _require_taken(domain, taken)
             elif not force and seen.known and (alive := explain_force(domain, seen.nodes, taken)):
-                raise Forbidden(Status(message=alive, code=403))
-            told: dict[str, Any] = {"resourceVersion": metadata.resource_version}
-            marks = parse_automatic_domains(metadata.annotations)
-            if targets is not None and domain in marks:
-                # An administrator has it now: it is not given back automatically.
-                told["annotations"] = {
-                    AUTOMATIC_ANNOTATION: ",".join(sorted(marks - {domain})) or None
-                }
-            body = {"metadata": told, "data": {CONFIG_KEY: changed}}
+                raise Refusal(alive)
+            changes: dict[str, Any] = {"resourceVersion": metadata.resource_version}
+            automatic = parse_automatic_domains(metadata.annotations)
+            if targets is not None and domain in automatic:
+                # An administrator took it over: it is not given back automatically.
+                others = ",".join(sorted(automatic - {domain}))
+                changes["annotations"] = {AUTOMATIC_ANNOTATION: others or None}
+            body = {"metadata": changes, "data": {CONFIG_KEY: changed}}
             try:
                 await client.patch(ConfigMap, CONFIG_MAP, namespace, body)
             except Conflict:
@@ -241,52 +243,48 @@ async def _change(
                     raise
                 continue
             break
-        found = await _told(client, options, driver, changed, domain if targets is None else "")
-        odd = (warn_of_down_nodes if targets is None else warn_of_ready_nodes)(domain, seen.nodes)
-        if odd is not None and seen.known:
-            found = replace(found, warnings=(*found.warnings, odd))
-        acted = await _acted(client, namespace, found.takeover)
-        found = _with_dead_pools(found, acted)
+        given = domain if targets is None else ""
+        status = await _read_status(client, options, driver, changed, given)
+        warn = warn_of_down_nodes if targets is None else warn_of_ready_nodes
+        if seen.known and (warning := warn(domain, seen.nodes)) is not None:
+            status = replace(status, warnings=(*status.warnings, warning))
+        acted = await _wait_for_controller(client, namespace, status.takeover)
+        status = _add_dead_pools(status, acted)
     if acted is None:
         click.echo(
             f"no controller has acted on it within {ACTS_WITHIN:g} s: kubelets may take a minute"
             " to bring it to the driver, whose pods must run with --takeover-controller",
             err=True,
         )
-    if output in ("json", "yaml"):
-        _print(found, output)
+    if is_plain(output):
+        _print(status, output)
         return 0
     if targets is None:
         click.echo(f"{domain} is given back; new pods start at home")
     else:
         click.echo(f"{domain} is taken over by {', '.join(targets)}")
-    for one in found.warnings:
-        click.echo(f"warning: {one}", err=True)
+    for warning in status.warnings:
+        click.echo(f"warning: {warning}", err=True)
     if targets is None:
-        _print_away(found)
+        _print_away(status)
     return 0
 
 
-async def _configuration(client: Client, options: Options) -> tuple[str, ObjectMeta]:
-    """The text of the configuration, and what else is known of its ConfigMap."""
+async def _read_configuration(client: Client, options: Options) -> tuple[str, ObjectMeta]:
+    """The text of the configuration, and the metadata of its ConfigMap."""
     from zonewise.csi.takeover.controller import ConfigMap
     from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP
 
     namespace = options.namespace or NAMESPACE
     try:
-        found = await client.get(ConfigMap, CONFIG_MAP, namespace)
+        config_map = await client.get(ConfigMap, CONFIG_MAP, namespace)
     except NotFound:
-        raise NotFound(
-            Status(
-                message=f"there is no ConfigMap {namespace}/{CONFIG_MAP}; is the CSI driver"
-                " installed? -n names another namespace",
-                code=404,
-            )
+        raise Refusal(
+            f"there is no ConfigMap {namespace}/{CONFIG_MAP}; install the CSI driver, or give its"
+            " namespace with -n"
         ) from None
-    text = found.get("data", CONFIG_KEY)
-    if not isinstance(text, str):
-        text = EMPTY
-    return text, found.metadata
+    text = config_map.get("data", CONFIG_KEY)
+    return text if isinstance(text, str) else EMPTY, config_map.metadata
 
 
 async def _require_driver(client: Client, driver: str) -> None:
@@ -295,64 +293,66 @@ async def _require_driver(client: Client, driver: str) -> None:
 
     snapshot = await Snapshot.live(client, (CSIDriver, CSINode))
     try:
-        names = {one.metadata.name for one in snapshot.all(CSIDriver)}
-        names |= {entry.name for one in snapshot.all(CSINode) for entry in one.spec.drivers or ()}
+        names = {csi_driver.metadata.name for csi_driver in snapshot.all(CSIDriver)}
+        names |= {entry.name for node in snapshot.all(CSINode) for entry in node.spec.drivers or ()}
     except Forbidden:
         return
     if driver not in names and (names or driver != DRIVER):
-        advice = f"the drivers are {', '.join(sorted(names))}" if names else "there is none at all"
-        raise NotFound(Status(message=f"there is no CSI driver {driver}; {advice}", code=404))
+        listed = f"the cluster has {', '.join(sorted(names))}" if names else "the cluster has none"
+        raise Refusal(f"there is no CSI driver {driver}; {listed}")
 
 
-async def _acted(
-    client: Client, namespace: str, wanted: Mapping[str, tuple[str, ...]]
+async def _wait_for_controller(
+    client: Client, namespace: str, desired: Mapping[str, tuple[str, ...]]
 ) -> TakeoverStatus | None:
-    """What the controller reports once a map is in force, empty without permission to read.
+    """What the controller reports once a map is in force; empty without permission to read.
 
-    None if it does not report that soon.
+    None if it does not report that in time.
     """
     from zonewise.csi.takeover.controller import ConfigMap
     from zonewise.csi.takeover.status import STATUS_KEY, STATUS_MAP, TakeoverStatus
 
     for left in reversed(range(LOOKS)):
         try:
-            kept = (await client.get(ConfigMap, STATUS_MAP, namespace)).get("data", STATUS_KEY)
+            text = (await client.get(ConfigMap, STATUS_MAP, namespace)).get("data", STATUS_KEY)
         except NotFound:
-            kept = None
+            text = None
         except Forbidden:
             return TakeoverStatus()
-        if kept is not None:
-            said = TakeoverStatus.parse(str(kept))
-            if said.takeover == wanted and not said.error:
-                return said
+        if text is not None:
+            reported = TakeoverStatus.parse(str(text))
+            if reported.takeover == desired and not reported.error:
+                return reported
         if left:
             await asyncio.sleep(ACTS_WITHIN / LOOKS)
     return None
 
 
-def _with_dead_pools(found: TakeoverStatus, told: TakeoverStatus | None) -> TakeoverStatus:
-    """What holds, with what only the controller can know: it has access to the storage."""
+def _add_dead_pools(status: TakeoverStatus, reported: TakeoverStatus | None) -> TakeoverStatus:
+    """The status with warnings of dead pools, which only the controller can see."""
     from zonewise.storage.takeover.warnings import TAKEN_POOL_DEAD
 
-    if told is None or told.takeover != found.takeover:
-        return found
-    dead = [one for one in told.warnings if one.code == TAKEN_POOL_DEAD]
-    return replace(
-        found, warnings=(*found.warnings, *(one for one in dead if one not in found.warnings))
+    if reported is None or reported.takeover != status.takeover:
+        return status
+    dead = (
+        warning
+        for warning in reported.warnings
+        if warning.code == TAKEN_POOL_DEAD and warning not in status.warnings
     )
+    return replace(status, warnings=(*status.warnings, *dead))
 
 
 def _require_taken(domain: str, taken: TakeoverMap) -> None:
     if domain not in taken.targets:
         names = ", ".join(sorted(taken.targets))
-        advice = f"these are: {names}" if names else "no domain is, so there is nothing to clear"
-        raise NotFound(Status(message=f"{domain} is not taken over; {advice}", code=404))
+        others = f"these are: {names}" if names else "no domain is, so there is nothing to clear"
+        raise Refusal(f"{domain} is not taken over; {others}")
 
 
-async def _told(
+async def _read_status(
     client: Client, options: Options, driver: str, text: str, given: str = ""
 ) -> TakeoverStatus:
-    """What holds: the map of a valid configuration of version 2, else what the controller keeps."""
+    """What is in force: a valid configuration of version 2, else what the controller reported."""
     from zonewise.csi.takeover.status import TakeoverStatus
     from zonewise.storage.configuration import StorageConfiguration, parse_configuration
     from zonewise.storage.domains import DomainLabels
@@ -362,35 +362,34 @@ async def _told(
     try:
         configuration = parse_configuration(text, DomainLabels(driver))
     except ConfigError as error:
-        last = await _kept(client, namespace)
-        return replace(last, error=str(error))
+        return replace(await _read_reported(client, namespace), error=str(error))
     try:
-        kept = await _kept(client, namespace)
+        reported = await _read_reported(client, namespace)
     except Forbidden:
-        kept = TakeoverStatus()
+        reported = TakeoverStatus()
     configuration = configuration.inherit_takeover(
-        StorageConfiguration(takeover=TakeoverMap(kept.takeover))
+        StorageConfiguration(takeover=TakeoverMap(reported.takeover))
     )
-    seen = await _seen(client, driver, configuration, given)
-    found = TakeoverStatus(configuration.takeover.targets, "", seen.warnings, seen.away)
-    return _with_dead_pools(found, kept)
+    seen = await _observe(client, driver, configuration, given)
+    status = TakeoverStatus(configuration.takeover.targets, "", seen.warnings, seen.away)
+    return _add_dead_pools(status, reported)
 
 
-async def _kept(client: Client, namespace: str) -> TakeoverStatus:
+async def _read_reported(client: Client, namespace: str) -> TakeoverStatus:
     """What the controller reported last; empty if it never did."""
     from zonewise.csi.takeover.controller import ConfigMap
     from zonewise.csi.takeover.status import STATUS_KEY, STATUS_MAP, TakeoverStatus
 
     try:
-        kept = (await client.get(ConfigMap, STATUS_MAP, namespace)).get("data", STATUS_KEY)
+        text = (await client.get(ConfigMap, STATUS_MAP, namespace)).get("data", STATUS_KEY)
     except NotFound:
-        kept = ""
-    return TakeoverStatus.parse(str(kept))
+        text = ""
+    return TakeoverStatus.parse(str(text))
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What of a cluster is read for a change of the map; empty without permission to read."""
+class _Observed:
+    """The state of a cluster that matters for a change of the map; empty without permission."""
 
     warnings: tuple[Reason, ...] = ()
     away: tuple[Reason, ...] = ()
@@ -401,9 +400,9 @@ class _Seen:
     """Whether nodes have domains."""
 
 
-async def _seen(
+async def _observe(
     client: Client, driver: str, configuration: StorageConfiguration, given: str = ""
-) -> _Seen:
+) -> _Observed:
     """What is wrong with a map, and what is away from home (of one domain only, if given)."""
     from zonewise.api import CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod
     from zonewise.csi.takeover.volumes import VolumeUses
@@ -423,29 +422,29 @@ async def _seen(
             _Listed(snapshot.all(kind))
             for kind in (Pod, PersistentVolumeClaim, PersistentVolume, Node)
         )
-        labels = _labels(snapshot.all(CSINode), driver)
+        labels = _collect_labels(snapshot.all(CSINode), driver)
     except Forbidden:
-        return _Seen()
+        return _Observed()
     uses = VolumeUses(pods, claims, volumes, nodes, labels)
-    found = [one for one in uses.uses() if not given or covers(given, one.home)]
-    places = tuple(NodeReadiness(*uses.locate_node(node.metadata.name)) for node in nodes)
+    volume_uses = [use for use in uses.uses() if not given or covers(given, use.home)]
+    readiness = tuple(NodeReadiness(*uses.locate_node(node.metadata.name)) for node in nodes)
     pools = existing_pools(configuration.pools, configuration.pool_states)
     homes = (
-        home_of(one, labels)
-        for one in volumes
-        if one.spec.csi is not None and one.spec.csi.driver == driver
+        home_of(volume, labels)
+        for volume in volumes
+        if volume.spec.csi is not None and volume.spec.csi.driver == driver
     )
-    at = [one.domain for one in places]
-    return _Seen(
-        find_takeover_warnings(configuration.takeover, pools, at),
-        find_away_from_home(found, configuration.takeover),
-        places,
-        (*at, *(pool.segments for pool in pools), *homes) if labels.labels else (),
+    domains = [node.domain for node in readiness]
+    return _Observed(
+        find_takeover_warnings(configuration.takeover, pools, domains),
+        find_away_from_home(volume_uses, configuration.takeover),
+        readiness,
+        (*domains, *(pool.segments for pool in pools), *homes) if labels.labels else (),
         bool(labels.labels),
     )
 
 
-def _labels(nodes: Iterable[CSINode], driver: str) -> DomainLabels:
+def _collect_labels(nodes: Iterable[CSINode], driver: str) -> DomainLabels:
     """The labels that name a driver's domains, as kubelets know them."""
     from zonewise.storage.domains import DomainLabels, short_name
 
@@ -463,7 +462,7 @@ class _Listed:
     """Objects of a list by their keys."""
 
     def __init__(self, items: Any) -> None:
-        self._items = {one.key: one for one in items}
+        self._items = {item.key: item for item in items}
 
     def get(self, key: tuple[str, str]) -> Any:
         return self._items.get(key)
@@ -472,29 +471,27 @@ class _Listed:
         return iter(self._items.values())
 
 
-def _print(found: TakeoverStatus, output: str | None) -> None:
-    from zonewise.cli.program.screen import rendered
-
-    if output in ("json", "yaml"):
-        click.echo(rendered(found.to_dict(), output))
+def _print(status: TakeoverStatus, output: str | None) -> None:
+    if is_plain(output):
+        click.echo(render(status.to_dict(), output))
         return
-    if found.error:
-        click.echo(f"the configuration is wrong, what it said before is in force: {found.error}")
-    if not found.takeover:
+    if status.error:
+        click.echo(f"the configuration is wrong, the one before is in force: {status.error}")
+    if not status.takeover:
         click.echo("no domain is taken over")
-    for source, targets in sorted(found.takeover.items()):
+    for source, targets in sorted(status.takeover.items()):
         click.echo(f"{source} is taken over by {', '.join(targets)}")
-    for one in found.warnings:
-        click.echo(f"warning: {one}", err=True)
-    if found.further_warnings:
-        click.echo(f"warning: and {found.further_warnings} more", err=True)
-    _print_away(found)
+    for warning in status.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if status.further_warnings:
+        click.echo(f"warning: and {status.further_warnings} more", err=True)
+    _print_away(status)
 
 
-def _print_away(found: TakeoverStatus) -> None:
-    if found.away_from_home:
-        click.echo(f"away from home: {len(found.away_from_home) + found.further_away_from_home}")
-        for one in found.away_from_home:
-            click.echo(f"  {one.message}")
-        if found.further_away_from_home:
-            click.echo(f"  … and {found.further_away_from_home} more")
+def _print_away(status: TakeoverStatus) -> None:
+    if status.away_from_home:
+        click.echo(f"away from home: {len(status.away_from_home) + status.further_away_from_home}")
+        for reason in status.away_from_home:
+            click.echo(f"  {reason.message}")
+        if status.further_away_from_home:
+            click.echo(f"  … and {status.further_away_from_home} more")

@@ -1,8 +1,8 @@
 """``zonewise up``: a cluster in one process, to try everything without Kubernetes.
 
 The API server, a scheduler, kubelets, controllers and simulated clients, over a folder. It runs
-until Ctrl-C or SIGTERM; what was acknowledged is then on the disk of ``--data``, or removed with
-its temporary folder where none was given. After a kill the next ``up`` removes that folder.
+until Ctrl-C or SIGTERM; every acknowledged write is then in the folder of ``--data``. Without
+``--data`` the folder is temporary and removed at the end, or after a kill by the next ``up``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import click
 
 from zonewise.api.errors import ConfigError
 from zonewise.cli.program.command import Command
-from zonewise.cli.program.options import Options
+from zonewise.cli.program.options import Options, add_options, feature_gates_option
 
 if TYPE_CHECKING:
     from zonewise.cli.local.hosting import Content
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _PORTS = 65_535
 _POD_START = "500ms"
-_OURS = frozenset({"lock", "state.db"})
+_CLUSTER_FILES = frozenset({"lock", "state.db"})
 
 
 @click.command(
@@ -35,9 +35,9 @@ _OURS = frozenset({"lock", "state.db"})
     cls=Command,
     examples=(
         "up                                  # three zones, nine nodes, a small shop",
-        "up --data ./cluster                 # keep it: the same cluster next time",
+        "up --data ./cluster                 # keep the cluster for the next time",
         "up --zones a,b --nodes-per-zone 50  # another shape",
-        "up -f dump.yaml                     # the shape of a real cluster, from kubectl get",
+        "up -f dump.yaml                     # a copy of a real cluster, from its dump",
         "up --scenario FILE --speed max      # play a scenario as fast as possible; also with -f",
         "up --network                        # as root: real packets between pods",
     ),
@@ -55,17 +55,17 @@ _OURS = frozenset({"lock", "state.db"})
     "files",
     metavar="FILE",
     multiple=True,
-    help="Take the shape of a real cluster from a dump (a file or -); may be repeated.",
+    help="Copy a real cluster from its dump (a file or -); may be repeated.",
 )
 @click.option(
     "--keep-placement",
     is_flag=True,
-    help="With -f: pods stay on the nodes they were on, instead of being scheduled again.",
+    help="With -f: pods stay on their nodes instead of being scheduled again.",
 )
 @click.option(
     "--scenario",
     metavar="FILE",
-    help="Play a scenario, print what happens, and exit: 0 if all expectations held.",
+    help="Play a scenario, print what happens, and exit: 0 if all its expectations were met.",
 )
 @click.option(
     "--speed",
@@ -74,12 +74,12 @@ _OURS = frozenset({"lock", "state.db"})
 )
 @click.option("--empty", is_flag=True, help="Start with no node and no workload.")
 @click.option(
-    "--api-only", is_flag=True, help="Serve only the API: objects are kept, nothing runs."
+    "--api-only", is_flag=True, help="Serve only the API: objects are stored, nothing runs."
 )
 @click.option(
     "--data",
     metavar="DIR",
-    help="Keep the cluster in this folder; its kubeconfig appears there.  [default: a temporary"
+    help="Keep the cluster and its kubeconfig in this folder.  [default: a temporary"
     " folder, removed at the end]",
 )
 @click.option(
@@ -104,7 +104,7 @@ _OURS = frozenset({"lock", "state.db"})
     help="How long a pod takes to start, such as 2s or 1s..5s.  [default: 500ms]",
 )
 @click.option(
-    "--stages", metavar="FILE", help="What happens to pods on nodes: see docs/embedded.md."
+    "--stages", metavar="FILE", help="The life of pods on simulated nodes: see docs/embedded.md."
 )
 @click.option(
     "--seed",
@@ -112,12 +112,7 @@ _OURS = frozenset({"lock", "state.db"})
     metavar="N",
     help="Seed for the random choices of scheduler, pods and clients.",
 )
-@click.option(
-    "--feature-gates",
-    metavar="A=true,B=false",
-    default="",
-    help="ServiceTopology, ServiceTrafficPolicy, TopologyAwareHints: see docs/embedded.md.",
-)
+@add_options(feature_gates_option())
 @click.pass_obj
 def command(
     options: Options,
@@ -151,41 +146,41 @@ def command(
     from zonewise.runtime.process.logs import configure
     from zonewise.runtime.process.process import run
 
-    # What recovers by itself is worth a warning on a server, not on the terminal of a demo.
+    # Warnings about errors that are retried are for a server's log, not for a demo's terminal.
     configure(verbosity=options.verbose or -1, format=options.log_format)
-    host, port = _place(listen)
+    host, port = _parse_listen(listen)
     shape = {"--zones": zones, "--nodes-per-zone": nodes_per_zone, "--cpu": cpu}
     modes = {"--empty": empty, "--api-only": api_only}
-    # A scenario has a cluster of its own, and may have the shape of a dump.
-    for filling in ({"--scenario": scenario}, {"-f": files}):
-        _refuse_together(shape, {**filling, **modes})
+    # --scenario and -f go together: a scenario may be played on a dump.
+    for content_flag in ({"--scenario": scenario}, {"-f": files}):
+        _refuse_together(shape, {**content_flag, **modes})
     if speed is not None and scenario is None:
-        raise ConfigError("--speed is for a scenario; give one with --scenario")
+        raise ConfigError("--speed needs a scenario; give one with --scenario")
     if keep_placement and not files:
-        raise ConfigError("--keep-placement is about the pods of a dump; give one with -f")
+        raise ConfigError("--keep-placement needs a dump; give one with -f")
     if network and (api_only or scenario):
         other = "--api-only" if api_only else "--scenario"
         raise ConfigError(f"--network and {other} exclude each other; leave out one")
     content = None
     if files:
-        content = _dumped(files, keep_placement=keep_placement)
+        content = _read_dump(files, keep_placement=keep_placement)
         # A scenario can add nodes.
         if scenario is None:
             _require_nodes(content, files)
     elif not (api_only or scenario):
-        content = _nothing() if empty else _demo(zones, nodes_per_zone, cpu)
+        content = _make_nothing() if empty else _make_demo(zones, nodes_per_zone, cpu)
     gates = FeatureGates.parse(feature_gates)
     if scenario is not None:
         from zonewise.cli.local.play import play
 
         if data is not None:
-            raise ConfigError("a scenario has a cluster of its own; leave out --data")
+            raise ConfigError("--data and --scenario exclude each other; leave out one")
         return play(scenario, speed or "1", gates, content)
-    kubelets = _kubelets(pod_start, stages)
-    with _folder(data) as folder:
+    kubelets = _configure_kubelets(pod_start, stages)
+    with _open_folder(data) as folder:
         plan = UpPlan(
             folder=folder,
-            kept=data is not None,
+            persistent=data is not None,
             host=host,
             port=port,
             seed=seed,
@@ -199,13 +194,15 @@ def command(
             await run_cluster(process, plan, content)
 
         code = run(main)
-    kept = f"{folder.absolute()} keeps" if plan.kept else "nothing is left of"
-    click.echo(f"Stopped; {kept} the cluster.")
+    if plan.persistent:
+        click.echo(f"Stopped; the cluster is kept in {folder.absolute()}.")
+    else:
+        click.echo("Stopped; the cluster is removed.")
     return code
 
 
 def _refuse_together(shape: Mapping[str, object], modes: Mapping[str, object]) -> None:
-    """At most one of the modes, and with none of them a shape."""
+    """Refuse several modes, and a mode together with a shape."""
     chosen = [name for name, value in modes.items() if value]
     shaped = [name for name, value in shape.items() if value is not None]
     if len(chosen) > 1:
@@ -214,30 +211,30 @@ def _refuse_together(shape: Mapping[str, object], modes: Mapping[str, object]) -
         raise ConfigError(f"{chosen[0]} and {shaped[0]} exclude each other; leave out one")
 
 
-def _nothing() -> Content:
+def _make_nothing() -> Content:
     from zonewise.cli.local.hosting import Content
 
     return Content("nothing", (), "--empty")
 
 
-def _demo(zones: str | None, per_zone: int | None, cpu: str | None) -> Content:
+def _make_demo(zones: str | None, per_zone: int | None, cpu: str | None) -> Content:
     from zonewise.cli.local.composition import CSI_CLASS
     from zonewise.cli.local.hosting import Content
     from zonewise.embedded.seed.demo import shop_objects
     from zonewise.embedded.seed.nodes import NodeLayout
 
-    usual = NodeLayout()
+    default = NodeLayout()
     layout = NodeLayout(
-        zones=usual.zones if zones is None else _words(zones),
-        nodes_per_zone=usual.nodes_per_zone if per_zone is None else per_zone,
-        cpus=usual.cpus if cpu is None else _words(cpu),
+        zones=default.zones if zones is None else _split(zones),
+        nodes_per_zone=default.nodes_per_zone if per_zone is None else per_zone,
+        cpus=default.cpus if cpu is None else _split(cpu),
     )
     given = {"--zones": zones, "--nodes-per-zone": per_zone, "--cpu": cpu}
     chosen = next((name for name, value in given.items() if value is not None), "")
     return Content(f"the demo, {layout}", [*layout.nodes(), *shop_objects(CSI_CLASS)], chosen)
 
 
-def _dumped(files: Sequence[str], *, keep_placement: bool) -> Content:
+def _read_dump(files: Sequence[str], *, keep_placement: bool) -> Content:
     from zonewise.cli.local.hosting import Content
     from zonewise.embedded.seed.dump_import import import_dump, read_dump
     from zonewise.runtime.cache import dump
@@ -245,16 +242,16 @@ def _dumped(files: Sequence[str], *, keep_placement: bool) -> Content:
     entries = []
     for file in files:
         if Path(file).is_dir():
-            raise ConfigError(f"-f {file} is a folder; give the file of one cluster's dump")
+            raise ConfigError(f"-f {file} is a folder; give a file with the dump of one cluster")
         entries += dump.read_file(file)
-    found = import_dump(read_dump(entries), keep_placement=keep_placement)
-    if not found.objects:
-        raise ConfigError(f"-f {files[0]} has nothing that can run here; dump nodes and more")
+    imported = import_dump(read_dump(entries), keep_placement=keep_placement)
+    if not imported.objects:
+        raise ConfigError(f"-f {files[0]} has no object that can run here; dump nodes and more")
     return Content(
         f"the dump {', '.join(files)}",
-        found.objects,
+        imported.objects,
         "-f",
-        (*found.left_out, *found.changed, *found.invented),
+        (*imported.left_out, *imported.changed, *imported.invented),
     )
 
 
@@ -269,7 +266,7 @@ def _require_nodes(content: Content, files: Sequence[str]) -> None:
 
 
 @contextmanager
-def _folder(data: str | None) -> Iterator[Path]:
+def _open_folder(data: str | None) -> Iterator[Path]:
     """The data folder; a temporary one is removed at the end."""
     from zonewise.embedded.leftovers.folders import keep_folder, temporary_folder
 
@@ -283,20 +280,20 @@ def _folder(data: str | None) -> Iterator[Path]:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--data {data} is a file; give it a folder")
     try:
-        found = {path.name for path in folder.iterdir()} if folder.exists() else set()
+        names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     except OSError as error:
         raise ConfigError(
-            f"--data {data} cannot be read: {error.strerror}; choose another"
+            f"--data {data} cannot be read: {error.strerror}; give another folder"
         ) from None
-    if found and not found & _OURS:
+    if names and not names & _CLUSTER_FILES:
         raise ConfigError(
-            f"--data {data} has other things in it and no cluster; give a new or an empty folder"
+            f"--data {data} has other files and no cluster; give a new or an empty folder"
         )
     keep_folder(folder)
     yield folder
 
 
-def _place(listen: str | None) -> tuple[str, int]:
+def _parse_listen(listen: str | None) -> tuple[str, int]:
     from zonewise.api.values.numbers import parse_natural
     from zonewise.runtime.config.egress import is_loopback
 
@@ -306,21 +303,19 @@ def _place(listen: str | None) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     number = parse_natural(port)
     if not colon or not host or number is None:
-        raise ConfigError(
-            f"--listen {listen} is not ADDRESS:PORT; write it for example as 127.0.0.1:6443"
-        )
+        raise ConfigError(f"--listen {listen} is not ADDRESS:PORT; write it like 127.0.0.1:6443")
     if number > _PORTS:
-        raise ConfigError(f"--listen {listen} has no such port; ports go from 1 to {_PORTS}")
+        raise ConfigError(f"--listen {listen}: there is no such port; give one from 1 to {_PORTS}")
     if not is_loopback(host):
         click.echo(
-            f"warning: {listen} can be reached from other machines; who has the kubeconfig's token"
-            " owns this cluster",
+            f"warning: {listen} can be reached from other machines; everybody with the kubeconfig's"
+            " token controls this cluster",
             err=True,
         )
     return host, number
 
 
-def _kubelets(pod_start: str | None, stages: str | None) -> kubelet.KubeletSettings:
+def _configure_kubelets(pod_start: str | None, stages: str | None) -> kubelet.KubeletSettings:
     from zonewise.embedded.components.kubelet import DUAL_STACK, default_stages, read_stages
     from zonewise.embedded.components.kubelet.stages import with_delays
 
@@ -328,7 +323,7 @@ def _kubelets(pod_start: str | None, stages: str | None) -> kubelet.KubeletSetti
         chosen = with_delays(default_stages(), start=_POD_START if pod_start is None else pod_start)
         return replace(DUAL_STACK, stages=chosen)
     if pod_start is not None:
-        raise ConfigError("--stages says when pods start; leave out --pod-start")
+        raise ConfigError("--stages and --pod-start exclude each other; leave out one")
     try:
         return replace(DUAL_STACK, stages=read_stages(Path(stages).read_text(), stages))
     except (OSError, UnicodeDecodeError) as error:
@@ -336,5 +331,5 @@ def _kubelets(pod_start: str | None, stages: str | None) -> kubelet.KubeletSetti
         raise ConfigError(f"--stages {stages} cannot be read: {why}; give a YAML file") from None
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(","))

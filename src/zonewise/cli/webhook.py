@@ -1,4 +1,4 @@
-"""``zonewise webhook``: answers API servers before they write Services and EndpointSlices."""
+"""``zonewise webhook``: admission of Services, EndpointSlices, evictions and deletions of pods."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zonewise.cli.program.budget_options import budgets_option
 from zonewise.cli.program.command import Command
-from zonewise.cli.program.hint_options import Deciding, Rollout, decision_options, rollout_options
-from zonewise.cli.program.options import Options
+from zonewise.cli.program.hint_options import (
+    DecisionOptions,
+    RolloutOptions,
+    decision_options,
+    rollout_options,
+)
+from zonewise.cli.program.options import Options, add_options, budgets_option, metrics_option
 
 if TYPE_CHECKING:
     from zonewise.install.installation import BudgetsMode
@@ -30,58 +34,50 @@ METRICS_LISTEN = "127.0.0.1:9465"
 )
 @rollout_options
 @decision_options
-@budgets_option
+@add_options(budgets_option())
 @click.option(
-    "--listen",
-    metavar="ADDRESS:PORT",
-    default=LISTEN,
-    help=f"Where to serve.  [default: {LISTEN}]",
+    "--listen", metavar="ADDRESS:PORT", default=LISTEN, help=f"Where to serve.  [default: {LISTEN}]"
 )
-@click.option(
-    "--metrics-listen",
-    metavar="ADDRESS:PORT",
-    default=METRICS_LISTEN,
-    help=f"Where to serve metrics and health.  [default: {METRICS_LISTEN}]",
-)
+@add_options(metrics_option(METRICS_LISTEN))
 @click.option(
     "--host",
     "hosts",
     metavar="NAME",
     multiple=True,
-    help="A name or address by which API servers call; may be repeated."
+    help="A name or address at which API servers call the webhook; may be repeated."
     "  [default: zonewise-webhook.NAMESPACE.svc]",
 )
 @click.option(
     "--secret",
     metavar="NAME",
     default="zonewise-webhook",
-    help="The Secret that replicas share their certificate in.  [default: zonewise-webhook]",
+    help="The Secret with the certificate that replicas share.  [default: zonewise-webhook]",
 )
 @click.option(
     "--configuration",
     metavar="NAME",
     default="zonewise",
-    help="The webhook configurations that are to trust it.  [default: zonewise]",
+    help="The webhook configurations that get its CA certificate.  [default: zonewise]",
 )
 @click.option(
     "--writer",
     metavar="NAME",
     default="",
-    help="The controller's user, whose slices are let through.  [default:"
+    help="The controller's user, whose slices are not changed.  [default:"
     " system:serviceaccount:NAMESPACE:zonewise]",
 )
 @click.option(
     "--client-ca",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Answer only clients with a certificate of this authority, as API servers have if their"
+    help="Require client certificates of this authority, which API servers send if their"
     " AdmissionConfiguration says so; read again when it changes.",
 )
 @click.pass_obj
 def command(
     options: Options,
-    rollout: Rollout,
-    deciding: Deciding,
+    rollout: RolloutOptions,
+    decision: DecisionOptions,
     budgets: BudgetsMode,
     listen: str,
     metrics_listen: str,
@@ -96,11 +92,10 @@ def command(
     Services with an unknown mode, wrong limits or wrong topology keys are refused. With
     --endpointslices=adopt, our hints are put on every EndpointSlice that Kubernetes' own controller
     writes. With --budgets=enforce, evictions and deletions of pods that a budget per failure domain
-    does not allow are refused. Certificates are made, shared by replicas through a Secret, and
+    does not allow are refused. Certificates are created, shared by replicas through a Secret, and
     rotated.
     """
-    from zonewise.cli.program.connection import cluster_config
-    from zonewise.cli.program.serving import run_command
+    from zonewise.cli.program.connection import load_cluster_config, run_program
     from zonewise.runtime.client.client import FIELD_MANAGER
     from zonewise.runtime.program.serving import ProgramSettings
     from zonewise.runtime.serving.address import parse_listen
@@ -109,12 +104,12 @@ def command(
 
     parse_listen(listen, "--listen", LISTEN)
     parse_listen(metrics_listen, "--metrics-listen", METRICS_LISTEN)
-    namespace = cluster_config(options.serving()).namespace
+    namespace = load_cluster_config(options.for_serving()).namespace
     injection = InjectionSettings(
         writer=writer or f"system:serviceaccount:{namespace}:zonewise",
-        gates=deciding.gates,
-        missing_cpu=deciding.missing_cpu,
-        missing_zone=deciding.missing_zone,
+        gates=decision.gates,
+        missing_cpu=decision.missing_cpu,
+        missing_zone=decision.missing_zone,
         services=rollout.services,
         namespaces=rollout.namespaces,
     )
@@ -136,4 +131,4 @@ def command(
     program_settings = ProgramSettings(
         name="zonewise-webhook", field_manager=FIELD_MANAGER, metrics_listen=metrics_listen
     )
-    return run_command(options, program_settings, assemble)
+    return run_program(options, program_settings, assemble)

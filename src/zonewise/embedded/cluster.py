@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from zonewise.embedded.csi_driver import EmbeddedDriver
 
 EVENTS = RecorderLimits(queue=20_000)
-"""A cluster that comes up has many events at once."""
+"""A cluster that starts has many events at once."""
 
 OWNERS = (Deployment, ReplicaSet, ReplicationController, StatefulSet, DaemonSet)
 """Owners of pods, of the types that all parts share."""
@@ -193,7 +193,7 @@ class EmbeddedCluster:
         add("zonewise-rollouts", RolloutsController, rollouts, budgets_cache=budgets_cache)
 
     def _gate_evictions(self, clock: Callable[[], float]) -> BudgetsCache:
-        """Have evictions ask the same gate that is a webhook on a real cluster."""
+        """Connect evictions to the gate that is a webhook on a real cluster."""
         budgets_cache = BudgetsCache()
         cache = self.program.cache
         for cls, listener in budgets_cache.listeners(OWNERS).items():
@@ -211,22 +211,22 @@ class EmbeddedCluster:
     async def plant_classes(self, objects: Iterable[Obj]) -> None:
         """Write the storage classes among objects that are planted later.
 
-        Before ``run``: the provisioner then finds them, and makes no other default beside theirs.
+        Before ``run``: the provisioner then sees them, and creates no default class of its own.
         """
-        await self.seeder.create(one for one in objects if one["kind"] == "StorageClass")
+        await self.seeder.create(obj for obj in objects if obj["kind"] == "StorageClass")
 
     async def run(self) -> None:
-        """Let the components work until cancelled; raises what ended it."""
+        """Run the components until cancelled; raises the error of one that fails."""
         await self.seeder.create([*resource_definitions(), definition()])
-        await self._serves_definitions()
+        await self._wait_served()
         self.server.running = True
         try:
             await self.program.run()
         finally:
             self.server.running = False
 
-    async def _serves_definitions(self) -> None:
-        """Wait for the kinds of our own, served a moment after their definitions were written."""
+    async def _wait_served(self) -> None:
+        """Wait until our own kinds are served, a moment after their definitions were written."""
         registry, served = self.server.registry, asyncio.Event()
         kinds = (TopologyDisruptionBudget, DisruptionLedger, DomainRollout, PodLocator)
         resources = [kind.resource for kind in kinds]

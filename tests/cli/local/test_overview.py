@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zonewise.cli.local.overview import next_steps
+from zonewise.cli.local.overview import format_next_steps
 from zonewise.explain.status import summarize_cluster
 
 PAGE = summarize_cluster(nodes=(), pods=(), services=(), slices=(), traffic={})
@@ -16,7 +16,7 @@ PAGE = summarize_cluster(nodes=(), pods=(), services=(), slices=(), traffic={})
 
 def commands(kubeconfig: str = "/k") -> list[list[str]]:
     """The words of each command that is proposed, as a shell reads them."""
-    text = next_steps(PAGE, kubeconfig).replace("[bold]", "").replace("[/bold]", "")
+    text = format_next_steps(PAGE, kubeconfig).replace("[bold]", "").replace("[/bold]", "")
     lines = [line.partition("[dim]")[0] for line in text.splitlines()]
     return [shlex.split(line) for line in lines if line.strip()]
 

@@ -13,11 +13,12 @@ from zonewise.cli import main as program
 from zonewise.cli.program.command import Command, CommandEntry, CommandGroup
 from zonewise.cli.program.options import (
     Options,
+    add_options,
     all_namespaces_option,
     files_option,
+    note_namespace_ignored,
     output_option,
     parse_duration,
-    without_namespace,
 )
 
 Seen = list[tuple[Options, dict[str, Any]]]
@@ -29,9 +30,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     given: Seen = []
 
     @click.command("show", cls=Command)
-    @output_option("table", "json")
-    @all_namespaces_option()
-    @files_option()
+    @add_options(output_option("table", "json"), all_namespaces_option(), files_option())
     @click.argument("names", nargs=-1)
     @click.pass_obj
     def show(options: Options, /, **values: Any) -> None:
@@ -148,7 +147,7 @@ def test_durations_that_are_none(text: str) -> None:
 
 def test_programs_that_stay_log_what_happens() -> None:
     """Their logs are read when it is too late for -v; who asked for more gets more."""
-    assert [Options(verbose=given).serving().verbose for given in (0, 1, 2)] == [1, 1, 2]
+    assert [Options(verbose=given).for_serving().verbose for given in (0, 1, 2)] == [1, 1, 2]
 
 
 @pytest.mark.parametrize(("namespace", "said"), [(None, ""), ("a\x1b[2J", "-n a\\x1b[2J has no")])
@@ -156,7 +155,7 @@ def test_a_namespace_without_effect(
     capsys: pytest.CaptureFixture[str], namespace: str | None, said: str
 ) -> None:
     """Only who gave -n is told that it has no effect, in characters that do nothing else."""
-    without_namespace(Options(namespace=namespace), "of all namespaces")
+    note_namespace_ignored(Options(namespace=namespace), "of all namespaces")
     told = capsys.readouterr().err
     assert said in told
     assert bool(told) == bool(namespace)

@@ -19,7 +19,7 @@ from tests.runtime.loopback import Reply, Seen, web, write_kubeconfig
 
 from zonewise.api.values.printable import escape_unprintable, escape_unprintable_json
 from zonewise.cli.main import ENTRIES
-from zonewise.cli.program.screen import Screen, console, rendered
+from zonewise.cli.program.screen import Screen, make_console, render
 from zonewise.runtime.process import logs
 
 # A title, a colour of the second set of control characters, a line to the right and its end, a
@@ -422,13 +422,13 @@ def test_values_survive_their_escapes() -> None:
     """JSON and YAML for programs hold exactly what the cluster said."""
     value = {EVIL: [EVIL, "façade", "\U000e0001"]}
     for output in ("json", "jsonl"):
-        text = rendered(value, output)
+        text = render(value, output)
         harmless(text)
         assert json.loads(text) == value
-    text = rendered(value, "yaml")
+    text = render(value, "yaml")
     harmless(text)
     assert yaml.safe_load(text) == value
-    assert "façade" in rendered(["façade"], "yaml") and "façade" in rendered(["façade"], "json")
+    assert "façade" in render(["façade"], "yaml") and "façade" in render(["façade"], "json")
     assert json.loads(escape_unprintable_json(json.dumps(value, ensure_ascii=False))) == value
 
 
@@ -454,6 +454,6 @@ def test_pages_are_printed_beneath_the_screen(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "stdout", Screen(beneath))
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    console().print(EVIL, style="red", markup=False)
+    make_console().print(EVIL, style="red", markup=False)
     assert "\x1b[31m" in beneath.getvalue()
     harmless(COLOURS.sub("", beneath.getvalue()))

@@ -15,7 +15,7 @@ from tests.embedded.virtual_cluster import EPOCH, MEMORY
 
 from zonewise.api.errors import ConfigError
 from zonewise.api.gates import FeatureGates
-from zonewise.cli.local.composition import folder_driver
+from zonewise.cli.local.composition import open_folder_driver
 from zonewise.embedded.scenario.assertions import Assertion
 from zonewise.embedded.scenario.player import play_scenario
 from zonewise.embedded.scenario.scenario import load_scenario, parse_scenario
@@ -45,7 +45,7 @@ async def play(text: bytes, dump: Sequence[dict[str, Any]] | None = None) -> tup
             clock=lambda: EPOCH + loop.time(),
             print_line=lines.append,
             gates=FeatureGates(),
-            volumes=folder_driver,
+            volumes=open_folder_driver,
             dump=dump,
         )
     return fine, lines

@@ -4,214 +4,184 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import click
 
-from zonewise.api.errors import ConfigError
-from zonewise.cli.program import interrupts
-from zonewise.cli.program.dump_kinds import BUDGETS_ADVICE, advice, lacking, unknown_budgets
-from zonewise.cli.program.options import Options
-from zonewise.cli.program.screen import is_plain, rendered
-from zonewise.cli.program.sources import (
-    absent,
-    dumped,
-    namespaces_with,
-    note_absences,
-    only,
-    readable,
-    usable,
+from zonewise.api import (
+    DaemonSet,
+    Deployment,
+    DisruptionLedger,
+    Node,
+    Pod,
+    PodDisruptionBudget,
+    ReplicaSet,
+    Resource,
+    StatefulSet,
+    TopologyDisruptionBudget,
+    convert,
+    unstructured,
 )
+from zonewise.api.errors import ConfigError
+from zonewise.api.unstructured import Unstructured
+from zonewise.cli.program import interrupts
+from zonewise.cli.program.dump_kinds import (
+    BUDGETS_ADVICE,
+    advise_dump,
+    describe_missing,
+    may_have_budgets,
+)
+from zonewise.cli.program.options import Options
+from zonewise.cli.program.screen import is_plain, make_row, print_rows, render
+from zonewise.cli.program.sources import (
+    Source,
+    choose_namespace,
+    explain_absence,
+    find_namespaces,
+    list_readable,
+    note_absences,
+    read_dumps,
+    require_single,
+    select_usable,
+)
+from zonewise.explain.budgets import BudgetCluster, BudgetReport
+from zonewise.explain.disruption_pages import Report, render_disruption, render_disruptions
+from zonewise.runtime.cache.snapshot import Snapshot
 
-if TYPE_CHECKING:
-    from zonewise.api.objects.policy import PodDisruptionBudget
-    from zonewise.api.unstructured import Unstructured
-    from zonewise.explain.budgets import BudgetCluster, BudgetReport, PodReport
-    from zonewise.runtime.cache.snapshot import Snapshot
+_OWNERS: tuple[type[Any], ...] = (Deployment, ReplicaSet, StatefulSet, DaemonSet)
+_BUDGETS: dict[str, type[Any]] = {"tdb": TopologyDisruptionBudget, "pdb": PodDisruptionBudget}
+_KINDS: tuple[type[Any], ...] = (Node, Pod, DisruptionLedger, *_OWNERS, *_BUDGETS.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A cluster, and the file it was read from, if from one."""
-
-    cluster: BudgetCluster
-    file: str = ""
-
-
-def explain(
+def print_budgets(
     options: Options,
     what: str,
     name: str | None,
     *,
     all_namespaces: bool,
-    files: tuple[str, ...],
+    files: Sequence[str],
     output: str | None,
 ) -> None:
-    """Print what is requested."""
-    from zonewise.explain.cluster import DEFAULT_NAMESPACE
-
-    kind = what if what in ("pdb", "tdb") else ""
+    """Print the report of a budget or pod in full, or a line for each of them."""
+    kind = what if what in _BUDGETS else ""
     if kind:
         what, name = ("budget", f"{kind}/{name}") if name else ("budgets", None)
-    one = what.removesuffix("s")
-    if what == one and not name:
-        raise click.UsageError(f"which {one}? give its name")
-    if what != one and name:
-        raise click.UsageError(f"{what} are all of them; for one say: {one} {name}")
-    if what == one and all_namespaces:
-        raise click.UsageError(f"one {one} is in one namespace; give -n instead of -A")
+    noun = what.removesuffix("s")
+    if what == noun and not name:
+        raise click.UsageError(f"a name is missing; write explain {noun} NAME")
+    if what != noun and name:
+        raise click.UsageError(f"{what} takes no name; write explain {noun} {name}")
+    if name and all_namespaces:
+        raise click.UsageError("-A does not go with a name; give the namespace with -n")
+    namespace = choose_namespace(options, files)
     if files:
-        namespace = options.namespace or DEFAULT_NAMESPACE
-        sources = _dumped(files, one)
+        sources = _read_dumped(files, noun)
     else:
-        namespace, sources = _asked(options, all_namespaces=all_namespaces)
+        sources = [_read_live(options, None if all_namespaces else namespace)]
     if name:
-        report = _found(sources, one, name, namespace, None if files else options)
+        report = _explain(sources, noun, name, namespace, None if files else options)
         _print_one(report, sources[0].file, output)
     else:
-        _print_many(sources, one, kind, None if all_namespaces else namespace, output)
+        _print_all(sources, noun, kind, None if all_namespaces else namespace, output)
 
 
-def _dumped(files: Sequence[str], what: str) -> list[_Source]:
-    """The clusters of dumps; what they lack is refused, or noted.
+def _read_dumped(files: Sequence[str], noun: str) -> list[Source[BudgetCluster]]:
+    """The clusters of dumps; kinds that they lack are refused, or noted.
 
-    A pod may go only if all its budgets agree, so a dump that says nothing of PodDisruptionBudgets
-    does not tell. A server without our definitions cannot dump TopologyDisruptionBudgets: that
-    there are none in a dump is noted, unless it shows that its cluster has none. Pods' owners may
-    be gone, and a budget without pods or owners allows nothing.
+    A pod may be disrupted only if all its budgets allow it, so a dump without PodDisruptionBudgets
+    is not enough. A server without our definitions cannot dump TopologyDisruptionBudgets: that a
+    dump has none is noted, unless it shows that its cluster has none. Pods' owners may be gone, and
+    a budget without pods or owners allows nothing.
     """
-    from zonewise.api import Node, Pod, PodDisruptionBudget, TopologyDisruptionBudget
-
-    found: list[tuple[_Source, str]] = []
+    clusters: list[tuple[Source[BudgetCluster], str]] = []
     absences: list[tuple[str, str, str]] = []
-    for snapshot, file in dumped(files):
-        cluster = _cluster(snapshot, list(_others(snapshot)), _plain_budgets(snapshot))
+    for snapshot, file in read_dumps(files):
+        cluster = _make_cluster(snapshot, _list_others(snapshot), _list_pdbs(snapshot))
         needed: list[type[Any]] = [Node]
         helpful: list[type[Any]] = []
-        (needed if what == "pod" else helpful).append(Pod)
-        if what == "pod" or snapshot.lacks(TopologyDisruptionBudget):
+        (needed if noun == "pod" else helpful).append(Pod)
+        if noun == "pod" or snapshot.lacks(TopologyDisruptionBudget):
             needed.append(PodDisruptionBudget)
-        if what == "pod" and unknown_budgets(snapshot):
+        if noun == "pod" and may_have_budgets(snapshot):
             absences.append((TopologyDisruptionBudget.resource.kind, file, BUDGETS_ADVICE))
         absences += [
-            (kind.resource.kind, file, advice([kind], snapshot))
+            (kind.resource.kind, file, advise_dump([kind], snapshot))
             for kind in helpful
             if snapshot.lacks(kind)
         ]
         absences += [
             (owner.resource.kind, file, f"it owns pods: dump {owner.resource.plural} as well")
-            for owner in _unknown_owners(cluster)
+            for owner in _missing_owner_kinds(cluster)
             if snapshot.lacks(owner)
         ]
         where = ", ".join(snapshot.files)
-        found.append((_Source(cluster, file), lacking(snapshot, needed, where)))
-    sources = usable(found)
+        clusters.append((Source(cluster, file), describe_missing(snapshot, needed, where)))
+    sources = select_usable(clusters)
     note_absences(absences)
     return sources
 
 
-def _unknown_owners(cluster: BudgetCluster) -> list[type[Any]]:
-    """The kinds of the owners of covered pods that were not found."""
-    from zonewise.api import Resource, unstructured
-
-    places = {
+def _missing_owner_kinds(cluster: BudgetCluster) -> list[type[Any]]:
+    """The kinds of owners of covered pods that do not exist."""
+    kinds = {
         (group, kind)
         for namespace_budgets in cluster.budgets_cache.by_namespace.values()
         for group, kind, _, _ in namespace_budgets.missing_owners()
     }
     return [
         unstructured(Resource(group, "v1", kind, f"{kind.lower()}s"))
-        for group, kind in sorted(places)
+        for group, kind in sorted(kinds)
     ]
 
 
-def _asked(options: Options, *, all_namespaces: bool) -> tuple[str, list[_Source]]:
-    from zonewise.api.objects.policy import PodDisruptionBudget
-    from zonewise.cli.program.connection import cluster_config, connected
-    from zonewise.runtime.cache.snapshot import Snapshot
+def _read_live(options: Options, namespace: str | None) -> Source[BudgetCluster]:
+    from zonewise.cli.program.connection import connect
     from zonewise.runtime.client.scales import fetch
 
-    namespace = cluster_config(options).namespace
-    kinds = _kinds()
-
     async def read() -> BudgetCluster:
-        async with connected(options) as client:
-            snapshot = await Snapshot.live(
-                client, kinds, namespace=None if all_namespaces else namespace
-            )
-            budgets = snapshot.all(PodDisruptionBudget)
-            cluster = _cluster(snapshot, [], budgets, now=time.time())
+        async with connect(options) as client:
+            snapshot = await Snapshot.live(client, _KINDS, namespace=namespace)
+            pdbs = snapshot.all(PodDisruptionBudget)
+            cluster = _make_cluster(snapshot, [], pdbs, now=time.time())
             others = [
                 item
                 for namespace_budgets in cluster.budgets_cache.by_namespace.values()
                 for reference in namespace_budgets.missing_owners()
                 if (item := await fetch(client, *reference)) is not None
             ]
-            return _cluster(snapshot, others, budgets, now=time.time())
+            return _make_cluster(snapshot, others, pdbs, now=time.time())
 
-    return namespace, [_Source(interrupts.run(read()))]
-
-
-def _kinds() -> tuple[type[Any], ...]:
-    from zonewise.api import (
-        DaemonSet,
-        Deployment,
-        DisruptionLedger,
-        Node,
-        Pod,
-        PodDisruptionBudget,
-        ReplicaSet,
-        StatefulSet,
-        TopologyDisruptionBudget,
-    )
-
-    return (
-        Node,
-        Pod,
-        TopologyDisruptionBudget,
-        DisruptionLedger,
-        Deployment,
-        ReplicaSet,
-        StatefulSet,
-        DaemonSet,
-        PodDisruptionBudget,
-    )
+    return Source(interrupts.run(read()))
 
 
-def _cluster(
+def _make_cluster(
     snapshot: Snapshot,
     others: Iterable[Unstructured],
-    plain: Iterable[PodDisruptionBudget],
+    pdbs: Iterable[PodDisruptionBudget],
     *,
     now: float | None = None,
 ) -> BudgetCluster:
-    from zonewise.explain.budgets import BudgetCluster
-
-    node, pod, budget, ledger, *owners, _ = _kinds()
     return BudgetCluster(
-        nodes=snapshot.all(node),
-        pods=snapshot.all(pod),
-        budgets=[*snapshot.all(budget), *plain],
-        owners=[*(item for kind in owners for item in snapshot.all(kind)), *others],
-        ledgers=readable(snapshot, ledger) or (),  # without them nothing is granted
+        nodes=snapshot.all(Node),
+        pods=snapshot.all(Pod),
+        budgets=[*snapshot.all(TopologyDisruptionBudget), *pdbs],
+        owners=[*(item for kind in _OWNERS for item in snapshot.all(kind)), *others],
+        ledgers=list_readable(snapshot, DisruptionLedger) or (),  # without them nothing is granted
         now=now,
         clock=time.time(),
     )
 
 
-def _others(snapshot: Snapshot) -> Iterator[Unstructured]:
-    """Objects of a dump of kinds that are not read otherwise; any of them may own pods."""
-    known = {(kind.resource.group, kind.resource.kind) for kind in _kinds()}
+def _list_others(snapshot: Snapshot) -> Iterator[Unstructured]:
+    """Objects of a dump of all other kinds; any of them may own pods."""
+    known = {(kind.resource.group, kind.resource.kind) for kind in _KINDS}
     for item in snapshot.everything():
         if (item.resource.group, item.resource.kind) not in known:
             yield item
 
 
-def _plain_budgets(snapshot: Snapshot) -> list[PodDisruptionBudget]:
+def _list_pdbs(snapshot: Snapshot) -> list[PodDisruptionBudget]:
     """PodDisruptionBudgets of a dump; those of KEP-8 are of ``v1beta1``, which has equal fields."""
-    from zonewise.api import PodDisruptionBudget, convert
-
     return [
         convert(PodDisruptionBudget, item.raw)
         for item in snapshot.everything()
@@ -219,101 +189,88 @@ def _plain_budgets(snapshot: Snapshot) -> list[PodDisruptionBudget]:
     ]
 
 
-def _found(
-    sources: Sequence[_Source], what: str, name: str, namespace: str, asked: Options | None
-) -> BudgetReport | PodReport:
-    cluster = only(sources, f"{what}s").cluster
-    wanted, _, plain = name.rpartition("/")
-    found = [
+def _explain(
+    sources: Sequence[Source[BudgetCluster]],
+    noun: str,
+    name: str,
+    namespace: str,
+    live: Options | None,
+) -> Report:
+    """The report of a pod or budget; ``live`` are the options of a cluster that is not a dump."""
+    cluster = require_single(sources, f"{noun}s").cluster
+    prefix, _, plain = name.rpartition("/")
+    matching = [
         report
-        for report in _reports(cluster, what, None)
-        if _name(report) == plain and wanted in ("", _short(report))
+        for report in _list_reports(cluster, noun, None)
+        if _name_of(report) == plain and prefix in ("", _short_kind(report))
     ]
-    here = [report for report in found if report.namespace == namespace]
+    here = [report for report in matching if report.namespace == namespace]
     if len(here) > 1:
-        raise ConfigError(f"there are two budgets {plain}; say tdb/{plain} or pdb/{plain}")
+        raise ConfigError(f"there are two budgets {plain}; write tdb/{plain} or pdb/{plain}")
     if here:
         return here[0]
-    elsewhere = [report.namespace for report in found]
-    if asked is not None:
-        elsewhere += namespaces_with(asked, _named(what, wanted), plain)
-    raise absent(what, name, namespace, elsewhere=elsewhere, listing=f"explain {what}s -A")
+    elsewhere = [report.namespace for report in matching]
+    if live is not None:
+        elsewhere += find_namespaces(live, _kinds_of(noun, prefix), plain)
+    listing = f"zonewise explain {noun}s -A"
+    raise explain_absence(noun, name, namespace, elsewhere=elsewhere, listing=listing)
 
 
-def _named(what: str, wanted: str) -> tuple[type[Any], ...]:
+def _kinds_of(noun: str, prefix: str) -> tuple[type[Any], ...]:
     """The kinds that a pod, a budget, or a budget of one kind is of."""
-    from zonewise.api import Pod, PodDisruptionBudget, TopologyDisruptionBudget
-
-    budgets: dict[str, type[Any]] = {"tdb": TopologyDisruptionBudget, "pdb": PodDisruptionBudget}
-    if what == "pod":
-        return () if wanted else (Pod,)
-    return tuple(kind for short, kind in budgets.items() if wanted in ("", short))
+    if noun == "pod":
+        return () if prefix else (Pod,)
+    return tuple(kind for short, kind in _BUDGETS.items() if prefix in ("", short))
 
 
-def _reports(
-    cluster: BudgetCluster, what: str, namespace: str | None
-) -> Sequence[BudgetReport | PodReport]:
-    return (cluster.report_budgets if what == "budget" else cluster.report_pods)(namespace)
+def _list_reports(cluster: BudgetCluster, noun: str, namespace: str | None) -> Sequence[Report]:
+    return cluster.budgets(namespace) if noun == "budget" else cluster.pods(namespace)
 
 
-def _name(report: BudgetReport | PodReport) -> str:
-    from zonewise.explain.budgets import BudgetReport
-
+def _name_of(report: Report) -> str:
     return report.budget if isinstance(report, BudgetReport) else report.pod
 
 
-def _short(report: BudgetReport | PodReport) -> str:
-    from zonewise.explain.budgets import BudgetReport
-
+def _short_kind(report: Report) -> Literal["", "tdb", "pdb"]:
     if not isinstance(report, BudgetReport):
         return ""
     return "tdb" if report.kind == "TopologyDisruptionBudget" else "pdb"
 
 
-def _print_one(report: BudgetReport | PodReport, file: str, output: str | None) -> None:
-    from zonewise.explain.disruption_pages import render_disruption
-
-    if not is_plain(output):
+def _print_one(report: Report, file: str, output: str | None) -> None:
+    if is_plain(output):
+        _print_notes(report)
+        click.echo(render(make_row(file, report.to_dict()), output))
+    else:
         click.echo(render_disruption(report))
-        return
-    _note(report)
-    click.echo(rendered(_row(file, report), output))
 
 
-def _print_many(
-    sources: Sequence[_Source], what: str, kind: str, namespace: str | None, output: str | None
+def _print_all(
+    sources: Sequence[Source[BudgetCluster]],
+    noun: str,
+    kind: str,
+    namespace: str | None,
+    output: str | None,
 ) -> None:
-    from zonewise.explain.disruption_pages import render_disruptions
-
     reports = [
         (source.file, report)
         for source in sources
-        for report in _reports(source.cluster, what, namespace)
-        if kind in ("", _short(report))
+        for report in _list_reports(source.cluster, noun, namespace)
+        if kind in ("", _short_kind(report))
     ]
-    if not is_plain(output):
-        place = f"namespace {namespace}" if namespace else "any namespace"
-        click.echo(render_disruptions(reports) if reports else f"There is no {what} in {place}.")
-        return
-    for _, report in reports:
-        _note(report)
-    rows = [_row(file, report) for file, report in reports]
-    if output == "jsonl":
-        for row in rows:
-            click.echo(rendered(row, output))
+    if is_plain(output):
+        for _, report in reports:
+            _print_notes(report)
+        print_rows((make_row(file, report.to_dict()) for file, report in reports), output)
+    elif reports:
+        click.echo(render_disruptions(reports))
     else:
-        click.echo(rendered(rows, output))
+        where = f"namespace {namespace}" if namespace else "any namespace"
+        click.echo(f"There is no {noun} in {where}.")
 
 
-def _row(file: str, report: BudgetReport | PodReport) -> dict[str, Any]:
-    """As in JSON; what comes from a dump names its file."""
-    return {"file": file, **report.to_dict()} if file else report.to_dict()
-
-
-def _note(report: BudgetReport | PodReport) -> None:
-    """What programs have no field for."""
-    from zonewise.explain.budgets import BudgetReport
-
+def _print_notes(report: Report) -> None:
+    """Print the notes of a budget, which JSON has no field for."""
     if isinstance(report, BudgetReport):
         for note in report.notes:
             click.echo(f"{report.kind} {report.namespace}/{report.budget}: {note}", err=True)

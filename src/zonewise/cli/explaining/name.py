@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from zonewise.api.errors import ConfigError, NotFound, Status
-from zonewise.cli.program.dump_kinds import lacking
+from zonewise.api import LeanEndpointSlice, Node, Pod, Service
+from zonewise.api.errors import ConfigError
+from zonewise.api.objects.locator import PodLocator
+from zonewise.cli.program.command import Refusal
+from zonewise.cli.program.dump_kinds import describe_missing
 from zonewise.cli.program.options import Options
-from zonewise.cli.program.screen import rendered
-from zonewise.cli.program.sources import dumped, live, not_dumped, only, readable
+from zonewise.cli.program.screen import is_plain, render
+from zonewise.cli.program.sources import (
+    choose_namespace,
+    list_readable,
+    read_cluster,
+    read_dumps,
+    require_dumped,
+    require_single,
+)
+from zonewise.explain.name import NameClient, NameReport, explain_name, render_name
+from zonewise.runtime.cache.snapshot import Snapshot
+from zonewise.topology.locator_index import Locator, LocatorIndex, canonical_address
+from zonewise.traffic.slices.identity import service_keys_of
 
-if TYPE_CHECKING:
-    from zonewise.explain.name import NameClient, NameReport
-    from zonewise.runtime.cache.snapshot import Snapshot
-    from zonewise.topology.locator_index import LocatorIndex
+_KINDS = (Service, LeanEndpointSlice, Node, Pod, PodLocator)
 
 
 def print_name(
@@ -29,83 +40,62 @@ def print_name(
     output: str | None,
 ) -> int:
     """Print the report; 1 if the name does not exist."""
-    from zonewise.explain.name import render_name
-
-    _check(client)
-    snapshot = only(tuple(dumped(files)))[0] if files else live(options, _kinds())
-    report = _report(snapshot, name, client, domain, _namespace(options, files))
-    if missing := _lacking(snapshot, report, client):
-        raise NotFound(Status(message=missing, code=404))
-    click.echo(
-        render_name(report) if output in (None, "table") else rendered(report.to_dict(), output)
-    )
+    _check_client(client)
+    if files:
+        snapshot, _ = require_single(tuple(read_dumps(files)))
+    else:
+        snapshot = read_cluster(options, _KINDS)
+    report = _explain(snapshot, name, client, domain, choose_namespace(options, files))
+    if missing := _describe_missing(snapshot, report, client):
+        raise Refusal(missing)
+    click.echo(render(report.to_dict(), output) if is_plain(output) else render_name(report))
     return 1 if report.code == "NXDOMAIN" else 0
 
 
-def _namespace(options: Options, files: Sequence[str]) -> str:
-    """The namespace that is meant where none is written, as for a Service."""
-    from zonewise.cli.program.connection import cluster_config
-    from zonewise.explain.cluster import DEFAULT_NAMESPACE
-
-    if files:
-        return options.namespace or DEFAULT_NAMESPACE
-    return cluster_config(options).namespace
-
-
-def _kinds() -> tuple[type[Any], ...]:
-    from zonewise.api import LeanEndpointSlice, Node, Pod, Service
-    from zonewise.api.objects.locator import PodLocator
-
-    return Service, LeanEndpointSlice, Node, Pod, PodLocator
-
-
-def _lacking(snapshot: Snapshot, report: NameReport, client: str | None) -> str:
+def _describe_missing(snapshot: Snapshot, report: NameReport, client: str | None) -> str:
     """What a dump would need for this report to be true; "" if it has it.
 
-    Only answers that depend on the client's place need places: of nodes, and of pods or locators.
+    Only answers that depend on the client's location need locations: of nodes, and of pods or
+    locators.
     """
-    service, part, node, pod, locator = _kinds()
-    needed = [service]
+    needed: list[type[Any]] = [Service]
     if report.by_endpoints:
-        needed.append(part)
+        needed.append(LeanEndpointSlice)
         if client is not None:
-            needed += [node, *((pod,) if snapshot.lacks(locator) else ())]
-    return lacking(snapshot, needed, ", ".join(snapshot.files))
+            needed += [Node, *((Pod,) if snapshot.lacks(PodLocator) else ())]
+    return describe_missing(snapshot, needed, ", ".join(snapshot.files))
 
 
-def _report(
+def _explain(
     snapshot: Snapshot, name: str, client: str | None, domain: str, namespace: str
 ) -> NameReport:
-    from zonewise.explain.name import explain_name
-    from zonewise.traffic.slices.identity import service_keys_of
-
-    locators = _locators(snapshot)
-    who = _client(client, locators, snapshot)
-    service, part, *_ = _kinds()
+    locators = _index_locators(snapshot)
+    name_client = _find_client(client, locators, snapshot)
     ending = domain.strip(".").lower()
 
-    def report(labels: Sequence[str]) -> NameReport:
+    def explain(labels: Sequence[str]) -> NameReport:
         key = (labels[-2], labels[-3]) if len(labels) >= 3 else ("", "")
+        slices = snapshot.all(LeanEndpointSlice)
         return explain_name(
             ".".join((*labels, ending)),
             labels,
-            who,
-            services=snapshot.all(service),
-            slices=[piece for piece in snapshot.all(part) if key in service_keys_of(piece)],
+            name_client,
+            services=snapshot.all(Service),
+            slices=[part for part in slices if key in service_keys_of(part)],
             locators=locators,
         )
 
-    searched, plain = _candidates(name, ending, who.pod.partition("/")[0], namespace)
+    searched, plain = _split_candidates(name, ending, name_client.pod.partition("/")[0], namespace)
     for labels in searched:
-        if (found := report(labels)).code != "NXDOMAIN":
-            return found
-    return report(plain)
+        if (report := explain(labels)).code != "NXDOMAIN":
+            return report
+    return explain(plain)
 
 
-def _candidates(
+def _split_candidates(
     name: str, domain: str, home: str, namespace: str
 ) -> tuple[list[list[str]], list[str]]:
-    """The names that are tried, by their labels left of the domain, and the one that is meant else.
+    """The names to try, as labels left of the domain, and the name to report if none exists.
 
     A resolver in a pod appends its search path, the pod's namespace ``home`` first, unless the name
     is whole: written with the cluster's domain, or with a dot at its end. Without a pod a single
@@ -124,27 +114,23 @@ def _candidates(
     return searched, searched[0] if len(labels) == 1 else plain
 
 
-def _locators(snapshot: Snapshot) -> LocatorIndex:
-    """What is known of places, from locators and nodes, else from pods and nodes."""
-    from zonewise.topology.locator_index import Locator, LocatorIndex
-
-    _, _, node, pod, locator = _kinds()
-    nodes = readable(snapshot, node)
-    located = readable(snapshot, locator)
-    found = LocatorIndex(follow_nodes=nodes is not None)
-    for one in nodes or ():
-        found.put_node(one)
-    if located:
-        for one in located:
-            found.put(Locator.from_object(one))
+def _index_locators(snapshot: Snapshot) -> LocatorIndex:
+    """The locations of pods, from locators and nodes, or else from pods and nodes."""
+    nodes = list_readable(snapshot, Node)
+    index = LocatorIndex(follow_nodes=nodes is not None)
+    for node in nodes or ():
+        index.put_node(node)
+    if locators := list_readable(snapshot, PodLocator):
+        for locator in locators:
+            index.put(Locator.from_object(locator))
     else:
-        for one in readable(snapshot, pod) or ():
-            found.put(Locator.from_pod(one))
-    return found
+        for pod in list_readable(snapshot, Pod) or ():
+            index.put(Locator.from_pod(pod))
+    return index
 
 
-def _check(client: str | None) -> None:
-    """Refuse what can be no client, whatever cluster it is about."""
+def _check_client(client: str | None) -> None:
+    """Refuse text that is neither a pod nor an address."""
     if client is None:
         return
     namespace, slash, name = client.partition("/")
@@ -162,11 +148,8 @@ def _check(client: str | None) -> None:
         )
 
 
-def _client(text: str | None, locators: LocatorIndex, snapshot: Snapshot) -> NameClient:
-    """The client that ``NAMESPACE/POD`` or an address means; refused if no pod may be seen."""
-    from zonewise.explain.name import NameClient
-    from zonewise.topology.locator_index import canonical_address
-
+def _find_client(text: str | None, locators: LocatorIndex, snapshot: Snapshot) -> NameClient:
+    """The client that ``NAMESPACE/POD`` or an address names; refused without access to pods."""
     if text is None:
         return NameClient()
     namespace, slash, name = text.partition("/")
@@ -175,16 +158,15 @@ def _client(text: str | None, locators: LocatorIndex, snapshot: Snapshot) -> Nam
         owners = locators.pods_at(address)
         pod = "/".join(owners[0]) if owners else ""
         return NameClient(address, pod, locators.locate(address))
-    found = locators.get((namespace, name))
-    if found is None:
-        *_, pod_kind, locator = _kinds()
-        if not readable(snapshot, locator):
-            snapshot.all(pod_kind)
-            what = f"pod {name} in namespace {namespace}"
-            not_dumped(snapshot, pod_kind, what)
-        sentence = f"--client {text}: there is no pod {name} in namespace {namespace}"
-        advice = f"kubectl get pods -n {namespace} shows which there are"
-        raise NotFound(Status(message=f"{sentence}; {advice}", code=404))
-    if not found.addresses:
+    locator = locators.get((namespace, name))
+    if locator is None:
+        if not list_readable(snapshot, PodLocator):
+            snapshot.all(Pod)
+            require_dumped(snapshot, Pod, f"pod {name} in namespace {namespace}")
+        raise Refusal(
+            f"--client {text}: there is no pod {name} in namespace {namespace}; list those that"
+            f" exist with 'kubectl get pods -n {namespace}'"
+        )
+    if not locator.addresses:
         return NameClient("", text)
-    return NameClient(found.addresses[0], text, locators.locate(found.addresses[0]))
+    return NameClient(locator.addresses[0], text, locators.locate(locator.addresses[0]))

@@ -1,1 +1,1 @@
-"""Commands around an embedded cluster: hosting it, failures, scenarios, its page."""
+"""Commands around an embedded cluster: running it, failures, scenarios, its page."""

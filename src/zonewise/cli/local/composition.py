@@ -1,7 +1,7 @@
 """What ``zonewise up`` adds to an embedded cluster.
 
 A name server, which reads the controllers' stores and is reachable from this machine only; a CSI
-driver, if what it needs is installed; and, if requested and possible on this machine, a network.
+driver, if gRPC is installed; and, if requested and possible on this machine, a network.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from zonewise.api.errors import ConfigError
 from zonewise.api.gates import FeatureGates
 from zonewise.api.objects.discovery import EndpointSlice
-from zonewise.cli.local.packets import ABSENT, Trial, packet_lines
+from zonewise.cli.local.packets import ABSENT, Trial, format_trials
 from zonewise.embedded.cluster import EmbeddedCluster
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 _CSI = find_spec("grpc") and find_spec("google") and find_spec("google.protobuf")
 CSI_CLASS = "zonal" if _CSI else None
-"""The class of the demo's volumes: the driver's, if there is one here, else the default."""
+"""The StorageClass of the demo's volumes: the driver's, or None for the default one."""
 
 
 def add_name_server(cluster: EmbeddedCluster, host: str) -> NameServer:
-    """A name server for the cluster, on a free port; it trusts client subnets from loopback."""
+    """Add a name server on a free port; it trusts client subnets from loopback."""
     from zonewise.dns.server import DnsSettings, NameServer
     from zonewise.dns.sources import Sources
 
@@ -46,7 +46,7 @@ def add_name_server(cluster: EmbeddedCluster, host: str) -> NameServer:
 
 
 class Packets:
-    """The network of a cluster, or what to say instead."""
+    """The network of a cluster, or the reason why it has none."""
 
     def __init__(self, instance: ClusterNamespaces | None, absent: str) -> None:
         self._instance = instance
@@ -54,11 +54,11 @@ class Packets:
         self._network: ClusterNetwork | None = None
 
     @classmethod
-    def claim(cls, *, wanted: bool) -> Packets:
+    def claim(cls, *, requested: bool) -> Packets:
         """A network if requested and possible; what a killed program left behind is removed."""
         from zonewise.embedded.network import ClusterNamespaces, remove_stale_namespaces
 
-        if not wanted:
+        if not requested:
             if os.geteuid() == 0:
                 with suppress(ConfigError, OSError):
                     remove_stale_namespaces()
@@ -66,30 +66,30 @@ class Packets:
         try:
             return cls(ClusterNamespaces.claim(), "")
         except ConfigError as error:
-            return cls(None, f"--network is left out, no packets are sent: {error}")
+            return cls(None, f"There is no network, and no packets are sent: {error}")
 
     def add_to(self, cluster: EmbeddedCluster, gates: FeatureGates) -> None:
-        """Add what makes the network to a cluster."""
+        """Add the network to a cluster."""
         if self._instance is not None:
             from zonewise.embedded.network import ClusterNetwork
 
             self._network = cluster.program.add("network", ClusterNetwork, self._instance, gates)
 
-    async def lines(self, found: Callable[[], list[Trial]]) -> list[str]:
-        """What to try with it, once it works; or why there is none."""
+    async def suggest(self, list_trials: Callable[[], list[Trial]]) -> list[str]:
+        """Commands to try once the network works; or why there is none."""
         if self._network is None:
             return [self._absent]
         await self._network.settled()
-        return packet_lines(found(), self._network.curl_command)
+        return format_trials(list_trials(), self._network.curl_command)
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Remove the network."""
         if self._instance is not None:
             self._instance.close()
 
 
-def folder_driver(folder: Path) -> EmbeddedDriver:
-    """A driver for plays: its volumes are folders, nothing is mounted, and no thread is used."""
+def open_folder_driver(folder: Path) -> EmbeddedDriver:
+    """A driver for scenarios: volumes are folders, nothing is mounted, and no thread is used."""
     if CSI_CLASS is None:
         raise ConfigError(
             "this scenario has volumes and needs the CSI driver; install it with:"
@@ -116,15 +116,15 @@ class LocalDriver:
 
     @property
     def note(self) -> str:
-        """What volumes are not here, in one line; empty if they are all they can be."""
+        """What volumes lack here, in one line; empty if nothing."""
         if self.driver is None:
-            return "No CSI driver here: pip install 'zonewise[csi]' brings it."
+            return "There is no CSI driver; install it with: pip install 'zonewise[csi]'"
         if not self.driver.privileged:
             return "Volumes are folders here: block devices and file systems need root."
         return ""
 
     async def unmount(self) -> None:
-        """Take every volume off its pod's path; the next start brings them back."""
+        """Unmount the volumes of all pods; the next start mounts them again."""
         if self.driver is not None:
             await self.driver.unmount()
 

@@ -1,9 +1,9 @@
-"""A cluster that this program runs: seeded, watched until it is complete, and shown.
+"""A cluster that this program runs: filled, watched until its pods are ready, and printed.
 
-Order: serve, run the components, create what a new cluster is to have, wait until nothing is
-missing (at most ``PATIENCE`` seconds without progress), print the page. The kubeconfig exists after
-the first of these, so clients need not wait for the last. A component that fails ends the program
-with a sentence, whatever it is doing at that moment.
+Order: serve, run the components, create the objects of a new cluster, wait until all pods are ready
+(at most ``PATIENCE`` seconds without progress), print the page. The kubeconfig exists after the
+first step, so clients need not wait for the last. A component that fails ends the program with an
+error at any time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from zonewise.api import DaemonSet, Deployment, Node, Pod, Service, StatefulSet
 from zonewise.api.errors import ConfigError
 from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.api.objects.pod_state import is_pod_ready
-from zonewise.cli.local.overview import next_steps, service_table, zone_table
-from zonewise.cli.local.packets import Trial, trials
-from zonewise.cli.program.screen import cell
+from zonewise.cli.local.overview import format_next_steps, make_service_table, make_zone_table
+from zonewise.cli.local.packets import Trial, list_trials
+from zonewise.cli.program.screen import clean_cell, join_some
 from zonewise.embedded.seed import seed_marker
 from zonewise.embedded.seed.dump_import import BUILT_IN, RECREATED, KindDifference
 from zonewise.embedded.seed.seeder import SeedRefused
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 
 PATIENCE = 6.0
-LOOK = 0.1
+PAUSE = 0.1
 LOOKS = 10
 LOOK_COST = 20
-"""Between two looks at a cluster passes at least this many times what a look takes."""
+"""The pause between two looks at a cluster is at least this many times what a look takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a new cluster is to have, and how that is called.
+    """The objects of a new cluster, and where they come from.
 
-    ``chosen`` is what the user wrote for it, "" if that was nothing in particular. ``notes`` are
-    about objects that differ from their source.
+    ``chosen`` is the flag that chose them, "" if it was none. ``notes`` are about objects that
+    differ from their source.
     """
 
     origin: str
@@ -70,35 +70,35 @@ class Host:
         self._slices = cache.store(EndpointSlice)
 
     async def prepare(self, content: Content) -> None:
-        """Write what the components of a new cluster are to find when they start."""
+        """Write the objects that the components of a new cluster need when they start."""
         if await seed_marker.read_origin(self._cluster.client) is None:
             await self._cluster.plant_classes(content.objects)
 
     async def plant(self, content: Content) -> list[KindDifference]:
-        """Fill a new cluster; one that was filled before is left alone. What became different."""
+        """Fill a cluster that was not filled before; gives what differs from the source."""
         client = self._cluster.client
-        made = await seed_marker.read_origin(client)
-        if made is not None:
-            if content.chosen and made != content.origin:
+        origin = await seed_marker.read_origin(client)
+        if origin is not None:
+            if content.chosen and origin != content.origin:
                 raise ConfigError(
-                    f"the data folder holds a cluster made from {made}, which {content.chosen} "
+                    f"the data folder has a cluster made from {origin}, which {content.chosen} "
                     "cannot change; leave it out, or give another --data folder"
                 )
             return []
         done = 0
         total = len(content.objects)
-        with self._progress("making objects") as say:
+        with self._progress("creating objects") as report:
 
-            def written(_: Obj) -> None:
+            def count(_: Obj) -> None:
                 nonlocal done
                 done += 1
-                say(f"made {done} of {total} objects")
+                report(f"created {done} of {total} objects")
 
-            refused = await self._cluster.seeder.create(content.objects, on_created=written)
+            refused = await self._cluster.seeder.create(content.objects, on_created=count)
         await seed_marker.record_origin(client, content.origin)
-        return [*content.notes, *_grouped(refused)]
+        return [*content.notes, *_group(refused)]
 
-    async def settled(self) -> list[str]:
+    async def wait_ready(self) -> list[str]:
         """Wait until all workloads have their pods Ready, or nothing progresses any more.
 
         Gives those that have not, as ``shop/orders 2/3``.
@@ -107,32 +107,30 @@ class Host:
         await self._cluster.program.cache.synced()
         best = -1
         deadline = loop.time() + PATIENCE
-        with self._progress("waiting for pods") as say:
+        with self._progress("waiting for pods") as report:
             while True:
                 began = loop.time()
-                found = await _workloads(self._cluster)
-                up, wanted = (sum(numbers) for numbers in zip(*found.values(), strict=True))
-                say(f"{len(self._nodes)} nodes, {up} of {wanted} pods ready")
-                if up > best:
-                    best, deadline = up, loop.time() + PATIENCE
-                if up >= wanted or loop.time() > deadline:
-                    await self._steady()
-                    return [
-                        f"{name} {one}/{all_}" for name, (one, all_) in found.items() if one < all_
-                    ]
-                await asyncio.sleep(max(LOOK, LOOK_COST * (loop.time() - began)))
+                workloads = await _count_ready(self._cluster)
+                ready, desired = (sum(counts) for counts in zip(*workloads.values(), strict=True))
+                report(f"{len(self._nodes)} nodes, {ready} of {desired} pods ready")
+                if ready > best:
+                    best, deadline = ready, loop.time() + PATIENCE
+                if ready >= desired or loop.time() > deadline:
+                    await self._wait_endpoints()
+                    return [f"{name} {up}/{of}" for name, (up, of) in workloads.items() if up < of]
+                await asyncio.sleep(max(PAUSE, LOOK_COST * (loop.time() - began)))
 
-    async def _steady(self) -> None:
-        """Wait until endpoints, which follow pods a moment later, are as many as a moment ago."""
+    async def _wait_endpoints(self) -> None:
+        """Wait until the number of endpoints, which follow pods, does not change any more."""
         last = -1
         for _ in range(LOOKS):
-            now = sum(route.endpoints for route in self.page().services)
+            now = sum(route.endpoints for route in self.make_page().services)
             if now == last:
                 return
             last = now
-            await asyncio.sleep(3 * LOOK)
+            await asyncio.sleep(3 * PAUSE)
 
-    def page(self) -> Overview:
+    def make_page(self) -> Overview:
         """The cluster as it is now."""
         return summarize_cluster(
             nodes=self._nodes,
@@ -142,20 +140,22 @@ class Host:
             traffic=self._cluster.clients.service_traffic(),
         )
 
-    def trials(self) -> list[Trial]:
-        """Questions with real packets."""
-        return trials(self._nodes, self._pods, self._services, self._slices)
+    def list_trials(self) -> list[Trial]:
+        """Requests that can be sent as real packets."""
+        return list_trials(self._nodes, self._pods, self._services, self._slices)
 
-    def dig(self, host: str, port: int) -> str:
+    def dig_command(self, host: str, port: int) -> str:
         """A query to the cluster's name server as one of its pods would send it."""
-        headless = [one for one in self._services if one.spec.cluster_ip == "None"]
-        service = min(headless, key=lambda one: (not topology_keys_of(one), one.key), default=None)
-        found = (
+        headless = [service for service in self._services if service.spec.cluster_ip == "None"]
+        service = min(
+            headless, key=lambda item: (not topology_keys_of(item), item.key), default=None
+        )
+        addresses = (
             pod.status.pod_ips[0].ip
             for pod in self._pods
             if is_pod_ready(pod) and pod.status.pod_ips
         )
-        client = min(found, default="")
+        client = min(addresses, default="")
         if service is None or not client:
             return f"dig @{host} -p {port} kubernetes.default.svc.cluster.local"
         name = f"{service.metadata.name}.{service.metadata.namespace}.svc.cluster.local"
@@ -172,21 +172,21 @@ class Host:
             yield status.update
 
 
-async def _workloads(cluster: EmbeddedCluster) -> dict[str, tuple[int, int]]:
-    """How many pods of each workload are ready, and how many there are to be."""
-    found = {"": (0, 0)}
+async def _count_ready(cluster: EmbeddedCluster) -> dict[str, tuple[int, int]]:
+    """How many pods of each workload are ready, and how many are desired."""
+    counts = {"": (0, 0)}
     client = cluster.client
-    for one in (*await client.list(Deployment), *await client.list(StatefulSet)):
-        desired = one.spec.replicas
-        seen = one.status.observed_generation >= one.metadata.generation
-        ready = min(desired, one.status.ready_replicas) if seen else 0
-        found["/".join(one.key)] = (ready, desired)
-    for each in await client.list(DaemonSet):
-        status = each.status
-        seen = status.observed_generation >= each.metadata.generation
-        wanted = status.desired_number_scheduled
-        found["/".join(each.key)] = (status.number_ready, wanted) if seen else (0, 1)
-    return found
+    for workload in (*await client.list(Deployment), *await client.list(StatefulSet)):
+        desired = workload.spec.replicas
+        observed = workload.status.observed_generation >= workload.metadata.generation
+        ready = min(desired, workload.status.ready_replicas) if observed else 0
+        counts["/".join(workload.key)] = (ready, desired)
+    for daemon_set in await client.list(DaemonSet):
+        status = daemon_set.status
+        observed = status.observed_generation >= daemon_set.metadata.generation
+        ready, desired = status.number_ready, status.desired_number_scheduled
+        counts["/".join(daemon_set.key)] = (ready, desired) if observed else (0, 1)
+    return counts
 
 
 def introduce(
@@ -207,49 +207,52 @@ def introduce(
         f"[bold]A cluster runs here[/bold]: Kubernetes API {VERSION} at {address}\n", soft_wrap=True
     )
     if page.zones:
-        console.print(zone_table(page))
+        console.print(make_zone_table(page))
         console.print()
     if page.services:
-        console.print(service_table(page))
+        console.print(make_service_table(page))
         console.print()
     if missing:
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        console.print(cell(f"Not all pods are ready yet: {', '.join(missing[:5])}{more}"))
+        console.print(clean_cell(f"Not all pods are ready yet: {join_some(missing, 5)}"))
         console.print()
-    anew = [f"{one.kind} {len(one.names)}" for one in differences if one.reason == RECREATED]
-    if anew:
-        console.print(cell(f"Recreated from the dump: {', '.join(anew)}"), style="dim")
+    recreated = [
+        f"{difference.kind} {len(difference.names)}"
+        for difference in differences
+        if difference.reason == RECREATED
+    ]
+    if recreated:
+        console.print(clean_cell(f"Recreated from the dump: {', '.join(recreated)}"), style="dim")
         console.print()
-    if table := difference_table(differences):
+    if table := make_difference_table(differences):
         console.print(table)
         console.print()
-    console.print(next_steps(page, str(kubeconfig)), soft_wrap=True)
-    whose = "the answer that this pod gets" if "+subnet" in dig else "a name of the cluster"
-    console.print(f"\n  {dig}\n    [dim]# {whose}: docs/dns.md[/dim]\n", soft_wrap=True)
+    console.print(format_next_steps(page, str(kubeconfig)), soft_wrap=True)
+    meaning = "the answer that this pod gets" if "+subnet" in dig else "a name of the cluster"
+    console.print(f"\n  {dig}\n    [dim]# {meaning}: docs/dns.md[/dim]\n", soft_wrap=True)
     for line in packets:
-        console.print(cell(line), soft_wrap=True, style="dim" if "#" in line else None)
+        console.print(clean_cell(line), soft_wrap=True, style="dim" if "#" in line else None)
     console.print()
 
 
-def _grouped(refused: list[SeedRefused]) -> list[KindDifference]:
+def _group(refused: list[SeedRefused]) -> list[KindDifference]:
     groups: dict[tuple[str, str], list[str]] = {}
-    for one in refused:
-        groups.setdefault((one.kind, one.reason), []).append(one.name)
+    for refusal in refused:
+        groups.setdefault((refusal.kind, refusal.reason), []).append(refusal.name)
     return [KindDifference(kind, why, tuple(names)) for (kind, why), names in groups.items()]
 
 
-def difference_table(found: Sequence[KindDifference], most: int = 30) -> Table | None:
-    """What the user should know; what controllers recreate is left out."""
+def make_difference_table(differences: Sequence[KindDifference], most: int = 30) -> Table | None:
+    """What differs from the source, without what controllers recreate; None if nothing."""
     from rich.table import Table
 
-    news = [one for one in found if one.reason not in (RECREATED, BUILT_IN)]
+    rows = [row for row in differences if row.reason not in (RECREATED, BUILT_IN)]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("DIFFERENT HERE", no_wrap=True)
     table.add_column("HOW MANY", justify="right", no_wrap=True)
     table.add_column("WHY", overflow="fold")
-    for one in news[:most]:
-        name = f" ({one.names[0]})" if len(one.names) == 1 else ""
-        table.add_row(cell(one.kind), str(len(one.names)), cell(one.reason + name))
-    if len(news) > most:
-        table.add_row(f"and {len(news) - most} more")
-    return table if news else None
+    for row in rows[:most]:
+        name = f" ({row.names[0]})" if len(row.names) == 1 else ""
+        table.add_row(clean_cell(row.kind), str(len(row.names)), clean_cell(row.reason + name))
+    if len(rows) > most:
+        table.add_row(f"and {len(rows) - most} more")
+    return table if rows else None

@@ -1,8 +1,8 @@
 """What ``zonewise fail`` and ``zonewise heal`` share: selecting nodes, and annotating them.
 
-A node gets an annotation, which its simulated kubelet obeys; nothing else is changed. On a cluster
-that is not ours no kubelet would obey it, so that is refused before anything is written. All names
-are looked up first: a wrong one changes nothing.
+A node gets an annotation, which its simulated kubelet obeys; nothing else is changed. On other
+clusters no kubelet would obey it, so they are refused before anything is written. All names are
+looked up first: a wrong one changes nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from zonewise.api.errors import Forbidden, NotFound, Status
 from zonewise.cli.program import interrupts
-from zonewise.cli.program.cluster_completion import completes
+from zonewise.cli.program.cluster_completion import complete_from
+from zonewise.cli.program.command import Refusal
 from zonewise.cli.program.options import Options
+from zonewise.cli.program.screen import join_some
 
 if TYPE_CHECKING:
     from zonewise.api.objects.core import Node
@@ -26,34 +27,35 @@ RACK_KEY = "topology.zonewise.io/rack"
 EVERYTHING = "all"
 
 _AT_ONCE = 32
-_NAMED = 10
+_NAMES = 10
+"""How many names a sentence has."""
 
 key_option = click.option(
-    "--key", metavar="LABEL", help=f"The node label that names racks. Default: {RACK_KEY}."
+    "--key", metavar="LABEL", help=f"The node label that names racks.  [default: {RACK_KEY}]"
 )
 
 
-def _names(ctx: click.Context, _incomplete: str) -> list[str]:
-    """What can be failed or healed, of the kind that was chosen."""
+def _list_targets(ctx: click.Context, _incomplete: str) -> list[str]:
+    """The names of zones, racks or nodes, as chosen."""
     from zonewise.api import Node
-    from zonewise.cli.program.cluster_completion import objects, places
+    from zonewise.cli.program.cluster_completion import list_label_values, list_names
     from zonewise.topology.nodes import ZONE_LABEL
 
     match ctx.params.get("kind"):
         case "zone":
-            return places(ctx, ZONE_LABEL)
+            return list_label_values(ctx, ZONE_LABEL)
         case "rack":
-            return places(ctx, ctx.params.get("key") or RACK_KEY)
+            return list_label_values(ctx, ctx.params.get("key") or RACK_KEY)
         case "node":
-            return objects(ctx, Node)
+            return list_names(ctx, Node)
     return []
 
 
-complete_names = completes(_names)
+complete_names = complete_from(_list_targets)
 
 
 class OutageTarget(NamedTuple):
-    """A place that was annotated, its nodes, and how many of them were so already."""
+    """A zone, rack or node, its nodes, and how many of them had failed or were well already."""
 
     name: str
     nodes: tuple[str, ...]
@@ -61,19 +63,19 @@ class OutageTarget(NamedTuple):
 
     def __str__(self) -> str:
         count = f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}"
-        return f"{self.name}: {count} ({some(self.nodes)})"
+        return f"{self.name}: {count} ({join_some(self.nodes, _NAMES)})"
 
 
-def change(
+def change_nodes(
     options: Options, kind: str, names: Sequence[str], key: str | None, *, fail: bool
 ) -> list[OutageTarget]:
-    """Have the nodes of places fail or heal."""
+    """Make nodes fail, or heal them."""
     if key and kind != "rack":
-        raise click.UsageError("--key says which label names racks; leave it out")
+        raise click.UsageError("--key is for racks; leave it out")
     if kind != EVERYTHING and not names:
-        raise click.UsageError(f"which {kind}? give its name")
+        raise click.UsageError(f"the name of a {kind} is missing; write {kind} NAME")
     if kind == EVERYTHING and names:
-        raise click.UsageError("all needs no names; leave them out")
+        raise click.UsageError("all takes no names; leave them out")
     return interrupts.run(_change(options, kind, names, key or RACK_KEY, fail=fail))
 
 
@@ -81,63 +83,59 @@ async def _change(
     options: Options, kind: str, names: Sequence[str], key: str, *, fail: bool
 ) -> list[OutageTarget]:
     from zonewise.api.objects.core import Node
-    from zonewise.cli.program.connection import EMBEDDED, connected
+    from zonewise.cli.program.connection import EMBEDDED, connect
 
-    async with connected(options) as client:
+    async with connect(options) as client:
         version = (await client.server_version()).git_version
         if EMBEDDED not in version:
-            raise _refusal(version)
-        everyone = (await client.list(Node)).items
+            raise Refusal(
+                f"the server is {version}, not an embedded cluster, so its nodes cannot be"
+                " controlled; choose the context of a cluster that 'zonewise up' runs"
+            )
+        nodes = (await client.list(Node)).items
         if kind == EVERYTHING:
-            found = {EVERYTHING: [node for node in everyone if _failed(node)]}
+            selected = {EVERYTHING: [node for node in nodes if _has_failed(node)]}
         else:
-            found = {
-                f"{kind} {name}": _nodes(everyone, kind, key, name) for name in dict.fromkeys(names)
+            selected = {
+                f"{kind} {name}": _select(nodes, kind, key, name) for name in dict.fromkeys(names)
             }
-        places = []
-        for name, nodes in found.items():
-            told = [node for node in nodes if _failed(node) != fail]
-            for start in range(0, len(told), _AT_ONCE):
-                batch = told[start : start + _AT_ONCE]
+        targets = []
+        for name, members in selected.items():
+            changing = [node for node in members if _has_failed(node) != fail]
+            for start in range(0, len(changing), _AT_ONCE):
+                batch = changing[start : start + _AT_ONCE]
                 await asyncio.gather(
-                    *(_tell(client, node, name if fail else None) for node in batch)
+                    *(_annotate(client, node, name if fail else None) for node in batch)
                 )
-            every = tuple(node.metadata.name for node in nodes)
-            places.append(OutageTarget(name, every, len(nodes) - len(told)))
-        return places
+            node_names = tuple(node.metadata.name for node in members)
+            targets.append(OutageTarget(name, node_names, len(members) - len(changing)))
+        return targets
 
 
-def _nodes(everyone: Sequence[Node], kind: str, key: str, name: str) -> list[Node]:
-    """The nodes of a place; raises ``NotFound`` with the places there are."""
+def _select(nodes: Sequence[Node], kind: str, key: str, name: str) -> list[Node]:
+    """The nodes of a zone, rack or name; the error names those that exist."""
     from zonewise.topology.nodes import ZONE_LABEL
 
     if kind == "node":
-        names = {node.metadata.name: node.metadata.name for node in everyone}
+        names = {node.metadata.name: node.metadata.name for node in nodes}
     else:
         label = ZONE_LABEL if kind == "zone" else key
-        names = {node.metadata.name: node.metadata.labels.get(label, "") for node in everyone}
-    found = [node for node in everyone if names[node.metadata.name] == name]
-    if found and name:
-        return found
-    there = sorted(set(names.values()) - {""})
-    if there:
-        advice = f"there are {some(there)}" if len(there) > 1 else f"there is {there[0]}"
-    elif kind == "rack" and everyone:
-        advice = f"no node has the label {key}, say with --key which one names racks"
+        names = {node.metadata.name: node.metadata.labels.get(label, "") for node in nodes}
+    members = [node for node in nodes if names[node.metadata.name] == name]
+    if members and name:
+        return members
+    existing = sorted(set(names.values()) - {""})
+    if existing:
+        verb = "are" if len(existing) > 1 else "is"
+        advice = f"there {verb} {join_some(existing, _NAMES)}"
+    elif kind == "rack" and nodes:
+        advice = f"no node has the label {key}; give the label of racks with --key"
     else:
-        advice = f"no node names a {kind}, add some" if everyone else "add nodes first"
-    raise NotFound(Status(message=f'there is no {kind} "{name}"; {advice}', code=404))
+        advice = f"no node has a {kind} label, add some" if nodes else "add nodes first"
+    raise Refusal(f'there is no {kind} "{name}"; {advice}')
 
 
-def _refusal(version: str) -> Forbidden:
-    sentence = (
-        f"the server is {version}, not an embedded cluster, so its nodes cannot be controlled; "
-        "choose the context of a cluster that 'zonewise up' runs"
-    )
-    return Forbidden(Status(message=sentence, code=403))
-
-
-async def _tell(client: Client, node: Node, failed: str | None) -> None:
+async def _annotate(client: Client, node: Node, failed: str | None) -> None:
     from zonewise.api.objects.core import Node
     from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
 
@@ -145,14 +143,7 @@ async def _tell(client: Client, node: Node, failed: str | None) -> None:
     await client.patch(Node, node.metadata.name, None, body)
 
 
-def _failed(node: Node) -> bool:
+def _has_failed(node: Node) -> bool:
     from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
 
     return FAILED_ANNOTATION in node.metadata.annotations
-
-
-def some(names: Sequence[str]) -> str:
-    """Names, the first few of them if they are many."""
-    if len(names) > _NAMED:
-        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
-    return ", ".join(names)

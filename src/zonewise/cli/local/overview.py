@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zonewise.api.values.printable import escape_unprintable
-from zonewise.cli.program.screen import cell
+from zonewise.cli.program.screen import clean_cell
 from zonewise.explain.status import Overview
 
 if TYPE_CHECKING:
@@ -25,65 +25,67 @@ GOOD, POOR = 0.8, 0.5
 NO_NUMBER = "–"
 
 
-def zone_table(page: Overview) -> Table:
+def make_zone_table(page: Overview) -> Table:
     """The zones, one line each."""
-    table = _table("ZONE", "NODES", "CPU", "PODS", "READY")
+    table = _make_table("ZONE", "NODES", "CPU", "PODS", "READY")
     for zone in page.zones:
         nodes = f"{zone.nodes_ready}/{zone.nodes}"
         table.add_row(
-            cell(zone.name or "(no zone)"),
+            clean_cell(zone.name or "(no zone)"),
             nodes if zone.nodes_ready == zone.nodes else f"[red]{nodes}[/red]",
             f"{zone.cpu_milli / 1000:g}",
             str(zone.pods),
-            _ratio(zone.pods_ready, zone.pods),
+            _format_ratio(zone.pods_ready, zone.pods),
         )
     lost = page.pods - page.pods_pending - sum(zone.pods for zone in page.zones)
     if lost:
         up = page.pods_ready - sum(zone.pods_ready for zone in page.zones)
-        table.add_row("(node gone)", "", "", str(lost), _ratio(up, lost))
+        table.add_row("(node gone)", "", "", str(lost), _format_ratio(up, lost))
     if page.pods_pending:
-        table.add_row("(pending)", "", "", str(page.pods_pending), _ratio(0, page.pods_pending))
+        table.add_row(
+            "(pending)", "", "", str(page.pods_pending), _format_ratio(0, page.pods_pending)
+        )
     return table
 
 
-def worst_first(page: Overview) -> Overview:
+def sort_worst_first(page: Overview) -> Overview:
     """The same page with the Services that need attention first: unanswered, then out of zone."""
     ordered = sorted(
         page.services,
-        key=lambda one: (-(one.failed or 0), 2 if one.in_zone is None else one.in_zone),
+        key=lambda route: (-(route.failed or 0), 2 if route.in_zone is None else route.in_zone),
     )
     return msgspec.structs.replace(page, services=tuple(ordered))
 
 
-def service_table(page: Overview, *, most: int | None = 20) -> Table:
+def make_service_table(page: Overview, *, most: int | None = 20) -> Table:
     """The Services, one line each, in the order of the page; all of them if ``most`` is None."""
-    table = _table("SERVICE", "MODE", "ENDPOINTS", "IN-ZONE", "UNANSWERED")
+    table = _make_table("SERVICE", "MODE", "ENDPOINTS", "IN-ZONE", "UNANSWERED")
     most = len(page.services) if most is None else most
     for route in page.services[:most]:
         table.add_row(
-            cell(f"{route.namespace}/{route.name}"),
-            cell(route.mode),
+            clean_cell(f"{route.namespace}/{route.name}"),
+            clean_cell(route.mode),
             str(route.endpoints),
-            _percent(route.in_zone, good=True),
-            _percent(route.failed, good=False),
+            _format_percent(route.in_zone, good=True),
+            _format_percent(route.failed, good=False),
         )
     if len(page.services) > most:
         table.add_row(f"and {len(page.services) - most} more")
     return table
 
 
-def next_steps(page: Overview, kubeconfig: str) -> str:
+def format_next_steps(page: Overview, kubeconfig: str) -> str:
     """How to reach an embedded cluster, and three commands to try with it."""
     from rich.markup import escape
 
-    program = escape(_called())
+    program = escape(_program_name())
     zone = escape(escape_unprintable(next((zone.name for zone in page.zones if zone.name), "")))
     commands = [
         ("kubectl get pods -A -o wide", "what runs where"),
         (f"{program} status -w", "this page, live"),
         (f"{program} fail zone {zone}", f"make zone {zone} fail and watch")
         if zone
-        else ("kubectl apply -f nodes.yaml", "Nodes come to life: docs/embedded.md"),
+        else ("kubectl apply -f nodes.yaml", "Nodes become Ready: docs/embedded.md"),
     ]
     width = max(len(command) for command, _ in commands)
     lines = [f"  {command:<{width}}   [dim]# {meaning}[/dim]" for command, meaning in commands]
@@ -92,18 +94,18 @@ def next_steps(page: Overview, kubeconfig: str) -> str:
     )
 
 
-def _called() -> str:
-    """How to call this program again, from any folder."""
+def _program_name() -> str:
+    """A command for this program that works in any folder."""
     path = Path(sys.argv[0])
     if path.name == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m zonewise"
-    named = shutil.which("zonewise")
-    if named and path.exists() and Path(named).samefile(path):
+    installed = shutil.which("zonewise")
+    if installed and path.exists() and Path(installed).samefile(path):
         return "zonewise"
     return shlex.quote(str(path.absolute()))
 
 
-def _table(first: str, *columns: str) -> Table:
+def _make_table(first: str, *columns: str) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -117,12 +119,12 @@ def _table(first: str, *columns: str) -> Table:
     return table
 
 
-def _ratio(ready: int, all_: int) -> str:
+def _format_ratio(ready: int, total: int) -> str:
     text = str(ready)
-    return text if ready == all_ else f"[yellow]{text}[/yellow]"
+    return text if ready == total else f"[yellow]{text}[/yellow]"
 
 
-def _percent(part: float | None, *, good: bool) -> str:
+def _format_percent(part: float | None, *, good: bool) -> str:
     if part is None:
         return NO_NUMBER
     text = f"{part:.0%}"

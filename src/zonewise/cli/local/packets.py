@@ -1,4 +1,4 @@
-"""What to try with real packets: commands that show where they go."""
+"""Commands to try on a cluster with a network: they show where packets go."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A question from a pod's address on a node, and what it shows."""
+    """A request from a pod's address on a node, and what it shows."""
 
     node: str
     source: str
@@ -27,61 +27,61 @@ class Trial:
     meaning: str
 
 
-def trials(
+def list_trials(
     nodes: Iterable[Node],
     pods: Iterable[Pod],
     services: Iterable[Service],
     slices: Iterable[EndpointSlice],
 ) -> list[Trial]:
-    """A question to one Service from a pod in each of a few zones; of Services, one with hints."""
+    """Requests to a Service, with hints if possible, from a pod in each of the first zones."""
     counts: dict[tuple[str, str], tuple[bool, int]] = {}
-    for piece in slices:
-        key = (piece.metadata.namespace, service_name_of(piece))
+    for part in slices:
+        key = (part.metadata.namespace, service_name_of(part))
         hinted, count = counts.get(key, (False, 0))
-        ends = piece.endpoints or ()
-        counts[key] = (hinted or any(one.hints for one in ends), count + len(ends))
+        endpoints = part.endpoints or ()
+        hinted = hinted or any(endpoint.hints for endpoint in endpoints)
+        counts[key] = (hinted, count + len(endpoints))
 
     def rank(service: Service) -> tuple[bool, bool, int, tuple[str, str]]:
         hinted, count = counts.get(service.key, (False, 0))
-        return not hinted, _port(service) != HTTP, -count, service.key
+        return not hinted, _tcp_port(service) != HTTP, -count, service.key
 
-    asked = [
-        one
-        for one in services
-        if one.spec.cluster_ip not in ("", "None")
-        and _port(one)
-        and one.key != ("default", "kubernetes")
+    candidates = [
+        service
+        for service in services
+        if service.spec.cluster_ip not in ("", "None")
+        and _tcp_port(service)
+        and service.key != ("default", "kubernetes")
     ]
-    chosen = min(asked, key=rank, default=None)
+    chosen = min(candidates, key=rank, default=None)
     if chosen is None or not counts.get(chosen.key, (False, 0))[1]:
         return []
     address = chosen.spec.cluster_ip
     host = f"[{address}]" if ":" in address else address
-    number = _port(chosen)
-    url = f"http://{host}" if number == HTTP else f"http://{host}:{number}"
+    port = _tcp_port(chosen)
+    url = f"http://{host}" if port == HTTP else f"http://{host}:{port}"
     zones = {node.metadata.name: zone_of(node) for node in nodes}
-    found: dict[str, Trial] = {}
-    for pod in sorted(pods, key=lambda one: one.key):
+    by_zone: dict[str, Trial] = {}
+    for pod in sorted(pods, key=lambda pod: pod.key):
         zone = zones.get(pod.spec.node_name)
-        source = next(
-            (one.ip for one in pod.status.pod_ips if (":" in one.ip) is (":" in address)), ""
-        )
-        if zone is None or zone in found or not source or not is_pod_ready(pod):
+        ips = (pod_ip.ip for pod_ip in pod.status.pod_ips)
+        source = next((ip for ip in ips if (":" in ip) is (":" in address)), "")
+        if zone is None or zone in by_zone or not source or not is_pod_ready(pod):
             continue
         where = f"zone {zone}" if zone else "no zone"
-        meaning = f"{'/'.join(chosen.key)} asked by {'/'.join(pod.key)} in {where}"
-        found[zone] = Trial(pod.spec.node_name, source, url, meaning)
-    return [found[zone] for zone in sorted(found)][:MOST]
+        meaning = f"{'/'.join(chosen.key)} called by {'/'.join(pod.key)} in {where}"
+        by_zone[zone] = Trial(pod.spec.node_name, source, url, meaning)
+    return [by_zone[zone] for zone in sorted(by_zone)][:MOST]
 
 
-def _port(service: Service) -> int:
+def _tcp_port(service: Service) -> int:
     """The first port for TCP, 0 if there is none."""
     return next((port.port for port in service.spec.ports if port.protocol == "TCP"), 0)
 
 
-def packet_lines(found: Iterable[Trial], command: Callable[[str, str, str], str]) -> list[str]:
-    """The commands for people, each with what it shows."""
+def format_trials(trials: Iterable[Trial], command: Callable[[str, str, str], str]) -> list[str]:
+    """The commands, each followed by what it shows."""
     lines = []
-    for one in found:
-        lines += [f"  {command(one.node, one.source, one.url)}", f"    # {one.meaning}"]
+    for trial in trials:
+        lines += [f"  {command(trial.node, trial.source, trial.url)}", f"    # {trial.meaning}"]
     return lines

@@ -1,7 +1,7 @@
 """``zonewise up --scenario``: a scenario on a cluster of its own, line by line.
 
-At speed ``max`` nothing waits and there is no access from outside: hours pass in seconds. At any
-other speed the cluster also serves, and its kubeconfig is the first line.
+At speed ``max`` hours pass in seconds, and the cluster has no clients. At any other speed the
+cluster also serves, and its kubeconfig is the first line.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from math import inf
 
 from zonewise.api.errors import ConfigError
 from zonewise.api.gates import FeatureGates
-from zonewise.cli.local.composition import folder_driver
-from zonewise.cli.local.hosting import Content, difference_table
-from zonewise.cli.program.screen import cell, console
+from zonewise.cli.local.composition import open_folder_driver
+from zonewise.cli.local.hosting import Content, make_difference_table
+from zonewise.cli.program.screen import clean_cell, make_console
 from zonewise.embedded.leftovers.folders import temporary_folder
 from zonewise.embedded.scenario.player import play_scenario
 from zonewise.embedded.scenario.scenario import load_scenario
@@ -29,14 +29,14 @@ _STYLES = {"✓": "green", "✗": "bold red", "→": "bold"}
 
 
 def play(file: str, speed: str, gates: FeatureGates, dump: Content | None = None) -> int:
-    """Play the scenario in a file, on a dump if given; 0 if all expectations held, else 1."""
+    """Play the scenario in a file, on a dump if given; 0 if all expectations were met, else 1."""
     scenario = load_scenario(file)
-    factor = _factor(speed)
-    page = console()
+    factor = _parse_speed(speed)
+    console = make_console()
 
-    def say(line: str) -> None:
+    def print_line(line: str) -> None:
         style = next((style for sign, style in _STYLES.items() if sign in line[:10]), "")
-        page.print(cell(line), style=style, soft_wrap=True)
+        console.print(clean_cell(line), style=style, soft_wrap=True)
 
     async def main() -> bool:
         loop, began = asyncio.get_running_loop(), time.time()
@@ -45,26 +45,26 @@ def play(file: str, speed: str, gates: FeatureGates, dump: Content | None = None
                 scenario,
                 folder,
                 clock=lambda: began + loop.time(),
-                print_line=say,
+                print_line=print_line,
                 gates=gates,
-                volumes=folder_driver,
+                volumes=open_folder_driver,
                 serve=factor != inf,
                 dump=None if dump is None else dump.objects,
             )
 
     if scenario.about:
-        page.print(cell(scenario.about), style="bold")
-        page.print()
-    if dump is not None and (table := difference_table(dump.notes)):
-        page.print(table)
-        page.print()
+        console.print(clean_cell(scenario.about), style="bold")
+        console.print()
+    if dump is not None and (table := make_difference_table(dump.notes)):
+        console.print(table)
+        console.print()
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(factor)) as runner:
-        fine = runner.run(main())
-    page.print(_VERDICTS[fine])
-    return 0 if fine else 1
+        passed = runner.run(main())
+    console.print(_VERDICTS[passed])
+    return 0 if passed else 1
 
 
-def _factor(speed: str) -> float:
+def _parse_speed(speed: str) -> float:
     if speed == "max":
         return inf
     try:

@@ -1,7 +1,7 @@
-"""``zonewise up`` at work: what was requested is served until the process is stopped.
+"""``zonewise up`` at work: a cluster, or its API alone, until the process is stopped.
 
-What was started is stopped in the opposite order, whatever fails: volumes are unmounted while the
-folder is still ours, the cluster closes what it wrote, network namespaces go last.
+Parts are stopped in the opposite order of their start, whatever fails: volumes are unmounted while
+the folder is still locked, the cluster closes its files, network namespaces are removed last.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ Only the API: pods are stored, nothing schedules or runs them.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpPlan:
-    """What was requested."""
+    """The flags of ``zonewise up``."""
 
     folder: Path
-    kept: bool
+    persistent: bool
     host: str
     port: int
     seed: int | None
@@ -62,7 +62,7 @@ async def run_cluster(process: Process, plan: UpPlan, content: Content | None) -
     """Serve until the process is stopped; without content, the API alone."""
     _allow_connections()
     if content is None:
-        await _serve_only(process, plan)
+        await _serve_api(process, plan)
         return
     from zonewise.cli.local.composition import LocalDriver, Packets
     from zonewise.embedded.apiserver import server
@@ -70,7 +70,7 @@ async def run_cluster(process: Process, plan: UpPlan, content: Content | None) -
 
     volumes = LocalDriver(plan.folder)
     rng = random.Random(plan.seed) if plan.seed is not None else random.SystemRandom()
-    packets = Packets.claim(wanted=plan.network)
+    packets = Packets.claim(requested=plan.network)
     try:
         cluster = EmbeddedCluster(
             plan.folder,
@@ -87,11 +87,11 @@ async def run_cluster(process: Process, plan: UpPlan, content: Content | None) -
         )
         packets.add_to(cluster, plan.gates)
         try:
-            address = await _started(cluster.server, plan)
-            ending = "\n".join(filter(None, [volumes.note, _ending(plan)]))
-            life = _live(process, cluster, address, plan, content, packets, ending)
+            address = await _start(cluster.server, plan)
+            ending = "\n".join(filter(None, [volumes.note, _describe_ending(plan)]))
+            work = _run(process, cluster, address, plan, content, packets, ending)
             try:
-                await process.until_stop(life)
+                await process.until_stop(work)
             finally:
                 # Only the process that serves the folder may unmount what is in it.
                 await volumes.unmount()
@@ -102,7 +102,7 @@ async def run_cluster(process: Process, plan: UpPlan, content: Content | None) -
         packets.close()
 
 
-async def _live(
+async def _run(
     process: Process,
     cluster: EmbeddedCluster,
     address: str,
@@ -111,39 +111,39 @@ async def _live(
     packets: Packets,
     ending: str,
 ) -> None:
-    """Let the cluster work, and introduce it; ends only with an error."""
+    """Run the cluster, and print its page; ends only with an error."""
     from zonewise.cli.local.composition import add_name_server
     from zonewise.cli.local.hosting import Host, introduce
-    from zonewise.cli.program.screen import console
+    from zonewise.cli.program.screen import make_console
     from zonewise.runtime.process.memory import settle
 
-    place = console()
-    host = Host(cluster, place)
+    console = make_console()
+    host = Host(cluster, console)
     names = add_name_server(cluster, plan.host)
-    settle()  # What fills the cluster now may go on for minutes; the collector keeps out of it.
+    settle()  # Filling the cluster may take minutes, during which the collector must not run.
     async with asyncio.TaskGroup() as tasks:
         await host.prepare(content)
         tasks.create_task(cluster.run())
         differences = await host.plant(content)
-        missing = await host.settled()
-        lines = await packets.lines(host.trials)
+        missing = await host.wait_ready()
+        lines = await packets.suggest(host.list_trials)
         await names.listening.wait()
         introduce(
-            place,
-            host.page(),
+            console,
+            host.make_page(),
             address=address,
             kubeconfig=cluster.server.identity.kubeconfig.resolve(),
             differences=differences,
             missing=missing,
-            dig=host.dig(plan.host, names.server.port),
+            dig=host.dig_command(plan.host, names.server.port),
             packets=lines,
         )
-        place.print(ending, style="dim")
+        console.print(ending, style="dim")
         settle()
         process.ready = True
 
 
-async def _serve_only(process: Process, plan: UpPlan) -> None:
+async def _serve_api(process: Process, plan: UpPlan) -> None:
     from zonewise.embedded.apiserver.discovery.nonresource import VERSION
     from zonewise.embedded.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
     from zonewise.runtime.process.memory import settle
@@ -156,13 +156,13 @@ async def _serve_only(process: Process, plan: UpPlan) -> None:
         rng=random.SystemRandom(),
     )
     try:
-        address = await _started(server, plan)
+        address = await _start(server, plan)
         click.echo(
             _API_ONLY.format(
                 version=VERSION,
                 address=address,
                 kubeconfig=shlex.quote(str(server.identity.kubeconfig.resolve())),
-                ending=_ending(plan),
+                ending=_describe_ending(plan),
             ),
             nl=False,
         )
@@ -173,30 +173,28 @@ async def _serve_only(process: Process, plan: UpPlan) -> None:
         await server.close()
 
 
-async def _started(server: ApiServer, plan: UpPlan) -> str:
-    """Serve at the address of the last time, if it is free and no other was requested."""
-    wanted = [plan.port] if plan.port else [*filter(None, [server.identity.last_port()]), 0]
-    for port in wanted:
+async def _start(server: ApiServer, plan: UpPlan) -> str:
+    """Serve at the requested port, else at that of the last time if it is free, else at any."""
+    ports = [plan.port] if plan.port else [*filter(None, [server.identity.last_port()]), 0]
+    for port in ports:
         try:
             return await server.start(port)
         except OSError as error:
             fault = error
-    place = f"{plan.host}:{plan.port}"
     why = (fault.strerror or str(fault)).lower()
-    raise ConfigError(
-        f"cannot serve on {place}: {why}; stop what listens there or choose another --listen"
-    ) from fault
+    advice = "stop what listens there or choose another --listen"
+    raise ConfigError(f"cannot serve on {plan.host}:{plan.port}: {why}; {advice}") from fault
 
 
-def _ending(plan: UpPlan) -> str:
-    if plan.kept:
-        return "Ctrl-C stops it; the folder keeps everything."
-    return "Ctrl-C stops it and forgets everything; --data DIR keeps it."
+def _describe_ending(plan: UpPlan) -> str:
+    if plan.persistent:
+        return "Ctrl-C stops it; the cluster is kept in the folder."
+    return "Ctrl-C stops and removes it; --data DIR keeps it."
 
 
 def _allow_connections() -> None:
-    """Every watcher holds a connection; the soft limit of open files is often a mere 1,024."""
+    """Raise the soft limit of open files, often 1,024: every watcher has a connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -31,6 +31,13 @@ class CommandEntry:
     module: str
     summary: str = ""
     section: str = ""
+    function: str = "command"
+
+
+class Refusal(click.ClickException):
+    """The answer is no, or what was named does not exist: the program ends with 1."""
+
+    exit_code = 1
 
 
 class Command(click.Command):
@@ -54,8 +61,8 @@ class Command(click.Command):
         """The command's own flags; the global ones are mentioned, not repeated."""
         params = self.get_params(ctx)
         own = [p for p in params if isinstance(p, click.Option) and p.name not in _GLOBAL]
-        _examples(ctx, formatter, self.examples)
-        _flags(ctx, formatter, "Options", own)
+        _write_examples(ctx, formatter, self.examples)
+        _write_flags(ctx, formatter, "Options", own)
         if any(param.name == "files" for param in own):
             with formatter.section("A dump for -f"):
                 formatter.write(f"  {DUMP_COMMAND} > dump.yaml\n")
@@ -83,9 +90,9 @@ class CommandGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find the command's name and leave all flags to it."""
-        args = self._name_first(args)
+        args = self._move_name_first(args)
         if args and args[0] == "help":
-            args = self._name_first([*args[1:], "--help"])
+            args = self._move_name_first([*args[1:], "--help"])
         rest = super().parse_args(ctx, args)
         named = args and not args[0].startswith("-")
         if not (named or ctx.resilient_parsing):
@@ -100,25 +107,25 @@ class CommandGroup(click.Group):
         name = args[0]
         entry = self.entries.get(name)
         if entry is not None:
-            return name, import_module(entry.module).command, args[1:]
+            return name, getattr(import_module(entry.module), entry.function), args[1:]
         if ctx.resilient_parsing:
             return None, None, args[1:]
-        raise click.exceptions.NoSuchCommand(name, possibilities=self._visible(), ctx=ctx)
+        raise click.exceptions.NoSuchCommand(name, possibilities=self._list_visible(), ctx=ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands by purpose, examples, and the flags that all commands have."""
         sections: dict[str, list[tuple[str, str]]] = {}
-        for name in self._visible():
+        for name in self._list_visible():
             entry = self.entries[name]
             sections.setdefault(entry.section, []).append((name, entry.summary))
         for section, rows in sections.items():
             with formatter.section(section):
                 formatter.write_dl(rows)
-        _examples(ctx, formatter, self.examples)
+        _write_examples(ctx, formatter, self.examples)
         params = self.get_params(ctx)
         shared = {option.name for option in shared_options()}
-        _flags(ctx, formatter, "Global flags", [p for p in params if p.name not in shared])
-        _flags(
+        _write_flags(ctx, formatter, "Global flags", [p for p in params if p.name not in shared])
+        _write_flags(
             ctx,
             formatter,
             "Flags of commands that read a cluster",
@@ -127,17 +134,17 @@ class CommandGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Names of commands and flags, without importing anything."""
-        found = [
+        commands = [
             CompletionItem(name, help=self.entries[name].summary)
-            for name in self._visible()
+            for name in self._list_visible()
             if name.startswith(incomplete)
         ]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
-    def _visible(self) -> list[str]:
+    def _list_visible(self) -> list[str]:
         return [name for name, entry in self.entries.items() if entry.summary]
 
-    def _name_first(self, args: list[str]) -> list[str]:
+    def _move_name_first(self, args: list[str]) -> list[str]:
         valued = {
             text
             for param in self.params
@@ -163,7 +170,9 @@ def _takes_next(token: str, valued: set[str]) -> bool:
     return False
 
 
-def _examples(ctx: click.Context, formatter: click.HelpFormatter, examples: Sequence[str]) -> None:
+def _write_examples(
+    ctx: click.Context, formatter: click.HelpFormatter, examples: Sequence[str]
+) -> None:
     if not examples:
         return
     root = ctx.find_root().info_name
@@ -174,7 +183,7 @@ def _examples(ctx: click.Context, formatter: click.HelpFormatter, examples: Sequ
             formatter.write(f"  {root} {call.strip():<{width}}  # {what.strip()}\n")
 
 
-def _flags(
+def _write_flags(
     ctx: click.Context,
     formatter: click.HelpFormatter,
     title: str,

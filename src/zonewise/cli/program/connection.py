@@ -1,13 +1,14 @@
-"""From the global flags to a client for their cluster.
+"""From the global flags to a client for their cluster, or to a program that runs on it.
 
-Reading the configuration, connecting and requests are bounded by ``--request-timeout`` each. What
-the client cannot know, which configuration is at fault, is added to its errors here.
+Reading the configuration, connecting and requests are bounded by ``--request-timeout`` each. The
+client does not know which configuration is wrong; that is added to its errors here.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from zonewise.api.errors import ConfigError, ProtocolError, Unauthorized
 from zonewise.cli.program.options import Options
@@ -16,16 +17,20 @@ from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import ClusterConfig, Impersonation, load_config
 from zonewise.runtime.process.logs import configure
 
+if TYPE_CHECKING:
+    from zonewise.runtime.process.process import Process
+    from zonewise.runtime.program.serving import Assemble, ProgramSettings
+
 EMBEDDED = "+zonewise"
 """What is in the version of an embedded cluster's server."""
 
 
 @asynccontextmanager
-async def connected(options: Options) -> AsyncIterator[Client]:
-    """A client for the cluster that the flags mean; closed at the end."""
+async def connect(options: Options) -> AsyncIterator[Client]:
+    """A client for the cluster that the flags name; closed at the end."""
     if options.verbose or options.log_format != "text":
         configure(verbosity=options.verbose, format=options.log_format)
-    config = cluster_config(options)
+    config = load_cluster_config(options)
     timeout = options.request_timeout
     if timeout is None:
         transport = HttpsTransport(config)
@@ -49,15 +54,15 @@ async def connected(options: Options) -> AsyncIterator[Client]:
         await transport.close()
 
 
-def cluster_config(options: Options) -> ClusterConfig:
-    """The configuration that the flags mean."""
+def load_cluster_config(options: Options) -> ClusterConfig:
+    """The configuration of the cluster that the flags name."""
     impersonation = None
     if options.act_as:
         impersonation = Impersonation(
             user=options.act_as, uid=options.act_as_uid or "", groups=options.act_as_groups
         )
     elif options.act_as_groups or options.act_as_uid:
-        raise ConfigError("--as-group and --as-uid need --as; say whom to act as")
+        raise ConfigError("--as-group and --as-uid need --as; give --as the user to act as")
     return load_config(
         options.kubeconfig or None,
         context=options.context,
@@ -67,3 +72,19 @@ def cluster_config(options: Options) -> ClusterConfig:
         impersonation=impersonation,
         request_timeout=options.request_timeout,
     )
+
+
+def run_program(options: Options, settings: ProgramSettings, assemble: Assemble) -> int:
+    """Run a program on the cluster that the flags name, until a signal; gives the exit code."""
+    from zonewise.runtime.process.process import run
+    from zonewise.runtime.program.serving import serve
+
+    options = options.for_serving()
+    configure(verbosity=options.verbose, format=options.log_format)
+
+    async def main(process: Process) -> None:
+        process.ready = True
+        async with connect(options) as client:
+            await serve(process, client.transport, settings, assemble)
+
+    return run(main)

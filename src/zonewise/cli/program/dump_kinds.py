@@ -1,7 +1,7 @@
-"""Which kinds a dump needs, and what is said where one is missing.
+"""Which kinds a dump needs, and the advice where one is missing.
 
 There is one list for all commands that read dumps. kubectl fails as a whole if a server does not
-know one of the kinds it is asked for, so the kinds that Zonewise defines are a list of their own.
+know one of the requested kinds, so the kinds that Zonewise defines are a list of their own.
 
 ``kubectl get`` prints no trace of a kind that has no object. So a dump without a kind that a report
 needs is not read as a cluster without it: it is refused, unless the dump has an empty list of that
@@ -37,29 +37,29 @@ _ALWAYS_THERE = frozenset({"nodes", "services", "endpointslices", "pods"})
 """Resources of which no cluster in use has none."""
 
 
-def lacking(snapshot: Snapshot, kinds: Sequence[type[Any]], where: str) -> str:
-    """A sentence on the kinds that a dump says nothing of; "" if there are none."""
+def describe_missing(snapshot: Snapshot, kinds: Sequence[type[Any]], where: str) -> str:
+    """A sentence on the kinds that a dump has no trace of; "" if there are none."""
     missing = [kind.resource for kind in kinds if snapshot.lacks(kind)]
     if not missing:
         return ""
     names = " and ".join(f"no {resource.kind}" for resource in missing)
-    return f"there is {names} in {where}; {advice(kinds, snapshot)}"
+    return f"there is {names} in {where}; {advise_dump(kinds, snapshot)}"
 
 
-def advice(kinds: Sequence[type[Any]], snapshot: Snapshot) -> str:
-    """How to get the kinds that a dump says nothing of."""
+def advise_dump(kinds: Sequence[type[Any]], snapshot: Snapshot) -> str:
+    """How to get the kinds that a dump has no trace of."""
     missing = [kind.resource for kind in kinds if snapshot.lacks(kind)]
     text = f"dump {' and '.join(resource.plural for resource in missing)} as well"
-    paths = [one.path() for one in missing if one.plural not in _ALWAYS_THERE]
+    paths = [resource.path() for resource in missing if resource.plural not in _ALWAYS_THERE]
     if paths:
         text += f", or if the cluster has none add what kubectl get --raw {paths[0]} prints"
     return text
 
 
-def unknown_budgets(snapshot: Snapshot) -> bool:
-    """Whether a dump leaves open if its cluster has TopologyDisruptionBudgets.
+def may_have_budgets(snapshot: Snapshot) -> bool:
+    """Whether the cluster of a dump may have TopologyDisruptionBudgets that the dump lacks.
 
-    It does not if it has some, or a list of them, or the definitions of the cluster without theirs.
+    Not if the dump has some, or a list of them, or the cluster's definitions without theirs.
     """
     from zonewise.api.objects.apiextensions import CustomResourceDefinition
     from zonewise.api.objects.budgets import TopologyDisruptionBudget

@@ -1,7 +1,7 @@
 """The flags that say how hints are decided: the same for all commands that use hints.
 
-A command that takes them gets them as one value each, parsed: what no program could start with is
-refused by every command alike.
+A command that takes them gets them as one value each, parsed, so every command refuses the same
+wrong values.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.cli.program.options import add_options, feature_gates_option
+
 if TYPE_CHECKING:
     from zonewise.api.gates import FeatureGates
     from zonewise.api.values.selector import Selector
@@ -23,7 +25,7 @@ CommandFunction = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Deciding:
+class DecisionOptions:
     """How hints are decided, and the flags that say so where they differ from the defaults."""
 
     gates: FeatureGates
@@ -33,7 +35,7 @@ class Deciding:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class RolloutOptions:
     """What writes slices, and for which Services."""
 
     role: Role
@@ -43,104 +45,89 @@ class Rollout:
 
 
 def decision_options(function: CommandFunction) -> CommandFunction:
-    """``--missing-cpu``, ``--missing-zone`` and ``--feature-gates``, as ``deciding``."""
+    """``--missing-cpu``, ``--missing-zone`` and ``--feature-gates``, as ``decision``."""
 
     @wraps(function)
-    def deciding(
+    def parse_flags(
         *args: Any, missing_cpu: str, missing_zone: str, feature_gates: str, **others: Any
     ) -> Any:
         from zonewise.api.gates import FeatureGates
         from zonewise.topology.shares import MissingCpu, MissingZone
 
-        decided = Deciding(
+        decision = DecisionOptions(
             FeatureGates.parse(feature_gates),
             MissingCpu(missing_cpu),
             MissingZone(missing_zone),
-            _given(
+            _changed_flags(
                 ("--missing-cpu", missing_cpu, "disable"),
                 ("--missing-zone", missing_zone, "disable"),
                 ("--feature-gates", feature_gates, ""),
             ),
         )
-        return function(*args, deciding=decided, **others)
+        return function(*args, decision=decision, **others)
 
-    return _with(
-        deciding,
-        click.option(
-            "--missing-cpu",
+    return add_options(
+        click.Option(
+            ["--missing-cpu"],
             type=click.Choice(["disable", "equal"]),
             default="disable",
             help="What a node without allocatable CPU means: no hints, or all nodes count the"
             " same.  [default: disable]",
         ),
-        click.option(
-            "--missing-zone",
+        click.Option(
+            ["--missing-zone"],
             type=click.Choice(["disable", "skip-node"]),
             default="disable",
             help="What a node without a zone means: no hints, or it does not count."
             "  [default: disable]",
         ),
-        click.option(
-            "--feature-gates",
-            metavar="A=true,B=false",
-            default="",
-            help="ServiceTopology, ServiceTrafficPolicy, TopologyAwareHints: see docs/embedded.md.",
-        ),
-    )
+        feature_gates_option(),
+    )(parse_flags)
 
 
 def rollout_options(function: CommandFunction) -> CommandFunction:
     """``--endpointslices``, ``--service-selector`` and ``--namespace-selector``, as ``rollout``."""
 
     @wraps(function)
-    def rolling(
+    def parse_flags(
         *args: Any, role: Role, service_selector: str, namespace_selector: str, **others: Any
     ) -> Any:
         from zonewise.api.values.selector import parse
 
-        chosen = Rollout(
+        rollout = RolloutOptions(
             role,
             parse(service_selector),
             parse(namespace_selector),
-            _given(
+            _changed_flags(
                 ("--service-selector", service_selector, ""),
                 ("--namespace-selector", namespace_selector, ""),
             ),
         )
-        return function(*args, rollout=chosen, **others)
+        return function(*args, rollout=rollout, **others)
 
-    return _with(
-        rolling,
-        click.option(
-            "--endpointslices",
-            "role",
+    return add_options(
+        click.Option(
+            ["--endpointslices", "role"],
             type=click.Choice(["own", "adopt", "observe"]),
             default="observe",
-            help="Who writes EndpointSlices: we do (own), Kubernetes' controller with our hints"
-            " (adopt), or Kubernetes alone while we only report (observe).  [default: observe]",
+            help="Who writes EndpointSlices: Zonewise (own), Kubernetes with the hints of Zonewise"
+            " (adopt), or Kubernetes while Zonewise only reports (observe).  [default: observe]",
         ),
-        click.option(
-            "--service-selector",
+        click.Option(
+            ["--service-selector"],
             metavar="SELECTOR",
             default="",
             help="Only Services with these labels.",
         ),
-        click.option(
-            "--namespace-selector",
+        click.Option(
+            ["--namespace-selector"],
             metavar="SELECTOR",
             default="",
             help="Only Services in namespaces with these labels.",
         ),
-    )
+    )(parse_flags)
 
 
-def _with(
-    function: CommandFunction, *options: Callable[[CommandFunction], CommandFunction]
-) -> CommandFunction:
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def _given(*flags: tuple[str, str, str]) -> tuple[str, ...]:
-    return tuple(f"{flag}={value}" for flag, value, usual in flags if value != usual)
+def _changed_flags(*flags: tuple[str, str, str]) -> tuple[str, ...]:
+    """Those of ``(flag, value, default)`` that differ from the default, as arguments."""
+    return tuple(f"{flag}={value}" for flag, value, default in flags if value != default)

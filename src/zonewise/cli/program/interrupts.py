@@ -1,4 +1,4 @@
-"""Runs a command that makes requests and ends, so that Ctrl-C always ends it at once.
+"""Run a command that makes requests and ends, so that Ctrl-C always ends it at once.
 
 ``asyncio.run`` alone can miss a Ctrl-C: one that arrives when the loop is about to wait is noticed
 only when something else wakes it up, which may be a request's timeout minutes later. With a handler

@@ -1,7 +1,7 @@
 """The flags every command understands, and those that several commands share.
 
-Global flags mean what they mean to ``kubectl``. They may be before or after the command's name;
-``zonewise.cli.program.command`` sees to that.
+Global flags mean what they mean to ``kubectl``. They may be before or after the command's name:
+``zonewise.cli.program.command`` moves them behind it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the global flags say. ``request_timeout`` is in seconds; 0 is no limit."""
+    """The values of the global flags. ``request_timeout`` is in seconds; 0 is no limit."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -33,13 +33,13 @@ class Options:
     verbose: int = 0
     log_format: Literal["text", "json"] = "text"
 
-    def serving(self) -> Options:
+    def for_serving(self) -> Options:
         """The same for a long-running program, whose log is read later: it is more verbose."""
         return replace(self, verbose=max(1, self.verbose))
 
 
-def without_namespace(options: Options, why: str) -> None:
-    """Say that ``-n`` has no effect here, if it was given."""
+def note_namespace_ignored(options: Options, why: str) -> None:
+    """Print that ``-n`` has no effect here, if it was given."""
     if options.namespace is not None:
         from zonewise.api.values.printable import escape_unprintable
 
@@ -69,25 +69,25 @@ def global_options() -> list[click.Option]:
         click.Option(
             ["--context"],
             metavar="NAME",
-            shell_complete=_names("context"),
+            shell_complete=_complete_kubeconfig("context"),
             help="The kubeconfig context to use.",
         ),
         click.Option(
             ["--cluster"],
             metavar="NAME",
-            shell_complete=_names("cluster"),
+            shell_complete=_complete_kubeconfig("cluster"),
             help="The kubeconfig cluster to use, instead of the context's.",
         ),
         click.Option(
             ["--user"],
             metavar="NAME",
-            shell_complete=_names("user"),
+            shell_complete=_complete_kubeconfig("user"),
             help="The kubeconfig user to use, instead of the context's.",
         ),
         click.Option(
             ["-n", "--namespace"],
             metavar="NAME",
-            shell_complete=_namespaces,
+            shell_complete=_complete_namespaces,
             help="The namespace to work in, instead of the context's.",
         ),
         click.Option(
@@ -105,64 +105,43 @@ def global_options() -> list[click.Option]:
         click.Option(
             ["--request-timeout"],
             metavar="TIME",
-            callback=_duration,
-            help="Give up on a request after this time (10s, 1m); 0 waits forever. Default: 30s.",
+            callback=_parse_seconds,
+            help="Give up on a request after this time (10s, 1m); 0 waits forever.  [default: 30s]",
         ),
         click.Option(
-            ["-v", "--verbose"],
-            count=True,
-            help="Log what happens; twice for every detail.",
+            ["-v", "--verbose"], count=True, help="Write a log to stderr; twice for every detail."
         ),
         click.Option(
             ["--log-format"],
             type=click.Choice(["text", "json"]),
             default="text",
-            help="How log lines look. Default: text.",
+            help="The format of log lines.  [default: text]",
         ),
     ]
 
 
 def shared_options() -> list[click.Option]:
     """New instances of the flags that commands which read a cluster share."""
-    return [_all_namespaces(), _output(("table", "json", "yaml", "jsonl")), _files()]
+    return [
+        all_namespaces_option(),
+        output_option("table", "json", "yaml", "jsonl"),
+        files_option(),
+    ]
 
 
-def output_option(*formats: str) -> Callable[[F], F]:
+def add_options(*options: click.Option) -> Callable[[F], F]:
+    """A decorator that gives a command these flags."""
+
+    def add(function: F) -> F:
+        params: list[click.Parameter] = function.__dict__.setdefault("__click_params__", [])
+        params += reversed(options)
+        return function
+
+    return add
+
+
+def output_option(*formats: str) -> click.Option:
     """``-o``: the command can print these formats besides its own."""
-    return _adds(_output(formats))
-
-
-def all_namespaces_option() -> Callable[[F], F]:
-    """``-A``: the command works on a namespace or on all of them."""
-    return _adds(_all_namespaces())
-
-
-def files_option() -> Callable[[F], F]:
-    """``-f``: the command works on a dump instead of a cluster."""
-    return _adds(_files())
-
-
-def duration_option(flag: str, default: str, help: str) -> Callable[[F], F]:
-    """A flag that is a time, given to the command in seconds."""
-
-    def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
-        try:
-            return parse_duration(value.strip())
-        except ValueError as error:
-            raise click.BadParameter(str(error), ctx, param) from None
-
-    return _adds(
-        click.Option(
-            [flag],
-            metavar="TIME",
-            default=default,
-            callback=seconds,
-            help=f"{help}  [default: {default}]",
-        )
-    )
-
-
-def _output(formats: tuple[str, ...]) -> click.Option:
     return click.Option(
         ["-o", "--output"],
         metavar="|".join(formats),
@@ -171,13 +150,15 @@ def _output(formats: tuple[str, ...]) -> click.Option:
     )
 
 
-def _all_namespaces() -> click.Option:
+def all_namespaces_option() -> click.Option:
+    """``-A``: the command works on a namespace or on all of them."""
     return click.Option(
         ["-A", "--all-namespaces"], is_flag=True, help="Work on every namespace at once."
     )
 
 
-def _files() -> click.Option:
+def files_option() -> click.Option:
+    """``-f``: the command works on a dump instead of a cluster."""
     return click.Option(
         ["-f", "--filename", "files"],
         metavar="FILE",
@@ -188,23 +169,57 @@ def _files() -> click.Option:
     )
 
 
-def _adds(option: click.Option) -> Callable[[F], F]:
-    def add(function: F) -> F:
-        params: list[click.Parameter] = function.__dict__.setdefault("__click_params__", [])
-        params.append(option)
-        return function
+def feature_gates_option() -> click.Option:
+    """``--feature-gates``, as text."""
+    return click.Option(
+        ["--feature-gates"],
+        metavar="A=true,B=false",
+        default="",
+        help="Switch features: ServiceTopology, ServiceTrafficPolicy, TopologyAwareHints; see"
+        " docs/embedded.md.",
+    )
 
-    return add
+
+def budgets_option() -> click.Option:
+    """``--budgets``: what is done about budgets per failure domain."""
+    return click.Option(
+        ["--budgets"],
+        type=click.Choice(["off", "observe", "enforce"]),
+        default="off",
+        help="Budgets per failure domain: ignore them (off), report what they allow (observe), or"
+        " refuse evictions and deletions that they do not allow (enforce).  [default: off]",
+    )
 
 
-def _duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+def metrics_option(address: str) -> click.Option:
+    """``--metrics-listen`` with its default."""
+    return click.Option(
+        ["--metrics-listen"],
+        metavar="ADDRESS:PORT",
+        default=address,
+        help=f"Where to serve metrics and health.  [default: {address}]",
+    )
+
+
+def duration_option(*flag: str, default: str, help: str) -> click.Option:
+    """A flag that is a time, given to the command in seconds."""
+    return click.Option(
+        flag,
+        metavar="TIME",
+        default=default,
+        callback=_parse_seconds,
+        help=f"{help}  [default: {default}]",
+    )
+
+
+def _parse_seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     try:
         return None if value is None else parse_duration(value.strip())
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-def _names(
+def _complete_kubeconfig(
     kind: Literal["context", "cluster", "user"],
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]:
     def complete(
@@ -226,9 +241,9 @@ def _names(
     return complete
 
 
-def _namespaces(
+def _complete_namespaces(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
-    from zonewise.cli.program.cluster_completion import completes, namespaces
+    from zonewise.cli.program.cluster_completion import complete_from, list_namespaces
 
-    return completes(namespaces)(ctx, param, incomplete)
+    return complete_from(list_namespaces)(ctx, param, incomplete)

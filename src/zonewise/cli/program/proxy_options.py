@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.cli.program.options import add_options
+
 if TYPE_CHECKING:
+    from zonewise.proxy.configuration import Configuration
     from zonewise.proxy.settings import ProxySettings
     from zonewise.traffic.routes.service import RouteSettings
 
@@ -22,8 +25,8 @@ MODES = ("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """What the flags say, as they were given; None is not given."""
+class ServingOptions:
+    """The values of the flags; None if a flag was not given."""
 
     config: str | None
     cluster_cidr: str | None
@@ -36,96 +39,93 @@ class Serving:
     healthz_bind_address: str | None
     metrics_bind_address: str | None
 
-    def kubeconfig(self) -> str | None:
-        """The kubeconfig that the file of ``--config`` names, None if it names none."""
-        from zonewise.proxy.configuration import read_configuration
-
-        given = read_configuration(self.config) if self.config else None
-        return (given.client_connection.kubeconfig or None) if given else None
-
-    def settings(self, node_name: str | None, routing: RouteSettings) -> ProxySettings:
-        """All of it as the proxy takes it."""
+    def read_configuration(self) -> Configuration:
+        """The file of ``--config``, or the defaults without one."""
         from zonewise.proxy.configuration import Configuration, read_configuration
 
-        given = read_configuration(self.config) if self.config else Configuration()
-        return given.with_flags(
-            hostname_override=node_name,
-            cluster_cidr=self.cluster_cidr,
-            detect_local_mode=self.detect_local_mode,
-            bridge_interface=self.pod_bridge_interface,
-            interface_name_prefix=self.pod_interface_name_prefix,
-            masquerade_all=self.masquerade_all,
-            masquerade_bit=self.masquerade_bit,
-            node_port_addresses=_words(self.nodeport_addresses),
-            healthz_bind_address=self.healthz_bind_address,
-            metrics_bind_address=self.metrics_bind_address,
-        ).settings(routing)
+        return read_configuration(self.config) if self.config else Configuration()
+
+    def make_settings(self, node_name: str | None, routing: RouteSettings) -> ProxySettings:
+        """The settings of the proxy, from flags and file."""
+        return (
+            self.read_configuration()
+            .with_flags(
+                hostname_override=node_name,
+                cluster_cidr=self.cluster_cidr,
+                detect_local_mode=self.detect_local_mode,
+                bridge_interface=self.pod_bridge_interface,
+                interface_name_prefix=self.pod_interface_name_prefix,
+                masquerade_all=self.masquerade_all,
+                masquerade_bit=self.masquerade_bit,
+                node_port_addresses=_words(self.nodeport_addresses),
+                healthz_bind_address=self.healthz_bind_address,
+                metrics_bind_address=self.metrics_bind_address,
+            )
+            .settings(routing)
+        )
 
 
 def serving_options(function: CommandFunction) -> CommandFunction:
     """All flags of a proxy that serves, as ``serving``."""
 
     @wraps(function)
-    def serving(*args: Any, **others: Any) -> Any:
-        names = Serving.__dataclass_fields__
-        given = Serving(**{name: others.pop(name) for name in names})
-        return function(*args, serving=given, **others)
+    def collect_flags(*args: Any, **others: Any) -> Any:
+        names = ServingOptions.__dataclass_fields__
+        serving = ServingOptions(**{name: others.pop(name) for name in names})
+        return function(*args, serving=serving, **others)
 
-    made: CommandFunction = serving
-    for option in reversed(_OPTIONS):
-        made = option(made)
-    return made
+    return add_options(*_OPTIONS)(collect_flags)
 
 
 _OPTIONS = (
-    click.option(
-        "--config",
+    click.Option(
+        ["--config"],
         metavar="FILE",
         type=click.Path(dir_okay=False),
         help="A KubeProxyConfiguration, as kube-proxy reads it; flags override it.",
     ),
-    click.option(
-        "--cluster-cidr",
+    click.Option(
+        ["--cluster-cidr"],
         metavar="A,B",
-        help="The networks of pods, one of each family: what comes from elsewhere to a ClusterIP is"
+        help="The networks of pods, one of each family: packets from elsewhere to a ClusterIP are"
         " masqueraded.",
     ),
-    click.option(
-        "--detect-local-mode",
+    click.Option(
+        ["--detect-local-mode"],
         type=click.Choice(MODES),
         help="How packets from pods of this node are recognized.  [default: ClusterCIDR]",
     ),
-    click.option(
-        "--pod-bridge-interface", metavar="NAME", help="With BridgeInterface: the bridge of pods."
+    click.Option(
+        ["--pod-bridge-interface"], metavar="NAME", help="With BridgeInterface: the bridge of pods."
     ),
-    click.option(
-        "--pod-interface-name-prefix",
+    click.Option(
+        ["--pod-interface-name-prefix"],
         metavar="TEXT",
         help="With InterfaceNamePrefix: how the names of pods' interfaces begin.",
     ),
-    click.option(
-        "--masquerade-all/--no-masquerade-all",
+    click.Option(
+        ["--masquerade-all/--no-masquerade-all"],
         default=None,
-        help="Masquerade everything that goes to a ClusterIP.",
+        help="Masquerade all packets to a ClusterIP.",
     ),
-    click.option(
-        "--masquerade-bit",
+    click.Option(
+        ["--masquerade-bit"],
         type=click.IntRange(0, 31),
-        help="The bit of the packet mark that asks for masquerade.  [default: 14]",
+        help="The bit of the packet mark that requests masquerading.  [default: 14]",
     ),
-    click.option(
-        "--nodeport-addresses",
+    click.Option(
+        ["--nodeport-addresses"],
         metavar="A,B",
         help="Networks whose addresses on this node take NodePorts and health checks of load"
         " balancers, or 'primary': those of its Node object.  [default: primary]",
     ),
-    click.option(
-        "--healthz-bind-address",
+    click.Option(
+        ["--healthz-bind-address"],
         metavar="ADDRESS:PORT",
         help="Where to serve /healthz and /livez; '' is nowhere.  [default: 0.0.0.0:10256]",
     ),
-    click.option(
-        "--metrics-bind-address",
+    click.Option(
+        ["--metrics-bind-address"],
         metavar="ADDRESS:PORT",
         help="Where to serve /metrics, /routes and /proxyMode; '' is nowhere."
         "  [default: 127.0.0.1:10249]",

@@ -1,24 +1,26 @@
-"""What every command prints through.
+"""The output of every command, without control characters.
 
-``screened`` puts itself before stdout and stderr while a command runs: whatever is written, by us,
-by click, by a logger or with a traceback, reaches a terminal without control sequences. Only our
-own colours are allowed, so only ``console`` bypasses it, and it cleans the words between the
-colours. No command has to take care of this, so a new one is safe from the start.
+``screen_output`` replaces stdout and stderr while a command runs: whatever is written, by us, by
+click, by a logger or with a traceback, reaches a terminal without control sequences. Only our own
+colours are allowed, so only ``make_console`` bypasses it, and it cleans the text between the
+colours. Commands need not take care of this.
 
 Tables clean their cells once more before they measure them. JSON and YAML keep their values:
-control characters are escaped in their own way (``rendered``).
+control characters are escaped as the format requires (``render``).
 
-Help and completion print nothing but our own words, so what cleans words is loaded at the first
-one that needs it.
+Help and completion print only our own text, so the module that cleans text is imported when it is
+first needed.
 """
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
+
+import click
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +30,7 @@ WIDTH = 100
 
 
 class Screen(io.TextIOBase):
-    """A text stream before another one that lets only printable text through."""
+    """A text stream that passes only printable text on to the stream beneath."""
 
     # Ours, not that of the stream beneath: a caller would otherwise bypass us.
     encoding = "utf-8"
@@ -39,16 +41,16 @@ class Screen(io.TextIOBase):
         self.buffer = _Bytes(self)
 
     def write(self, text: str) -> int:
-        """Write what a terminal may get."""
+        """Write the text, with control characters escaped."""
         if not isinstance(text, str):
-            raise TypeError(f"text is written here, not {type(text).__name__}")
-        shown = text if text.isprintable() else _cleaned(text)
+            raise TypeError(f"write() takes str, not {type(text).__name__}")
+        clean = text if text.isprintable() else _clean(text)
         encoding = self.beneath.encoding or "utf-8"
-        self.beneath.write(shown.encode(encoding, "backslashreplace").decode(encoding))
+        self.beneath.write(clean.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
     def flush(self) -> None:
-        """Hand on what is beneath."""
+        """Flush the stream beneath."""
         self.beneath.flush()
 
     def isatty(self) -> bool:
@@ -64,7 +66,7 @@ class Screen(io.TextIOBase):
         return True
 
 
-def _cleaned(text: str) -> str:
+def _clean(text: str) -> str:
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     from zonewise.api.values.printable import escape_unprintable
@@ -73,15 +75,15 @@ def _cleaned(text: str) -> str:
 
 
 class _Bytes(io.BufferedIOBase):
-    """The bytes' way in, which leads through the screen as well."""
+    """The byte stream of a ``Screen``: what is written to it is cleaned as well."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
 
     def write(self, data: Any) -> int:
-        """Write text that is encoded already."""
+        """Write encoded text."""
         if isinstance(data, str):
-            raise TypeError("bytes are written here, not str")
+            raise TypeError("write() takes bytes, not str")
         self._screen.write(bytes(data).decode("utf-8", "backslashreplace"))
         return len(data)
 
@@ -91,8 +93,8 @@ class _Bytes(io.BufferedIOBase):
 
 
 @contextmanager
-def screened() -> Iterator[None]:
-    """Let everything that is printed meanwhile go through a screen."""
+def screen_output() -> Iterator[None]:
+    """Clean everything that is printed meanwhile."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (
         cast("TextIO", stream if stream is None else Screen(stream)) for stream in before
@@ -103,30 +105,30 @@ def screened() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def console() -> Console:
-    """Where pages are printed; a file or a pipe gets lines wide enough for them."""
+def make_console() -> Console:
+    """A console for pages; a file or a pipe gets lines wide enough for them."""
     from rich.console import Console
     from rich.segment import Segment
 
-    class Printed(Console):
+    class CleanConsole(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # rich would end the program with a code of its own
 
         def _render_buffer(self, buffer: Iterable[Segment]) -> str:
-            return super()._render_buffer(map(_clean, buffer))
+            return super()._render_buffer(map(_clean_segment, buffer))
 
-    def _clean(segment: Segment) -> Segment:
+    def _clean_segment(segment: Segment) -> Segment:
         if segment.control or segment.text.isprintable():
             return segment
-        return segment._replace(text=_cleaned(segment.text))
+        return segment._replace(text=_clean(segment.text))
 
     out: IO[str] = sys.stdout.beneath if isinstance(sys.stdout, Screen) else sys.stdout
-    found = Printed(file=out, highlight=False)
-    return found if found.is_terminal else Printed(file=out, highlight=False, width=WIDTH)
+    console = CleanConsole(file=out, highlight=False)
+    return console if console.is_terminal else CleanConsole(file=out, highlight=False, width=WIDTH)
 
 
-def cell(text: str) -> Text:
-    """Words of others in a table: shown as they are, never read as markup."""
+def clean_cell(text: str) -> Text:
+    """Text of others for a table: without control characters, and never read as markup."""
     from rich.text import Text
 
     from zonewise.api.values.printable import escape_unprintable
@@ -134,13 +136,19 @@ def cell(text: str) -> Text:
     return Text(escape_unprintable(text))
 
 
+def join_some(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def is_plain(output: str | None) -> bool:
     """Whether a program reads the output, not a person."""
     return output not in (None, "table")
 
 
-def rendered(value: Any, output: str | None, *, following: bool = False) -> str:
-    """A value as JSON or YAML; ``following`` others of its kind, as a line or a document."""
+def render(value: Any, output: str | None, *, following: bool = False) -> str:
+    """A value as JSON or YAML; ``following`` others, as a line or a document of its own."""
     import msgspec
 
     from zonewise.api.values.printable import escape_unprintable_json
@@ -149,13 +157,26 @@ def rendered(value: Any, output: str | None, *, following: bool = False) -> str:
     if output == "yaml":
         import yaml
 
-        # Parts that occur twice would be written as references to each other.
-        apart = msgspec.json.decode(text)
+        # Decoded again: YAML would write an object that occurs twice as a reference.
+        copied = msgspec.json.decode(text)
         plain = text.decode().isprintable()
         return yaml.safe_dump(
-            apart, sort_keys=False, allow_unicode=plain, explicit_start=following
+            copied, sort_keys=False, allow_unicode=plain, explicit_start=following
         ).rstrip("\n")
-    lines = following or output == "jsonl"
-    return escape_unprintable_json(
-        (text if lines else msgspec.json.format(text, indent=2)).decode()
-    )
+    if not following and output != "jsonl":
+        text = msgspec.json.format(text, indent=2)
+    return escape_unprintable_json(text.decode())
+
+
+def make_row(file: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a report; those from a dump begin with the name of its file."""
+    return {"file": file, **fields} if file else fields
+
+
+def print_rows(rows: Iterable[dict[str, Any]], output: str | None) -> None:
+    """Print rows as JSON or YAML: each on a line of its own as ``jsonl``, else as one list."""
+    if output == "jsonl":
+        for row in rows:
+            click.echo(render(row, output))
+    else:
+        click.echo(render(list(rows), output))

@@ -1,131 +1,145 @@
-"""Where a report is read from: a cluster, or dumps, each a cluster of its own."""
+"""Where a report is read from: a cluster, or dumps, each of which is a cluster of its own."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import click
 
-from zonewise.api.errors import ApiError, ConfigError, Forbidden, NotFound, Status
+from zonewise.api.errors import ApiError, ConfigError, Forbidden
 from zonewise.api.values.printable import escape_unprintable
 from zonewise.cli.program import interrupts
-from zonewise.cli.program.dump_kinds import advice
-
-if TYPE_CHECKING:
-    from zonewise.cli.program.options import Options
-    from zonewise.runtime.cache.snapshot import Snapshot
+from zonewise.cli.program.command import Refusal
+from zonewise.cli.program.dump_kinds import advise_dump
+from zonewise.cli.program.options import Options
+from zonewise.cli.program.screen import join_some
+from zonewise.explain.cluster import DEFAULT_NAMESPACE
+from zonewise.runtime.cache.snapshot import Snapshot
 
 T = TypeVar("T")
-
 _NAME = re.compile(r"[A-Za-z0-9.:_-]+")
 
 
-def live(options: Options, kinds: Sequence[type[Any]], namespace: str | None = None) -> Snapshot:
+@dataclass(frozen=True, slots=True)
+class Source(Generic[T]):
+    """A cluster, and the file it was read from, if it was a dump."""
+
+    cluster: T
+    file: str = ""
+
+
+def read_cluster(
+    options: Options, kinds: Sequence[type[Any]], namespace: str | None = None
+) -> Snapshot:
     """Objects of the cluster that the kubeconfig names, of one namespace or of all."""
-    from zonewise.cli.program.connection import connected
-    from zonewise.runtime.cache.snapshot import Snapshot
+    from zonewise.cli.program.connection import connect
 
     async def read() -> Snapshot:
-        async with connected(options) as client:
+        async with connect(options) as client:
             return await Snapshot.live(client, kinds, namespace=namespace)
 
     return interrupts.run(read())
 
 
-def dumped(files: Sequence[str]) -> Iterator[tuple[Snapshot, str]]:
-    """The clusters of dumps, each with the name of its file; of a folder's files the last part."""
-    from zonewise.runtime.cache.snapshot import Snapshot
+def choose_namespace(options: Options, files: Sequence[str]) -> str:
+    """The namespace of ``-n``, or the default: that of the context, or ``default`` in a dump."""
+    if files:
+        return options.namespace or DEFAULT_NAMESPACE
+    from zonewise.cli.program.connection import load_cluster_config
 
+    return load_cluster_config(options).namespace
+
+
+def read_dumps(files: Sequence[str]) -> Iterator[tuple[Snapshot, str]]:
+    """The clusters of dumps, each with its file; of a file in a folder the name without folder."""
     alone = len(files) == 1
     for snapshot in Snapshot.load(files):
         yield snapshot, ", ".join(Path(file).name if alone else file for file in snapshot.files)
 
 
-def usable(clusters: Iterable[tuple[T, str]]) -> list[T]:
-    """The clusters to report on, out of those that come with a sentence on what their dump lacks.
+def select_usable(clusters: Iterable[tuple[T, str]]) -> list[T]:
+    """The clusters whose dump lacks nothing; each comes with a sentence on what it lacks, or "".
 
-    One of several that lacks something is noted and left out; if all do, that is an error.
+    The sentences of the others are printed as notes; if no cluster is left, the last is an error.
     """
-    kept, refused = [], []
+    complete, sentences = [], []
     for cluster, sentence in clusters:
         if sentence:
-            refused.append(sentence)
+            sentences.append(sentence)
         else:
-            kept.append(cluster)
-    for sentence in refused if kept else refused[:-1]:
+            complete.append(cluster)
+    for sentence in sentences if complete else sentences[:-1]:
         click.echo(f"note: {escape_unprintable(sentence)}", err=True)
-    if refused and not kept:
-        raise NotFound(Status(message=refused[-1], code=404))
-    return kept
+    if sentences and not complete:
+        raise Refusal(sentences[-1])
+    return complete
 
 
 def note_absences(absences: Iterable[tuple[str, str, str]]) -> None:
-    """Say which kinds are in which files not, each with its advice, and once for all files."""
+    """Print which kinds are missing in which files, with advice, each kind once for all files."""
     files: dict[tuple[str, str], list[str]] = {}
     for kind, file, how in absences:
         files.setdefault((kind, how), []).append(file)
-    for (kind, how), named in files.items():
-        more = f" and {len(named) - 1} more" if len(named) > 1 else ""
-        text = f"note: there is no {kind} in {named[0]}{more}; {how}"
+    for (kind, how), names in files.items():
+        text = f"note: there is no {kind} in {join_some(names, 1)}; {how}"
         click.echo(escape_unprintable(text), err=True)
 
 
-def only(clusters: Sequence[T], many: str = "") -> T:
-    """The one cluster; of a folder with several only ``many`` can be requested, if that."""
+def require_single(clusters: Sequence[T], many: str = "") -> T:
+    """The only cluster; for a folder with several the error names what works on ``many``."""
     if len(clusters) == 1:
         return clusters[0]
-    instead = f", or ask for {many}" if many else ""
+    instead = f", or explain {many}" if many else ""
     raise ConfigError(
         f"the folder has {len(clusters)} clusters, one in each file; give one file{instead}"
     )
 
 
-def readable(snapshot: Snapshot, kind: type[Any]) -> tuple[Any, ...] | None:
-    """The objects of a kind; None if we may not see them."""
+def list_readable(snapshot: Snapshot, kind: type[Any]) -> tuple[Any, ...] | None:
+    """The objects of a kind; None without permission to read them."""
     try:
         return snapshot.all(kind)
     except Forbidden:
         return None
 
 
-def namespaces_with(options: Options, kinds: Sequence[type[Any]], name: str) -> list[str]:
-    """The namespaces of the cluster that have an object of this name; none that we may not see."""
-    from zonewise.cli.program.connection import connected
+def find_namespaces(options: Options, kinds: Sequence[type[Any]], name: str) -> list[str]:
+    """The namespaces of the cluster with an object of this name, as far as we may read them."""
+    from zonewise.cli.program.connection import connect
 
     async def read() -> list[str]:
-        found: list[str] = []
-        async with connected(options) as client:
+        namespaces: list[str] = []
+        async with connect(options) as client:
             for kind in kinds:
                 with suppress(ApiError):
                     listing = await client.list(kind, field_selector=f"metadata.name={name}")
-                    found += [one.metadata.namespace for one in listing]
-        return found
+                    namespaces += [item.metadata.namespace for item in listing]
+        return namespaces
 
-    # No name of an object has other characters; they would be a selector of something else.
+    # No object's name has other characters, and they could change what the selector selects.
     return interrupts.run(read()) if _NAME.fullmatch(name) else []
 
 
-def absent(
+def explain_absence(
     kind: str, name: str, namespace: str, *, elsewhere: Iterable[str], listing: str
-) -> NotFound:
-    """That there is no such object, and where one of this name is, or what lists them all."""
+) -> Refusal:
+    """The error that there is no such object; it names another namespace or a listing command."""
     other = min(elsewhere, default="")
-    what_to_do = (
-        f"there is one in namespace {other}: add -n {other}"
-        if other
-        else f"{listing} shows which there are"
-    )
-    sentence = f"there is no {kind} {name} in namespace {namespace}; {what_to_do}"
-    return NotFound(Status(message=sentence, code=404))
+    if other:
+        advice = f"there is one in namespace {other}: add -n {other}"
+    else:
+        advice = f"list those that exist with '{listing}'"
+    return Refusal(f"there is no {kind} {name} in namespace {namespace}; {advice}")
 
 
-def not_dumped(snapshot: Snapshot, kind: type[Any], what: str) -> None:
-    """Refuse to say that ``what`` is not there if the dump says nothing of its kind."""
+def require_dumped(snapshot: Snapshot, kind: type[Any], what: str) -> None:
+    """Raise an error about the dump if it has no trace of the kind of ``what``."""
     if snapshot.lacks(kind):
         files = ", ".join(snapshot.files)
-        sentence = f"there is no {what}; {files} has no {kind.resource.kind} at all: "
-        raise NotFound(Status(message=sentence + advice([kind], snapshot), code=404))
+        sentence = f"there is no {what}; {files} has no {kind.resource.kind} at all"
+        raise Refusal(f"{sentence}: {advise_dump([kind], snapshot)}")

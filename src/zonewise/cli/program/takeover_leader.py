@@ -1,7 +1,7 @@
 """The takeover controller inside ``zonewise csi``: of several drivers that have it, one leads.
 
-The lease matters: kubelets bring a changed ConfigMap to their nodes at different times, and two
-controllers with two states of it would take each other's labels away. A driver that loses its lease
+A lease is needed: kubelets bring a changed ConfigMap to their nodes at different times, and two
+controllers with two states of it would remove each other's labels. A driver that loses its lease
 continues to serve volumes and follows.
 """
 
@@ -52,7 +52,7 @@ class TakeoverLeader:
         from functools import partial
 
         from zonewise.api.errors import LeadershipLost
-        from zonewise.cli.program.connection import connected
+        from zonewise.cli.program.connection import connect
         from zonewise.csi.answering import collect_answers
         from zonewise.csi.takeover.automatic import AutomaticLoop
         from zonewise.csi.takeover.controller import TakeoverController, TakeoverSettings
@@ -61,7 +61,7 @@ class TakeoverLeader:
         from zonewise.runtime.process.logs import logger
         from zonewise.runtime.program.serving import LeaseSettings, ProgramSettings, serve
 
-        async def states(configuration: StorageConfiguration) -> StatesByCluster:
+        async def read_states(configuration: StorageConfiguration) -> StatesByCluster:
             def read_all() -> StatesByCluster:
                 with self.storage.in_call():
                     clusters = self.storage.clusters().items()
@@ -76,7 +76,7 @@ class TakeoverLeader:
 
         namespace = lease_namespace(self.settings.namespace)
         takeover = TakeoverSettings(
-            source=self.source, labels=self.labels, namespace=namespace, read_states=states
+            source=self.source, labels=self.labels, namespace=namespace, read_states=read_states
         )
 
         def assemble(program: Program) -> None:
@@ -95,10 +95,10 @@ class TakeoverLeader:
             metrics_listen=self.settings.metrics,
             lease=LeaseSettings(name=LEASE, namespace=namespace, deadman=False),
         )
-        async with connected(self.options) as client:
+        async with connect(self.options) as client:
             while not self.process.stopping.is_set():
                 try:
                     await serve(self.process, client.transport, program_settings, assemble)
                 except LeadershipLost as error:
-                    logger("csi").warning("takeover is led by another now", why=str(error))
+                    logger("csi").warning("another process leads takeovers now", why=str(error))
                     await asyncio.sleep(FOLLOW_AGAIN_SECONDS)
