@@ -1,4 +1,4 @@
-"""What the tests of commands share."""
+"""Tests of commands run in a clean environment."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.cli.run_program import environment
 
 
 @pytest.fixture(autouse=True)
-def _no_cluster_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = environment(tmp_path)
+def _clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clean = environment(tmp_path)
     for name in os.environ:
-        if name not in kept and not name.startswith("PYTEST"):
+        if name not in clean and not name.startswith("PYTEST"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))

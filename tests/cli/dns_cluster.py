@@ -17,7 +17,7 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 def free_port() -> int:
-    """A port that nobody has."""
+    """A free port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
@@ -27,11 +27,11 @@ def objects() -> list[Obj]:
     """A headless Service with keys, endpoints in two zones, and this process as a pod in one."""
     labels = {"a": {ZONE: "a"}, "b": {ZONE: "b"}}
     rows = [endpoint(f"10.0.0.{at}", nodeName=f"n-{zone}") for at, zone in enumerate("ab", 1)]
-    found = [namespace("shop"), headless("db", keys=f"{ZONE},*"), pieces("db", rows)]
+    items = [namespace("shop"), headless("db", keys=f"{ZONE},*"), pieces("db", rows)]
     for zone, known in labels.items():
-        found.append({"kind": "Node", "metadata": {"name": f"n-{zone}", "labels": known}})
+        items.append({"kind": "Node", "metadata": {"name": f"n-{zone}", "labels": known}})
     versions = {"EndpointSlice": "discovery.k8s.io/v1"}
-    return [{"apiVersion": versions.get(one["kind"], "v1"), **one} for one in found]
+    return [{"apiVersion": versions.get(item["kind"], "v1"), **item} for item in items]
 
 
 def client_pod(name: str, node: str, address: str) -> Obj:

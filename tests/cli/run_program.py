@@ -1,4 +1,4 @@
-"""The program as its users run it: in this process, or as one of its own."""
+"""Run the program in this process, or in a process of its own."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ LIMIT = 90
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended and what it said."""
+    """The exit code and the output of a run."""
 
     code: int
     out: str
     err: str
 
     def sentence(self) -> str:
-        """The one sentence on stderr; there must be exactly that, and it must say what to do."""
+        """The only sentence on stderr; it must say what to do."""
         assert "Traceback" not in self.err
         lines = self.err.splitlines()
         assert len(lines) == 1, self.err
         assert lines[0].startswith("error: ")
-        assert "; " in lines[0], f"says nothing of what to do: {lines[0]}"
+        assert "; " in lines[0], f"does not say what to do: {lines[0]}"
         assert lines[0].isprintable()
         assert len(lines[0]) < 600
         return lines[0]
 
 
 def environment(home: Path) -> dict[str, str]:
-    """An environment without a cluster, a proxy or anything of the machine's own."""
-    kept = ("PATH", "LANG", "SYSTEMROOT", "VIRTUAL_ENV")
-    return {**{name: os.environ[name] for name in kept if name in os.environ}, "HOME": str(home)}
+    """An environment without a cluster, a proxy or other settings of the machine."""
+    names = ("PATH", "LANG", "SYSTEMROOT", "VIRTUAL_ENV")
+    return {**{name: os.environ[name] for name in names if name in os.environ}, "HOME": str(home)}
 
 
 def here(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Result:

@@ -1,7 +1,7 @@
-"""Whatever is wrong with files, servers and plugins: one sentence, exit 2, in time.
+"""Errors of files, servers and plugins are one sentence and exit code 2, in time.
 
 Every case runs ``zonewise version``, the smallest command that needs a cluster. The bulk runs in
-this process; one of each kind runs as a program of its own, as people run it.
+this process; one of each kind runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
 
 @pytest.mark.parametrize("case", FILES)
 def test_broken_kubeconfigs(tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
-    """Every fault of a kubeconfig is one sentence with the fault and the cure."""
+    """Every error in a kubeconfig is one sentence that says what is wrong and what to do."""
     make, says = FILES[case]
     refused(here(capsys, *ask(make(tmp_path / "config"))), says)
 
@@ -208,7 +208,7 @@ def test_broken_kubeconfigs(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize(
     "case", ["missing file", "a directory", "not YAML", "binary", "brackets without end"]
 )
-def test_broken_kubeconfigs_as_people_run_it(tmp_path: Path, case: str) -> None:
+def test_broken_kubeconfigs_in_a_process(tmp_path: Path, case: str) -> None:
     """The same as a program of its own: nothing else appears on stderr."""
     make, says = FILES[case]
     refused(apart(tmp_path, *ask(make(tmp_path / "config"))), says)
@@ -216,7 +216,7 @@ def test_broken_kubeconfigs_as_people_run_it(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.system
 def test_an_unreadable_kubeconfig(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file of somebody else is told from a missing one."""
+    """A file without read permission has another sentence than a missing one."""
     path = write_kubeconfig(tmp_path / "config")
     path.chmod(0)
     here(capsys, *ask(path))
@@ -233,8 +233,8 @@ def test_no_configuration_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.system
-def test_names_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Flags that name what the file lacks are answered with what it has."""
+def test_unknown_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A flag that names an unknown entry gets a sentence with the known ones."""
     path = write_kubeconfig(tmp_path / "config")
     says = "choose one of: "
     refused(here(capsys, *ask(path, "--context", "prod")), says + "dev")
@@ -246,7 +246,7 @@ def test_names_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_strange_names_do_not_reach_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Control characters in a name are shown by their numbers, on one line."""
+    """Control characters in a name are escaped, on one line."""
     path = write_kubeconfig(tmp_path / "config")
     result = here(capsys, *ask(path, "--context", "a\x1b[31m\nb"))
     refused(result, 'there is no context "a\\x1b[31m b"')
@@ -286,7 +286,7 @@ def hangs_up(connection: socket.socket) -> None:
 
 
 def half_of_tls(connection: socket.socket) -> None:
-    """Starts to say hello in TLS and falls silent."""
+    """Begins a TLS handshake and stops sending."""
     connection.recv(1 << 16)
     connection.sendall(b"\x16\x03\x03\x00\x7a\x02\x00\x00")
     silent(connection)
@@ -354,10 +354,8 @@ def kubeconfig_for(path: Path, server: str) -> Path:
 
 
 @pytest.mark.parametrize("case", SERVERS)
-def test_servers_that_are_no_use(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
-) -> None:
-    """Every way a server fails is one sentence that names it; the token is never shown."""
+def test_bad_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    """Every error of a server is one sentence that names it; the token is never printed."""
     make, says = SERVERS[case]
     with make() as server:
         result = here(capsys, *ask(kubeconfig_for(tmp_path / "config", server)))
@@ -370,7 +368,7 @@ def test_servers_that_are_no_use(
 def test_servers_that_never_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
-    """Silence ends with the request timeout."""
+    """A request to a silent server ends with the request timeout."""
     with SILENT[case]() as server:
         path = kubeconfig_for(tmp_path / "config", server)
         result = here(capsys, *ask(path, timeout="300ms"))
@@ -379,7 +377,7 @@ def test_servers_that_never_answer(
 
 @pytest.mark.system
 @pytest.mark.parametrize("case", ["expired token", "wrong authority", "unreachable", "garbage"])
-def test_servers_that_are_no_use_as_people_run_it(tmp_path: Path, case: str) -> None:
+def test_bad_servers_in_a_process(tmp_path: Path, case: str) -> None:
     """The same as a program of its own: nothing else appears on stderr."""
     make, says = SERVERS[case]
     with make() as server:
@@ -388,25 +386,23 @@ def test_servers_that_are_no_use_as_people_run_it(tmp_path: Path, case: str) -> 
 
 
 @pytest.mark.system
-def test_a_silent_server_as_people_run_it(tmp_path: Path) -> None:
-    """A silent server does not make the program hang."""
+def test_a_silent_server_in_a_process(tmp_path: Path) -> None:
+    """A silent server does not block the program."""
     with talking(silent) as server:
         path = kubeconfig_for(tmp_path / "config", server)
         refused(apart(tmp_path, *ask(path, timeout="500ms")), "did not answer within 0.5 s")
 
 
 @pytest.mark.system
-def test_a_web_server_as_people_run_it(tmp_path: Path) -> None:
-    """A web server over plain HTTP is recognised as none of ours."""
+def test_a_web_server_in_a_process(tmp_path: Path) -> None:
+    """A web server over plain HTTP is recognised."""
     with web(always(Reply(200, b"<html>", HTML))) as running:
         path = write_kubeconfig(tmp_path / "config", server=running.url)
         refused(apart(tmp_path, *ask(path)), "is not a Kubernetes API server")
 
 
-def test_a_refusal_is_no_failure_to_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The server's no is exit code 1, with the server's words."""
+def test_a_refusal_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A refusal of the server is exit code 1, with the server's message."""
     with speaking(status(403, "jane may not; ask an admin")) as server:
         result = here(capsys, *ask(kubeconfig_for(tmp_path / "config", server)))
     assert result.code == 1
@@ -459,10 +455,8 @@ def plugin_config(tmp_path: Path, script: str | None) -> Path:
 
 @pytest.mark.system
 @pytest.mark.parametrize("case", PLUGINS)
-def test_plugins_that_are_no_use(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
-) -> None:
-    """Every way a plugin fails is one sentence with the plugin's name and its last words."""
+def test_bad_plugins(tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    """Every error of a plugin is one sentence with its name and its last line."""
     script, says = PLUGINS[case]
     timeout = "1s" if case == "hangs" else "20s"
     result = here(capsys, *ask(plugin_config(tmp_path, script), timeout=timeout))
@@ -472,7 +466,7 @@ def test_plugins_that_are_no_use(
 
 @pytest.mark.system
 @pytest.mark.parametrize("case", ["missing", "fails", "prints garbage", "hangs"])
-def test_plugins_that_are_no_use_as_people_run_it(tmp_path: Path, case: str) -> None:
+def test_bad_plugins_in_a_process(tmp_path: Path, case: str) -> None:
     """The same as a program of its own: nothing of the plugin's own output appears."""
     script, says = PLUGINS[case]
     timeout = "1s" if case == "hangs" else "20s"
@@ -505,14 +499,14 @@ def test_plugins_that_are_no_use_as_people_run_it(tmp_path: Path, case: str) -> 
 def test_wrong_usage(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str
 ) -> None:
-    """Unknown words are one sentence with what may have been meant, and exit 2."""
+    """Wrong usage is one sentence, with a suggestion if there is one, and exit code 2."""
     result = here(capsys, *arguments)
     assert says in result.sentence()
     assert result.code == 2
 
 
 @pytest.mark.system
-def test_wrong_usage_as_people_run_it(tmp_path: Path) -> None:
+def test_wrong_usage_in_a_process(tmp_path: Path) -> None:
     """The same as a program of its own."""
     result = apart(tmp_path, "versoin")
     assert (result.code, result.out) == (2, "")
@@ -521,7 +515,7 @@ def test_wrong_usage_as_people_run_it(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def unprivileged() -> Iterator[None]:
-    """Root may read everything; be nobody for a while."""
+    """Run as another user than root, which may read everything."""
     if os.geteuid() != 0:
         yield
         return

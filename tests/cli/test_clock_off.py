@@ -57,11 +57,11 @@ async def page(port: int, path: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize(("shift", "side"), [(200.0, "ahead of"), (-200.0, "behind")])
-async def test_a_clock_that_is_off_is_told_by_readyz(
+async def test_readyz_reports_a_clock_that_is_off(
     name: str, shift: float, side: str, tmp_path: Path
 ) -> None:
     """More than 60 s from the API server's clock /readyz fails, with a sentence that says how far
-    and what to do; the program lives on.
+    and what to do; the program keeps running.
     """
     port = free_port()
     async with api(tmp_path / "cluster") as server, asyncio.timeout(LIMIT):
@@ -79,7 +79,7 @@ async def test_a_clock_that_is_off_is_told_by_readyz(
     sentence = (
         rf"^\[-\] clock: the clock of this machine is (\d+) s {side} the API server's; set it"
     )
-    found = re.search(sentence, text, re.M)
-    assert found is not None, text
-    assert abs(int(found[1]) - 200) <= 2
+    match = re.search(sentence, text, re.M)
+    assert match is not None, text
+    assert abs(int(match[1]) - 200) <= 2
     assert (status, alive) == (503, 200)

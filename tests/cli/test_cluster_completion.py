@@ -24,21 +24,21 @@ Capture = pytest.CaptureFixture[str]
 
 
 def words(out: str) -> list[str]:
-    """The words that kubectl is told."""
+    """The words that are printed for kubectl."""
     *lines, end = out.splitlines()
     assert end == ":4"
     return [line.partition("\t")[0] for line in lines]
 
 
 def completed(capsys: Capture, *arguments: str | Path) -> list[str]:
-    """What may come next."""
+    """The completions of the last argument."""
     result = here(capsys, "__complete", *arguments)
     assert (result.code, result.err) == (0, "")
     return words(result.out)
 
 
 def test_from_a_dump(tmp_path: Path, capsys: Capture) -> None:
-    """Namespaces, Services of the namespace that is meant, pods and nodes are those of the file."""
+    """Namespaces, Services of the chosen namespace, pods and nodes are those of the file."""
     path = tmp_path / "dump.json"
     path.write_text(json.dumps(listed([*cluster(), pod("10.9.9.9", "n1")])))
     dump = ("-f", str(path))
@@ -48,13 +48,13 @@ def test_from_a_dump(tmp_path: Path, capsys: Capture) -> None:
     assert completed(capsys, "explain", *dump, "pod", "p") == ["p-10.9.9.9"]
     client = completed(capsys, "explain", *dump, "name", "x", "--client", "")
     assert client == ["default/p-10.9.9.9"]
-    found = completed(capsys, "proxy", "--dry-run", *dump, "--node-name", "ip-10-0-2-")
-    assert len(found) == ZONES["eu-west-1c"]
+    nodes = completed(capsys, "proxy", "--dry-run", *dump, "--node-name", "ip-10-0-2-")
+    assert len(nodes) == ZONES["eu-west-1c"]
 
 
 @pytest.mark.system
 async def test_from_a_cluster(tmp_path: Path) -> None:
-    """The cluster of the kubeconfig is asked; zones are the values of its nodes' label."""
+    """Names are read from the cluster of the kubeconfig; zones are the values of a node label."""
     server = ApiServer(tmp_path / "cluster", clock=time.time, rng=random.Random(3))
     await server.start(0)
     client = server.connect("test")
@@ -63,7 +63,7 @@ async def test_from_a_cluster(tmp_path: Path) -> None:
     await client.create(convert(Service, service()))
     call = ("__complete", "--kubeconfig", server.identity.kubeconfig)
     try:
-        found = [
+        results = [
             await asyncio.to_thread(apart, tmp_path, *call, *line)
             for line in (
                 ("explain", "service", "w"),
@@ -74,8 +74,13 @@ async def test_from_a_cluster(tmp_path: Path) -> None:
         ]
     finally:
         await server.close()
-    assert [words(one.out) for one in found] == [["web"], ["a", "b"], ["n1", "n2"], ["default"]]
-    assert {one.err for one in found} == {""}
+    assert [words(result.out) for result in results] == [
+        ["web"],
+        ["a", "b"],
+        ["n1", "n2"],
+        ["default"],
+    ]
+    assert {result.err for result in results} == {""}
 
 
 @pytest.mark.system
@@ -108,13 +113,13 @@ async def test_domains_of_a_driver(tmp_path: Path) -> None:
         ("status", ""): [],
     }
     try:
-        found = {
+        completions = {
             line: words((await asyncio.to_thread(apart, tmp_path, *call, *line)).out)
             for line in expected
         }
     finally:
         await server.close()
-    assert found == expected
+    assert completions == expected
 
 
 @pytest.mark.parametrize(
@@ -127,21 +132,23 @@ async def test_domains_of_a_driver(tmp_path: Path) -> None:
         ("takeover", "clear", ""),
     ],
 )
-def test_no_cluster_is_no_names(line: tuple[str, ...], tmp_path: Path, capsys: Capture) -> None:
-    """Nobody answers, or there is no kubeconfig: no names, no words on either stream."""
+def test_without_a_cluster_there_are_no_names(
+    line: tuple[str, ...], tmp_path: Path, capsys: Capture
+) -> None:
+    """If no server answers, or there is no kubeconfig, nothing is completed and nothing printed."""
     assert completed(capsys, *line) == []
     config = write_kubeconfig(tmp_path / "config", cluster={"server": "https://127.0.0.1:9"})
     assert completed(capsys, "--kubeconfig", config, *line) == []
 
 
-def test_a_file_that_is_no_dump_is_no_names(tmp_path: Path, capsys: Capture) -> None:
-    """A broken file is for the command to complain about."""
+def test_a_broken_dump_has_no_names(tmp_path: Path, capsys: Capture) -> None:
+    """Errors in a file are reported by the command, not by completion."""
     path = tmp_path / "dump.yaml"
     path.write_text("{")
     assert completed(capsys, "explain", "-f", str(path), "service", "") == []
 
 
-def test_nobody_waits_for_a_large_dump(
+def test_a_large_dump_is_not_read(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files that are large together, and pipes, are not read; of a folder only the first file."""
@@ -160,7 +167,7 @@ def test_nobody_waits_for_a_large_dump(
 
 @pytest.mark.system
 def test_standard_input_is_not_read(tmp_path: Path) -> None:
-    """What a person types goes to the shell, also while ``-f -`` is completed."""
+    """Completion of ``-f -`` reads neither standard input nor pipes."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for name in ("-", str(pipe)):

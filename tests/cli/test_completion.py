@@ -19,7 +19,7 @@ from zonewise.cli.main import ENTRIES
 def test_scripts_are_good_shell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], shell: str
 ) -> None:
-    """Each script names our program and is free of syntax errors, if that shell is here to ask."""
+    """Each script names our program and, where that shell is installed, has no syntax errors."""
     result = here(capsys, "completion", shell)
     assert (result.code, result.err) == (0, "")
     assert "_ZONEWISE_COMPLETE" in result.out
@@ -50,8 +50,8 @@ def completed(home: Path, words: str, **more: str) -> list[str]:
 
 
 @pytest.mark.system
-def test_bash_asks_the_program(tmp_path: Path) -> None:
-    """The shell's question is answered with commands, flags or names from the kubeconfig."""
+def test_bash_completion(tmp_path: Path) -> None:
+    """Commands, flags and names of the kubeconfig are completed."""
     assert completed(tmp_path, "zonewise ver") == ["version"]
     config = write_kubeconfig(tmp_path / "config")
     assert completed(tmp_path, "zonewise version --context ", KUBECONFIG=str(config)) == ["dev"]
@@ -69,7 +69,7 @@ def kubectl(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 
 
 def test_words_for_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
-    """kubectl is told the same words, and that no file names are wanted."""
+    """kubectl gets the same words, and that it should not add file names."""
     assert kubectl(capsys, "") == COMMANDS
     assert kubectl(capsys) == COMMANDS
     assert kubectl(capsys, "comp") == ["completion"]
@@ -97,7 +97,7 @@ def test_names_of_the_kubeconfig(
 
 
 def test_the_script_for_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
-    """What kubectl runs asks us."""
+    """The script for kubectl calls this program."""
     script = here(capsys, "completion", "kubectl").out
     assert script.startswith("#!/bin/sh\n")
     assert script.endswith('exec zonewise __complete "$@"\n')

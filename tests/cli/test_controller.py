@@ -1,4 +1,4 @@
-"""``zonewise controller`` as a program: it leads, writes, follows and gives its lease back."""
+"""``zonewise controller`` as a program: it leads, writes, follows and releases its lease."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WEB = {
 
 @contextmanager
 def controller(home: Path, kubeconfig: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The program, ended by its pid if it has not ended by then."""
+    """The program; it is killed at the end."""
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "zonewise", "controller", "--kubeconfig", str(kubeconfig)),
@@ -49,14 +49,14 @@ def controller(home: Path, kubeconfig: Path, *flags: str) -> Iterator[subprocess
 
 @asynccontextmanager
 async def cluster() -> AsyncIterator[tuple[Path, Client]]:
-    """An API server of ours, and its owner's client."""
+    """An embedded API server, and an administrator's client."""
     with embedded() as kubeconfig:
         async with Client(HttpsTransport(load_config(kubeconfig))) as client:
             yield kubeconfig, client
 
 
 async def holder(client: Client) -> str | None:
-    """Who holds the lease; None if there is none."""
+    """The holder of the lease; None if there is no lease."""
     try:
         return (await client.get(Lease, "zonewise-hints", "default")).spec.holder_identity
     except NotFound:
@@ -65,13 +65,13 @@ async def holder(client: Client) -> str | None:
 
 async def slices(client: Client) -> list[EndpointSlice]:
     """The slices of our Service; the API server has some of its own."""
-    found = await client.list(EndpointSlice, "default")
-    return [piece for piece in found if piece.metadata.name.startswith("web-")]
+    listed = await client.list(EndpointSlice, "default")
+    return [piece for piece in listed if piece.metadata.name.startswith("web-")]
 
 
 @pytest.mark.system
-async def test_it_owns_slices_and_leaves_in_good_order(tmp_path: Path) -> None:
-    """It takes the lease, writes slices, and on SIGTERM gives the lease back and ends with 0."""
+async def test_it_writes_slices_and_releases_its_lease(tmp_path: Path) -> None:
+    """It takes the lease, writes slices, and on SIGTERM releases the lease and ends with 0."""
     async with cluster() as (kubeconfig, client):
         with controller(tmp_path, kubeconfig, "--endpointslices", "own") as program:
             await client.create(convert(Service, WEB))
@@ -81,10 +81,10 @@ async def test_it_owns_slices_and_leaves_in_good_order(tmp_path: Path) -> None:
                     await asyncio.sleep(0.1)
             assert await holder(client)
             program.send_signal(signal.SIGTERM)
-            _, said = await asyncio.to_thread(program.communicate, timeout=PATIENCE)
-            assert program.returncode == 0, said
+            _, log = await asyncio.to_thread(program.communicate, timeout=PATIENCE)
+            assert program.returncode == 0, log
             assert not await holder(client)
-            events = [json.loads(line)["event"] for line in said.splitlines()]
+            events = [json.loads(line)["event"] for line in log.splitlines()]
             assert "leading" in events
             assert "stopping" in events
 
@@ -112,7 +112,7 @@ async def test_by_default_it_writes_no_slice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "says"),
     [
         (("--endpoints-per-slice", "1001"), "1001"),
         (("--endpointslices", "steal"), "steal"),
@@ -123,11 +123,9 @@ async def test_by_default_it_writes_no_slice(tmp_path: Path) -> None:
         (("--lease-duration", "0s"), "lease"),
     ],
 )
-def test_what_it_cannot_start_with(
-    capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], told: str
-) -> None:
-    """Flags that cannot work are one sentence and exit code 2, before anything is asked."""
+def test_bad_flags(capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], says: str) -> None:
+    """Flags that cannot work are one sentence and exit code 2, before any request."""
     result = here(capsys, "controller", *flags)
     assert result.code == 2
-    assert told in result.err
+    assert says in result.err
     assert len(result.err.splitlines()) == 1

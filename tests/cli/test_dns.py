@@ -1,4 +1,4 @@
-"""``zonewise dns`` as a program: flags, readiness, its end, an API server that goes away."""
+"""``zonewise dns`` as a program: flags, readiness, shutdown, loss of the API server."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ READER = "reader"
 async def test_bad_flags_get_one_sentence(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
-    """What cannot be meant is refused before anything is started."""
+    """Wrong values are refused before anything is started."""
     result = await asyncio.to_thread(here, capsys, "dns", *arguments)
     assert result.code == 2
     assert arguments[0] in result.sentence()
 
 
 class Running:
-    """The program at work."""
+    """The running program."""
 
     def __init__(self, process: asyncio.subprocess.Process, port: int, health: int) -> None:
         self.process = process
@@ -71,11 +71,11 @@ class Running:
         self.health = health
 
     async def ready(self) -> bool:
-        """Whether it says that it is ready."""
+        """Whether /readyz answers 200."""
         return (await self.get("/readyz"))[0] == 200
 
     async def get(self, path: str) -> tuple[int, str]:
-        """A page of its small server; 0 while there is none."""
+        """Status and text of a page of its HTTP server; 0 while it does not answer."""
         try:
             async with (
                 aiohttp.ClientSession() as session,
@@ -86,7 +86,7 @@ class Running:
             return 0, ""
 
     async def ask(self, name: str = DB, kind: str = "A", subnet: str = "") -> dns.message.Message:
-        """One question."""
+        """The answer to a query."""
         options: list[dns.edns.Option] = [dns.edns.ECSOption(subnet, 32)] if subnet else []
         query = dns.message.make_query(name, kind, use_edns=0, options=options)
         return await dns.asyncquery.udp(query, "127.0.0.1", timeout=10, port=self.port)
@@ -106,15 +106,15 @@ async def program(kubeconfig: Path, *more: str, ready: bool = True) -> AsyncIter
         *("--upstream", "127.0.0.1:1", *more),
         stderr=asyncio.subprocess.PIPE,
     )
-    found = Running(process, port, health)
+    running = Running(process, port, health)
     try:
         if ready:
             async with asyncio.timeout(180):
                 while True:
-                    if await found.ready():
+                    if await running.ready():
                         break
                     await asyncio.sleep(0.05)
-        yield found
+        yield running
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -123,7 +123,7 @@ async def program(kubeconfig: Path, *more: str, ready: bool = True) -> AsyncIter
 
 
 async def follows(running: Running, expected: list[str], subnet: str = "") -> None:
-    """Wait until an answer is what it should be."""
+    """Wait until the addresses are as expected."""
     async with asyncio.timeout(180):
         while True:
             if await running.addresses(subnet) == expected:
@@ -160,11 +160,11 @@ async def test_from_pods_and_nodes(tmp_path: Path) -> None:
 async def test_from_locators_under_an_account_that_sees_neither_pods_nor_nodes(
     tmp_path: Path,
 ) -> None:
-    """PodLocators alone are enough; ECS counts from where it is believed."""
+    """PodLocators alone are enough; client subnets count where they are trusted."""
     async with api(tmp_path) as server:
         client = server.connect("test")
-        wanted = definition()
-        await client.apply(CustomResourceDefinition, wanted["metadata"]["name"], None, wanted)
+        crd = definition()
+        await client.apply(CustomResourceDefinition, crd["metadata"]["name"], None, crd)
         await plant(client, objects())
         await until(
             lambda: server.registry.by_kind("zonewise.io/v1alpha1", "PodLocator") is not None
@@ -218,8 +218,8 @@ def reader() -> list[Obj]:
 
 
 @pytest.mark.system
-async def test_names_outlive_the_api_server(tmp_path: Path) -> None:
-    """Before the first lists SERVFAIL and not ready; afterwards answers, whatever goes away."""
+async def test_names_are_served_without_the_api_server(tmp_path: Path) -> None:
+    """Before the first lists SERVFAIL and not ready; afterwards answers without an API server."""
     async with api(tmp_path) as server:
         await plant(server.connect("test"), objects())
         config = server.identity.kubeconfig
@@ -239,8 +239,8 @@ async def test_names_outlive_the_api_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-async def test_lameduck_answers_on_although_not_ready(tmp_path: Path) -> None:
-    """Told to stop, it says so to probes and goes on answering for a while."""
+async def test_lameduck_answers_while_not_ready(tmp_path: Path) -> None:
+    """After a stop signal /readyz fails, and queries are answered for a while."""
     async with api(tmp_path) as server:
         await plant(server.connect("test"), objects())
         config = server.identity.kubeconfig

@@ -95,17 +95,17 @@ def written(folder: Path, items: Iterable[Item]) -> Path:
 def test_what_a_dump_lacks_is_refused(
     words: tuple[str, ...], items: list[Item], missing: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    """The sentence names the kind and how to dump it, and nothing else is said."""
+    """The only output is a sentence that names the kind and how to dump it."""
     path = written(tmp_path, items)
     result = here(capsys, "explain", *words, "-f", path)
     assert (result.code, result.out) == (1, "")
     plural = "storageclasses" if missing == "StorageClass" else f"{missing.lower()}s"
-    said = f"error: there is no {missing} in {path}; dump {plural} as well"
-    assert result.sentence().startswith(said)
+    expected = f"error: there is no {missing} in {path}; dump {plural} as well"
+    assert result.sentence().startswith(expected)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("services", "-A"), "there is no Service and no Node and no EndpointSlice in"),
         (("service", "web"), "there is no Service and no Node and no EndpointSlice in"),
@@ -117,19 +117,19 @@ def test_what_a_dump_lacks_is_refused(
     ],
 )
 def test_an_empty_file_is_no_cluster(
-    words: tuple[str, ...], said: str, tmp_path: Path, capsys: Capture
+    words: tuple[str, ...], expected: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    """It says what to dump, whatever is asked for."""
+    """The sentence says what to dump, for every kind of report."""
     path = tmp_path / "empty.yaml"
     path.write_text("")
     result = here(capsys, "explain", *words, "-f", path)
     assert (result.code, result.out) == (1, "")
-    assert said in result.sentence()
+    assert expected in result.sentence()
     assert "as well" in result.sentence()
 
 
-def test_a_cluster_without_budgets_can_be_told(tmp_path: Path, capsys: Capture) -> None:
-    """What the sentence advises, an empty list of the kind, says that there are none."""
+def test_an_empty_list_shows_that_a_kind_has_no_objects(tmp_path: Path, capsys: Capture) -> None:
+    """With an empty list of the kind, as the sentence advises, the report is printed."""
     path = written(tmp_path, [*NODES, *PODS])
     refused = here(capsys, "explain", "pods", "-A", "-f", path)
     assert refused.sentence().endswith(f"or if the cluster has none add what {RAW} prints")
@@ -172,19 +172,19 @@ def test_budgets_of_ours_that_were_not_dumped_are_noted(
         (tmp_path / name).write_text(json.dumps(listed([*NODES, *PODS, PDB, *more])))
     result = here(capsys, "explain", "pods", "-A", "-f", tmp_path)
     assert result.code == 0
-    said = (
+    expected = (
         "note: there is no TopologyDisruptionBudget in a.json and 2 more; if the cluster has them,"
         " dump them as well: kubectl get tdb -A -o yaml > own.yaml, and add -f own.yaml\n"
     )
-    assert result.err == (said if noted else "")
+    assert result.err == (expected if noted else "")
 
 
 def test_owners_that_were_not_dumped_are_noted(tmp_path: Path, capsys: Capture) -> None:
-    """How many pods they want is not known, and the note says of which kind they are."""
+    """The number of their replicas is unknown, and the note names their kind."""
     owned = [
-        one
+        pod
         | {
-            "metadata": one["metadata"]
+            "metadata": pod["metadata"]
             | {
                 "ownerReferences": [
                     {
@@ -196,7 +196,7 @@ def test_owners_that_were_not_dumped_are_noted(tmp_path: Path, capsys: Capture) 
                 ]
             }
         }
-        for one in PODS
+        for pod in PODS
     ]
     path = written(tmp_path, [*NODES, *owned, PDB, TDB])
     result = here(capsys, "explain", "budgets", "-A", "-f", path)
@@ -210,7 +210,7 @@ def test_owners_that_were_not_dumped_are_noted(tmp_path: Path, capsys: Capture) 
 def test_revisions_are_never_needed_to_explain(
     words: tuple[str, ...], tmp_path: Path, capsys: Capture
 ) -> None:
-    """Only a cluster that keeps pods needs them; a dump of a StatefulSet without is complete."""
+    """ControllerRevisions are for ``up --keep-placement``; reports do without them."""
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "controller": True}
     owned = [item | {"metadata": item["metadata"] | {"ownerReferences": [owner]}} for item in PODS]
     group: Item = {
@@ -226,7 +226,7 @@ def test_revisions_are_never_needed_to_explain(
     assert "controllerrevisions" in DUMP_COMMAND
 
 
-def test_of_a_folder_the_others_are_told(tmp_path: Path, capsys: Capture) -> None:
+def test_other_files_of_a_folder_are_reported(tmp_path: Path, capsys: Capture) -> None:
     """A cluster whose dump lacks a kind is noted and left out."""
     (tmp_path / "a.json").write_text(json.dumps(listed([*NODES, *PODS])))
     (tmp_path / "b.json").write_text(json.dumps(listed([*NODES, *PODS, PDB])))
@@ -237,18 +237,18 @@ def test_of_a_folder_the_others_are_told(tmp_path: Path, capsys: Capture) -> Non
 
 
 def test_routes_without_slices_are_refused(tmp_path: Path, capsys: Capture) -> None:
-    """No slice in a dump is not a cluster that rejects everything."""
+    """A dump without slices is not taken for a cluster whose Services have no endpoints."""
     path = written(tmp_path, [*NODES, service(clusterIP="10.96.0.1")])
     result = here(capsys, "proxy", "--dry-run", "-f", path)
     assert (result.code, result.out) == (1, "")
-    said = f"error: there is no EndpointSlice in {path}; dump endpointslices as well"
-    assert result.sentence() == said
+    expected = f"error: there is no EndpointSlice in {path}; dump endpointslices as well"
+    assert result.sentence() == expected
     noted = here(capsys, "proxy", "--dry-run", "-f", written(tmp_path, NODES))
     assert noted.code == 0
     assert noted.err == f"note: there is no Service in {path}; dump services as well\n"
 
 
 @pytest.mark.parametrize("name", ["explain", "proxy", "up"])
-def test_help_has_the_one_list(name: str, capsys: Capture) -> None:
-    """The command that makes a dump is in the help of all that read one, in one piece."""
+def test_help_has_the_dump_command(name: str, capsys: Capture) -> None:
+    """The help of every command that reads a dump has the command that makes it, on one line."""
     assert f"  {DUMP_COMMAND} > dump.yaml\n" in here(capsys, name, "--help").out

@@ -1,4 +1,4 @@
-"""``zonewise explain`` as people run it."""
+"""``zonewise explain`` on dumps."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ allow more overload with the annotation zonewise.io/overload, now 20%/30%.
 
 
 def test_pages(dump: Path, capsys: Capture) -> None:
-    """A page begins with the verdict and ends with what would help; the exit code is 0."""
+    """A page begins with the decision and ends with what would help; the exit code is 0."""
     result = here(capsys, "explain", "service", "web", "-f", dump)
     assert (result.code, result.err, result.out) == (0, "", HINTED)
     result = here(capsys, "explain", "svc", "api", "-n", "shop", "-f", dump)
@@ -125,16 +125,16 @@ def test_many(dump: Path, capsys: Capture) -> None:
 def test_formats(dump: Path, capsys: Capture) -> None:
     """JSON, a line of JSON and YAML have the same content."""
     call = ("explain", "service", "web", "-f", dump, "-o")
-    one = json.loads(here(capsys, *call, "json").out)
+    report = json.loads(here(capsys, *call, "json").out)
     line = here(capsys, *call, "jsonl").out
     assert line.count("\n") == 1
-    assert one == json.loads(line) == yaml.safe_load(here(capsys, *call, "yaml").out)
-    assert "file" not in one
+    assert report == json.loads(line) == yaml.safe_load(here(capsys, *call, "yaml").out)
+    assert "file" not in report
     assert "&" not in here(capsys, *call, "yaml").out
 
 
 def test_not_found(dump: Path, capsys: Capture) -> None:
-    """A name that is not there is exit code 1 and one sentence, which knows other namespaces."""
+    """An unknown name is exit code 1 and one sentence, which names another namespace if it can."""
     result = here(capsys, "explain", "service", "api", "-f", dump)
     assert result.code == 1
     assert result.sentence() == (
@@ -160,8 +160,8 @@ def test_folders(tmp_path: Path, capsys: Capture) -> None:
     for name in ("one.json", "two.json"):
         (tmp_path / name).write_text(json.dumps(listed(small())))
     result = here(capsys, "explain", "services", "-A", "-f", tmp_path, "-o", "jsonl")
-    found = [json.loads(line) for line in result.out.splitlines()]
-    assert [(line["file"], line["service"]) for line in found] == [
+    rows = [json.loads(line) for line in result.out.splitlines()]
+    assert [(line["file"], line["service"]) for line in rows] == [
         ("one.json", "web"),
         ("one.json", "api"),
         ("two.json", "web"),
@@ -229,61 +229,61 @@ def keyed(text: str) -> list[Item]:
 
 
 def test_topology_keys_node_by_node(tmp_path: Path, capsys: Capture) -> None:
-    """The verdict of the keys on every node is shown, for people and for programs."""
+    """The decision by keys on every node is in the page and in JSON."""
     path = tmp_path / "dump.json"
     path.write_text(json.dumps(listed(keyed("kubernetes.io/hostname,topology.kubernetes.io/zone"))))
     page = here(capsys, "explain", "service", "web", "-f", path).out
     assert KEYED in page
     assert "TRAFFIC IN ITS ZONE" not in page
-    told = json.loads(here(capsys, "explain", "service", "web", "-f", path, "-o", "json").out)
-    keys = told["topologyKeys"]
-    assert [(one["node"], one["why"], one["key"]) for one in keys["nodes"]] == [
+    report = json.loads(here(capsys, "explain", "service", "web", "-f", path, "-o", "json").out)
+    keys = report["topologyKeys"]
+    assert [(row["node"], row["why"], row["key"]) for row in keys["nodes"]] == [
         ("n1", "TopologyKey", "topology.kubernetes.io/zone"),
         ("n2", "TopologyKey", "kubernetes.io/hostname"),
         ("n3", "NoKeyMatches", None),
     ]
     assert (keys["inZone"], keys["rejected"]) == (0.695652, 0.304348)
-    assert "topologyKeys" in told["families"][0]
+    assert "topologyKeys" in report["families"][0]
 
 
-def test_wrong_topology_keys_are_told(tmp_path: Path, capsys: Capture) -> None:
+def test_wrong_topology_keys_are_noted(tmp_path: Path, capsys: Capture) -> None:
     """Keys that are ignored are in the notes, and nothing is reported for them."""
     path = tmp_path / "dump.json"
     path.write_text(json.dumps(listed(keyed("*,zone"))))
     page = here(capsys, "explain", "service", "web", "-f", path).out
     assert "The topology keys are ignored, all of them: " in page
-    found = here(capsys, "explain", "service", "web", "-f", path, "-o", "json")
-    assert "topologyKeys" not in json.loads(found.out)
-    assert "'*' must be the last key" in found.err
+    result = here(capsys, "explain", "service", "web", "-f", path, "-o", "json")
+    assert "topologyKeys" not in json.loads(result.out)
+    assert "'*' must be the last key" in result.err
 
 
 def test_notes_on_many_files_name_the_file(tmp_path: Path, capsys: Capture) -> None:
-    """Notes on the clusters of a folder say which one is meant, as the lines of output do."""
+    """Notes about the clusters of a folder name the file, as the rows do."""
     for name, keys in (("a.json", "*"), ("b.json", "*,zone")):
         (tmp_path / name).write_text(json.dumps(listed(keyed(keys))))
-    found = here(capsys, "explain", "services", "-A", "-f", tmp_path, "-o", "jsonl")
-    assert found.err.startswith("b.json: Service ")
-    assert found.err.count("\n") == 1
+    result = here(capsys, "explain", "services", "-A", "-f", tmp_path, "-o", "jsonl")
+    assert result.err.startswith("b.json: Service ")
+    assert result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("client", ["bogus", "999.1.1.1", "shop/", "/web", "a/b/c", ""])
-def test_no_client(dump: Path, capsys: Capture, client: str) -> None:
-    """What can be neither a pod nor an address is exit code 2."""
+def test_bad_clients(dump: Path, capsys: Capture, client: str) -> None:
+    """A text that is neither a pod nor an address is exit code 2."""
     result = here(capsys, "explain", "name", "web.default.svc", "--client", client, "-f", dump)
     assert (result.code, result.out) == (2, "")
     assert "is neither NAMESPACE/POD nor an address" in result.sentence()
 
 
-def test_a_client_that_is_not_there(dump: Path, capsys: Capture) -> None:
-    """A pod that could be there and is not is exit code 1, as for everything not found."""
+def test_an_unknown_client(dump: Path, capsys: Capture) -> None:
+    """A pod that does not exist is exit code 1."""
     call = ("explain", "name", "web.default.svc", "--client", "shop/nope", "-f", dump)
     result = here(capsys, *call)
     assert (result.code, result.out) == (1, "")
     assert "there is no pod nope in namespace shop" in result.sentence()
 
 
-def test_help_breaks_no_word(capsys: Capture) -> None:
-    """The usage line is short; what can be asked for is in the text."""
+def test_the_usage_line_is_short(capsys: Capture) -> None:
+    """The usage line has one word for the kinds, which are listed in the text."""
     usage, _, text = here(capsys, "explain", "--help").out.partition("\n\n")
     assert usage.endswith(" explain [OPTIONS] WHAT [NAME]")
     words = text.split()

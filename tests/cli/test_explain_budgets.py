@@ -68,7 +68,7 @@ def story(tmp_path: Path) -> str:
 def test_a_template_of_another_form_is_one_sentence(
     tmp_path: Path, capsys: Capture, template: object, what: str
 ) -> None:
-    """It names the owner whose template cannot be read."""
+    """The sentence names the owner whose template cannot be read."""
     meta = {"name": "r", "namespace": "n"}
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta}
     path = tmp_path / "dump.json"
@@ -79,23 +79,23 @@ def test_a_template_of_another_form_is_one_sentence(
 
 
 def test_nulls_in_a_template_are_as_absent(tmp_path: Path, capsys: Capture) -> None:
-    """As an API server takes them."""
+    """Null fields of a template count as absent, as in an API server."""
     meta = {"name": "r", "namespace": "n"}
     template = {"metadata": {"labels": None}, "spec": {"containers": None}}
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta}
-    made = {**owner, "spec": {"template": template}}
+    replica_set = {**owner, "spec": {"template": template}}
     pod = owned("p", "apps/v1", "ReplicaSet", "r")
-    assert told(capsys, tmp_path, "pod", NODE, BUDGET, made, pod).keys() == {"p"}
+    assert explain_all(capsys, tmp_path, "pod", NODE, BUDGET, replica_set, pod).keys() == {"p"}
 
 
 def test_a_budget_in_json(story: str, capsys: Capture) -> None:
-    """A budget is told with every domain, guarded or not."""
+    """The report of a budget has every domain, guarded or not."""
     result = here(capsys, "explain", "budget", "app-pdb", "-n", "shop", "-f", story, "-o", "json")
     assert result.code == 0
-    found = json.loads(result.out)
-    assert (found.pop("reason")["code"]) == "InsufficientPods"
+    report = json.loads(result.out)
+    assert (report.pop("reason")["code"]) == "InsufficientPods"
     row = {"present": 1, "expectedPods": 1, "desiredHealthy": 1, "currentHealthy": 1}
-    assert found == {
+    assert report == {
         "file": NAMED,
         "budget": "app-pdb",
         "namespace": "shop",
@@ -110,7 +110,7 @@ def test_a_budget_in_json(story: str, capsys: Capture) -> None:
 
 
 def test_pods_in_lines(story: str, capsys: Capture) -> None:
-    """Every pod is a line with the file it is from, its verdict, and who does not agree."""
+    """Every pod is a line with its file, the verdict, and the budgets that refuse."""
     result = here(capsys, "explain", "pods", "-A", "-f", story, "-o", "jsonl")
     assert result.code == 0
     rows = [json.loads(line) for line in result.out.splitlines()]
@@ -131,7 +131,7 @@ def test_pods_in_lines(story: str, capsys: Capture) -> None:
 
 
 def test_for_people(story: str, capsys: Capture) -> None:
-    """A budget and a pod are pages with a sentence first."""
+    """The pages of a budget and of a pod begin with a sentence."""
     result = here(capsys, "explain", "budget", "pdb/app-pdb", "-n", "shop", "-f", story)
     assert result.code == 0
     page = result.out
@@ -153,22 +153,20 @@ def test_for_people(story: str, capsys: Capture) -> None:
     [
         (("budget", "none", "-n", "shop"), 1, "there is no budget none in namespace shop"),
         (("pod", "db-0"), 1, "there is one in namespace shop: add -n shop"),
-        (("pods", "db-0"), 2, "for one say: pod db-0"),
-        (("budget",), 2, "which budget?"),
-        (("pod", "db-0", "-A"), 2, "give -n instead of -A"),
+        (("pods", "db-0"), 2, "write explain pod db-0"),
+        (("budget",), 2, "a name is missing; write explain budget NAME"),
+        (("pod", "db-0", "-A"), 2, "give the namespace with -n"),
     ],
 )
-def test_what_cannot_be_told(
-    story: str, capsys: Capture, call: tuple[str, ...], code: int, says: str
-) -> None:
-    """Who is not there is 1, what cannot be asked is 2, and one sentence says so."""
+def test_errors(story: str, capsys: Capture, call: tuple[str, ...], code: int, says: str) -> None:
+    """An object that does not exist is exit code 1, wrong usage is 2, with one sentence."""
     result = here(capsys, "explain", *call, "-f", story)
     assert result.code == code
     assert says in result.err
 
 
-def told(capsys: Capture, tmp_path: Path, what: str, *objects: Item) -> dict[str, Item]:
-    """What is said of a cluster of these objects, by name."""
+def explain_all(capsys: Capture, tmp_path: Path, what: str, *objects: Item) -> dict[str, Item]:
+    """The reports about a cluster of these objects, by name."""
     path = tmp_path / "dump.json"
     path.write_text(with_budgets(objects))
     result = here(capsys, "explain", f"{what}s", "-A", "-f", str(path), "-o", "jsonl")
@@ -177,7 +175,7 @@ def told(capsys: Capture, tmp_path: Path, what: str, *objects: Item) -> dict[str
 
 
 def owned(name: str, version: str, kind: str, owner: str, **meta: Any) -> Item:
-    """A Ready pod of somebody, in the namespace shop."""
+    """A Ready pod of an owner, in the namespace shop."""
     reference = {"apiVersion": version, "kind": kind, "name": owner, "controller": True}
     labels = {"app": "web"}
     return {
@@ -205,74 +203,76 @@ BUDGET: Item = {
 
 
 def test_owners_without_a_namespace(tmp_path: Path, capsys: Capture) -> None:
-    """A custom kind of the whole cluster says its number; a node that owns pods has none."""
+    """A cluster-scoped custom kind has replicas; a node that owns pods has none."""
     ring: Item = {"apiVersion": "db.io/v1", "kind": "Ring", "metadata": {"name": "r"}}
     pods = [owned(f"p{n}", "db.io/v1", "Ring", "r") for n in range(2)]
     pods.append(owned("static", "v1", "Node", "n1"))
     ring["spec"] = {"replicas": 3}
-    rows = told(capsys, tmp_path, "budget", NODE, BUDGET, ring, *pods)
+    rows = explain_all(capsys, tmp_path, "budget", NODE, BUDGET, ring, *pods)
     assert rows["web"]["replicas"] == 4
     assert rows["web"]["domains"][0]["disruptionsAllowed"] == 0
 
 
-@pytest.mark.parametrize("said", ["3", {"min": 2}, True, -1, None])
-def test_replicas_that_are_no_number(said: Any, tmp_path: Path, capsys: Capture) -> None:
-    """What a custom kind means by them is its own affair: its pods are counted."""
-    ring: Item = {"apiVersion": "db.io/v1", "kind": "Ring", "spec": {"replicas": said}}
+@pytest.mark.parametrize("replicas", ["3", {"min": 2}, True, -1, None])
+def test_replicas_that_are_no_number(replicas: Any, tmp_path: Path, capsys: Capture) -> None:
+    """If spec.replicas of a custom kind is not a natural number, its pods are counted."""
+    ring: Item = {"apiVersion": "db.io/v1", "kind": "Ring", "spec": {"replicas": replicas}}
     ring["metadata"] = {"name": "r", "namespace": "shop"}
-    rows = told(capsys, tmp_path, "budget", NODE, BUDGET, ring, owned("p", "db.io/v1", "Ring", "r"))
+    rows = explain_all(
+        capsys, tmp_path, "budget", NODE, BUDGET, ring, owned("p", "db.io/v1", "Ring", "r")
+    )
     assert rows["web"]["replicas"] == 1
     assert rows["web"]["domains"][0]["disruptionsAllowed"] == 1
 
 
 @pytest.mark.parametrize(("ago", "code"), [(10, "Granted"), (300, "Allowed"), (86_400, "Granted")])
 def test_a_grant_in_a_dump(ago: int, code: str, tmp_path: Path, capsys: Capture) -> None:
-    """One of the last minutes is measured by the clock; an old dump is of the moment it shows."""
-    made = times.format_time(times.from_epoch(time.time() - ago))
+    """A recent grant is compared with the clock; an old dump counts as taken at its own time."""
+    granted = times.format_time(times.from_epoch(time.time() - ago))
     ledger: Item = {
         "apiVersion": "zonewise.io/v1alpha1",
         "kind": "DisruptionLedger",
         "metadata": {"name": "zonewise", "namespace": "shop"},
-        "spec": {"grants": [{"uid": "1", "pod": "p", "time": made}]},
+        "spec": {"grants": [{"uid": "1", "pod": "p", "time": granted}]},
     }
     pod = owned("p", "batch/v1", "Job", "j", uid="1")
     job: Item = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}}
     job["metadata"]["namespace"] = "shop"
-    rows = told(capsys, tmp_path, "pod", NODE, BUDGET, ledger, job, pod)
+    rows = explain_all(capsys, tmp_path, "pod", NODE, BUDGET, ledger, job, pod)
     assert rows["p"]["reason"]["code"] == code
 
 
 def test_a_version_of_thousands_of_digits(tmp_path: Path, capsys: Capture) -> None:
-    """It is no version of any server, and of no consequence."""
+    """An impossible resourceVersion of a ledger is ignored."""
     ledger: Item = {
         "apiVersion": "zonewise.io/v1alpha1",
         "kind": "DisruptionLedger",
         "metadata": {"name": "zonewise", "namespace": "shop", "resourceVersion": "9" * 5000},
     }
-    assert told(capsys, tmp_path, "budget", NODE, BUDGET, ledger).keys() == {"web"}
+    assert explain_all(capsys, tmp_path, "budget", NODE, BUDGET, ledger).keys() == {"web"}
 
 
-def test_old_keys_are_told_beside_the_lines(story: str, capsys: Capture) -> None:
-    """Programs read lines; that a label key is an old one is said on the other stream."""
+def test_old_keys_are_noted_on_stderr(story: str, capsys: Capture) -> None:
+    """With -o jsonl, the note about an old label key is on stderr."""
     result = here(capsys, "explain", "budgets", "-A", "-f", story, "-o", "jsonl")
     assert len(result.out.splitlines()) == 1
     assert "failure-domain.beta.kubernetes.io/zone is an old label" in result.err
 
 
 def items(case: Case, seed: int) -> list[Item]:
-    """A case of the arithmetic as a dump; objects have the namespace that is left out."""
+    """A case of the arithmetic as a dump."""
     town, _ = build(case, random.Random(seed))
-    found: list[Item] = []
+    objects: list[Item] = []
     for name in sorted(case.domains | {NO_DOMAIN}):
         labels = {"topology.kubernetes.io/zone": name} if name else {}
-        found.append(_named("v1", "Node", {"metadata": {"name": f"n-{name}", "labels": labels}}))
+        objects.append(_named("v1", "Node", {"metadata": {"name": f"n-{name}", "labels": labels}}))
     for pod in town.pods.values():
-        found.append(_named("v1", "Pod", msgspec.to_builtins(pod)))
+        objects.append(_named("v1", "Pod", msgspec.to_builtins(pod)))
     owner: Item = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
     reference = {**owner, "uid": "uid-web", "controller": True}
     meta: Item = {"name": "web", "namespace": "shop", "uid": "uid-web"}
     spec: Item = {"replicas": case.replicas}
-    found.append(_named("apps/v1", "Deployment", {"metadata": meta, "spec": spec}))
+    objects.append(_named("apps/v1", "Deployment", {"metadata": meta, "spec": spec}))
     for number in (1, 2):
         meta = {
             "name": f"web-{number}",
@@ -281,7 +281,7 @@ def items(case: Case, seed: int) -> list[Item]:
             "annotations": {"deployment.kubernetes.io/revision": str(number)},
             "ownerReferences": [reference],
         }
-        found.append(_named("apps/v1", "ReplicaSet", {"metadata": meta}))
+        objects.append(_named("apps/v1", "ReplicaSet", {"metadata": meta}))
     shut = sorted(case.open - {NO_DOMAIN})
     zone = "topology.kubernetes.io/zone"
     term: list[Item] = [{"key": zone, "operator": "Exists"}]
@@ -298,7 +298,7 @@ def items(case: Case, seed: int) -> list[Item]:
     if case.per_domain:
         spec["expectedPods"] = "ReplicasPerDomain"
     domains = [{"domain": key, "expectedPods": n} for key, n in (case.baseline or {}).items()]
-    found.append(
+    objects.append(
         _named(
             "zonewise.io/v1alpha1",
             "TopologyDisruptionBudget",
@@ -310,14 +310,14 @@ def items(case: Case, seed: int) -> list[Item]:
         )
     )
     grants = [msgspec.to_builtins(grant) for grant in town.ledger.grants.values()]
-    found.append(
+    objects.append(
         _named(
             "zonewise.io/v1alpha1",
             "DisruptionLedger",
             {"metadata": {"name": "zonewise", "namespace": "shop"}, "spec": {"grants": grants}},
         )
     )
-    return found
+    return objects
 
 
 def _named(version: str, kind: str, value: Item) -> Item:
@@ -331,17 +331,17 @@ def test_a_folder_of_clusters_agrees_with_the_model(tmp_path: Path, capsys: Capt
         (tmp_path / name).write_text(with_budgets(items(case, number)))
     result = here(capsys, "explain", "budgets", "-A", "-f", str(tmp_path), "-o", "jsonl")
     assert result.code == 0
-    told = {row["file"]: row for row in map(json.loads, result.out.splitlines())}
+    budgets = {row["file"]: row for row in map(json.loads, result.out.splitlines())}
     result = here(capsys, "explain", "pods", "-A", "-f", str(tmp_path), "-o", "jsonl")
     assert result.code == 0
     verdicts: dict[str, dict[str, str]] = {}
     for row in map(json.loads, result.out.splitlines()):
         verdicts.setdefault(row["file"], {})[row["pod"]] = row["reason"]["code"]
     for name, case in cases.items():
-        wanted = numbers(case)
-        elsewhere = wanted.pop(NO_DOMAIN, {"present": 0})
-        assert told[name]["uncovered"] == elsewhere["present"]
-        assert told[name]["replicas"] == case.replicas
+        expected = numbers(case)
+        elsewhere = expected.pop(NO_DOMAIN, {"present": 0})
+        assert budgets[name]["uncovered"] == elsewhere["present"]
+        assert budgets[name]["replicas"] == case.replicas
         assert {
             row["domain"]: {
                 "present": row["present"],
@@ -350,8 +350,8 @@ def test_a_folder_of_clusters_agrees_with_the_model(tmp_path: Path, capsys: Capt
                 "healthy": row["currentHealthy"],
                 "allowed": row["disruptionsAllowed"],
             }
-            for row in told[name]["domains"]
-        } == wanted
+            for row in budgets[name]["domains"]
+        } == expected
         for number, some in enumerate(case.pods):
             assert verdicts[name][f"p{number}"] == goes(case, some)
 
@@ -374,8 +374,8 @@ def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) ->
     path.write_text(
         plain + "  status: {disruptionsAllowed: 1, currentHealthy: 4, expectedPods: 4}\n"
     )
-    shown = here(capsys, "explain", "pod", "db-0", "-n", "shop", "-f", path).out
-    assert shown == (
+    page = here(capsys, "explain", "pod", "db-0", "-n", "shop", "-f", path).out
+    assert page == (
         "Pod shop/db-0 may be disrupted now: the budget that covers it agrees"
         " (PodDisruptionBudget app-pdb).\n"
     )
@@ -392,8 +392,8 @@ def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) ->
 )
 def test_a_budget_by_its_kind(words: tuple[str, ...], story: str, capsys: Capture) -> None:
     """kubectl's words for the kinds of budgets mean budgets of that kind."""
-    shown = here(capsys, "explain", "budget", "app-pdb", "-n", "shop", "-f", story)
-    assert here(capsys, "explain", *words, "-n", "shop", "-f", story) == shown
+    page = here(capsys, "explain", "budget", "app-pdb", "-n", "shop", "-f", story)
+    assert here(capsys, "explain", *words, "-n", "shop", "-f", story) == page
     other = here(capsys, "explain", "tdb", "app-pdb", "-n", "shop", "-f", story)
     assert other.code == 1
     assert "app-pdb" in here(capsys, "explain", "pdb", "-A", "-f", story).out
@@ -421,12 +421,12 @@ def test_a_pod_that_is_held_lists_every_budget_that_covers_it(
     updates = _budget("web-rollout", maxUnavailable=0, holds="Updates")
     watching = _budget("watching", maxUnavailable=0, mode="Observe")
     objects = [NODE, BUDGET, plain, updates, watching, owner, *pods]
-    row = told(capsys, tmp_path, "pod", *objects)["p0"]
-    assert [one["budget"] for one in row["blockers"]] == ["web"]
+    report = explain_all(capsys, tmp_path, "pod", *objects)["p0"]
+    assert [row["budget"] for row in report["blockers"]] == ["web"]
     topology = "TopologyDisruptionBudget"
     assert [
-        (one["budget"], one["kind"], one["domain"], one["answer"], one["message"])
-        for one in row["budgets"]
+        (row["budget"], row["kind"], row["domain"], row["answer"], row["message"])
+        for row in report["budgets"]
     ] == [
         ("watching", topology, "*", "DoesNotApply", "its mode is Observe"),
         ("web", "PodDisruptionBudget", "*", "Refuses", "needs 2 healthy pods and has 2"),
@@ -453,13 +453,13 @@ def test_a_pod_that_is_held_lists_every_budget_that_covers_it(
 def test_budgets_that_agree_are_named_without_those_that_do_not_apply(
     tmp_path: Path, capsys: Capture
 ) -> None:
-    """A budget that only observes has no say, and is in the table."""
+    """A budget that only observes does not decide, and is in the table."""
     pod = owned("p", "batch/v1", "Job", "j")
     job: Item = {"apiVersion": "batch/v1", "kind": "Job"}
     job["metadata"] = {"name": "j", "namespace": "shop"}
     watching = _budget("watching", maxUnavailable=0, mode="Observe")
-    row = told(capsys, tmp_path, "pod", NODE, BUDGET, watching, job, pod)["p"]
-    assert [one["answer"] for one in row["budgets"]] == ["DoesNotApply", "Allows"]
+    report = explain_all(capsys, tmp_path, "pod", NODE, BUDGET, watching, job, pod)["p"]
+    assert [row["answer"] for row in report["budgets"]] == ["DoesNotApply", "Allows"]
     page = here(capsys, "explain", "pod", "p", "-n", "shop", "-f", str(tmp_path / "dump.json")).out
     assert page.startswith(
         "Pod shop/p may be disrupted now: the budget that covers it agrees"
@@ -469,13 +469,13 @@ def test_budgets_that_agree_are_named_without_those_that_do_not_apply(
 
 
 def test_a_budget_that_holds_updates_says_so(tmp_path: Path, capsys: Capture) -> None:
-    """The column HOLDS tells it from one that holds every disruption."""
+    """The column HOLDS distinguishes it from a budget that holds every disruption."""
     path = tmp_path / "dump.json"
     objects = [NODE, BUDGET, _budget("web-rollout", maxUnavailable=0, holds="Updates")]
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-    shown = here(capsys, "explain", "budgets", "-A", "-f", str(path)).out.splitlines()
-    column = shown[0].index("HOLDS")
-    assert [line[column:].split("  ")[0] for line in shown] == [
+    page = here(capsys, "explain", "budgets", "-A", "-f", str(path)).out.splitlines()
+    column = page[0].index("HOLDS")
+    assert [line[column:].split("  ")[0] for line in page] == [
         "HOLDS",
         "disruptions",
         "updates only",
@@ -483,7 +483,7 @@ def test_a_budget_that_holds_updates_says_so(tmp_path: Path, capsys: Capture) ->
 
 
 def _page(capsys: Capture, tmp_path: Path, budget: Item, what: str = "budget") -> list[str]:
-    """What is said of a budget of four pods, or of the first of them."""
+    """The page of a budget of four pods, or of the first of them."""
     owner = {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",
@@ -503,7 +503,7 @@ def _page(capsys: Capture, tmp_path: Path, budget: Item, what: str = "budget") -
     "spec", [{"maxUnavailable": 0}, {"minAvailable": "100%"}, {"minAvailable": 10}]
 )
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_budget_that_never_allows_is_told_as_its_pods_are(
+def test_a_budget_that_never_allows_says_what_its_pods_say(
     spec: Item, plain: bool, tmp_path: Path, capsys: Capture
 ) -> None:
     """The page of the budget has the sentence that the page of a pod has."""
@@ -513,9 +513,9 @@ def test_a_budget_that_never_allows_is_told_as_its_pods_are(
         budget |= {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
         budget["status"] = {"currentHealthy": 4, "desiredHealthy": needs, "expectedPods": 4}
     page = _page(capsys, tmp_path, budget)
-    said = [line for line in page if "never allows a disruption. Change or delete" in line]
-    assert len(said) == 1
-    assert said[0] in _page(capsys, tmp_path, budget, "pod")
+    sentences = [line for line in page if "never allows a disruption. Change or delete" in line]
+    assert len(sentences) == 1
+    assert sentences[0] in _page(capsys, tmp_path, budget, "pod")
 
 
 def test_the_first_line_of_a_budget_says_what_it_refuses_at_all(
@@ -528,12 +528,12 @@ def test_the_first_line_of_a_budget_says_what_it_refuses_at_all(
         " Observe); enforced, pods that may be disrupted now: * 0."
     )
     assert not any("never" in line for line in page)
-    made = _budget("web-rollout", maxUnavailable=0, holds="Updates")
-    made["metadata"]["ownerReferences"] = [
+    budget = _budget("web-rollout", maxUnavailable=0, holds="Updates")
+    budget["metadata"]["ownerReferences"] = [
         {"apiVersion": "zonewise.io/v1alpha1", "kind": "DomainRollout", "name": "web"}
         | {"uid": "1", "controller": True}
     ]
-    page = _page(capsys, tmp_path, made)
+    page = _page(capsys, tmp_path, budget)
     assert page[0] == (
         "TopologyDisruptionBudget shop/web-rollout: it holds updates only, for DomainRollout web:"
         " drains are allowed for pods of the newest revision; for updates, pods that may be"

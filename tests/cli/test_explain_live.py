@@ -1,4 +1,4 @@
-"""``zonewise explain`` asks a cluster."""
+"""``zonewise explain`` on a running cluster."""
 
 from __future__ import annotations
 
@@ -20,30 +20,22 @@ pytestmark = pytest.mark.system
 
 
 async def test_a_live_cluster(tmp_path: Path) -> None:
-    """What a cluster says is explained as a dump of it would be."""
+    """The objects of a cluster are explained as a dump of them would be."""
     server = ApiServer(tmp_path / "cluster", clock=time.time, rng=random.Random(3))
     await server.start(0)
     client = server.connect("test")
-    places = [convert(Node, item) for item in (node("n1", "a"), node("n2", "b"))]
-    for place in places:
-        await client.create(place)
-        body = {"status": msgspec.to_builtins(place.status)}
-        await client.patch(Node, place.metadata.name, None, body, subresource="status")
+    for item in (convert(Node, body) for body in (node("n1", "a"), node("n2", "b"))):
+        await client.create(item)
+        status = {"status": msgspec.to_builtins(item.status)}
+        await client.patch(Node, item.metadata.name, None, status, subresource="status")
     rows = [endpoint("10.0.0.1", on="n1"), endpoint("10.0.0.2", on="n2")]
     await client.create(convert(Service, service()))
     await client.create(convert(EndpointSlice, part(rows)))
     budget = {"metadata": {"name": "web", "namespace": "default"}, "spec": {"maxUnavailable": 1}}
     await client.create(convert(PodDisruptionBudget, budget))
     try:
-        call = (
-            "explain",
-            "service",
-            "web",
-            "-o",
-            "json",
-            "--kubeconfig",
-            server.identity.kubeconfig,
-        )
+        kubeconfig = server.identity.kubeconfig
+        call = ("explain", "service", "web", "-o", "json", "--kubeconfig", kubeconfig)
         result = await asyncio.to_thread(apart, tmp_path, *call)
         missed = [
             await asyncio.to_thread(apart, tmp_path, "explain", what, *call[2:], "-n", "elsewhere")
@@ -51,17 +43,17 @@ async def test_a_live_cluster(tmp_path: Path) -> None:
         ]
     finally:
         await server.close()
-    assert [one.code for one in missed] == [1, 1]
+    assert [result.code for result in missed] == [1, 1]
     assert missed[0].sentence().endswith("; there is one in namespace default: add -n default")
     assert missed[1].sentence().endswith("; there is one in namespace default: add -n default")
     assert (result.code, result.err) == (0, "")
-    told = json.loads(result.out)
-    assert told["hinted"] is True
-    assert [row["forZones"] for row in told["endpoints"]] == [["a"], ["b"]]
+    report = json.loads(result.out)
+    assert report["hinted"] is True
+    assert [row["forZones"] for row in report["endpoints"]] == [["a"], ["b"]]
 
 
 async def test_a_client_that_may_not_be_seen(tmp_path: Path) -> None:
-    """Who may not read pods is told that, not that there is no such pod."""
+    """Without permission to read pods the error says so, not that the pod does not exist."""
     server = ApiServer(tmp_path / "cluster", clock=time.time, rng=random.Random(3))
     await server.start(0)
     call = ("explain", "name", "web.default.svc", "--client", "default/web-0")

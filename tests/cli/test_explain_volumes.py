@@ -48,14 +48,14 @@ items:
 
 
 def test_a_claim_of_a_dump_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Which pools were tried, why none does, what was said; the same as JSON."""
+    """The page and the JSON have the pools that were tried, the reasons and the events."""
     file = tmp_path / "dump.yaml"
     file.write_text(DUMP)
-    found = here(capsys, "explain", "pvc", "data", "-n", "shop", "-f", file)
-    assert found.code == 0, found.err
-    assert "Claim data has no volume" in found.out
-    assert "ProvisioningFailed: no room" in found.out
-    assert "What would help" in found.out
+    result = here(capsys, "explain", "pvc", "data", "-n", "shop", "-f", file)
+    assert result.code == 0, result.err
+    assert "Claim data has no volume" in result.out
+    assert "ProvisioningFailed: no room" in result.out
+    assert "What would help" in result.out
     plain = json.loads(
         here(capsys, "explain", "pvc", "data", "-n", "shop", "-f", file, "-o", "json").out
     )
@@ -64,10 +64,8 @@ def test_a_claim_of_a_dump_is_explained(tmp_path: Path, capsys: pytest.CaptureFi
     assert (plain["volume"], plain["phase"]) == (None, "Pending")
 
 
-def test_what_is_not_there_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With the namespace it is in, if it is in another."""
+def test_unknown_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The sentence names another namespace that has a claim of this name."""
     file = tmp_path / "dump.yaml"
     file.write_text(DUMP)
     missing = here(capsys, "explain", "pvc", "data", "-f", file)
@@ -86,11 +84,11 @@ def test_what_is_not_there_is_one_sentence(
 def test_a_name_as_kubectl_prints_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str, name: str
 ) -> None:
-    """The kind may stand before the name of a volume or a claim."""
+    """The kind may precede the name of a volume or a claim."""
     file = tmp_path / "dump.yaml"
     file.write_text(DUMP)
-    found = here(capsys, "explain", what, name, "-f", file)
-    assert found.code == 1
-    assert "there is no PersistentVolume v;" in found.sentence()
+    result = here(capsys, "explain", what, name, "-f", file)
+    assert result.code == 1
+    assert "there is no PersistentVolume v;" in result.sentence()
     claim = ("persistentvolumeclaim/data", "-n", "shop", "-f", file)
     assert here(capsys, "explain", "pvc", *claim).code == 0

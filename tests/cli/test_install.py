@@ -53,7 +53,7 @@ def named(objects: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]
 
 
 def test_by_default_nothing_is_changed(capsys: Capture) -> None:
-    """Without a mode the programs look on: no right to write slices, no webhook on them."""
+    """Without a mode the programs only read: no right to write slices, no webhook on them."""
     objects = printed(capsys)
     assert kinds(objects) == [
         "Namespace",
@@ -132,7 +132,7 @@ def test_whatever_may_be_patched_is_limited_to_fields(capsys: Capture, role: Rol
 
 
 def test_who_may_connect(capsys: Capture) -> None:
-    """NetworkPolicies let in networks and namespaces that were named; unnamed ports say so."""
+    """NetworkPolicies allow the given networks and namespaces; open ports say that they are."""
     networks = ("--webhook-from", "10.0.0.0/28", "--webhook-from", "kube-system")
     objects = printed(capsys, *networks, "--metrics-from", "monitoring")
     webhook, controller = (
@@ -173,10 +173,10 @@ def test_client_certificates_are_required(capsys: Capture, tmp_path: Path) -> No
     assert config_map["data"] == {"ca.crt": file.read_text()}
     existing = printed(capsys, "--webhook-client-ca", "configmap/api-servers")
     assert not named(existing, "ConfigMap")
-    for made, name in ((objects, config_map["metadata"]["name"]), (existing, "api-servers")):
+    for items, name in ((objects, config_map["metadata"]["name"]), (existing, "api-servers")):
         pods = {
             name: deployment["spec"]["template"]["spec"]
-            for name, deployment in named(made, "Deployment").items()
+            for name, deployment in named(items, "Deployment").items()
         }
         (container,) = pods["zonewise-webhook"]["containers"]
         (mount,) = container["volumeMounts"]
@@ -187,7 +187,7 @@ def test_client_certificates_are_required(capsys: Capture, tmp_path: Path) -> No
 
 
 def test_flags_reach_the_programs(capsys: Capture) -> None:
-    """Image, namespace, replicas and the rules of decision are where they belong."""
+    """Image, namespace, replicas and the flags of decisions are in the manifests."""
     objects = printed(
         capsys,
         *("-n", "elsewhere", "--image", "mine:1", "--replicas", "3", "--endpointslices", "own"),
@@ -215,7 +215,7 @@ def test_memory_is_limited(capsys: Capture) -> None:
 
 
 def test_bad_flags_are_refused(capsys: Capture) -> None:
-    """What no program could start with is not printed."""
+    """Flags with which no program could start are refused, and nothing is printed."""
     for flags in (
         ("--service-selector", "a b"),
         ("--feature-gates", "X=true"),
@@ -235,7 +235,7 @@ def test_bad_flags_are_refused(capsys: Capture) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_the_manifests_apply(role: Role, tmp_path: Path) -> None:
-    """An API server that refuses unknown fields takes every object, and takes them back."""
+    """An API server that refuses unknown fields accepts every object, and deletes them again."""
     server = ApiServer(tmp_path, clock=lambda: 1.8e9, rng=random.Random(1), inline=True)
     await server.boot()
     client = server.connect("test")
@@ -275,9 +275,9 @@ def test_alerts(capsys: Capture) -> None:
 
 
 async def test_alerts_about_budgets(capsys: Capture) -> None:
-    """Where budgets are kept two more rules are printed: a gate that fails, and one passed by."""
-    asked = ("--budgets", "enforce", "--alerts", "prometheusrule")
-    (operator,) = [one for one in printed(capsys, *asked) if one["kind"] == "PrometheusRule"]
+    """With budgets two more rules are printed: a gate that fails, and one that is bypassed."""
+    flags = ("--budgets", "enforce", "--alerts", "prometheusrule")
+    (operator,) = [item for item in printed(capsys, *flags) if item["kind"] == "PrometheusRule"]
     assert operator["spec"] == make_rules(budgets=True)
     (group,) = make_rules(budgets=True)["groups"]
     more = group["rules"][len(make_rules()["groups"][0]["rules"]) :]
@@ -285,7 +285,7 @@ async def test_alerts_about_budgets(capsys: Capture) -> None:
     failing, bypassed = (rule["expr"] for rule in more)
     hooks = [
         hook
-        for item in printed(capsys, *asked)
+        for item in printed(capsys, *flags)
         if item["kind"].endswith("WebhookConfiguration")
         for hook in item["webhooks"]
     ]
@@ -302,9 +302,9 @@ async def test_alerts_about_budgets(capsys: Capture) -> None:
 
 
 def gates(hook: dict[str, Any]) -> bool:
-    """Whether a webhook is asked about budgets."""
-    wanted = json.dumps(hook["namespaceSelector"])
-    return "zonewise.io/budgets" in wanted
+    """Whether a webhook is called for budgets."""
+    selector = json.dumps(hook["namespaceSelector"])
+    return "zonewise.io/budgets" in selector
 
 
 def test_rollouts_come_with_budgets(capsys: Capture) -> None:
@@ -334,7 +334,7 @@ def test_rollouts_come_with_budgets(capsys: Capture) -> None:
 
 
 async def test_measured_is_what_is_watched(tmp_path: Path) -> None:
-    """Every series that an alert or a panel asks for is one that the programs show."""
+    """Every series in an alert or a panel is one that the programs expose."""
     server = ApiServer(tmp_path, clock=lambda: 1.8e9, rng=random.Random(1), inline=True)
     metrics = Metrics()
     decided_services: dict[tuple[str, str], DecidedService] = {}
@@ -349,14 +349,14 @@ async def test_measured_is_what_is_watched(tmp_path: Path) -> None:
     plan = SlicePlan(create=(EndpointSlice(),))
     hints.planned(service, hint_request, plan)
     decided_services["", "s"] = DecidedService.of(service, hint_request, plan, Shares(), None)
-    shown = metrics.render().decode()
+    exposition = metrics.render().decode()
     panels = [target["expr"] for panel in make_page()["panels"] for target in panel["targets"]]
     alarms = [rule["expr"] for rule in make_rules()["groups"][0]["rules"]]
-    asked = {name for text in (*panels, *alarms) for name in SERIES.findall(text)}
-    assert len(asked) >= 7
-    assert [name for name in asked if f"\n{name}{{" not in shown] == []
+    series = {name for text in (*panels, *alarms) for name in SERIES.findall(text)}
+    assert len(series) >= 7
+    assert [name for name in series if f"\n{name}{{" not in exposition] == []
     labels = set(re.findall(r"by \(([^)]+)\)", " ".join(panels)))
-    known = {"le", "pod", *re.findall(r'(\w+)="', shown)}
+    known = {"le", "pod", *re.findall(r'(\w+)="', exposition)}
     assert {word for group in labels for word in group.split(", ")} <= known
     await server.close()
 
@@ -373,7 +373,7 @@ def test_a_name_server_is_printed_only_if_asked_for(capsys: Capture) -> None:
     """--dns: an account that may read neither pods nor nodes, a budget, a Service, a Deployment."""
     plain = printed(capsys)
     objects = printed(capsys, "--dns")
-    more = [one for one in objects if one not in plain]
+    more = [item for item in objects if item not in plain]
     assert kinds(more) == [
         "ServiceAccount",
         "ClusterRole",
@@ -392,7 +392,7 @@ def test_a_name_server_is_printed_only_if_asked_for(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "says"),
     [
         (("--csi", "--budgets", "enforce"), "--budgets is not for --csi"),
         (("--csi", "--dns", "--dashboard"), "--dns, --dashboard are not for --csi"),
@@ -409,11 +409,11 @@ def test_a_name_server_is_printed_only_if_asked_for(capsys: Capture) -> None:
         (("--gated-user", "me"), "--gated-user has no effect without --budgets"),
     ],
 )
-def test_nothing_is_left_out_in_silence(capsys: Capture, flags: tuple[str, ...], said: str) -> None:
-    """A flag that the chosen manifests have no place for is refused, and named."""
+def test_no_flag_is_ignored(capsys: Capture, flags: tuple[str, ...], says: str) -> None:
+    """A flag that the chosen manifests would ignore is refused, and named."""
     result = here(capsys, "install", *flags)
     assert (result.code, result.out) == (2, "")
-    assert said in result.sentence()
+    assert says in result.sentence()
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ def test_nothing_is_left_out_in_silence(capsys: Capture, flags: tuple[str, ...],
 )
 @pytest.mark.parametrize("what", [(), ("--proxy",), ("--csi",)])
 def test_images(capsys: Capture, image: str, fine: bool, what: tuple[str, ...]) -> None:
-    """What cannot be the name of an image is refused, whatever is installed."""
+    """A text that is not the name of an image is refused, whatever is installed."""
     result = here(capsys, "install", *what, "--image", image)
     if fine:
         assert result.code == 0

@@ -29,41 +29,41 @@ def printed(capsys: Capture, *arguments: str) -> dict[tuple[str, str], dict[str,
     assert (result.code, result.err) == (0, "")
     assert "&id" not in result.out
     objects = list(yaml.safe_load_all(result.out))
-    return {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    return {(item["kind"], item["metadata"]["name"]): item for item in objects}
 
 
-def arguments(found: dict[str, Any]) -> dict[str, list[str]]:
+def arguments(workload: dict[str, Any]) -> dict[str, list[str]]:
     """The arguments of the containers of a workload."""
-    pod = found["spec"]["template"]["spec"]
-    return {one["name"]: one["args"] for one in pod["containers"]}
+    pod = workload["spec"]["template"]["spec"]
+    return {container["name"]: container["args"] for container in pod["containers"]}
 
 
-def test_sidecars_have_the_flags_that_the_driver_is_made_for(capsys: Capture) -> None:
-    """Immediate claims are told nothing, capacity is told, one of several controllers leads."""
-    found = printed(capsys, "--image", "me:1", "-n", "volumes")
-    controller = arguments(found["Deployment", "zonewise-csi"])
+def test_sidecars_have_the_flags_that_the_driver_needs(capsys: Capture) -> None:
+    """Immediate claims get no topology, capacity is published, one of several controllers leads."""
+    objects = printed(capsys, "--image", "me:1", "-n", "volumes")
+    controller = arguments(objects["Deployment", "zonewise-csi"])
     assert {"--immediate-topology=false", "--enable-capacity", "--leader-election"} < set(
         controller["csi-provisioner"]
     )
     assert {*controller} == {"driver", "csi-provisioner", "csi-resizer", "csi-snapshotter"}
     assert "--leader-election-namespace=volumes" in controller["csi-resizer"]
-    node = arguments(found["DaemonSet", "zonewise-csi-node"])
+    node = arguments(objects["DaemonSet", "zonewise-csi-node"])
     path = "/var/lib/kubelet/plugins/csi.zonewise.io/csi.sock"
     assert f"--kubelet-registration-path={path}" in node["node-driver-registrar"]
     leads = {"--takeover-controller", "--metrics-listen=:9464"}
     assert set(controller["driver"]) - set(node["driver"]) == leads
-    driver = found["CSIDriver", "csi.zonewise.io"]["spec"]
+    driver = objects["CSIDriver", "csi.zonewise.io"]["spec"]
     assert (driver["attachRequired"], driver["storageCapacity"]) == (False, True)
 
 
 def test_rights_are_the_least(capsys: Capture) -> None:
     """No Secret is read; volumes and claims are written, nodes labelled, pods deleted, no more."""
-    found = printed(capsys)
+    objects = printed(capsys)
     rules = [
         (resource, set(rule["verbs"]))
-        for (kind, _), one in found.items()
+        for (kind, _), role in objects.items()
         if kind == "ClusterRole"
-        for rule in one["rules"]
+        for rule in role["rules"]
         for resource in rule["resources"]
     ]
     assert not any(resource == "secrets" or "*" in verbs for resource, verbs in rules)
@@ -83,35 +83,37 @@ def test_rights_are_the_least(capsys: Capture) -> None:
         verbs[resource] = verbs.get(resource, set()) | some
     assert verbs["pods"] == {"get", "list", "watch", "delete"}
     assert verbs["nodes"] == {"get", "list", "watch", "patch"}
-    node = found["ClusterRole", "zonewise-csi-node"]["rules"]
+    node = objects["ClusterRole", "zonewise-csi-node"]["rules"]
     assert [rule["resources"] for rule in node] == [["nodes"]]
-    pod = found["Deployment", "zonewise-csi"]["spec"]["template"]["spec"]
-    assert not any(one["securityContext"].get("privileged") for one in pod["containers"])
+    pod = objects["Deployment", "zonewise-csi"]["spec"]["template"]["spec"]
+    assert not any(item["securityContext"].get("privileged") for item in pod["containers"])
 
 
 def test_pools_and_takeovers_survive_a_second_installation(capsys: Capture) -> None:
-    """The ConfigMap is printed without content: applied again, it overwrites nothing."""
-    found = printed(capsys)["ConfigMap", "csi"]
-    assert not found.keys() & {"data", "binaryData"}
+    """The ConfigMap is printed without data: applied again, it overwrites nothing."""
+    config_map = printed(capsys)["ConfigMap", "csi"]
+    assert not config_map.keys() & {"data", "binaryData"}
 
 
 @pytest.mark.parametrize("backend", ["ceph-rbd", "ceph-fs"])
 def test_on_ceph(capsys: Capture, backend: str) -> None:
     """The cluster is in the configuration, the key in a Secret that is mounted and not printed."""
-    found = printed(capsys, "--backend", backend, "--ceph-monitors", "10.0.0.1:3300,10.0.0.2:3300")
-    assert not any(kind == "Secret" for kind, _ in found)
+    objects = printed(
+        capsys, "--backend", backend, "--ceph-monitors", "10.0.0.1:3300,10.0.0.2:3300"
+    )
+    assert not any(kind == "Secret" for kind, _ in objects)
     labels = parse_domain_labels("topology.kubernetes.io/zone", "csi.zonewise.io")
     (cluster,) = parse_configuration(
-        found["ConfigMap", "csi"]["data"]["config.json"], labels
+        objects["ConfigMap", "csi"]["data"]["config.json"], labels
     ).clusters
     assert (cluster.monitors, cluster.user) == (("10.0.0.1:3300", "10.0.0.2:3300"), "zonewise")
     for kind, name in (("Deployment", "zonewise-csi"), ("DaemonSet", "zonewise-csi-node")):
-        said = found[kind, name]["metadata"]["annotations"]["zonewise.io/image-base"]
-        assert "Python 3.11" in said
-        pod = found[kind, name]["spec"]["template"]["spec"]
-        (secret,) = [one["secret"] for one in pod["volumes"] if one["name"] == "ceph"]
+        base = objects[kind, name]["metadata"]["annotations"]["zonewise.io/image-base"]
+        assert "Python 3.11" in base
+        pod = objects[kind, name]["spec"]["template"]["spec"]
+        (secret,) = [volume["secret"] for volume in pod["volumes"] if volume["name"] == "ceph"]
         driver = pod["containers"][0]
-        (mount,) = [one for one in driver["volumeMounts"] if one["name"] == "ceph"]
+        (mount,) = [item for item in driver["volumeMounts"] if item["name"] == "ceph"]
         assert secret["secretName"] == "csi-ceph"
         assert cluster.key_file == mount["mountPath"] + "/key"
         assert f"--backend={backend}" in driver["args"]
@@ -120,19 +122,19 @@ def test_on_ceph(capsys: Capture, backend: str) -> None:
 @pytest.mark.parametrize("backend", ["ceph-rbd", "ceph-fs"])
 def test_nodes_that_map_images_reach_the_kernel(capsys: Capture, backend: str) -> None:
     """krbd and rbd-nbd need sysfs, modules, network and processes of the node; others do not."""
-    found = printed(capsys, "--backend", backend, "--ceph-monitors", "10.0.0.1:3300")
-    pod = found["DaemonSet", "zonewise-csi-node"]["spec"]["template"]["spec"]
+    objects = printed(capsys, "--backend", backend, "--ceph-monitors", "10.0.0.1:3300")
+    pod = objects["DaemonSet", "zonewise-csi-node"]["spec"]["template"]["spec"]
     driver = pod["containers"][0]
     assert driver["securityContext"]["privileged"]
-    places = {one["mountPath"] for one in driver["volumeMounts"]}
-    assert "/dev" in places
+    mount_paths = {item["mountPath"] for item in driver["volumeMounts"]}
+    assert "/dev" in mount_paths
     maps = backend == "ceph-rbd"
-    assert ({"/sys", "/lib/modules"} <= places) is maps
+    assert ({"/sys", "/lib/modules"} <= mount_paths) is maps
     assert {"hostNetwork", "hostPID"} <= pod.keys() if maps else "hostNetwork" not in pod
-    paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
-    mounted = {one["name"] for one in driver["volumeMounts"]}
-    assert {*paths} - {"registration"} <= mounted
-    controller = found["Deployment", "zonewise-csi"]["spec"]["template"]["spec"]
+    host_volumes = {item["name"] for item in pod["volumes"] if "hostPath" in item}
+    mounted = {item["name"] for item in driver["volumeMounts"]}
+    assert host_volumes - {"registration"} <= mounted
+    controller = objects["Deployment", "zonewise-csi"]["spec"]["template"]["spec"]
     assert not controller.keys() & {"hostNetwork", "hostPID"}
 
 
@@ -146,13 +148,13 @@ def test_monitors_are_for_ceph_alone(capsys: Capture) -> None:
 def test_two_installations_at_once_are_refused(capsys: Capture) -> None:
     """The proxy and the driver have namespaces of their own."""
     refused = here(capsys, "install", "--csi", "--proxy")
-    assert refused.code == 2 and "leave out one" in refused.err
+    assert refused.code == 2 and "run install once for each" in refused.err
 
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
 async def test_everything_is_accepted_by_an_api_server(capsys: Capture) -> None:
-    """In the order in which it is printed."""
+    """The API server accepts the objects in the printed order."""
     objects = printed(capsys).values()
     async with virtual_cluster({}) as cluster:
         refused = await Seeder(cluster.client, cluster.server.registry).create(objects)
@@ -193,7 +195,7 @@ def csi_volume(driver: str) -> dict[str, Any]:
         ("POST", VOLUMES, volume(hostPath={"path": "/"}), False),
     ],
 )
-async def test_who_takes_the_controller_gets_no_node(
+async def test_a_stolen_controller_account_cannot_change_nodes(
     capsys: Capture, method: str, path: str, body: dict[str, Any], allowed: bool
 ) -> None:
     """Of nodes only labels of takeovers may be changed; volumes are those of the driver."""

@@ -67,20 +67,20 @@ def test_the_pod_has_one_capability_and_no_privilege(capsys: Capture) -> None:
         "--cluster-cidr=10.244.0.0/16",
         "--service-proxy-name=zonewise",
     ]
-    environment = {one["name"]: one.get("value") for one in container["env"]}
+    environment = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert environment["KUBERNETES_SERVICE_HOST"] == "fd00::1"
     assert environment["KUBERNETES_SERVICE_PORT"] == "6443"
 
 
-def test_flags_of_the_proxy_alone_are_refused(capsys: Capture) -> None:
-    """What is for the proxy is not taken silently without it, and nonsense not at all."""
+def test_flags_of_the_proxy_need_it(capsys: Capture) -> None:
+    """Flags of the proxy are refused without --proxy, and wrong values always."""
     for flags in (("--cluster-cidr", "10.0.0.0/8"), ("--proxy", "--api-server", "somewhere")):
         result = here(capsys, "install", *flags)
         assert (result.code, result.out) == (2, "")
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "says"),
     [
         (("--api-server", "nonsense"), "--api-server 'nonsense' is not an address with a port"),
         (("--api-server", "nonsense"), "write it like 10.0.0.1:6443"),
@@ -90,11 +90,11 @@ def test_flags_of_the_proxy_alone_are_refused(capsys: Capture) -> None:
         (("--cluster-cidr", "10.0.0.0/8,10.0.0.0/99"), "'10.0.0.0/99' is not a network"),
     ],
 )
-def test_nonsense_is_refused_by_name(capsys: Capture, flags: tuple[str, ...], said: str) -> None:
-    """What no proxy could start with is not printed; the sentence names the flag."""
+def test_nonsense_is_refused_by_name(capsys: Capture, flags: tuple[str, ...], says: str) -> None:
+    """Values with which no proxy could start are refused; the sentence names the flag."""
     result = here(capsys, "install", "--proxy", *flags)
     assert (result.code, result.out) == (2, "")
-    assert said in result.sentence()
+    assert says in result.sentence()
 
 
 async def installed(cluster: VirtualCluster) -> None:
@@ -114,7 +114,7 @@ async def installed(cluster: VirtualCluster) -> None:
 
 @pytest.mark.looptime
 async def test_the_rights_are_enough() -> None:
-    """Under its own account a proxy follows Services, slices, nodes and networks, and tells."""
+    """Under its own account a proxy watches what it needs, and writes Events."""
     async with virtual_cluster({}) as cluster:
         await installed(cluster)
         await cluster.client.create(NODE({"metadata": {"name": "n1"}}))
@@ -130,17 +130,17 @@ async def test_the_rights_are_enough() -> None:
         proxier = Proxier(cache, kernel, ProxySettings(node_name="n1"), service_cidrs=cidrs)
         notes = Notes(client, "n1", service=proxier.services.get)
         proxier.observers = (notes,)
-        tasks = [asyncio.create_task(one) for one in (cache.run(), proxier.run(), notes.run())]
+        tasks = [asyncio.create_task(part) for part in (cache.run(), proxier.run(), notes.run())]
         await until(lambda: bool(kernel.writes))
         assert kernel.networks["IPv4"]["service-cidrs"]
         notes.no_health_check(("default", "s"), 30000, "taken")
-        told: list[Event] = []
+        events: list[Event] = []
         for _ in range(100):
             await asyncio.sleep(0.1)
-            told = list(await cluster.client.list(Event, "default"))
-            if told:
+            events = list(await cluster.client.list(Event, "default"))
+            if events:
                 break
-        assert [one.reason for one in told] == ["FailedToStartServiceHealthcheck"]
+        assert [event.reason for event in events] == ["FailedToStartServiceHealthcheck"]
         assert not any(task.done() for task in tasks)
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""How the program starts, what it tells of itself, and how it ends."""
+"""How the program starts, its help, and its exit codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from zonewise.cli.program.command import Command, CommandEntry
 SCRIPTS = Path(sys.executable).parent
 
 
-def test_help_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_commands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
     """Help groups the commands, shows examples and the flags that every command knows."""
     result = here(capsys, "--help")
     assert (result.code, result.err) == (0, "")
@@ -43,7 +43,7 @@ def test_help_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("help",), ("-h",), ("--context", "x"), ("-v", "help")])
-def test_help_is_what_one_gets_without_a_command(
+def test_without_a_command_help_is_printed(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     """Nothing to do means help, not an error."""
@@ -54,7 +54,7 @@ def test_help_is_what_one_gets_without_a_command(
     "arguments", [("help", "version"), ("--help", "version"), ("version", "-h")]
 )
 def test_help_of_a_command(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
-    """A command's help may be asked for in every order; global flags are told of, not repeated."""
+    """A command's help may be requested in every order; it mentions the global flags."""
     result = here(capsys, *arguments)
     assert result.code == 0
     assert result.out.startswith("Usage: zonewise version")
@@ -66,17 +66,19 @@ def test_help_of_a_command(capsys: pytest.CaptureFixture[str], arguments: tuple[
 @pytest.mark.parametrize("name", [name for name in ENTRIES if not name.startswith("_")])
 def test_every_flag_is_explained(name: str) -> None:
     """No flag is hidden, and each has a sentence."""
-    made = import_module(ENTRIES[name].module).command
-    for one in made.params:
-        if isinstance(one, click.Option):
-            assert not one.hidden, one.opts
-            assert one.help is not None, one.opts
-            assert re.search(r"[.:] ?(  \[default: .+\])?$|docs/\w+\.md\.$", one.help), one.help
+    command = import_module(ENTRIES[name].module).command
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert not option.hidden, option.opts
+            assert option.help is not None, option.opts
+            assert re.search(r"[.:] ?(  \[default: .+\])?$|docs/\w+\.md\.$", option.help), (
+                option.help
+            )
 
 
 @pytest.mark.system
 def test_help_loads_neither_commands_nor_libraries() -> None:
-    """Help and names for completion are there without importing what commands need."""
+    """Help and names for completion are printed without importing what commands need."""
     heavy = ("aiohttp", "msgspec", "yaml", "structlog", "rich", "zonewise.api", "zonewise.runtime")
     code = (
         "import sys; from zonewise.cli.main import main; main(['--help']);"
@@ -98,15 +100,17 @@ def test_help_loads_neither_commands_nor_libraries() -> None:
         ([sys.executable, "-m", "zonewise"], "python -m zonewise"),
     ],
 )
-def test_the_program_knows_its_name(tmp_path: Path, command: list[str], name: str) -> None:
-    """Usage and advice call the program as its user did."""
+def test_the_program_uses_the_name_it_was_called_by(
+    tmp_path: Path, command: list[str], name: str
+) -> None:
+    """Usage and advice name the program as its user called it."""
     assert apart(tmp_path, "--help", program=command).out.startswith(f"Usage: {name} [OPTIONS]")
     result = apart(tmp_path, "vresion", program=command)
     assert result.sentence().endswith(f'did you mean "{name} version"?')
 
 
 def test_the_version_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    """--version is the shortest way to the version of the program."""
+    """--version prints the version of the program."""
     result = here(capsys, "--version")
     assert result.code == 0
     assert result.out.startswith("zonewise 0.")
@@ -115,7 +119,7 @@ def test_the_version_flag(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.system
 @pytest.mark.parametrize("arguments", [["--help"], ["up", "--empty"]])
 def test_a_reader_that_goes_away(tmp_path: Path, arguments: list[str]) -> None:
-    """A closed pipe ends the program without a word, also where tasks run in groups."""
+    """A closed pipe ends the program without a message, also where tasks run in groups."""
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -133,7 +137,7 @@ def test_a_reader_that_goes_away(tmp_path: Path, arguments: list[str]) -> None:
 @pytest.mark.system
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk(tmp_path: Path) -> None:
-    """Output that cannot be written is one sentence and not success."""
+    """Output that cannot be written is one sentence and exit code 2."""
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "zonewise", "--help"],
@@ -150,12 +154,12 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_ctrl_c_is_quiet(tmp_path: Path) -> None:
-    """Ctrl-C in the middle of a request ends the program at once and without a word."""
-    asked = threading.Event()
+    """Ctrl-C during a request ends the program at once and without a message."""
+    connected = threading.Event()
 
     def talk(connection: socket.socket) -> None:
         connection.recv(1)  # the client knows by now that it is connected
-        asked.set()
+        connected.set()
         silent(connection)
 
     with tcp(talk) as port:
@@ -169,7 +173,7 @@ def test_ctrl_c_is_quiet(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             env=environment(tmp_path),
         )
-        assert asked.wait(LIMIT)
+        assert connected.wait(LIMIT)
         running.send_signal(signal.SIGINT)
         _, err = running.communicate(timeout=LIMIT)
     assert (running.returncode, err) == (130, b"")
@@ -213,10 +217,10 @@ def test_exit_codes(
     assert says in result.sentence()
 
 
-def test_a_fault_of_ours_shows_where_if_asked(
+def test_a_fault_of_ours_has_a_traceback_with_v(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A traceback is for those who want it."""
+    """With -v a fault is printed with its traceback."""
     monkeypatch.setitem(program.ENTRIES, "fail", CommandEntry("tests.cli.failing", "Fail.", "Test"))
     monkeypatch.setitem(sys.modules, "tests.cli.failing", module(failing(KeyError("x"))))
     result = here(capsys, "fail", "-v")
@@ -231,13 +235,13 @@ def test_a_command_may_give_the_exit_code(
     value: int | None,
     code: int,
 ) -> None:
-    """What a command returns is the exit code; nothing is success."""
+    """What a command returns is the exit code; None is success."""
     monkeypatch.setitem(program.ENTRIES, "do", CommandEntry("tests.cli.doing", "Do.", "Test"))
-    made = Command("do", callback=lambda: value)
-    monkeypatch.setitem(sys.modules, "tests.cli.doing", module(made))
+    command = Command("do", callback=lambda: value)
+    monkeypatch.setitem(sys.modules, "tests.cli.doing", module(command))
     assert here(capsys, "do").code == code
 
 
 def module(command: click.Command) -> object:
-    """Something that looks like the module of a command."""
+    """A stand-in for the module of a command."""
     return type("Module", (), {"command": command})

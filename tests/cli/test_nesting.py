@@ -1,4 +1,4 @@
-"""Files nested however deep are refused with one sentence: no fault, no signal, no long wait."""
+"""Deeply nested files are refused with one sentence: no fault, no signal, no long wait."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "proxy-config": ("proxy", "--node-name", "n", "--config"),
     "csi": ("csi", "check", "--config"),
 }
-# Blocks of an ordinary depth are no reason to refuse: `explain` reads of a Node what it needs.
+# Less deep than this is not refused: `explain` reads only some fields of a Node.
 DEEP = 5_000
 
 
@@ -70,7 +70,7 @@ def test_a_file_nested_too_deeply_is_refused(
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", ["lists.yaml", "items.json"])
 def test_a_file_nested_too_deeply_ends_no_process(tmp_path: Path, name: str, command: str) -> None:
-    """Where a parser's own stack would overflow, the program still ends by its own will."""
+    """Where a parser's stack would overflow, the program still ends with an error, not a signal."""
     path = tmp_path / name
     path.write_text(TEXTS[name](500_000))
     result = apart(tmp_path, *COMMANDS[command], path)
@@ -78,9 +78,7 @@ def test_a_file_nested_too_deeply_ends_no_process(tmp_path: Path, name: str, com
     assert result.code == 2
 
 
-def test_the_line_of_what_is_too_deep_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_error_names_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The sentence names file and line of the object, also inside a list."""
     for name, line in (("items.json", 2), ("lists.yaml", 4), ("items.yaml", 4)):
         path = tmp_path / name

@@ -1,4 +1,4 @@
-"""``zonewise proxy --dry-run`` as people run it."""
+"""``zonewise proxy --dry-run``."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def piece() -> Item:
         "addressType": "IPv4",
         "endpoints": [
             {
-                "addresses": [f"10.244.{place}.5"],
+                "addresses": [f"10.244.{number}.5"],
                 "nodeName": name,
                 "hints": {"forZones": [{"name": zone}]},
             }
-            for place, (name, zone) in enumerate((("n1", "a"), ("n2", "b")), 1)
+            for number, (name, zone) in enumerate((("n1", "a"), ("n2", "b")), 1)
         ],
         "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
     }
@@ -93,7 +93,7 @@ def row(path: str, address: str | None, number: int, **more: Any) -> Item:
 
 
 def test_one_node(dump: Path, capsys: Capture) -> None:
-    """One node of a file is one object, complete to the last field, as JSON and as YAML."""
+    """The routes of one node are one object with all fields, as JSON and as YAML."""
     expected = {
         "node": "n1",
         "zone": "a",
@@ -106,29 +106,29 @@ def test_one_node(dump: Path, capsys: Capture) -> None:
         "notes": [],
     }
     words = ("proxy", "--dry-run", "-f", dump, "--node-name", "n1", "-o")
-    found = here(capsys, *words, "json")
-    assert (found.code, found.err) == (0, "")
-    assert json.loads(found.out) == expected
-    assert list(json.loads(found.out)["routes"][0]) == list(expected["routes"][0])
+    result = here(capsys, *words, "json")
+    assert (result.code, result.err) == (0, "")
+    assert json.loads(result.out) == expected
+    assert list(json.loads(result.out)["routes"][0]) == list(expected["routes"][0])
     assert yaml.safe_load(here(capsys, *words, "yaml").out) == expected
     assert json.loads(here(capsys, *words, "jsonl").out) == expected
 
 
 def test_every_node(dump: Path, capsys: Capture) -> None:
-    """Without a name every node of the dump is there; a node without a zone says so."""
-    found = here(capsys, "proxy", "--dry-run", "-f", dump, "-o", "json")
-    nodes = json.loads(found.out)
-    assert [(one["node"], one["zone"]) for one in nodes] == [("n1", "a"), ("n2", "b"), ("n3", "")]
-    assert [one["routes"][0]["why"] for one in nodes] == ["SameZone", "SameZone", "PlaceUnknown"]
+    """Without --node-name there is every node of the dump, also one without a zone."""
+    result = here(capsys, "proxy", "--dry-run", "-f", dump, "-o", "json")
+    nodes = json.loads(result.out)
+    assert [(row["node"], row["zone"]) for row in nodes] == [("n1", "a"), ("n2", "b"), ("n3", "")]
+    assert [row["routes"][0]["why"] for row in nodes] == ["SameZone", "SameZone", "PlaceUnknown"]
 
 
 def test_a_folder(tmp_path: Path, capsys: Capture) -> None:
     """In a folder each file is a cluster, and a line names its file and its node."""
     (tmp_path / "0002.json").write_text(json.dumps(listed(small()[1:])))
     (tmp_path / "0001.yaml").write_text(yaml.safe_dump(listed(small()[:1])))
-    found = here(capsys, "proxy", "--dry-run", "-f", tmp_path, "-o", "jsonl")
-    rows = [json.loads(line) for line in found.out.splitlines()]
-    assert [(one["file"], one["node"], len(one["routes"])) for one in rows] == [
+    result = here(capsys, "proxy", "--dry-run", "-f", tmp_path, "-o", "jsonl")
+    rows = [json.loads(line) for line in result.out.splitlines()]
+    assert [(row["file"], row["node"], len(row["routes"])) for row in rows] == [
         ("0001.yaml", "n1", 0),
         ("0002.json", "n2", 3),
         ("0002.json", "n3", 3),
@@ -137,23 +137,23 @@ def test_a_folder(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_local_policy_and_health_check(tmp_path: Path, capsys: Capture) -> None:
-    """externalTrafficPolicy Local has two rows for each external way in, and a health check."""
+    """externalTrafficPolicy Local has two rows for each external frontend, and a health check."""
     path = tmp_path / "dump.json"
     more = {"externalTrafficPolicy": "Local", "healthCheckNodePort": 31001}
     affinity = {"sessionAffinity": "ClientIP", "loadBalancerSourceRanges": ["10.0.0.0/8"]}
     path.write_text(json.dumps(listed(small(**more, **affinity))))
-    found = here(capsys, "proxy", "--dry-run", "-f", path, "--node-name", "n3", "-o", "json")
-    made = json.loads(found.out)
-    assert [(one["path"], one["from"], one["action"]) for one in made["routes"]] == [
+    result = here(capsys, "proxy", "--dry-run", "-f", path, "--node-name", "n3", "-o", "json")
+    report = json.loads(result.out)
+    assert [(row["path"], row["from"], row["action"]) for row in report["routes"]] == [
         ("ClusterIP", "any", "dnat"),
         ("LoadBalancer", "inside", "dnat"),
         ("LoadBalancer", "outside", "drop"),
         ("NodePort", "inside", "dnat"),
         ("NodePort", "outside", "drop"),
     ]
-    assert {one["affinitySeconds"] for one in made["routes"]} == {10800}
-    assert [one["sourceRanges"] for one in made["routes"][1:4]] == [["10.0.0.0/8"]] * 2 + [[]]
-    assert made["healthChecks"] == [
+    assert {row["affinitySeconds"] for row in report["routes"]} == {10800}
+    assert [row["sourceRanges"] for row in report["routes"][1:4]] == [["10.0.0.0/8"]] * 2 + [[]]
+    assert report["healthChecks"] == [
         {
             "namespace": "default",
             "service": "s",
@@ -174,27 +174,27 @@ default    s        http  NodePort *:30080/TCP              any   dnat    10.244
 
 
 def test_the_table(dump: Path, capsys: Capture) -> None:
-    """For people it is a table of the ways in."""
+    """The default output is a table of frontends."""
     assert here(capsys, "proxy", "--dry-run", "-f", dump, "--node-name", "n1").out == TABLE
 
 
 def test_weights(tmp_path: Path, capsys: Capture) -> None:
-    """Weights of the slices are in the JSON; the table and the rules show what they come to."""
+    """Weights of slices are in the JSON; the table has percentages, the rules have ranges."""
     weighed = piece()
     weighed["metadata"]["annotations"] = {"zonewise.io/zone-weights": '{"a":{"a":5000,"b":1000}}'}
-    for one, zone in zip(weighed["endpoints"], "ab", strict=True):
-        one["zone"] = zone
+    for endpoint, zone in zip(weighed["endpoints"], "ab", strict=True):
+        endpoint["zone"] = zone
     file = tmp_path / "dump.yaml"
     nodes = (node("n1", "a"), node("n2", "b"))
     file.write_text(yaml.safe_dump(listed([*nodes, service(), weighed])))
     words = ("proxy", "--dry-run", "-f", str(file), "--node-name")
     route = json.loads(here(capsys, *words, "n1", "-o", "json").out)["routes"][0]
     assert route["why"] == "Weighted"
-    assert [one["weight"] for one in route["endpoints"]] == [5000, 1000]
+    assert [endpoint["weight"] for endpoint in route["endpoints"]] == [5000, 1000]
     alone = json.loads(here(capsys, *words, "n2", "-o", "json").out)["routes"][0]
     assert alone["endpoints"] == [{"address": "10.244.2.5", "port": 8080, "weight": 1}]
-    shown = here(capsys, *words, "n1").out
-    assert "10.244.1.5:8080 (83.3 %), 10.244.2.5:8080 (16.7 %)" in shown
+    table = here(capsys, *words, "n1").out
+    assert "10.244.1.5:8080 (83.3 %), 10.244.2.5:8080 (16.7 %)" in table
     rules = here(capsys, *words, "n1", "-o", "nft").out
     assert "numgen random mod 6000 < 1000 dnat ip to numgen random mod 1 . ip daddr" in rules
     assert "0 . 10.96.0.10 . tcp . 80 : 10.244.2.5 . 8080" in rules
@@ -202,39 +202,39 @@ def test_weights(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_keys_and_notes(tmp_path: Path, capsys: Capture) -> None:
-    """Topology keys are told with the key that matched, invalid ones with a note."""
+    """Routes have the topology key that matched; invalid keys have a note."""
     items = small()
     items[3]["metadata"]["annotations"] = {
         "zonewise.io/topology-keys": "kubernetes.io/hostname,topology.kubernetes.io/zone,*"
     }
     path = tmp_path / "dump.json"
     path.write_text(json.dumps(listed(items)))
-    found = here(capsys, "proxy", "--dry-run", "-f", path, "-o", "jsonl")
-    keys = [json.loads(line)["routes"][0]["key"] for line in found.out.splitlines()]
+    result = here(capsys, "proxy", "--dry-run", "-f", path, "-o", "jsonl")
+    keys = [json.loads(line)["routes"][0]["key"] for line in result.out.splitlines()]
     assert keys == ["topology.kubernetes.io/zone", "topology.kubernetes.io/zone", "*"]
     items[3]["metadata"]["annotations"]["zonewise.io/topology-keys"] = "*,*"
     path.write_text(json.dumps(listed(items)))
-    found = here(capsys, "proxy", "--dry-run", "-f", path, "--node-name", "n1", "-o", "json")
-    (note,) = json.loads(found.out)["notes"]
+    result = here(capsys, "proxy", "--dry-run", "-f", path, "--node-name", "n1", "-o", "json")
+    (note,) = json.loads(result.out)["notes"]
     assert (note["code"], note["object"]) == ("InvalidTopologyKeys", "Service/default/s")
     assert "'*' must be the last key" in note["message"]
 
 
-def test_what_is_shown_is_what_is_written(tmp_path: Path, capsys: Capture) -> None:
+def test_the_routes_are_those_of_the_rules(tmp_path: Path, capsys: Capture) -> None:
     """Of two Services with one address the first has the route, as in the rules; a note says so."""
     other = service(clusterIP="10.96.0.11", clusterIPs=["10.96.0.11"], ports=[{"port": 80}])
     other["metadata"]["name"] = "t"
     path = tmp_path / "dump.json"
     path.write_text(json.dumps(listed([*small(externalIPs=["10.96.0.11"]), other])))
     words = ("proxy", "--dry-run", "-f", path, "--node-name", "n1", "-o")
-    made = json.loads(here(capsys, *words, "json").out)
-    assert [(one["service"], one["path"], one["address"]) for one in made["routes"]] == [
+    report = json.loads(here(capsys, *words, "json").out)
+    assert [(row["service"], row["path"], row["address"]) for row in report["routes"]] == [
         ("s", "ClusterIP", "10.96.0.10"),
         ("s", "LoadBalancer", "198.51.100.1"),
         ("s", "NodePort", None),
         ("t", "ClusterIP", "10.96.0.11"),
     ]
-    assert [(note["code"], note["object"]) for note in made["notes"]] == [
+    assert [(note["code"], note["object"]) for note in report["notes"]] == [
         ("AddressInUse", "Service/default/s"),
         ("AddressInUse", "Service/default/t"),
     ]
@@ -242,16 +242,16 @@ def test_what_is_shown_is_what_is_written(tmp_path: Path, capsys: Capture) -> No
     assert "198.51.100.1 . tcp . 80 : goto slots-1" in rules
     assert "10.96.0.11 . tcp . 80 :" not in rules
     table = here(capsys, *words, "table").out
-    said = "LoadBalancer 198.51.100.1:80/TCP is not routed: Service default/s has it"
-    assert f"Service/default/t: {said} (AddressInUse)" in table
+    says = "LoadBalancer 198.51.100.1:80/TCP is not routed: Service default/s has it"
+    assert f"Service/default/t: {says} (AddressInUse)" in table
     every = here(capsys, "proxy", "--dry-run", "-f", path).out
     assert every.count("\nNode n") == 2, "the first Node begins the page"
-    assert every.count(said) == 1, "what all nodes note is printed once"
-    assert every.endswith(f"\nService/default/t: {said} (AddressInUse)\n")
+    assert every.count(says) == 1, "what all nodes note is printed once"
+    assert every.endswith(f"\nService/default/t: {says} (AddressInUse)\n")
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "code"),
+    ("words", "says", "code"),
     [
         (("--node-name", "n9"), "there is no Node n9 in", 1),
         (("--node-name", "n9"), "; there are n1, n2, n3", 1),
@@ -261,13 +261,13 @@ def test_what_is_shown_is_what_is_written(tmp_path: Path, capsys: Capture) -> No
     ],
 )
 def test_one_sentence(
-    dump: Path, capsys: Capture, words: tuple[str, ...], said: str, code: int
+    dump: Path, capsys: Capture, words: tuple[str, ...], says: str, code: int
 ) -> None:
-    """What cannot be done is one sentence that says what to do."""
-    found = here(capsys, "proxy", "--dry-run", "-f", dump, *words)
-    assert found.code == code
-    assert said in found.err
-    assert len(found.err.splitlines()) == 1
+    """Errors are one sentence that says what to do."""
+    result = here(capsys, "proxy", "--dry-run", "-f", dump, *words)
+    assert result.code == code
+    assert says in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("output", ["table", "json", "yaml", "jsonl", "nft"])
@@ -276,43 +276,43 @@ def test_no_node_is_not_found(tmp_path: Path, capsys: Capture, output: str) -> N
     path = tmp_path / "dump.json"
     path.write_text(json.dumps(listed(small()[3:])))
     for where in (path, tmp_path):
-        found = here(capsys, "proxy", "--dry-run", "-f", where, "-o", output)
-        assert (found.code, found.out) == (1, "")
-        assert found.sentence() == f"error: there is no Node in {path}; dump nodes as well"
+        result = here(capsys, "proxy", "--dry-run", "-f", where, "-o", output)
+        assert (result.code, result.out) == (1, "")
+        assert result.sentence() == f"error: there is no Node in {path}; dump nodes as well"
 
 
 def test_a_file_without_nodes_among_others_is_noted(tmp_path: Path, capsys: Capture) -> None:
-    """In a folder the other clusters are shown, and which one has no nodes is said."""
+    """A file without nodes is noted, and the other clusters of the folder are printed."""
     (tmp_path / "0001.json").write_text(json.dumps(listed(small()[3:])))
     (tmp_path / "0002.json").write_text(json.dumps(listed(small())))
-    found = here(capsys, "proxy", "--dry-run", "-f", tmp_path, "-o", "jsonl")
-    assert found.code == 0
-    assert {json.loads(line)["file"] for line in found.out.splitlines()} == {"0002.json"}
-    said = f"note: there is no Node in {tmp_path / '0001.json'}; dump nodes as well\n"
-    assert found.err == said
+    result = here(capsys, "proxy", "--dry-run", "-f", tmp_path, "-o", "jsonl")
+    assert result.code == 0
+    assert {json.loads(line)["file"] for line in result.out.splitlines()} == {"0002.json"}
+    says = f"note: there is no Node in {tmp_path / '0001.json'}; dump nodes as well\n"
+    assert result.err == says
 
 
 def test_items_that_are_no_list_are_refused(tmp_path: Path, capsys: Capture) -> None:
-    """A dump whose items are something else is no empty cluster: exit code 2, for every command."""
+    """A dump whose items are not a list is exit code 2, for every command."""
     path = tmp_path / "dump.yaml"
     path.write_text("apiVersion: v1\nkind: List\nitems: 3\n")
     for words in (("proxy", "--dry-run"), ("explain", "services"), ("explain", "budgets")):
-        found = here(capsys, *words, "-f", path)
-        assert (found.code, found.out) == (2, "")
-        assert f"{path}:1: the items of this list are not a list; give" in found.sentence()
+        result = here(capsys, *words, "-f", path)
+        assert (result.code, result.out) == (2, "")
+        assert f"{path}:1: the items of this list are not a list; give" in result.sentence()
 
 
 def test_of_many_nodes_some_are_named(tmp_path: Path, capsys: Capture) -> None:
     """Of many nodes the sentence names the first ones and counts the others."""
     path = tmp_path / "dump.json"
     path.write_text(json.dumps(listed([node(f"n{number}", "a") for number in range(1, 9)])))
-    found = here(capsys, "proxy", "--dry-run", "-f", path, "--node-name", "zz")
-    assert found.code == 1
-    assert found.sentence().endswith("; there are n1, n2, n3, n4, n5 and 3 more")
+    result = here(capsys, "proxy", "--dry-run", "-f", path, "--node-name", "zz")
+    assert result.code == 1
+    assert result.sentence().endswith("; there are n1, n2, n3, n4, n5 and 3 more")
 
 
 def test_cleanup_alone_removes(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """Rules are removed by --cleanup alone; beside --dry-run nothing is touched."""
+    """--cleanup removes rules; together with --dry-run it is refused."""
     called: list[str] = []
 
     def clean_up() -> list[str]:
@@ -326,8 +326,8 @@ def test_cleanup_alone_removes(monkeypatch: pytest.MonkeyPatch, capsys: Capture)
     assert called == ["x"]
 
 
-def test_a_namespace_has_no_effect_and_that_is_said(dump: Path, capsys: Capture) -> None:
-    """Routes are of all namespaces; whoever gives -n is told so, beside the routes."""
-    found = here(capsys, "proxy", "--dry-run", "-f", dump, "--node-name", "n1", "-n", "nope")
-    assert (found.code, found.out) == (0, TABLE)
-    assert found.err == "note: -n nope has no effect: routes are of all namespaces\n"
+def test_a_namespace_has_no_effect(dump: Path, capsys: Capture) -> None:
+    """Routes are of all namespaces; with -n a note says so."""
+    result = here(capsys, "proxy", "--dry-run", "-f", dump, "--node-name", "n1", "-n", "nope")
+    assert (result.code, result.out) == (0, TABLE)
+    assert result.err == "note: -n nope has no effect: routes are of all namespaces\n"

@@ -1,4 +1,4 @@
-"""What a program's parts use outlives them, however it ends."""
+"""A program that is stopped ends its parts before it closes what they use."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def csi_files(folder: Path) -> list[str]:
-    """Where a CSI driver serves, and what it keeps."""
+    """The flags for the socket and the files of a CSI driver."""
     (folder / "config.json").write_text('{"version": 2}')
     return [
         f"--endpoint=unix://{folder}/csi.sock",
@@ -59,12 +59,12 @@ def csi_files(folder: Path) -> list[str]:
 
 
 def tasks() -> set[str]:
-    """The names of what runs."""
+    """The names of all tasks."""
     return {task.get_name() for task in asyncio.all_tasks()}
 
 
-async def stopped(mains: list[Main], *parts: str) -> int:
-    """The exit code of a program that got SIGTERM once its parts run."""
+async def stop(mains: list[Main], *parts: str) -> int:
+    """Send SIGTERM to a program once its parts run; gives its exit code."""
     running = asyncio.create_task(supervise(mains[0]))
     while not tasks() >= set(parts) and not running.done():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
@@ -74,7 +74,7 @@ async def stopped(mains: list[Main], *parts: str) -> int:
 
 @pytest.fixture
 def mains(monkeypatch: pytest.MonkeyPatch) -> list[Main]:
-    """The programs that were started, which do not run yet."""
+    """The main functions of programs that were started, but not run."""
     captured: list[Main] = []
 
     def capture(start: Main, **_: Any) -> int:
@@ -91,7 +91,7 @@ async def test_the_client_is_closed_after_the_parts_that_read_with_it(
     name: str, mains: list[Main], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that is stopped while its watches read ends them first, then their connections:
-    otherwise a watch reads from a connection that is closed under it.
+    otherwise a watch would read from a closed connection.
     """
     server = ApiServer(tmp_path / "cluster", clock=time.time, rng=random.Random(5))
     await server.start(0)
@@ -112,7 +112,7 @@ async def test_the_client_is_closed_after_the_parts_that_read_with_it(
     try:
         kubeconfig = f"--kubeconfig={server.identity.kubeconfig}"
         assert main([name, *PROGRAMS[name], *files, kubeconfig]) == 0
-        assert await stopped(mains, part) == 0
+        assert await stop(mains, part) == 0
         assert reading == []
     finally:
         await server.close()
@@ -121,8 +121,8 @@ async def test_the_client_is_closed_after_the_parts_that_read_with_it(
 async def test_threads_end_after_the_takeover_that_uses_them(
     mains: list[Main], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A CSI driver that is stopped ends its takeover controller first, then the threads in which
-    that asks the storage: otherwise its next question is an error of a program that only stops.
+    """A CSI driver that is stopped ends its takeover controller first, then the threads which that
+    uses to read the storage: otherwise the next read would fail.
     """
     server = ApiServer(tmp_path / "cluster", clock=time.time, rng=random.Random(5))
     await server.start(0)
@@ -139,7 +139,7 @@ async def test_threads_end_after_the_takeover_that_uses_them(
         kubeconfig = f"--kubeconfig={server.identity.kubeconfig}"
         words = [*PROGRAMS["csi"], *csi_files(tmp_path), *leading, kubeconfig]
         assert main(["csi", *words]) == 0
-        assert await stopped(mains, "takeover", "configuration") == 0
+        assert await stop(mains, "takeover", "configuration") == 0
         assert asking == []
     finally:
         await server.close()

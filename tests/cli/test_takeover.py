@@ -1,4 +1,4 @@
-"""``zonewise takeover`` on ``zonewise up``: the map is written, refused, shown and cleared."""
+"""``zonewise takeover`` on ``zonewise up``: the map is written, refused, printed and cleared."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def takeover(folder: Path, *words: str) -> Result:
     return apart(folder.parent, "takeover", *words, "--kubeconfig", folder / "kubeconfig")
 
 
-def shown(result: Result) -> Any:
-    """What it printed for programs."""
+def parse_output(result: Result) -> Any:
+    """The JSON of a command."""
     assert not result.err
     return json.loads(result.out)
 
@@ -30,30 +30,33 @@ def shown(result: Result) -> Any:
 def labelled(folder: Path) -> set[str]:
     """The nodes that stand in for left."""
     return {
-        one["metadata"]["name"]
-        for one in ask_api(folder, "GET", "/api/v1/nodes")["items"]
-        if LABEL in one["metadata"]["labels"]
+        node["metadata"]["name"]
+        for node in ask_api(folder, "GET", "/api/v1/nodes")["items"]
+        if LABEL in node["metadata"]["labels"]
     }
 
 
 @pytest.mark.timeout(300)
 def test_a_domain_is_taken_and_given_back(tmp_path: Path) -> None:
-    """Nodes are labelled as the map says, a refused change changes nothing, a bad file is told."""
+    """Nodes are labelled by the map, a refused change changes nothing, a bad file is an error."""
     folder = tmp_path / "cluster"
     with nothing_left(folder), running(folder, *SHAPE):
-        assert shown(takeover(folder, "status", "-o", "json")) == {"takeover": {}, "error": ""}
+        assert parse_output(takeover(folder, "status", "-o", "json")) == {
+            "takeover": {},
+            "error": "",
+        }
         alive = takeover(folder, "set", "left", "--by", "right")
         assert alive.code == 1
         assert "2 of 2 nodes of left are Ready" in alive.sentence()
         assert "add --force" in alive.sentence()
-        assert shown(takeover(folder, "status", "-o", "json"))["takeover"] == {}
+        assert parse_output(takeover(folder, "status", "-o", "json"))["takeover"] == {}
         done = takeover(folder, "set", "left", "--by", "right", "--force", "-o", "json")
         assert done.code == 0
-        told = shown(done)
-        (warning,) = told.pop("warnings")
+        status = parse_output(done)
+        (warning,) = status.pop("warnings")
         assert warning["reason"] == "TakenNodesReady"
         assert "2 of 2 nodes of left are Ready" in warning["message"]
-        assert told == {"takeover": {"left": ["right"]}, "error": ""}
+        assert status == {"takeover": {"left": ["right"]}, "error": ""}
         until(lambda: labelled(folder) == {"right-1", "right-2"})
 
         wrong = (("left", "left"), ("right", "left"), ("left", "right,all"), ("all", "left"))
@@ -70,35 +73,37 @@ def test_a_domain_is_taken_and_given_back(tmp_path: Path) -> None:
             assert "no domain nowhere; the domains are left, right" in unknown.sentence()
         other = takeover(folder, "set", "left", "--by", "right", "--drivername", "x.y")
         assert other.code == 1
-        assert "no CSI driver x.y; the drivers are csi.zonewise.io" in other.sentence()
-        assert shown(takeover(folder, "status", "-o", "json"))["takeover"] == {"left": ["right"]}
+        assert "no CSI driver x.y; the cluster has csi.zonewise.io" in other.sentence()
+        assert parse_output(takeover(folder, "status", "-o", "json"))["takeover"] == {
+            "left": ["right"]
+        }
 
-        found = ask_api(folder, "GET", CONFIG)
-        good = found["data"]["config.json"]
-        found["data"]["config.json"] = good[:-9]
-        ask_api(folder, "PUT", CONFIG, json.dumps(found).encode())
+        config_map = ask_api(folder, "GET", CONFIG)
+        good = config_map["data"]["config.json"]
+        config_map["data"]["config.json"] = good[:-9]
+        ask_api(folder, "PUT", CONFIG, json.dumps(config_map).encode())
 
         def noticed() -> bool:
             wrong = takeover(folder, "status", "-o", "json")
-            said = shown(wrong)
-            return bool(wrong.code == 1 and said["error"] and said["takeover"])
+            status = parse_output(wrong)
+            return bool(wrong.code == 1 and status["error"] and status["takeover"])
 
         until(noticed)
         refused = takeover(folder, "clear", "left")
         assert refused.code == 1
         assert "correct it first" in refused.sentence()
         assert labelled(folder) == {"right-1", "right-2"}
-        found = ask_api(folder, "GET", CONFIG)
-        found["data"]["config.json"] = good
-        ask_api(folder, "PUT", CONFIG, json.dumps(found).encode())
+        config_map = ask_api(folder, "GET", CONFIG)
+        config_map["data"]["config.json"] = good
+        ask_api(folder, "PUT", CONFIG, json.dumps(config_map).encode())
         done = takeover(folder, "clear", "left")
         assert (done.code, done.out) == (0, "left is given back; new pods start at home\n")
         until(lambda: not labelled(folder))
 
 
 @pytest.mark.timeout(300)
-def test_what_nobody_acts_on_and_what_is_down_is_told(tmp_path: Path) -> None:
-    """Without a controller that is one line; a domain given back without a Ready node another."""
+def test_warnings_without_a_controller_or_a_ready_node(tmp_path: Path) -> None:
+    """A missing controller is noted; a domain without a Ready node is given back with a warning."""
     folder = tmp_path / "cluster"
     with running(folder, "--api-only"):
         space = {"metadata": {"name": "zonewise-system"}}
@@ -123,8 +128,8 @@ def test_what_nobody_acts_on_and_what_is_down_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_what_only_the_controller_knows(tmp_path: Path) -> None:
-    """Its dead pools are told while its map is in force; what a person sets is not automatic."""
+def test_the_status_of_the_controller(tmp_path: Path) -> None:
+    """Dead pools are reported while its map is in force; a manual takeover is not automatic."""
     folder = tmp_path / "cluster"
     with running(folder, "--api-only"):
         space = {"metadata": {"name": "zonewise-system"}}
@@ -142,22 +147,22 @@ def test_what_only_the_controller_knows(tmp_path: Path) -> None:
             "data": {"status.json": json.dumps(status)},
         }
         ask_api(folder, "POST", CONFIG.rpartition("/")[0], json.dumps(body).encode())
-        # What it tells is about another map.
-        other = shown(takeover(folder, "status", "-o", "json"))
+        # Its status is about another map.
+        other = parse_output(takeover(folder, "status", "-o", "json"))
         assert "TakenPoolDead" not in json.dumps(other)
         done = takeover(folder, "set", "a", "--by", "b")
         assert (done.code, done.out) == (0, "a is taken over by b\n")
         assert "warning: TakenPoolDead" in done.err or "pool p of a is dead" in done.err
         assert "no controller has acted" not in done.err
         assert ask_api(folder, "GET", CONFIG)["metadata"]["annotations"] == {mark: "c"}
-        told = shown(takeover(folder, "status", "-o", "json"))
-        assert dead in told["warnings"]
-        # A file of version 1 cannot express a takeover, so the one in force stays, and is shown.
-        found = ask_api(folder, "GET", CONFIG)
-        found["data"]["config.json"] = "[]"
-        ask_api(folder, "PUT", CONFIG, json.dumps(found).encode())
-        told = shown(takeover(folder, "status", "-o", "json"))
-        assert (told["takeover"], told["error"], dead in told["warnings"]) == (
+        status = parse_output(takeover(folder, "status", "-o", "json"))
+        assert dead in status["warnings"]
+        # A file of version 1 cannot express a takeover, so the map in force stays, and is printed.
+        config_map = ask_api(folder, "GET", CONFIG)
+        config_map["data"]["config.json"] = "[]"
+        ask_api(folder, "PUT", CONFIG, json.dumps(config_map).encode())
+        status = parse_output(takeover(folder, "status", "-o", "json"))
+        assert (status["takeover"], status["error"], dead in status["warnings"]) == (
             {"a": ["b"]},
             "",
             True,
@@ -166,15 +171,15 @@ def test_what_only_the_controller_knows(tmp_path: Path) -> None:
         away = {"reason": "AwayFromHome", "message": "pod x is away", "object": "Pod/n/x"}
         status |= {"awayFromHome": [away], "furtherAwayFromHome": 6, "furtherWarnings": 2}
         for name, key, text in (("csi", "config", "{"), ("csi-takeover", "status", status)):
-            place = f"{CONFIG.rpartition('/')[0]}/{name}"
-            found = ask_api(folder, "GET", place)
-            found["data"][f"{key}.json"] = text if isinstance(text, str) else json.dumps(text)
-            ask_api(folder, "PUT", place, json.dumps(found).encode())
+            path = f"{CONFIG.rpartition('/')[0]}/{name}"
+            config_map = ask_api(folder, "GET", path)
+            config_map["data"][f"{key}.json"] = text if isinstance(text, str) else json.dumps(text)
+            ask_api(folder, "PUT", path, json.dumps(config_map).encode())
         done = takeover(folder, "status")
         assert done.code == 1
         assert "away from home: 7\n  pod x is away\n  … and 6 more\n" in done.out
         assert "warning: and 2 more" in done.err
-        assert shown(takeover(folder, "status", "-o", "json"))["furtherAwayFromHome"] == 6
+        assert parse_output(takeover(folder, "status", "-o", "json"))["furtherAwayFromHome"] == 6
 
 
 @pytest.mark.parametrize(
@@ -192,8 +197,8 @@ def test_what_only_the_controller_knows(tmp_path: Path) -> None:
         ("give", "a"),
     ],
 )
-def test_wrong_words_are_told(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """Exit code 2 and a sentence, before any cluster is asked."""
+def test_wrong_usage(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Wrong usage is exit code 2 and a sentence, before any request."""
     refused = apart(tmp_path, "takeover", *words)
     assert refused.code == 2
     assert refused.sentence()

@@ -1,4 +1,4 @@
-"""``zonewise up`` and ``zonewise status`` as people use them."""
+"""``zonewise up`` and ``zonewise status``."""
 
 from __future__ import annotations
 
@@ -31,44 +31,46 @@ def status(folder: Path, *flags: str) -> Result:
     return apart(folder.parent, "status", "--kubeconfig", folder / "kubeconfig", *flags)
 
 
-def page(folder: Path) -> Any:
-    """The page as a program reads it."""
-    found = status(folder, "-o", "json")
-    assert found.code == 0, found.err
-    return json.loads(found.out)
+def read_page(folder: Path) -> Any:
+    """The page of ``zonewise status``, as JSON."""
+    result = status(folder, "-o", "json")
+    assert result.code == 0, result.err
+    return json.loads(result.out)
 
 
-def near_names(cluster: Running) -> None:
-    """The question it proposes is answered for the pod it names, with its own zone's pods."""
-    proposed = re.search(r"dig @(\S+) -p (\d+) (\S+) \+subnet=(\S+)/32\n", cluster.page)
-    assert proposed is not None, cluster.page
-    host, port, name, client = proposed.groups()
+def check_suggested_query(cluster: Running) -> None:
+    """The suggested DNS query is answered with the pods in the zone of the pod that it names."""
+    suggested = re.search(r"dig @(\S+) -p (\d+) (\S+) \+subnet=(\S+)/32\n", cluster.page)
+    assert suggested is not None, cluster.page
+    host, port, name, client = suggested.groups()
     ecs = dns.edns.ECSOption(client, 32)
     query = dns.message.make_query(name, "A", use_edns=0, options=[ecs])
     answer = dns.query.udp(query, host, timeout=10, port=int(port))
-    assert [one.scopelen for one in answer.options if isinstance(one, dns.edns.ECSOption)] == [32]
+    (subnet,) = (option for option in answer.options if isinstance(option, dns.edns.ECSOption))
+    assert subnet.scopelen == 32
     words = ("explain", "name", name, "--client", client, "-o", "json", "--kubeconfig")
-    found = apart(cluster.folder.parent, *words, cluster.folder / "kubeconfig")
-    explained = json.loads(found.out)["families"][0]
-    told = {str(one) for records in answer.answer for one in records}
-    assert told == {one["address"] for one in explained["told"]}
+    result = apart(cluster.folder.parent, *words, cluster.folder / "kubeconfig")
+    explained = json.loads(result.out)["families"][0]
+    addresses = {str(record) for records in answer.answer for record in records}
+    assert addresses == {endpoint["address"] for endpoint in explained["told"]}
     assert explained["leftOut"]
 
 
 @pytest.mark.system
-def test_its_last_words_name_the_whole_path(
+def test_the_last_line_has_the_absolute_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that was given relative to where one stood is named so that it is found again."""
+    """A relative --data folder is printed as an absolute path."""
     monkeypatch.chdir(tmp_path)
     with running(Path("kept"), "--api-only") as cluster:
         code, words = cluster.stop()
-    assert (code, words.splitlines()[-1]) == (0, f"Stopped; {tmp_path}/kept keeps the cluster.")
+    last = f"Stopped; the cluster is kept in {tmp_path}/kept."
+    assert (code, words.splitlines()[-1]) == (0, last)
 
 
 @pytest.mark.system
 @pytest.mark.timeout(600)
-def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
+def test_a_cluster_starts_and_restarts(tmp_path: Path) -> None:
     """The demo is Ready in its zones; status shows the same; a restart adds nothing to it."""
     folder = tmp_path / "cluster"
     with running(folder, *SHAPE) as first:
@@ -77,11 +79,11 @@ def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
         assert f"export KUBECONFIG={folder}/kubeconfig" in first.page
         assert "status -w" in first.page
         assert "fail zone left" in first.page
-        near_names(first)
-        shown = page(folder)
-        assert [zone["name"] for zone in shown["zones"]] == ["left", "right"]
-        assert shown["podsReady"] == shown["pods"] == 31
-        modes = {one["name"]: one["mode"] for one in shown["services"]}
+        check_suggested_query(first)
+        status_page = read_page(folder)
+        assert [zone["name"] for zone in status_page["zones"]] == ["left", "right"]
+        assert status_page["podsReady"] == status_page["pods"] == 31
+        modes = {service["name"]: service["mode"] for service in status_page["services"]}
         assert modes == {
             "cache": "PreferSameNode",
             "cart": "zonewise.io/shared",
@@ -97,14 +99,18 @@ def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
         assert "fail zone left" in text.out
         assert "fail zone left" in status(folder, "-o", "table").out
         deadline = time.monotonic() + PATIENCE
-        while not all(one["inZone"] for one in page(folder)["services"] if one["mode"] == "Auto"):
+        while not all(
+            service["inZone"]
+            for service in read_page(folder)["services"]
+            if service["mode"] == "Auto"
+        ):
             assert time.monotonic() < deadline
         code, words = first.stop()
         assert code == 0
-        assert words == f"Stopped; {folder} keeps the cluster.\n"
+        assert words == f"Stopped; the cluster is kept in {folder}.\n"
     with running(folder) as second:
-        assert page(folder)["pods"] == 31
-        assert len(page(folder)["zones"]) == 2
+        assert read_page(folder)["pods"] == 31
+        assert len(read_page(folder)["zones"]) == 2
         assert second.stop()[0] == 0
     refused = apart(tmp_path, "up", "--data", folder, "--zones", "a,b")
     assert refused.code == 2
@@ -113,8 +119,8 @@ def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.system
 @pytest.mark.timeout(600)
-def test_a_dump_gives_its_shape(tmp_path: Path) -> None:
-    """Nodes and workloads of a dump come up, and what is different here is told in a table."""
+def test_a_dump_is_copied(tmp_path: Path) -> None:
+    """Nodes and workloads of a dump run, and a table lists what is different here."""
     dump = tmp_path / "dump.yaml"
     dump.write_text(
         """
@@ -145,25 +151,25 @@ items:
         assert re.search(
             r"^Service +1 +Service \"Bad Name\" is invalid", cluster.page, re.MULTILINE
         )
-        assert page(folder)["podsReady"] == 2
+        assert read_page(folder)["podsReady"] == 2
         assert cluster.stop()[0] == 0
 
 
 @pytest.mark.system
 @pytest.mark.timeout(600)
-def test_empty_means_empty_and_alive(tmp_path: Path) -> None:
+def test_an_empty_cluster_runs(tmp_path: Path) -> None:
     """--empty starts everything but has no node and no workload."""
     folder = tmp_path / "cluster"
     with running(folder, "--empty") as cluster:
-        found = page(folder)
-        assert found["zones"] == found["services"] == []
-        assert found["pods"] == 0
+        status_page = read_page(folder)
+        assert status_page["zones"] == status_page["services"] == []
+        assert status_page["pods"] == 0
         assert cluster.stop()[0] == 0
 
 
 REFUSALS = {
     "no folder": (("--data", ""), "--data is empty"),
-    "a port too high": (("--listen", "127.0.0.1:70000"), "ports go from 1 to 65535"),
+    "a port too high": (("--listen", "127.0.0.1:70000"), "give one from 1 to 65535"),
     "no port": (("--listen", "here"), "is not ADDRESS:PORT"),
     "no digit": (("--listen", "127.0.0.1:²"), "is not ADDRESS:PORT"),
     "no end": (("--listen", f"127.0.0.1:{'9' * 5000}"), "is not ADDRESS:PORT"),
@@ -172,7 +178,7 @@ REFUSALS = {
     "no nodes": (("--nodes-per-zone", "0"), "there must be 1 to 10000 nodes"),
     "a bad cpu": (("--cpu", "many"), '"many" is not a number of CPUs'),
     "a bad time": (("--pod-start", "soon"), '"soon" is no'),
-    "stages and a time": (("--stages", "x", "--pod-start", "1s"), "leave out --pod-start"),
+    "stages and a time": (("--stages", "x", "--pod-start", "1s"), "exclude each other"),
     "no stages": (("--stages", "nowhere.yaml"), "cannot be read"),
     "two modes": (("--empty", "--api-only"), "exclude each other"),
     "empty and zones": (("--empty", "--zones", "a"), "--empty and --zones exclude each other"),
@@ -184,7 +190,7 @@ REFUSALS = {
     "another scenario": (("--scenario", "OTHER"), "steps[0].at must be text, not a number"),
     "other stages": (("--stages", "OTHER"), "the file must be a list, not a mapping"),
     "a bad speed": (("--scenario", "SCENARIO", "--speed", "fast"), "is not a speed"),
-    "a scenario in a folder": (("--scenario", "SCENARIO", "--data", "x"), "leave out --data"),
+    "a scenario in a folder": (("--scenario", "SCENARIO", "--data", "x"), "exclude each other"),
     "a bad gate": (("--feature-gates", "Magic=true"), "Magic"),
 }
 
@@ -193,7 +199,7 @@ REFUSALS = {
 def test_refusals_are_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
-    """Whatever cannot work is refused before anything starts, with what to do."""
+    """Flags that cannot work are refused before anything starts, with what to do."""
     scenario = tmp_path / "s.yaml"
     scenario.write_text("steps: [{at: 0s}]")
     flags, says = REFUSALS[case]
@@ -203,42 +209,42 @@ def test_refusals_are_one_sentence(
     nodeless.write_text("apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: team}")
     files = {"SCENARIO": str(scenario), "OTHER": str(other), "NODELESS": str(nodeless)}
     chosen = [files.get(flag, flag) for flag in flags]
-    found = here(capsys, "up", *chosen)
-    assert found.code == 2
-    assert says in found.err
-    assert len(found.err.splitlines()) == 1
-    assert not found.out
+    result = here(capsys, "up", *chosen)
+    assert result.code == 2
+    assert says in result.err
+    assert len(result.err.splitlines()) == 1
+    assert not result.out
 
 
 def test_foreign_folders_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder with other things in it, or a file, is refused and not touched."""
+    """A folder with other files, or a file, is refused and not changed."""
     (tmp_path / "thesis.tex").write_text("x")
-    assert "has other things in it" in here(capsys, "up", "--data", tmp_path).sentence()
+    assert "has other files and no cluster" in here(capsys, "up", "--data", tmp_path).sentence()
     assert "is a file" in here(capsys, "up", "--data", tmp_path / "thesis.tex").sentence()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_taken_port_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where another program listens, the sentence says so and what to do."""
+def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If another program listens there, the sentence says so and what to do."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        found = here(capsys, "up", "--empty", "--listen", f"127.0.0.1:{port}")
-    assert found.code == 2
-    assert "address already in use" in found.sentence()
-    assert "choose another --listen" in found.sentence()
+        result = here(capsys, "up", "--empty", "--listen", f"127.0.0.1:{port}")
+    assert result.code == 2
+    assert "address already in use" in result.sentence()
+    assert "choose another --listen" in result.sentence()
 
 
-def test_serving_other_machines_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
-    """Who serves beyond the loopback is told what that means."""
-    found = here(capsys, "up", "--listen", "192.0.2.1:6443", "--empty")
-    assert "warning: 192.0.2.1:6443 can be reached from other machines" in found.err
-    assert found.code == 2
+def test_serving_other_machines_gives_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """A listen address beyond the loopback gives a warning."""
+    result = here(capsys, "up", "--listen", "192.0.2.1:6443", "--empty")
+    assert "warning: 192.0.2.1:6443 can be reached from other machines" in result.err
+    assert result.code == 2
 
 
 class Broken:
-    """A part with a fault."""
+    """A component with a fault."""
 
     def __init__(self, context: ControllerContext, settings: HintsSettings) -> None:
         del context, settings
@@ -248,18 +254,18 @@ class Broken:
         raise ZeroDivisionError("a fault")
 
 
-def test_a_part_that_fails_ends_the_cluster(
+def test_a_component_that_fails_ends_the_cluster(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash of a part is one sentence that names it, and the exit code is not 0."""
+    """A crash of a component is one sentence that names it, and exit code 2."""
     monkeypatch.setattr(cluster, "HintsController", Broken)
-    found = here(capsys, "up", "--empty")
-    assert found.code == 2
-    assert "endpointslice-controller failed (ZeroDivisionError: a fault)" in found.sentence()
+    result = here(capsys, "up", "--empty")
+    assert result.code == 2
+    assert "endpointslice-controller failed (ZeroDivisionError: a fault)" in result.sentence()
 
 
 def test_a_scenario_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A scenario tells what happens line by line, and its exit code whether it came true."""
+    """A scenario prints what happens line by line; exit code 0 if all expectations were met."""
     file = tmp_path / "s.yaml"
     file.write_text(
         """
@@ -271,11 +277,11 @@ steps:
 - {at: 1m, do: fail node a-1, expect: nodes == 0, within: 2m}
 """
     )
-    found = here(capsys, "up", "--scenario", file, "--speed", "max")
-    assert found.code == 0, found.out
-    assert "A small play." in found.out
-    assert "  1:00  → fail node a-1" in found.out
-    assert "All expectations were met." in found.out
+    result = here(capsys, "up", "--scenario", file, "--speed", "max")
+    assert result.code == 0, result.out
+    assert "A small play." in result.out
+    assert "  1:00  → fail node a-1" in result.out
+    assert "All expectations were met." in result.out
     file.write_text("workloads: []\nsteps: [{at: 0s, expect: nodes == 10, within: 1m}]")
     failed = here(capsys, "up", "--scenario", file, "--speed", "max")
     assert failed.code == 1
@@ -290,10 +296,10 @@ def test_a_scenario_is_played_on_a_dump(tmp_path: Path, capsys: pytest.CaptureFi
     file = tmp_path / "s.yaml"
     file.write_text("steps: [{at: 0s, expect: [nodes == 40, ready shop/kafka == 6], within: 5m}]")
     words = ("up", "-f", dump, "--keep-placement", "--scenario", file, "--speed", "max")
-    found = here(capsys, *words)
-    assert found.code == 0, found.out
-    assert re.search(r"^PersistentVolume +20 +is simulated here, without", found.out, re.MULTILINE)
-    assert "All expectations were met." in found.out
+    result = here(capsys, *words)
+    assert result.code == 0, result.out
+    assert re.search(r"^PersistentVolume +20 +is simulated here, without", result.out, re.MULTILINE)
+    assert "All expectations were met." in result.out
 
 
 @pytest.mark.system

@@ -1,4 +1,4 @@
-"""Volumes of ``zonewise up``, with real mounts where that is allowed: nothing is lost by a kill."""
+"""Volumes of ``zonewise up`` survive a kill, with real mounts where that is allowed."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ pytestmark = pytest.mark.system
 
 def pods(folder: Path) -> dict[str, Any]:
     """The pods of the demo's StatefulSet that are ready, by name."""
-    found = ask_api(folder, "GET", "/api/v1/namespaces/shop/pods")
+    answer = ask_api(folder, "GET", "/api/v1/namespaces/shop/pods")
     return {
-        one["metadata"]["name"]: one
-        for one in found["items"]
-        if one["metadata"]["labels"].get("app") == "orders"
-        and "deletionTimestamp" not in one["metadata"]
+        pod["metadata"]["name"]: pod
+        for pod in answer["items"]
+        if pod["metadata"]["labels"].get("app") == "orders"
+        and "deletionTimestamp" not in pod["metadata"]
         and any(
             state["type"] == "Ready" and state["status"] == "True"
-            for state in one["status"].get("conditions", ())
+            for state in pod["status"].get("conditions", ())
         )
     }
 
 
 def path(folder: Path, pod: Any) -> Path:
-    """Where a pod finds its volume."""
+    """The path at which a pod has its volume."""
     node, uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
-    (found,) = folder.glob(f"**/{node}/**/pods/{uid}/volumes/*/*/mount")
-    return found
+    (mount,) = folder.glob(f"**/{node}/**/pods/{uid}/volumes/*/*/mount")
+    return mount
 
 
 def marked(folder: Path, pod: Any) -> bool:
-    """Whether a pod finds its marker."""
+    """Whether a pod's volume has the marker."""
     return (path(folder, pod) / "marker").exists()
 
 
@@ -53,12 +53,13 @@ def zone(folder: Path, pod: Any) -> str:
 
 @pytest.mark.timeout(600)
 def test_what_a_kill_leaves_is_removed_by_the_next_cluster(tmp_path: Path) -> None:
-    """Mounts and loop devices of a killed cluster are gone when one in another folder has begun."""
+    """The next cluster, in another folder, removes mounts and loop devices of a killed one."""
     killed, following = tmp_path / "killed", tmp_path / "following"
 
     def left() -> tuple[list[Path], list[Path]]:
-        there = [one.target for one in mounts.read_table() if one.target.is_relative_to(killed)]
-        return there, loops.find_below(killed)
+        targets = (mount.target for mount in mounts.read_table())
+        below = [target for target in targets if target.is_relative_to(killed)]
+        return below, loops.find_below(killed)
 
     with nothing_left(killed), nothing_left(following):
         with running(killed, *SHAPE) as first:
@@ -72,7 +73,7 @@ def test_what_a_kill_leaves_is_removed_by_the_next_cluster(tmp_path: Path) -> No
 
 @pytest.mark.timeout(600)
 def test_data_survives_a_kill_and_a_move_within_the_zone(tmp_path: Path) -> None:
-    """Volumes sit in their pods' zones; markers are there after kill -9 and on another node."""
+    """Volumes are in the zones of their pods, with their data after kill -9 and a move."""
     folder = tmp_path / "cluster"
     with nothing_left(folder):
         with running(folder, *SHAPE) as first:
@@ -108,8 +109,8 @@ def test_data_survives_a_kill_and_a_move_within_the_zone(tmp_path: Path) -> None
             ask_api(folder, "DELETE", "/api/v1/namespaces/shop/pods/orders-0")
 
             def moved() -> bool:
-                found = pods(folder).get("orders-0")
-                return found is not None and found["metadata"]["uid"] != moving["metadata"]["uid"]
+                pod = pods(folder).get("orders-0")
+                return pod is not None and pod["metadata"]["uid"] != moving["metadata"]["uid"]
 
             until(moved)
             there = pods(folder)["orders-0"]
@@ -122,15 +123,15 @@ def test_data_survives_a_kill_and_a_move_within_the_zone(tmp_path: Path) -> None
 
 @pytest.mark.timeout(600)
 def test_a_start_that_is_refused_leaves_the_mounts_of_the_other(tmp_path: Path) -> None:
-    """The folder is another process's: its volumes stay where they are."""
+    """A second process on the same folder is refused, and volumes stay mounted."""
     folder = tmp_path / "cluster"
     with nothing_left(folder), running(folder, *SHAPE) as first:
         until(lambda: len(pods(folder)) == 3)
-        places = [path(folder, pod) for pod in pods(folder).values()]
-        for place in places:
-            (place / "marker").touch()
+        volumes = [path(folder, pod) for pod in pods(folder).values()]
+        for volume in volumes:
+            (volume / "marker").touch()
         command = [sys.executable, "-m", "zonewise", "up", "--data", str(folder)]
         second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert second.returncode == 2, second.stderr
-        assert all((place / "marker").exists() for place in places)
+        assert all((volume / "marker").exists() for volume in volumes)
         assert first.stop()[0] == 0

@@ -15,7 +15,7 @@ CLIENT = f"Client Version: {version('zonewise')}\n"
 
 
 def test_client_and_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both versions, in kubectl's words."""
+    """Both versions are printed as kubectl prints them."""
     with web() as server:
         path = write_kubeconfig(tmp_path / "config", server=server.url)
         result = here(capsys, "version", "--kubeconfig", path)
@@ -25,7 +25,7 @@ def test_client_and_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON and YAML hold everything the server tells."""
+    """JSON and YAML have all fields of the server's version."""
     with web() as server:
         path = write_kubeconfig(tmp_path / "config", server=server.url)
         as_json = here(capsys, "version", "--kubeconfig", path, "-o", "json").out
@@ -35,16 +35,16 @@ def test_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(as_json)["clientVersion"]["version"] == version("zonewise")
 
 
-def test_client_alone_asks_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_client_only(capsys: pytest.CaptureFixture[str]) -> None:
     """--client needs no cluster and no configuration."""
     result = here(capsys, "version", "--client")
     assert (result.code, result.out, result.err) == (0, CLIENT, "")
 
 
-def test_the_client_is_told_even_if_the_server_is_away(
+def test_the_client_version_without_a_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is known is printed, for programs too, and the exit code says that a part is missing."""
+    """The client's version is printed, in all formats, and the exit code is 2."""
     address = f"https://127.0.0.1:{closed_port()}"
     path = write_kubeconfig(tmp_path / "config", server=address)
     result = here(capsys, "version", "--kubeconfig", path, "-o", "json")
@@ -54,7 +54,7 @@ def test_the_client_is_told_even_if_the_server_is_away(
 
 
 def test_flags_choose_the_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Context and whom to act as reach the server."""
+    """--context chooses the server, and --as is sent to it."""
     with web() as server:
         path = tmp_path / "config"
         path.write_text(
@@ -69,7 +69,7 @@ def test_flags_choose_the_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.system
 def test_verbose_logs_to_stderr(tmp_path: Path) -> None:
-    """-v and --log-format leave stdout to the answer."""
+    """The log of -v is on stderr, in the format of --log-format."""
     with web() as server:
         path = write_kubeconfig(tmp_path / "config", server=server.url)
         result = apart(

@@ -1,4 +1,4 @@
-"""``zonewise webhook`` as a program of its own, asked by an API server."""
+"""``zonewise webhook`` in a process of its own, called by an API server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OURS = {"managed-by": "endpointslice-controller.k8s.io"}
 
 
 def configuration(cls: type[Any], path: str, group: str, resource: str) -> Any:
-    """What lets an API server call a path; where it is comes later."""
+    """A webhook configuration for a path; the program sets the address."""
     return convert(
         cls,
         {
@@ -89,7 +89,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[ApiServer, Client]]:
 @pytest.mark.system
 @pytest.mark.parametrize("role", ["adopt", "observe"])
 async def test_the_program(tmp_path: Path, role: str) -> None:
-    """It makes its certificate, is trusted, refuses bad Services, hints what it adopts, stops."""
+    """It creates its certificate, refuses bad Services, adds hints to slices, and stops."""
     async with cluster(tmp_path) as (server, client):
         for row in CONFIGURATIONS:
             await client.create(configuration(*row))
@@ -103,8 +103,8 @@ async def test_the_program(tmp_path: Path, role: str) -> None:
                 await client.patch(cls, "zonewise", None, change, kind="json")
             await asyncio.to_thread(heard, program, "a certificate is served")
             rows = [endpoint(f"10.0.0.{n}", zone) for n, zone in enumerate("abc")]
-            made = await client.create(convert(EndpointSlice, part(rows, **OURS)))
-            hinted = {row.hints is not None for row in made.endpoints or ()}
+            created = await client.create(convert(EndpointSlice, part(rows, **OURS)))
+            hinted = {row.hints is not None for row in created.endpoints or ()}
             assert hinted == {role == "adopt"}
             bad = service(
                 "bad", annotations={"service.kubernetes.io/topology-mode": "zonewise.io/x"}
@@ -118,7 +118,7 @@ async def test_the_program(tmp_path: Path, role: str) -> None:
 
 
 def peak(program: subprocess.Popen[bytes]) -> int:
-    """The most that the program has ever occupied, in KiB."""
+    """The peak of the program's memory, in KiB."""
     for line in Path(f"/proc/{program.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1])
@@ -154,7 +154,7 @@ async def test_reviews_of_any_size_fit_its_memory(tmp_path: Path) -> None:
         finally:
             program.terminate()
             await asyncio.to_thread(program.communicate, timeout=30)
-    # What is late or finds no room is told so; how many there are is a matter of time.
+    # Calls that are late or find no free slot are refused; how many is a matter of time.
     assert set(statuses) <= {200, 408, 503}, statuses
     limit = int(quantity.value(WEBHOOK_MEMORY[1])) // 1024
     assert LARGE_CLUSTER_KIB + after - before < limit, f"{before} KiB became {after} KiB"
@@ -175,12 +175,12 @@ def started(home: Path, kubeconfig: Path, role: str) -> subprocess.Popen[bytes]:
 
 
 def heard(program: subprocess.Popen[bytes], event: str) -> dict[str, Any]:
-    """The line of its log that tells of an event."""
+    """The line of its log with an event."""
     assert program.stderr is not None
     for line in program.stderr:
-        told: dict[str, Any] = msgspec.json.decode(line)
-        if told.get("event") == event:
-            return told
+        entry: dict[str, Any] = msgspec.json.decode(line)
+        if entry.get("event") == event:
+            return entry
     raise AssertionError(f"the program ended before {event}")
 
 
@@ -190,8 +190,8 @@ def heard(program: subprocess.Popen[bytes], event: str) -> dict[str, Any]:
 def test_a_bad_address_names_its_flag(
     capsys: pytest.CaptureFixture[str], flag: str, example: str
 ) -> None:
-    """The sentence names the flag and gives an address that would do."""
+    """The sentence names the flag and gives an example."""
     result = here(capsys, "webhook", flag, "foo")
     assert result.code == 2
-    said = f"error: {flag} 'foo' is not an address with a port; write it like {example}"
-    assert result.sentence() == said
+    expected = f"error: {flag} 'foo' is not an address with a port; write it like {example}"
+    assert result.sentence() == expected

@@ -1,4 +1,4 @@
-"""``zonewise up`` as a program of its own, from its first page until it is stopped."""
+"""``zonewise up`` in a process of its own, until it is stopped."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SHAPE = ("--zones", "left,right", "--nodes-per-zone", "2", "--cpu", "4", "--pod-
 
 @dataclass(frozen=True)
 class Running:
-    """A cluster that runs, and what it has printed until it was up."""
+    """A running cluster, and the page that it printed."""
 
     process: subprocess.Popen[str]
     folder: Path
     page: str
 
     def stop(self) -> tuple[int, str]:
-        """End it with Ctrl-C; its exit code and its last words."""
+        """End it with Ctrl-C; gives its exit code and its last output."""
         self.process.send_signal(signal.SIGINT)
         rest, _ = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, rest
@@ -41,7 +41,7 @@ class Running:
 
 @contextmanager
 def running(folder: Path, *flags: str) -> Iterator[Running]:
-    """``zonewise up`` on a folder, from the moment it has introduced itself."""
+    """``zonewise up`` on a folder, once it has printed its page."""
     process = subprocess.Popen(
         [sys.executable, "-m", "zonewise", "up", "--data", str(folder), *flags],
         env=environment(folder.parent),
@@ -77,11 +77,12 @@ def ask_api(folder: Path, method: str, path: str, body: bytes | None = None) -> 
 
 @contextmanager
 def nothing_left(folder: Path) -> Iterator[None]:
-    """Unmount what a failed test, or a kill, left below a folder; else there is nothing."""
+    """Unmount what a failed test left below a folder; assert that there was nothing."""
     try:
         yield
     finally:
-        left = [one.target for one in mounts.read_table() if one.target.is_relative_to(folder)]
+        targets = (mount.target for mount in mounts.read_table())
+        left = [target for target in targets if target.is_relative_to(folder)]
         for target in reversed(left):
             mounts.unmount(target)
         for image in (folder / "csi" / "pools").rglob("*.img"):
@@ -91,7 +92,7 @@ def nothing_left(folder: Path) -> Iterator[None]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for something."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline

@@ -146,7 +146,7 @@ async def test_packets_stay_in_their_zone_and_nothing_stays_behind(tmp_path: Pat
         assert spaces(prefix) == there
         for command, _, zone in second.commands:
             assert f"in zone {zone}, asked by" in run_curl(command)
-        assert second.stop() == f"Stopped; {folder} keeps the cluster.\n"
+        assert second.stop() == f"Stopped; the cluster is kept in {folder}.\n"
     assert spaces(prefix) == set()
 
 

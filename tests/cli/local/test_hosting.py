@@ -1,4 +1,4 @@
-"""What `zonewise up` prints when its cluster stands."""
+"""What `zonewise up` prints when its cluster is ready."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zonewise.explain.status import summarize_cluster
 PAGE = summarize_cluster(nodes=[], pods=[], services=[], slices=[], traffic={})
 
 
-def introduced(dig: str) -> list[str]:
+def print_page(dig: str) -> list[str]:
     """The lines on a terminal of forty columns."""
     console = Console(width=40, color_system=None)
     with console.capture() as captured:
@@ -41,8 +41,8 @@ def introduced(dig: str) -> list[str]:
     ],
 )
 def test_commands_can_be_copied_from_a_narrow_terminal(dig: str, meaning: str) -> None:
-    """A command and an address are one line, however long; the comment says whose answer it is."""
-    lines = introduced(dig)
+    """A command and an address are on one line, however long, with a comment below."""
+    lines = print_page(dig)
     assert lines[0].endswith("at https://127.0.0.1:40000")
     at = lines.index(f"  {dig}")
     assert lines[at + 1] == f"    # {meaning}: docs/dns.md"

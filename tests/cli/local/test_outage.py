@@ -1,4 +1,4 @@
-"""``zonewise fail`` and ``zonewise heal``: which nodes are told, and what is refused."""
+"""``zonewise fail`` and ``zonewise heal``: which nodes they change, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
 NODES = {"a-1": ("a", "r1"), "a-2": ("a", "r2"), "b-1": ("b", "r2")}
 
 
-class Ours:
-    """An embedded cluster with three nodes, and the program asked about it."""
+class Cluster:
+    """An embedded cluster with three nodes, and the program on it."""
 
     def __init__(self, server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
         self.client = server.connect("test")
@@ -33,7 +33,7 @@ class Ours:
         return await asyncio.to_thread(here, self._capsys, *call)
 
     async def failed(self) -> dict[str, str]:
-        """The nodes that were told to fail, and because of what."""
+        """The nodes that are to fail, and what failed."""
         nodes = await self.client.list(Node)
         return {
             node.metadata.name: node.metadata.annotations[FAILED_ANNOTATION]
@@ -43,10 +43,10 @@ class Ours:
 
 
 @pytest.fixture
-async def ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Ours]:
+async def cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Cluster]:
     server = ApiServer(tmp_path / "cluster", clock=time.time, rng=random.Random(3))
     await server.start(0)
-    cluster = Ours(server, capsys)
+    cluster = Cluster(server, capsys)
     for name, (zone, rack) in NODES.items():
         labels = {"topology.kubernetes.io/zone": zone, "topology.zonewise.io/rack": rack}
         labels["example.com/row"] = rack.replace("r", "row-")
@@ -55,52 +55,52 @@ async def ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncItera
     await server.close()
 
 
-async def test_a_zone_fails_and_heals(ours: Ours) -> None:
-    """All nodes of the zone are told, no others, and told again to come back."""
-    result = await ours.run("fail", "zone", "a")
+async def test_a_zone_fails_and_heals(cluster: Cluster) -> None:
+    """All nodes of the zone are annotated, no others, and the annotation is removed again."""
+    result = await cluster.run("fail", "zone", "a")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith("zone a: 2 nodes (a-1, a-2) failed\nThe failure is detected after")
-    assert await ours.failed() == {"a-1": "zone a", "a-2": "zone a"}
-    result = await ours.run("heal", "zone", "a")
+    assert await cluster.failed() == {"a-1": "zone a", "a-2": "zone a"}
+    result = await cluster.run("heal", "zone", "a")
     assert (result.code, result.out) == (0, "zone a: 2 nodes (a-1, a-2) healed\n")
-    assert await ours.failed() == {}
+    assert await cluster.failed() == {}
 
 
-async def test_racks_are_named_by_a_label(ours: Ours) -> None:
-    """Racks have a label of ours, or one that is given; several may fail at once."""
-    assert (await ours.run("fail", "rack", "r2")).code == 0
-    assert set(await ours.failed()) == {"a-2", "b-1"}
-    result = await ours.run("fail", "rack", "row-1", "row-2", "--key", "example.com/row")
+async def test_racks_are_named_by_a_label(cluster: Cluster) -> None:
+    """Racks are values of our label, or of a given one; several may fail at once."""
+    assert (await cluster.run("fail", "rack", "r2")).code == 0
+    assert set(await cluster.failed()) == {"a-2", "b-1"}
+    result = await cluster.run("fail", "rack", "row-1", "row-2", "--key", "example.com/row")
     assert result.out.splitlines()[:-1] == [
         "rack row-1: 1 node (a-1) failed",
         "rack row-2: 2 nodes (a-2, b-1) failed, 2 of them before",
     ]
-    assert (await ours.failed())["a-2"] == "rack r2"
+    assert (await cluster.failed())["a-2"] == "rack r2"
 
 
-async def test_nodes_and_everything(ours: Ours) -> None:
+async def test_nodes_and_everything(cluster: Cluster) -> None:
     """Nodes are named one by one; all heals whatever failed, and says if nothing had."""
-    await ours.run("fail", "node", "a-1", "b-1")
-    assert set(await ours.failed()) == {"a-1", "b-1"}
-    assert (await ours.run("heal", "all")).out == "all: 2 nodes (a-1, b-1) healed\n"
-    assert (await ours.run("heal", "all")).out == "all: nothing had failed\n"
-    assert (await ours.run("heal", "node", "a-1")).out == "node a-1: nothing had failed\n"
+    await cluster.run("fail", "node", "a-1", "b-1")
+    assert set(await cluster.failed()) == {"a-1", "b-1"}
+    assert (await cluster.run("heal", "all")).out == "all: 2 nodes (a-1, b-1) healed\n"
+    assert (await cluster.run("heal", "all")).out == "all: nothing had failed\n"
+    assert (await cluster.run("heal", "node", "a-1")).out == "node a-1: nothing had failed\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "fault"),
+    ("words", "says"),
     [
         (("fail", "zone", "a", "x"), 'there is no zone "x"; there are a, b'),
         (("fail", "node", "n"), 'there is no node "n"; there are a-1, a-2, b-1'),
-        (("heal", "rack", "x", "--key", "q"), "no node has the label q, say with --key"),
+        (("heal", "rack", "x", "--key", "q"), "no node has the label q; give the label of racks"),
     ],
 )
-async def test_names_that_are_not_there(ours: Ours, words: tuple[str, ...], fault: str) -> None:
-    """A wrong name changes nothing, and the sentence says which names there are."""
-    result = await ours.run(*words)
+async def test_unknown_names(cluster: Cluster, words: tuple[str, ...], says: str) -> None:
+    """An unknown name changes nothing, and the sentence lists the known ones."""
+    result = await cluster.run(*words)
     assert (result.code, result.out) == (1, "")
-    assert fault in result.sentence()
-    assert await ours.failed() == {}
+    assert says in result.sentence()
+    assert await cluster.failed() == {}
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ async def test_names_that_are_not_there(ours: Ours, words: tuple[str, ...], faul
     ],
 )
 def test_usage(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
-    """What cannot be meant is a fault of usage, before any server is asked."""
+    """Wrong usage is refused before any request."""
     result = here(capsys, *words)
     assert result.code == 2
     assert "--help" in result.sentence()
 
 
 def test_a_real_cluster_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A server that is not ours is refused in one sentence, and nothing but its version is read."""
+    """Another server is refused in one sentence, and only its version is read."""
     with web() as server:
         path = write_kubeconfig(tmp_path / "config", server=server.url)
         result = here(capsys, "fail", "zone", "a", "--kubeconfig", path)

@@ -1,4 +1,4 @@
-"""What is printed about a cluster can be copied and run."""
+"""The commands on the page of a cluster can be copied and run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = summarize_cluster(nodes=(), pods=(), services=(), slices=(), traffic={})
 
 
 def commands(kubeconfig: str = "/k") -> list[list[str]]:
-    """The words of each command that is proposed, as a shell reads them."""
+    """The words of each suggested command, as a shell splits them."""
     text = format_next_steps(PAGE, kubeconfig).replace("[bold]", "").replace("[/bold]", "")
     lines = [line.partition("[dim]")[0] for line in text.splitlines()]
     return [shlex.split(line) for line in lines if line.strip()]
@@ -31,10 +31,10 @@ def test_a_folder_with_spaces_is_quoted() -> None:
 
 
 @pytest.mark.parametrize("on_path", ["same", "other", "none"])
-def test_the_program_is_called_as_it_was_started(
+def test_commands_name_the_program_as_it_was_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: str
 ) -> None:
-    """By its name if that is this program on the PATH, else by a path that works in any folder."""
+    """By its name if that is this program on the PATH, else by an absolute path."""
     for folder in ("my env", "another"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "zonewise").write_text("#!/bin/sh\n")
@@ -47,7 +47,7 @@ def test_the_program_is_called_as_it_was_started(
     assert [program, "status", "-w"] in commands()
 
 
-def test_a_module_is_called_by_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Started with python -m, it is called so again."""
+def test_commands_use_python_m_if_it_was_started_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started with python -m, the commands have the same interpreter."""
     monkeypatch.setattr(sys, "argv", ["/src/zonewise/__main__.py", "up"])
     assert [sys.executable, "-m", "zonewise", "status", "-w"] in commands()

@@ -1,4 +1,4 @@
-"""Flags: what they mean and where they may stand."""
+"""Flags: their meaning and their order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Seen = list[tuple[Options, dict[str, Any]]]
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """A command ``show`` that remembers what it was given, and a group ``deep`` that has it too."""
+    """A command ``show`` that records its arguments, and a group ``deep`` with the same command."""
     given: Seen = []
 
     @click.command("show", cls=Command)
@@ -67,10 +67,10 @@ EXPECTED = Options(
 
 @pytest.mark.parametrize("path", [("show",), ("deep", "show")])
 @pytest.mark.parametrize("split", range(0, len(ALL) + 1, 4))
-def test_global_flags_stand_anywhere(
+def test_global_flags_may_be_anywhere(
     capsys: pytest.CaptureFixture[str], seen: Seen, path: tuple[str, ...], split: int
 ) -> None:
-    """Before the command, after it, or some here and some there: it is the same."""
+    """Global flags may be before the command, after it, or on both sides."""
     flags = list(ALL)
     while split < len(flags) and not flags[split].startswith("-"):
         split += 1
@@ -89,10 +89,10 @@ def test_global_flags_stand_anywhere(
         ("-vAojson", "-fa", "show", "-f=-", "x", "y"),
     ],
 )
-def test_shared_flags_stand_anywhere(
+def test_shared_flags_may_be_anywhere(
     capsys: pytest.CaptureFixture[str], seen: Seen, arguments: tuple[str, ...]
 ) -> None:
-    """-A, -o and -f may precede the command too, joined or apart."""
+    """-A, -o and -f may precede the command, too, with joined or separate values."""
     result = here(capsys, *arguments)
     assert (result.code, result.err) == (0, "")
     values = seen[0][1]
@@ -111,7 +111,7 @@ def test_nothing_given(capsys: pytest.CaptureFixture[str], seen: Seen) -> None:
 
 
 def test_the_later_flag_wins(capsys: pytest.CaptureFixture[str], seen: Seen) -> None:
-    """Given twice, the one nearer to the end counts."""
+    """Of a flag that is given twice, the last value counts."""
     here(capsys, "-n", "one", "show", "-n", "two")
     assert seen[0][0].namespace == "two"
 
@@ -139,23 +139,25 @@ def test_milliseconds() -> None:
 @pytest.mark.parametrize(
     "text", ["", "s", "-1s", "1x", "1s ago", "1 s", "1h-5m", "٣s", "inf", "1e3"]
 )
-def test_durations_that_are_none(text: str) -> None:
-    """Everything else is refused with an example."""
+def test_bad_durations(text: str) -> None:
+    """Other texts are refused with an example."""
     with pytest.raises(ValueError, match="write it like 10s"):
         parse_duration(text)
 
 
-def test_programs_that_stay_log_what_happens() -> None:
-    """Their logs are read when it is too late for -v; who asked for more gets more."""
+def test_programs_log_by_default() -> None:
+    """Long-running programs log as with -v, and more if more is requested."""
     assert [Options(verbose=given).for_serving().verbose for given in (0, 1, 2)] == [1, 1, 2]
 
 
-@pytest.mark.parametrize(("namespace", "said"), [(None, ""), ("a\x1b[2J", "-n a\\x1b[2J has no")])
+@pytest.mark.parametrize(
+    ("namespace", "expected"), [(None, ""), ("a\x1b[2J", "-n a\\x1b[2J has no")]
+)
 def test_a_namespace_without_effect(
-    capsys: pytest.CaptureFixture[str], namespace: str | None, said: str
+    capsys: pytest.CaptureFixture[str], namespace: str | None, expected: str
 ) -> None:
-    """Only who gave -n is told that it has no effect, in characters that do nothing else."""
+    """If -n was given, a note says that it has no effect, with control characters escaped."""
     note_namespace_ignored(Options(namespace=namespace), "of all namespaces")
-    told = capsys.readouterr().err
-    assert said in told
-    assert bool(told) == bool(namespace)
+    printed = capsys.readouterr().err
+    assert expected in printed
+    assert bool(printed) == bool(namespace)

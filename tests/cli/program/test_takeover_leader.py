@@ -23,8 +23,8 @@ POOL = {
 }
 
 
-def driver(folder: Path, tmp: Path, name: str) -> subprocess.Popen[bytes]:
-    """A driver beside an API server; the files of its configuration are behind a link."""
+def start_driver(folder: Path, tmp: Path, name: str) -> subprocess.Popen[bytes]:
+    """Start a driver for an API server; its configuration is behind a symbolic link."""
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "zonewise", "csi", "--node-id", "a-1", "--data", tmp / name),
@@ -37,7 +37,7 @@ def driver(folder: Path, tmp: Path, name: str) -> subprocess.Popen[bytes]:
 
 
 def swap(tmp: Path, number: int, text: str) -> None:
-    """Bring another state of a ConfigMap as a kubelet does: by a link that is replaced."""
+    """Replace the configuration as a kubelet does: by a new symbolic link."""
     (tmp / f"state-{number}").mkdir()
     (tmp / f"state-{number}" / "config.json").write_text(text)
     link = tmp / "link"
@@ -50,52 +50,50 @@ def text(**takeover: list[str]) -> str:
     return json.dumps({"version": 2, "pools": [POOL], "topology-takeover": takeover})
 
 
-def labelled(folder: Path) -> set[str]:
+def find_labelled(folder: Path) -> set[str]:
     """The nodes that stand in for a."""
     return {
-        one["metadata"]["name"]
-        for one in ask_api(folder, "GET", "/api/v1/nodes")["items"]
-        if LABEL in one["metadata"]["labels"]
+        node["metadata"]["name"]
+        for node in ask_api(folder, "GET", "/api/v1/nodes")["items"]
+        if LABEL in node["metadata"]["labels"]
     }
 
 
 @pytest.mark.timeout(300)
 def test_labels_follow_the_file_and_a_killed_leader_is_replaced(tmp_path: Path) -> None:
-    """A swapped link is followed, a bad file and a missing one change nothing, the next leads."""
+    """A replaced link is read, a bad or missing file changes nothing, another driver takes over."""
     folder = tmp_path / "cluster"
     swap(tmp_path, 0, text())
     with running(folder, "--api-only"):
         for zone in "abc":
             body: Any = {"metadata": {"name": f"{zone}-1", "labels": {ZONE: zone}}}
             ask_api(folder, "POST", "/api/v1/nodes", json.dumps(body).encode())
-        drivers = [driver(folder, tmp_path, name) for name in ("one", "two")]
+        drivers = [start_driver(folder, tmp_path, name) for name in ("one", "two")]
         lease = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
         try:
             until(lambda: bool(ask_api(folder, "GET", lease)["items"]))
             swap(tmp_path, 1, text(a=["b"]))
-            until(lambda: labelled(folder) == {"b-1"})
+            until(lambda: find_labelled(folder) == {"b-1"})
             swap(tmp_path, 2, text(a=["a"]))
 
-            def told() -> bool:
+            def is_reported() -> bool:
                 path = "/api/v1/namespaces/default/configmaps"
-                found = {
-                    one["metadata"]["name"]: one for one in ask_api(folder, "GET", path)["items"]
-                }
-                said = json.loads(found["csi-takeover"]["data"]["status.json"])
-                return bool(said["error"] and said["takeover"] == {"a": ["b"]})
+                config_map = ask_api(folder, "GET", f"{path}/csi-takeover")
+                status = json.loads(config_map["data"]["status.json"])
+                return bool(status["error"] and status["takeover"] == {"a": ["b"]})
 
-            until(told)
-            assert labelled(folder) == {"b-1"}
+            until(is_reported)
+            assert find_labelled(folder) == {"b-1"}
             swap(tmp_path, 3, text(a=["all"]))
-            until(lambda: labelled(folder) == {"b-1", "c-1"})
+            until(lambda: find_labelled(folder) == {"b-1", "c-1"})
             drivers[0].kill()
             drivers[0].wait()
             swap(tmp_path, 4, text())
-            until(lambda: not labelled(folder))
+            until(lambda: not find_labelled(folder))
         finally:
-            for one in drivers:
-                one.terminate()
-                one.wait()
+            for process in drivers:
+                process.terminate()
+                process.wait()
 
 
 @pytest.mark.parametrize(
@@ -106,8 +104,8 @@ def test_labels_follow_the_file_and_a_killed_leader_is_replaced(tmp_path: Path) 
         ("--advertise-takeover",),
     ],
 )
-def test_flags_that_cannot_work_are_told(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    """Exit 2 and what is missing."""
+def test_bad_flags(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """Flags that lack another one are exit code 2 and a sentence."""
     (tmp_path / "config.json").write_text(text())
     refused = apart(
         tmp_path,

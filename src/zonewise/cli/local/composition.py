@@ -66,7 +66,7 @@ class Packets:
         try:
             return cls(ClusterNamespaces.claim(), "")
         except ConfigError as error:
-            return cls(None, f"There is no network, and no packets are sent: {error}")
+            return cls(None, f"--network is left out, no packets are sent: {error}")
 
     def add_to(self, cluster: EmbeddedCluster, gates: FeatureGates) -> None:
         """Add the network to a cluster."""

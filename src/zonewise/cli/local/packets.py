@@ -69,7 +69,7 @@ def list_trials(
         if zone is None or zone in by_zone or not source or not is_pod_ready(pod):
             continue
         where = f"zone {zone}" if zone else "no zone"
-        meaning = f"{'/'.join(chosen.key)} called by {'/'.join(pod.key)} in {where}"
+        meaning = f"{'/'.join(chosen.key)} asked by {'/'.join(pod.key)} in {where}"
         by_zone[zone] = Trial(pod.spec.node_name, source, url, meaning)
     return [by_zone[zone] for zone in sorted(by_zone)][:MOST]
 
