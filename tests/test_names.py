@@ -38,8 +38,6 @@ ALLOWED: dict[str, str] = {}
 
 NOT_YET = frozenset(
     {
-        "cli",
-        "embedded",
         "embedded/apiserver",
     }
 )
@@ -47,7 +45,6 @@ NOT_YET = frozenset(
 
 NOT_YET_OUTSIDE = frozenset(
     {
-        "tests/cli",
         "tests/controllers",
         "tests/embedded",
         "tests/install",

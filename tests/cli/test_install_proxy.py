@@ -84,7 +84,7 @@ def test_flags_of_the_proxy_need_it(capsys: Capture) -> None:
     [
         (("--api-server", "nonsense"), "--api-server 'nonsense' is not an address with a port"),
         (("--api-server", "nonsense"), "write it like 10.0.0.1:6443"),
-        (("--api-server", ":6443"), "--api-server :6443 lacks a part"),
+        (("--api-server", ":6443"), "--api-server :6443 needs a host"),
         (("--api-server", ""), "--api-server '' is not an address"),
         (("--cluster-cidr", "foo"), "--cluster-cidr: 'foo' is not a network"),
         (("--cluster-cidr", "10.0.0.0/8,10.0.0.0/99"), "'10.0.0.0/99' is not a network"),

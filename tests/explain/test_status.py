@@ -157,8 +157,8 @@ def test_the_worst_services_are_first_and_a_pipe_gets_all() -> None:
             if numbers
         },
     )
-    names = [row.name for row in sort_worst_first(overview).services]
-    assert names == ["lost", "far", "fine", "unknown"]
+    ordered = [row.name for row in sort_worst_first(overview).services]
+    assert ordered == ["lost", "far", "fine", "unknown"]
     many = summarize_cluster(
         nodes=[],
         pods=[],

@@ -224,7 +224,7 @@ def _kinds_of(noun: str, prefix: str) -> tuple[type[Any], ...]:
 
 
 def _list_reports(cluster: BudgetCluster, noun: str, namespace: str | None) -> Sequence[Report]:
-    return cluster.budgets(namespace) if noun == "budget" else cluster.pods(namespace)
+    return (cluster.report_budgets if noun == "budget" else cluster.report_pods)(namespace)
 
 
 def _name_of(report: Report) -> str:
