@@ -9,7 +9,7 @@ from rich.console import Console
 
 from zonewise.api import Node, Pod, Service
 from zonewise.api.objects.discovery import EndpointSlice
-from zonewise.cli.local.overview import make_service_table, sort_worst_first, make_zone_table
+from zonewise.cli.local.overview import make_service_table, make_zone_table, sort_worst_first
 from zonewise.cli.status import _make_tables
 from zonewise.explain.status import Overview, ServiceTraffic, summarize_cluster
 

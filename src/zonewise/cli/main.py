@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from zonewise.cli.program.command import CommandEntry, CommandGroup, Refusal
+from zonewise.cli.program.command import CommandEntry, CommandGroup, CommandRefused
 from zonewise.cli.program.screen import screen_output
 
 TRY = "Try it"
@@ -145,7 +145,7 @@ def _invoke(program: str, arguments: list[str]) -> int:
             code = group.invoke(context)
     except click.exceptions.Exit as end:
         return end.exit_code
-    except Refusal as refusal:
+    except CommandRefused as refusal:
         return _print_error(refusal.message, code=refusal.exit_code)
     except click.ClickException as error:
         return _print_error(_describe_usage(error))

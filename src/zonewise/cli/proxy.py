@@ -20,7 +20,7 @@ import click
 
 from zonewise.cli.program import interrupts
 from zonewise.cli.program.cluster_completion import complete_from, list_names
-from zonewise.cli.program.command import Command, Refusal
+from zonewise.cli.program.command import Command, CommandRefused
 from zonewise.cli.program.dump_kinds import describe_missing
 from zonewise.cli.program.options import (
     Options,
@@ -258,7 +258,7 @@ def _compute_routes(
         nodes = {node.metadata.name: node for node in snapshot.all(Node)}
         if node_name is not None and node_name not in nodes:
             sentence = f"there is no Node {node_name} in {source.where}"
-            raise Refusal(f"{sentence}; {_describe_nodes(source, nodes)}")
+            raise CommandRefused(f"{sentence}; {_describe_nodes(source, nodes)}")
         services, slices = snapshot.all(Service), snapshot.all(LeanEndpointSlice)
         if not nodes:
             without.append(f"there is no Node in {source.where}; {_describe_nodes(source, nodes)}")
@@ -277,7 +277,7 @@ def _compute_routes(
     for sentence in without if any_routes else without[:-1]:
         click.echo(f"note: {sentence}", err=True)
     if without and not any_routes:
-        raise Refusal(without[-1])
+        raise CommandRefused(without[-1])
 
 
 def _describe_nodes(source: _Source, nodes: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ import click
 from zonewise.api.errors import ConfigError, Conflict, Forbidden, NotFound
 from zonewise.cli.program import interrupts
 from zonewise.cli.program.cluster_completion import complete_from, read_snapshot
-from zonewise.cli.program.command import Command, Refusal
+from zonewise.cli.program.command import Command, CommandRefused
 from zonewise.cli.program.options import Options, add_options, output_option
 from zonewise.cli.program.screen import is_plain, render
 
@@ -219,16 +219,16 @@ async def _change(
                 if targets is not None and (
                     unknown := find_unknown_domain((domain, *targets), seen.domains)
                 ):
-                    raise Refusal(unknown)
+                    raise CommandRefused(unknown)
                 changed = edit_takeover(text, {domain: targets}, labels)
             except ConfigError as error:
                 unchanged = f"ConfigMap {namespace}/{CONFIG_MAP} was not changed"
-                raise Refusal(f"{error}; {unchanged}") from None
+                raise CommandRefused(f"{error}; {unchanged}") from None
             taken = current.takeover
             if targets is None:
                 _require_taken(domain, taken)
             elif not force and seen.known and (alive := explain_force(domain, seen.nodes, taken)):
-                raise Refusal(alive)
+                raise CommandRefused(alive)
             changes: dict[str, Any] = {"resourceVersion": metadata.resource_version}
             automatic = parse_automatic_domains(metadata.annotations)
             if targets is not None and domain in automatic:
@@ -279,7 +279,7 @@ async def _read_configuration(client: Client, options: Options) -> tuple[str, Ob
     try:
         config_map = await client.get(ConfigMap, CONFIG_MAP, namespace)
     except NotFound:
-        raise Refusal(
+        raise CommandRefused(
             f"there is no ConfigMap {namespace}/{CONFIG_MAP}; install the CSI driver, or give its"
             " namespace with -n"
         ) from None
@@ -299,7 +299,7 @@ async def _require_driver(client: Client, driver: str) -> None:
         return
     if driver not in names and (names or driver != DRIVER):
         listed = f"the cluster has {', '.join(sorted(names))}" if names else "the cluster has none"
-        raise Refusal(f"there is no CSI driver {driver}; {listed}")
+        raise CommandRefused(f"there is no CSI driver {driver}; {listed}")
 
 
 async def _wait_for_controller(
@@ -346,7 +346,7 @@ def _require_taken(domain: str, taken: TakeoverMap) -> None:
     if domain not in taken.targets:
         names = ", ".join(sorted(taken.targets))
         others = f"these are: {names}" if names else "no domain is, so there is nothing to clear"
-        raise Refusal(f"{domain} is not taken over; {others}")
+        raise CommandRefused(f"{domain} is not taken over; {others}")
 
 
 async def _read_status(

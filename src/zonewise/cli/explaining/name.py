@@ -11,7 +11,7 @@ import click
 from zonewise.api import LeanEndpointSlice, Node, Pod, Service
 from zonewise.api.errors import ConfigError
 from zonewise.api.objects.locator import PodLocator
-from zonewise.cli.program.command import Refusal
+from zonewise.cli.program.command import CommandRefused
 from zonewise.cli.program.dump_kinds import describe_missing
 from zonewise.cli.program.options import Options
 from zonewise.cli.program.screen import is_plain, render
@@ -47,7 +47,7 @@ def print_name(
         snapshot = read_cluster(options, _KINDS)
     report = _explain(snapshot, name, client, domain, choose_namespace(options, files))
     if missing := _describe_missing(snapshot, report, client):
-        raise Refusal(missing)
+        raise CommandRefused(missing)
     click.echo(render(report.to_dict(), output) if is_plain(output) else render_name(report))
     return 1 if report.code == "NXDOMAIN" else 0
 
@@ -163,7 +163,7 @@ def _find_client(text: str | None, locators: LocatorIndex, snapshot: Snapshot) -
         if not list_readable(snapshot, PodLocator):
             snapshot.all(Pod)
             require_dumped(snapshot, Pod, f"pod {name} in namespace {namespace}")
-        raise Refusal(
+        raise CommandRefused(
             f"--client {text}: there is no pod {name} in namespace {namespace}; list those that"
             f" exist with 'kubectl get pods -n {namespace}'"
         )

@@ -20,7 +20,7 @@ from zonewise.api import (
 from zonewise.api.errors import ConfigError
 from zonewise.api.meta import Key
 from zonewise.api.objects.events import Event
-from zonewise.cli.program.command import Refusal
+from zonewise.cli.program.command import CommandRefused
 from zonewise.cli.program.dump_kinds import describe_missing
 from zonewise.cli.program.options import Options
 from zonewise.cli.program.screen import is_plain, render
@@ -70,7 +70,7 @@ def print_volume(
     report = _explain(snapshot, cluster, what, name, choose_namespace(options, files))
     missing = describe_missing(snapshot, _needed_kinds(report, cluster), ", ".join(snapshot.files))
     if missing:
-        raise Refusal(missing)
+        raise CommandRefused(missing)
     click.echo(render(report.to_dict(), output) if is_plain(output) else render_volume(report))
 
 
@@ -153,7 +153,7 @@ def _explain(
             return explain_volume(cluster, volume)
         require_dumped(snapshot, PersistentVolume, f"PersistentVolume {name}")
         advice = "list those that exist with 'kubectl get pv'"
-        raise Refusal(f"there is no PersistentVolume {name}; {advice}")
+        raise CommandRefused(f"there is no PersistentVolume {name}; {advice}")
     claim = cluster.claims.get((namespace, name))
     if claim is not None:
         return explain_claim(cluster, claim)

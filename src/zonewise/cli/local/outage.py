@@ -15,7 +15,7 @@ import click
 
 from zonewise.cli.program import interrupts
 from zonewise.cli.program.cluster_completion import complete_from
-from zonewise.cli.program.command import Refusal
+from zonewise.cli.program.command import CommandRefused
 from zonewise.cli.program.options import Options
 from zonewise.cli.program.screen import join_some
 
@@ -88,7 +88,7 @@ async def _change(
     async with connect(options) as client:
         version = (await client.server_version()).git_version
         if EMBEDDED not in version:
-            raise Refusal(
+            raise CommandRefused(
                 f"the server is {version}, not an embedded cluster, so its nodes cannot be"
                 " controlled; choose the context of a cluster that 'zonewise up' runs"
             )
@@ -132,7 +132,7 @@ def _select(nodes: Sequence[Node], kind: str, key: str, name: str) -> list[Node]
         advice = f"no node has the label {key}; give the label of racks with --key"
     else:
         advice = f"no node has a {kind} label, add some" if nodes else "add nodes first"
-    raise Refusal(f'there is no {kind} "{name}"; {advice}')
+    raise CommandRefused(f'there is no {kind} "{name}"; {advice}')
 
 
 async def _annotate(client: Client, node: Node, failed: str | None) -> None:

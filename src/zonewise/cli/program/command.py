@@ -34,7 +34,7 @@ class CommandEntry:
     function: str = "command"
 
 
-class Refusal(click.ClickException):
+class CommandRefused(click.ClickException):
     """The answer is no, or what was named does not exist: the program ends with 1."""
 
     exit_code = 1

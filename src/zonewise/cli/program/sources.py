@@ -14,7 +14,7 @@ import click
 from zonewise.api.errors import ApiError, ConfigError, Forbidden
 from zonewise.api.values.printable import escape_unprintable
 from zonewise.cli.program import interrupts
-from zonewise.cli.program.command import Refusal
+from zonewise.cli.program.command import CommandRefused
 from zonewise.cli.program.dump_kinds import advise_dump
 from zonewise.cli.program.options import Options
 from zonewise.cli.program.screen import join_some
@@ -76,7 +76,7 @@ def select_usable(clusters: Iterable[tuple[T, str]]) -> list[T]:
     for sentence in sentences if complete else sentences[:-1]:
         click.echo(f"note: {escape_unprintable(sentence)}", err=True)
     if sentences and not complete:
-        raise Refusal(sentences[-1])
+        raise CommandRefused(sentences[-1])
     return complete
 
 
@@ -127,14 +127,14 @@ def find_namespaces(options: Options, kinds: Sequence[type[Any]], name: str) -> 
 
 def explain_absence(
     kind: str, name: str, namespace: str, *, elsewhere: Iterable[str], listing: str
-) -> Refusal:
+) -> CommandRefused:
     """The error that there is no such object; it names another namespace or a listing command."""
     other = min(elsewhere, default="")
     if other:
         advice = f"there is one in namespace {other}: add -n {other}"
     else:
         advice = f"list those that exist with '{listing}'"
-    return Refusal(f"there is no {kind} {name} in namespace {namespace}; {advice}")
+    return CommandRefused(f"there is no {kind} {name} in namespace {namespace}; {advice}")
 
 
 def require_dumped(snapshot: Snapshot, kind: type[Any], what: str) -> None:
@@ -142,4 +142,4 @@ def require_dumped(snapshot: Snapshot, kind: type[Any], what: str) -> None:
     if snapshot.lacks(kind):
         files = ", ".join(snapshot.files)
         sentence = f"there is no {what}; {files} has no {kind.resource.kind} at all"
-        raise Refusal(f"{sentence}: {advise_dump([kind], snapshot)}")
+        raise CommandRefused(f"{sentence}: {advise_dump([kind], snapshot)}")
