@@ -25,6 +25,7 @@ SOURCE = ROOT / "src" / "zonewise"
 FOLDERS = ("docs", "tests", "benchmarks", "examples", "tools")
 PAGES = sorted([*ROOT.glob("*.md"), *(p for name in FOLDERS for p in (ROOT / name).rglob("*.md"))])
 ROOTS = (ROOT, SOURCE, ROOT / "tests", ROOT / "docs")
+RECORD_WORDS = 1050
 STEP = re.compile(
     r"^( *)([a-z_/]+\.py)(?::([A-Za-z_.]+))?((?:, [A-Za-z_/.]+)*)(?: |$)", re.MULTILINE
 )
@@ -150,6 +151,19 @@ def test_every_design_record_is_listed_once() -> None:
     assert all(written == number for written, number, _ in listed)
     files = sorted(path.stem for path in folder.glob("0*.md"))
     assert sorted(f"{number}-{name}" for _, number, name in listed) == files
+
+
+def test_a_design_record_is_one_page() -> None:
+    """A record has a decision, its reasons and what was rejected; measurements are elsewhere."""
+    records = (ROOT / "docs" / "design").glob("0*.md")
+    assert {r.name: n for r in records if (n := len(r.read_text().split())) > RECORD_WORDS} == {}
+
+
+def test_every_page_of_the_docs_is_in_their_index() -> None:
+    """``docs/README.md`` leads to each page beside it."""
+    folder = ROOT / "docs"
+    linked = set(re.findall(r"\]\(([a-z-]+\.md)\)", (folder / "README.md").read_text()))
+    assert linked == {page.name for page in folder.glob("*.md")} - {"README.md"}
 
 
 def walks() -> Iterator[tuple[int, str, list[str]]]:
