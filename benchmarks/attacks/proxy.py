@@ -25,8 +25,9 @@ from benchmarks.table import Row, Table
 from zonewise.api.errors import ZonewiseError
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.proxy.netlink import NetlinkError, NetlinkSocket, nftables
+from zonewise.proxy.netlink import nftables
 from zonewise.proxy.netlink.nftables import IPV4, SetForm
+from zonewise.proxy.netlink.socket import NetlinkError, NetlinkSocket
 from zonewise.runtime import Client, HttpsTransport, load_config
 
 LARGE = 15_000

@@ -31,8 +31,10 @@ from benchmarks.sheet import Line, Sheet
 from tools import realkube as real
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.proxy.netlink import NetlinkError, NetlinkSocket, Notices, nftables
+from zonewise.proxy.netlink import nftables
 from zonewise.proxy.netlink.nftables import IPV4, SetForm
+from zonewise.proxy.netlink.notices import Notices
+from zonewise.proxy.netlink.socket import NetlinkError, NetlinkSocket
 from zonewise.runtime import Client, HttpsTransport, load_config
 
 ENDPOINTS = 10

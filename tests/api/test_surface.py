@@ -25,11 +25,16 @@ FORBIDDEN = {
 }
 
 
-def test_every_public_name_exists_once() -> None:
-    """The list of public names is sorted, without repeats, and complete."""
-    assert len(set(api.__all__)) == len(api.__all__)
-    for name in api.__all__:
-        assert getattr(api, name) is not None
+def test_every_public_name_is_exported_once() -> None:
+    """The face imports each name once, and exports it under its own name."""
+    imports = ast.parse((PACKAGE / "__init__.py").read_text()).body[1:]
+    aliases = [
+        alias for node in imports if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    assert len({alias.name for alias in aliases}) == len(aliases) > 80
+    for alias in aliases:
+        assert alias.asname == alias.name
+        assert getattr(api, alias.name) is not None
 
 
 def test_names_that_others_build_on_stay() -> None:
@@ -49,7 +54,7 @@ def test_names_that_others_build_on_stay() -> None:
         "ValidatingWebhookConfiguration MutatingWebhookConfiguration CustomResourceDefinition",
     }
     names = {name for line in promised for name in line.split()}
-    assert names <= set(api.__all__)
+    assert names <= vars(api).keys()
 
 
 def test_nothing_here_does_io_or_reads_a_clock() -> None:

@@ -14,8 +14,7 @@ from tests.csi import scene
 from tests.csi.scene import requirement, segments
 from tools.ceph.cluster import JOURNAL, CephCluster
 
-from zonewise.csi.backends.ceph.clusters import open_cephfs, open_rbd
-from zonewise.csi.backends.ceph.storage import CephStorage
+from zonewise.csi.backends.ceph.clusters import CephStorage, open_cephfs, open_rbd
 from zonewise.csi.driver import open_driver
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.transport.calls import run_inline

@@ -33,10 +33,11 @@ from zonewise.csi.config_file import ConfigFile
 from zonewise.csi.driver import Threads, open_driver
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.services.node import NodeService
-from zonewise.csi.takeover import TakeoverController, TakeoverSettings
+from zonewise.csi.takeover.controller import TakeoverController, TakeoverSettings
 from zonewise.csi.transport.calls import Calls
 from zonewise.csi.transport.client import CsiClient, InProcessClient
-from zonewise.embedded.components.kubelet import DUAL_STACK, FAILED_ANNOTATION, Kubelets
+from zonewise.embedded.components.kubelet.kubelets import DUAL_STACK, Kubelets
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.csi_sidecars.pod_mounts import PodMounts
 from zonewise.embedded.csi_sidecars.registration import DriverRegistrar
 from zonewise.embedded.csi_sidecars.sidecars import DriverSidecars
@@ -244,10 +245,7 @@ async def _end(client: Client) -> None:
 def parameters() -> dict[str, str]:
     """A class with a pool for each zone; that of a has replicas in all of them."""
     pools = [
-        {
-            "poolName": name,
-            "domainSegments": [{"domainLabel": "zone", "value": zone}],
-        }
+        {"poolName": name, "domainSegments": [{"domainLabel": "zone", "value": zone}]}
         for name, zone in (("kept", "a"), ("rbd-b", "b"), ("rbd-c", "c"))
     ]
     return {"pool": JOURNAL, "topologyConstrainedPools": json.dumps(pools)}

@@ -25,7 +25,7 @@ from zonewise.api.objects.apiextensions import CustomResourceDefinition
 from zonewise.api.objects.locator import PodLocator
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.controllers.locators import definition
+from zonewise.controllers.locators.definition import definition
 
 pytestmark = pytest.mark.asyncio
 

@@ -21,7 +21,7 @@ from tests.netns.spaces import inside, space
 from tests.system_guard import starts_programs
 
 from zonewise.api import Namespace, Node, ObjectMeta, convert
-from zonewise.controllers.locators import definition
+from zonewise.controllers.locators.definition import definition
 from zonewise.disruption.definitions.schemas import resource_definitions
 from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.topology.nodes import ZONE_LABEL

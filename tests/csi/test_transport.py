@@ -31,10 +31,9 @@ from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.locks import Locks
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
-from zonewise.csi.transport.calls import Calls, run_inline
+from zonewise.csi.transport.calls import Calls, redact, run_inline
 from zonewise.csi.transport.client import CsiClient, InProcessClient
 from zonewise.csi.transport.methods import Method, bind
-from zonewise.csi.transport.redaction import redact
 from zonewise.csi.transport.server import SocketServer, parse_endpoint
 from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.runtime.process import logs
@@ -129,10 +128,7 @@ async def test_requests_of_a_provisioner_in_its_five_modes(
 async def test_what_is_not_served_is_unimplemented(client: CsiClient) -> None:
     """A call of the protocol that we do not offer is UNIMPLEMENTED."""
     modify = Method(
-        "Controller",
-        "ControllerModifyVolume",
-        csi.ControllerModifyVolumeRequest,
-        csi.ControllerModifyVolumeResponse,
+        "Controller", csi.ControllerModifyVolumeRequest, csi.ControllerModifyVolumeResponse
     )
     code = await refused(client.call(modify, csi.ControllerModifyVolumeRequest(volume_id="x")))
     assert code is Code.UNIMPLEMENTED

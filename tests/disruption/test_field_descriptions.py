@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zonewise.controllers.locators import definition
+from zonewise.controllers.locators.definition import definition
 from zonewise.disruption.definitions.descriptions import DESCRIPTIONS
 from zonewise.disruption.definitions.schemas import resource_definitions
 

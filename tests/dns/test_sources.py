@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.embedded.virtual_cluster import VirtualCluster, virtual_cluster
 
-from zonewise.controllers.locators import definition
+from zonewise.controllers.locators.definition import definition
 from zonewise.dns.sources import Sources
 from zonewise.embedded.apiserver.auth.authentication import AUTHENTICATED
 from zonewise.embedded.apiserver.http.local_transport import LocalTransport

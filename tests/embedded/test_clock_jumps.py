@@ -22,7 +22,7 @@ from zonewise.api.objects.pod import Pod
 from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.embedded.apiserver.store.log import WriteFailed
 from zonewise.embedded.cluster import EmbeddedCluster
-from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.components.nodelifecycle import health
 from zonewise.embedded.seed.nodes import NodeLayout
 

@@ -24,8 +24,7 @@ from zonewise.api import (
     StatefulSet,
 )
 from zonewise.api.objects.snapshots import VolumeSnapshot, VolumeSnapshotContent
-from zonewise.csi.takeover import CONFIG_KEY, STATUS_MAP, TakeoverStatus
-from zonewise.csi.takeover.status import STATUS_KEY
+from zonewise.csi.takeover.status import CONFIG_KEY, STATUS_KEY, STATUS_MAP, TakeoverStatus
 from zonewise.embedded.cluster import EmbeddedCluster
 from zonewise.embedded.csi_driver import CLASS_NAME, DRIVER, POOLS_ANNOTATION
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap

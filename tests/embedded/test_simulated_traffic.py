@@ -10,7 +10,7 @@ import pytest
 from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
 
 from zonewise.api import Node, Service
-from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
 from zonewise.embedded.simulated_traffic import CONFIG_MAP_NAME, SimulatedTraffic, read_traffic
 from zonewise.explain.status import ServiceTraffic

@@ -16,9 +16,9 @@ from tests.embedded.volume_cluster import living, objects, path, pods, zone
 
 from zonewise.api import Node, PersistentVolumeClaim, Pod, StatefulSet
 from zonewise.csi.backends.folders import mounts
-from zonewise.csi.takeover import CONFIG_KEY, CONFIG_MAP, STATUS_MAP, TakeoverStatus
+from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP, STATUS_MAP, TakeoverStatus
 from zonewise.embedded.cluster import EmbeddedCluster
-from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.csi_driver import CLASS_NAME, DRIVER
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
 from zonewise.storage.configuration import edit_takeover
@@ -81,10 +81,7 @@ async def status(cluster: EmbeddedCluster) -> TakeoverStatus:
 async def untouched(cluster: EmbeddedCluster) -> dict[str, bytes]:
     """What no takeover may change: volumes and what nodes report, byte for byte."""
     bodies = {}
-    for what in (
-        "/api/v1/persistentvolumes",
-        "/apis/storage.k8s.io/v1/csinodes",
-    ):
+    for what in ("/api/v1/persistentvolumes", "/apis/storage.k8s.io/v1/csinodes"):
         items = msgspec.json.decode((await cluster.client.raw("GET", what)).body)["items"]
         bodies[what] = msgspec.json.encode(items)
     return bodies
@@ -254,11 +251,7 @@ async def test_new_volumes_belong_to_the_domain_of_the_node_that_stands_in(folde
             assert there in "bc"
             assert home["matchExpressions"][0]["values"] == [there]
             assert second["matchExpressions"] == [
-                {
-                    "key": f"topology.{DRIVER}/takeover.{there}",
-                    "operator": "In",
-                    "values": ["true"],
-                }
+                {"key": f"topology.{DRIVER}/takeover.{there}", "operator": "In", "values": ["true"]}
             ]
             assert volume["spec"]["storageClassName"] == CLASS_NAME
 

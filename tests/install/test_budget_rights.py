@@ -36,8 +36,7 @@ from zonewise.api.objects.admissionregistration import (
 )
 from zonewise.api.objects.apps import ReplicationController
 from zonewise.api.values import times
-from zonewise.controllers.budgets import BudgetsController
-from zonewise.controllers.budgets.controller import PRUNE_PAUSE
+from zonewise.controllers.budgets.controller import PRUNE_PAUSE, BudgetsController
 from zonewise.controllers.rollouts.controller import RolloutsController
 from zonewise.disruption.ledger import GRANT_SECONDS
 from zonewise.embedded.components.workloads.jobs.objects import Job
@@ -88,10 +87,7 @@ async def rolled(town: Field) -> None:
     await town.client.patch(StatefulSet, "db", NS, {"status": status}, subresource="status")
     await database(town, made.metadata.uid, "1")
     reference = {"kind": "StatefulSet", "name": "db"}
-    rollout = {
-        "metadata": {"name": "db", "namespace": NS},
-        "spec": {"workloadRef": reference},
-    }
+    rollout = {"metadata": {"name": "db", "namespace": NS}, "spec": {"workloadRef": reference}}
     await town.client.create(convert(DomainRollout, rollout))
 
 

@@ -26,7 +26,7 @@ from zonewise.api.objects.admissionregistration import (
 from zonewise.api.objects.locator import PodLocator
 from zonewise.api.values import times
 from zonewise.controllers.hints.controller import HintsController, HintsSettings, SliceRole
-from zonewise.controllers.locators import LocatorsController
+from zonewise.controllers.locators.controller import LocatorsController
 from zonewise.install.installation import LEASE, NAME, WEBHOOK, Installation, Obj
 from zonewise.install.installation import Role as Choice
 from zonewise.install.manifests import render_manifests

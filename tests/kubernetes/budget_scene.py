@@ -20,7 +20,7 @@ from zonewise.api.errors import Conflict, NotFound, ServerError, TooManyRequests
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
-from zonewise.embedded.components.kubelet import Kubelets, KubeletSettings
+from zonewise.embedded.components.kubelet.kubelets import Kubelets, KubeletSettings
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config

@@ -20,7 +20,7 @@ from typing import Any
 
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
-from zonewise.embedded.components.kubelet import Kubelets
+from zonewise.embedded.components.kubelet.kubelets import Kubelets
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
@@ -37,10 +37,7 @@ class Scene:
     """One cluster, as kubectl shows it."""
 
     def __init__(self, kubectl: Path, kubeconfig: Path, namespace: str) -> None:
-        self._command = (
-            str(kubectl),
-            *("--kubeconfig", str(kubeconfig), "-n", namespace),
-        )
+        self._command = (str(kubectl), *("--kubeconfig", str(kubeconfig), "-n", namespace))
 
     async def kubectl(self, *arguments: str, stdin: str = "") -> str:
         """What a command prints."""

@@ -25,13 +25,12 @@ from zonewise.api.objects.pod import Pod
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
 from zonewise.embedded.apiserver.server import ApiServer
-from zonewise.embedded.components.kubelet import FAILED_ANNOTATION, Kubelets, KubeletSettings
-from zonewise.embedded.components.nodelifecycle import (
-    NodeLifecycleController,
-    PodGCController,
-    TaintEvictionController,
-)
-from zonewise.embedded.components.nodelifecycle import NodeLifecycleSettings as NodeSettings
+from zonewise.embedded.components.kubelet.kubelets import Kubelets, KubeletSettings
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
+from zonewise.embedded.components.nodelifecycle.controller import NodeLifecycleController
+from zonewise.embedded.components.nodelifecycle.health import NodeLifecycleSettings as NodeSettings
+from zonewise.embedded.components.nodelifecycle.pod_gc import PodGCController
+from zonewise.embedded.components.nodelifecycle.taint_eviction import TaintEvictionController
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config

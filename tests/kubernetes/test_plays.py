@@ -22,7 +22,7 @@ import pytest
 from tests.kubernetes.stage import Obj, Stage, load
 
 from tools import realkube as real
-from zonewise.embedded.components.kubelet import Kubelets, KubeletSettings
+from zonewise.embedded.components.kubelet.kubelets import Kubelets, KubeletSettings
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config

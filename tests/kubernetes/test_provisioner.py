@@ -30,7 +30,7 @@ from zonewise.csi.transport.client import TIMEOUT, CsiClient
 from zonewise.csi.transport.methods import Method, Request, Response
 from zonewise.csi.transport.server import SocketServer
 from zonewise.csi.transport.socket_client import SocketClient
-from zonewise.embedded.components.kubelet import Kubelets
+from zonewise.embedded.components.kubelet.kubelets import Kubelets
 from zonewise.embedded.csi_sidecars.provisioner import TopologyOptions
 from zonewise.embedded.csi_sidecars.registration import DriverRegistrar
 from zonewise.embedded.csi_sidecars.sidecars import DriverSidecars

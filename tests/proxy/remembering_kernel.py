@@ -10,7 +10,8 @@ from typing import Any
 from zonewise.api.objects.core import Service
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.proxy.netlink import NetlinkError, Touched
+from zonewise.proxy.netlink.notices import Touched
+from zonewise.proxy.netlink.socket import NetlinkError
 from zonewise.proxy.tables.choices import OwnChain
 from zonewise.proxy.tables.desired import Changes
 from zonewise.proxy.tables.kernel import Kernel, KernelRefused, Networks

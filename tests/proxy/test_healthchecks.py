@@ -14,7 +14,7 @@ from tests.netns.spaces import ip
 from zonewise.api.meta import Key
 from zonewise.proxy import healthchecks
 from zonewise.proxy.healthchecks import HealthChecks, NodePortNetworks, listening
-from zonewise.proxy.netlink import interface_addresses
+from zonewise.proxy.netlink.addresses import interface_addresses
 from zonewise.proxy.summary import RoutesSummary
 from zonewise.traffic.routes.table import Family
 

@@ -16,7 +16,8 @@ from tests.proxy.services import HERE, backend, route, service
 from zonewise.api.errors import ConfigError
 from zonewise.api.objects.core import Node
 from zonewise.cli.main import main
-from zonewise.proxy.netlink import Touched, nftables
+from zonewise.proxy.netlink import nftables
+from zonewise.proxy.netlink.notices import Touched
 from zonewise.proxy.settings import ProxySettings
 from zonewise.proxy.tables import kernel as kernels
 from zonewise.proxy.tables.desired import Changes, Desired

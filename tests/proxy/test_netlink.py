@@ -12,16 +12,11 @@ from collections.abc import Iterator
 import pytest
 from tests.netns.spaces import ip, nft
 
-from zonewise.proxy.netlink import (
-    NetlinkError,
-    NetlinkSocket,
-    Notices,
-    Touched,
-    conntrack,
-    nftables,
-)
+from zonewise.proxy.netlink import conntrack, nftables
 from zonewise.proxy.netlink.draws import draw_chain
 from zonewise.proxy.netlink.nftables import IPV4, IPV6, SetForm
+from zonewise.proxy.netlink.notices import Notices, Touched
+from zonewise.proxy.netlink.socket import NetlinkError, NetlinkSocket
 from zonewise.proxy.tables import ruleset
 
 FRAME = """

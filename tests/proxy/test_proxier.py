@@ -18,7 +18,7 @@ from zonewise.api.objects.core import Node
 from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.api.unstructured import unstructured
 from zonewise.proxy import proxier
-from zonewise.proxy.netlink import Touched
+from zonewise.proxy.netlink.notices import Touched
 from zonewise.proxy.observer import Observer, Sync
 from zonewise.proxy.proxier import RESYNC, Proxier
 from zonewise.proxy.settings import ProxySettings

@@ -139,7 +139,7 @@ def test_foreign_slices_get_weights_too() -> None:
         OverloadLimits(),
     )
     stripped: EndpointSlice = bare
-    again = rehint_slice(stripped, previous=hinted, others=[], hint_request=WEIGHTED, shares=known)
+    again = rehint_slice(stripped, previous=hinted, others=[], request=WEIGHTED, shares=known)
     assert again.metadata.annotations == hinted.metadata.annotations
     assert again.endpoints == hinted.endpoints
 

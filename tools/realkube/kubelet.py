@@ -20,12 +20,8 @@ from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.coordination import Lease
 from zonewise.api.objects.core import Node, NodeSpec, NodeStatus, Taint
 from zonewise.api.objects.pod import Pod
-from zonewise.embedded.components.kubelet import (
-    Kubelets,
-    KubeletSettings,
-    default_stages,
-    with_delays,
-)
+from zonewise.embedded.components.kubelet.kubelets import Kubelets, KubeletSettings
+from zonewise.embedded.components.kubelet.stages import default_stages, with_delays
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.program.program import Program
 

@@ -47,9 +47,8 @@ class Decoder(Generic[T]):
         try:
             return self._json_decoder.decode(data)
         except msgspec.ValidationError:
-            return _convert_without_nulls(
-                self._type, _parse_json(data, self._type_name), self._type_name
-            )
+            name = self._type_name
+            return _convert_without_nulls(self._type, _parse_json(data, name), name)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ParseError(f"{self._type_name}: not JSON: {error}") from error
         except RecursionError as error:

@@ -32,9 +32,8 @@ def invalid(field: str, value: Any, detail: str) -> StatusCause:
 
 def wrong_type(field: str, value: Any, detail: str) -> StatusCause:
     """The value is of another JSON type than the schema's."""
-    return _field_error(
-        "FieldValueTypeInvalid", field, f"Invalid value: {render_value(value)}", detail
-    )
+    message = f"Invalid value: {render_value(value)}"
+    return _field_error("FieldValueTypeInvalid", field, message, detail)
 
 
 def unsupported(field: str, value: Any, supported: Iterable[str]) -> StatusCause:
@@ -63,9 +62,8 @@ def not_found(field: str, value: Any) -> StatusCause:
 
 def too_long(field: str, limit: int) -> StatusCause:
     """A text of more than ``limit`` bytes."""
-    return _field_error(
-        "FieldValueTooLong", field, "Too long", f"may not be more than {limit} bytes"
-    )
+    detail = f"may not be more than {limit} bytes"
+    return _field_error("FieldValueTooLong", field, "Too long", detail)
 
 
 def too_many(field: str, count: int, limit: int) -> StatusCause:
@@ -117,6 +115,5 @@ def render_value(value: Any) -> str:
 
 
 def _field_error(reason: str, field: str, message: str, detail: str) -> StatusCause:
-    return StatusCause(
-        reason=reason, field=field, message=f"{message}: {detail}" if detail else message
-    )
+    message = f"{message}: {detail}" if detail else message
+    return StatusCause(reason=reason, field=field, message=message)

@@ -33,17 +33,10 @@ class Gate:
 GATES: Mapping[str, Gate] = MappingProxyType(
     {
         TOPOLOGY_AWARE_HINTS: Gate(
-            default=True,
-            needs=(SERVICE_TRAFFIC_POLICY,),
-            excludes=(SERVICE_TOPOLOGY,),
+            default=True, needs=(SERVICE_TRAFFIC_POLICY,), excludes=(SERVICE_TOPOLOGY,)
         ),
-        SERVICE_TOPOLOGY: Gate(
-            default=False,
-            excludes=(TOPOLOGY_AWARE_HINTS,),
-        ),
-        SERVICE_TRAFFIC_POLICY: Gate(
-            default=True,
-        ),
+        SERVICE_TOPOLOGY: Gate(default=False, excludes=(TOPOLOGY_AWARE_HINTS,)),
+        SERVICE_TRAFFIC_POLICY: Gate(default=True),
     }
 )
 
@@ -57,9 +50,8 @@ class FeatureGates(Mapping[str, bool]):
         settings = settings or {}
         for name in settings:
             if name not in GATES:
-                raise ConfigError(
-                    f"unknown feature gate {name!r}: known are {', '.join(sorted(GATES))}"
-                )
+                known = ", ".join(sorted(GATES))
+                raise ConfigError(f"unknown feature gate {name!r}: known are {known}")
         self._enabled = {name: settings.get(name, gate.default) for name, gate in GATES.items()}
         for name, gate in GATES.items():
             if self._enabled[name]:

@@ -10,7 +10,8 @@ YAML, are taken as absent by the slow path of ``zonewise.api.codec``.
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeAlias
+from collections.abc import Iterable
+from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct, field
@@ -101,6 +102,30 @@ class Condition(Struct):
     message: str = ""
     observed_generation: int = 0
     last_transition_time: str | None = None
+
+
+class _TypedCondition(Protocol):
+    @property
+    def type(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+
+
+C = TypeVar("C", bound=_TypedCondition)
+
+
+def find_condition(conditions: Iterable[C], type: str) -> C | None:
+    """The condition of a type, if there is one."""
+    for condition in conditions:
+        if condition.type == type:
+            return condition
+    return None
+
+
+def is_condition_true(conditions: Iterable[_TypedCondition], type: str) -> bool:
+    """Whether there is a condition of a type and its status is ``True``."""
+    condition = find_condition(conditions, type)
+    return condition is not None and condition.status == "True"
 
 
 class LabelSelectorRequirement(Struct):

@@ -43,10 +43,7 @@ class Resource:
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(
-        self,
-        namespace: str | None = None,
-        name: str | None = None,
-        subresource: str | None = None,
+        self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
     ) -> str:
         """The path of the collection, of one object, or of its subresource.
 

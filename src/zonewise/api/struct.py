@@ -37,12 +37,7 @@ class StructMeta(msgspec.StructMeta):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class Struct(
-    msgspec.Struct,
-    metaclass=StructMeta,
-    frozen=True,
-    gc=False,
-    omit_defaults=True,
-    rename="camel",
+    msgspec.Struct, metaclass=StructMeta, frozen=True, gc=False, omit_defaults=True, rename="camel"
 ):
     """A frozen, keyword-only value with camelCase names on the wire."""
 

@@ -21,7 +21,7 @@ from zonewise.cli.program.options import Options, add_options, feature_gates_opt
 
 if TYPE_CHECKING:
     from zonewise.cli.local.hosting import Content
-    from zonewise.embedded.components import kubelet
+    from zonewise.embedded.components.kubelet.kubelets import KubeletSettings
     from zonewise.runtime.process.process import Process
 
 _LOOPBACK = "127.0.0.1"
@@ -315,9 +315,9 @@ def _parse_listen(listen: str | None) -> tuple[str, int]:
     return host, number
 
 
-def _configure_kubelets(pod_start: str | None, stages: str | None) -> kubelet.KubeletSettings:
-    from zonewise.embedded.components.kubelet import DUAL_STACK, default_stages, read_stages
-    from zonewise.embedded.components.kubelet.stages import with_delays
+def _configure_kubelets(pod_start: str | None, stages: str | None) -> KubeletSettings:
+    from zonewise.embedded.components.kubelet.kubelets import DUAL_STACK
+    from zonewise.embedded.components.kubelet.stages import default_stages, read_stages, with_delays
 
     if stages is None:
         chosen = with_delays(default_stages(), start=_POD_START if pod_start is None else pod_start)

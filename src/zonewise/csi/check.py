@@ -40,13 +40,10 @@ def check_all(
     report: dict[str, Any] = {}
     for name, (report_of_cluster, _) in sorted(reports.items()):
         for kind, items in report_of_cluster.items():
-            items_of_cluster = [
-                item if "id" in item else {"cluster": name, **item} for item in items
-            ]
-            report[kind] = [*report.get(kind, []), *items_of_cluster]
-    report["away"] = [
-        {"cluster": name, "why": str(error)} for name, error in sorted(unanswered.items())
-    ]
+            named = [item if "id" in item else {"cluster": name, **item} for item in items]
+            report[kind] = [*report.get(kind, []), *named]
+    away = sorted(unanswered.items())
+    report["away"] = [{"cluster": name, "why": str(error)} for name, error in away]
     return report, not unanswered and all(agrees for _, agrees in reports.values())
 
 

@@ -68,11 +68,7 @@ LANE_WORKERS = 16
 """What a lane does at once; more would only wait for the same disk."""
 IDENTITY_LANE = "/identity"
 COPIES_LANE = "/copies"
-IDENTITY_REQUESTS = (
-    csi.ProbeRequest,
-    csi.GetPluginInfoRequest,
-    csi.GetPluginCapabilitiesRequest,
-)
+IDENTITY_REQUESTS = (csi.ProbeRequest, csi.GetPluginInfoRequest, csi.GetPluginCapabilitiesRequest)
 
 
 class Threads:
@@ -89,9 +85,8 @@ class Threads:
         if lane not in self._lanes:
             self._lanes[lane] = ThreadPoolExecutor(self._limit, thread_name_prefix="csi")
         context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._lanes[lane], context.run, work
-        )
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._lanes[lane], context.run, work)
 
     def close(self) -> None:
         """Wait for what runs, take no more."""

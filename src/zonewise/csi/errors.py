@@ -68,6 +68,16 @@ def exhausted(message: str) -> CsiError:
     return CsiError(Code.RESOURCE_EXHAUSTED, message)
 
 
+def internal(message: str) -> CsiError:
+    """Something is not as this driver left it, or it failed."""
+    return CsiError(Code.INTERNAL, message)
+
+
+def unavailable(message: str) -> CsiError:
+    """What the call needs does not answer now; retry."""
+    return CsiError(Code.UNAVAILABLE, message)
+
+
 def aborted(message: str) -> CsiError:
     """Another call is working on the same object; retry."""
     return CsiError(Code.ABORTED, message)

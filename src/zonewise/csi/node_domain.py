@@ -8,7 +8,7 @@ crashes; when the label is added or changed, the next request is answered with i
 from __future__ import annotations
 
 from zonewise.api.objects.core import Node
-from zonewise.csi.errors import Code, CsiError
+from zonewise.csi.errors import unavailable
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.cache.store import Store
 from zonewise.runtime.process.logs import logger
@@ -44,7 +44,7 @@ class StoredDomain:
         """Short label names to values, as the labels are now."""
         problem = self.problem()
         if problem is not None:
-            raise CsiError(Code.UNAVAILABLE, problem)
+            raise unavailable(problem)
         return self._labels.segments_of_node(self._node_labels() or {})
 
     def problem(self) -> str | None:

@@ -184,9 +184,8 @@ class SqliteJournal:
                 (entry.kind.value, entry.uuid, entry.revision),
             )
             if deletion.rowcount:
-                _write_promised(
-                    database, entry.pool, _read_promised(database, entry.pool) - entry.bytes
-                )
+                promised = _read_promised(database, entry.pool)
+                _write_promised(database, entry.pool, promised - entry.bytes)
             elif (
                 _select_entry(database, "stored = ? AND uuid = ?", entry.kind, entry.uuid)
                 is not None
@@ -291,9 +290,8 @@ def _lock_byte(file: int, offset: int) -> None:
 
 
 def _unlock_byte(file: int, offset: int) -> None:
-    fcntl.fcntl(
-        file, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0)
-    )
+    unlock = struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0)
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, unlock)
 
 
 def _open_database(path: Path) -> sqlite3.Connection:

@@ -91,11 +91,8 @@ def advise_on_several_plain(plain: Sequence[Budget]) -> str:
 
     def rank(budget: Budget) -> tuple[bool, int, str]:
         assert budget.plain is not None
-        return (
-            bool(advise_on_plain_budget(budget)),
-            -budget.plain.status.desired_healthy,
-            budget.name,
-        )
+        advice = advise_on_plain_budget(budget)
+        return bool(advice), -budget.plain.status.desired_healthy, budget.name
 
     remaining, *others = sorted(plain, key=rank)
     names = " and ".join(budget.name for budget in others)

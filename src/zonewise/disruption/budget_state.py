@@ -119,19 +119,19 @@ class BudgetState:
             None,
         )
 
-    def settle_baseline(self, domain_counts: DomainCounts, owners: Owners) -> dict[str, int]:
+    def settle_baseline(self, counts: DomainCounts, owners: Owners) -> dict[str, int]:
         """The baseline that agrees with the existing pods (rule 6).
 
         Pods that a StatefulSet is scaled down by do not count where enough others exist: the set
         cannot delete others instead, and would wait for these forever.
         """
         baseline = self.budget.baseline or {}
-        present = domain_counts.present
+        present = counts.present
         if sum(present.values()) > self.requested:
             indispensable = present - Counter(
-                counted_pod.domain
-                for pod, counted_pod in domain_counts.pods.values()
-                if counted_pod.present and owners.is_dispensable(pod)
+                counted.domain
+                for pod, counted in counts.pods.values()
+                if counted.present and owners.is_dispensable(pod)
             )
             if sum(indispensable.values()) >= self.requested:
                 present = indispensable
@@ -182,25 +182,25 @@ def uncounted_state(budget: Budget, limit: int) -> BudgetState:
     return BudgetState(budget=budget, replicas=None, domains={}, blocking_reason=reason)
 
 
-def count_budget(budget: Budget, domain_counts: DomainCounts, demand: OwnerDemand) -> BudgetState:
+def count_budget(budget: Budget, counts: DomainCounts, demand: OwnerDemand) -> BudgetState:
     """Count a budget, without grants."""
     if budget.limit is None:
         domains = {
-            name: DomainState(name, True, count, 0, 0, 0, domain_counts.ready[name], 0)
-            for name, count in (domain_counts.present + domain_counts.daemons).items()
+            name: DomainState(name, True, count, 0, 0, 0, counts.ready[name], 0)
+            for name, count in (counts.present + counts.daemons).items()
         }
         return BudgetState(
             budget=budget, replicas=None, domains=domains, blocking_reason=budget.invalid_reason
         )
-    eligible_nodes = _count_eligible_nodes(domain_counts, demand.daemon_sets)
-    present: dict[str, int] = dict(domain_counts.present)
+    eligible_nodes = _count_eligible_nodes(counts, demand.daemon_sets)
+    present: dict[str, int] = dict(counts.present)
     baseline: Mapping[str, int] = present if budget.baseline is None else budget.baseline
     has_baseline = bool(demand.replicas or present) or not demand.daemon_sets
     if not has_baseline:
         baseline = {}
     names = {
-        *_find_domains(budget, domain_counts, demand.daemon_sets),
-        *(domain_counts.present + domain_counts.daemons),
+        *_find_domains(budget, counts, demand.daemon_sets),
+        *(counts.present + counts.daemons),
         *(name for name, count in baseline.items() if count > 0),
         *eligible_nodes,
     }
@@ -217,11 +217,11 @@ def count_budget(budget: Budget, domain_counts: DomainCounts, demand: OwnerDeman
         domains[name] = DomainState(
             name=name,
             guarded=budget.grouping.guards(name),
-            present=present.get(name, 0) + domain_counts.daemons[name],
+            present=present.get(name, 0) + counts.daemons[name],
             baseline=fitted[name],
             expected=expected,
             desired=budget.limit.desired_healthy(expected),
-            ready=domain_counts.ready[name],
+            ready=counts.ready[name],
             outdated=demand.outdated[name],
         )
     unknown_owner = demand.unknown_owner
@@ -249,16 +249,13 @@ class OwnerDemand:
     """Ready pods of old revisions, by domain."""
 
 
-def demand_of(domain_counts: DomainCounts, owners: Owners) -> OwnerDemand:
+def demand_of(counts: DomainCounts, owners: Owners) -> OwnerDemand:
     """Sum up the owners of all pods of a count."""
     scales: dict[tuple[str, str, str, str], int] = {}
     daemon_sets: dict[tuple[str, str, str, str], ScaleOwner] = {}
     existing_pods = 0
     unknown_owners: list[ControllerReference] = []
-    for active, counter in (
-        (True, domain_counts.active_by_owner),
-        (False, domain_counts.inactive_by_owner),
-    ):
+    for active, counter in ((True, counts.active_by_owner), (False, counts.inactive_by_owner)):
         for reference, count in counter.items():
             if reference is None:
                 existing_pods += count if active else 0
@@ -276,7 +273,7 @@ def demand_of(domain_counts: DomainCounts, owners: Owners) -> OwnerDemand:
             else:
                 scales[owner.key] = owner.replicas
     outdated: Counter[str] = Counter()
-    for (name, reference), count in domain_counts.ready_by_revision.items():
+    for (name, reference), count in counts.ready_by_revision.items():
         if owners.is_outdated(reference):
             outdated[name] += count
     return OwnerDemand(
@@ -288,32 +285,26 @@ def demand_of(domain_counts: DomainCounts, owners: Owners) -> OwnerDemand:
 
 
 def _find_domains(
-    budget: Budget, domain_counts: DomainCounts, daemon_sets: Iterable[ScaleOwner]
+    budget: Budget, counts: DomainCounts, daemon_sets: Iterable[ScaleOwner]
 ) -> set[str]:
     """The domains of the nodes on which the pods could run."""
     if not budget.grouping.keys:
         return set() if budget.grouping.selects_nothing else {ALL_DOMAINS}
-    needs: set[NodeConstraints | None] = set(domain_counts.needs)
-    needs |= {
-        node_constraints_of(owner.template.spec)
-        for owner in daemon_sets
-        if owner.template is not None
-    }
+    needs: set[NodeConstraints | None] = set(counts.needs)
+    needs |= {node_constraints_of(owner.template.spec) for owner in daemon_sets if owner.template}
     domains: set[str] = set()
     for need in needs or {None}:
-        domains.update(domain_counts.count_eligible_nodes(need))
+        domains.update(counts.count_eligible_nodes(need))
     return domains - {NO_DOMAIN}
 
 
-def _count_eligible_nodes(
-    domain_counts: DomainCounts, daemon_sets: Iterable[ScaleOwner]
-) -> Counter[str]:
+def _count_eligible_nodes(counts: DomainCounts, daemon_sets: Iterable[ScaleOwner]) -> Counter[str]:
     """How many pods DaemonSets should have in each domain: one per eligible node."""
     nodes: Counter[str] = Counter()
     for owner in daemon_sets:
         template = owner.template
         nodes.update(
-            domain_counts.count_eligible_nodes(
+            counts.count_eligible_nodes(
                 None if template is None else node_constraints_of(template.spec)
             )
         )
@@ -339,9 +330,9 @@ class SharedCount:
     derived once for each version.
     """
 
-    def __init__(self, selector: Selector, domain_counts: DomainCounts) -> None:
+    def __init__(self, selector: Selector, counts: DomainCounts) -> None:
         self.selector = selector
-        self.domain_counts = domain_counts
+        self.domain_counts = counts
         self.budgets: set[BudgetKey] = set()
         self._uncounted_pods: list[str] | None = None
         self._demand: tuple[object, OwnerDemand] | None = None

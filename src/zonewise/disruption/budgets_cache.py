@@ -57,10 +57,10 @@ class BudgetsCache:
 
     def get_or_create(self, namespace: str) -> NamespaceBudgets:
         """The budgets of a namespace that exists, created at the first call."""
-        namespace_budgets = self.by_namespace.get(namespace)
-        if namespace_budgets is None:
-            namespace_budgets = self.by_namespace[namespace] = NamespaceBudgets(self.nodes)
-        return namespace_budgets
+        budgets = self.by_namespace.get(namespace)
+        if budgets is None:
+            budgets = self.by_namespace[namespace] = NamespaceBudgets(self.nodes)
+        return budgets
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         """A node was added, deleted, or changed."""
@@ -69,8 +69,8 @@ class BudgetsCache:
         elif old is not None:
             self.nodes.pop(old.metadata.name, None)
         if not is_irrelevant_change(old, new):
-            for namespace_budgets in self.by_namespace.values():
-                namespace_budgets.nodes_changed()
+            for budgets in self.by_namespace.values():
+                budgets.nodes_changed()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """A pod was added, deleted, or changed; another uid under the same name is another pod."""
@@ -88,12 +88,12 @@ class BudgetsCache:
 
         A pod that is no longer Ready must not be counted as healthy in favour of another one.
         """
-        namespace_budgets, key = self.get_or_create(pod.metadata.namespace), identity(pod)
-        cached = namespace_budgets.pods.get(key)
+        budgets, key = self.get_or_create(pod.metadata.namespace), identity(pod)
+        cached = budgets.pods.get(key)
         version = version_number(pod.metadata.resource_version)
         if cached is not None and version > version_number(cached.metadata.resource_version):
             self._versions_ahead[key] = version
-            namespace_budgets.put_pod(pod)
+            budgets.put_pod(pod)
 
     def budget_changed(
         self,
@@ -102,18 +102,14 @@ class BudgetsCache:
     ) -> None:
         """A budget of either kind was added, deleted, or changed."""
         if new is not None:
-            namespace_budgets, budget = (
-                self.get_or_create(new.metadata.namespace),
-                budget_of(new),
-            )
-            cached = namespace_budgets.budgets.get(budget.key)
+            budgets, budget = (self.get_or_create(new.metadata.namespace), budget_of(new))
+            cached = budgets.budgets.get(budget.key)
             if cached is None or version_number(cached.version) <= version_number(budget.version):
-                namespace_budgets.put_budget(budget)
+                budgets.put_budget(budget)
         elif old is not None:
             meta = old.metadata
-            self.get_or_create(meta.namespace).drop_budget(
-                (old.resource.kind, meta.namespace, meta.name)
-            )
+            key = (old.resource.kind, meta.namespace, meta.name)
+            self.get_or_create(meta.namespace).drop_budget(key)
 
     def owner_changed(
         self, old: Object | Unstructured | None, new: Object | Unstructured | None
@@ -126,12 +122,8 @@ class BudgetsCache:
 
     def owners_to_request(self, namespace: str) -> set[OwnerKey]:
         """The owners of a namespace's pods that no store reports: a shell has to request them."""
-        namespace_budgets = self.find(namespace)
-        return (
-            set()
-            if namespace_budgets is None
-            else namespace_budgets.owners_to_request(self._watched)
-        )
+        budgets = self.find(namespace)
+        return set() if budgets is None else budgets.owners_to_request(self._watched)
 
     def put_read_owners(self, owners: Mapping[OwnerKey, Unstructured | None]) -> None:
         """Take owners that were requested; None if there is no such object."""
@@ -149,9 +141,7 @@ class BudgetsCache:
         """A namespace's ledger was added, deleted, or changed; an older version is ignored."""
         item = new or old
         assert item is not None
-        namespace_budgets = self.get_or_create(item.metadata.namespace)
+        budgets = self.get_or_create(item.metadata.namespace)
         ledger = ledger_of(new)
-        if new is None or version_number(ledger.version) >= version_number(
-            namespace_budgets.ledger.version
-        ):
-            namespace_budgets.ledger = ledger
+        if new is None or version_number(ledger.version) >= version_number(budgets.ledger.version):
+            budgets.ledger = ledger

@@ -77,22 +77,22 @@ class DomainCounts:
     def put(self, pod: Pod) -> None:
         """Add or change a pod."""
         key = identity(pod)
-        counted_pod = self._classify(pod)
+        counted = self._classify(pod)
         known = self.pods.get(key)
-        if known is not None and known[1] == counted_pod:
-            self.pods[key] = (pod, counted_pod)
+        if known is not None and known[1] == counted:
+            self.pods[key] = (pod, counted)
             return
         self.version += 1
         previous = known[1] if known is not None else None
         if (previous is not None and previous.present, previous and previous.domain) != (
-            counted_pod.present,
-            counted_pod.domain,
+            counted.present,
+            counted.domain,
         ):
             self.moves += 1
         if previous is not None:
             self._count(previous, -1)
-        self.pods[key] = (pod, counted_pod)
-        self._count(counted_pod, 1)
+        self.pods[key] = (pod, counted)
+        self._count(counted, 1)
 
     def drop(self, key: str) -> None:
         """Remove a pod that was deleted, or is no longer selected."""
@@ -145,19 +145,19 @@ class DomainCounts:
             need=node_constraints_of(pod.spec) if active and not daemon else None,
         )
 
-    def _count(self, counted_pod: CountedPod, by: int) -> None:
-        if not counted_pod.active:
-            _add(self.inactive_by_owner, counted_pod.reference, by)
-        elif _add(self.active_by_owner, counted_pod.reference, by):
+    def _count(self, counted: CountedPod, by: int) -> None:
+        if not counted.active:
+            _add(self.inactive_by_owner, counted.reference, by)
+        elif _add(self.active_by_owner, counted.reference, by):
             self.owners_version += 1
-        if counted_pod.need is not None:
-            _add(self.needs, counted_pod.need, by)
-        if counted_pod.present:
-            _add(self.daemons if counted_pod.is_daemon else self.present, counted_pod.domain, by)
-        if counted_pod.ready:
-            _add(self.ready, counted_pod.domain, by)
-            if counted_pod.reference is not None:
-                _add(self.ready_by_revision, (counted_pod.domain, counted_pod.reference), by)
+        if counted.need is not None:
+            _add(self.needs, counted.need, by)
+        if counted.present:
+            _add(self.daemons if counted.is_daemon else self.present, counted.domain, by)
+        if counted.ready:
+            _add(self.ready, counted.domain, by)
+            if counted.reference is not None:
+                _add(self.ready_by_revision, (counted.domain, counted.reference), by)
 
 
 def identity(pod: Pod) -> str:

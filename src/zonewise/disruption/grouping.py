@@ -115,14 +115,10 @@ def grouping_of(term: NodeSelectorTerm | None, topology_keys: tuple[str, ...] = 
     )
 
 
-def find_old_keys(
-    term: NodeSelectorTerm | None, topology_keys: tuple[str, ...] = ()
-) -> tuple[str, ...]:
+def find_old_keys(term: NodeSelectorTerm | None, keys: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The keys of a budget that have a new spelling."""
-    expression_keys = [
-        expression.key for expression in (term.match_expressions or () if term is not None else ())
-    ]
-    return tuple(sorted({key for key in (*expression_keys, *topology_keys) if key in OLD_KEYS}))
+    expressions = (term.match_expressions or ()) if term is not None else ()
+    return tuple(sorted({*(item.key for item in expressions), *keys} & OLD_KEYS.keys()))
 
 
 def with_new_keys(labels: Mapping[str, str]) -> Mapping[str, str]:

@@ -160,8 +160,8 @@ class NamespaceBudgets:
             return
         count = self._counts.get(index_key)
         if count is None:
-            domain_counts = DomainCounts(budget.grouping.without_guard, self._nodes)
-            count = self._counts[index_key] = SharedCount(selector, domain_counts)
+            counts = DomainCounts(budget.grouping.without_guard, self._nodes)
+            count = self._counts[index_key] = SharedCount(selector, counts)
             self._counts_by_selector.add(selector, count)
             self._uncounted[count] = None
         count.budgets.add(key)
@@ -207,15 +207,12 @@ class NamespaceBudgets:
         """Count a changed pod; returns the work done."""
         key, old = self._changed.popitem()
         new = self.pods.get(key)
-        counts_before = (
-            () if old is None else tuple(self._counts_by_selector.matching(old.metadata.labels))
-        )
+        matching = self._counts_by_selector.matching
+        counts_before = () if old is None else tuple(matching(old.metadata.labels))
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
             counts_after = counts_before
         else:
-            counts_after = (
-                () if new is None else tuple(self._counts_by_selector.matching(new.metadata.labels))
-            )
+            counts_after = () if new is None else tuple(matching(new.metadata.labels))
         still_counting = set(counts_after)
         for count in counts_before:
             if count not in still_counting:
@@ -247,13 +244,13 @@ class NamespaceBudgets:
                 budget.grouping, self._nodes
             )
         count = self._counts[_count_key(budget)]
-        domain_counts = count.domain_counts
-        versions = (budget, domain_counts.version, self.owners.version, self._nodes_version)
+        counts = count.domain_counts
+        versions = (budget, counts.version, self.owners.version, self._nodes_version)
         cached = self._states.get(key)
         if cached is None or cached[0] != versions:
-            cached = (versions, count_budget(budget, domain_counts, count.demand(self.owners)))
+            cached = (versions, count_budget(budget, counts, count.demand(self.owners)))
             self._states[key] = cached
-        return cached[1], domain_counts
+        return cached[1], counts
 
     # Reads.
 
@@ -316,9 +313,8 @@ class NamespaceBudgets:
     def missing_owners(self) -> list[OwnerKey]:
         """Owners of covered pods that are not known."""
         self._count_all_changes()
-        return sorted(
-            set().union(*(count.missing_owners(self.owners) for count in self._counts.values()))
-        )
+        missing = (counts.missing_owners(self.owners) for counts in self._counts.values())
+        return sorted(set().union(*missing))
 
     def state(self, key: BudgetKey, now: float) -> BudgetState:
         """The state of a budget, with the grants of the ledger."""

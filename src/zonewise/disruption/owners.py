@@ -103,9 +103,7 @@ def reference_of(pod: Pod) -> ControllerReference | None:
         return None
     label = {STATEFUL_SET: REVISION_LABEL, DAEMON_SET: GENERATION_LABEL}.get(owner.kind, "")
     return ControllerReference(
-        owner_key(owner, pod.metadata.namespace),
-        owner.uid,
-        pod.metadata.labels.get(label, ""),
+        owner_key(owner, pod.metadata.namespace), owner.uid, pod.metadata.labels.get(label, "")
     )
 
 
@@ -216,9 +214,7 @@ class Owners:
 
     def _find_newest(self, owner: ScaleOwner, siblings: Mapping[OwnerKey, ScaleOwner]) -> OwnerKey:
         """The ReplicaSet from which its Deployment creates pods now."""
-        revisions = {
-            key: int(sibling.revision) for key, sibling in siblings.items() if sibling.revision
-        }
+        revisions = {key: int(owner.revision) for key, owner in siblings.items() if owner.revision}
         if revisions:
             return max(revisions, key=lambda key: (revisions[key], key))
         assert owner.controller is not None

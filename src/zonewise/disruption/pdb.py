@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from msgspec import structs
 
-from zonewise.api.meta import Condition
+from zonewise.api.meta import Condition, find_condition
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import (
     DISRUPTION_TARGET,
@@ -94,10 +94,7 @@ def judge_eviction(budget: PodDisruptionBudget, *, is_ready: bool) -> EvictionAn
 def explain_exhausted(budget: PodDisruptionBudget) -> str:
     """Why a budget allows nothing; its numbers mean nothing if it could not be counted."""
     status = budget.status
-    condition = next(
-        (candidate for candidate in status.conditions if candidate.type == DISRUPTION_ALLOWED),
-        Condition(),
-    )
+    condition = find_condition(status.conditions, DISRUPTION_ALLOWED) or Condition()
     message = condition.message if condition.status == "False" else ""
     name = budget.metadata.name
     begin = f"The disruption budget {name} does not allow evicting pods currently"
@@ -254,19 +251,12 @@ def seconds_until_stale(pod: Pod, *, now: float) -> float | None:
     """
     if pod.metadata.deletion_timestamp is not None or is_pod_finished(pod):
         return None
-    for condition in pod.status.conditions:
-        if (
-            condition.type == DISRUPTION_TARGET
-            and condition.status == "True"
-            and condition.reason != BY_KUBELET
-        ):
-            since = (
-                times.parse(condition.last_transition_time).timestamp()
-                if (condition.last_transition_time)
-                else 0.0
-            )
-            return max(since + DELETION_SECONDS - now, 0.0)
-    return None
+    condition = find_condition(pod.status.conditions, DISRUPTION_TARGET)
+    if condition is None or condition.status != "True" or condition.reason == BY_KUBELET:
+        return None
+    changed = condition.last_transition_time
+    since = times.parse(changed).timestamp() if changed else 0.0
+    return max(since + DELETION_SECONDS - now, 0.0)
 
 
 def _expected_and_desired(
@@ -288,7 +278,7 @@ def set_condition(
     conditions: tuple[Condition, ...], condition: Condition, now: str
 ) -> tuple[Condition, ...]:
     """The conditions with one of them set; its time changes only if its status does."""
-    old = next((existing for existing in conditions if existing.type == condition.type), None)
+    old = find_condition(conditions, condition.type)
     since = old.last_transition_time if old and old.status == condition.status else now
     changed = structs.replace(condition, last_transition_time=since)
     if old is None:

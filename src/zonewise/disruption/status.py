@@ -39,7 +39,7 @@ class BaselineUpdate:
 
 
 def next_baseline(
-    state: BudgetState, domain_counts: DomainCounts, owners: Owners, *, at_rest: bool
+    state: BudgetState, counts: DomainCounts, owners: Owners, *, at_rest: bool
 ) -> BaselineUpdate:
     """The baseline to record after this count."""
     budget = state.budget
@@ -49,7 +49,7 @@ def next_baseline(
         fitted = {name: domain.baseline for name, domain in state.domains.items()}
         return BaselineUpdate(fitted, is_new=True)
     if at_rest:
-        return BaselineUpdate(state.settle_baseline(domain_counts, owners), is_new=False)
+        return BaselineUpdate(state.settle_baseline(counts, owners), is_new=False)
     return BaselineUpdate(None, is_new=False)
 
 
@@ -107,9 +107,7 @@ def condition_of(reason: Reason, *, type: str, is_true: bool, generation: int) -
 
 
 def status_fields(
-    budget: Budget,
-    rows: tuple[DomainStatus, ...],
-    conditions: tuple[Condition, ...],
+    budget: Budget, rows: tuple[DomainStatus, ...], conditions: tuple[Condition, ...]
 ) -> dict[str, Any]:
     """The fields of the status that are ours, as a merge patch."""
     patch: dict[str, Any] = {

@@ -53,7 +53,7 @@ class PodChoice:
 
 
 def choose_pods(
-    namespace_budgets: NamespaceBudgets,
+    budgets: NamespaceBudgets,
     pods: Sequence[Pod],
     count: int,
     now: float,
@@ -62,9 +62,7 @@ def choose_pods(
     evicting: bool = False,
 ) -> PodChoice:
     """Choose up to ``count`` of the pods, in the order of deletion."""
-    work = choose_pods_in_slices(
-        namespace_budgets, pods, count, now, spread=spread, evicting=evicting
-    )
+    work = choose_pods_in_slices(budgets, pods, count, now, spread=spread, evicting=evicting)
     while True:
         try:
             next(work)
@@ -74,7 +72,7 @@ def choose_pods(
 
 
 def choose_pods_in_slices(
-    namespace_budgets: NamespaceBudgets,
+    budgets: NamespaceBudgets,
     pods: Sequence[Pod],
     count: int,
     now: float,
@@ -83,17 +81,17 @@ def choose_pods_in_slices(
     evicting: bool = False,
 ) -> Generator[None, None, PodChoice]:
     """``choose_pods`` with a pause after each pod."""
-    verdict_round = VerdictRound(namespace_budgets, now, strict=True, plain=False)
+    verdict_round = VerdictRound(budgets, now, strict=True, plain=False)
     remaining: dict[BudgetKey, int] = {}
     chosen_pods: list[Pod] = []
     first_refusal: tuple[Pod, DisruptionVerdict] | None = None
     pods_by_domain: dict[str, list[Pod]] = {}
     for pod in sorted(pods, key=is_pod_ready):
         pods_by_domain.setdefault(
-            _spread_domain(namespace_budgets, pod) if spread and is_pod_ready(pod) else "", []
+            _spread_domain(budgets, pod) if spread and is_pod_ready(pod) else "", []
         ).append(pod)
         yield
-    pod_counts = _count_by_domain(namespace_budgets, pods) if spread else Counter()
+    pod_counts = _count_by_domain(budgets, pods) if spread else Counter()
     for domain_pods in pods_by_domain.values():
         domain_pods.reverse()
     while len(chosen_pods) < count and pods_by_domain:
@@ -105,7 +103,7 @@ def choose_pods_in_slices(
         yield from verdict_round.prepare(pod)
         verdict = verdict_round.judge(pod, evicting=False)
         if verdict.allowed and evicting and is_pod_ready(pod):
-            verdict = _judge_by_plain_budgets(namespace_budgets, pod, remaining) or verdict
+            verdict = _judge_by_plain_budgets(budgets, pod, remaining) or verdict
         if not verdict.allowed:
             first_refusal = first_refusal or (pod, verdict)
             yield
@@ -119,10 +117,10 @@ def choose_pods_in_slices(
 
 
 def _judge_by_plain_budgets(
-    namespace_budgets: NamespaceBudgets, pod: Pod, remaining: dict[BudgetKey, int]
+    budgets: NamespaceBudgets, pod: Pod, remaining: dict[BudgetKey, int]
 ) -> DisruptionVerdict | None:
     """The refusal of plain budgets; None if they allow the eviction, which ``remaining`` counts."""
-    covering = namespace_budgets.budgets_covering(pod)
+    covering = budgets.budgets_covering(pod)
     blockers = find_plain_blockers(pod, covering)
     plain = [budget for budget in covering if budget.plain is not None]
     for budget in plain:
@@ -136,24 +134,21 @@ def _judge_by_plain_budgets(
     return None
 
 
-def _spread_domain(namespace_budgets: NamespaceBudgets, pod: Pod) -> str:
+def _spread_domain(budgets: NamespaceBudgets, pod: Pod) -> str:
     """The domain of a pod by the first budget that groups; "" without one."""
-    for budget in namespace_budgets.budgets_covering(pod):
+    for budget in budgets.budgets_covering(pod):
         if budget.plain is None and budget.grouping.keys:
-            return (
-                namespace_budgets.state_and_counts(budget.key)[1].counted_pod(pod).domain
-                or NO_DOMAIN
-            )
+            return budgets.state_and_counts(budget.key)[1].counted_pod(pod).domain or NO_DOMAIN
     return ""
 
 
-def _count_by_domain(namespace_budgets: NamespaceBudgets, pods: Sequence[Pod]) -> Counter[str]:
+def _count_by_domain(budgets: NamespaceBudgets, pods: Sequence[Pod]) -> Counter[str]:
     """How many of all pods of the budget each domain has."""
     for pod in pods:
-        for budget in namespace_budgets.budgets_covering(pod):
+        for budget in budgets.budgets_covering(pod):
             if budget.plain is None and budget.grouping.keys:
-                domain_counts = namespace_budgets.state_and_counts(budget.key)[1]
-                return domain_counts.present + domain_counts.daemons
+                counts = budgets.state_and_counts(budget.key)[1]
+                return counts.present + counts.daemons
     return Counter()
 
 
@@ -167,7 +162,7 @@ def is_foreign(pod: Pod) -> bool:
     return pod.metadata.annotations.get(DELETION_COST, MARK_COST) != MARK_COST
 
 
-def count_marked_before(namespace_budgets: NamespaceBudgets, pod: Pod) -> int:
+def count_marked_before(budgets: NamespaceBudgets, pod: Pod) -> int:
     """How many marked pods of a pod's ReplicaSet are deleted before it.
 
     0 for a pod that is marked itself, that is not Ready, or whose cost another client set.
@@ -177,10 +172,8 @@ def count_marked_before(namespace_budgets: NamespaceBudgets, pod: Pod) -> int:
         return 0
     if not is_pod_ready(pod) or is_marked(pod) or is_foreign(pod):
         return 0
-    return sum(
-        is_marked(other) and is_pod_active(other)
-        for other in namespace_budgets.pods_owned_by(owner.uid)
-    )
+    siblings = budgets.pods_owned_by(owner.uid)
+    return sum(is_marked(sibling) and is_pod_active(sibling) for sibling in siblings)
 
 
 def format_held_message(replica_set: str, pods: int, size: int, reason: str) -> str:

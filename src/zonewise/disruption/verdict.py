@@ -181,32 +181,27 @@ class VerdictRound:
             text = "is not covered by any budget that is in force where it runs"
             return DisruptionVerdict(True, False, _pod_reason(UNCOVERED, pod, text))
         blockers += [answer for answer in answers if isinstance(answer, Blocker)]
-        agreeing_by_domain = tuple(answer for answer in answers if isinstance(answer, Budget))
+        agreeing = tuple(answer for answer in answers if isinstance(answer, Budget))
         if blockers:
             refusing = {(blocker.kind, blocker.budget) for blocker in blockers}
-            agreeing_plain = [
-                budget for budget in plain if (budget.kind, budget.name) not in refusing
-            ]
-            return blocked_verdict(pod, blockers, (*agreeing_by_domain, *agreeing_plain))
+            agreeing_plain = [item for item in plain if (item.kind, item.name) not in refusing]
+            return blocked_verdict(pod, blockers, (*agreeing, *agreeing_plain))
         if not is_pod_ready(pod) and all(_ignores_unready(budget) for budget in plain):
             return DisruptionVerdict(
-                True, False, _pod_reason(UNREADY, pod, "is not Ready"), agreeing=agreeing_by_domain
+                True, False, _pod_reason(UNREADY, pod, "is not Ready"), agreeing=agreeing
             )
-        charged = bool(agreeing_by_domain) and is_pod_ready(pod)
+        charged = bool(agreeing) and is_pod_ready(pod)
         return DisruptionVerdict(
-            True,
-            charged,
-            _pod_reason(ALLOWED, pod, "may be disrupted"),
-            agreeing=agreeing_by_domain,
+            True, charged, _pod_reason(ALLOWED, pod, "may be disrupted"), agreeing=agreeing
         )
 
     def charge(self, pod: Pod) -> None:
         """Count a pod as granted from here on."""
         key = identity(pod)
         self._granted.add(key)
-        for domain_counts, granted in self._grants_by_count.values():
-            if key in domain_counts.pods:
-                self._count_grant(granted, domain_counts.pods[key][1])
+        for counts, granted in self._grants_by_count.values():
+            if key in counts.pods:
+                self._count_grant(granted, counts.pods[key][1])
 
     def _is_recreated(self, pod: Pod) -> bool:
         reference = reference_of(pod)
@@ -218,44 +213,41 @@ class VerdictRound:
     def _state_and_counts(self, key: BudgetKey) -> tuple[BudgetState, DomainCounts]:
         cached = self._states.get(key)
         if cached is None:
-            base, domain_counts = self._budgets.state_and_counts(key)
-            state = base.with_grants(self._grants_of(domain_counts))
-            cached = self._states[key] = (state, domain_counts)
+            base, counts = self._budgets.state_and_counts(key)
+            state = base.with_grants(self._grants_of(counts))
+            cached = self._states[key] = (state, counts)
         return cached
 
-    def _grants_of(self, domain_counts: DomainCounts) -> dict[str, DomainGrants]:
+    def _grants_of(self, counts: DomainCounts) -> dict[str, DomainGrants]:
         """Granted pods by domain; those of later grants are added to it."""
-        cached = self._grants_by_count.get(id(domain_counts))
+        cached = self._grants_by_count.get(id(counts))
         if cached is None:
-            cached = self._grants_by_count[id(domain_counts)] = (domain_counts, {})
+            cached = self._grants_by_count[id(counts)] = (counts, {})
             for uid in {*self.ledger.grants, *self._granted}:
-                if uid in domain_counts.pods and self._is_granted(domain_counts.pods[uid][0]):
-                    self._count_grant(cached[1], domain_counts.pods[uid][1])
+                if uid in counts.pods and self._is_granted(counts.pods[uid][0]):
+                    self._count_grant(cached[1], counts.pods[uid][1])
         return cached[1]
 
-    def _count_grant(self, granted: dict[str, DomainGrants], counted_pod: CountedPod) -> None:
-        if not counted_pod.ready:
+    def _count_grant(self, granted: dict[str, DomainGrants], counted: CountedPod) -> None:
+        if not counted.ready:
             return
-        old = granted.get(counted_pod.domain, NO_GRANTS)
-        granted[counted_pod.domain] = DomainGrants(
-            old.ready + 1, old.outdated + self._is_outdated(counted_pod)
-        )
+        old = granted.get(counted.domain, NO_GRANTS)
+        outdated = old.outdated + self._is_outdated(counted)
+        granted[counted.domain] = DomainGrants(old.ready + 1, outdated)
 
-    def _is_outdated(self, counted_pod: CountedPod) -> bool:
-        return counted_pod.reference is not None and self._budgets.owners.is_outdated(
-            counted_pod.reference
-        )
+    def _is_outdated(self, counted: CountedPod) -> bool:
+        return counted.reference is not None and self._budgets.owners.is_outdated(counted.reference)
 
     def _judge_budget(self, budget: Budget, pod: Pod, evicting: bool) -> Sequence[Budget | Blocker]:
         """Empty if a budget does not guard the pod; the budget if it agrees; else a blocker."""
-        state, domain_counts = self._state_and_counts(budget.key)
+        state, counts = self._state_and_counts(budget.key)
         budget = state.budget
-        counted_pod = domain_counts.counted_pod(pod)
-        if counted_pod.domain not in state.domains:
+        counted = counts.counted_pod(pod)
+        if counted.domain not in state.domains:
             return ()
-        domain = state.domains[counted_pod.domain]
+        domain = state.domains[counted.domain]
         if not domain.guarded or (
-            budget.updates_only and self._is_no_update(pod, counted_pod, evicting)
+            budget.updates_only and self._is_no_update(pod, counted, evicting)
         ):
             return ()
         assert budget.limit is not None or state.blocking_reason is not None
@@ -272,22 +264,22 @@ class VerdictRound:
         elif state.blocking_reason is not None:
             if is_pod_ready(pod) or (evicting and not budget.always_allow):
                 message = str(state.blocking_reason).rstrip(".")
-        elif self._is_closed(budget, state, counted_pod, evicting):
+        elif self._is_closed(budget, state, counted, evicting):
             message = (
-                f"no pod of {describe_domain(counted_pod.domain)} may be unavailable, and this one"
-                f" is of an old revision: {state.outdated(counted_pod.domain)} such pods are"
+                f"no pod of {describe_domain(counted.domain)} may be unavailable, and this one"
+                f" is of an old revision: {state.outdated(counted.domain)} such pods are"
                 f" Ready, {domain.expected} expected"
             )
         elif is_pod_ready(pod):
-            message = _explain_shortage(state, counted_pod.domain)
+            message = _explain_shortage(state, counted.domain)
         elif evicting and not budget.always_allow:
-            healthy = state.healthy(counted_pod.domain)
+            healthy = state.healthy(counted.domain)
             if healthy < domain.desired:
-                message = _describe_shortage(domain.desired, healthy, counted_pod.domain)
+                message = _describe_shortage(domain.desired, healthy, counted.domain)
         if message:
-            fix = advise_on_domain(state, counted_pod.domain)
+            fix = advise_on_domain(state, counted.domain)
             message = f"{budget.name}: {message}"
-            return (Blocker(budget.name, budget.kind, counted_pod.domain, message, fix),)
+            return (Blocker(budget.name, budget.kind, counted.domain, message, fix),)
         return (budget,)
 
     def _find_beyond_limit(self, pod: Pod, evicting: bool) -> list[Blocker]:
@@ -300,20 +292,20 @@ class VerdictRound:
                 continue
             if not is_pod_ready(pod) and (not evicting or budget.always_allow):
                 continue
-            state, domain_counts = self._budgets.state_and_counts(budget.key)
-            counted_pod = domain_counts.counted_pod(pod)
-            if not budget.grouping.guards(counted_pod.domain):
+            state, counts = self._budgets.state_and_counts(budget.key)
+            counted = counts.counted_pod(pod)
+            if not budget.grouping.guards(counted.domain):
                 continue
-            if budget.updates_only and self._is_no_update(pod, counted_pod, evicting):
+            if budget.updates_only and self._is_no_update(pod, counted, evicting):
                 continue
             message = f"{budget.name}: {str(state.blocking_reason).rstrip('.')}"
-            return [Blocker(budget.name, budget.kind, counted_pod.domain, message)]
+            return [Blocker(budget.name, budget.kind, counted.domain, message)]
         return []
 
-    def _is_no_update(self, pod: Pod, counted_pod: CountedPod, evicting: bool) -> bool:
+    def _is_no_update(self, pod: Pod, counted: CountedPod, evicting: bool) -> bool:
         if self._budgets.owners.is_dispensable(pod):
             return True
-        return evicting and not self._is_outdated(counted_pod)
+        return evicting and not self._is_outdated(counted)
 
     def _is_uncounted(self, budget: Budget, state: BudgetState) -> bool:
         if budget.observed_generation < budget.generation:
@@ -321,16 +313,16 @@ class VerdictRound:
         return budget.baseline is None and state.has_baseline and state.blocking_reason is None
 
     def _is_closed(
-        self, budget: Budget, state: BudgetState, counted_pod: CountedPod, evicting: bool
+        self, budget: Budget, state: BudgetState, counted: CountedPod, evicting: bool
     ) -> bool:
-        if budget.limit is None or not self._is_outdated(counted_pod):
+        if budget.limit is None or not self._is_outdated(counted):
             return False
-        expected = state.domains[counted_pod.domain].expected
+        expected = state.domains[counted.domain].expected
         # A percentage of 0 pods is 0. It closes no domain to a controller: a broken old pod would
         # block its rollout forever.
         if not budget.limit.closes_domain(expected if evicting else max(expected, 1)):
             return False
-        return state.outdated(counted_pod.domain) <= expected
+        return state.outdated(counted.domain) <= expected
 
 
 def find_plain_blockers(pod: Pod, covering: Sequence[Budget]) -> list[Blocker]:
@@ -393,9 +385,7 @@ def _describe_shortage(desired: int, healthy: int, name: str) -> str:
 def _pod_reason(code: str, pod: Pod, text: str) -> Reason:
     meta = pod.metadata
     return Reason(
-        code=code,
-        message=f"pod {meta.name} {text}",
-        object=f"Pod/{meta.namespace}/{meta.name}",
+        code=code, message=f"pod {meta.name} {text}", object=f"Pod/{meta.namespace}/{meta.name}"
     )
 
 

@@ -99,9 +99,8 @@ class EndpointIndex:
             return NO_ENDPOINTS
         known = self
         if len(matching) < len(self._port_lists):
-            known = EndpointIndex(
-                [endpoint for endpoint in self.every if id(endpoint.ports) in matching]
-            )
+            endpoints = [endpoint for endpoint in self.every if id(endpoint.ports) in matching]
+            known = EndpointIndex(endpoints)
         self._by_port[port, protocol] = known
         return known
 
@@ -185,9 +184,8 @@ class Directory:
             slices = self._slices.get(key)
             if not slices:
                 return NO_ENDPOINTS
-            every = [
-                endpoint for piece in sorted(slices) for endpoint in self._of_slice(slices[piece])
-            ]
+            pieces = (slices[name] for name in sorted(slices))
+            every = [endpoint for piece in pieces for endpoint in self._of_slice(piece)]
             index = self._endpoints[key] = EndpointIndex(every)
         return index
 

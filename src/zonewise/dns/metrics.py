@@ -164,9 +164,8 @@ class DnsMetrics(Collector):
             ("misses", "Cache misses.", cache.misses),
             ("served_stale", "Expired answers served.", cache.served_stale),
         ):
-            family = CounterMetricFamily(
-                f"coredns_cache_{name}", help, labels=("server", "zones", "view")
-            )
+            labels = ("server", "zones", "view")
+            family = CounterMetricFamily(f"coredns_cache_{name}", help, labels=labels)
             family.add_metric((server, ".", ""), value)
             yield family
         entries = GaugeMetricFamily(

@@ -36,9 +36,9 @@ from zonewise.dns.tcp import BACKLOG, CONNECTIONS, StreamServer
 from zonewise.dns.udp import BUFFER, PacketServer
 from zonewise.dns.zone import DnsCluster, Domains
 from zonewise.runtime.cache.cache import Cache
-from zonewise.runtime.process.files import raise_file_limit
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.process.memory import settle
+from zonewise.runtime.process.process import raise_file_limit
 from zonewise.runtime.program.context import ControllerContext
 from zonewise.topology.locator_index import LabelInterner, LocatorIndex
 
@@ -133,9 +133,8 @@ class DnsServer:
 
     async def follow(self, sources: Sources) -> None:
         """Read locations from these sources; returns when the first lists are complete."""
-        locators = LocatorIndex(
-            follow_nodes=sources.nodes or not sources.locators, interner=self._maps
-        )
+        follow = sources.nodes or not sources.locators
+        locators = LocatorIndex(follow_nodes=follow, interner=self._maps)
         self.responder.cluster = self._cluster(locators)
         Feed(
             self._cache,

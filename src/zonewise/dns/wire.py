@@ -159,11 +159,8 @@ def write_question(
 ) -> bytes:
     """A question to another server; of ``flags`` RD and CD are sent on."""
     flags &= RD | CD
-    out = (
-        HEADER_LAYOUT.pack(identity, flags, 1, 0, 0, int(edns))
-        + name
-        + QUESTION_LAYOUT.pack(kind, IN)
-    )
+    header = HEADER_LAYOUT.pack(identity, flags, 1, 0, 0, int(edns))
+    out = header + name + QUESTION_LAYOUT.pack(kind, IN)
     if not edns:
         return out
     return out + ROOT + RECORD_LAYOUT.pack(RecordType.OPT, OUR_SIZE, DO if do else 0, 0)
@@ -222,6 +219,5 @@ def _read_options(data: bytes) -> tuple[tuple[int, bytes], ...]:
 
 def address_record(name: bytes, ttl: int, address: bytes) -> ResourceRecord:
     """An A or AAAA record, by how long the address is."""
-    return ResourceRecord(
-        name, RecordType.A if len(address) == 4 else RecordType.AAAA, ttl, address
-    )
+    kind = RecordType.A if len(address) == 4 else RecordType.AAAA
+    return ResourceRecord(name, kind, ttl, address)

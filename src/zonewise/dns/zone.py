@@ -227,19 +227,10 @@ class _Resolution:
     def _resolved(self, records: _Records | None, zone: bytes) -> Resolved:
         basis = frozenset(self.basis)
         if records is not None and (records.answers or records.spread):
-            fixed = (
-                *zip(repeat(ANSWER), records.answers),
-                *zip(repeat(ADDITIONAL), records.extra),
-            )
+            fixed = (*zip(repeat(ANSWER), records.answers), *zip(repeat(ADDITIONAL), records.extra))
+            spread, outside = records.spread, records.outside
             return Resolved(
-                Rcode.NOERROR,
-                zone,
-                basis,
-                self.near,
-                self.same,
-                fixed,
-                records.spread,
-                records.outside,
+                Rcode.NOERROR, zone, basis, self.near, self.same, fixed, spread, outside
             )
         rcode = Rcode.NXDOMAIN if records is None else Rcode.NOERROR
         soa = (AUTHORITY, _soa(zone, self.cluster.serial()))
@@ -371,11 +362,9 @@ class _Resolution:
             return None
         if entry.external_name is not None:
             bare = not (parsed.endpoint or parsed.port or parsed.protocol)
-            return (
-                _Backend(alias=entry.external_name)
-                if bare and _is_name(entry.external_name)
-                else None
-            )
+            if not bare or not _is_name(entry.external_name):
+                return None
+            return _Backend(alias=entry.external_name)
         name = (entry.name, entry.namespace, SVC)
         if not entry.headless and not parsed.endpoint:
             if not any(port.matches(parsed.port, parsed.protocol) for port in entry.ports):

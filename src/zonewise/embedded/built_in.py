@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zonewise.controllers.locators import definition
+from zonewise.controllers.locators.definition import definition
 from zonewise.disruption.definitions.schemas import resource_definitions
 from zonewise.embedded.apiserver.admission.admission import Attributes
 from zonewise.embedded.apiserver.admission.webhook_match import MUTATING, VALIDATING, Hook

@@ -36,23 +36,19 @@ from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.disruption.definitions.schemas import resource_definitions
 from zonewise.embedded import built_in
 from zonewise.embedded.apiserver import server
-from zonewise.embedded.components import kubelet
 from zonewise.embedded.components.disruption.budgets import DisruptionController
 from zonewise.embedded.components.endpointslices.mirroring import EndpointSliceMirroringController
-from zonewise.embedded.components.nodelifecycle import (
-    NodeLifecycleController,
-    PodGCController,
-    TaintEvictionController,
-)
+from zonewise.embedded.components.kubelet.kubelets import DUAL_STACK, Kubelets, KubeletSettings
+from zonewise.embedded.components.nodelifecycle.controller import NodeLifecycleController
+from zonewise.embedded.components.nodelifecycle.pod_gc import PodGCController
+from zonewise.embedded.components.nodelifecycle.taint_eviction import TaintEvictionController
 from zonewise.embedded.components.scheduler.scheduler import Scheduler
 from zonewise.embedded.components.serviceaccount.tokens import TokensController
-from zonewise.embedded.components.volumes import (
-    AttachDetachController,
-    EphemeralVolumeController,
-    PersistentVolumeController,
-    SimulatedProvisioner,
-    VolumeProtectionController,
-)
+from zonewise.embedded.components.volumes.attachment import AttachDetachController
+from zonewise.embedded.components.volumes.binder import PersistentVolumeController
+from zonewise.embedded.components.volumes.ephemeral import EphemeralVolumeController
+from zonewise.embedded.components.volumes.protection import VolumeProtectionController
+from zonewise.embedded.components.volumes.provisioner import SimulatedProvisioner
 from zonewise.embedded.components.workloads.cronjobs.controller import CronJobController
 from zonewise.embedded.components.workloads.daemonsets.controller import DaemonSetController
 from zonewise.embedded.components.workloads.deployments.controller import DeploymentController
@@ -87,7 +83,7 @@ class ClusterSettings:
     api: server.ServerSettings = field(
         default_factory=lambda: server.ServerSettings(service_networks=server.DUAL_STACK)
     )
-    kubelets: kubelet.KubeletSettings = kubelet.DUAL_STACK
+    kubelets: KubeletSettings = DUAL_STACK
     removal: RemovalMode = "evict"
 
 
@@ -124,51 +120,36 @@ class EmbeddedCluster:
         self.program = Program(self.server.connect, clock=clock, rng=rng, events=EVENTS)
         self.client = self.server.connect("zonewise")
         self.seeder = Seeder(self.client, self.server.registry)
-        budgets_cache = self._gate_evictions(clock)
+        budgets = self._gate_evictions(clock)
         self.clients = SimulatedTraffic(self.program.context("clients"), gates=settings.api.gates)
-        self._add_kubernetes(settings, budgets_cache, driver)
-        self._add_zonewise(settings, budgets_cache)
+        self._add_kubernetes(settings, budgets, driver)
+        self._add_zonewise(settings, budgets)
         if driver is not None:
             driver.add_controllers(self.program)
         self.program.run_beside("simulated clients", self.clients)
 
     def _add_kubernetes(
-        self, settings: ClusterSettings, budgets_cache: BudgetsCache, driver: EmbeddedDriver | None
+        self, settings: ClusterSettings, budgets: BudgetsCache, driver: EmbeddedDriver | None
     ) -> None:
         """Kubernetes' own controllers, under its names for them."""
         add, removal = self.program.add, settings.removal
         add("default-scheduler", Scheduler)
         volumes = driver.pod_volumes if driver is not None else None
-        add("kubelet", kubelet.Kubelets, settings.kubelets, volumes)
+        add("kubelet", Kubelets, settings.kubelets, volumes)
         add("node-controller", NodeLifecycleController)
         add("taint-eviction-controller", TaintEvictionController)
         add("pod-garbage-collector", PodGCController)
         add("deployment-controller", DeploymentController, removal=removal)
-        add(
-            "replicaset-controller",
-            ReplicaSetController,
-            removal=removal,
-            budgets_cache=budgets_cache,
-        )
+        add("replicaset-controller", ReplicaSetController, removal=removal, budgets_cache=budgets)
         add(
             "replication-controller",
             ReplicaSetController,
             kind=ReplicationController,
             removal=removal,
-            budgets_cache=budgets_cache,
+            budgets_cache=budgets,
         )
-        add(
-            "statefulset-controller",
-            StatefulSetController,
-            removal=removal,
-            budgets_cache=budgets_cache,
-        )
-        add(
-            "daemonset-controller",
-            DaemonSetController,
-            removal=removal,
-            budgets_cache=budgets_cache,
-        )
+        add("statefulset-controller", StatefulSetController, removal=removal, budgets_cache=budgets)
+        add("daemonset-controller", DaemonSetController, removal=removal, budgets_cache=budgets)
         add("job-controller", JobController)
         add("cronjob-controller", CronJobController)
         add("disruption-controller", DisruptionController)
@@ -194,19 +175,19 @@ class EmbeddedCluster:
 
     def _gate_evictions(self, clock: Callable[[], float]) -> BudgetsCache:
         """Connect evictions to the gate that is a webhook on a real cluster."""
-        budgets_cache = BudgetsCache()
+        budgets = BudgetsCache()
         cache = self.program.cache
-        for cls, listener in budgets_cache.listeners(OWNERS).items():
+        for cls, listener in budgets.listeners(OWNERS).items():
             cache.store(cls).on_change(listener)
         self.server.evictions.gate = DisruptionGate(
             cache,
             self.server.connect("disruption-guard"),
             clock,
-            budgets_cache=budgets_cache,
+            budgets_cache=budgets,
             plain=False,
-            refresh=StoredBudgets(self.server.state, budgets_cache).refresh,
+            refresh=StoredBudgets(self.server.state, budgets).refresh,
         )
-        return budgets_cache
+        return budgets
 
     async def plant_classes(self, objects: Iterable[Obj]) -> None:
         """Write the storage classes among objects that are planted later.

@@ -35,17 +35,12 @@ from zonewise.csi.errors import CsiError
 from zonewise.csi.node_domain import FixedDomain, StoredDomain
 from zonewise.csi.services.node import NodeService
 from zonewise.csi.services.plugin import NO_CLUSTER
-from zonewise.csi.takeover import (
-    CONFIG_KEY,
-    CONFIG_MAP,
-    FollowedConfiguration,
-    TakeoverController,
-    TakeoverSettings,
-)
-from zonewise.csi.takeover.controller import StatesByCluster
+from zonewise.csi.takeover.controller import StatesByCluster, TakeoverController, TakeoverSettings
+from zonewise.csi.takeover.source import FollowedConfiguration
+from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP
 from zonewise.csi.transport.calls import Calls, CallWorker
 from zonewise.csi.transport.client import CsiClient, InProcessClient
-from zonewise.embedded.components import kubelet
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.csi_sidecars.pod_mounts import PodMounts
 from zonewise.embedded.csi_sidecars.registration import DriverRegistrar
 from zonewise.embedded.csi_sidecars.sidecars import DriverSidecars
@@ -53,7 +48,6 @@ from zonewise.embedded.csi_sidecars.snapshot_definitions import definitions
 from zonewise.embedded.leftovers.volumes import VolumeRecord
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap, ensure_namespace
 from zonewise.runtime.cache.store import Store
-from zonewise.runtime.controller.controller import Controller
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.program.context import ControllerContext
 from zonewise.runtime.program.program import Program
@@ -166,7 +160,7 @@ class EmbeddedDriver:
 
         def is_alive(name: str) -> bool:
             node = nodes.get(("", name))
-            return node is None or kubelet.FAILED_ANNOTATION not in node.metadata.annotations
+            return node is None or FAILED_ANNOTATION not in node.metadata.annotations
 
         self._mounts = PodMounts(
             context,
@@ -199,7 +193,7 @@ class PoolConfiguration:
         self._context = context
         self._driver = driver
         self._text = ""
-        self._controller: Controller[Key] = context.controller("csi configuration", self._sync)
+        self._controller = context.controller("csi configuration", self._sync)
         self._maps = self._controller.watches(
             ConfigMap,
             lambda _: (_KEY,),
@@ -234,9 +228,7 @@ class PoolConfiguration:
         value: dict[str, Any] = {"version": 2, "pools": [_pool(zone) for zone in zones]}
         if takeovers := self._driver.followed.current.takeover.targets:
             # Deleting the ConfigMap does not mean that a failed zone is back.
-            value[TAKEOVER_MEMBER] = {
-                source: list(targets) for source, targets in takeovers.items()
-            }
+            value[TAKEOVER_MEMBER] = {name: list(targets) for name, targets in takeovers.items()}
         body = {
             "metadata": {
                 "name": CONFIG_MAP,
@@ -255,7 +247,7 @@ class PoolConfiguration:
             note = f"{CONFIG_KEY} changes nothing, pools and takeover stay as they were: {error}"
             _log.error(note)
             self._context.recorder.event(
-                config_map, type="Warning", reason="InvalidConfiguration", action="Read", note=note
+                config_map, "InvalidConfiguration", "Read", note, type="Warning"
             )
             self._driver.followed.refuse(str(error))
         else:

@@ -34,7 +34,7 @@ from zonewise.api.errors import ApiError
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
 from zonewise.api.objects.discovery import EndpointSlice
-from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap, ensure_namespace
 from zonewise.explain.status import ServiceTraffic
 from zonewise.runtime.process.logs import logger
@@ -185,10 +185,8 @@ class SimulatedTraffic:
             if sends_traffic(node) and node.metadata.name not in self._failed_nodes
         )
         nodes = sorted(living, key=lambda node: node.metadata.name)
-        self._sources = (
-            [ClientLocation.of(node) for node in nodes],
-            [max(1, cpu_milli(n)) for n in nodes],
-        )
+        weights = [max(1, cpu_milli(node)) for node in nodes]
+        self._sources = [ClientLocation.of(node) for node in nodes], weights
         return self._sources
 
     def _draw(self, ports: Ports) -> Backend | None:
@@ -247,9 +245,8 @@ class SimulatedTraffic:
             return
         try:
             await ensure_namespace(self._client)
-            await self._client.apply(
-                ConfigMap, CONFIG_MAP_NAME, NAMESPACE, {"data": data}, force=True
-            )
+            body = {"data": data}
+            await self._client.apply(ConfigMap, CONFIG_MAP_NAME, NAMESPACE, body, force=True)
             self._published = data
         except ApiError as error:
             _log.debug("measurements failed", error=str(error))

@@ -7,7 +7,7 @@ is that in which they can be applied.
 
 from __future__ import annotations
 
-from zonewise.controllers.locators import definition
+from zonewise.controllers.locators.definition import definition
 from zonewise.disruption.definitions.schemas import resource_definitions
 from zonewise.install.alerts import render_alerts
 from zonewise.install.dashboard import render_dashboard

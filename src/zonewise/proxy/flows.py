@@ -24,15 +24,12 @@ from ipaddress import ip_network
 
 from zonewise.api.errors import ZonewiseError
 from zonewise.api.meta import Key
-from zonewise.proxy.netlink import (
-    HOME,
-    NetlinkSocket,
-    NetworkNamespace,
-    conntrack,
-    interface_addresses,
-)
+from zonewise.proxy.netlink import conntrack
+from zonewise.proxy.netlink.addresses import interface_addresses
 from zonewise.proxy.netlink.conntrack import UdpFlow
+from zonewise.proxy.netlink.namespace import HOME, NetworkNamespace
 from zonewise.proxy.netlink.nftables import IPV4, IPV6, NetlinkFamily
+from zonewise.proxy.netlink.socket import NetlinkSocket
 from zonewise.proxy.observer import Observer, Sync
 from zonewise.proxy.tables.ruleset import FamilyName
 from zonewise.runtime.process.logs import logger

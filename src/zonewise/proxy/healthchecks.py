@@ -24,7 +24,8 @@ from aiohttp import web
 from zonewise.api.errors import ZonewiseError
 from zonewise.api.meta import Key
 from zonewise.proxy.monitor import listen
-from zonewise.proxy.netlink import HOME, NetworkNamespace, interface_addresses
+from zonewise.proxy.netlink.addresses import interface_addresses
+from zonewise.proxy.netlink.namespace import HOME, NetworkNamespace
 from zonewise.proxy.summary import RoutesSummary
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.serving.address import why_not
@@ -96,9 +97,8 @@ class HealthChecks:
                 await runner.cleanup()
 
     async def _arrange(self) -> None:
-        checks = [
-            (key, *check) for key, several in self._summary.checks.items() for check in several
-        ]
+        several = self._summary.checks.items()
+        checks = [(key, *check) for key, of_service in several for check in of_service]
         try:
             addresses = self._addresses({family for _, family, _ in checks})
         except (ZonewiseError, OSError) as error:

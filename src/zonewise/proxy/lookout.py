@@ -11,7 +11,7 @@ from zonewise.proxy.flows import StaleFlows
 from zonewise.proxy.healthchecks import HealthChecks
 from zonewise.proxy.metrics import ProxyMetrics
 from zonewise.proxy.monitor import ProxyMonitor, Vitals
-from zonewise.proxy.netlink import NetworkNamespace
+from zonewise.proxy.netlink.namespace import NetworkNamespace
 from zonewise.proxy.notes import Notes
 from zonewise.proxy.proxier import Proxier
 from zonewise.proxy.settings import ProxySettings

@@ -20,7 +20,7 @@ from zonewise.api.errors import ConfigError
 from zonewise.api.objects.core import Node
 from zonewise.api.values.times import format_micro
 from zonewise.proxy.metrics import ProxyMetrics
-from zonewise.proxy.netlink import HOME, NetworkNamespace
+from zonewise.proxy.netlink.namespace import HOME, NetworkNamespace
 from zonewise.proxy.observer import Observer, Sync
 from zonewise.runtime.monitoring.metrics import CONTENT_TYPE, Metrics
 from zonewise.runtime.serving.address import parse_listen, why_not
@@ -41,9 +41,8 @@ async def listen(
         return
     family = socket.AF_INET6 if host is None or ":" in host else socket.AF_INET
     with namespace.entered():
-        listener = socket.create_server(
-            (host or "::", port), family=family, dualstack_ipv6=host is None
-        )
+        address, dual = (host or "::", port), host is None
+        listener = socket.create_server(address, family=family, dualstack_ipv6=dual)
     await web.SockSite(runner, listener).start()
 
 
@@ -148,10 +147,8 @@ class ProxyMonitor:
             good = vitals.healthy and (vitals.eligible or not node)
             now = datetime.now(UTC)
             updated = vitals.last_synced if vitals.last_synced and not vitals.healthy else now
-            body: dict[str, Any] = {
-                "lastUpdated": format_micro(updated),
-                "currentTime": format_micro(now),
-            }
+            last, current = format_micro(updated), format_micro(now)
+            body: dict[str, Any] = {"lastUpdated": last, "currentTime": current}
             if node:
                 body["nodeEligible"] = vitals.eligible
             status = 200 if good else 503

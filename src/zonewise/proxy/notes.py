@@ -39,11 +39,7 @@ class Notes(Observer):
     """Reports what is new about Services."""
 
     def __init__(
-        self,
-        client: Client,
-        node: str,
-        *,
-        service: Callable[[Key], Service | None],
+        self, client: Client, node: str, *, service: Callable[[Key], Service | None]
     ) -> None:
         self._client = client
         self._node = node

@@ -31,7 +31,7 @@ from zonewise.api.objects.discovery import (
     LeanEndpointSlice,
     service_name_of,
 )
-from zonewise.proxy.netlink import Touched
+from zonewise.proxy.netlink.notices import Touched
 from zonewise.proxy.nodes import OtherNodes
 from zonewise.proxy.objects import ServiceCIDR
 from zonewise.proxy.observer import Change, Observer, Sync
@@ -92,9 +92,7 @@ class Proxier:
         """When the oldest change that is not written yet arrived."""
         self.services = cache.store(Service, label_selector=chosen)
         self.slices = cache.store(
-            LeanEndpointSlice,
-            label_selector=f"!{HEADLESS_LABEL}",
-            indexes={"service": _owners},
+            LeanEndpointSlice, label_selector=f"!{HEADLESS_LABEL}", indexes={"service": _owners}
         )
         self.nodes = cache.store(Node, field_selector=f"metadata.name={settings.node_name}")
         self._cidrs = service_cidrs
@@ -424,9 +422,8 @@ class Proxier:
             routes = self._routes(key)
             for observer in self.observers:
                 observer.routed(key, routes)
-            layouts[key] = (
-                NOTHING if routes is None else lay_out(routes, self.location.node, present)
-            )
+            node = self.location.node
+            layouts[key] = NOTHING if routes is None else lay_out(routes, node, present)
             if at % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return layouts

@@ -177,20 +177,20 @@ class SchedulerCluster:
         self._cached_refusals.clear()
         self.budgets[budget.key] = (budget, compile_selector(budget.spec.selector))
 
-    def remove_budget(self, key: Key) -> None:
+    def remove_budget(self, budget: PodDisruptionBudget) -> None:
         """A budget was deleted."""
         self._cached_refusals.clear()
-        self.budgets.pop(key, None)
+        self.budgets.pop(budget.key, None)
 
     def set_csi_node(self, node: CSINode) -> None:
         """The drivers of a node were added or changed."""
         self.volume_cache.set_limits(node)
         self._touch(node.metadata.name)
 
-    def remove_csi_node(self, name: str) -> None:
+    def remove_csi_node(self, node: CSINode) -> None:
         """A node has no drivers any more."""
-        self.volume_cache.remove_limits(name)
-        self._touch(name)
+        self.volume_cache.remove_limits(node.metadata.name)
+        self._touch(node.metadata.name)
 
     def set_attachment(self, item: VolumeAttachment) -> None:
         """A volume is attached to a node, or about to be."""
@@ -431,24 +431,22 @@ class SchedulerCluster:
         """Drop terms that no pod has any more; revisions of workloads leave them behind."""
         self._drop_rankings()
         self._counts_by_term = {
-            key: term_counts
-            for key, term_counts in self._counts_by_term.items()
-            if term_counts.by_node
+            key: counts for key, counts in self._counts_by_term.items() if counts.by_node
         }
         self._term_counts = list(self._counts_by_term.values())
         self._terms_limit = 2 * len(self._term_counts) + TERMS_LIMIT
 
-    def _concerns(self, term_counts: TermCounts, requirements: Requirements) -> bool:
+    def _concerns(self, counts: TermCounts, requirements: Requirements) -> bool:
         namespace_labels = self._namespace_labels.get(requirements.namespace, _NO_LABELS)
-        return term_counts.term.selection.matches(
+        return counts.term.selection.matches(
             requirements.namespace, namespace_labels, requirements.labels
         )
 
     def _is_up_to_date(self, cached: _CachedRanking) -> bool:
         """Whether a ranking is still valid: no new term concerns it."""
         requirements = cached.ranking.requirements
-        for term_counts in self._term_counts[cached.known_terms :]:
-            if self._concerns(term_counts, requirements):
+        for counts in self._term_counts[cached.known_terms :]:
+            if self._concerns(counts, requirements):
                 return False
         cached.known_terms = len(self._term_counts)
         return True
@@ -516,8 +514,8 @@ class SchedulerCluster:
     def _count(self, pod_info: PodInfo, change: int) -> None:
         self._pod_counts.count(pod_info, change, self._namespace_labels)
         for term, weight in pod_info.requirements.own_terms:
-            term_counts = self._counts_by_term.get((term, weight))
-            if term_counts is None:
-                term_counts = self._counts_by_term[term, weight] = TermCounts(term, weight)
-                self._term_counts.append(term_counts)
-            term_counts.count(pod_info.node, change)
+            counts = self._counts_by_term.get((term, weight))
+            if counts is None:
+                counts = self._counts_by_term[term, weight] = TermCounts(term, weight)
+                self._term_counts.append(counts)
+            counts.count(pod_info.node, change)

@@ -84,8 +84,7 @@ NO_VOLUME_TO_BIND = _refusal(
     helped_by=ClusterEvent.NODE | ClusterEvent.VOLUME,
 )
 NOT_ENOUGH_STORAGE = _refusal(
-    "node(s) did not have enough free storage",
-    helped_by=ClusterEvent.NODE | ClusterEvent.VOLUME,
+    "node(s) did not have enough free storage", helped_by=ClusterEvent.NODE | ClusterEvent.VOLUME
 )
 TOO_MANY_VOLUMES = _refusal(
     "node(s) exceed max volume count",

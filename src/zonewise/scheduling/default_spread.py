@@ -78,9 +78,8 @@ class DefaultSpread:
                 for requirement in service.requirements
             }
             if owner is not None and is_counted_kind:
-                owner_selector = self._owners.get(
-                    (owner.kind, (meta.namespace, owner.name)), EVERYTHING
-                )
+                key = owner.kind, (meta.namespace, owner.name)
+                owner_selector = self._owners.get(key, EVERYTHING)
                 requirements |= {
                     str(requirement): requirement for requirement in owner_selector.requirements
                 }

@@ -232,9 +232,6 @@ UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSc
 
 def count_intolerable_taints(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> int:
     """How many PreferNoSchedule taints a pod does not tolerate."""
-    relevant = [
-        toleration for toleration in tolerations if toleration.effect in ("", "PreferNoSchedule")
-    ]
-    return sum(
-        taint.effect == "PreferNoSchedule" and not is_tolerated(taint, relevant) for taint in taints
-    )
+    relevant = [item for item in tolerations if item.effect in ("", "PreferNoSchedule")]
+    soft = (taint for taint in taints if taint.effect == "PreferNoSchedule")
+    return sum(not is_tolerated(taint, relevant) for taint in soft)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from zonewise.api.meta import Key
+from zonewise.api.meta import Key, find_condition
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import DISRUPTION_TARGET
 from zonewise.api.objects.policy import PodDisruptionBudget
@@ -42,9 +42,8 @@ def preempt(
     ineligible = _explain_ineligible(cluster, pod, refusals)
     if ineligible:
         return None, ineligible, True
-    node_infos = [
-        cluster.node_infos[name] for name, refusal in refusals.items() if refusal.resolvable
-    ]
+    names = (name for name, refusal in refusals.items() if refusal.resolvable)
+    node_infos = [cluster.node_infos[name] for name in names]
     node_infos.sort(key=lambda node_info: node_info.tie)
     limit = max(len(node_infos) // 10, MIN_CANDIDATES)
     candidates: list[tuple[tuple[object, ...], Preemption]] = []
@@ -86,12 +85,9 @@ def _explain_ineligible(
 
 
 def _is_preempted(pod_info: PodInfo) -> bool:
-    return pod_info.terminating and any(
-        condition.type == DISRUPTION_TARGET
-        and condition.status == "True"
-        and condition.reason == REASON
-        for condition in pod_info.pod.status.conditions
-    )
+    condition = find_condition(pod_info.pod.status.conditions, DISRUPTION_TARGET)
+    is_target = condition is not None and condition.status == "True" and condition.reason == REASON
+    return pod_info.terminating and is_target
 
 
 def _lower_priority_pods(node_info: NodeInfo, pod: Pod) -> list[PodInfo]:
@@ -164,9 +160,8 @@ def _split_by_budget(
 def _victims_cost(victims: Sequence[PodInfo]) -> tuple[int, int, int, tuple[int, ...]]:
     """The cost of victims, in the order of comparison; less is better."""
     highest = max((victim.priority for victim in victims), default=LOWEST_PRIORITY)
-    earliest = min(
-        (_start_time(victim) for victim in victims if victim.priority == highest), default=""
-    )
+    starts = (_start_time(victim) for victim in victims if victim.priority == highest)
+    earliest = min(starts, default="")
     return (
         highest,
         sum(victim.priority - LOWEST_PRIORITY for victim in victims),

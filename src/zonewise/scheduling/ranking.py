@@ -71,7 +71,7 @@ class Ranking:
         self,
         requirements: Requirements,
         node_fits: NodeFits,
-        topology_counts: Sequence[TopologyCount],
+        counts: Sequence[TopologyCount],
         node_infos: Mapping[str, NodeInfo],
         *,
         self_match: bool,
@@ -80,29 +80,23 @@ class Ranking:
         self._self_match = self_match
         self.node_fits = node_fits
         self._node_infos = node_infos
-        self._topology_counts = sorted(
-            topology_counts, key=lambda topology_count: topology_count.role
-        )
-        self._narrow = [
-            topology_count for topology_count in self._topology_counts if topology_count.narrow
-        ]
+        self._topology_counts = sorted(counts, key=lambda count: count.role)
+        self._narrow = [count for count in self._topology_counts if count.narrow]
         self._counts_by_role: dict[CountRole, list[tuple[int, TopologyCount]]] = {
             role: [] for role in CountRole
         }
         wide_slots: dict[str, int] = {}
         numbered = self._numbered = tuple(enumerate(self._topology_counts))
-        for number, topology_count in numbered:
-            self._counts_by_role[topology_count.role].append((number, topology_count))
-            if not topology_count.narrow:
-                topology_count.slot = wide_slots.setdefault(topology_count.key, len(wide_slots))
-        for slot, topology_count in enumerate(self._narrow):
-            topology_count.slot = slot
+        for number, count in numbered:
+            self._counts_by_role[count.role].append((number, count))
+            if not count.narrow:
+                count.slot = wide_slots.setdefault(count.key, len(wide_slots))
+        for slot, count in enumerate(self._narrow):
+            count.slot = slot
         self._wide_keys = tuple(wide_slots)
-        self._spread_keys = tuple(
-            topology_count.key for _, topology_count in self._counts_by_role[CountRole.SPREAD]
-        )
+        self._spread_keys = tuple(count.key for _, count in self._counts_by_role[CountRole.SPREAD])
         self._even_keys = tuple(
-            topology_count.key for _, topology_count in self._counts_by_role[CountRole.SOFT_SPREAD]
+            count.key for _, count in self._counts_by_role[CountRole.SOFT_SPREAD]
         )
         self._rows: dict[str, _Row] = {}
         self._buckets: dict[_BucketKey, _Bucket] = {}
@@ -216,31 +210,26 @@ class Ranking:
 
     def _add_row(self, node_info: NodeInfo) -> _Row:
         labels, fit = node_info.labels, self.node_fits.verdicts[node_info.name].fit
-        row = _Row(
-            node_info.shape,
-            tuple(labels.get(topology_count.key) for topology_count in self._topology_counts),
-        )
+        row = _Row(node_info.shape, tuple(labels.get(count.key) for count in self._topology_counts))
         row.wide_domains = tuple(labels.get(key) for key in self._wide_keys)
         has_all_keys = {
             CountRole.SPREAD: all(key in labels for key in self._spread_keys),
             CountRole.SOFT_SPREAD: not self.requirements.require_all_keys
             or all(key in labels for key in self._even_keys),
         }
-        for topology_count, label in zip(self._topology_counts, row.labels, strict=True):
-            is_counted = has_all_keys.get(topology_count.role, True) and topology_count.includes(
-                fit
-            )
+        for count, label in zip(self._topology_counts, row.labels, strict=True):
+            is_counted = has_all_keys.get(count.role, True) and count.includes(fit)
             domain = label if is_counted else None
             row.domains.append(domain)
-            topology_count.add_node(node_info.name, label, domain)
+            count.add_node(node_info.name, label, domain)
         return row
 
     def _remove_row(self, name: str, row: _Row, changed: dict[str, None]) -> None:
-        for number, topology_count in enumerate(self._topology_counts):
+        for number, count in enumerate(self._topology_counts):
             label = row.labels[number]
-            topology_count.remove_node(name, label, row.domains[number], row.counts[number])
-            if topology_count.narrow and label is not None:
-                changed.update(dict.fromkeys(topology_count.nodes_by_domain.get(label, ())))
+            count.remove_node(name, label, row.domains[number], row.counts[number])
+            if count.narrow and label is not None:
+                changed.update(dict.fromkeys(count.nodes_by_domain.get(label, ())))
         if row.bucket is not None:
             self._remove_from_bucket(row)
 
@@ -253,9 +242,9 @@ class Ranking:
             return
         states = tuple(
             [
-                topology_count.narrow_state(row.labels[number], row.counts[number])
-                for number, topology_count in enumerate(self._topology_counts)
-                if topology_count.narrow
+                count.narrow_state(row.labels[number], row.counts[number])
+                for number, count in enumerate(self._topology_counts)
+                if count.narrow
             ]
         )
         fit = verdict.fit
@@ -326,25 +315,22 @@ class Ranking:
         """The total of each topology count in the domains of a bucket; None without the label."""
         wide, states = bucket.wide_domains, bucket.states
         totals: DomainTotals = []
-        for topology_count in self._topology_counts:
-            if topology_count.narrow:
-                totals.append(states[topology_count.slot])
+        for count in self._topology_counts:
+            if count.narrow:
+                totals.append(states[count.slot])
             else:
-                label = wide[topology_count.slot]
-                totals.append(None if label is None else topology_count.totals.get(label, 0))
+                label = wide[count.slot]
+                totals.append(None if label is None else count.totals.get(label, 0))
         return totals
 
     def _min_totals(self) -> list[int]:
-        return [
-            topology_count.min_total()
-            for _, topology_count in self._counts_by_role[CountRole.SPREAD]
-        ]
+        return [count.min_total() for _, count in self._counts_by_role[CountRole.SPREAD]]
 
     def _is_first_of_affinity(self) -> bool:
         """Whether the pod is the first that its own affinity matches; then any node is allowed."""
         affinity_counts = self._counts_by_role[CountRole.AFFINITY]
         return self._self_match and not any(
-            any(topology_count.totals.values()) for _, topology_count in affinity_counts
+            any(count.totals.values()) for _, count in affinity_counts
         )
 
     def _find_refusal(

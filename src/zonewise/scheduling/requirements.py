@@ -109,9 +109,8 @@ class RequirementsCache:
         if cached is not None:
             return cached
         requirements = _compile(pod, default_selector, volumes)
-        new_keys = {
-            key for keys in _selected_label_keys(requirements) for key in keys
-        } - self.label_keys
+        selected = _selected_label_keys(requirements)
+        new_keys = {key for keys in selected for key in keys} - self.label_keys
         if new_keys:
             self.label_keys |= new_keys
             self._requirements.clear()
@@ -212,9 +211,7 @@ def _compile(
 
 
 def _host_ports(spec: PodSpec) -> Iterator[HostPort]:
-    sidecars = (
-        container for container in spec.init_containers if container.restart_policy == "Always"
-    )
+    sidecars = (item for item in spec.init_containers if item.restart_policy == "Always")
     for container in (*(spec.containers or ()), *sidecars):
         for port in container.ports:
             if port.host_port > 0:

@@ -63,27 +63,24 @@ def score_groups(
 
 
 def _score_spread(
-    groups: Sequence[NodeGroup], topology_counts: NumberedCounts, require_all_keys: bool
+    groups: Sequence[NodeGroup], counts: NumberedCounts, require_all_keys: bool
 ) -> list[int]:
     """Fewer pods in the domain score higher, and more so for keys with many domains."""
-    if not topology_counts:
+    if not counts:
         return [0] * len(groups)
     is_scored = [
-        not require_all_keys
-        or all(group.totals[number] is not None for number, _ in topology_counts)
+        not require_all_keys or all(group.totals[number] is not None for number, _ in counts)
         for group in groups
     ]
     scored_groups = [group for group, included in zip(groups, is_scored, strict=True) if included]
     weights: list[tuple[int, float, int]] = []
-    for number, topology_count in topology_counts:
-        if topology_count.key == HOSTNAME_LABEL:
+    for number, count in counts:
+        if count.key == HOSTNAME_LABEL:
             domains = sum(group.size for group in scored_groups)
         else:
-            domains = len(
-                {group.wide_domains[topology_count.slot] or "" for group in scored_groups}
-            )
-        assert topology_count.constraint is not None
-        weights.append((number, log(domains + 2), topology_count.constraint.max_skew - 1))
+            domains = len({group.wide_domains[count.slot] or "" for group in scored_groups})
+        assert count.constraint is not None
+        weights.append((number, log(domains + 2), count.constraint.max_skew - 1))
     raw = [
         _raw_spread_score(group, weights) if included else -1
         for group, included in zip(groups, is_scored, strict=True)
@@ -105,13 +102,10 @@ def _raw_spread_score(group: NodeGroup, weights: Sequence[tuple[int, float, int]
     return int(score + 0.5)
 
 
-def _score_pod_affinity(groups: Sequence[NodeGroup], topology_counts: NumberedCounts) -> list[int]:
+def _score_pod_affinity(groups: Sequence[NodeGroup], counts: NumberedCounts) -> list[int]:
     """Preferred pods in the domain score higher, pods to avoid lower."""
     raw = [
-        sum(
-            topology_count.weight * (group.totals[number] or 0)
-            for number, topology_count in topology_counts
-        )
+        sum(count.weight * (group.totals[number] or 0) for number, count in counts)
         for group in groups
     ]
     low, high = min(raw), max(raw)

@@ -83,10 +83,8 @@ def constraint_of(
     constraint: TopologySpreadConstraint, namespace: str, labels: Mapping[str, str]
 ) -> SpreadConstraint:
     """The compiled constraint of a pod with these labels."""
-    pods = _compile_with(
-        constraint.label_selector,
-        [*_label_requirements(constraint.match_label_keys, labels, Operator.IN)],
-    )
+    more = [*_label_requirements(constraint.match_label_keys, labels, Operator.IN)]
+    pods = _compile_with(constraint.label_selector, more)
     return SpreadConstraint(
         selection=live_pods_of(namespace, pods),
         key=constraint.topology_key,

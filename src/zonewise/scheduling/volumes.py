@@ -166,25 +166,25 @@ class VolumeCache:
         """A class was added or changed."""
         self._classes[storage_class.metadata.name] = storage_class
 
-    def remove_class(self, name: str) -> None:
+    def remove_class(self, storage_class: StorageClass) -> None:
         """A class was deleted."""
-        self._classes.pop(name, None)
+        self._classes.pop(storage_class.metadata.name, None)
 
     def set_driver(self, driver: CSIDriver) -> None:
         """A driver was added or changed."""
         self._drivers[driver.metadata.name] = driver
 
-    def remove_driver(self, name: str) -> None:
+    def remove_driver(self, driver: CSIDriver) -> None:
         """A driver was deleted."""
-        self._drivers.pop(name, None)
+        self._drivers.pop(driver.metadata.name, None)
 
     def set_capacity(self, capacity: CSIStorageCapacity) -> None:
         """A driver reports its capacity in a domain."""
         self._capacities[capacity.key] = capacity
 
-    def remove_capacity(self, key: Key) -> None:
+    def remove_capacity(self, capacity: CSIStorageCapacity) -> None:
         """A driver no longer reports its capacity in a domain."""
-        self._capacities.pop(key, None)
+        self._capacities.pop(capacity.key, None)
 
     def set_limits(self, node: CSINode) -> None:
         """A node's drivers and how many volumes of each it can hold."""
@@ -218,9 +218,8 @@ class VolumeCache:
             return False
         used = {volume for pod in pods for volume in self._limited_volumes(pod)}
         new = Counter(driver for driver, _ in requested - used)
-        attached = Counter(
-            driver for driver, _ in used | {*self._attachments.get(node, {}).values()}
-        )
+        current = {*self._attachments.get(node, {}).values()}
+        attached = Counter(driver for driver, _ in used | current)
         return any(
             driver in limits and attached[driver] + count > limits[driver]
             for driver, count in new.items()
@@ -308,10 +307,8 @@ class VolumeCache:
 
     def _waits_for_consumer(self, claim: PersistentVolumeClaim) -> bool:
         storage_class = self._classes.get(_class_name(claim))
-        return (
-            storage_class is not None
-            and storage_class.volume_binding_mode == "WaitForFirstConsumer"
-        )
+        mode = None if storage_class is None else storage_class.volume_binding_mode
+        return mode == "WaitForFirstConsumer"
 
     def _is_in_use(self, pod: Pod, claim: PersistentVolumeClaim) -> bool:
         if "ReadWriteOncePod" not in claim.spec.access_modes:

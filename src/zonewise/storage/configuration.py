@@ -89,9 +89,7 @@ class StorageConfiguration:
 
     def find_cluster(self, cluster_id: str) -> CephCluster | None:
         """A cluster by its id."""
-        return next(
-            (cluster for cluster in self.clusters if cluster.cluster_id == cluster_id), None
-        )
+        return next((spec for spec in self.clusters if spec.cluster_id == cluster_id), None)
 
 
 def parse_configuration(text: str, labels: DomainLabels) -> StorageConfiguration:
@@ -99,9 +97,8 @@ def parse_configuration(text: str, labels: DomainLabels) -> StorageConfiguration
     try:
         value = strict_json.parse(text, "")
         if strict_json.is_array(value):
-            return StorageConfiguration(
-                version=1, clusters=_parse_clusters(value, "", strict=False)
-            )
+            clusters = _parse_clusters(value, "", strict=False)
+            return StorageConfiguration(version=1, clusters=clusters)
         return _parse_version_2(value, labels)
     except ShapeError as error:
         raise ConfigError(str(error)) from None

@@ -199,9 +199,8 @@ def _find_difference(request: CreateRequest, entry: JournalEntry, *, fits: bool)
     if request.parameters != entry.parameters:
         return "it was made with other parameters"
     if not fits:
-        return (
-            f"it can be used from {describe_domain(entry.segments)} only, which was not requested"
-        )
+        domain = describe_domain(entry.segments)
+        return f"it can be used from {domain} only, which was not requested"
     return ""
 
 

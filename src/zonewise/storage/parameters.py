@@ -134,9 +134,8 @@ def parse_class(
             path="placement",
             fix="Name the default pool with the parameter pool.",
         )
-    used_by_policy = (
-        (default_pool,) if default_pool and placement is PlacementPolicy.DEFAULT_POOL else ()
-    )
+    uses_default = default_pool and placement is PlacementPolicy.DEFAULT_POOL
+    used_by_policy = (default_pool,) if uses_default else ()
     return ClassParameters(
         pool,
         data_pool,

@@ -121,9 +121,8 @@ def place_volume(
         )
     terms = _ordered_terms(request.requirement, labels)
     if request.policy is PlacementPolicy.BALANCED or terms is None:
-        return _find_pool_near_source(
-            request, _Search(request, candidates, None, reasons.balanced), labels
-        )
+        search = _Search(request, candidates, None, reasons.balanced)
+        return _find_pool_near_source(request, search, labels)
     if any(_is_within(pool.segments, term) for term in terms for pool in candidates):
         return _find_pool_near_source(
             request, _Search(request, candidates, terms, reasons.balanced), labels
@@ -202,9 +201,8 @@ class _Search:
                 tried.append(TriedPool(term, best.name, reason))
                 topology = labels.to_wire(best.segments)
                 return Placement(best, (topology,) if topology else (), reason, tuple(tried))
-        return _refuse(
-            reasons.exhausted(self.request.required_bytes, self.pools, self.terms), tried
-        )
+        reason = reasons.exhausted(self.request.required_bytes, self.pools, self.terms)
+        return _refuse(reason, tried)
 
     def _find_pool_anywhere(self) -> Placement:
         tried = self._list_unusable({}, self.pools)
@@ -282,9 +280,7 @@ def _ordered_terms(
     requisite = _domain_terms(requirement.requisite, labels)
     terms: list[Segments] = []
     for term in _domain_terms(requirement.preferred, labels):
-        inside = not requisite or any(
-            _is_within(requisite_term, term) for requisite_term in requisite
-        )
+        inside = not requisite or any(_is_within(wider, term) for wider in requisite)
         if inside and term not in terms:
             terms.append(term)
     terms += [term for term in requisite if term not in terms]

@@ -186,11 +186,8 @@ def _pool_numbers(pool: Pool) -> dict[str, int | float | str]:
 
 
 def _describe_state(pool: Pool) -> str:
-    return (
-        f"{pool.name} has {format_size(pool.free)} free"
-        if pool.alive
-        else f"{pool.name} is not alive"
-    )
+    state = f"has {format_size(pool.free)} free" if pool.alive else "is not alive"
+    return f"{pool.name} {state}"
 
 
 def _describe_domains(terms: Sequence[Segments]) -> str:

@@ -129,9 +129,7 @@ def node_domains(
     return tuple(dict(term) for term in sorted(set(_node_terms(topology_keys, nodes.values()))))
 
 
-def volume_node_affinity(
-    accessible: Iterable[Mapping[str, str]],
-) -> VolumeNodeAffinity | None:
+def volume_node_affinity(accessible: Iterable[Mapping[str, str]]) -> VolumeNodeAffinity | None:
     """The affinity to the nodes a volume can be used from, in the given order; None: all nodes."""
     terms = tuple(
         NodeSelectorTerm(
@@ -221,9 +219,8 @@ def _flatten(allowed: Iterable[TopologySelectorTerm]) -> list[_Term]:
     """All combinations of one value per key, for each term of a class."""
     terms: list[_Term] = []
     for term in allowed:
-        by_key = {
-            expression.key: expression.values or () for expression in term.match_label_expressions
-        }
+        expressions = term.match_label_expressions
+        by_key = {expression.key: expression.values or () for expression in expressions}
         if by_key:
             keys = sorted(by_key)
             choices = product(*(by_key[key] for key in keys))

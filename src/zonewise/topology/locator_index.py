@@ -190,9 +190,8 @@ class LocatorIndex:
         old = self._by_key.get(locator.key)
         if old is not None and old.uid != locator.uid:
             removal, addition = self.remove(locator.key), self.put(locator)
-            return LocationChange(
-                removal.addresses | addition.addresses, removal.nodes | addition.nodes
-            )
+            nodes = removal.nodes | addition.nodes
+            return LocationChange(removal.addresses | addition.addresses, nodes)
         same_addresses = old is not None and old.addresses == locator.addresses
         claimed = old.claimed_version if old is not None and same_addresses else locator.version
         labels = self.interner.intern(locator.labels)

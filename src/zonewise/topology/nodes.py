@@ -7,16 +7,14 @@ tainted nodes count: the pods on them keep sending traffic.
 from __future__ import annotations
 
 from zonewise.api.errors import ParseError
+from zonewise.api.meta import is_condition_true
 from zonewise.api.objects.core import Node
 from zonewise.api.values.quantity import milli
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 REGION_LABEL = "topology.kubernetes.io/region"
 ZONE_LABEL = "topology.kubernetes.io/zone"
-CONTROL_PLANE_LABELS = (
-    "node-role.kubernetes.io/control-plane",
-    "node-role.kubernetes.io/master",
-)
+CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 CPU_LIMIT = 2**63 - 1
 
 
@@ -27,10 +25,7 @@ def zone_of(node: Node) -> str:
 
 def is_node_ready(node: Node) -> bool:
     """Whether the node reports Ready."""
-    return any(
-        condition.type == "Ready" and condition.status == "True"
-        for condition in node.status.conditions
-    )
+    return is_condition_true(node.status.conditions, "Ready")
 
 
 def is_control_plane(node: Node) -> bool:

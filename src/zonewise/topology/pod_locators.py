@@ -87,18 +87,16 @@ def locator_patch(pod: Pod, desired: PodLocation, current: PodLocation) -> list[
 
 def owner_of(pod: Pod) -> OwnerReference:
     """The reference by which a locator is deleted with its pod."""
-    return OwnerReference(
-        api_version="v1", kind="Pod", name=pod.metadata.name, uid=pod.metadata.uid
-    )
+    meta = pod.metadata
+    return OwnerReference(api_version="v1", kind="Pod", name=meta.name, uid=meta.uid)
 
 
 def label_interning(interner: LabelInterner) -> Callable[[PodLocator], PodLocator]:
     """The transform with which a store keeps equal labels of locators once."""
 
     def intern(locator: PodLocator) -> PodLocator:
-        return msgspec.structs.replace(
-            locator, node_labels=interner.intern(locator.node_labels or {})
-        )
+        labels = interner.intern(locator.node_labels or {})
+        return msgspec.structs.replace(locator, node_labels=labels)
 
     return intern
 

@@ -60,13 +60,8 @@ def parse_name(labels: Sequence[str]) -> NameQuestion | None:
         case [endpoint]:
             return NameQuestion(kind, namespace, service, endpoint)
         case [port, protocol]:
-            return NameQuestion(
-                kind,
-                namespace,
-                service,
-                port=port.removeprefix("_"),
-                protocol=protocol.removeprefix("_"),
-            )
+            port, protocol = port.removeprefix("_"), protocol.removeprefix("_")
+            return NameQuestion(kind, namespace, service, port=port, protocol=protocol)
         case [*zone, directive, anchor] if (
             anchor == ZONE and directive in (PIN, PREFER) and kind == SVC
         ):

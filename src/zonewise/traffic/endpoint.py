@@ -28,10 +28,8 @@ class Hint:
         """The hint in a slice."""
         if hints is None:
             return NO_HINT
-        return cls(
-            tuple(zone.name for zone in hints.for_zones),
-            tuple(node.name for node in hints.for_nodes),
-        )
+        zones = tuple(zone.name for zone in hints.for_zones)
+        return cls(zones, tuple(node.name for node in hints.for_nodes))
 
     def to_object(self) -> EndpointHints | None:
         """The hint as it is written into a slice."""

@@ -104,9 +104,8 @@ class HintDecision:
 
     def as_previous(self, snapshot: ServiceSnapshot) -> PreviousHints:
         """The hints that the next decision starts from, once this one is written."""
-        return replace(
-            PreviousHints.from_endpoints(self.apply(snapshot.endpoints)), weights=self.weights
-        )
+        previous = PreviousHints.from_endpoints(self.apply(snapshot.endpoints))
+        return replace(previous, weights=self.weights)
 
     def counts(self, endpoints: Iterable[TrafficEndpoint]) -> HintCounts:
         """The counts of these endpoints under this decision, for ``limits``."""
@@ -129,22 +128,20 @@ def weighted_flow(weights: str, endpoints: Iterable[TrafficEndpoint], shares: Sh
 
 def decide_hints(snapshot: ServiceSnapshot, previous: PreviousHints) -> HintDecision:
     """The hints of one Service in one address family."""
-    hint_request = snapshot.hint_request
-    if hint_request.mode is Mode.OFF:
-        return HintDecision(
-            hint_request.mode, False, hint_request.reason or refusals.not_requested()
-        )
+    request = snapshot.hint_request
+    if request.mode is Mode.OFF:
+        return HintDecision(request.mode, False, request.reason or refusals.not_requested())
     endpoints = ready_endpoints(snapshot.endpoints)
     if not endpoints:
-        return HintDecision(hint_request.mode, False, refusals.no_endpoints())
-    if hint_request.mode is Mode.AUTO:
+        return HintDecision(request.mode, False, refusals.no_endpoints())
+    if request.mode is Mode.AUTO:
         decision = _auto(snapshot, previous, endpoints)
-    elif hint_request.mode is Mode.SHARED:
+    elif request.mode is Mode.SHARED:
         decision = _shared(snapshot, previous, endpoints)
-    elif hint_request.mode is Mode.WEIGHTED:
+    elif request.mode is Mode.WEIGHTED:
         decision = _weighted(snapshot, previous, endpoints)
     else:
-        decision = _hint_own_location(hint_request.mode, endpoints)
+        decision = _hint_own_location(request.mode, endpoints)
     foreign_endpoints = ready_endpoints(snapshot.foreign_endpoints)
     unhinted = [endpoint for endpoint in foreign_endpoints if not endpoint.hint.zones]
     if decision.hinted and unhinted:
@@ -279,9 +276,7 @@ def _swap(
     classes = {(home, zones[name]) for name, home, _ in endpoints}
     if not find_swaps((home, (zone,)) for home, zone in classes):
         return dict(zones)
-    hinted = (
-        HintedEndpoint(name, home, (previous_zone,)) for name, home, previous_zone in endpoints
-    )
+    hinted = (HintedEndpoint(name, home, (before,)) for name, home, before in endpoints)
     zone_tuples = {name: (zone,) for name, zone in zones.items()}
     swapped = swap_hints(hinted, zone_tuples, shares.weights, min_gain=MIN_SWAP_GAIN)
     return {name: zone for name, (zone,) in swapped.items()}

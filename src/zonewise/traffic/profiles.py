@@ -188,15 +188,12 @@ class _Search:
                     if self._is_spent(budget):
                         break
         if self.endpoints <= MAX_LENDING:
-            self._try_remaining(
-                (), 0, self._value(first), _ExhaustivePlacement(self.limit, MAX_WAYS)
-            )
+            placement = _ExhaustivePlacement(self.limit, MAX_WAYS)
+            self._try_remaining((), 0, self._value(first), placement)
         if self.best_classes is None:
             return None
-        return BestProfile(
-            tuple(sorted(map(self._group, self.best_classes))),
-            Fraction(self.best_value, self.total_value),
-        )
+        classes = tuple(sorted(map(self._group, self.best_classes)))
+        return BestProfile(classes, Fraction(self.best_value, self.total_value))
 
     def _try_remaining(
         self, profile: Profile, count: int, max_value: int, placement: _ExhaustivePlacement

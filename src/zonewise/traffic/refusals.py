@@ -108,9 +108,8 @@ def too_few(
             f" {limits.add} %"
         )
         fix += f" Or allow more overload with the annotation zonewise.io/overload, now {limits}."
-    return Reason(
-        code=code, message=f"{text}: needs {enough}, has {endpoints}", numbers=numbers, fix=fix
-    )
+    message = f"{text}: needs {enough}, has {endpoints}"
+    return Reason(code=code, message=message, numbers=numbers, fix=fix)
 
 
 def nothing_to_gain(best: Fraction, without: Fraction) -> Reason:

@@ -172,9 +172,8 @@ def in_zone_of(
         per_zone.update(zones[endpoint.name])
         if endpoint.home in zones[endpoint.name]:
             staying[endpoint.home] += 1
-    parts = (
-        Fraction(weight * staying[zone], per_zone[zone]) for zone, weight in shares.weights.items()
-    )
+    weights = shares.weights.items()
+    parts = (Fraction(weight * staying[zone], per_zone[zone]) for zone, weight in weights)
     return sum(parts, Fraction(0)) / shares.total
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from zonewise.api import field_errors
 from zonewise.api.errors import StatusCause
+from zonewise.api.field_errors import duplicate, forbidden, invalid, too_many
 from zonewise.api.objects.core import Service
 from zonewise.api.reason import Reason
 from zonewise.api.values.labels import label_key_error
@@ -66,7 +66,7 @@ def topology_key_errors(service: Service) -> list[StatusCause]:
         errors += _key_errors(service, annotated, _ANNOTATION_FIELD, paths)
     if field and annotated and field != annotated:
         text = f"must match {TOPOLOGY_KEYS_FIELD} when both are specified"
-        errors.append(field_errors.invalid(_ANNOTATION_FIELD, ",".join(annotated), text))
+        errors.append(invalid(_ANNOTATION_FIELD, ",".join(annotated), text))
     return errors
 
 
@@ -81,21 +81,19 @@ def _key_errors(
 ) -> Iterator[StatusCause]:
     spec = service.spec
     if spec.external_traffic_policy == "Local":
-        yield field_errors.forbidden(path, "may not be used with externalTrafficPolicy Local")
+        yield forbidden(path, "may not be used with externalTrafficPolicy Local")
     if spec.traffic_policy == "PreferZone":
         text = "may not be used with trafficPolicy PreferZone: choose one of the two"
-        yield field_errors.forbidden(path, text)
+        yield forbidden(path, text)
     if len(keys) > KEYS_LIMIT:
-        yield field_errors.too_many(path, len(keys), KEYS_LIMIT)
+        yield too_many(path, len(keys), KEYS_LIMIT)
     seen: set[str] = set()
     for index, (key, key_path) in enumerate(zip(keys, key_paths, strict=True)):
         if key == ANY_ENDPOINT:
             if index != len(keys) - 1:
-                yield field_errors.invalid(key_path, key, f"'{ANY_ENDPOINT}' must be the last key")
+                yield invalid(key_path, key, f"'{ANY_ENDPOINT}' must be the last key")
         elif error := label_key_error(key):
-            yield field_errors.invalid(
-                key_path, key, f"a topology key is the key of a label; this {error}"
-            )
+            yield invalid(key_path, key, f"a topology key is the key of a label; this {error}")
         if key in seen:
-            yield field_errors.duplicate(key_path, key)
+            yield duplicate(key_path, key)
         seen.add(key)

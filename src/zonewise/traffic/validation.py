@@ -10,8 +10,8 @@ validation can still be changed in other respects; its hints are off, and the re
 
 from __future__ import annotations
 
-from zonewise.api import field_errors
 from zonewise.api.errors import ParseError, StatusCause
+from zonewise.api.field_errors import invalid, unsupported
 from zonewise.api.objects.core import Service
 from zonewise.traffic.limits import OVERLOAD_ANNOTATION, OverloadLimits
 from zonewise.traffic.modes import (
@@ -44,26 +44,22 @@ def _service_errors(service: Service) -> list[StatusCause]:
         if value not in (*ANNOTATION_MODES, *DISABLED_VALUES) and (
             not slash or domain == OWN_DOMAIN
         ):
-            errors.append(field_errors.unsupported(_annotation_path(key), value, KNOWN_MODES))
+            errors.append(unsupported(_annotation_path(key), value, KNOWN_MODES))
     old, new = annotations.get(HINTS_ANNOTATION), annotations.get(MODE_ANNOTATION)
     if old is not None and new is not None and old != new:
         text = f"must match annotations[{HINTS_ANNOTATION}] when both are specified"
-        errors.append(field_errors.invalid(_annotation_path(MODE_ANNOTATION), new, text))
+        errors.append(invalid(_annotation_path(MODE_ANNOTATION), new, text))
     errors += topology_key_errors(service)
     if OVERLOAD_ANNOTATION in annotations:
         try:
             OverloadLimits.parse(annotations[OVERLOAD_ANNOTATION])
         except ParseError as error:
             value = annotations[OVERLOAD_ANNOTATION]
-            errors.append(
-                field_errors.invalid(_annotation_path(OVERLOAD_ANNOTATION), value, str(error))
-            )
+            errors.append(invalid(_annotation_path(OVERLOAD_ANNOTATION), value, str(error)))
     values = [choice.value for choice in ShareNodes]
     if annotations.get(SHARE_NODES_ANNOTATION, values[0]) not in values:
         value = annotations[SHARE_NODES_ANNOTATION]
-        errors.append(
-            field_errors.unsupported(_annotation_path(SHARE_NODES_ANNOTATION), value, values)
-        )
+        errors.append(unsupported(_annotation_path(SHARE_NODES_ANNOTATION), value, values))
     return errors
 
 

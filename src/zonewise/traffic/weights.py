@@ -146,9 +146,8 @@ def compute_weights(own: Mapping[str, int], shares: Shares, limits: OverloadLimi
     Traffic is counted in parts so small that every number here is whole.
     """
     endpoints = sum(own.values())
-    sent = {
-        zone: weight * endpoints * 100 * _ROUNDING_PARTS for zone, weight in shares.weights.items()
-    }
+    scale = endpoints * 100 * _ROUNDING_PARTS
+    sent = {zone: weight * scale for zone, weight in shares.weights.items()}
     limit = (100 + limits.add) * (_ROUNDING_PARTS - 1) * shares.total
     staying = {zone: min(amount, limit * own.get(zone, 0)) for zone, amount in sent.items()}
     spilling = {

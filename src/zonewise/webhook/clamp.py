@@ -64,27 +64,22 @@ class Clamp:
     async def size(self, item: ReplicaSetScale, had: int, target: int) -> int:
         """How small a ReplicaSet may become now."""
         namespace = item.metadata.namespace
-        namespace_budgets = self._budgets_cache.find(namespace)
-        if namespace_budgets is None:
+        budgets = self._budgets_cache.find(namespace)
+        if budgets is None:
             return target
-        await self._turns.slices(namespace, namespace_budgets.count_changes())
-        if _recreated(namespace_budgets.owners, item):
+        await self._turns.slices(namespace, budgets.count_changes())
+        if _recreated(budgets.owners, item):
             return target
-        pods = [
-            pod for pod in namespace_budgets.pods_owned_by(item.metadata.uid) if is_pod_active(pod)
-        ]
+        pods = [pod for pod in budgets.pods_owned_by(item.metadata.uid) if is_pod_active(pod)]
         guarded = any(
             budget.plain is None and budget.enforced
             for pod in pods
-            for budget in (
-                *namespace_budgets.budgets_covering(pod),
-                *namespace_budgets.budgets_beyond_limit(pod),
-            )
+            for budget in (*budgets.budgets_covering(pod), *budgets.budgets_beyond_limit(pod))
         )
         if not guarded:
             return target
         now = self._clock()
-        verdicts = VerdictRound(namespace_budgets, now, strict=True, plain=False)
+        verdicts = VerdictRound(budgets, now, strict=True, plain=False)
         go = 0
         for pod in sorted(pods, key=lambda pod: (is_pod_ready(pod), pod.metadata.name)):
             seen = self._is_seen(pod, now)

@@ -162,13 +162,13 @@ class DisruptionReviews:
         name = request.name or eviction.metadata.name
         if not valid_name(name):
             return NAMELESS
-        namespace_budgets = self._budgets_cache.find(request.namespace)
-        if namespace_budgets is None or not namespace_budgets.budgets:
+        budgets = self._budgets_cache.find(request.namespace)
+        if budgets is None or not budgets.budgets:
             return self._uncovered()
         options = eviction.delete_options or _DeleteOptions()
         dry_run = _dry(request, options)
         uid = options.preconditions and options.preconditions.uid
-        pod = namespace_budgets.find_pod(name)
+        pod = budgets.find_pod(name)
         if pod is not None and not (uid and uid != pod.metadata.uid):
             # Only what is certain whatever the pod is by now: a refusal, or a grant for a unique
             # name.
@@ -194,20 +194,18 @@ class DisruptionReviews:
             return ELSEWHERE
         if not valid_name(named.metadata.name):
             return NAMELESS
-        namespace_budgets = self._budgets_cache.find(request.namespace)
-        if namespace_budgets is None or not namespace_budgets.budgets:
+        budgets = self._budgets_cache.find(request.namespace)
+        if budgets is None or not budgets.budgets:
             return self._uncovered()
         try:
-            pod = await self._current(namespace_budgets, named.metadata)
+            pod = await self._current(budgets, named.metadata)
         except TooManyReads:
             return self.instead
         if pod is None:
             return self._uncovered()  # The server asks again if the name is another pod's by now.
-        if request.user_info.username == ALL_IN_ONE and not _has_staying_owner(
-            namespace_budgets, pod
-        ):
+        if request.user_info.username == ALL_IN_ONE and not _has_staying_owner(budgets, pod):
             return Allowed()
-        if (marked := count_marked_before(namespace_budgets, pod)) and self.mode == "enforce":
+        if (marked := count_marked_before(budgets, pod)) and self.mode == "enforce":
             return Denied(
                 f"{marked} other pods of the ReplicaSet of pod {pod.metadata.name} were chosen to"
                 " go first, so that the others stay spread over their domains; try again.",
@@ -218,9 +216,9 @@ class DisruptionReviews:
         dry_run = _dry(request, options)
         return self._answer(await self._judge(pod, evicting=False, dry_run=dry_run))
 
-    async def _current(self, namespace_budgets: NamespaceBudgets, named: ObjectMeta) -> Pod | None:
+    async def _current(self, budgets: NamespaceBudgets, named: ObjectMeta) -> Pod | None:
         """The pod of a name and uid, no older than the version that was named."""
-        pod = namespace_budgets.find_pod(named.name)
+        pod = budgets.find_pod(named.name)
         if pod is None or identity(pod) != named.uid or _behind(pod, named):
             pod = await self._reader.read(named.namespace, named.name)
         return pod if pod is not None and pod.metadata.uid == named.uid else None
@@ -266,9 +264,8 @@ def clock_off(error: ClockOff) -> Denied:
 
 def denied(verdict: DisruptionVerdict) -> Denied:
     """A refusal with a cause for each blocker."""
-    causes = [
-        StatusCause(reason="DisruptionBudget", message=sentence) for sentence in verdict.refusals
-    ]
+    reason = "DisruptionBudget"
+    causes = [StatusCause(reason=reason, message=text) for text in verdict.refusals]
     return Denied(
         f"{REFUSAL} {verdict.reason.message}",
         code=429,
@@ -295,13 +292,11 @@ def _name_drawn(pod: Pod) -> bool:
     return (owner.api_version, owner.kind) in _DRAWS_NAMES and pod.metadata.name.startswith(drawn)
 
 
-def _has_staying_owner(namespace_budgets: NamespaceBudgets, pod: Pod) -> bool:
+def _has_staying_owner(budgets: NamespaceBudgets, pod: Pod) -> bool:
     """Whether a pod has an owner that stays.
 
     Then it is deleted by its controller, not by garbage collection.
     """
     reference = reference_of(pod)
-    owner = (
-        None if reference is None else namespace_budgets.owners.get(reference.key, reference.uid)
-    )
+    owner = None if reference is None else budgets.owners.get(reference.key, reference.uid)
     return owner is not None and not owner.terminating

@@ -97,13 +97,13 @@ class Grants:
     async def ask(self, pod: Pod, *, evicting: bool, dry_run: bool = False) -> DisruptionVerdict:
         """A verdict; one that is charged has been written when it is returned."""
         namespace = pod.metadata.namespace
-        namespace_budgets = self._budgets_cache.get_or_create(namespace)
+        budgets = self._budgets_cache.get_or_create(namespace)
         await self.settle(namespace)
-        verdict = await self._judge(self._round(namespace_budgets), pod, evicting)
-        if not verdict.allowed and self._unused(namespace_budgets):
-            await self._take_back(namespace_budgets, namespace)
+        verdict = await self._judge(self._round(budgets), pod, evicting)
+        if not verdict.allowed and self._unused(budgets):
+            await self._take_back(budgets, namespace)
             await self.settle(namespace)
-            verdict = await self._judge(self._round(namespace_budgets), pod, evicting)
+            verdict = await self._judge(self._round(budgets), pod, evicting)
         if not verdict.charged or dry_run:
             return verdict
         question = _Question(pod, evicting, asyncio.get_running_loop().create_future())
@@ -115,16 +115,15 @@ class Grants:
 
     async def settle(self, namespace: str) -> None:
         """Count what has changed in a namespace, in turns with the others."""
-        await self._turns.slices(
-            namespace, self._budgets_cache.get_or_create(namespace).count_changes()
-        )
+        budgets = self._budgets_cache.get_or_create(namespace)
+        await self._turns.slices(namespace, budgets.count_changes())
 
     async def _judge(self, verdicts: VerdictRound, pod: Pod, evicting: bool) -> DisruptionVerdict:
         await self._turns.slices(pod.metadata.namespace, verdicts.prepare(pod))
         return verdicts.judge(pod, evicting=evicting)
 
-    def _round(self, namespace_budgets: NamespaceBudgets) -> VerdictRound:
-        return VerdictRound(namespace_budgets, self._clock(), strict=True, plain=self._plain)
+    def _round(self, budgets: NamespaceBudgets) -> VerdictRound:
+        return VerdictRound(budgets, self._clock(), strict=True, plain=self._plain)
 
     async def _work(self, namespace: str) -> None:
         """Write batch after batch while requests wait."""
@@ -146,10 +145,10 @@ class Grants:
             del self._writing[namespace]
 
     async def _grant(self, namespace: str, batch: list[_Question]) -> None:
-        namespace_budgets = self._budgets_cache.get_or_create(namespace)
+        budgets = self._budgets_cache.get_or_create(namespace)
         for _ in range(TRIES):
             batch = [question for question in batch if not question.answer.done()]
-            verdicts = self._round(namespace_budgets)
+            verdicts = self._round(budgets)
             granted: list[tuple[_Question, DisruptionVerdict]] = []
             room = GRANTS_LIMIT - len(verdicts.ledger.grants)
             for question in batch:
@@ -165,9 +164,9 @@ class Grants:
             if not granted:
                 return
             try:
-                await self._write(namespace_budgets, namespace, verdicts.ledger, granted)
+                await self._write(budgets, namespace, verdicts.ledger, granted)
             except (Conflict, AlreadyExists):
-                await self._reread(namespace_budgets, namespace)
+                await self._reread(budgets, namespace)
                 await self.settle(namespace)
                 continue
             for question, verdict in granted:
@@ -206,21 +205,21 @@ class Grants:
         self.writes += 1
         namespace_budgets.ledger = ledger_of(written)
 
-    def _unused(self, namespace_budgets: NamespaceBudgets) -> list[Grant]:
-        return namespace_budgets.ledger.find_unused(namespace_budgets.pods, self._clock())
+    def _unused(self, budgets: NamespaceBudgets) -> list[Grant]:
+        return budgets.ledger.find_unused(budgets.pods, self._clock())
 
-    async def _take_back(self, namespace_budgets: NamespaceBudgets, namespace: str) -> None:
+    async def _take_back(self, budgets: NamespaceBudgets, namespace: str) -> None:
         """Take back unused grants, once for all that wait for it."""
         reading = self._reading.get(namespace)
         if reading is None:
-            reading = asyncio.create_task(self._read_unused(namespace_budgets, namespace))
+            reading = asyncio.create_task(self._read_unused(budgets, namespace))
             self._reading[namespace] = reading
             reading.add_done_callback(lambda _: self._reading.pop(namespace))
         await asyncio.shield(reading)
 
-    async def _read_unused(self, namespace_budgets: NamespaceBudgets, namespace: str) -> None:
-        unused = self._unused(namespace_budgets)[:READS]
-        known = [namespace_budgets.pods[grant.uid].metadata for grant in unused]
+    async def _read_unused(self, budgets: NamespaceBudgets, namespace: str) -> None:
+        unused = self._unused(budgets)[:READS]
+        known = [budgets.pods[grant.uid].metadata for grant in unused]
         stayed: set[str] = set()
         for meta in known:
             try:
@@ -231,7 +230,7 @@ class Grants:
             if pod.metadata.uid == meta.uid and pod.metadata.deletion_timestamp is None:
                 stayed.add(meta.uid)
         if stayed:
-            namespace_budgets.ledger = namespace_budgets.ledger.without(stayed)
+            budgets.ledger = budgets.ledger.without(stayed)
             _log.warning(
                 "grants were not used; if no other webhook or budget refuses such evictions,"
                 " something that is no API server calls this webhook",
@@ -239,14 +238,12 @@ class Grants:
                 grants=len(stayed),
             )
 
-    async def _deleted(
-        self, namespace_budgets: NamespaceBudgets, ledger: Ledger, namespace: str
-    ) -> set[str]:
+    async def _deleted(self, budgets: NamespaceBudgets, ledger: Ledger, namespace: str) -> set[str]:
         """The budgets that grants were judged by and that are deleted.
 
         One that is not known here may also be newer than what is known here, so it is looked up.
         """
-        known = {f"{kind}/{name}" for kind, _, name in namespace_budgets.budgets}
+        known = {f"{kind}/{name}" for kind, _, name in budgets.budgets}
         deleted: set[str] = set()
         for judged in sorted(ledger.judged.keys() - known)[:READS]:
             kind, _, name = judged.partition("/")
@@ -259,14 +256,14 @@ class Grants:
                 deleted.add(judged)
         return deleted
 
-    async def _reread(self, namespace_budgets: NamespaceBudgets, namespace: str) -> None:
+    async def _reread(self, budgets: NamespaceBudgets, namespace: str) -> None:
         try:
             ledger: DisruptionLedger | None = await self._client.get(
                 DisruptionLedger, LEDGER_NAME, namespace
             )
         except NotFound:
             ledger = None
-        namespace_budgets.ledger = ledger_of(ledger)
+        budgets.ledger = ledger_of(ledger)
 
 
 def _answer(question: _Question, verdict: DisruptionVerdict) -> None:

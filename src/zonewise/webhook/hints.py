@@ -102,7 +102,7 @@ class HintInjection:
                 piece,
                 previous=before,
                 others=self._slices.by(_SERVICE, service.key),
-                hint_request=hint_request,
+                request=hint_request,
                 shares=self.shares(),
             )
         return Allowed(patch=patch(piece, hinted))

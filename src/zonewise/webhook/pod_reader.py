@@ -44,8 +44,8 @@ class PodReader:
         key = (namespace, name)
         reading = self._next.get(key)
         if reading is None:
-            namespace_budgets = self._budgets_cache.find(namespace)
-            if namespace_budgets is None or namespace_budgets.find_pod(name) is None:
+            budgets = self._budgets_cache.find(namespace)
+            if budgets is None or budgets.find_pod(name) is None:
                 if len(self._strangers | {key}) > STRANGERS:
                     raise TooManyReads
                 self._strangers.add(key)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter
 
-from zonewise.api import field_errors
+from zonewise.api.field_errors import new_invalid
 from zonewise.api.objects.admissionregistration import (
     MutatingWebhookConfiguration,
     ValidatingWebhookConfiguration,
@@ -81,9 +81,8 @@ class AdmissionWebhooks:
         instead: dict[str, AdmissionAnswer] = {}
         mutates = False
         if settings.injection is not None:
-            self.handlers[HINTS_PATH] = _once_synced(
-                cache, HintInjection(cache, settings.injection)
-            )
+            injection = HintInjection(cache, settings.injection)
+            self.handlers[HINTS_PATH] = _once_synced(cache, injection)
             mutates = True
         if settings.budgets != "off":
             gate = DisruptionGate(cache, client, client.clock.certain)
@@ -164,5 +163,5 @@ async def validate_service(request: AdmissionRequest) -> AdmissionAnswer:
     errors = validate_service_traffic(service, request.old(Service))
     if not errors:
         return Allowed()
-    refusal = field_errors.new_invalid(Service.resource, request.name, errors)
+    refusal = new_invalid(Service.resource, request.name, errors)
     return Denied(str(refusal), code=422, status="Invalid")

@@ -69,10 +69,9 @@ CUSTOM = {"zonewise.io", "snapshot.storage.k8s.io"}
 
 def kinds() -> list[type[api.Object]]:
     """All typed kinds of a real server."""
-    exported = (getattr(api, name) for name in api.__all__)
     return [
         kind
-        for kind in exported
+        for kind in vars(api).values()
         if isinstance(kind, type)
         and issubclass(kind, api.Object)
         and kind is not api.Object

@@ -15,7 +15,7 @@ from tests.runtime.loopback import web, write_kubeconfig
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.embedded.apiserver.server import ApiServer
-from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 
 NODES = {"a-1": ("a", "r1"), "a-2": ("a", "r2"), "b-1": ("b", "r2")}
 

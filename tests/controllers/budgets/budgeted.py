@@ -12,7 +12,7 @@ from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluste
 from zonewise.api import Namespace, Node, Object, ObjectMeta, Pod, ReplicaSet, convert
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.unstructured import Unstructured
-from zonewise.controllers.budgets import BudgetsController, BudgetsSettings
+from zonewise.controllers.budgets.controller import BudgetsController, BudgetsSettings
 from zonewise.disruption.definitions.schemas import resource_definitions
 from zonewise.embedded.seed.seeder import Seeder
 from zonewise.runtime.controller.controller import run_all

@@ -12,7 +12,7 @@ from tests.controllers.budgets.budgeted import NS, Field, field
 from zonewise.api import Namespace, Pod
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.objects.events import Event
-from zonewise.controllers.budgets import BudgetsController
+from zonewise.controllers.budgets.controller import BudgetsController
 from zonewise.disruption import namespace_budgets
 from zonewise.runtime.client.transport import Request
 
@@ -99,9 +99,7 @@ async def test_budgets_beyond_the_limit_say_so(monkeypatch: pytest.MonkeyPatch) 
         assert (await allowing(town, "new"))[:2] == ("True", "SufficientPods")
 
 
-async def test_only_budgets_of_a_changed_pod_are_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_only_budgets_of_a_changed_pod_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of thirty budgets the one that selects a pod is counted when the pod changes."""
     counted: list[str] = []
     count = BudgetsController._count

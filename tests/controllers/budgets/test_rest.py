@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.controllers.budgets.budgeted import field
 
-from zonewise.controllers.budgets.rest import Rest
+from zonewise.controllers.budgets.controller import Rest
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

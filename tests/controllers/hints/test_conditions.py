@@ -149,9 +149,9 @@ class Heard(Recorder):
         super().__init__(client, controller="zonewise.io/hints", instance="here")
         self.notes: list[tuple[str, str]] = []
 
-    def event(self, regarding: object, **facts: Any) -> None:
+    def event(self, regarding: object, reason: str, action: str, note: str, **_: Any) -> None:
         """Remember reason and note."""
-        self.notes.append((facts["reason"], facts["note"]))
+        self.notes.append((reason, note))
 
 
 async def test_wrong_topology_keys_are_told_once() -> None:

@@ -14,7 +14,8 @@ from tests.embedded.virtual_cluster import VirtualCluster
 from zonewise.api import Pod
 from zonewise.api.objects.apiextensions import CustomResourceDefinition
 from zonewise.api.objects.locator import PodLocator
-from zonewise.controllers.locators import LocatorsController, LocatorsSettings, definition
+from zonewise.controllers.locators.controller import LocatorsController, LocatorsSettings
+from zonewise.controllers.locators.definition import definition
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request, Response, Transport

@@ -15,8 +15,7 @@ from tests.embedded.virtual_cluster import until, virtual_cluster
 from zonewise.api import Node, Pod
 from zonewise.api.codec import convert
 from zonewise.api.objects.locator import PodLocator
-from zonewise.controllers.locators import LocatorsSettings
-from zonewise.controllers.locators.controller import ADDRESS_WAIT
+from zonewise.controllers.locators.controller import ADDRESS_WAIT, LocatorsSettings
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

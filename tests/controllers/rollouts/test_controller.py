@@ -30,7 +30,7 @@ from zonewise.api.objects.budgets import DomainRollout
 from zonewise.api.objects.events import Event
 from zonewise.api.unstructured import unstructured
 from zonewise.embedded.cluster import EmbeddedCluster
-from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.seed.nodes import NodeLayout
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from zonewise.api.reason import Reason
-from zonewise.csi.takeover.metrics import TakeoverMetrics
+from zonewise.csi.takeover.controller import TakeoverMetrics
 from zonewise.csi.takeover.status import TakeoverStatus
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zonewise.api.reason import Reason
-from zonewise.csi.takeover import TakeoverStatus
+from zonewise.csi.takeover.status import TakeoverStatus
 from zonewise.storage.takeover.warnings import VolumeUse, find_away_from_home
 
 MIB = 1 << 20

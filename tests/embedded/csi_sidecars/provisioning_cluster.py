@@ -23,10 +23,8 @@ from zonewise.csi.transport.calls import run_inline
 from zonewise.csi.transport.client import TIMEOUT, InProcessClient
 from zonewise.csi.transport.methods import Method, Request, Response
 from zonewise.embedded.components.scheduler.scheduler import Scheduler
-from zonewise.embedded.components.volumes import (
-    PersistentVolumeController,
-    VolumeProtectionController,
-)
+from zonewise.embedded.components.volumes.binder import PersistentVolumeController
+from zonewise.embedded.components.volumes.protection import VolumeProtectionController
 from zonewise.embedded.csi_sidecars.provisioner import TopologyOptions
 from zonewise.embedded.csi_sidecars.sidecars import DriverSidecars
 from zonewise.runtime.program.context import ControllerContext

@@ -11,7 +11,8 @@ import pytest
 from tests.netns.spaces import ip, remove
 
 from zonewise.api.errors import ConfigError
-from zonewise.embedded.network import ClusterNamespaces, namespaces, remove_stale_namespaces
+from zonewise.embedded.network import namespaces
+from zonewise.embedded.network.namespaces import ClusterNamespaces, remove_stale_namespaces
 from zonewise.proxy.netlink.namespace import FOLDER as NAMESPACES
 
 KILLED = """

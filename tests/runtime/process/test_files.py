@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from zonewise.runtime.process.files import ENOUGH, raise_file_limit
+from zonewise.runtime.process.process import ENOUGH, raise_file_limit
 
 NONE = resource.RLIM_INFINITY
 

@@ -25,8 +25,13 @@ from zonewise.api.objects.admissionregistration import (
     ValidatingWebhookConfiguration,
 )
 from zonewise.runtime.client.transport import Request
-from zonewise.runtime.webhook.bundle import authorities, holds
-from zonewise.runtime.webhook.certificates import Certificates, CertificateSecret, RotationTiming
+from zonewise.runtime.webhook.certificates import (
+    Certificates,
+    CertificateSecret,
+    RotationTiming,
+    authorities,
+    holds,
+)
 from zonewise.runtime.webhook.issuer import IssuedCertificate, hosts, issue, validity
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

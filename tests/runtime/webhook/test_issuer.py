@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zonewise.api.errors import ParseError
-from zonewise.runtime.webhook.bundle import LIMIT, authorities, grown, holds, merged
+from zonewise.runtime.webhook.certificates import LIMIT, authorities, grown, holds, merged
 from zonewise.runtime.webhook.issuer import EARLY, IssuedCertificate, hosts, issue, validity
 from zonewise.runtime.webhook.server_context import ServerContext
 

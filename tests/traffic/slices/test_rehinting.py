@@ -282,13 +282,11 @@ def test_a_slice_about_to_be_written_gets_its_hints_back() -> None:
     )
     others = list(server.slices.values())
     hinted = rehint_slice(
-        desired, previous=before, others=others, hint_request=AUTO, shares=server.shares
+        desired, previous=before, others=others, request=AUTO, shares=server.shares
     )
     assert hinted == before
     assert (
-        rehint_slice(
-            before, previous=before, others=others, hint_request=AUTO, shares=server.shares
-        )
+        rehint_slice(before, previous=before, others=others, request=AUTO, shares=server.shares)
         is before
     )
 
@@ -304,7 +302,7 @@ def test_a_new_slice_is_hinted_with_the_others_in_mind() -> None:
     (new,) = more.plan().create
     new = replace(new, metadata=replace(template.metadata, name="web-new", uid=""))
     hinted = rehint_slice(
-        new, previous=None, others=server.slices.values(), hint_request=AUTO, shares=server.shares
+        new, previous=None, others=server.slices.values(), request=AUTO, shares=server.shares
     )
     count = [
         endpoint.hints.for_zones[0].name for endpoint in hinted.endpoints or () if endpoint.hints

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from zonewise.api.meta import (
-    Condition,
-    IntOrString,
-    Object,
-    QuantityText,
-)
+from zonewise.api.meta import Condition, IntOrString, Object, QuantityText
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct, field
 

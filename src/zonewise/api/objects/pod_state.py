@@ -7,6 +7,7 @@ without one is not ready.
 
 from __future__ import annotations
 
+from zonewise.api.meta import find_condition, is_condition_true
 from zonewise.api.objects.pod import Pod, PodCondition
 from zonewise.api.values.numbers import parse_integer
 
@@ -39,10 +40,7 @@ def is_pod_active(pod: Pod) -> bool:
 
 def ready_condition(pod: Pod) -> PodCondition | None:
     """The Ready condition, if there is one."""
-    for condition in pod.status.conditions:
-        if condition.type == "Ready":
-            return condition
-    return None
+    return find_condition(pod.status.conditions, "Ready")
 
 
 def ready_since(pod: Pod) -> str | None:
@@ -55,5 +53,4 @@ def ready_since(pod: Pod) -> str | None:
 
 def is_pod_ready(pod: Pod) -> bool:
     """Whether a pod's Ready condition is true."""
-    condition = ready_condition(pod)
-    return condition is not None and condition.status == "True"
+    return is_condition_true(pod.status.conditions, "Ready")

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 import re
 
-from zonewise.api.values.labels import (
-    NAME_LIMIT,
-    PREFIX_LIMIT,
-    label_key_error,
-    label_value_error,
-)
+from zonewise.api.values.labels import NAME_LIMIT, PREFIX_LIMIT, label_key_error, label_value_error
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 _LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")

@@ -88,9 +88,8 @@ def from_object(selector: NodeSelector) -> NodeTerms:
     An API server accepts pods and volumes with terms that cannot be evaluated (``Gt`` of a word).
     Those terms select nothing; the others work as usual.
     """
-    return NodeTerms(
-        tuple(from_term_leniently(term) for term in selector.node_selector_terms or ())
-    )
+    terms = selector.node_selector_terms or ()
+    return NodeTerms(tuple(from_term_leniently(term) for term in terms))
 
 
 def _compile_requirement(condition: NodeSelectorRequirement) -> Requirement:

@@ -143,9 +143,8 @@ def _parse(text: str) -> tuple[Quantity, str]:
     digits = int(whole + part)
     if match["binary"]:
         power = 10 * _BINARY[match["binary"]]
-        result = _binary_quantity(
-            Fraction(digits << power, 10 ** len(part)), negative=match["sign"] == "-"
-        )
+        part_of = Fraction(digits << power, 10 ** len(part))
+        result = _binary_quantity(part_of, negative=match["sign"] == "-")
         is_verbatim = not part and digits % 8 != 0 and 14 - len(whole) - power * 3 // 10 >= 0
         return result, text if is_verbatim else str(result)
     if match["exponent"]:

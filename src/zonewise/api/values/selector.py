@@ -190,9 +190,8 @@ def parse(text: str) -> Selector:
 
 def from_labels(labels: Mapping[str, str]) -> Selector:
     """The selector of objects that have all these labels, as a Service selects its pods."""
-    return Selector(
-        Requirement(key, Operator.EQUALS, frozenset((value,))) for key, value in labels.items()
-    )
+    pairs = labels.items()
+    return Selector(Requirement(key, Operator.EQUALS, frozenset((value,))) for key, value in pairs)
 
 
 def from_object(selector: LabelSelector | None) -> Selector:

@@ -23,7 +23,8 @@ from zonewise.embedded.cluster import EmbeddedCluster
 if TYPE_CHECKING:
     from zonewise.dns.server import NameServer
     from zonewise.embedded.csi_driver import EmbeddedDriver
-    from zonewise.embedded.network import ClusterNamespaces, ClusterNetwork
+    from zonewise.embedded.network.namespaces import ClusterNamespaces
+    from zonewise.embedded.network.network import ClusterNetwork
 
 _CSI = find_spec("grpc") and find_spec("google") and find_spec("google.protobuf")
 CSI_CLASS = "zonal" if _CSI else None
@@ -56,7 +57,7 @@ class Packets:
     @classmethod
     def claim(cls, *, requested: bool) -> Packets:
         """A network if requested and possible; what a killed program left behind is removed."""
-        from zonewise.embedded.network import ClusterNamespaces, remove_stale_namespaces
+        from zonewise.embedded.network.namespaces import ClusterNamespaces, remove_stale_namespaces
 
         if not requested:
             if os.geteuid() == 0:
@@ -71,7 +72,7 @@ class Packets:
     def add_to(self, cluster: EmbeddedCluster, gates: FeatureGates) -> None:
         """Add the network to a cluster."""
         if self._instance is not None:
-            from zonewise.embedded.network import ClusterNetwork
+            from zonewise.embedded.network.network import ClusterNetwork
 
             self._network = cluster.program.add("network", ClusterNetwork, self._instance, gates)
 

@@ -137,13 +137,13 @@ def _select(nodes: Sequence[Node], kind: str, key: str, name: str) -> list[Node]
 
 async def _annotate(client: Client, node: Node, failed: str | None) -> None:
     from zonewise.api.objects.core import Node
-    from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
+    from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 
     body = {"metadata": {"annotations": {FAILED_ANNOTATION: failed}}}
     await client.patch(Node, node.metadata.name, None, body)
 
 
 def _has_failed(node: Node) -> bool:
-    from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
+    from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 
     return FAILED_ANNOTATION in node.metadata.annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zonewise.cli.local.hosting import Content
     from zonewise.embedded.apiserver.server import ApiServer
     from zonewise.embedded.cluster import EmbeddedCluster
-    from zonewise.embedded.components import kubelet
+    from zonewise.embedded.components.kubelet.kubelets import KubeletSettings
     from zonewise.runtime.process.process import Process
 
 _FILES = 65_536
@@ -54,7 +54,7 @@ class UpPlan:
     seed: int | None
     gates: FeatureGates
     removal: Literal["evict", "delete"]
-    kubelets: kubelet.KubeletSettings
+    kubelets: KubeletSettings
     network: bool
 
 

@@ -9,11 +9,17 @@ lease. The status is written on the version it was counted from; a change of the
 enqueues it again. A budget beyond the limit of its namespace is told so once, and not counted.
 
 The baseline is written at once when there is no valid one, because nothing is granted before; after
-that only when the workload is at rest (``rest``). Only the leader runs this, so it has one writer.
-Where a pod's owner is of a kind that is not watched it is requested, and again every ``ASK_AGAIN``
-seconds while budgets depend on it.
+that only when the workload is at rest. Only the leader runs this, so it has one writer. Where a
+pod's owner is of a kind that is not watched it is requested, and again every ``ASK_AGAIN`` seconds
+while budgets depend on it.
 
 Expired grants are dropped from ledgers only here and by a new grant, both by compare-and-swap.
+
+*At rest* is a workload of which no pod was added, deleted or moved for a while. Only then may the
+baseline follow the existing pods; in the middle of a rollout or an outage it would lose what was
+intended. A workload that never rests settles every ten minutes all the same, or a busy autoscaler
+would keep a baseline forever. The clock is the leader's own: a new leader starts waiting again,
+which is late and never wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +36,6 @@ from zonewise.api.reason import Reason
 from zonewise.api.values import times
 from zonewise.controllers.budgets import waking
 from zonewise.controllers.budgets.marking import Marking
-from zonewise.controllers.budgets.rest import Rest
 from zonewise.disruption import status as statuses
 from zonewise.disruption.budget import POD_BUDGET, TOPOLOGY_BUDGET, Budget
 from zonewise.disruption.budget_state import SUFFICIENT, BudgetState
@@ -42,7 +47,7 @@ from zonewise.disruption.owners import owner_of
 from zonewise.disruption.pdb import DISRUPTION_ALLOWED, set_condition
 from zonewise.runtime.client.scales import AGAIN as ASK_AGAIN
 from zonewise.runtime.client.scales import Scales
-from zonewise.runtime.controller.controller import Controller, run_all
+from zonewise.runtime.controller.controller import run_all
 from zonewise.runtime.controller.queue import Queue
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.process.turns import in_slices
@@ -52,6 +57,35 @@ if TYPE_CHECKING:
 
     from zonewise.runtime.cache.store import Store
     from zonewise.runtime.program.context import ControllerContext
+
+REST_SECONDS = 60.0
+AT_LATEST = 600.0
+
+
+@dataclass(slots=True)
+class Rest:
+    """The movements of one budget's pods."""
+
+    moves: int
+    since: float
+    settled: float
+
+    def saw(self, moves: int, now: float) -> None:
+        """How often pods have moved until now."""
+        if moves != self.moves:
+            self.moves = moves
+            self.since = now
+
+    def due(self, now: float) -> bool:
+        """Whether the baseline may follow the existing pods."""
+        return now - self.since >= REST_SECONDS or now - self.settled >= AT_LATEST
+
+    def left(self, now: float) -> float:
+        """Seconds until it may, if nothing moves; for one that may, until it is looked at again."""
+        if self.due(now):
+            return AT_LATEST
+        return min(self.since + REST_SECONDS, self.settled + AT_LATEST) - now
+
 
 WorkKey: TypeAlias = tuple[str, str, str]
 LEDGER = "DisruptionLedger"
@@ -99,7 +133,7 @@ class BudgetsController:
         self._written: dict[WorkKey, float] = {}
         self._known: dict[WorkKey, tuple[Budget, dict[str, int | None]]] = {}
         self._scales = Scales(context.client, context.clock)
-        self.controller: Controller[WorkKey] = context.controller(
+        self.controller = context.controller(
             "budgets",
             self._reconcile,
             workers=self.settings.workers,
@@ -153,19 +187,18 @@ class BudgetsController:
         spec_changed = not updated or old.metadata.generation != new.metadata.generation
         self._soon(key, at_once=spec_changed)
         if not updated:
-            for other in self.budgets_cache.get_or_create(
-                item.metadata.namespace
-            ).budgets_at_limit():
+            budgets = self.budgets_cache.get_or_create(item.metadata.namespace)
+            for other in budgets.budgets_at_limit():
                 self._soon(other, at_once=True)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         item = new or old
         assert item is not None
-        namespace_budgets = self.budgets_cache.get_or_create(item.metadata.namespace)
+        budgets = self.budgets_cache.get_or_create(item.metadata.namespace)
         touched: set[WorkKey] = set()
         for pod in (old, new):
             if pod is not None:
-                touched.update(namespace_budgets.budgets_counting(pod.metadata.labels))
+                touched.update(budgets.budgets_counting(pod.metadata.labels))
         for key in touched:
             self._soon(key)
 
@@ -187,9 +220,7 @@ class BudgetsController:
         self._all_of(namespace)
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
-        before, after = (
-            namespace and namespace.metadata.labels.get(LABEL) for namespace in (old, new)
-        )
+        before, after = (item and item.metadata.labels.get(LABEL) for item in (old, new))
         if before != after and new is not None:
             self._all_of(new.metadata.name)
 
@@ -210,47 +241,43 @@ class BudgetsController:
         if kind == LEDGER:
             return await self._prune((namespace, name))
         item = self._budgets[kind].get((namespace, name))
-        namespace_budgets = self.budgets_cache.get_or_create(namespace)
-        budget = namespace_budgets.budgets.get(key)
+        budgets = self.budgets_cache.get_or_create(namespace)
+        budget = budgets.budgets.get(key)
         if item is None or budget is None or budget.plain is not None:
             self._rests.pop(key, None)
             self._written.pop(key, None)
             gone = self._known.pop(key, None)
             if gone is not None and self.settings.steer and waking.opened(gone[1], {"": None}):
-                await waking.wake(
-                    self._client, waking.waiting(namespace_budgets, gone[0]), self._clock()
-                )
+                await waking.wake(self._client, waking.waiting(budgets, gone[0]), self._clock())
             return None
-        await in_slices(namespace_budgets.count_changes())
+        await in_slices(budgets.count_changes())
         requested = self.budgets_cache.owners_to_request(namespace)
         self.budgets_cache.put_read_owners(await self._scales.refresh(namespace, requested))
-        again = await self._count(namespace_budgets, budget, item)
+        again = await self._count(budgets, budget, item)
         return min(again, ASK_AGAIN) if requested else again
 
     async def _count(
         self,
-        namespace_budgets: NamespaceBudgets,
+        budgets: NamespaceBudgets,
         budget: Budget,
         item: TopologyDisruptionBudget | PodDisruptionBudget,
     ) -> float:
         now = self._clock()
         key = budget.key
-        standing = namespace_budgets.state(key, now)
-        domain_counts = namespace_budgets.state_and_counts(key)[1]
+        standing = budgets.state(key, now)
+        counts = budgets.state_and_counts(key)[1]
         rest = self._rests.get(key)
         if rest is None:
-            rest = self._rests[key] = Rest(domain_counts.moves, now, now)
+            rest = self._rests[key] = Rest(counts.moves, now, now)
             self._greet(item, budget)
-        rest.saw(domain_counts.moves, now)
+        rest.saw(counts.moves, now)
         at_rest = rest.due(now)
-        known = statuses.next_baseline(
-            standing, domain_counts, namespace_budgets.owners, at_rest=at_rest
-        )
+        known = statuses.next_baseline(standing, counts, budgets.owners, at_rest=at_rest)
         if known.is_new or at_rest:
             rest.settled = now
-        await self._wake(namespace_budgets, budget, standing)
+        await self._wake(budgets, budget, standing)
         rows = statuses.build_domain_rows(standing, known.pods)
-        if namespace_budgets.is_beyond_limit(key):
+        if budgets.is_beyond_limit(key):
             rows = statuses.close_rows(item.status.domains)
         text = times.format_time(times.from_epoch(now))
         conditions = item.status.conditions
@@ -275,17 +302,13 @@ class BudgetsController:
             )
         return rest.left(now) + GATHER
 
-    async def _wake(
-        self, namespace_budgets: NamespaceBudgets, budget: Budget, standing: BudgetState
-    ) -> None:
+    async def _wake(self, budgets: NamespaceBudgets, budget: Budget, standing: BudgetState) -> None:
         """Let workloads try again, once, when a domain has opened."""
         now = waking.allowances(standing)
         before = self._known.get(budget.key)
         self._known[budget.key] = (budget, now)
         if self.settings.steer and before is not None and waking.opened(before[1], now):
-            await waking.wake(
-                self._client, waking.waiting(namespace_budgets, budget), self._clock()
-            )
+            await waking.wake(self._client, waking.waiting(budgets, budget), self._clock())
 
     def _conditions(self, standing: BudgetState) -> Iterable[Any]:
         budget = standing.budget
@@ -324,10 +347,10 @@ class BudgetsController:
         for key in budget.old_keys:
             self._recorder.event(
                 item,
+                "OldLabelKey",
+                "Count",
+                f"{key} is an old label; it is read as its newer name too",
                 type="Warning",
-                reason="OldLabelKey",
-                action="Count",
-                note=f"{key} is an old label; it is read as its newer name too",
             )
 
     async def _prune(self, key: Key) -> float | None:
@@ -337,10 +360,9 @@ class BudgetsController:
         if self._client.clock.problem() is not None:
             return PRUNE_PAUSE  # Nobody knows which are over.
         now = self._clock()
-        live = [grant for grant in ledger.spec.grants if is_live(grant, now)]
-        future = [
-            grant.pod for grant in ledger.spec.grants if granted_at(grant) > now + GRANT_SECONDS
-        ]
+        grants = ledger.spec.grants
+        live = [grant for grant in grants if is_live(grant, now)]
+        future = [grant.pod for grant in grants if granted_at(grant) > now + GRANT_SECONDS]
         if future:
             _log.warning(
                 "grants from the future are removed", namespace=key[0], pods=",".join(future[:10])

@@ -43,7 +43,7 @@ from zonewise.disruption.steering import (
     parse_reduce_to,
 )
 from zonewise.disruption.verdict import DisruptionVerdict
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.controller.queue import Queue
 from zonewise.runtime.process.turns import in_slices
 
@@ -57,19 +57,14 @@ LOOK_AGAIN = 60.0
 class Marking:
     """Looks after ReplicaSets that are held."""
 
-    def __init__(
-        self,
-        context: ControllerContext,
-        *,
-        budgets_cache: BudgetsCache,
-    ) -> None:
+    def __init__(self, context: ControllerContext, *, budgets_cache: BudgetsCache) -> None:
         self._client = context.client
         self._recorder = context.recorder
         self._clock = context.clock
         self._budgets_cache = budgets_cache
         self._marked: dict[Key, float] = {}
         self._reported: set[Key] = set()
-        self.controller: Controller[Key] = context.controller(
+        self.controller = context.controller(
             "reductions",
             self._reconcile,
             workers=4,
@@ -100,11 +95,11 @@ class Marking:
             await self._unmark(pods, keep=set())
             return None
         now = self._clock()
-        namespace_budgets = self._budgets_cache.get_or_create(key[0])
+        budgets = self._budgets_cache.get_or_create(key[0])
         spare = size - len(pods)
-        await in_slices(namespace_budgets.count_changes())
+        await in_slices(budgets.count_changes())
         count = size - target - max(spare, 0)
-        choice = await in_slices(choose_pods_in_slices(namespace_budgets, pods, count, now))
+        choice = await in_slices(choose_pods_in_slices(budgets, pods, count, now))
         if choice.pods or choice.first_refusal is None:
             self._reported.discard(key)
         elif key not in self._reported:
@@ -132,10 +127,8 @@ class Marking:
         return LOOK_AGAIN
 
     def _pods_of(self, item: ReplicaSetScale) -> list[Pod]:
-        namespace_budgets = self._budgets_cache.get_or_create(item.metadata.namespace)
-        owned = [
-            pod for pod in namespace_budgets.pods_owned_by(item.metadata.uid) if is_pod_active(pod)
-        ]
+        budgets = self._budgets_cache.get_or_create(item.metadata.namespace)
+        owned = [pod for pod in budgets.pods_owned_by(item.metadata.uid) if is_pod_active(pod)]
         return sorted(owned, key=lambda pod: (not is_marked(pod), pod.metadata.name))
 
     async def _mark(self, pod: Pod, cost: str | None) -> None:
@@ -171,20 +164,20 @@ class Marking:
                 name=owner.name,
                 uid=owner.uid,
             ),
+            HELD_BY_BUDGET,
+            "Scale",
+            format_held_message(meta.name, pods, target, verdict.reason.message),
             type="Warning",
-            reason=HELD_BY_BUDGET,
-            action="Scale",
-            note=format_held_message(meta.name, pods, target, verdict.reason.message),
         )
 
     def _report_foreign_cost(self, item: ReplicaSetScale, pod: Pod) -> None:
         self._recorder.event(
             item,
-            type="Warning",
-            reason="ForeignDeletionCost",
-            action="Mark",
-            note=f"Pod {pod.metadata.name} has a deletion cost that is not ours and is left alone;"
+            "ForeignDeletionCost",
+            "Mark",
+            f"Pod {pod.metadata.name} has a deletion cost that is not ours and is left alone;"
             " another pod than the one chosen may go",
+            type="Warning",
         )
 
 

@@ -53,10 +53,10 @@ def allowances(standing: BudgetState) -> dict[str, int | None]:
     return {domain.name: standing.allowed(domain.name) for domain in standing.named_domains}
 
 
-def waiting(namespace_budgets: NamespaceBudgets, budget: Budget) -> list[Pod]:
+def waiting(budgets: NamespaceBudgets, budget: Budget) -> list[Pod]:
     """One pod of each workload under a budget that has something left to take down."""
     pods: dict[OwnerKey, list[tuple[Pod, ControllerReference]]] = {}
-    for pod in namespace_budgets.pods.values():
+    for pod in budgets.pods.values():
         if not is_pod_active(pod) or not budget.selector.matches(pod.metadata.labels):
             continue
         reference = reference_of(pod)
@@ -64,13 +64,13 @@ def waiting(namespace_budgets: NamespaceBudgets, budget: Budget) -> list[Pod]:
             pods.setdefault(reference.key, []).append((pod, reference))
     chosen = []
     for owner_place, several in sorted(pods.items()):
-        owner = namespace_budgets.owners.get(owner_place, several[0][1].uid)
+        owner = budgets.owners.get(owner_place, several[0][1].uid)
         if owner is None:
             continue
         kind = owner_place[1]
         many = kind in (REPLICA_SET, STATEFUL_SET) and len(several) > (owner.replicas or 0)
         stale = kind in (STATEFUL_SET, DAEMON_SET) and any(
-            namespace_budgets.owners.is_outdated(reference) for _, reference in several
+            budgets.owners.is_outdated(reference) for _, reference in several
         )
         if many or stale:
             chosen.append(min((pod for pod, _ in several), key=lambda pod: pod.metadata.name))

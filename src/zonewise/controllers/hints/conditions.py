@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from zonewise.api.errors import NotFound
-from zonewise.api.meta import Key
+from zonewise.api.meta import Condition, Key, find_condition
 from zonewise.api.objects.core import Service
 from zonewise.api.reason import Reason
 from zonewise.api.values.times import format_time, from_epoch
@@ -55,9 +55,7 @@ class HintConditions:
         self._reported: dict[Key, _Reported] = {}
         self._ignored: dict[Key, tuple[str, Reason]] = {}
 
-    async def tell(
-        self, service: Service, families: Mapping[str, FamilyPlan], *, asks: bool
-    ) -> None:
+    async def tell(self, service: Service, families: Mapping[str, FamilyPlan], asks: bool) -> None:
         """Report what is new about the hints of a Service."""
         before = self._last(service)
         name, first = next(iter(families.items()))
@@ -86,12 +84,7 @@ class HintConditions:
         if self._ignored.get(service.key) != ignored:
             self._ignored[service.key] = ignored
             self._recorder.event(
-                service,
-                reason=reason.code,
-                action=_ROUTE,
-                note=str(reason),
-                type="Warning",
-                once=True,
+                service, reason.code, _ROUTE, str(reason), type="Warning", once=True
             )
 
     def forget(self, key: Key) -> None:
@@ -104,10 +97,8 @@ class HintConditions:
         reported = self._reported.get(service.key)
         if reported is not None and reported.uid == uid:
             return reported
-        for condition in service.status.conditions:
-            if condition.type == CONDITION:
-                return _Reported(uid, condition.status, condition.reason)
-        return _Reported(uid, "", "")
+        condition = find_condition(service.status.conditions, CONDITION) or Condition()
+        return _Reported(uid, condition.status, condition.reason)
 
     async def _write(self, service: Service, reported: _Reported, message: str) -> None:
         condition = {
@@ -131,11 +122,9 @@ class HintConditions:
     def _announce(self, service: Service, before: _Reported, after: _Reported, note: str) -> None:
         if after.status == "True":
             if before.status != "True":
-                self._recorder.event(service, reason=ENABLED, action=_ACTION, note=note)
+                self._recorder.event(service, ENABLED, _ACTION, note)
         elif after.status or before.status == "True":
-            self._recorder.event(
-                service, reason=DISABLED, action=_ACTION, note=note, type="Warning"
-            )
+            self._recorder.event(service, DISABLED, _ACTION, note, type="Warning")
 
 
 def _message(families: Mapping[str, FamilyPlan]) -> str:

@@ -122,6 +122,8 @@ class HintsController:
             workers=self.settings.workers,
             queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=context.rng),
         )
+        self.run = self.controller.run
+        self.stop = self.controller.stop
         reads = self.controller.reads
         self._services = reads(Service, indexes={_ANCHOR: _anchor})
         self._slices = reads(EndpointSlice, indexes={_SERVICE: service_keys_of})
@@ -142,14 +144,6 @@ class HintsController:
         self._nodes.on_change(self._node_changed)
         if self._namespaces is not None:
             self._namespaces.on_change(self._namespace_changed)
-
-    async def run(self) -> None:
-        """Work until cancelled or stopped."""
-        await self.controller.run()
-
-    def stop(self) -> None:
-        """Let running Services finish and begin no more."""
-        self.controller.stop()
 
     # Which change enqueues which key.
 
@@ -203,9 +197,7 @@ class HintsController:
         """The pods that a Service selects."""
         selector = service.spec.selector or {}
         space = service.metadata.namespace
-        buckets = [
-            self._pods.keys_by(_LABELS, (space, key, value)) for key, value in selector.items()
-        ]
+        buckets = [self._pods.keys_by(_LABELS, (space, *pair)) for pair in selector.items()]
         pods = (self._pods.get(key) for key in min(buckets, key=len, default=()))
         return [p for p in pods if p is not None and _selects(service, p.metadata.labels)]
 
@@ -253,39 +245,25 @@ class HintsController:
 
     async def _sync(self, service: Service, slices: Iterable[EndpointSlice]) -> None:
         key, own = service.key, self.settings.role is SliceRole.OWN
-        hint_request = self._hint_request(service)
-        pods = (
-            self._selected(service)
-            if own or hint_request.share_nodes is ShareNodes.TOLERATED
-            else []
-        )
-        reach = (
-            eligible_nodes_of(pods) if hint_request.share_nodes is ShareNodes.TOLERATED else None
-        )
+        request = self._hint_request(service)
+        pods = self._selected(service) if own or request.share_nodes is ShareNodes.TOLERATED else []
+        reach = eligible_nodes_of(pods) if request.share_nodes is ShareNodes.TOLERATED else None
         shares = self.node_shares.within(reach)
         decided = (
-            self._planned(service, hint_request, shares, pods, slices)
+            self._planned(service, request, shares, pods, slices)
             if own
             else rehint(
-                slices,
-                hint_request,
-                shares,
-                families=families_of(service),
-                node_hints=self._node_hints,
+                slices, request, shares, families=families_of(service), node_hints=self._node_hints
             )
         )
-        self.decided_services[key] = DecidedService.of(
-            service, hint_request, decided, shares, reach
-        )
+        self.decided_services[key] = DecidedService.of(service, request, decided, shares, reach)
         if self.settings.role is not SliceRole.OBSERVE:
             if self._metrics is not None:
-                self._metrics.planned(service, hint_request, decided)
+                self._metrics.planned(service, request, decided)
             if decided.writes:
                 await self._write(key, decided)
         if decided.families:
-            await self._conditions.tell(
-                service, decided.families, asks=requests_hints(hint_request)
-            )
+            await self._conditions.tell(service, decided.families, asks=requests_hints(request))
         if decided.without_node:
             names = ", ".join(pod.metadata.name for pod in decided.without_node[:3])
             raise LostPods(
@@ -295,14 +273,14 @@ class HintsController:
     def _planned(
         self,
         service: Service,
-        hint_request: HintRequest,
+        request: HintRequest,
         shares: Shares,
         pods: Iterable[Pod],
         slices: Iterable[EndpointSlice],
     ) -> SlicePlan:
         view = SliceSnapshot(
             service=service,
-            hint_request=hint_request,
+            hint_request=request,
             shares=shares,
             pods=pods,
             zones=self.node_shares.zones,

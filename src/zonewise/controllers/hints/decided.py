@@ -40,7 +40,7 @@ class DecidedService:
     def of(
         cls,
         service: Service,
-        hint_request: HintRequest,
+        request: HintRequest,
         plan: SlicePlan,
         shares: Shares,
         reach: EligibleNodes | None,
@@ -48,7 +48,7 @@ class DecidedService:
         """The state of a Service with a plan."""
         return cls(
             uid=service.metadata.uid,
-            hint_request=hint_request,
+            hint_request=request,
             families=plan.families,
             reach=reach,
             distribution=service.spec.traffic_distribution or "",
@@ -72,8 +72,8 @@ def concerned(
     general = shares(None)
     code = _code(general)
     for key, standing in decided_services.items():
-        hint_request = standing.hint_request
-        if hint_request.mode not in LIMITED_MODES:
+        request = standing.hint_request
+        if request.mode not in LIMITED_MODES:
             continue
         reach = standing.reach
         known = general if reach is None else shares(reach)
@@ -81,18 +81,18 @@ def concerned(
             yield key
             continue
         for family in standing.families.values():
-            if _crosses(hint_request, known, family):
+            if _crosses(request, known, family):
                 yield key
                 break
 
 
-def _crosses(hint_request: HintRequest, shares: Shares, family: FamilyPlan) -> bool:
-    limits, decision, counts = hint_request.limits, family.decision, family.counts
-    if hint_request.mode is Mode.AUTO:
+def _crosses(request: HintRequest, shares: Shares, family: FamilyPlan) -> bool:
+    limits, decision, counts = request.limits, family.decision, family.counts
+    if request.mode is Mode.AUTO:
         return limits.needs_decision(shares, counts, hinted=decision.hinted)
     if limits.shared_needs_decision(shares, counts, hinted=bool(decision.hints)):
         return True
-    if hint_request.mode is not Mode.WEIGHTED or shares.reason is not None:
+    if request.mode is not Mode.WEIGHTED or shares.reason is not None:
         return False
     return not weights_suffice(decision.weights, counts.own, shares, limits)
 

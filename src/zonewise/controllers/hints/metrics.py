@@ -67,21 +67,18 @@ class HintsMetrics(Collector):
         """A turn ended: ``success``, ``stale`` or ``error``."""
         self._syncs.labels(result).inc()
 
-    def planned(self, service: Service, hint_request: HintRequest, plan: SlicePlan) -> None:
+    def planned(self, service: Service, request: HintRequest, plan: SlicePlan) -> None:
         """A turn decided what to write."""
         self._added.observe(plan.added)
         self._removed.observe(plan.removed)
-        limited = hint_request.mode in LIMITED_MODES
+        limited = request.mode in LIMITED_MODES
         self._changed.labels(
-            hint_request.mode.value if limited else "Disabled",
+            request.mode.value if limited else "Disabled",
             service.spec.traffic_distribution or "",
             "auto" if limited else "random",
         ).observe(plan.writes)
-        for operation, pieces in (
-            ("create", plan.create),
-            ("update", plan.update),
-            ("delete", plan.delete),
-        ):
+        changes = {"create": plan.create, "update": plan.update, "delete": plan.delete}
+        for operation, pieces in changes.items():
             if pieces:
                 self._changes.labels(operation).inc(len(pieces))
 

@@ -21,6 +21,7 @@ import asyncio
 from dataclasses import dataclass
 
 import msgspec
+from prometheus_client import CollectorRegistry, Counter
 
 from zonewise.api.errors import AlreadyExists, Forbidden, NotFound, ZonewiseError
 from zonewise.api.meta import Key
@@ -28,7 +29,6 @@ from zonewise.api.objects.core import Node
 from zonewise.api.objects.locator import PodLocator
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import is_pod_finished
-from zonewise.controllers.locators.metrics import LocatorsMetrics
 from zonewise.runtime.cache.store import Store
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request
@@ -246,10 +246,10 @@ class LocatorsController:
         self._wrote(key, "delete", cause, deleted=uid)
 
     def _wrote(
-        self, key: Key, operation: str, cause: str, *, version: str = "", deleted: str = ""
+        self, key: Key, verb: str, cause: str, *, version: str = "", deleted: str = ""
     ) -> None:
         if self._metrics is not None:
-            self._metrics.wrote(operation, cause)
+            self._metrics.wrote(verb, cause)
         until = asyncio.get_running_loop().time() + PATIENCE
         written = _Written(version, deleted, until)
         if not _has_come(self._locators.get(key), written):
@@ -288,3 +288,19 @@ def _has_come(locator: PodLocator | None, written: _Written) -> bool:
 
 def _node_of(pod: Pod) -> tuple[str, ...]:
     return (pod.spec.node_name,) if pod.spec.node_name else ()
+
+
+class LocatorsMetrics:
+    """Writes of PodLocators by operation and cause."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._writes = Counter(
+            "zonewise_locator_writes",
+            "PodLocators written, by operation and cause.",
+            ["operation", "cause"],
+            registry=registry,
+        )
+
+    def wrote(self, operation: str, cause: str) -> None:
+        """A locator was created, updated or deleted."""
+        self._writes.labels(operation, cause).inc()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from zonewise.api.errors import Conflict, NotFound, TooManyRequests
-from zonewise.api.meta import Key, Object, ObjectMeta
+from zonewise.api.meta import Key, Object, ObjectMeta, find_condition
 from zonewise.api.objects.apps import StatefulSet
 from zonewise.api.objects.budgets import (
     DomainRollout,
@@ -53,7 +53,7 @@ from zonewise.disruption.rollouts.workload import (
     workload_pods,
 )
 from zonewise.disruption.status import ENFORCED
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.controller.expectations import Expectations
 from zonewise.runtime.controller.queue import Queue
 from zonewise.runtime.process.turns import in_slices
@@ -97,12 +97,14 @@ class RolloutsController:
         self._rng = context.rng
         self._budgets_cache = budgets_cache
         self._going: dict[Key, dict[str, float]] = {}
-        self.controller: Controller[Key] = context.controller(
+        self.controller = context.controller(
             "rollouts",
             self._reconcile,
             workers=settings.workers,
             queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=context.rng, lane=_namespace),
         )
+        self.run = self.controller.run
+        self.stop = self.controller.stop
         reads = self.controller.reads
         self._rollouts = self.controller.watches(
             DomainRollout, own_key, indexes={"namespace": _own_namespace, "workload": _workload}
@@ -120,14 +122,6 @@ class RolloutsController:
         self._rollouts.on_change(self._changed)
         reads(Pod).on_change(self._changed)
         reads(Node).on_change(self._node_changed)
-
-    async def run(self) -> None:
-        """Work until cancelled or stopped."""
-        await self.controller.run()
-
-    def stop(self) -> None:
-        """Let running passes finish and begin no more."""
-        self.controller.stop()
 
     # Which change enqueues which key. A namespace has few rollouts, and changes are batched.
 
@@ -188,21 +182,21 @@ class RolloutsController:
         unheld = _unheld(workload, budget)
         if unheld is not None:
             return RolloutView(rollout=item, workload=workload, blocking_reason=unheld, now=now)
-        namespace_budgets = self._budgets_cache.get_or_create(namespace)
+        budgets = self._budgets_cache.get_or_create(namespace)
         key = (TOPOLOGY_BUDGET, namespace, derived_budget_name(item))
-        if key not in namespace_budgets.budgets:
+        if key not in budgets.budgets:
             return RolloutView(rollout=item, workload=workload, budget_counted=False, now=now)
-        standing, domain_counts = namespace_budgets.state_and_counts(key)
+        standing, counts = budgets.state_and_counts(key)
         if standing.blocking_reason is not None:
             return RolloutView(
                 rollout=item, workload=workload, blocking_reason=standing.blocking_reason, now=now
             )
         pods = workload_pods(
             workload,
-            domain_counts,
-            namespace_budgets.owners,
+            counts,
+            budgets.owners,
             self._budgets_cache.nodes,
-            evicted=self._gone(item.key, namespace_budgets),
+            evicted=self._gone(item.key, budgets),
         )
         needs = {
             name: domain.baseline if standing.has_baseline else domain.expected
@@ -215,8 +209,7 @@ class RolloutsController:
             desired_ready={**dict.fromkeys((pod.domain for pod in pods), 0), **needs},
             order_labels=self._labels(item),
             open_domain=open_domain_of(budget),
-            budget_counted=namespace_budgets.budgets[key].baseline is not None
-            or not standing.has_baseline,
+            budget_counted=budgets.budgets[key].baseline is not None or not standing.has_baseline,
             now=now,
         )
 
@@ -276,12 +269,12 @@ class RolloutsController:
                     values[domain] = min(values.get(domain, value), value)
         return values
 
-    def _gone(self, key: Key, namespace_budgets: NamespaceBudgets) -> set[str]:
+    def _gone(self, key: Key, budgets: NamespaceBudgets) -> set[str]:
         """Pods that were evicted here and do not look so yet."""
         known = self._going.get(key, {})
         now = self._clock()
         for uid, since in tuple(known.items()):
-            pod = namespace_budgets.pods.get(uid)
+            pod = budgets.pods.get(uid)
             if (
                 pod is None
                 or pod.metadata.deletion_timestamp is not None
@@ -339,11 +332,7 @@ class RolloutsController:
         if (status.reason, status.domain) != (item.status.reason, item.status.domain):
             fine = plan.is_complete or (plan.is_progressing and reason is None)
             self._recorder.event(
-                item,
-                type="Normal" if fine else "Warning",
-                reason=outcome.code,
-                action="Roll",
-                note=str(outcome),
+                item, outcome.code, "Roll", str(outcome), type="Normal" if fine else "Warning"
             )
 
     async def _advance(self, workload: RolledWorkload) -> None:
@@ -359,9 +348,7 @@ def _unheld(workload: RolledWorkload, budget: TopologyDisruptionBudget | None) -
     """Why a workload that replaces its pods by itself would not keep to the order."""
     if budget is None or workload.on_delete:
         return None
-    enforced = next(
-        (condition for condition in budget.status.conditions if condition.type == ENFORCED), None
-    )
+    enforced = find_condition(budget.status.conditions, ENFORCED)
     if enforced is None or enforced.status == "True":
         return None
     return Reason(

@@ -32,9 +32,8 @@ class IdentityService:
 
     def get_plugin_info(self, _request: csi.GetPluginInfoRequest) -> csi.GetPluginInfoResponse:
         """Name and version."""
-        return csi.GetPluginInfoResponse(
-            name=self._plugin.name, vendor_version=self._plugin.version
-        )
+        plugin = self._plugin
+        return csi.GetPluginInfoResponse(name=plugin.name, vendor_version=plugin.version)
 
     def get_plugin_capabilities(
         self, _request: csi.GetPluginCapabilitiesRequest
@@ -46,12 +45,9 @@ class IdentityService:
                 _Service.VOLUME_ACCESSIBILITY_CONSTRAINTS,
                 _Service.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS,
             ]
-        capabilities = [
-            csi.PluginCapability(service=_Service(type=service)) for service in services
-        ]
-        capabilities.append(
-            csi.PluginCapability(volume_expansion=_Expansion(type=_Expansion.ONLINE))
-        )
+        capabilities = [csi.PluginCapability(service=_Service(type=kind)) for kind in services]
+        online = _Expansion(type=_Expansion.ONLINE)
+        capabilities.append(csi.PluginCapability(volume_expansion=online))
         return csi.GetPluginCapabilitiesResponse(capabilities=capabilities)
 
     def probe(self, _request: csi.ProbeRequest) -> csi.ProbeResponse:

@@ -314,8 +314,7 @@ def _parse_path(text: str, field: str) -> Path:
 def _check_path(text: str, field: str) -> Path:
     if "\0" in text:
         raise invalid(f"{field} has a character that cannot be in a path")
-    if len(text.encode()) >= PATH_LIMIT or any(
-        len(part.encode()) > NAME_LIMIT for part in text.split("/")
-    ):
+    too_long = any(len(part.encode()) > NAME_LIMIT for part in text.split("/"))
+    if too_long or len(text.encode()) >= PATH_LIMIT:
         raise invalid(f"{field} is longer than a path can be")
     return Path(text)

@@ -220,9 +220,8 @@ class Plugin:
             scope = self.find_scope(source, StoredKind.VOLUME)
             scopes = [scope] if scope is not None else []
         while True:
-            page = merge_pages(
-                [scope.read_page(kind, token, limit, source) for scope in scopes], limit
-            )
+            pages = [scope.read_page(kind, token, limit, source) for scope in scopes]
+            page = merge_pages(pages, limit)
             answer = build(page)
             if answer.ByteSize() <= PAGE_BYTE_LIMIT:
                 return answer

@@ -175,9 +175,8 @@ def render_content_source(source: str) -> csi.VolumeContentSource | None:
     if not source:
         return None
     if source.startswith("snap-"):
-        return csi.VolumeContentSource(
-            snapshot=csi.VolumeContentSource.SnapshotSource(snapshot_id=source)
-        )
+        origin = csi.VolumeContentSource.SnapshotSource(snapshot_id=source)
+        return csi.VolumeContentSource(snapshot=origin)
     return csi.VolumeContentSource(volume=csi.VolumeContentSource.VolumeSource(volume_id=source))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-from zonewise.csi.errors import Code, CsiError, aborted, invalid, precondition
+from zonewise.csi.errors import Code, CsiError, aborted, internal, invalid, not_found, precondition
 from zonewise.csi.locks import Locks
 from zonewise.csi.services.plugin import CallScope, Plugin
 from zonewise.csi.services.requests import id_of
@@ -138,7 +138,7 @@ def continue_create(
         case Step.RENAME:
             journal.forget(entry)
         case _:
-            raise CsiError(Code.INTERNAL, f"{decision.step.value} is not a step of a create")
+            raise internal(f"{decision.step.value} is not a step of a create")
     return None
 
 
@@ -158,7 +158,7 @@ def _make(
     """
     if entry.source and source is None:
         _remove(scope, entry)
-        raise CsiError(Code.NOT_FOUND, f"the source {entry.source} is gone")
+        raise not_found(f"the source {entry.source} is gone")
     try:
         is_new = scope.backend.make(entry, source)
     except CsiError as error:

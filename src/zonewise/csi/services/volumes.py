@@ -223,11 +223,7 @@ class VolumeService:
         return Proposal(entry, placed.pool.state.limit, str(placed.reason))
 
     def _fits(
-        self,
-        scope: CallScope,
-        spec: _VolumeSpec,
-        source: JournalEntry | None,
-        entry: JournalEntry,
+        self, scope: CallScope, spec: _VolumeSpec, source: JournalEntry | None, entry: JournalEntry
     ) -> bool:
         """Whether the request could have got what an entry is."""
         grown = source is not None and source.bytes > entry.bytes
@@ -321,10 +317,8 @@ class VolumeService:
             requests.choose_access(request.volume_capabilities, self._plugin.any_backend())
         term = dict(request.accessible_topology.segments)
         used = parameters.pools
-        if (
-            parameters.placement is PlacementPolicy.DEFAULT_POOL
-            and parameters.default_pool is not None
-        ):
+        at_default = parameters.placement is PlacementPolicy.DEFAULT_POOL
+        if at_default and parameters.default_pool is not None:
             used = (parameters.default_pool,)
         if _names_class(request.parameters):
             scopes = {parameters.cluster_id: self._plugin.scope_of_class(parameters.cluster_id)}

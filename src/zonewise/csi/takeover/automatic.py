@@ -117,7 +117,7 @@ class AutomaticLoop:
         for reason in decision.reasons:
             _log.warning(str(reason), reason=reason.code)
             self._context.recorder.event(
-                config_map, type="Warning", reason=reason.code, action="Takeover", note=str(reason)
+                config_map, reason.code, "Takeover", str(reason), type="Warning"
             )
 
     def _report(self, problem: str) -> None:

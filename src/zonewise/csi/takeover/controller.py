@@ -21,6 +21,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from prometheus_client import CollectorRegistry, Gauge
+
 from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Node
@@ -31,11 +33,10 @@ from zonewise.api.reason import Reason
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import Unstructured, unstructured
 from zonewise.csi.errors import CsiError
-from zonewise.csi.takeover.metrics import TakeoverMetrics
 from zonewise.csi.takeover.source import TakeoverSource
 from zonewise.csi.takeover.status import CONFIG_MAP, STATUS_KEY, STATUS_MAP, TakeoverStatus
 from zonewise.csi.takeover.volumes import VolumeHomes, VolumeUses, has_claims
-from zonewise.runtime.controller.controller import Controller, own_key, run_all
+from zonewise.runtime.controller.controller import own_key, run_all
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.program.context import ControllerContext
 from zonewise.storage.configuration import StorageConfiguration
@@ -88,13 +89,9 @@ class TakeoverController:
         self._read_states = settings.read_states
         self._metrics = TakeoverMetrics(context.metrics.registry) if context.metrics else None
         self._reported: frozenset[Reason] = frozenset()
-        self._labels: Controller[Key] = context.controller(
-            "takeover labels", self._sync_labels, workers=WORKERS
-        )
-        self._pods: Controller[Key] = context.controller(
-            "takeover pods", self._sync_pod, workers=WORKERS
-        )
-        self._status: Controller[Key] = context.controller("takeover status", self._report_status)
+        self._labels = context.controller("takeover labels", self._sync_labels, workers=WORKERS)
+        self._pods = context.controller("takeover pods", self._sync_pod, workers=WORKERS)
+        self._status = context.controller("takeover status", self._report_status)
         self._nodes = self._labels.watches(Node, own_key, when=_has_label_change)
         volumes = self._labels.reads(PersistentVolume)
         pods = self._pods.watches(
@@ -133,10 +130,8 @@ class TakeoverController:
     def _configuration_changed(self) -> None:
         if self._source.loaded and self._source.problem is None:
             targets = self._source.current.takeover.targets
-            _log.info(
-                "the takeover map is in force",
-                takeover={name: list(by) for name, by in targets.items()},
-            )
+            in_force = {name: list(by) for name, by in targets.items()}
+            _log.info("the takeover map is in force", takeover=in_force)
         self._enqueue_all_nodes()
         self._status.enqueue(_STATUS)
 
@@ -156,9 +151,8 @@ class TakeoverController:
                 self._pods.enqueue(pod.key)
 
     def _enqueue_for_pod(self, old: Pod | None, new: Pod | None) -> None:
-        if _has_use_change(old, new) and any(
-            pod is not None and has_claims(pod) for pod in (old, new)
-        ):
+        claims = any(pod is not None and has_claims(pod) for pod in (old, new))
+        if claims and _has_use_change(old, new):
             self._status.enqueue(_STATUS, after=COLLECT_SECONDS)
 
     async def _sync_labels(self, key: Key) -> float | None:
@@ -185,7 +179,7 @@ class TakeoverController:
                 if keys:
                     note = f"{words}: label {', '.join(keys)}"
                     _log.info(note, node=meta.name, reason=reason)
-                    self._context.recorder.event(node, reason=reason, action="Label", note=note)
+                    self._context.recorder.event(node, reason, "Label", note)
         return None
 
     def _home_domains(self) -> list[Segments]:
@@ -211,14 +205,11 @@ class TakeoverController:
         if reason is None:
             return None
         _log.warning(str(reason), reason=reason.code)
-        self._context.recorder.event(
-            pod, type="Warning", reason=reason.code, action="Delete", note=str(reason)
-        )
+        self._context.recorder.event(pod, reason.code, "Delete", str(reason), type="Warning")
         namespace, name = key
         with suppress(NotFound):
-            await self._context.client.delete(
-                Pod, name, namespace, uid=pod.metadata.uid, grace_period=0
-            )
+            uid = pod.metadata.uid
+            await self._context.client.delete(Pod, name, namespace, uid=uid, grace_period=0)
         return None
 
     async def _report_status(self, _: Key) -> float | None:
@@ -232,12 +223,8 @@ class TakeoverController:
             (self._uses.locate_node(node.metadata.name)[0] for node in self._nodes),
         )
         uses = [*self._uses.uses()]
-        status = TakeoverStatus(
-            takeover.targets,
-            self._source.problem or "",
-            warnings,
-            find_away_from_home(uses, takeover),
-        )
+        away = find_away_from_home(uses, takeover)
+        status = TakeoverStatus(takeover.targets, self._source.problem or "", warnings, away)
         if self._metrics is not None:
             self._metrics.update(status)
         await self._write_status(status)
@@ -266,14 +253,10 @@ class TakeoverController:
     def _named_pools(self, configuration: StorageConfiguration, cluster: str) -> list[PoolSpec]:
         """The pools of the configuration, and those that only classes of a cluster name."""
         pools = [*_declared_pools(configuration).values()]
-        for storage_class in sorted(
-            self._classes, key=lambda storage_class: storage_class.metadata.name
-        ):
+        for storage_class in sorted(self._classes, key=lambda item: item.metadata.name):
             class_cluster = storage_class.parameters.get("clusterID", cluster)
-            if storage_class.provisioner == self._domain_labels.driver and cluster in (
-                "",
-                class_cluster,
-            ):
+            ours = storage_class.provisioner == self._domain_labels.driver
+            if ours and cluster in ("", class_cluster):
                 listed = lenient_class_pools(storage_class.parameters, self._domain_labels)
                 pools += [
                     pool
@@ -314,7 +297,7 @@ class TakeoverController:
                 regarding = await self._context.client.get(ConfigMap, CONFIG_MAP, self._namespace)
         if regarding is not None:
             self._context.recorder.event(
-                regarding, type="Warning", reason=reason.code, action="Takeover", note=str(reason)
+                regarding, reason.code, "Takeover", str(reason), type="Warning"
             )
 
 
@@ -340,3 +323,37 @@ def _has_use_change(old: Pod | None, new: Pod | None) -> bool:
         or old.spec.node_name != new.spec.node_name
         or is_pod_finished(old) != is_pod_finished(new)
     )
+
+
+class TakeoverMetrics:
+    """Takeover in numbers: gauges of what holds now."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._taken = Gauge(
+            "zonewise_takeover_domains", "Domains that are taken over.", registry=registry
+        )
+        self._problem = Gauge(
+            "zonewise_takeover_configuration_invalid",
+            "Whether a newer configuration is wrong, so that an older map is in force.",
+            registry=registry,
+        )
+        self._warnings = Gauge(
+            "zonewise_takeover_warnings",
+            "What is wrong with the map that is in force, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self._away = Gauge(
+            "zonewise_takeover_away_from_home",
+            "Uses of volumes outside of their domain.",
+            registry=registry,
+        )
+
+    def update(self, status: TakeoverStatus) -> None:
+        """Take over what holds now."""
+        self._taken.set(len(status.takeover))
+        self._problem.set(bool(status.error))
+        self._away.set(len(status.away_from_home))
+        self._warnings.clear()
+        for warning in status.warnings:
+            self._warnings.labels(warning.code).inc()

@@ -33,10 +33,7 @@ class VolumeHomes:
     """The domains that volumes have their home in, counted change by change."""
 
     def __init__(
-        self,
-        volumes: Store[PersistentVolume],
-        labels: DomainLabels,
-        on_change: Callable[[], None],
+        self, volumes: Store[PersistentVolume], labels: DomainLabels, on_change: Callable[[], None]
     ) -> None:
         self._labels = labels
         self._on_change = on_change

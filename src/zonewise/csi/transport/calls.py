@@ -10,7 +10,9 @@ work runs to its end, its lock held meanwhile, and the same request repeated is 
 until then and by the result afterwards.
 
 Every line written during a call carries its number (``call``), from the services and the backend
-too. Secrets are not in these lines: see ``redaction``.
+too. Of a message everything is written but the fields that CSI marks as secret. The mark
+(``csi_secret``) is in the descriptors, so a field that a later version of the protocol adds is
+hidden by its own declaration, not by our memory. Names of secret keys are hidden too.
 """
 
 from __future__ import annotations
@@ -19,15 +21,16 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar, cast
 
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 from structlog.contextvars import bound_contextvars
 
-from zonewise.csi.errors import Code, CsiError
+from zonewise.csi.errors import Code, CsiError, internal
+from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport.methods import Method, Request, Response, ServedMethod
-from zonewise.csi.transport.redaction import redact
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.errors import StorageError
 
@@ -96,7 +99,7 @@ class Calls:
     ) -> Message:
         binding = self.bindings.get(method.path)
         log = _log.debug if method.quiet else _log.info
-        started = time.perf_counter()
+        started, identity = time.perf_counter(), _identifying_fields(request)
         try:
             if binding is None:
                 raise CsiError(Code.UNIMPLEMENTED, f"{method.name} is not served here")
@@ -114,23 +117,17 @@ class Calls:
             answer = await self._worker(work, self._lane(request))
         except StorageError as refused:
             error = CsiError(Code[refused.code.name], str(refused))
-            log("refused", code=error.code.name, why=error.message, **_identifying_fields(request))
+            log("refused", code=error.code.name, why=error.message, **identity)
             raise error from refused
         except CsiError as error:
-            log("refused", code=error.code.name, why=error.message, **_identifying_fields(request))
+            log("refused", code=error.code.name, why=error.message, **identity)
             raise
         except Exception as error:
-            _log.exception(
-                "a call failed, which is a fault in zonewise", **_identifying_fields(request)
-            )
-            raise CsiError(
-                Code.INTERNAL, f"{method.name} failed: {type(error).__name__}; see the driver's log"
+            _log.exception("a call failed, which is a fault in zonewise", **identity)
+            raise internal(
+                f"{method.name} failed: {type(error).__name__}; see the driver's log"
             ) from error
-        log(
-            "answered",
-            ms=round((time.perf_counter() - started) * 1000, 1),
-            **_identifying_fields(request),
-        )
+        log("answered", ms=round((time.perf_counter() - started) * 1000, 1), **identity)
         if _log.detailed:
             _log.debug("answer", answer=redact(answer))
         return answer
@@ -143,3 +140,36 @@ def _identifying_fields(request: Message) -> dict[str, object]:
         for field, value in request.ListFields()
         if field.name in ("name", "volume_id", "snapshot_id", "source_volume_id", "target_path")
     }
+
+
+HIDDEN = "(hidden)"
+
+
+def redact(message: Message) -> dict[str, object]:
+    """The fields that are set, as plain values."""
+    return {field.name: _redact_field(field, value) for field, value in message.ListFields()}
+
+
+def _redact_field(field: FieldDescriptor, value: object) -> object:
+    # The stubs type extensions more narrowly than the generator declares them.
+    options: Any = field.GetOptions()
+    if options.Extensions[csi.csi_secret]:
+        return HIDDEN
+    message_type: Descriptor | None = field.message_type
+    if message_type is not None and message_type.GetOptions().map_entry:
+        value_field = message_type.fields_by_name["value"]
+        values = cast("Mapping[str, object]", value)
+        return {str(key): _plain_value(value_field, item) for key, item in sorted(values.items())}
+    if field.is_repeated:
+        return [_plain_value(field, item) for item in cast("Iterable[object]", value)]
+    return _plain_value(field, value)
+
+
+def _plain_value(field: FieldDescriptor, value: object) -> object:
+    if isinstance(value, Message):
+        return redact(value)
+    enum_type: EnumDescriptor | None = field.enum_type
+    if enum_type is not None and isinstance(value, int):
+        enum_value = enum_type.values_by_number.get(value)
+        return enum_value.name if enum_value is not None else value
+    return value

@@ -20,14 +20,18 @@ Response = TypeVar("Response", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Response]):
-    """One call: its service, its name, its request and its answer."""
+    """One call: its service, its request, which names it, and its answer."""
 
     service: str
-    name: str
     request_type: type[Request]
     response_type: type[Response]
     quiet: bool = False
     """Called often or by probes: logged at debug level only."""
+
+    @property
+    def name(self) -> str:
+        """The name of the call: that of its request."""
+        return self.request_type.__name__.removesuffix("Request")
 
     @property
     def path(self) -> str:
@@ -49,98 +53,53 @@ def bind(method: Method[Request, Response], serve: Callable[[Request], Response]
 
 
 GET_PLUGIN_INFO = Method(
-    "Identity", "GetPluginInfo", csi.GetPluginInfoRequest, csi.GetPluginInfoResponse, quiet=True
+    "Identity", csi.GetPluginInfoRequest, csi.GetPluginInfoResponse, quiet=True
 )
 GET_PLUGIN_CAPABILITIES = Method(
-    "Identity",
-    "GetPluginCapabilities",
-    csi.GetPluginCapabilitiesRequest,
-    csi.GetPluginCapabilitiesResponse,
-    quiet=True,
+    "Identity", csi.GetPluginCapabilitiesRequest, csi.GetPluginCapabilitiesResponse, quiet=True
 )
-PROBE = Method("Identity", "Probe", csi.ProbeRequest, csi.ProbeResponse, quiet=True)
+PROBE = Method("Identity", csi.ProbeRequest, csi.ProbeResponse, quiet=True)
 
-CREATE_VOLUME = Method(
-    "Controller", "CreateVolume", csi.CreateVolumeRequest, csi.CreateVolumeResponse
-)
-DELETE_VOLUME = Method(
-    "Controller", "DeleteVolume", csi.DeleteVolumeRequest, csi.DeleteVolumeResponse
-)
+CREATE_VOLUME = Method("Controller", csi.CreateVolumeRequest, csi.CreateVolumeResponse)
+DELETE_VOLUME = Method("Controller", csi.DeleteVolumeRequest, csi.DeleteVolumeResponse)
 VALIDATE_VOLUME_CAPABILITIES = Method(
     "Controller",
-    "ValidateVolumeCapabilities",
     csi.ValidateVolumeCapabilitiesRequest,
     csi.ValidateVolumeCapabilitiesResponse,
     quiet=True,
 )
-LIST_VOLUMES = Method(
-    "Controller", "ListVolumes", csi.ListVolumesRequest, csi.ListVolumesResponse, quiet=True
-)
+LIST_VOLUMES = Method("Controller", csi.ListVolumesRequest, csi.ListVolumesResponse, quiet=True)
 CONTROLLER_GET_VOLUME = Method(
-    "Controller",
-    "ControllerGetVolume",
-    csi.ControllerGetVolumeRequest,
-    csi.ControllerGetVolumeResponse,
-    quiet=True,
+    "Controller", csi.ControllerGetVolumeRequest, csi.ControllerGetVolumeResponse, quiet=True
 )
-GET_CAPACITY = Method(
-    "Controller", "GetCapacity", csi.GetCapacityRequest, csi.GetCapacityResponse, quiet=True
-)
+GET_CAPACITY = Method("Controller", csi.GetCapacityRequest, csi.GetCapacityResponse, quiet=True)
 CONTROLLER_GET_CAPABILITIES = Method(
     "Controller",
-    "ControllerGetCapabilities",
     csi.ControllerGetCapabilitiesRequest,
     csi.ControllerGetCapabilitiesResponse,
     quiet=True,
 )
 CONTROLLER_EXPAND_VOLUME = Method(
-    "Controller",
-    "ControllerExpandVolume",
-    csi.ControllerExpandVolumeRequest,
-    csi.ControllerExpandVolumeResponse,
+    "Controller", csi.ControllerExpandVolumeRequest, csi.ControllerExpandVolumeResponse
 )
-CREATE_SNAPSHOT = Method(
-    "Controller", "CreateSnapshot", csi.CreateSnapshotRequest, csi.CreateSnapshotResponse
-)
-DELETE_SNAPSHOT = Method(
-    "Controller", "DeleteSnapshot", csi.DeleteSnapshotRequest, csi.DeleteSnapshotResponse
-)
+CREATE_SNAPSHOT = Method("Controller", csi.CreateSnapshotRequest, csi.CreateSnapshotResponse)
+DELETE_SNAPSHOT = Method("Controller", csi.DeleteSnapshotRequest, csi.DeleteSnapshotResponse)
 LIST_SNAPSHOTS = Method(
-    "Controller", "ListSnapshots", csi.ListSnapshotsRequest, csi.ListSnapshotsResponse, quiet=True
+    "Controller", csi.ListSnapshotsRequest, csi.ListSnapshotsResponse, quiet=True
 )
-GET_SNAPSHOT = Method(
-    "Controller", "GetSnapshot", csi.GetSnapshotRequest, csi.GetSnapshotResponse, quiet=True
-)
+GET_SNAPSHOT = Method("Controller", csi.GetSnapshotRequest, csi.GetSnapshotResponse, quiet=True)
 
-NODE_STAGE_VOLUME = Method(
-    "Node", "NodeStageVolume", csi.NodeStageVolumeRequest, csi.NodeStageVolumeResponse
-)
-NODE_UNSTAGE_VOLUME = Method(
-    "Node", "NodeUnstageVolume", csi.NodeUnstageVolumeRequest, csi.NodeUnstageVolumeResponse
-)
-NODE_PUBLISH_VOLUME = Method(
-    "Node", "NodePublishVolume", csi.NodePublishVolumeRequest, csi.NodePublishVolumeResponse
-)
+NODE_STAGE_VOLUME = Method("Node", csi.NodeStageVolumeRequest, csi.NodeStageVolumeResponse)
+NODE_UNSTAGE_VOLUME = Method("Node", csi.NodeUnstageVolumeRequest, csi.NodeUnstageVolumeResponse)
+NODE_PUBLISH_VOLUME = Method("Node", csi.NodePublishVolumeRequest, csi.NodePublishVolumeResponse)
 NODE_UNPUBLISH_VOLUME = Method(
-    "Node", "NodeUnpublishVolume", csi.NodeUnpublishVolumeRequest, csi.NodeUnpublishVolumeResponse
+    "Node", csi.NodeUnpublishVolumeRequest, csi.NodeUnpublishVolumeResponse
 )
 NODE_GET_VOLUME_STATS = Method(
-    "Node",
-    "NodeGetVolumeStats",
-    csi.NodeGetVolumeStatsRequest,
-    csi.NodeGetVolumeStatsResponse,
-    quiet=True,
+    "Node", csi.NodeGetVolumeStatsRequest, csi.NodeGetVolumeStatsResponse, quiet=True
 )
-NODE_EXPAND_VOLUME = Method(
-    "Node", "NodeExpandVolume", csi.NodeExpandVolumeRequest, csi.NodeExpandVolumeResponse
-)
+NODE_EXPAND_VOLUME = Method("Node", csi.NodeExpandVolumeRequest, csi.NodeExpandVolumeResponse)
 NODE_GET_CAPABILITIES = Method(
-    "Node",
-    "NodeGetCapabilities",
-    csi.NodeGetCapabilitiesRequest,
-    csi.NodeGetCapabilitiesResponse,
-    quiet=True,
+    "Node", csi.NodeGetCapabilitiesRequest, csi.NodeGetCapabilitiesResponse, quiet=True
 )
-NODE_GET_INFO = Method(
-    "Node", "NodeGetInfo", csi.NodeGetInfoRequest, csi.NodeGetInfoResponse, quiet=True
-)
+NODE_GET_INFO = Method("Node", csi.NodeGetInfoRequest, csi.NodeGetInfoResponse, quiet=True)

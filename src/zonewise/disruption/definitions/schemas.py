@@ -241,11 +241,7 @@ def _ledger_definition() -> Obj:
     spec = {
         "type": "object",
         "properties": {
-            "grants": {
-                "type": "array",
-                "x-kubernetes-list-type": "atomic",
-                "items": grant,
-            },
+            "grants": {"type": "array", "x-kubernetes-list-type": "atomic", "items": grant},
             "judged": {"type": "object", "additionalProperties": TEXT},
         },
     }

@@ -28,16 +28,14 @@ def derived_budget_name(rollout: DomainRollout) -> str:
 
 
 def derived_budget_spec(
-    rollout: DomainRollout, workload: RolledWorkload, open_domain: str | None
+    rollout: DomainRollout, workload: RolledWorkload, domain: str | None
 ) -> TopologyDisruptionBudgetSpec:
     """The budget with one open domain, or none; pods in no domain are never guarded."""
     key = rollout.spec.topology_key
     expressions = [NodeSelectorRequirement(key=key, operator="Exists")]
-    if open_domain not in (None, NO_DOMAIN):
-        assert open_domain is not None
-        expressions.append(
-            NodeSelectorRequirement(key=key, operator="NotIn", values=(open_domain,))
-        )
+    if domain not in (None, NO_DOMAIN):
+        assert domain is not None
+        expressions.append(NodeSelectorRequirement(key=key, operator="NotIn", values=(domain,)))
     return TopologyDisruptionBudgetSpec(
         selector=workload.selector,
         max_unavailable=0,

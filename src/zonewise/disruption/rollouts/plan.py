@@ -108,9 +108,8 @@ def plan_rollout(view: RolloutView) -> DomainPlan:
     current = _find_current(view)
     finished_at = _find_finished(view, current)
     if not view.workload.observed:
-        reason = _reason(
-            view, NOT_OBSERVED, "its controller has not observed its latest change yet"
-        )
+        text = "its controller has not observed its latest change yet"
+        reason = _reason(view, NOT_OBSERVED, text)
         return DomainPlan(
             reason=reason,
             open_domain=view.open_domain,
@@ -119,11 +118,8 @@ def plan_rollout(view: RolloutView) -> DomainPlan:
         )
     rolling_back = _is_rolling_back(view.pods)
     order = _order_domains(view, rolling_back)
-    if (
-        current is not None
-        and _count_missing(view, current) <= 0
-        and _find_broken(view) - {current}
-    ):
+    healthy = current is not None and _count_missing(view, current) <= 0
+    if healthy and _find_broken(view) - {current}:
         # It is healthy, so another domain may be repaired; otherwise each would wait for the other.
         current = current if current in _find_broken(view) else None
     target = current if current is not None else next(iter(order), None)
@@ -138,9 +134,8 @@ def plan_rollout(view: RolloutView) -> DomainPlan:
         finished_at=finished_at,
     )
     if view.rollout.spec.paused:
-        return _with_nothing_open(
-            plan, _reason(view, PAUSED, "spec.paused is set", fix="Set it to false.")
-        )
+        reason = _reason(view, PAUSED, "spec.paused is set", fix="Set it to false.")
+        return _with_nothing_open(plan, reason)
     if not view.budget_counted:
         return plan
     lacking_domains = sorted(

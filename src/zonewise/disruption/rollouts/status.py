@@ -34,9 +34,8 @@ def rollout_status(
     for type, is_true in (("Complete", plan.is_complete), ("Progressing", is_progressing)):
         condition = condition_of(shown_reason, type=type, is_true=is_true, generation=generation)
         conditions = set_condition(conditions, condition, now)
-    rows = tuple(
-        _build_row(view, plan, name) for name in sorted(view.desired_ready) if _has_row(view, name)
-    )
+    names = sorted(name for name in view.desired_ready if _has_row(view, name))
+    rows = tuple(_build_row(view, plan, name) for name in names)
     if view.workload is None or view.blocking_reason is not None:
         rows = view.previous_status.domains
     done = sum(row.state == DONE for row in rows)

@@ -31,44 +31,40 @@ class Victims:
     refusal: DisruptionVerdict | None = None
 
 
-def choose_victims(
-    view: RolloutView, plan: DomainPlan, namespace_budgets: NamespaceBudgets
-) -> Victims:
+def choose_victims(view: RolloutView, plan: DomainPlan, budgets: NamespaceBudgets) -> Victims:
     """Choose pods to evict that the budgets of the namespace allow."""
     name = plan.open_domain
     if name is None or view.workload is None or not view.workload.needs_evictions:
         return Victims()
-    domain_pods = [rolled_pod for rolled_pod in view.pods if rolled_pod.domain == name]
+    domain_pods = [rolled for rolled in view.pods if rolled.domain == name]
     desired_ready = view.desired_ready[name]
-    max_unavailable = scale_int_or_percent(
-        view.rollout.spec.max_unavailable, desired_ready, round_up=True
-    )
+    limit = view.rollout.spec.max_unavailable
+    max_unavailable = scale_int_or_percent(limit, desired_ready, round_up=True)
     room = (
         0
         if plan.repairing
-        else max_unavailable - (desired_ready - sum(rolled_pod.ready for rolled_pod in domain_pods))
+        else max_unavailable - (desired_ready - sum(rolled.ready for rolled in domain_pods))
     )
-    verdict_round = VerdictRound(namespace_budgets, view.now, strict=True)
+    verdict_round = VerdictRound(budgets, view.now, strict=True)
     pods: list[Pod] = []
     refusal: DisruptionVerdict | None = None
-    for rolled_pod in sorted(
-        domain_pods,
-        key=lambda rolled_pod: _eviction_rank(rolled_pod, rolling_back=plan.rolling_back),
+    for rolled in sorted(
+        domain_pods, key=lambda rolled: _eviction_rank(rolled, rolling_back=plan.rolling_back)
     ):
         if (
-            not rolled_pod.outdated
-            or (rolled_pod.ready and room <= 0)
-            or not (rolled_pod.ready or rolled_pod.repairable)
+            not rolled.outdated
+            or (rolled.ready and room <= 0)
+            or not (rolled.ready or rolled.repairable)
         ):
             continue
-        verdict = verdict_round.judge(rolled_pod.pod)
+        verdict = verdict_round.judge(rolled.pod)
         if not verdict.allowed:
             refusal = refusal or verdict
             continue
         if verdict.charged:
-            verdict_round.charge(rolled_pod.pod)
-        room -= rolled_pod.ready
-        pods.append(rolled_pod.pod)
+            verdict_round.charge(rolled.pod)
+        room -= rolled.ready
+        pods.append(rolled.pod)
     return Victims(tuple(pods), None if pods else refusal)
 
 
@@ -84,10 +80,10 @@ def blocked_reason(view: RolloutView, message: str) -> Reason:
     )
 
 
-def _eviction_rank(rolled_pod: RolledPod, *, rolling_back: bool) -> tuple[Any, ...]:
+def _eviction_rank(rolled: RolledPod, *, rolling_back: bool) -> tuple[Any, ...]:
     """Broken pods first; then the newest in a rollback; then the highest ordinals, then by name."""
-    name = rolled_pod.pod.metadata.name
+    name = rolled.pod.metadata.name
     number = name.rpartition("-")[2]
     ordinal = -int(number) if number.isascii() and number.isdigit() else 0
-    age = tuple(-ord(letter) for letter in rolled_pod.created) if rolling_back else ()
-    return (rolled_pod.ready, age, ordinal, name)
+    age = tuple(-ord(letter) for letter in rolled.created) if rolling_back else ()
+    return (rolled.ready, age, ordinal, name)

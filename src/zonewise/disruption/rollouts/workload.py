@@ -112,7 +112,7 @@ def workload_of(item: Object) -> RolledWorkload:
 
 def workload_pods(
     workload: RolledWorkload,
-    domain_counts: DomainCounts,
+    counts: DomainCounts,
     owners: Owners,
     nodes: Mapping[str, Node],
     *,
@@ -123,39 +123,36 @@ def workload_pods(
     A pod that waits for a node is in no domain. It counts only if the rollout evicts pods.
     """
     pods = []
-    for pod, counted_pod in domain_counts.pods.values():
-        if (
-            not counted_pod.active
-            or identity(pod) in evicted
-            or not _is_owned(workload, counted_pod, owners)
-        ):
+    for pod, counted in counts.pods.values():
+        if not counted.active or identity(pod) in evicted:
             continue
-        if not counted_pod.present and not workload.needs_evictions:
+        if not _is_owned(workload, counted, owners):
             continue
-        assert counted_pod.reference is not None
-        outdated = owners.is_outdated(counted_pod.reference) and _ordinal(workload, pod) >= (
-            workload.partition
-        )
+        if not counted.present and not workload.needs_evictions:
+            continue
+        assert counted.reference is not None
+        outdated = owners.is_outdated(counted.reference)
+        outdated = outdated and _ordinal(workload, pod) >= workload.partition
         pods.append(
             RolledPod(
                 pod=pod,
-                domain=counted_pod.domain if counted_pod.present else NO_DOMAIN,
-                ready=counted_pod.ready,
+                domain=counted.domain if counted.present else NO_DOMAIN,
+                ready=counted.ready,
                 outdated=outdated,
                 unready_since=None
-                if not outdated or counted_pod.ready or _is_on_lost_node(pod, nodes)
+                if not outdated or counted.ready or _is_on_lost_node(pod, nodes)
                 else _unready_since(pod),
             )
         )
-    return tuple(sorted(pods, key=lambda rolled_pod: rolled_pod.pod.metadata.name))
+    return tuple(sorted(pods, key=lambda rolled: rolled.pod.metadata.name))
 
 
-def _is_owned(workload: RolledWorkload, counted_pod: CountedPod, owners: Owners) -> bool:
-    if counted_pod.reference is None:
+def _is_owned(workload: RolledWorkload, counted: CountedPod, owners: Owners) -> bool:
+    if counted.reference is None:
         return False
     if workload.needs_evictions:
-        return counted_pod.reference.uid == workload.uid
-    owner = owners.find_scale_owner(counted_pod.reference)
+        return counted.reference.uid == workload.uid
+    owner = owners.find_scale_owner(counted.reference)
     return owner is not None and owner.uid == workload.uid
 
 

@@ -23,7 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from zonewise.api.errors import NotFound, ZonewiseError
-from zonewise.api.meta import Key
+from zonewise.api.meta import Key, is_condition_true
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import is_pod_finished
 from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim
@@ -40,12 +40,8 @@ from zonewise.csi.transport.methods import (
 from zonewise.embedded.csi_sidecars.driver import read_secret
 from zonewise.embedded.csi_sidecars.resizer import FS_RESIZE_PENDING
 from zonewise.embedded.csi_sidecars.resizer import finished_status as resize_finished
-from zonewise.embedded.csi_sidecars.volumes import (
-    bytes_of,
-    format_size,
-    volume_capabilities,
-)
-from zonewise.runtime.controller.controller import Controller, own_key, run_all
+from zonewise.embedded.csi_sidecars.volumes import bytes_of, format_size, volume_capabilities
+from zonewise.runtime.controller.controller import own_key, run_all
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.program.context import ControllerContext
 
@@ -80,12 +76,8 @@ class PodMounts:
         self._clients = clients
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._reported_errors: dict[Key, str] = {}
-        self._controller: Controller[Key] = context.controller(
-            "volumes of pods", self._sync, workers=8
-        )
-        self._expand_controller: Controller[Key] = context.controller(
-            "growing volumes", self._sync_claim
-        )
+        self._controller = context.controller("volumes of pods", self._sync, workers=8)
+        self._expand_controller = context.controller("growing volumes", self._sync_claim)
         self._pods = self._controller.watches(
             Pod, _mount_key, when=_is_relevant, indexes={BY_UID: _pod_uid, BY_CLAIM: _claim_keys}
         )
@@ -229,7 +221,7 @@ class PodMounts:
             message = await self.mount(pod)
             if message:
                 self._context.recorder.event(
-                    pod, type="Warning", reason="FailedMount", action="StartingPod", note=message
+                    pod, "FailedMount", "StartingPod", message, type="Warning"
                 )
                 return RETRY_SECONDS
         return None
@@ -249,10 +241,10 @@ class PodMounts:
                 except CsiError as error:
                     self._context.recorder.event(
                         claim,
+                        "VolumeResizeFailed",
+                        "Resize",
+                        f"NodeExpandVolume failed for {volume.metadata.name}: {error}",
                         type="Warning",
-                        reason="VolumeResizeFailed",
-                        action="Resize",
-                        note=f"NodeExpandVolume failed for {volume.metadata.name}: {error}",
                     )
                     raise
                 return None
@@ -276,10 +268,9 @@ class PodMounts:
             await self._context.client.patch_status(claim, status)
         self._context.recorder.event(
             claim,
-            reason="FileSystemResizeSuccessful",
-            action="Resize",
-            note="MountVolume.NodeExpandVolume succeeded for volume"
-            f' "{volume.metadata.name}" {node}',
+            "FileSystemResizeSuccessful",
+            "Resize",
+            f'MountVolume.NodeExpandVolume succeeded for volume "{volume.metadata.name}" {node}',
         )
 
     def _mount_path(self, pod: Pod, volume: PersistentVolume) -> Path:
@@ -288,9 +279,8 @@ class PodMounts:
 
     def _recorded_mounts(self) -> Iterator[tuple[str, str, Path]]:
         """Node, pod and folder of every volume that is, or may be, mounted."""
-        for record in self._folder.glob(
-            f"*/kubelet/pods/*/volumes/{PLUGIN_FOLDER}/*/{RECORD_FILE}"
-        ):
+        records = f"*/kubelet/pods/*/volumes/{PLUGIN_FOLDER}/*/{RECORD_FILE}"
+        for record in self._folder.glob(records):
             folder = record.parent
             pod = folder.parents[2]
             yield pod.parents[2].name, pod.name, folder
@@ -345,7 +335,4 @@ def _is_relevant(old: Pod | None, new: Pod | None) -> bool:
 def _awaits_node_expansion(
     _: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
 ) -> bool:
-    return new is not None and any(
-        condition.type == FS_RESIZE_PENDING and condition.status == "True"
-        for condition in new.status.conditions
-    )
+    return new is not None and is_condition_true(new.status.conditions, FS_RESIZE_PENDING)

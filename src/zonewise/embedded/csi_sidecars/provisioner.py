@@ -119,6 +119,7 @@ class VolumeProvisioner:
             workers=WORKERS,
             queue=Queue(base=INITIAL_RETRY_SECONDS, cap=MAX_RETRY_SECONDS, rng=context.rng),
         )
+        self.run = self._controller.run
         watches = self._controller.watches
         self._claims = watches(PersistentVolumeClaim, own_key, when=self._is_relevant)
         self._volumes = watches(PersistentVolume, own_key, when=self._is_own_volume)
@@ -126,10 +127,6 @@ class VolumeProvisioner:
         self._nodes = watches(Node, lambda _: ())
         self._csi_nodes = watches(CSINode, lambda _: ())
         self._attachments = watches(VolumeAttachment, _attached_volume, when=_detached)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run()
 
     # Which claims and volumes are of this driver
 
@@ -151,10 +148,8 @@ class VolumeProvisioner:
 
     def _is_own_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> bool:
         volume = new or old
-        return (
-            volume is not None
-            and volume.metadata.annotations.get(PROVISIONED_BY) == self._driver.name
-        )
+        annotations = {} if volume is None else volume.metadata.annotations
+        return annotations.get(PROVISIONED_BY) == self._driver.name
 
     def _waiting_claims(self, storage_class: StorageClass) -> tuple[Key, ...]:
         if storage_class.provisioner != self._driver.name:
@@ -323,12 +318,8 @@ class VolumeProvisioner:
             or current.metadata.annotations.get(SELECTED_NODE) != selected_node
         ):
             return
-        body = {
-            "metadata": {
-                "resourceVersion": current.metadata.resource_version,
-                "annotations": {SELECTED_NODE: None},
-            }
-        }
+        changed = {"annotations": {SELECTED_NODE: None}}
+        body = {"metadata": {"resourceVersion": current.metadata.resource_version, **changed}}
         await self._client.patch(PersistentVolumeClaim, meta.name, meta.namespace, body)
         _log.info(
             "another node is selected", claim="/".join(claim.key), node=selected_node, why=reason
@@ -367,12 +358,8 @@ class VolumeProvisioner:
 
     async def _add_finalizer(self, claim: PersistentVolumeClaim) -> None:
         meta = claim.metadata
-        body = {
-            "metadata": {
-                "resourceVersion": meta.resource_version,
-                "finalizers": [*meta.finalizers, self._finalizer],
-            }
-        }
+        finalizers = [*meta.finalizers, self._finalizer]
+        body = {"metadata": {"resourceVersion": meta.resource_version, "finalizers": finalizers}}
         await self._client.patch(PersistentVolumeClaim, meta.name, meta.namespace, body)
 
     async def _remove_finalizer(self, claim: PersistentVolumeClaim) -> None:
@@ -461,15 +448,13 @@ class VolumeProvisioner:
             await self._client.patch(PersistentVolume, name, None, body)
 
     def _record_delete_failure(self, volume: PersistentVolume, reason: str) -> AttemptFailed:
-        self._context.recorder.event(
-            volume, type="Warning", reason="VolumeFailedDelete", action="Delete", note=reason
-        )
+        self._context.recorder.event(volume, "VolumeFailedDelete", "Delete", reason, type="Warning")
         return AttemptFailed(reason)
 
     def _record_event(
         self, claim: PersistentVolumeClaim, kind: EventType, reason: str, note: str
     ) -> None:
-        self._context.recorder.event(claim, type=kind, reason=reason, action="Provision", note=note)
+        self._context.recorder.event(claim, reason, "Provision", note, type=kind)
 
 
 def _relevant_fields(claim: PersistentVolumeClaim) -> tuple[object, ...]:

@@ -20,7 +20,7 @@ from zonewise.csi.errors import CsiError
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport.client import CsiClient
 from zonewise.csi.transport.methods import NODE_GET_INFO
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.program.context import ControllerContext
 
@@ -40,15 +40,10 @@ class DriverRegistrar:
         self._driver = driver
         self._clients = clients
         self._reported_errors: dict[str, str] = {}
-        self._controller: Controller[Key] = context.controller(
-            "csi registration", self._sync, workers=WORKERS
-        )
+        self._controller = context.controller("csi registration", self._sync, workers=WORKERS)
+        self.run = self._controller.run
         self._nodes = self._controller.watches(Node, own_key, when=_labels_changed)
         self._csi_nodes = self._controller.watches(CSINode, own_key)
-
-    async def run(self) -> None:
-        """Register until cancelled."""
-        await self._controller.run()
 
     async def _sync(self, key: Key) -> float | None:
         node = self._nodes.get(key)
@@ -105,13 +100,10 @@ class DriverRegistrar:
         version = csi_node.metadata.resource_version
         if self._driver in drivers:
             body = {"metadata": {"resourceVersion": version}, "spec": {"drivers": others}}
-            version = (
-                await self._client.patch(CSINode, meta.name, None, body)
-            ).metadata.resource_version
-        body = {
-            "metadata": {"resourceVersion": version},
-            "spec": {"drivers": [*others, _encode_driver(entry)]},
-        }
+            written = await self._client.patch(CSINode, meta.name, None, body)
+            version = written.metadata.resource_version
+        drivers_of_node = {"drivers": [*others, _encode_driver(entry)]}
+        body = {"metadata": {"resourceVersion": version}, "spec": drivers_of_node}
         await self._client.patch(CSINode, meta.name, None, body)
 
 

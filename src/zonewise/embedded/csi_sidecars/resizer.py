@@ -21,11 +21,7 @@ from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport.methods import CONTROLLER_EXPAND_VOLUME
 from zonewise.embedded.csi_sidecars.driver import MAX_RETRY_SECONDS, ReachableDriver, read_secret
-from zonewise.embedded.csi_sidecars.volumes import (
-    bytes_of,
-    format_size,
-    volume_capabilities,
-)
+from zonewise.embedded.csi_sidecars.volumes import bytes_of, format_size, volume_capabilities
 from zonewise.runtime.controller.controller import Controller, own_key
 from zonewise.runtime.controller.queue import Queue
 from zonewise.runtime.program.context import ControllerContext
@@ -56,14 +52,11 @@ class Resizer:
             workers=WORKERS,
             queue=Queue(base=1.0, cap=MAX_RETRY_SECONDS, rng=context.rng),
         )
+        self.run = self._controller.run
         self._claims = self._controller.watches(
             PersistentVolumeClaim, own_key, when=_needs_expansion
         )
         self._volumes = self._controller.watches(PersistentVolume, _claim_of)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run()
 
     async def _sync(self, key: Key) -> float | None:
         claim = self._claims.get(key)
@@ -73,23 +66,22 @@ class Resizer:
         if volume is None or volume.spec.csi is None:
             return None
         ref = volume.spec.claim_ref
-        if volume.spec.csi.driver != self._driver.name or (
-            ref is None or ref.uid != claim.metadata.uid
-        ):
+        bound_elsewhere = ref is None or ref.uid != claim.metadata.uid
+        if bound_elsewhere or volume.spec.csi.driver != self._driver.name:
             return None
         size = bytes_of(claim.spec.resources.requests)
         if bytes_of(volume.spec.capacity) >= size:
             return None
         name = volume.metadata.name
         note = f"External resizer is resizing volume {name}"
-        self._context.recorder.event(claim, reason=RESIZING, action="Resize", note=note)
+        self._context.recorder.event(claim, RESIZING, "Resize", note)
         await self._write_status(claim, RESIZING, format_size(size), "ControllerResizeInProgress")
         try:
             response = await self._expand(volume, size)
         except ZonewiseError as error:
             message = f'resize volume "{name}" by resizer "{self._driver.name}" failed: {error}'
             self._context.recorder.event(
-                claim, type="Warning", reason="VolumeResizeFailed", action="Resize", note=message
+                claim, "VolumeResizeFailed", "Resize", message, type="Warning"
             )
             if isinstance(error, CsiError) and error.code in INFEASIBLE:
                 return MAX_RETRY_SECONDS
@@ -100,19 +92,12 @@ class Resizer:
         await self._client.patch(PersistentVolume, name, None, body)
         if response.node_expansion_required:
             await self._write_status(claim, FS_RESIZE_PENDING, format_size(size), NODE_PENDING)
-            self._context.recorder.event(
-                claim,
-                reason="FileSystemResizeRequired",
-                action="Resize",
-                note="Require file system resize of volume on node",
-            )
+            note = "Require file system resize of volume on node"
+            self._context.recorder.event(claim, "FileSystemResizeRequired", "Resize", note)
         else:
             await self._client.patch_status(claim, finished_status(claim, new_size))
             self._context.recorder.event(
-                claim,
-                reason="VolumeResizeSuccessful",
-                action="Resize",
-                note="Resize volume succeeded",
+                claim, "VolumeResizeSuccessful", "Resize", "Resize volume succeeded"
             )
         return None
 

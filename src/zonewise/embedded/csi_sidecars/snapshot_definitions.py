@@ -45,11 +45,12 @@ def _one_of(first: str, second: str) -> Obj:
     }
 
 
+def _schema(spec: Obj, status: Obj) -> Obj:
+    return {"type": "object", "required": ["spec"], "properties": {"spec": spec, "status": status}}
+
+
 def _snapshots() -> Obj:
-    size = {
-        "x-kubernetes-int-or-string": True,
-        "anyOf": [{"type": "integer"}, {"type": "string"}],
-    }
+    size = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
     spec = {
         "type": "object",
         "required": ["source"],
@@ -79,12 +80,7 @@ def _snapshots() -> Obj:
         _column("CreationTime", ".status.creationTime", "date"),
         _column("Age", ".metadata.creationTimestamp", "date"),
     ]
-    schema = {
-        "type": "object",
-        "required": ["spec"],
-        "properties": {"spec": spec, "status": status},
-    }
-    return _definition(VolumeSnapshot.resource, ["vs"], schema, columns, status=True)
+    return _definition(VolumeSnapshot.resource, ["vs"], _schema(spec, status), columns, status=True)
 
 
 def _contents() -> Obj:
@@ -123,12 +119,7 @@ def _contents() -> Obj:
         _column("VolumeSnapshotNamespace", ".spec.volumeSnapshotRef.namespace", "string"),
         _column("Age", ".metadata.creationTimestamp", "date"),
     ]
-    schema = {
-        "type": "object",
-        "required": ["spec"],
-        "properties": {"spec": spec, "status": status},
-    }
-    resource = VolumeSnapshotContent.resource
+    resource, schema = VolumeSnapshotContent.resource, _schema(spec, status)
     return _definition(resource, ["vsc", "vscs"], schema, columns, status=True)
 
 

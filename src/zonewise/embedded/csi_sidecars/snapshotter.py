@@ -58,16 +58,13 @@ class Snapshotter:
             workers=4,
             queue=Queue(base=1.0, cap=MAX_RETRY_SECONDS, rng=context.rng),
         )
+        self.run = self._controller.run
         watches = self._controller.watches
         self._snapshots = watches(VolumeSnapshot, own_key)
         self._contents = watches(VolumeSnapshotContent, _content_and_snapshot)
         self._classes = watches(VolumeSnapshotClass, lambda _: ())
         self._claims = watches(PersistentVolumeClaim, lambda _: ())
         self._volumes = watches(PersistentVolume, lambda _: ())
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run()
 
     async def _sync(self, key: Key) -> float | None:
         if key[0]:
@@ -91,9 +88,8 @@ class Snapshotter:
         if content is None:
             return None
         if SNAPSHOT_FINALIZER not in snapshot.metadata.finalizers:
-            await self._write_finalizers(
-                snapshot, [*snapshot.metadata.finalizers, SNAPSHOT_FINALIZER]
-            )
+            finalizers = [*snapshot.metadata.finalizers, SNAPSHOT_FINALIZER]
+            await self._write_finalizers(snapshot, finalizers)
         await self._copy_status(snapshot, content)
         return None
 
@@ -189,11 +185,7 @@ class Snapshotter:
     async def _report_error(self, snapshot: VolumeSnapshot, message: str) -> None:
         current = snapshot.status.error if snapshot.status is not None else None
         self._context.recorder.event(
-            snapshot,
-            type="Warning",
-            reason="SnapshotContentCreationFailed",
-            action="Snapshot",
-            note=message,
+            snapshot, "SnapshotContentCreationFailed", "Snapshot", message, type="Warning"
         )
         if current is None or current.message != message:
             now = times.format_time(times.from_epoch(self._context.clock()))
@@ -213,10 +205,8 @@ class Snapshotter:
                 with suppress(NotFound):
                     await self._client.delete(VolumeSnapshotContent, name)
             return
-        await self._write_finalizers(
-            snapshot,
-            [finalizer for finalizer in meta.finalizers if finalizer != SNAPSHOT_FINALIZER],
-        )
+        remaining = [name for name in meta.finalizers if name != SNAPSHOT_FINALIZER]
+        await self._write_finalizers(snapshot, remaining)
 
     # Contents
 

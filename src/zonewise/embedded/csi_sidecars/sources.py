@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from zonewise.api.errors import ZonewiseError
 from zonewise.api.objects.snapshots import GROUP, VolumeSnapshot, VolumeSnapshotContent
-from zonewise.api.objects.storage import (
-    PersistentVolume,
-    PersistentVolumeClaim,
-    TypedReference,
-)
+from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim, TypedReference
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.embedded.csi_sidecars.volumes import bytes_of
 from zonewise.runtime.client.client import Client
@@ -28,10 +24,8 @@ def has_populator(claim: PersistentVolumeClaim) -> bool:
     ref = source_of(claim)
     if ref is None:
         return False
-    return (ref.api_group or "", ref.kind) not in {
-        ("", "PersistentVolumeClaim"),
-        (GROUP, "VolumeSnapshot"),
-    }
+    known = {("", "PersistentVolumeClaim"), (GROUP, "VolumeSnapshot")}
+    return (ref.api_group or "", ref.kind) not in known
 
 
 async def content_source(

@@ -211,17 +211,13 @@ def secret_reference(
         return None
     if not name or not namespace:
         raise ParameterError(f"the class needs both name and namespace of its {call} secret")
-    return SecretReference(
-        name=_expand(name, volume, claim), namespace=_expand(namespace, volume, claim)
-    )
+    name, namespace = (_expand(text, volume, claim) for text in (name, namespace))
+    return SecretReference(name=name, namespace=namespace)
 
 
 def _expand(template: str, volume: str, claim: PersistentVolumeClaim) -> str:
-    values = {
-        "pv.name": volume,
-        "pvc.name": claim.metadata.name,
-        "pvc.namespace": claim.metadata.namespace,
-    }
+    meta = claim.metadata
+    values = {"pv.name": volume, "pvc.name": meta.name, "pvc.namespace": meta.namespace}
 
     def replace(match: re.Match[str]) -> str:
         value = values.get(match[1])

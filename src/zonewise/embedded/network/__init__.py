@@ -4,8 +4,3 @@
 ``plan`` decides, ``wiring`` applies it, ``echo`` answers for the pods and ``proxies`` runs the real
 proxy of each node. ``network`` is the component that does all this, in the process of the cluster.
 """
-
-from zonewise.embedded.network.namespaces import ClusterNamespaces, remove_stale_namespaces
-from zonewise.embedded.network.network import ClusterNetwork
-
-__all__ = ["ClusterNamespaces", "ClusterNetwork", "remove_stale_namespaces"]

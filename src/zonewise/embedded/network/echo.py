@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from zonewise.embedded.network.plan import PodPort
-from zonewise.proxy.netlink import NetworkNamespace
+from zonewise.proxy.netlink.namespace import NetworkNamespace
 from zonewise.runtime.process.logs import logger
 
 IDLE_SECONDS = 60.0
@@ -159,9 +159,8 @@ class _Connection(asyncio.Protocol):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         assert self._transport is not None
-        self._idle_timer = asyncio.get_running_loop().call_later(
-            IDLE_SECONDS, self._transport.abort
-        )
+        loop = asyncio.get_running_loop()
+        self._idle_timer = loop.call_later(IDLE_SECONDS, self._transport.abort)
 
     def _line(self) -> bytes:
         assert self._transport is not None

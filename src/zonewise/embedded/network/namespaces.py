@@ -19,8 +19,8 @@ from pathlib import Path
 
 from zonewise.api.errors import ConfigError
 from zonewise.embedded.leftovers.record import lock_record
-from zonewise.proxy.netlink import NetworkNamespace
 from zonewise.proxy.netlink.namespace import FOLDER as NAMESPACES
+from zonewise.proxy.netlink.namespace import NetworkNamespace
 from zonewise.proxy.tables.kernel import Kernel
 from zonewise.runtime.process.logs import logger
 

@@ -18,7 +18,7 @@ from zonewise.api.objects.core import Node
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import FINISHED_PHASES
-from zonewise.embedded.components.kubelet import (
+from zonewise.embedded.components.kubelet.node_status import (
     FAILED_ANNOTATION,
     has_simulated_kubelet,
     internal_ips,
@@ -145,7 +145,6 @@ def _endpoint_ports(
         }
         for endpoint in endpoint_slice.endpoints or ():
             for address in _parse_addresses(endpoint.addresses or ()):
-                ports_by_address.setdefault((endpoint.node_name or "", address), set()).update(
-                    ports
-                )
+                key = (endpoint.node_name or "", address)
+                ports_by_address.setdefault(key, set()).update(ports)
     return ports_by_address

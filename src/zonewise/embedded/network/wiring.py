@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from zonewise.api.errors import ConfigError
 from zonewise.embedded.network.namespaces import ClusterNamespaces, IpFailed, run_ip
 from zonewise.embedded.network.plan import NodeNetwork, plan_routes
-from zonewise.proxy.netlink import NetworkNamespace
+from zonewise.proxy.netlink.namespace import NetworkNamespace
 from zonewise.runtime.process.logs import logger
 
 GATEWAYS = ("192.0.2.1", "2001:db8::1")
@@ -98,9 +98,8 @@ class Wiring:
 
     async def _update_addresses(self, name: str, node: NodeNetwork) -> None:
         current = self._addresses[name]
-        desired = dict.fromkeys(node.addresses, "eth0") | dict.fromkeys(
-            sorted(node.pods), PODS_DEVICE
-        )
+        pods = dict.fromkeys(sorted(node.pods), PODS_DEVICE)
+        desired = dict.fromkeys(node.addresses, "eth0") | pods
         commands = [
             f"addr del {_host_cidr(address)} dev {device}"
             for address, device in current.items()

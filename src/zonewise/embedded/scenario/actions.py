@@ -29,7 +29,7 @@ from zonewise.api.objects.apps import DaemonSet
 from zonewise.api.unstructured import unstructured
 from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP
 from zonewise.embedded.cluster import EmbeddedCluster
-from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.scenario.assertions import Measurements
 from zonewise.embedded.seed.nodes import node_manifest
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap

@@ -148,9 +148,8 @@ class Measurements:
             case "misplaced":
                 return self._misplaced
             case "nodes":
-                return sum(
-                    is_node_ready(node) for node in self.nodes if _is_in_zone(node, assertion.zone)
-                )
+                nodes = (node for node in self.nodes if _is_in_zone(node, assertion.zone))
+                return sum(map(is_node_ready, nodes))
             case "pending" if assertion.target is None:
                 return sum(not pod.spec.node_name for pod in self.pods if is_pod_active(pod))
             case "in-zone" | "failed":
@@ -278,9 +277,8 @@ def _is_counted(node: Node, pod: Pod, rule: TopologySpreadConstraint) -> bool:
     """Whether a node's domain counts for the pod; node affinity is ignored."""
     if not pod.spec.node_selector.items() <= node.metadata.labels.items():
         return False
-    taints = (
-        (*node.spec.taints, UNSCHEDULABLE_TAINT) if node.spec.unschedulable else node.spec.taints
-    )
+    unschedulable = (UNSCHEDULABLE_TAINT,) if node.spec.unschedulable else ()
+    taints = (*node.spec.taints, *unschedulable)
     honored = rule.node_taints_policy == "Honor"
     return not (honored and has_untolerated_taint(taints, pod.spec.tolerations))
 

@@ -28,7 +28,7 @@ from zonewise.api.objects.pod import Pod
 from zonewise.api.values import times
 from zonewise.embedded.apiserver import server
 from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster
-from zonewise.embedded.components.kubelet import DUAL_STACK
+from zonewise.embedded.components.kubelet.kubelets import DUAL_STACK
 from zonewise.embedded.components.kubelet.stages import default_stages, with_delays
 from zonewise.embedded.scenario.actions import Action, ActionContext
 from zonewise.embedded.scenario.assertions import SERVICE_MEASURES, Assertion, Measurements

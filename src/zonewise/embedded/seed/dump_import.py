@@ -462,11 +462,8 @@ def _find_references(obj: Obj) -> Iterator[ReferenceKey]:
     spec_of_obj = mapping_at(obj, "spec")
     if obj["kind"] == "PersistentVolumeClaim":
         annotations = obj["metadata"].get("annotations") or {}
-        yield (
-            "StorageClass",
-            "",
-            annotations.get(LEGACY_CLASS, spec_of_obj.get("storageClassName")) or "",
-        )
+        class_name = annotations.get(LEGACY_CLASS, spec_of_obj.get("storageClassName"))
+        yield "StorageClass", "", class_name or ""
     for claim in spec_of_obj.get("volumeClaimTemplates") or ():
         yield "StorageClass", "", mapping_at(claim, "spec").get("storageClassName") or ""
     template = obj if obj["kind"] == "Pod" else _pod_template(obj)

@@ -70,11 +70,8 @@ class NodeLayout:
 
 def node_manifest(name: str, zone: str, cpu: str, *, rack: str = "") -> Obj:
     """The manifest of a node."""
-    size = {
-        "cpu": cpu,
-        "memory": f"{_parse_millicores(cpu) * MEMORY_PER_CPU // 1000}Ki",
-        "pods": PODS,
-    }
+    memory = f"{_parse_millicores(cpu) * MEMORY_PER_CPU // 1000}Ki"
+    size = {"cpu": cpu, "memory": memory, "pods": PODS}
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -244,11 +244,7 @@ def _less(register: int, bound: int) -> bytes:
 def _drawn(register: int, count: int, first: int) -> bytes:
     offset = [wire.number(4, first)] if first else []
     return _expression(
-        "numgen",
-        wire.number(1, register),
-        wire.number(2, count),
-        wire.number(3, _RANDOM),
-        *offset,
+        "numgen", wire.number(1, register), wire.number(2, count), wire.number(3, _RANDOM), *offset
     )
 
 

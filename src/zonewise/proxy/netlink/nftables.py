@@ -92,9 +92,8 @@ def remove(
 ) -> Iterator[NetlinkMessage]:
     """Remove existing elements."""
     bare = SetForm(ranges=shape.ranges)
-    return _messages(
-        _DELSETELEM, 0, family, table, name, (_element(bare, key, b"") for key in keys)
-    )
+    elements = (_element(bare, key, b"") for key in keys)
+    return _messages(_DELSETELEM, 0, family, table, name, elements)
 
 
 def delete_table(family: NetlinkFamily, table: str) -> NetlinkMessage:

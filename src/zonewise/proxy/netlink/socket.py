@@ -62,11 +62,7 @@ class NetlinkSocket:
     """One conversation, with netfilter if nothing else is said, in the namespace it began in."""
 
     def __init__(
-        self,
-        *,
-        protocol: int = NETLINK_NETFILTER,
-        groups: Sequence[int] = (),
-        receive: int = 0,
+        self, *, protocol: int = NETLINK_NETFILTER, groups: Sequence[int] = (), receive: int = 0
     ) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
         try:

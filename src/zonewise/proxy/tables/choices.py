@@ -73,10 +73,7 @@ class OwnChain:
 
 
 def own_chain(
-    owner: str,
-    kind: SlotKind,
-    counts: Mapping[int, int],
-    clients: Clients | None,
+    owner: str, kind: SlotKind, counts: Mapping[int, int], clients: Clients | None
 ) -> OwnChain | None:
     """The chain for groups of so many endpoints each, by weight; None if any slot is as good."""
     if clients is None and len(counts) == 1:

@@ -53,9 +53,8 @@ class Desired:
         changes = Changes()
         for key, layout in layouts.items():
             changes.chains += layout.chains
-            changes.unused += (
-                chain for chain in self._chains.get(key, ()) if chain not in layout.chains
-            )
+            chains = self._chains.get(key, ())
+            changes.unused += (chain for chain in chains if chain not in layout.chains)
             before = self._keys.get(key, ())
             for element in before:
                 if element not in layout.elements and self._release(element):

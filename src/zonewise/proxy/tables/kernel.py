@@ -25,15 +25,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from zonewise.api.errors import ConfigError, ZonewiseError
-from zonewise.proxy.netlink import (
-    HOME,
-    NetlinkError,
-    NetlinkSocket,
-    NetworkNamespace,
-    Notices,
-    nftables,
-)
+from zonewise.proxy.netlink import nftables
 from zonewise.proxy.netlink.draws import ClientMemory, draw_chain, new_clients
+from zonewise.proxy.netlink.namespace import HOME, NetworkNamespace
+from zonewise.proxy.netlink.notices import Notices
+from zonewise.proxy.netlink.socket import NetlinkError, NetlinkSocket
 from zonewise.proxy.tables import ruleset
 from zonewise.proxy.tables.choices import CLIENTS, MOST_CLIENTS, PREFIXES, OwnChain
 from zonewise.proxy.tables.desired import Changes
@@ -78,9 +74,7 @@ class Kernel:
     """Our tables in a network namespace."""
 
     def __init__(
-        self,
-        settings: Mapping[FamilyName, FrameSettings],
-        namespace: NetworkNamespace = HOME,
+        self, settings: Mapping[FamilyName, FrameSettings], namespace: NetworkNamespace = HOME
     ) -> None:
         self.namespace = namespace
         self._frames = {family: ruleset.frame(family, frame) for family, frame in settings.items()}
@@ -171,9 +165,8 @@ class Kernel:
             for name in NETWORKS
             if self._networks.get((family, name)) != tuple(by_name.get(name, ()))
         }
-        text = "".join(
-            ruleset.networks(family, name, cidrs) for (family, name), cidrs in changed.items()
-        )
+        texts = (ruleset.networks(*key, cidrs) for key, cidrs in changed.items())
+        text = "".join(texts)
         await self._nft(text)
         self._networks |= changed
 
@@ -231,9 +224,7 @@ class Kernel:
         used: Iterable[tuple[FamilyName, OwnChain]],
     ) -> None:
         """Take out chains of Services' own that nothing leads to, and clients of none ``used``."""
-        remaining = {
-            (family, chain.clients.name) for family, chain in used if chain.clients is not None
-        }
+        remaining = {(family, chain.clients.name) for family, chain in used if chain.clients}
         chains: dict[FamilyName, dict[str, None]] = {family: {} for family in self._frames}
         sets: dict[FamilyName, dict[str, None]] = {family: {} for family in self._frames}
         for family, chain in unused:
@@ -249,18 +240,15 @@ class Kernel:
 
     def _take_out(self, family: FamilyName, chains: Sequence[str], sets: Sequence[str]) -> None:
         number = _FAMILY[family]
-        messages = [
-            message for name in chains for message in nftables.delete_chain(number, TABLE, name)
-        ]
+        deletions = (nftables.delete_chain(number, TABLE, name) for name in chains)
+        messages = [message for deletion in deletions for message in deletion]
         messages += [nftables.delete_set(number, TABLE, name) for name in sets]
         self._socket.transaction(messages)
         self._chains[family].difference_update(chains)
         self._sets[family].difference_update(sets)
 
     def sweep(
-        self,
-        elements: Mapping[bytes, bytes],
-        own: Iterable[tuple[FamilyName, OwnChain]],
+        self, elements: Mapping[bytes, bytes], own: Iterable[tuple[FamilyName, OwnChain]]
     ) -> None:
         """Take out every chain and map of clients that nothing leads to."""
         used: dict[FamilyName, set[str]] = {family: set() for family in self._frames}

@@ -130,7 +130,7 @@ def lay_out(
                 else:
                     ids = _ids(endpoint for group in groups.values() for endpoint in group)
                     known = {
-                        weight: [ids[endpoint] for endpoint in groups[weight]] for weight in groups
+                        weight: [ids[member] for member in groups[weight]] for weight in groups
                     }
                     _fill(elements, family, kind.drawn, kind.first, way, known, present or {})
                     head = prefix(family, kind.members)

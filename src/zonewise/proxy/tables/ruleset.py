@@ -239,9 +239,8 @@ def member_text(family: FamilyName, kind: SlotKind, draw: Draw, clients: str = "
 
     Of two connections at the same time one is the first, and the other follows it.
     """
-    parts = [
-        f"{_at_times(draw)}meta priority set {_drawn(family, kind, draw)} map @{kind.drawn.name}"
-    ]
+    drawn = _drawn(family, kind, draw)
+    parts = [f"{_at_times(draw)}meta priority set {drawn} map @{kind.drawn.name}"]
     if clients:
         parts += [_stored(family, "update", clients), _recalled(family, clients)]
     return " ".join((*parts, _to_member(family, kind)))
@@ -340,9 +339,7 @@ def _frame(family: FamilyName, settings: FrameSettings) -> Iterator[str]:
         "accept",
     )
     yield chain(
-        "to-nodeport",
-        f"{_WAY_TEXT} vmap @nodeport-externals",
-        f"{_WAY_TEXT} vmap @nodeports",
+        "to-nodeport", f"{_WAY_TEXT} vmap @nodeport-externals", f"{_WAY_TEXT} vmap @nodeports"
     )
     strangers = _pods(word, settings.pods, same=False)
     cluster_ips = []
@@ -364,10 +361,7 @@ def _frame(family: FamilyName, settings: FrameSettings) -> Iterator[str]:
         f"{word} daddr @cluster-ips goto refused-packet",
         f"{word} daddr @service-cidrs drop",
     )
-    yield chain(
-        "refuse-nodeport",
-        f"{node} {_WAY_TEXT} @nodeport-refused goto refused-packet",
-    )
+    yield chain("refuse-nodeport", f"{node} {_WAY_TEXT} @nodeport-refused goto refused-packet")
     # Before others in the same hook, so that a Service is rejected as decided here although another
     # proxy on the node, which does not know it, would drop its address. A ClusterIP that the node
     # itself has (a cache of a name server) is not rejected on input: its listener answers.
@@ -377,9 +371,8 @@ def _frame(family: FamilyName, settings: FrameSettings) -> Iterator[str]:
         ("forward", (f"{new} refuse", f"{new} refuse-cluster-ips")),
         ("output", (f"{new} refuse", f"{new} refuse-cluster-ips")),
     ):
-        yield chain(
-            f"filter-{hook}", f"type filter hook {hook} priority -1; policy accept;", *rules
-        )
+        accept = f"type filter hook {hook} priority -1; policy accept;"
+        yield chain(f"filter-{hook}", accept, *rules)
     for hook in ("prerouting", "output"):
         yield chain(
             f"firewall-{hook}",
@@ -387,9 +380,7 @@ def _frame(family: FamilyName, settings: FrameSettings) -> Iterator[str]:
             f"{new} firewall",
         )
         yield chain(
-            f"nat-{hook}",
-            f"type nat hook {hook} priority -100; policy accept;",
-            "jump to-service",
+            f"nat-{hook}", f"type nat hook {hook} priority -100; policy accept;", "jump to-service"
         )
     yield chain(
         "nat-postrouting",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from zonewise.api.errors import ZonewiseError
 from zonewise.api.meta import Key
-from zonewise.proxy.netlink import NetlinkError
+from zonewise.proxy.netlink.socket import NetlinkError
 from zonewise.proxy.tables.desired import Changes, Desired
 from zonewise.proxy.tables.kernel import Kernel, KernelRefused, Networks
 from zonewise.proxy.tables.layout import NOTHING, SHARED, SLOTTED, Layout

@@ -131,9 +131,7 @@ class Snapshot:
         objects = self._objects(cls)
         if namespace is None:
             return tuple(objects.values())
-        return tuple(
-            item for (item_namespace, _), item in objects.items() if item_namespace == namespace
-        )
+        return tuple(item for (where, _), item in objects.items() if where == namespace)
 
     def get(self, cls: type[T], name: str, namespace: str = "") -> T | None:
         """One object, or None."""

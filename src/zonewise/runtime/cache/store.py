@@ -26,10 +26,13 @@ change by change and must be pure: the values of an old object are computed agai
 index leads to keys, so changes that leave its values alone cost it nothing. Most values of most
 indexes lead to one key, which is then stored without a container.
 
-*Compact* stores keep each object packed (``zonewise.runtime.cache.packing``), a third of the
-memory, and unpack it whenever it is read. That is for kinds that are many and large and read
-seldom, such as EndpointSlices, of which each change needs a few; readers get an equal object each
-time, not the same one.
+*Compact* stores keep each object packed as MessagePack, a third of the memory, and unpack it
+whenever it is read. That is for kinds that are many and large and read seldom, such as
+EndpointSlices, of which each change needs a few; readers get an equal object each time, not the
+same one. A typed EndpointSlice of a hundred endpoints is about fifteen hundred Python objects and
+100 KB; the same slice packed is one object of 28 KB. Packing takes a quarter of the time of
+decoding its JSON, unpacking three quarters. What is needed at each change to decide about order,
+the metadata's version and uid, stays unpacked.
 
 A *transform* is applied to each object before it is stored: it may leave out or share parts, and
 must keep the metadata.
@@ -39,11 +42,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
 
 from zonewise.api.meta import Key, Object
 from zonewise.api.unstructured import Unstructured
-from zonewise.runtime.cache.packing import Packed, pack, unpack
 from zonewise.runtime.client.versions import number, older
 
 T = TypeVar("T", bound=Object | Unstructured)
@@ -310,3 +314,41 @@ def _discard(entries: _Entries, values: Iterable[Hashable], key: Key) -> None:
                 entries[value] = next(iter(keys))
         elif keys == key:
             del entries[value]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {}
+
+
+class Label(msgspec.Struct, gc=False, frozen=True):
+    """What stays in the open of an object's metadata."""
+
+    resource_version: str
+    uid: str
+
+
+class Packed(msgspec.Struct, Generic[T], gc=False, frozen=True):
+    """A packed object."""
+
+    cls: type[T]
+    metadata: Label
+    data: bytes
+
+
+def pack(item: T) -> Packed[T]:
+    """The object, packed."""
+    metadata = item.metadata
+    label = Label(metadata.resource_version, metadata.uid)
+    content: Any = item.raw if isinstance(item, Unstructured) else item
+    return Packed(type(item), label, _encode(content))
+
+
+def unpack(packed: Packed[T]) -> T:
+    """An object equal to the one that was packed."""
+    cls: Any = packed.cls
+    if issubclass(cls, Unstructured):
+        return cast("T", cls(msgspec.msgpack.decode(packed.data)))
+    decoder = _decoders.get(cls)
+    if decoder is None:
+        decoder = _decoders[cls] = msgspec.msgpack.Decoder(cls)
+    return cast("T", decoder.decode(packed.data))

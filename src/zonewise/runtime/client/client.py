@@ -200,12 +200,8 @@ class Client:
 
     async def create(self, item: T, *, dry_run: bool = False) -> T:
         """Create an object; raises ``AlreadyExists``."""
-        answer = await self._write(
-            "POST",
-            item.resource.path(item.metadata.namespace),
-            encode(item),
-            query=self._writing(dry_run),
-        )
+        path, query = item.resource.path(item.metadata.namespace), self._writing(dry_run)
+        answer = await self._write("POST", path, encode(item), query=query)
         return _decoded(type(item), answer.body)
 
     async def replace(self, item: T, *, subresource: str | None = None, dry_run: bool = False) -> T:
@@ -421,12 +417,7 @@ class Client:
         """
         try:
             return await self._write(
-                "PATCH",
-                path,
-                body,
-                content_type=content_type,
-                query=query,
-                repeatable=repeatable,
+                "PATCH", path, body, content_type=content_type, query=query, repeatable=repeatable
             )
         except Invalid as error:
             if all(cause.field != "metadata.uid" for cause in error.details.causes or ()):
@@ -446,11 +437,7 @@ class Client:
         final: bool = False,
     ) -> RequestResult:
         request = Request(
-            method=method,
-            path=path,
-            query=query,
-            headers={"Content-Type": content_type},
-            body=body,
+            method=method, path=path, query=query, headers={"Content-Type": content_type}, body=body
         )
         return await self.exchange.send(request, repeatable=repeatable, final=final)
 

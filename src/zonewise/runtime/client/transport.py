@@ -211,11 +211,7 @@ class HttpsTransport:
             limit = self._connect_timeout if slow else seconds
             raise explain(error, self._config, seconds=limit) from error
         return HttpsResponse(
-            raw,
-            config=self._config,
-            deadline=deadline,
-            seconds=seconds,
-            limit=self._body_limit,
+            raw, config=self._config, deadline=deadline, seconds=seconds, limit=self._body_limit
         )
 
     def _connect(self) -> aiohttp.ClientSession:

@@ -426,11 +426,7 @@ def _version_too_large(error: ServerError) -> bool:
 
 
 async def watch(
-    client: Client,
-    scope: Scope[T],
-    *,
-    resource_version: str,
-    options: WatchOptions = DEFAULTS,
+    client: Client, scope: Scope[T], *, resource_version: str, options: WatchOptions = DEFAULTS
 ) -> AsyncIterator[WatchEvent[T]]:
     """Changes after a version, one by one and without bookmarks; raises ``Gone``."""
     going = Watch(client, scope, resource_version=resource_version, options=options)

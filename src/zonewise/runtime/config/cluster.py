@@ -304,10 +304,7 @@ def _impersonation(user: KubeconfigUser | None) -> Impersonation | None:
     if user is None or not user.act_as:
         return None
     return Impersonation(
-        user=user.act_as,
-        uid=user.act_as_uid,
-        groups=user.act_as_groups,
-        extra=user.act_as_extra,
+        user=user.act_as, uid=user.act_as_uid, groups=user.act_as_groups, extra=user.act_as_extra
     )
 
 

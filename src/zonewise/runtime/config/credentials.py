@@ -244,6 +244,5 @@ def _content(source: bytes | FileContent, now: bool) -> bytes:
 
 
 def _completed(first: Credential, second: Credential) -> Credential:
-    return Credential(
-        first.authorization or second.authorization, first.certificate or second.certificate
-    )
+    authorization = first.authorization or second.authorization
+    return Credential(authorization, first.certificate or second.certificate)

@@ -151,11 +151,8 @@ class ExecCredentials(FetchedCredentials):
         spec: dict[str, object] = {"interactive": interactive}
         if self._plugin.provide_cluster_info and self._cluster is not None:
             spec["cluster"] = self._cluster
-        information = {
-            "kind": "ExecCredential",
-            "apiVersion": self._plugin.api_version,
-            "spec": spec,
-        }
+        version = self._plugin.api_version
+        information = {"kind": "ExecCredential", "apiVersion": version, "spec": spec}
         return {
             **self._environ,
             **self._plugin.environment,

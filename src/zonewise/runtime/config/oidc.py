@@ -153,9 +153,8 @@ class OidcCredentials(FetchedCredentials):
 
     async def _discover(self, session: aiohttp.ClientSession) -> _Discovery:
         url = self._https(self._issuer, "issuer") + "/.well-known/openid-configuration"
-        async with session.get(
-            url, allow_redirects=False, proxy=proxy_for(url, self._environ)
-        ) as answer:
+        proxy = proxy_for(url, self._environ)
+        async with session.get(url, allow_redirects=False, proxy=proxy) as answer:
             if answer.status != 200:
                 raise self._fault(
                     f"could not be refreshed: {url} answered {answer.status}",

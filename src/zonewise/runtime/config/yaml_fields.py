@@ -121,10 +121,8 @@ class Fields:
             return []
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.wrong(key, f"must be a list of mappings, not {_kind(value)}; correct it")
-        return [
-            Fields(item, file=self.file, title=f"{key}[{index}]")
-            for index, item in enumerate(value)
-        ]
+        items = enumerate(value)
+        return [Fields(item, file=self.file, title=f"{key}[{index}]") for index, item in items]
 
 
 def load_fields(path: Path) -> Fields | None:

@@ -300,9 +300,8 @@ class Queue(Generic[K]):
                 return
             self._timer.cancel()
         self._timer_at = first
-        self._timer = asyncio.get_running_loop().call_later(
-            max(0.0, first - self._now()), self._fire
-        )
+        seconds = max(0.0, first - self._now())
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._fire)
 
     def _alive(self, entry: tuple[float, int, K]) -> bool:
         known = self._due.get(entry[2])

@@ -151,10 +151,10 @@ class Recorder:
     def event(
         self,
         regarding: Object | Unstructured | ObjectReference,
-        *,
         reason: str,
         action: str,
         note: str,
+        *,
         type: EventType = "Normal",
         related: Object | Unstructured | ObjectReference | None = None,
         once: bool = False,

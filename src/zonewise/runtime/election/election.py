@@ -354,11 +354,8 @@ class Election:
         if settle:
             arrived = self._last_write + self.timing.margin
             await asyncio.sleep(max(0.0, arrived - self._clock()))
-        gone = {
-            "holderIdentity": "",
-            "leaseDurationSeconds": 1,
-            "renewTime": format_micro(self._now()),
-        }
+        now = format_micro(self._now())
+        gone = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now}
         try:
             async with asyncio.timeout(self.timing.renew):
                 await self._patch(gone)

@@ -37,48 +37,39 @@ class Metrics:
     """The registry and everything this package measures in it."""
 
     def __init__(self, *, clock: Callable[[], float] | None = None) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         self._sources = _Sources(clock)
         self.registry.register(self._sources)
+        options: dict[str, Any] = {"buckets": SECONDS, "registry": registry}
         self._reconciles = Counter(
             "zonewise_reconcile",
             "Reconciles by result.",
             ["controller", "result"],
-            registry=self.registry,
+            registry=registry,
         )
         self._durations = Histogram(
-            "workqueue_work_duration_seconds",
-            "Duration of a reconcile.",
-            ["name"],
-            buckets=SECONDS,
-            registry=self.registry,
+            "workqueue_work_duration_seconds", "Duration of a reconcile.", ["name"], **options
         )
         self._waits = Histogram(
             "workqueue_queue_duration_seconds",
             "Time a key waited for a worker.",
             ["name"],
-            buckets=SECONDS,
-            registry=self.registry,
+            **options,
         )
         self._leading = Gauge(
             "leader_election_master_status",
             "1 while this replica holds the lease.",
             ["name"],
-            registry=self.registry,
+            registry=registry,
         )
-
         self._admissions = Counter(
             "zonewise_admission",
             "Webhook calls by outcome.",
             ["path", "outcome"],
-            registry=self.registry,
+            registry=registry,
         )
         self._admission_seconds = Histogram(
-            "zonewise_admission_duration_seconds",
-            "Duration of webhook calls.",
-            ["path"],
-            buckets=SECONDS,
-            registry=self.registry,
+            "zonewise_admission_duration_seconds", "Duration of webhook calls.", ["path"], **options
         )
 
     def watches(self, stats: Callable[[], Iterable[WatchStats]]) -> None:
@@ -169,6 +160,11 @@ class _Sources(Collector):
 _Kind = type[CounterMetricFamily] | type[GaugeMetricFamily]
 _WatchRead = Callable[[list["WatchStats"], float], float]
 
+
+def _total(count: str) -> _WatchRead:
+    return lambda group, _: sum(getattr(stats, count) for stats in group)
+
+
 _WATCH_SERIES: tuple[tuple[str, str, _Kind, _WatchRead], ...] = (
     (
         "last_byte_age_seconds",
@@ -178,60 +174,20 @@ _WATCH_SERIES: tuple[tuple[str, str, _Kind, _WatchRead], ...] = (
             stats.age(now) if stats.started or stats.last_byte else 0.0 for stats in group
         ),
     ),
-    (
-        "connected",
-        "Open watch streams.",
-        GaugeMetricFamily,
-        lambda group, _: sum(stats.connected for stats in group),
-    ),
+    ("connected", "Open watch streams.", GaugeMetricFamily, _total("connected")),
     (
         "synced",
         "1 when the first list is complete.",
         GaugeMetricFamily,
         lambda group, _: min(stats.synced for stats in group),
     ),
-    (
-        "objects",
-        "Objects in the store.",
-        GaugeMetricFamily,
-        lambda group, _: sum(stats.objects for stats in group),
-    ),
-    (
-        "events",
-        "Changes received.",
-        CounterMetricFamily,
-        lambda group, _: sum(stats.events for stats in group),
-    ),
-    (
-        "bytes",
-        "Bytes received.",
-        CounterMetricFamily,
-        lambda group, _: sum(stats.bytes for stats in group),
-    ),
-    (
-        "relists",
-        "How often all objects were listed again.",
-        CounterMetricFamily,
-        lambda group, _: sum(stats.relists for stats in group),
-    ),
-    (
-        "restarts",
-        "How often the watch was reconnected.",
-        CounterMetricFamily,
-        lambda group, _: sum(stats.restarts for stats in group),
-    ),
-    (
-        "too_old",
-        "How often the server answered 410 Gone.",
-        CounterMetricFamily,
-        lambda group, _: sum(stats.too_old for stats in group),
-    ),
-    (
-        "failures",
-        "Failed lists and watches.",
-        CounterMetricFamily,
-        lambda group, _: sum(stats.failures for stats in group),
-    ),
+    ("objects", "Objects in the store.", GaugeMetricFamily, _total("objects")),
+    ("events", "Changes received.", CounterMetricFamily, _total("events")),
+    ("bytes", "Bytes received.", CounterMetricFamily, _total("bytes")),
+    ("relists", "How often all objects were listed again.", CounterMetricFamily, _total("relists")),
+    ("restarts", "How often the watch was reconnected.", CounterMetricFamily, _total("restarts")),
+    ("too_old", "How often the server answered 410 Gone.", CounterMetricFamily, _total("too_old")),
+    ("failures", "Failed lists and watches.", CounterMetricFamily, _total("failures")),
 )
 
 _QUEUE_SERIES: tuple[tuple[str, str, _Kind, Callable[[QueueStats], float]], ...] = (

@@ -46,12 +46,7 @@ class Monitor:
         """Begin to listen; an address that cannot be had is a ``ConfigError``."""
         alive, ready = self._serve(self._health.alive), self._serve(self._health.ready)
         runner = await page_server(
-            {
-                "/metrics": self._serve_metrics,
-                "/livez": alive,
-                "/healthz": alive,
-                "/readyz": ready,
-            }
+            {"/metrics": self._serve_metrics, "/livez": alive, "/healthz": alive, "/readyz": ready}
         )
         try:
             site = web.TCPSite(runner, self._host or None, self._listen_port)

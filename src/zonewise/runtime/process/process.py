@@ -22,12 +22,18 @@ begins to stop, so that it is removed from a Service before it exits.
 
 The answer of ``run`` is the exit code: 0 after a signal or a return, 1 after a crash. What ``main``
 itself raises is raised to the caller, which can tell whether the work could start at all.
+
+*Open files*, sockets among them: systems start programs with a low limit of 1024, for the sake of
+those that cannot have more, and let them raise it. A server that takes a thousand connections needs
+more than that: at the limit it could not open a socket of its own any more, neither to an upstream
+nor to the API server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -224,3 +230,16 @@ def _signalled(process: Process, number: signal.Signals) -> None:
         sys.stderr.flush()
         os._exit(128 + number)
     process.stop(f"received {number.name}")
+
+
+ENOUGH = 16_384
+
+
+def raise_file_limit() -> int:
+    """Raise the limit as far as allowed and useful; gives what it is now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
+        return ENOUGH if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit

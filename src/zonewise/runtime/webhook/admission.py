@@ -206,9 +206,8 @@ def _allowed(request: AdmissionRequest, answer: Allowed) -> _Response:
 def _denied(request: AdmissionRequest, answer: Denied) -> _Response:
     details = None
     if answer.retry_after is not None or answer.causes:
-        details = _StatusDetails(
-            retry_after_seconds=answer.retry_after, causes=tuple(answer.causes)
-        )
+        causes = tuple(answer.causes)
+        details = _StatusDetails(retry_after_seconds=answer.retry_after, causes=causes)
     message = str(answer.why)
     return _Response(
         uid=request.uid,

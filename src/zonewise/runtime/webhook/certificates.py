@@ -10,7 +10,7 @@ wrote. API servers trust the ``caBundle`` of webhook configurations.
 
 1. *stage*: a new pair is written into the Secret as the next one. No replica serves it.
 2. *publish*: every replica makes sure that each configuration trusts the authorities of the
-   certificate in use, of the next and of former ones. Bundles only grow (``bundle``).
+   certificate in use, of the next and of former ones. Bundles only grow.
 3. *settle*: API servers read configurations with a delay, so nothing happens for ``settle``
    seconds after a replica has seen the new authority in all of them.
 4. *promote*: the next pair becomes the one in use. Replicas serve it when they see it, each after
@@ -29,6 +29,11 @@ its authority is managed elsewhere too.
 One task does everything in sequence: a pass, then a pause of about ``poll`` seconds. A pass that
 fails is logged and repeated; the certificate in use stays in use meanwhile, and ``problem`` reports
 to the readiness probe when it is missing or about to expire.
+
+**Bundles** are sets of trusted authorities as PEM text, as a configuration's ``caBundle`` has them.
+A bundle only ever grows, except for what has expired: several replicas write the same bundle, each
+with its own view of what is needed, and one with an older view must not remove what another has
+added. An authority is compared by its content, whatever spaces or comments surround it.
 """
 
 from __future__ import annotations
@@ -37,10 +42,16 @@ import asyncio
 import base64
 import binascii
 import random
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from zonewise.api.errors import Conflict, NotFound, ParseError, ZonewiseError
 from zonewise.api.meta import Object, ObjectMeta
@@ -53,7 +64,6 @@ from zonewise.api.struct import field
 from zonewise.runtime.election.election import utcnow
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.webhook import issuer
-from zonewise.runtime.webhook.bundle import grown, holds, merged
 from zonewise.runtime.webhook.issuer import IssuedCertificate, issue, validity
 
 if TYPE_CHECKING:
@@ -217,9 +227,8 @@ class Certificates:
         data = _data(stored)
         if stored.version:
             body = {"metadata": {"resourceVersion": stored.version}, "data": data}
-            secret = await self._client.patch(
-                CertificateSecret, self._secret, self._namespace, body
-            )
+            name, namespace = self._secret, self._namespace
+            secret = await self._client.patch(CertificateSecret, name, namespace, body)
         else:
             meta = ObjectMeta(name=self._secret, namespace=self._namespace)
             present = {key: value for key, value in data.items() if value is not None}
@@ -296,11 +305,8 @@ _FORMER = "old-ca.crt"
 
 
 def _stored(data: Mapping[str, str]) -> StoredPair:
-    return StoredPair(
-        current=_pair(data, _CURRENT),
-        staged=_pair(data, _STAGED),
-        former=_decoded(data.get(_FORMER, "")),
-    )
+    current, staged = _pair(data, _CURRENT), _pair(data, _STAGED)
+    return StoredPair(current=current, staged=staged, former=_decoded(data.get(_FORMER, "")))
 
 
 def _pair(data: Mapping[str, str], names: tuple[str, str, str]) -> IssuedCertificate | None:
@@ -329,3 +335,52 @@ def _decoded(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise ParseError("a value is not base64") from error
+
+
+LIMIT = 8
+"""No bundle holds more authorities than this; needed ones and those valid longest stay."""
+
+_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+@lru_cache(maxsize=64)
+def authorities(pem: bytes) -> tuple[bytes, ...]:
+    """The certificates in a text, each in one normal form and once; nonsense is left out."""
+    certificates: dict[bytes, None] = {}
+    for block in _BLOCK.findall(pem):
+        try:
+            certificates[x509.load_pem_x509_certificate(block).public_bytes(Encoding.PEM)] = None
+        except (ValueError, UnsupportedAlgorithm):
+            continue
+    return tuple(certificates)
+
+
+def holds(bundle: bytes, required: bytes) -> bool:
+    """Whether every authority of ``required`` is in the bundle."""
+    return set(authorities(required)) <= set(authorities(bundle))
+
+
+def merged(bundles: Iterable[bytes], *, now: datetime) -> bytes:
+    """All authorities of several bundles that have not expired, the first bundle's first."""
+    unique = dict.fromkeys(authority for bundle in bundles for authority in authorities(bundle))
+    return b"".join(authority for authority in unique if _end(authority) > now)
+
+
+def grown(bundle: bytes, required: bytes, *, now: datetime) -> bytes:
+    """The bundle with what is required, without what has expired; the same if nothing changes."""
+    needed = authorities(required)
+    others = [
+        authority
+        for authority in authorities(bundle)
+        if authority not in needed and _end(authority) > now
+    ]
+    others.sort(key=_end, reverse=True)
+    remaining = {*needed, *others[: max(0, LIMIT - len(needed))]}
+    order = [authority for authority in authorities(bundle) if authority in remaining]
+    result = b"".join(dict.fromkeys([*order, *needed]))
+    return bundle if set(authorities(bundle)) == remaining and bundle.strip() else result
+
+
+@lru_cache(maxsize=64)
+def _end(authority: bytes) -> datetime:
+    return x509.load_pem_x509_certificate(authority).not_valid_after_utc

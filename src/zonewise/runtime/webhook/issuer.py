@@ -96,9 +96,7 @@ def signed(
 def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     """A key as PEM, not encrypted."""
     return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 

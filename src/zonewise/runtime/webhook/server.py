@@ -286,9 +286,7 @@ class WebhookServer:
             self._serve,
             self.tls.listening,
             ConnectionLimits(
-                connections=limits.connections,
-                per_source=limits.per_source,
-                headers=limits.headers,
+                connections=limits.connections, per_source=limits.per_source, headers=limits.headers
             ),
             encryption=BodyEncryption,
             shutdown_seconds=limits.deadline,

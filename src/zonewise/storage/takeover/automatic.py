@@ -119,11 +119,8 @@ def decide_automatic(
                 )
             )
             continue
-        unavailable = {
-            *takeover.targets,
-            *(domain for domain, by in changes.items() if by),
-            *down_since,
-        }
+        taken = (domain for domain, by in changes.items() if by)
+        unavailable = {*takeover.targets, *taken, *down_since}
         substitutes = settings.by
         if settings.by == (ALL,) and find_takeover_loop({**takeover.targets, name: settings.by}):
             substitutes = tuple(healthy)

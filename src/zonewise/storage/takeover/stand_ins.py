@@ -125,9 +125,8 @@ def find_takeover_loop(targets: Mapping[str, tuple[str, ...]]) -> list[str]:
 def covers(name: str, segments: Segments) -> bool:
     """Whether a domain, given in the order of its labels, is the named one or within it."""
     values = list(segments.values())
-    return any(
-        name in (values[count - 1], "/".join(values[:count])) for count in range(1, len(values) + 1)
-    )
+    counts = range(1, len(values) + 1)
+    return any(name in (values[count - 1], "/".join(values[:count])) for count in counts)
 
 
 def domain_name(segments: Segments) -> str:

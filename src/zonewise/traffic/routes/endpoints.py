@@ -148,8 +148,7 @@ _parse_weights = lru_cache(maxsize=1024)(parse_weights)
 
 
 def _merge(
-    by_address: dict[tuple[str, int], RouteEndpoint],
-    added: Mapping[tuple[str, int], RouteEndpoint],
+    by_address: dict[tuple[str, int], RouteEndpoint], added: Mapping[tuple[str, int], RouteEndpoint]
 ) -> None:
     if not by_address:
         by_address.update(added)

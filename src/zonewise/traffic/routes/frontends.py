@@ -189,11 +189,7 @@ def _read_health_port(service: Service, errors: list[str]) -> int:
 
 
 def _read_family(
-    service: Service,
-    family: Family,
-    errors: list[str],
-    refused: NodeAddresses,
-    notes: list[Reason],
+    service: Service, family: Family, errors: list[str], refused: NodeAddresses, notes: list[Reason]
 ) -> FamilyFrontends | None:
     spec = service.spec
     cluster_ip = _read_cluster_ip(service, family, errors)

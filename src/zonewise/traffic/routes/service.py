@@ -101,16 +101,13 @@ def read_port_endpoints(
 
 
 def frontend_claims(
-    service: Service,
-    settings: RouteSettings = _DEFAULTS,
-    addresses: NodeAddresses = NO_ADDRESSES,
+    service: Service, settings: RouteSettings = _DEFAULTS, addresses: NodeAddresses = NO_ADDRESSES
 ) -> Mapping[Frontend, Claim]:
     """Every frontend that a Service names, with its claim; none if it is not routed."""
     if not is_routed(service, settings):
         return {}
-    return read_frontends(
-        service, addresses, allow_node_addresses=settings.node_external_ips
-    ).claims()
+    anywhere = settings.node_external_ips
+    return read_frontends(service, addresses, allow_node_addresses=anywhere).claims()
 
 
 def compute_service_routes(

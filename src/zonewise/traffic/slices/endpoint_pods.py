@@ -183,19 +183,15 @@ def _ports_of_pod(spec: ServiceSpec, pod: Pod) -> Ports:
 
 def _endpoint_port(port: ServicePort, number: int | str) -> EndpointPort:
     return EndpointPort(
-        name=port.name,
-        protocol=port.protocol,
-        port=int(number),
-        app_protocol=port.app_protocol,
+        name=port.name, protocol=port.protocol, port=int(number), app_protocol=port.app_protocol
     )
 
 
 def _target_port(port: ServicePort, pod: Pod) -> int | None:
     if isinstance(port.target_port, int):
         return port.target_port
-    sidecars = (
-        container for container in pod.spec.init_containers if container.restart_policy == "Always"
-    )
+    init_containers = pod.spec.init_containers
+    sidecars = (item for item in init_containers if item.restart_policy == "Always")
     for container in (*(pod.spec.containers or ()), *sidecars):
         for container_port in container.ports:
             if container_port.name == port.target_port and container_port.protocol == port.protocol:

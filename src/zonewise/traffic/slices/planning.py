@@ -112,17 +112,13 @@ def plan_slices(snapshot: SliceSnapshot, cache: PlanCache | None = None) -> Slic
     families: dict[str, FamilyPlan] = {}
     writes: list[tuple[str, SliceWrite]] = []
     address_types = identity.families_of(snapshot.service)
-    dropped = [
-        reading.slice for reading in readings if reading.slice.address_type not in address_types
-    ]
+    dropped = [item.slice for item in readings if item.slice.address_type not in address_types]
     spare: list[EndpointSlice] = [*outdated, *dropped]
     added = removed = 0
     created = snapshot.service.metadata.creation_timestamp or ""
     trigger_times: list[str] = [] if readings else [created]
     for address_type in address_types:
-        family_readings = [
-            reading for reading in readings if reading.slice.address_type == address_type
-        ]
+        family_readings = [item for item in readings if item.slice.address_type == address_type]
         family_foreign = [
             endpoint_slice
             for endpoint_slice in foreign

@@ -37,16 +37,16 @@ _NOT_SELECTED = "NotSelected"
 _NOT_REQUESTED_CODES = (NOT_REQUESTED, _NOT_SELECTED)
 
 
-def requests_hints(hint_request: HintRequest) -> bool:
+def requests_hints(request: HintRequest) -> bool:
     """Whether a Service requests hints, even if it gets none."""
-    return hint_request.mode is not Mode.OFF or (
-        hint_request.reason is not None and hint_request.reason.code not in _NOT_REQUESTED_CODES
+    return request.mode is not Mode.OFF or (
+        request.reason is not None and request.reason.code not in _NOT_REQUESTED_CODES
     )
 
 
 def rehint(
     slices: Iterable[EndpointSlice],
-    hint_request: HintRequest,
+    request: HintRequest,
     shares: Shares,
     *,
     previous_slices: Iterable[EndpointSlice] | None = None,
@@ -95,15 +95,15 @@ def rehint(
         all_endpoints = tuple(
             endpoint for _, slice_endpoints in endpoints_by_slice for endpoint in slice_endpoints
         )
-        snapshot = ServiceSnapshot(hint_request, shares, all_endpoints, foreign_endpoints)
+        snapshot = ServiceSnapshot(request, shares, all_endpoints, foreign_endpoints)
         decision = decide_hints(snapshot, previous_hints)
         family_plans[address_type] = _family_plan(decision, all_endpoints, len(family_slices))
-        if hint_request.reason is not None and hint_request.reason.code == _NOT_SELECTED:
+        if request.reason is not None and request.reason.code == _NOT_SELECTED:
             continue
         for endpoint_slice, slice_endpoints in endpoints_by_slice:
             changed = (
                 _with_hints(endpoint_slice, slice_endpoints, decision, node_hints=node_hints)
-                if requests_hints(hint_request)
+                if requests_hints(request)
                 else _without_weights(endpoint_slice)
             )
             if changed is not endpoint_slice:
@@ -116,7 +116,7 @@ def rehint_slice(
     *,
     previous: EndpointSlice | None,
     others: Iterable[EndpointSlice],
-    hint_request: HintRequest,
+    request: HintRequest,
     shares: Shares,
 ) -> EndpointSlice:
     """One slice with its hints, the same object if they are right."""
@@ -124,7 +124,7 @@ def rehint_slice(
     stored = [other for other in others if other.key != key]
     previous_slices = stored if previous is None else [*stored, previous]
     slices = [*stored, endpoint_slice]
-    plan = rehint(slices, hint_request, shares, previous_slices=previous_slices)
+    plan = rehint(slices, request, shares, previous_slices=previous_slices)
     return next((changed for changed in plan.update if changed.key == key), endpoint_slice)
 
 

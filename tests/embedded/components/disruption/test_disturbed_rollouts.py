@@ -23,7 +23,7 @@ from tests.embedded.whole_cluster import settled, whole
 from zonewise.api import DisruptionLedger, Node, Pod, PodDisruptionBudget
 from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
 from zonewise.embedded.cluster import EmbeddedCluster
-from zonewise.embedded.components.kubelet import FAILED_ANNOTATION
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.seed.nodes import NodeLayout
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]

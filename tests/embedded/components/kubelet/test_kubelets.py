@@ -19,15 +19,10 @@ from zonewise.api.objects.coordination import Lease
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.events import Event
 from zonewise.api.objects.pod import Pod
-from zonewise.embedded.components.kubelet import (
-    DUAL_STACK,
-    FAILED_ANNOTATION,
-    KUBELET_ANNOTATION,
-    Kubelets,
-    KubeletSettings,
-    read_stages,
-)
 from zonewise.embedded.components.kubelet.heartbeats import Heartbeats
+from zonewise.embedded.components.kubelet.kubelets import DUAL_STACK, Kubelets, KubeletSettings
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION, KUBELET_ANNOTATION
+from zonewise.embedded.components.kubelet.stages import read_stages
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request, Response
 from zonewise.runtime.program.context import ControllerContext

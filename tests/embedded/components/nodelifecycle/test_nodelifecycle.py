@@ -16,13 +16,12 @@ from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.events import Event
 from zonewise.api.objects.pod import Pod
-from zonewise.embedded.components.kubelet import FAILED_ANNOTATION, KUBELET_ANNOTATION, Kubelets
-from zonewise.embedded.components.nodelifecycle import (
-    NodeLifecycleController,
-    NodeLifecycleSettings,
-    PodGCController,
-    TaintEvictionController,
-)
+from zonewise.embedded.components.kubelet.kubelets import Kubelets
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION, KUBELET_ANNOTATION
+from zonewise.embedded.components.nodelifecycle.controller import NodeLifecycleController
+from zonewise.embedded.components.nodelifecycle.health import NodeLifecycleSettings
+from zonewise.embedded.components.nodelifecycle.pod_gc import PodGCController
+from zonewise.embedded.components.nodelifecycle.taint_eviction import TaintEvictionController
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.program.program import Program
 
@@ -393,9 +392,7 @@ async def test_a_machine_that_slept_blames_nobody() -> None:
     loop = asyncio.get_running_loop()
     async with virtual_cluster({}) as cluster:
         components = Program(
-            cluster.server.connect,
-            clock=lambda: EPOCH + slept + loop.time(),
-            rng=random.Random(1),
+            cluster.server.connect, clock=lambda: EPOCH + slept + loop.time(), rng=random.Random(1)
         )
         for name, make in PARTS.items():
             components.add(name, make)

@@ -14,7 +14,8 @@ from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.storage import VolumeAttachment
-from zonewise.embedded.components.volumes import AttachDetachController, PersistentVolumeController
+from zonewise.embedded.components.volumes.attachment import AttachDetachController
+from zonewise.embedded.components.volumes.binder import PersistentVolumeController
 from zonewise.runtime.program.context import ControllerContext
 from zonewise.runtime.program.program import Runnable
 

@@ -14,13 +14,11 @@ from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.storage import LEGACY_CLASS, PersistentVolume, PersistentVolumeClaim
-from zonewise.embedded.components.kubelet import Kubelets
-from zonewise.embedded.components.volumes import (
-    EphemeralVolumeController,
-    PersistentVolumeController,
-    SimulatedProvisioner,
-    VolumeProtectionController,
-)
+from zonewise.embedded.components.kubelet.kubelets import Kubelets
+from zonewise.embedded.components.volumes.binder import PersistentVolumeController
+from zonewise.embedded.components.volumes.ephemeral import EphemeralVolumeController
+from zonewise.embedded.components.volumes.protection import VolumeProtectionController
+from zonewise.embedded.components.volumes.provisioner import SimulatedProvisioner
 from zonewise.scheduling.volumes import SELECTED_NODE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]

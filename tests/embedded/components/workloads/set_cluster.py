@@ -17,14 +17,12 @@ from zonewise.api.objects.events import Event
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.storage import PersistentVolumeClaim
 from zonewise.embedded.components.disruption.budgets import DisruptionController
-from zonewise.embedded.components.kubelet import Kubelets
-from zonewise.embedded.components.nodelifecycle import (
-    NodeLifecycleController,
-    PodGCController,
-    TaintEvictionController,
-)
+from zonewise.embedded.components.kubelet.kubelets import Kubelets
+from zonewise.embedded.components.nodelifecycle.controller import NodeLifecycleController
+from zonewise.embedded.components.nodelifecycle.pod_gc import PodGCController
+from zonewise.embedded.components.nodelifecycle.taint_eviction import TaintEvictionController
 from zonewise.embedded.components.scheduler.scheduler import Scheduler
-from zonewise.embedded.components.volumes import VolumeProtectionController
+from zonewise.embedded.components.volumes.protection import VolumeProtectionController
 from zonewise.embedded.components.workloads.daemonsets.controller import DaemonSetController
 from zonewise.embedded.components.workloads.statefulsets.controller import StatefulSetController
 from zonewise.runtime.client.versions import newer

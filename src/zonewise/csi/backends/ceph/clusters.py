@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -27,24 +27,74 @@ from zonewise.csi.answering import collect_answers
 from zonewise.csi.backends.ceph.cephfs.node import CephFsNode
 from zonewise.csi.backends.ceph.cephfs.subvolumes import Subvolumes
 from zonewise.csi.backends.ceph.connection import Blocklisted, CephConnection
-from zonewise.csi.backends.ceph.journals.cluster_journal import CLUSTER, ClusterJournal
+from zonewise.csi.backends.ceph.crush import find_contradictions, find_failed_domains
+from zonewise.csi.backends.ceph.journals.cluster_journal import (
+    CLUSTER,
+    ClusterJournal,
+    reserved_pool_name,
+)
 from zonewise.csi.backends.ceph.journals.omap import LEASE_SECONDS
 from zonewise.csi.backends.ceph.rbd.images import RbdImages
 from zonewise.csi.backends.ceph.rbd.node import RbdNode
 from zonewise.csi.backends.ceph.rbd.recovery import RecoveringRbdNode
-from zonewise.csi.backends.ceph.storage import CephStorage
 from zonewise.csi.errors import CsiError, precondition
 from zonewise.csi.locks import Locks
 from zonewise.csi.private_folder import make_private_folder
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import CephCluster, StorageConfiguration
 from zonewise.storage.domains import DomainLabels
+from zonewise.storage.identifiers import StoredKind
 from zonewise.storage.journal import JournalEntry
+from zonewise.storage.pools import PoolSpec
+
+B = TypeVar("B", bound=RbdImages | Subvolumes)
+
+
+@dataclass(frozen=True, slots=True)
+class CephStorage(Generic[B]):
+    """One cluster as a driver uses it: its connection, its journal, its images or subvolumes."""
+
+    ceph: CephConnection
+    journal: ClusterJournal
+    backend: B
+
+    def check_pools(self, declared: Iterable[PoolSpec]) -> dict[str, list[dict[str, str]]]:
+        """What ``check`` also reports: the trash, and pools that are not where they should be."""
+        findings = {
+            "affinity": find_contradictions(declared, self.backend.pools()),
+            "pools": self._find_moved_pools(),
+        }
+        if isinstance(self.backend, RbdImages):
+            findings["trash"] = self.backend.list_trash()
+        return findings
+
+    def _find_moved_pools(self) -> list[dict[str, str]]:
+        """Pools of entries that were renamed or deleted."""
+        pools, moved = self.backend.pools(), set()
+        for kind in StoredKind:
+            for entry in self.journal.list_page(kind).entries:
+                reserved_name = reserved_pool_name(entry)
+                if reserved_name != entry.pool:
+                    moved.add((reserved_name, f"called {entry.pool} now"))
+                elif entry.pool not in pools:
+                    moved.add((reserved_name, "gone"))
+        return [{"pool": pool, "is": now} for pool, now in sorted(moved)]
+
+    def read_domain_health(self, labels: DomainLabels) -> tuple[frozenset[str], frozenset[str]]:
+        """All domains that CRUSH has, and those in which no OSD is up."""
+        return find_failed_domains(
+            self.ceph.mon_command("osd dump"), self.ceph.mon_command("osd crush dump"), labels.names
+        )
+
+    def close(self) -> None:
+        """Close everything."""
+        self.backend.close()
+        self.journal.close()
+        self.ceph.close()
+
 
 LOCK_FILE = "calls.lock"
 CEPHFS_NAMESPACE = "zonewise-fs"
-
-B = TypeVar("B", bound=RbdImages | Subvolumes)
 
 _log = logger("csi")
 
@@ -67,9 +117,7 @@ class CephClusters(Generic[B]):
         self._calls_by_generation: Counter[int] = Counter()
         self._retired: list[tuple[int, CephStorage[B]]] = []
         self._closing_threads: list[threading.Thread] = []
-        self._clusters = {
-            cluster.cluster_id: open_cluster(cluster) for cluster in configuration.clusters
-        }
+        self._clusters = {spec.cluster_id: open_cluster(spec) for spec in configuration.clusters}
 
     def clusters(self) -> Mapping[str, CephStorage[B]]:
         """Those of the configuration now, by their ids."""

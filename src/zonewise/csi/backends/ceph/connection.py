@@ -32,7 +32,7 @@ import rados
 import rbd
 
 from zonewise.csi.backends.ceph.client_conf import mon_host
-from zonewise.csi.errors import Code, CsiError
+from zonewise.csi.errors import Code, CsiError, aborted, unavailable
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import CephCluster
 
@@ -296,17 +296,15 @@ def translate_errors(action: str) -> Iterator[None]:
     except rbd.ImageExists:
         raise
     except (rbd.ImageBusy, rados.ObjectBusy) as error:
-        raise CsiError(
-            Code.ABORTED, f"{action}: it is open elsewhere, or was until its client died; try again"
+        raise aborted(
+            f"{action}: it is open elsewhere, or was until its client died; try again"
         ) from error
     except (rados.TimedOut, rbd.Timeout) as error:
-        raise CsiError(
-            Code.UNAVAILABLE, f"{action}: Ceph did not answer in time; it may still happen"
-        ) from error
+        raise unavailable(f"{action}: Ceph did not answer in time; it may still happen") from error
     except (rados.Error, rbd.Error) as error:
         if getattr(error, "errno", None) == errno.ESHUTDOWN:
             raise Blocklisted(action) from error
-        raise CsiError(Code.UNAVAILABLE, f"{action}: {error}") from error
+        raise unavailable(f"{action}: {error}") from error
 
 
 def client_nonces(addresses: str) -> Iterator[str]:

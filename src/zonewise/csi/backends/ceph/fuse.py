@@ -22,7 +22,7 @@ from pathlib import Path
 
 from zonewise.csi.backends.ceph import client_conf
 from zonewise.csi.backends.folders import loops, mounts
-from zonewise.csi.errors import Code, CsiError, aborted
+from zonewise.csi.errors import aborted, internal, unavailable
 from zonewise.storage.configuration import CephCluster
 from zonewise.storage.journal import JournalEntry
 
@@ -53,9 +53,7 @@ def start_client(command: Sequence[str], folder: Path, is_ready: Callable[[], bo
     except FileNotFoundError:
         messages = ["it is not installed"]
     stop_client(folder)
-    raise CsiError(
-        Code.UNAVAILABLE, f"{command[0]} cannot show {folder.name}: {messages[-1][:300]}"
-    )
+    raise unavailable(f"{command[0]} cannot show {folder.name}: {messages[-1][:300]}")
 
 
 def stop_client(folder: Path) -> None:
@@ -70,9 +68,7 @@ def stop_client(folder: Path) -> None:
                 detach_dead(folder)
                 break
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                raise CsiError(
-                    Code.INTERNAL, f"{folder} cannot be unmounted: {error.strerror}"
-                ) from error
+                raise internal(f"{folder} cannot be unmounted: {error.strerror}") from error
             time.sleep(0.01)
     while any(True for _ in find_processes(folder)):
         if time.monotonic() > deadline:
@@ -97,7 +93,7 @@ def detach_dead(path: Path) -> None:
         while mounts.at(path) is not None:
             mounts.detach(path)
     except OSError as error:
-        raise CsiError(Code.INTERNAL, f"{path} cannot be unmounted: {error.strerror}") from error
+        raise internal(f"{path} cannot be unmounted: {error.strerror}") from error
 
 
 def find_processes(folder: Path) -> Iterator[int]:

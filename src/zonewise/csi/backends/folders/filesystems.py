@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from zonewise.csi.errors import Code, CsiError
+from zonewise.csi.errors import CsiError, internal, precondition
 
 EXT4 = "ext4"
 XFS = "xfs"
@@ -23,9 +23,16 @@ SMALLEST_BYTES = {EXT4: 1 << 20, XFS: 300 << 20}
 """Bytes below which mkfs refuses."""
 
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+_PAGE_BYTES = 4096
 _TIMEOUT = 600
 _ERRORS_CORRECTED = 1
 _USUAL_SLACK = 4 << 20
+
+
+def round_size(bytes: int, access: str) -> int:
+    """Whole pages, and what a file system needs at least."""
+    pages = -(-bytes // _PAGE_BYTES) * _PAGE_BYTES
+    return max(pages, SMALLEST_BYTES.get(access, _PAGE_BYTES))
 
 
 def detect(file: Path) -> str:
@@ -65,9 +72,7 @@ def require_mkfs(file_system: str) -> None:
     """Raise FAILED_PRECONDITION if this machine cannot make a file system."""
     program = f"mkfs.{file_system}"
     if shutil.which(program, path=_PATH) is None:
-        raise CsiError(
-            Code.FAILED_PRECONDITION, f"{program} is not installed on this node; install it there"
-        )
+        raise precondition(f"{program} is not installed on this node; install it there")
 
 
 def make(file_system: str, file: Path, options: Sequence[str] = ()) -> None:
@@ -129,7 +134,7 @@ def _run_checked(program: str, *arguments: str) -> None:
 def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     executable = shutil.which(program, path=_PATH)
     if executable is None:
-        raise CsiError(Code.FAILED_PRECONDITION, f"{program} is not installed on this node")
+        raise precondition(f"{program} is not installed on this node")
     return subprocess.run(
         [executable, *arguments],
         capture_output=True,
@@ -142,4 +147,4 @@ def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def _program_failed(program: str, result: subprocess.CompletedProcess[str]) -> CsiError:
     lines = (result.stderr.strip() or result.stdout.strip() or "it said nothing").splitlines()
-    return CsiError(Code.INTERNAL, f"{program} failed with {result.returncode}: {lines[-1][:300]}")
+    return internal(f"{program} failed with {result.returncode}: {lines[-1][:300]}")

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zonewise.csi.backends.folders import mounts
-from zonewise.csi.errors import Code, CsiError, aborted, exhausted
+from zonewise.csi.errors import CsiError, aborted, exhausted, unavailable
 
 _LOOP_CLR_FD = 0x4C01
 _LOOP_SET_CAPACITY = 0x4C07
@@ -163,8 +163,8 @@ def _configure(file_descriptor: int, file: Path, *, readonly: bool, keep: bool) 
                 os.close(descriptor)
                 if error.errno == errno.EBUSY:
                     continue  # another process was faster; take the next free one
-                raise CsiError(
-                    Code.UNAVAILABLE, f"no loop device: {device} refuses {file}: {error.strerror}"
+                raise unavailable(
+                    f"no loop device: {device} refuses {file}: {error.strerror}"
                 ) from error
             # The kernel keeps the setting of the previous file.
             fcntl.ioctl(descriptor, _BLKROSET, struct.pack("i", readonly))

@@ -81,11 +81,8 @@ def of_device(device: Path) -> list[Mount]:
     """Where the file system on a device is mounted, and where the device itself is bound."""
     number = device.stat().st_rdev
     device_number = (os.major(number), os.minor(number))
-    return [
-        mount
-        for mount in read_table()
-        if mount.device == device_number or _is_device(mount, number)
-    ]
+    table = read_table()
+    return [item for item in table if item.device == device_number or _is_device(item, number)]
 
 
 def of_folder(folder: Path) -> list[Mount]:

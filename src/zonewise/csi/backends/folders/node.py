@@ -42,7 +42,7 @@ from zonewise.csi.backends.folders import (
 )
 from zonewise.csi.backends.folders.marks import write_mark
 from zonewise.csi.backends.folders.pools import FORMATTING_SUFFIX
-from zonewise.csi.errors import Code, CsiError, invalid, not_found, precondition
+from zonewise.csi.errors import Code, CsiError, internal, invalid, not_found, precondition
 from zonewise.storage.journal import JournalEntry
 from zonewise.storage.takeover.dead_nodes import VolumeHolder
 
@@ -121,11 +121,8 @@ class FolderNode:
         if holder is not None:
             return holder
         volume_mounts = self._find_mounts(entry, source)
-        return (
-            VolumeHolder()
-            if volume_mounts and not _is_mounted_among(volume_mounts, staging)
-            else None
-        )
+        in_use = volume_mounts and not _is_mounted_among(volume_mounts, staging)
+        return VolumeHolder() if in_use else None
 
     def record_holder(self, entry: JournalEntry, holder: VolumeHolder) -> None:
         """Record its holder."""
@@ -261,7 +258,7 @@ class FolderNode:
     def _require_source(self, entry: JournalEntry) -> Path:
         path = self._pools.path(entry)
         if not path.exists():
-            raise CsiError(Code.INTERNAL, f"{path.name} is not in pool {entry.pool} any more")
+            raise internal(f"{path.name} is not in pool {entry.pool} any more")
         return path
 
     def _find_mounts(self, entry: JournalEntry, source: Path) -> list[mounts.Mount]:
@@ -380,4 +377,4 @@ def _translate_errors(path: Path, action: str = "mounting") -> Iterator[None]:
             raise invalid(
                 f"{action} at {path} is refused by the kernel: {error.strerror}"
             ) from error
-        raise CsiError(Code.INTERNAL, f"{action} at {path} fails: {error.strerror}") from error
+        raise internal(f"{action} at {path} fails: {error.strerror}") from error

@@ -30,7 +30,7 @@ from urllib.parse import quote, unquote
 from zonewise.csi.backends.contract import BLOCK, FOLDER
 from zonewise.csi.backends.folders import copies, filesystems, loops, mounts
 from zonewise.csi.backends.folders.marks import read_mark, upgrade_mark
-from zonewise.csi.errors import Code, CsiError, exhausted, invalid, precondition
+from zonewise.csi.errors import CsiError, exhausted, internal, invalid, precondition, unavailable
 from zonewise.csi.private_folder import make_private_folder
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import StorageConfiguration
@@ -42,7 +42,6 @@ from zonewise.storage.pools import PoolState
 POOLS_FOLDER = "pools"
 IMAGE_SUFFIX = ".img"
 FORMATTING_SUFFIX = ".mkfs"
-_PAGE_BYTES = 4096
 _PREFIX = {StoredKind.VOLUME: "vol-", StoredKind.SNAPSHOT: "snap-"}
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -150,12 +149,7 @@ class FolderPools:
             )
         return FOLDER if shared or not self.privileged else file_system or filesystems.EXT4
 
-    def round_size(self, bytes: int, access: str) -> int:
-        """Whole pages, and what the file system needs at least."""
-        return max(
-            -(-bytes // _PAGE_BYTES) * _PAGE_BYTES,
-            filesystems.SMALLEST_BYTES.get(access, _PAGE_BYTES),
-        )
+    round_size = staticmethod(filesystems.round_size)
 
     def find_image(self, entry: JournalEntry) -> Image | None:
         """The image or folder of an entry, if it exists."""
@@ -188,15 +182,13 @@ class FolderPools:
         except FileExistsError:
             return False
         except FileNotFoundError:
-            raise CsiError(
-                Code.INTERNAL, f"{entry.source or entry.name}: its data is not in the pool any more"
+            raise internal(
+                f"{entry.source or entry.name}: its data is not in the pool any more"
             ) from None
         except OSError as error:
             if error.errno in _DISK_FULL:
                 raise exhausted(f"the disk below pool {entry.pool} is full") from error
-            raise CsiError(
-                Code.UNAVAILABLE, f"pool {entry.pool} cannot be written: {error.strerror}"
-            ) from error
+            raise unavailable(f"pool {entry.pool} cannot be written: {error.strerror}") from error
         return True
 
     def remove(self, entry: JournalEntry) -> None:
@@ -219,9 +211,7 @@ class FolderPools:
             path.with_name(path.name + FORMATTING_SUFFIX).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise CsiError(
-                Code.UNAVAILABLE, f"{path.name} cannot be removed: {error.strerror}"
-            ) from error
+            raise unavailable(f"{path.name} cannot be removed: {error.strerror}") from error
 
     def grow(self, entry: JournalEntry) -> bool:
         """Make an image as large as its entry says; nodes follow with devices and file systems."""
@@ -232,7 +222,7 @@ class FolderPools:
             if path.stat().st_size < entry.bytes:
                 os.truncate(path, entry.bytes)
         except FileNotFoundError:
-            raise CsiError(Code.INTERNAL, f"{path.name} is not in its pool any more") from None
+            raise internal(f"{path.name} is not in its pool any more") from None
         return True
 
     def find_user(self, entry: JournalEntry) -> str:
@@ -279,10 +269,8 @@ class FolderPools:
             yield
             return
         file_systems = _find_file_systems(origin)
-        with (
-            copies.lock_image(origin) if file_systems else nullcontext(),
-            copies.freeze(file_systems),
-        ):
+        lock = copies.lock_image(origin) if file_systems else nullcontext()
+        with lock, copies.freeze(file_systems):
             for device in loops.find(origin):
                 loops.flush(device)
             yield

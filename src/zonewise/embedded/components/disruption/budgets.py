@@ -24,7 +24,7 @@ from collections.abc import Iterable
 import msgspec
 
 from zonewise.api.errors import ApiError, NotFound
-from zonewise.api.meta import Key, OwnerReference
+from zonewise.api.meta import Key, OwnerReference, is_condition_true
 from zonewise.api.objects.apps import Deployment, ReplicaSet, StatefulSet
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import DISRUPTION_TARGET, is_pod_ready
@@ -177,10 +177,10 @@ class DisruptionController:
             if pod.metadata.name in count.overdue:
                 self._context.recorder.event(
                     pod,
+                    "NotDeleted",
+                    "Evict",
+                    f"Pod was expected by PDB {'/'.join(key)} to be deleted but it wasn't",
                     type="Warning",
-                    reason="NotDeleted",
-                    action="Evict",
-                    note=f"Pod was expected by PDB {'/'.join(key)} to be deleted but it wasn't",
                 )
         await self._write(budget, status_of_count(budget, count, now=timestamp))
         return None if count.recheck_after is None else count.recheck_after + 1.0
@@ -262,9 +262,8 @@ class DisruptionController:
             raise ScaleUnavailable(f"{name} does not implement the scale subresource")
         resource = Resource(group, version, owner.kind, plural)
         try:
-            response = await self._context.client.raw(
-                "GET", resource.path(namespace, owner.name, "scale")
-            )
+            path = resource.path(namespace, owner.name, "scale")
+            response = await self._context.client.raw("GET", path)
         except NotFound:
             return None
         scale = msgspec.json.decode(response.body, type=_Scale)
@@ -293,11 +292,7 @@ class DisruptionController:
 
     def _record_event(self, budget: PodDisruptionBudget, kind: str, reason: str, note: str) -> None:
         self._context.recorder.event(
-            budget,
-            type="Warning" if kind == "Warning" else "Normal",
-            reason=reason,
-            action="Count",
-            note=note,
+            budget, reason, "Count", note, type="Warning" if kind == "Warning" else "Normal"
         )
 
     async def _clear_stale_target(self, key: Key) -> float | None:
@@ -321,9 +316,8 @@ def _required_label(budget: PodDisruptionBudget) -> tuple[tuple[str, str, str]]:
     """A label that every pod of a budget has; empty if its selector requires none."""
     namespace = budget.metadata.namespace
     values_by_label = selector.from_object(budget.spec.selector).required
-    exact = [
-        (name, next(iter(values))) for name, values in values_by_label.items() if len(values) == 1
-    ]
+    values_of = values_by_label.items()
+    exact = [(name, next(iter(values))) for name, values in values_of if len(values) == 1]
     name, value = min(exact, default=("", ""))
     return ((namespace, name, value),)
 
@@ -340,7 +334,4 @@ def _counted_fields(pod: Pod) -> tuple[object, ...]:
 
 
 def _is_disruption_target(_: Pod | None, new: Pod | None) -> bool:
-    return new is not None and any(
-        condition.type == DISRUPTION_TARGET and condition.status == "True"
-        for condition in new.status.conditions
-    )
+    return new is not None and is_condition_true(new.status.conditions, DISRUPTION_TARGET)

@@ -116,16 +116,13 @@ class EndpointSliceMirroringController:
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._controller = context.controller("mirroring", self._sync)
+        self.run = self._controller.run
         self._endpoints = self._controller.watches(Endpoints, own_key)
         self._services = self._controller.watches(Service, own_key)
         self._slices = self._controller.watches(
             EndpointSlice, _endpoints_key, indexes={BY_SERVICE: _endpoints_key}
         )
         self._expectations: Expectations[Key, EndpointSlice] = Expectations(self._slices)
-
-    async def run(self) -> None:
-        """Mirror until cancelled."""
-        await self._controller.run()
 
     async def _sync(self, key: Key) -> float | None:
         if not self._expectations.settled(key):

@@ -44,7 +44,7 @@ from zonewise.embedded.components.kubelet.stages import Stages, default_stages
 from zonewise.runtime.cache.indexes import BY_NODE
 from zonewise.runtime.cache.store import IndexFunction
 from zonewise.runtime.client.versions import older
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.program.context import ControllerContext
 
@@ -151,10 +151,10 @@ class Kubelets:
             period=settings.heartbeat,
             duration=settings.lease_duration,
         )
-        self._pod_controller: Controller[Key] = context.controller(
+        self._pod_controller = context.controller(
             "pods of kubelets", self._sync_pod, workers=settings.workers
         )
-        self._node_controller: Controller[Key] = context.controller(
+        self._node_controller = context.controller(
             "kubelets", self._sync_node, workers=NODE_WORKERS
         )
         self._nodes = self._node_controller.watches(Node, own_key)
@@ -199,9 +199,8 @@ class Kubelets:
         if new is None:
             self._records.pop(uid, None)
         # Addresses are released once: later they may be another pod's.
-        if old.status.phase not in FINISHED_PHASES and (
-            new is None or new.status.phase in FINISHED_PHASES
-        ):
+        ended = new is None or new.status.phase in FINISHED_PHASES
+        if ended and old.status.phase not in FINISHED_PHASES:
             addresses = self._pod_addresses.pop(uid, None) or _pod_ips(old)
             pools = self._pod_pools.get(old.spec.node_name)
             if pools is not None:
@@ -297,9 +296,7 @@ class Kubelets:
             return True
         message = await self._volumes.mount(pod)
         if message:
-            self._context.recorder.event(
-                pod, type="Warning", reason="FailedMount", action="StartingPod", note=message
-            )
+            self._context.recorder.event(pod, "FailedMount", "StartingPod", message, type="Warning")
         return not message
 
     async def _report_status(
@@ -313,9 +310,9 @@ class Kubelets:
         if addresses is None:
             self._context.recorder.event(
                 pod,
-                reason="FailedCreatePodSandBox",
-                action="StartingPod",
-                note=f"every address of {', '.join(node.spec.pod_cidrs)} is in use",
+                "FailedCreatePodSandBox",
+                "StartingPod",
+                f"every address of {', '.join(node.spec.pod_cidrs)} is in use",
                 type="Warning",
             )
             return False
@@ -332,9 +329,9 @@ class Kubelets:
         for container in pod.spec.containers or ():
             self._context.recorder.event(
                 pod,
-                reason="BackOff",
-                action="StartingPod",
-                note=f"Back-off restarting failed container {container.name} in pod"
+                "BackOff",
+                "StartingPod",
+                f"Back-off restarting failed container {container.name} in pod"
                 f" {meta.name}_{meta.namespace}({meta.uid})",
                 type="Warning",
             )
@@ -348,10 +345,10 @@ class Kubelets:
         except (ZonewiseError, OSError) as error:
             self._context.recorder.event(
                 pod,
+                "FailedUnMount",
+                "StoppingPod",
+                f"a volume cannot be unmounted yet: {error}",
                 type="Warning",
-                reason="FailedUnMount",
-                action="StoppingPod",
-                note=f"a volume cannot be unmounted yet: {error}",
             )
             return False
         return True

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zonewise.api.meta import find_condition
 from zonewise.api.objects.pod import Container, ContainerStatus, Pod, PodCondition
 from zonewise.api.objects.pod_state import FINISHED_PHASES
 from zonewise.api.values.times import format_time, from_epoch
@@ -183,9 +184,7 @@ def _check_readiness_gates(pod: Pod) -> tuple[bool, str, str]:
 def _condition_patch(
     pod: Pod, kind: str, value: bool, reason: str, message: str, *, now: str
 ) -> Obj:
-    current = next(
-        (condition for condition in pod.status.conditions if condition.type == kind), NO_CONDITION
-    )
+    current = find_condition(pod.status.conditions, kind) or NO_CONDITION
     same = current.status == str(value) and current.last_transition_time
     body: Obj = {
         "type": kind,
@@ -232,11 +231,8 @@ def _init_container_status(pod: Pod, container: Container, progress: PodProgress
         return body | {"ready": False, "started": False, "state": waiting}
     started_at = _format(progress.started or progress.last_started)
     if is_sidecar and progress.state != "finished":
-        return body | {
-            "ready": True,
-            "started": True,
-            "state": {"running": {"startedAt": started_at}},
-        }
+        state = {"running": {"startedAt": started_at}}
+        return body | {"ready": True, "started": True, "state": state}
     times = {"startedAt": started_at, "finishedAt": started_at}
     terminated = {"exitCode": 0, "reason": "Completed", **times}
     return body | {"ready": not is_sidecar, "started": False, "state": {"terminated": terminated}}
@@ -256,11 +252,8 @@ def _terminated_state(pod: Pod, container: Container, progress: PodProgress) -> 
     if progress.exit_code is None:
         return None
     if _lost(progress):
-        return {
-            "exitCode": LOST_EXIT_CODE,
-            "reason": "ContainerStatusUnknown",
-            "message": LOST_MESSAGE,
-        }
+        reason = "ContainerStatusUnknown"
+        return {"exitCode": LOST_EXIT_CODE, "reason": reason, "message": LOST_MESSAGE}
     run = progress.restarts - (progress.state in ("running", "ready"))
     return {
         "exitCode": progress.exit_code,

@@ -4,15 +4,3 @@
 ``TaintEvictionController`` deletes pods that do not tolerate them, ``PodGCController`` deletes
 orphaned and finished pods.
 """
-
-from zonewise.embedded.components.nodelifecycle.controller import NodeLifecycleController
-from zonewise.embedded.components.nodelifecycle.pod_gc import PodGCController
-from zonewise.embedded.components.nodelifecycle.settings import NodeLifecycleSettings
-from zonewise.embedded.components.nodelifecycle.taint_eviction import TaintEvictionController
-
-__all__ = [
-    "NodeLifecycleController",
-    "NodeLifecycleSettings",
-    "PodGCController",
-    "TaintEvictionController",
-]

@@ -25,18 +25,17 @@ import asyncio
 import msgspec
 
 from zonewise.api.errors import Conflict, NotFound
-from zonewise.api.meta import Key
+from zonewise.api.meta import Key, find_condition
 from zonewise.api.objects.coordination import Lease
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import ready_condition
 from zonewise.api.values.times import format_time, from_epoch
 from zonewise.embedded.components.nodelifecycle import health
-from zonewise.embedded.components.nodelifecycle.health import Zone
-from zonewise.embedded.components.nodelifecycle.settings import NodeLifecycleSettings
+from zonewise.embedded.components.nodelifecycle.health import NodeLifecycleSettings, Zone
 from zonewise.runtime.cache.indexes import BY_NODE
 from zonewise.runtime.client.client import Client
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.process.clock import elapsed
 from zonewise.runtime.program.context import ControllerContext
 
@@ -60,7 +59,7 @@ class NodeLifecycleController:
         self._wake = asyncio.Event()
         self._all_lost = False
         self._awake_at = 0.0
-        self._controller: Controller[Key] = context.controller(
+        self._controller = context.controller(
             "node lifecycle", self._sync_node, workers=settings.workers
         )
         self._nodes = self._controller.watches(Node, own_key)
@@ -103,12 +102,8 @@ class NodeLifecycleController:
         if old is None:
             self._record_event(new, "RegisteredNode", "Registered Node {} in Controller")
         elif health.ready_status(old) == "True" and health.ready_status(new) != "True":
-            self._context.recorder.event(
-                new,
-                reason="NodeNotReady",
-                action="Monitoring",
-                note=f"Node {new.metadata.name} status is now: NodeNotReady",
-            )
+            note = f"Node {new.metadata.name} status is now: NodeNotReady"
+            self._context.recorder.event(new, "NodeNotReady", "Monitoring", note)
 
     def _lease_changed(self, old: Lease | None, new: Lease | None) -> None:
         if new is not None and (old is None or old.spec.renew_time != new.spec.renew_time):
@@ -175,11 +170,7 @@ class NodeLifecycleController:
             except (NotFound, Conflict):
                 continue
             self._context.recorder.event(
-                pod,
-                reason="NodeNotReady",
-                action="Monitoring",
-                note="Node is not ready",
-                type="Warning",
+                pod, "NodeNotReady", "Monitoring", "Node is not ready", type="Warning"
             )
 
     async def _pace_evictions(self) -> None:
@@ -214,7 +205,7 @@ class NodeLifecycleController:
     def _record_event(self, node: Node, reason: str, event: str) -> None:
         name = node.metadata.name
         note = f"Node {name} event: {event.format(name)}"
-        self._context.recorder.event(node, reason=reason, action="Monitoring", note=note)
+        self._context.recorder.event(node, reason, "Monitoring", note)
 
     @property
     def _client(self) -> Client:
@@ -226,5 +217,5 @@ class NodeLifecycleController:
 
 
 def _heartbeat(node: Node) -> str | None:
-    ready = health.get_condition(node, "Ready")
+    ready = find_condition(node.status.conditions, "Ready")
     return None if ready is None else ready.last_heartbeat_time

@@ -14,11 +14,34 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from zonewise.api.objects.core import Node, NodeCondition, Taint
-from zonewise.embedded.components.nodelifecycle.settings import NodeLifecycleSettings
+from zonewise.api.meta import find_condition
+from zonewise.api.objects.core import Node, Taint
 from zonewise.topology.nodes import REGION_LABEL, ZONE_LABEL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLifecycleSettings:
+    """Times are in seconds, rates in nodes per second and zone; kube-controller-manager's defaults.
+
+    ``grace`` is how long a node may be silent, ``startup_grace`` how long a new one may be before
+    its first report. ``orphan_after`` is how long pods outlive their deleted Node, which the real
+    controller checks less often and later.
+    """
+
+    grace: float = 50.0
+    startup_grace: float = 60.0
+    period: float = 5.0
+    rate: float = 0.1
+    reduced_rate: float = 0.01
+    unhealthy_zone: float = 0.55
+    large_zone: int = 50
+    orphan_after: float = 20.0
+    finished_pods: int = 12_500
+    workers: int = 16
+
 
 Obj = dict[str, Any]
 ZoneState = Literal["normal", "partly lost", "lost"]
@@ -43,14 +66,9 @@ TOLERATED_LOST_NODES = 2
 """So many lost nodes do not make a zone unhealthy, whatever its size."""
 
 
-def get_condition(node: Node, kind: str) -> NodeCondition | None:
-    """A node's condition of a type."""
-    return next((condition for condition in node.status.conditions if condition.type == kind), None)
-
-
 def ready_status(node: Node) -> str | None:
     """``True``, ``False`` or ``Unknown``; None if the node never reported."""
-    ready = get_condition(node, "Ready")
+    ready = find_condition(node.status.conditions, "Ready")
     if ready is None:
         return None
     return ready.status if ready.status in ("True", "False") else "Unknown"
@@ -60,7 +78,7 @@ def unknown_conditions(node: Node, now: str) -> list[Obj]:
     """The conditions to change to Unknown on a node that was silent for too long."""
     changes: list[Obj] = []
     for kind in REPORTED_CONDITIONS:
-        current = get_condition(node, kind)
+        current = find_condition(node.status.conditions, kind)
         if current is None:
             changes.append(
                 {
@@ -103,7 +121,7 @@ def desired_taints(node: Node, *, evict: bool, now: str) -> tuple[Taint, ...]:
     if node.spec.unschedulable:
         desired.add((UNSCHEDULABLE, "NoSchedule"))
     for kind, key in PRESSURES.items():
-        pressure = get_condition(node, kind)
+        pressure = find_condition(node.status.conditions, kind)
         if pressure is not None and pressure.status == "True":
             desired.add((key, "NoSchedule"))
     remaining = tuple(
@@ -117,9 +135,8 @@ def desired_taints(node: Node, *, evict: bool, now: str) -> tuple[Taint, ...]:
     )
     current = {(taint.key, taint.effect) for taint in remaining}
     missing = sorted(desired - current, key=lambda pair: (pair[1] == "NoExecute", pair[0]))
-    return remaining + tuple(
-        Taint(key=key, effect=effect, time_added=now) for key, effect in missing
-    )
+    added = (Taint(key=key, effect=effect, time_added=now) for key, effect in missing)
+    return (*remaining, *added)
 
 
 class ZoneEvictions(NamedTuple):

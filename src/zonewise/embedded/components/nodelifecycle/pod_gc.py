@@ -20,9 +20,8 @@ from zonewise.api.objects.pod_state import is_pod_finished
 from zonewise.api.values.times import format_time, from_epoch
 from zonewise.disruption.pdb import disruption_target_condition
 from zonewise.embedded.components.nodelifecycle import health
-from zonewise.embedded.components.nodelifecycle.settings import NodeLifecycleSettings
+from zonewise.embedded.components.nodelifecycle.health import NodeLifecycleSettings
 from zonewise.runtime.cache.indexes import BY_END, BY_NODE, node_of
-from zonewise.runtime.controller.controller import Controller
 from zonewise.runtime.process.clock import elapsed
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.program.context import ControllerContext
@@ -41,9 +40,7 @@ class PodGCController:
         self._context = context
         self._settings = settings or NodeLifecycleSettings()
         self._missing_since: dict[str, float] = {}
-        self._controller: Controller[str] = context.controller(
-            "pod collector", self._sync_node, workers=4
-        )
+        self._controller = context.controller("pod collector", self._sync_node, workers=4)
         self._nodes = self._controller.watches(
             Node, lambda node: (node.metadata.name,), when=_may_orphan_pods
         )

@@ -15,14 +15,13 @@ from collections.abc import Iterable
 from math import inf
 
 from zonewise.api.errors import Conflict, NotFound
-from zonewise.api.meta import Key
+from zonewise.api.meta import Key, find_condition
 from zonewise.api.objects.core import Node, Taint
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.taints import tolerates_taint
 from zonewise.api.values import times
 from zonewise.disruption.pdb import disruption_target_condition
 from zonewise.runtime.cache.indexes import BY_NODE
-from zonewise.runtime.controller.controller import Controller
 from zonewise.runtime.program.context import ControllerContext
 
 WORKERS = 16
@@ -58,12 +57,8 @@ def deletion_time(pod: Pod, taints: Iterable[Taint], *, now: float, noticed: flo
 
 
 def _bound_time(pod: Pod) -> float:
-    texts = [
-        condition.last_transition_time
-        for condition in pod.status.conditions
-        if condition.type == "PodScheduled" and condition.last_transition_time
-    ]
-    text = texts[0] if texts else pod.metadata.creation_timestamp
+    scheduled = find_condition(pod.status.conditions, "PodScheduled")
+    text = (scheduled and scheduled.last_transition_time) or pod.metadata.creation_timestamp
     return times.parse(text).timestamp() if text else 0.0
 
 
@@ -73,9 +68,8 @@ class TaintEvictionController:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._noticed: dict[str, float] = {}
-        self._controller: Controller[Key] = context.controller(
-            "taint eviction", self._sync, workers=WORKERS
-        )
+        self._controller = context.controller("taint eviction", self._sync, workers=WORKERS)
+        self.run = self._controller.run
         self._nodes = context.cache.store(Node)
         self._pods = self._controller.watches(
             Pod, lambda pod: (pod.key,), indexes=BY_NODE, when=self._is_on_tainted_node
@@ -85,10 +79,6 @@ class TaintEvictionController:
             lambda node: self._pods.keys_by("node", node.metadata.name),
             when=_no_execute_taints_changed,
         )
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run()
 
     def _is_on_tainted_node(self, old: Pod | None, new: Pod | None) -> bool:
         if new is None:
@@ -139,9 +129,9 @@ class TaintEvictionController:
     def _record_event(self, pod: Pod, action: str) -> None:
         self._context.recorder.event(
             pod,
-            reason="TaintManagerEviction",
-            action="Evicting",
-            note=f"{action} {pod.metadata.namespace}/{pod.metadata.name}",
+            "TaintManagerEviction",
+            "Evicting",
+            f"{action} {pod.metadata.namespace}/{pod.metadata.name}",
         )
 
 

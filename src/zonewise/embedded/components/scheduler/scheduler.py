@@ -18,14 +18,14 @@ Pods of other schedulers, gated pods and terminating pods are left alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from zonewise.api.errors import Conflict, NotFound, ZonewiseError
-from zonewise.api.meta import Key
+from zonewise.api.meta import Key, Object, find_condition
 from zonewise.api.objects.apps import ReplicaSet, ReplicationController, StatefulSet
 from zonewise.api.objects.core import Namespace, Node, Service
 from zonewise.api.objects.pod import Pod, PodCondition
@@ -53,6 +53,7 @@ from zonewise.scheduling.decision import ClusterEvent, Preemption, SchedulingDec
 from zonewise.scheduling.preemption import REASON
 
 Workload: TypeAlias = ReplicaSet | StatefulSet
+T = TypeVar("T", bound=Object)
 
 SCHEDULER_NAME = "default-scheduler"
 MAX_IN_FLIGHT = 256
@@ -106,22 +107,48 @@ class Scheduler:
     # Changes of the stores
 
     def _watch(self) -> None:
-        cache = self._cache
+        cache, cluster, volumes = self._cache, self.cluster, self.cluster.volume_cache
+        event = ClusterEvent.VOLUME
         cache.store(Namespace).on_change(self._namespace_changed)
         cache.store(Node).on_change(self._node_changed)
         cache.store(Service).on_change(self._service_changed)
         cache.store(ReplicaSet).on_change(self._workload_changed)
         cache.store(ReplicationController).on_change(self._workload_changed)
         cache.store(StatefulSet).on_change(self._workload_changed)
-        cache.store(PodDisruptionBudget).on_change(self._budget_changed)
-        cache.store(StorageClass).on_change(self._class_changed)
         cache.store(PersistentVolume).on_change(self._volume_changed)
         cache.store(PersistentVolumeClaim).on_change(self._claim_changed)
-        cache.store(CSIDriver).on_change(self._driver_changed)
-        cache.store(CSIStorageCapacity).on_change(self._capacity_changed)
-        cache.store(CSINode).on_change(self._csi_node_changed)
-        cache.store(VolumeAttachment).on_change(self._attachment_changed)
+        self._follow(PodDisruptionBudget, cluster.set_budget, cluster.remove_budget)
+        self._follow(StorageClass, volumes.set_class, volumes.remove_class, on_set=event)
+        self._follow(
+            CSIStorageCapacity, volumes.set_capacity, volumes.remove_capacity, on_set=event
+        )
+        self._follow(CSIDriver, volumes.set_driver, volumes.remove_driver, event, event)
+        self._follow(CSINode, cluster.set_csi_node, cluster.remove_csi_node, event, event)
+        self._follow(
+            VolumeAttachment, cluster.set_attachment, cluster.remove_attachment, on_remove=event
+        )
         self._pods.on_change(self._pod_changed)
+
+    def _follow(
+        self,
+        cls: type[T],
+        set: Callable[[T], None],
+        remove: Callable[[T], None],
+        on_set: ClusterEvent | None = None,
+        on_remove: ClusterEvent | None = None,
+    ) -> None:
+        """Keep the objects of a kind in the cluster; the events may help pods that wait."""
+
+        def apply_change(old: T | None, new: T | None) -> None:
+            if new is not None:
+                set(new)
+            elif old is not None:
+                remove(old)
+            event = on_set if new is not None else on_remove
+            if event is not None:
+                self._record_event(event)
+
+        self._cache.store(cls).on_change(apply_change)
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         if new is not None:
@@ -141,21 +168,6 @@ class Scheduler:
             self.cluster.default_spread.set_owner(new.resource.kind, new.key, new.spec.selector)
         elif old is not None:
             self.cluster.default_spread.remove_owner(old.resource.kind, old.key)
-
-    def _budget_changed(
-        self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None
-    ) -> None:
-        if new is not None:
-            self.cluster.set_budget(new)
-        elif old is not None:
-            self.cluster.remove_budget(old.key)
-
-    def _class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
-        if new is not None:
-            self.cluster.volume_cache.set_class(new)
-            self._record_event(ClusterEvent.VOLUME)
-        elif old is not None:
-            self.cluster.volume_cache.remove_class(old.metadata.name)
 
     def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         if new is not None:
@@ -177,38 +189,6 @@ class Scheduler:
         elif old is not None:
             self.cluster.volume_cache.remove_claim(old.key)
             self._volume_binding.claim_changed(old.key)
-
-    def _driver_changed(self, old: CSIDriver | None, new: CSIDriver | None) -> None:
-        if new is not None:
-            self.cluster.volume_cache.set_driver(new)
-        elif old is not None:
-            self.cluster.volume_cache.remove_driver(old.metadata.name)
-        self._record_event(ClusterEvent.VOLUME)
-
-    def _capacity_changed(
-        self, old: CSIStorageCapacity | None, new: CSIStorageCapacity | None
-    ) -> None:
-        if new is not None:
-            self.cluster.volume_cache.set_capacity(new)
-            self._record_event(ClusterEvent.VOLUME)
-        elif old is not None:
-            self.cluster.volume_cache.remove_capacity(old.key)
-
-    def _csi_node_changed(self, old: CSINode | None, new: CSINode | None) -> None:
-        if new is not None:
-            self.cluster.set_csi_node(new)
-        elif old is not None:
-            self.cluster.remove_csi_node(old.metadata.name)
-        self._record_event(ClusterEvent.VOLUME)
-
-    def _attachment_changed(
-        self, old: VolumeAttachment | None, new: VolumeAttachment | None
-    ) -> None:
-        if new is not None:
-            self.cluster.set_attachment(new)
-        elif old is not None:
-            self.cluster.remove_attachment(old)
-            self._record_event(ClusterEvent.VOLUME)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is None:
@@ -362,12 +342,8 @@ class Scheduler:
             level = _log.debug if isinstance(error, Conflict | NotFound) else _log.warning
             level("not bound", pod=f"{meta.namespace}/{meta.name}", error=str(error))
             return
-        self._recorder.event(
-            pod,
-            reason="Scheduled",
-            action="Binding",
-            note=f"Successfully assigned {meta.namespace}/{meta.name} to {node}",
-        )
+        note = f"Successfully assigned {meta.namespace}/{meta.name} to {node}"
+        self._recorder.event(pod, "Scheduled", "Binding", note)
 
     def _unassume(self, pod: Pod) -> None:
         """A binding failed; the store has the pod's state, now or when it catches up."""
@@ -387,22 +363,17 @@ class Scheduler:
     ) -> None:
         """Report why no node fits, and which node is nominated."""
         self._recorder.event(
-            pod,
-            reason="FailedScheduling",
-            action="Scheduling",
-            note=decision.message,
-            type="Warning",
+            pod, "FailedScheduling", "Scheduling", decision.message, type="Warning"
         )
-        condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
+        condition = find_condition(pod.status.conditions, "PodScheduled")
         status: dict[str, object] = {}
         if condition is None or (condition.status, condition.reason, condition.message) != (
             "False",
             reason,
             decision.message,
         ):
-            status["conditions"] = [
-                self._unscheduled_condition(pod, condition, reason, decision.message)
-            ]
+            condition_patch = self._unscheduled_condition(pod, condition, reason, decision.message)
+            status["conditions"] = [condition_patch]
         nominated = decision.preemption.node if decision.preemption else ""
         if nominated != pod.status.nominated_node_name and (
             nominated or not decision.keeps_nomination
@@ -453,10 +424,10 @@ class Scheduler:
             await self._delete(victim)
         self._recorder.event(
             victim,
+            "Preempted",
+            "Preempting",
+            f"Preempted by pod {pod.metadata.uid} on node {node}",
             related=pod,
-            reason="Preempted",
-            action="Preempting",
-            note=f"Preempted by pod {pod.metadata.uid} on node {node}",
         )
 
     async def _delete(self, pod: Pod) -> None:

@@ -94,9 +94,8 @@ class VolumeBinding:
         namespace, name = key
         meta = {"uid": claim.metadata.uid, "annotations": {SELECTED_NODE: node}}
         with suppress(NotFound, Conflict):
-            written = await self._client.patch(
-                PersistentVolumeClaim, name, namespace, {"metadata": meta}
-            )
+            body = {"metadata": meta}
+            written = await self._client.patch(PersistentVolumeClaim, name, namespace, body)
             return written.metadata.resource_version
         return ""
 

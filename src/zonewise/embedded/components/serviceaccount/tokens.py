@@ -63,21 +63,15 @@ class TokensController:
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._controller = context.controller("tokens", self._sync)
+        self.run = self._controller.run
         self._secrets = self._controller.watches(
-            TokenSecret,
-            own_key,
-            field_selector=f"type={TYPE}",
-            indexes={BY_ACCOUNT: _account_key},
+            TokenSecret, own_key, field_selector=f"type={TYPE}", indexes={BY_ACCOUNT: _account_key}
         )
         self._controller.watches(
             ServiceAccount,
             lambda account: self._secrets.keys_by(BY_ACCOUNT, account.key),
             when=_is_added_or_deleted,
         )
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run()
 
     async def _sync(self, key: Key) -> float | None:
         secret = self._secrets.get(key)

@@ -42,6 +42,7 @@ class AttachDetachController:
         self._context = context
         self._client = context.client
         self._controller = context.controller("attachdetach", self._sync)
+        self.run = self._controller.run
         watches = self._controller.watches
         self._volumes = watches(PersistentVolume, own_key)
         self._claims = watches(PersistentVolumeClaim, _volume_of)
@@ -52,15 +53,10 @@ class AttachDetachController:
         self._drivers = watches(CSIDriver, self._volumes_of_driver)
         self._nodes = watches(Node, self._volumes_attached_to, when=_is_deleted)
 
-    async def run(self) -> None:
-        """Attach and detach until cancelled."""
-        await self._controller.run()
-
     def _volumes_of(self, pod: Pod) -> tuple[Key, ...]:
         claims = (self._claims.get(key) for key in claims_of(pod))
-        return tuple(
-            ("", claim.spec.volume_name) for claim in claims if claim and claim.spec.volume_name
-        )
+        volumes = (claim.spec.volume_name for claim in claims if claim)
+        return tuple(("", volume) for volume in volumes if volume)
 
     def _volumes_of_driver(self, driver: CSIDriver) -> tuple[Key, ...]:
         name = driver.metadata.name
@@ -141,11 +137,11 @@ class AttachDetachController:
             if pod.spec.node_name in nodes and not is_pod_finished(pod):
                 self._context.recorder.event(
                     pod,
-                    type="Warning",
-                    reason="FailedAttachVolume",
-                    action="Attach",
-                    note=f'Multi-Attach error for volume "{name}" Volume is already exclusively'
+                    "FailedAttachVolume",
+                    "Attach",
+                    f'Multi-Attach error for volume "{name}" Volume is already exclusively'
                     " attached to one node and can't be attached to another",
+                    type="Warning",
                 )
 
 

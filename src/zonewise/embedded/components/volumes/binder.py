@@ -318,7 +318,7 @@ class PersistentVolumeController:
     def _record_event(
         self, claim: PersistentVolumeClaim, kind: EventType, reason: str, note: str
     ) -> None:
-        self._context.recorder.event(claim, type=kind, reason=reason, action="Bind", note=note)
+        self._context.recorder.event(claim, reason, "Bind", note, type=kind)
 
 
 def _name_and_namespace(claim: PersistentVolumeClaim) -> tuple[str, str]:

@@ -20,14 +20,11 @@ class EphemeralVolumeController:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._controller = context.controller("ephemeral", self._sync)
+        self.run = self._controller.run
         self._claims = self._controller.watches(
             PersistentVolumeClaim, _owning_pod, when=_is_deleted
         )
         self._pods = self._controller.watches(Pod, own_key, when=_has_ephemeral_volumes)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run()
 
     async def _sync(self, key: Key) -> float | None:
         pod = self._pods.get(key)
@@ -50,9 +47,7 @@ class EphemeralVolumeController:
                     f" created for pod {pod.metadata.namespace}/{pod.metadata.name} (pod is not"
                     " owner)"
                 )
-                self._context.recorder.event(
-                    pod, type="Warning", reason="FailedBinding", action="Bind", note=note
-                )
+                self._context.recorder.event(pod, "FailedBinding", "Bind", note, type="Warning")
         elif template is not None:
             draft = PersistentVolumeClaim(
                 metadata=ObjectMeta(

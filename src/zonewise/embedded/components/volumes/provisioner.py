@@ -60,9 +60,7 @@ class SimulatedProvisioner:
     async def run(self) -> None:
         """Provision until cancelled."""
         classes = await self._client.list(StorageClass)
-        has_default = any(
-            is_default_class(storage_class.metadata.annotations) for storage_class in classes
-        )
+        has_default = any(is_default_class(item.metadata.annotations) for item in classes)
         annotations = {} if has_default else {DEFAULT_CLASS: "true"}
         standard = StorageClass(
             metadata=ObjectMeta(name=STANDARD, annotations=annotations),
@@ -105,9 +103,8 @@ class SimulatedProvisioner:
         self._record_event(claim, "Provisioning", note)
         with suppress(AlreadyExists):
             await self._client.create(_make_volume(name, claim, storage_class, domain))
-        self._record_event(
-            claim, "ProvisioningSucceeded", f"Successfully provisioned volume {name}"
-        )
+        note = f"Successfully provisioned volume {name}"
+        self._record_event(claim, "ProvisioningSucceeded", note)
 
     async def _reclaim(self, key: Key) -> None:
         volume = self._volumes.get(key)
@@ -118,7 +115,7 @@ class SimulatedProvisioner:
             await self._client.delete(PersistentVolume, meta.name, uid=meta.uid)
 
     def _record_event(self, claim: PersistentVolumeClaim, reason: str, note: str) -> None:
-        self._context.recorder.event(claim, reason=reason, action="Provision", note=note)
+        self._context.recorder.event(claim, reason, "Provision", note)
 
 
 def _released(_: PersistentVolume | None, new: PersistentVolume | None) -> bool:

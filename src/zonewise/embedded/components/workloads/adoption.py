@@ -106,9 +106,8 @@ def _is_adoptable(item: Object, selector: Selector) -> bool:
 
 async def _patch_owners(client: Client, item: Object, body: Mapping[str, object]) -> bool:
     try:
-        await client.patch(
-            type(item), item.metadata.name, item.metadata.namespace, body, kind="strategic"
-        )
+        namespace, name = item.key
+        await client.patch(type(item), name, namespace, body, kind="strategic")
     except (NotFound, Conflict, Invalid):
         return False
     return True
@@ -119,6 +118,5 @@ async def _still_exists(client: Client, owner: Object) -> bool:
         current = await client.get(type(owner), owner.metadata.name, owner.metadata.namespace)
     except NotFound:
         return False
-    return (
-        current.metadata.uid == owner.metadata.uid and current.metadata.deletion_timestamp is None
-    )
+    meta = current.metadata
+    return meta.uid == owner.metadata.uid and meta.deletion_timestamp is None

@@ -120,10 +120,8 @@ class Removal(Generic[K]):
         if self.mode == "delete" or not respect_budgets:
             return await self._delete(pods[:count])
         if self._budgets_cache is not None and pods and count > 0:
-            namespace_budgets = self._budgets_cache.get_or_create(pods[0].metadata.namespace)
-            choice = choose_pods(
-                namespace_budgets, pods, count, self._now(), spread=spread, evicting=True
-            )
+            budgets = self._budgets_cache.get_or_create(pods[0].metadata.namespace)
+            choice = choose_pods(budgets, pods, count, self._now(), spread=spread, evicting=True)
             if not choice.pods and choice.first_refusal is not None:
                 return self._pause_by_verdict(key, *choice.first_refusal)
             self._end_verdict_pause(key)
@@ -177,10 +175,8 @@ class Removal(Generic[K]):
         self._pauses.pop(key, None)
 
     async def _delete(self, pods: Sequence[Pod], *, same_version: bool = False) -> RemovalResult:
-        results = await asyncio.gather(
-            *(self._delete_pod(pod, same_version=same_version) for pod in pods),
-            return_exceptions=True,
-        )
+        deletions = (self._delete_pod(pod, same_version=same_version) for pod in pods)
+        results = await asyncio.gather(*deletions, return_exceptions=True)
         return _collect_results(pods, results)
 
     async def _delete_pod(self, pod: Pod, *, same_version: bool) -> None:

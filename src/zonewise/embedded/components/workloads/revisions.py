@@ -128,13 +128,7 @@ async def ensure_revision(
     if revision is None:
         labels = decode_pod_template(template).metadata.labels
         return await create_revision(
-            client,
-            owner,
-            data,
-            number,
-            labels=labels,
-            hash_label=hash_label,
-            collisions=collisions,
+            client, owner, data, number, labels=labels, hash_label=hash_label, collisions=collisions
         )
     if revision.revision != number:
         revision = await renumber(client, revision, number)

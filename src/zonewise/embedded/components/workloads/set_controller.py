@@ -26,12 +26,8 @@ from zonewise.embedded.components.workloads.adoption import claim_objects, index
 from zonewise.embedded.components.workloads.availability import next_available
 from zonewise.embedded.components.workloads.pacing import Pacing
 from zonewise.embedded.components.workloads.removal import Removal, RemovalMode
-from zonewise.embedded.components.workloads.triggers import (
-    is_relevant,
-    owner_keys,
-    watch_budgets,
-)
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.embedded.components.workloads.triggers import is_relevant, owner_keys, watch_budgets
+from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.controller.expectations import GLANCE, Expectations
 from zonewise.runtime.program.context import ControllerContext
 
@@ -57,9 +53,8 @@ class SetController(ABC, Generic[W]):
             context.client, mode=removal, budgets_cache=budgets_cache, now=context.clock
         )
         self.pacing: Pacing[Key] = Pacing()
-        self.controller: Controller[Key] = context.controller(
-            kind.resource.plural, self._reconcile, workers=workers
-        )
+        self.controller = context.controller(kind.resource.plural, self._reconcile, workers=workers)
+        self.run = self.controller.run
         watches = self.controller.watches
         self.sets = watches(kind, own_key)
         to_keys = owner_keys(self.sets, kind.resource.kind)
@@ -67,10 +62,6 @@ class SetController(ABC, Generic[W]):
         self.expectations: Expectations[Key, Pod] = Expectations(self.pods)
         self.revisions = index_by_controller(watches(ControllerRevision, to_keys))
         watch_budgets(self.controller, self.removal, budgets_cache)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self.controller.run()
 
     @abstractmethod
     def sync_cost(self, workload: W) -> int:
@@ -172,14 +163,7 @@ class SetSync(ABC, Generic[W]):
         return min(delays, default=None)
 
     def record_event(
-        self,
-        reason: str,
-        action: str,
-        note: str,
-        *,
-        type: Literal["Normal", "Warning"] = "Normal",
+        self, reason: str, action: str, note: str, *, type: Literal["Normal", "Warning"] = "Normal"
     ) -> None:
         """Record an event about the set."""
-        self._controller.recorder.event(
-            self.workload, type=type, reason=reason, action=action, note=note
-        )
+        self._controller.recorder.event(self.workload, reason, action, note, type=type)

@@ -491,9 +491,8 @@ class _Compiler:
         only = tests[0].run if tests else None
         match name:
             case "all" | "exists":
-                return TypedRun(
-                    BOOL, evaluation.quantifier(loop, body.run, decisive=name == "exists")
-                )
+                quantifier = evaluation.quantifier(loop, body.run, decisive=name == "exists")
+                return TypedRun(BOOL, quantifier)
             case "exists_one" | "existsOne":
                 return TypedRun(BOOL, evaluation.exactly_one(loop, body.run))
             case "filter":

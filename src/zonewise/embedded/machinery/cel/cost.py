@@ -138,9 +138,8 @@ class _Estimator:
                 widest = max((item.size for item in items), default=0)
                 return Estimate(10 + sum(item.cost for item in items), len(items), item_size=widest)
             case syntax.MapLiteral():
-                estimates = [
-                    self.estimate(part) for key, value, _ in node.entries for part in (key, value)
-                ]
+                parts = (part for key, value, _ in node.entries for part in (key, value))
+                estimates = [self.estimate(part) for part in parts]
                 return Estimate(30 + sum(part.cost for part in estimates), len(node.entries))
             case syntax.Macro():
                 return self.macro(node)
@@ -179,9 +178,8 @@ class _Estimator:
             if of.schema.embedded_resource and name in _META:
                 schema = _META[name]
         structured = holder.name == "map" or bool(holder.fields)
-        return self.estimate_child(
-            node, of.cost + (1 if structured or node.optional else 0), schema
-        )
+        fee = 1 if structured or node.optional else 0
+        return self.estimate_child(node, of.cost + fee, schema)
 
     def call(self, node: syntax.FunctionCall) -> Estimate:
         target = self.estimate(node.target) if self.has_target(node) and node.target else None
@@ -202,9 +200,8 @@ class _Estimator:
             return arguments[0]._replace(cost=arguments[0].cost + 1)
         fee, size = self.estimate_function(node, target, arguments)
         target_cost = target.cost if target is not None else 0
-        return self.with_scalar_size(
-            node, Estimate(min(target_cost + argument_cost + fee, MAX_COST), size)
-        )
+        cost = min(target_cost + argument_cost + fee, MAX_COST)
+        return self.with_scalar_size(node, Estimate(cost, size))
 
     def has_target(self, node: syntax.FunctionCall) -> bool:
         return node.target is not None and id(node.target) in self.kinds

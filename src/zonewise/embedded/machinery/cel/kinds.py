@@ -70,9 +70,8 @@ def object_of(fields: dict[str, CelKind], name: str = "object") -> CelKind:
     properties_by_name = {escape_name(prop): prop for prop in fields}
     properties = {ident: prop for ident, prop in properties_by_name.items() if ident is not None}
     properties |= {prop: prop for prop in fields if prop in RESERVED - LITERAL_WORDS}
-    return CelKind(
-        name, (), {ident: fields[prop] for ident, prop in properties.items()}, properties
-    )
+    kinds_of = {ident: fields[prop] for ident, prop in properties.items()}
+    return CelKind(name, (), kinds_of, properties)
 
 
 _NEEDS_ESCAPE = re.compile(r"__|[-./]")

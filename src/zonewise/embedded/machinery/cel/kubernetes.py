@@ -244,9 +244,8 @@ def _(a: str) -> CelCIDR:
 
 
 def _contains_cidr(a: CelCIDR, b: CelCIDR) -> bool:
-    return (
-        a.address.version == b.address.version and a.length <= b.length and b.address in a.network
-    )
+    same_family = a.address.version == b.address.version
+    return same_family and a.length <= b.length and b.address in a.network
 
 
 @declare("cidr::containsIP(ip) -> bool", "cidr::containsIP(string) -> bool")

@@ -103,9 +103,8 @@ class MatchConditions:
 
 def compile_conditions(entries: Sequence[Mapping[str, Any]]) -> MatchConditions:
     """Compile the conditions of a webhook; an invalid one fails when it is evaluated."""
-    return MatchConditions(
-        tuple((entry.get("name") or "", _compile_or_error(entry)) for entry in entries)
-    )
+    conditions = ((entry.get("name") or "", _compile_or_error(entry)) for entry in entries)
+    return MatchConditions(tuple(conditions))
 
 
 def _compile_or_error(entry: Mapping[str, Any]) -> CelProgram | CompileError:

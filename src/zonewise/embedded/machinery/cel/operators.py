@@ -100,11 +100,8 @@ def _(a: float, b: float) -> float:
 @declare("_/_(double, double) -> double")
 def _(a: float, b: float) -> float:
     if b == 0:
-        return (
-            math.nan
-            if a == 0 or math.isnan(a)
-            else math.copysign(math.inf, a) * math.copysign(1, b)
-        )
+        infinity = math.copysign(math.inf, a) * math.copysign(1, b)
+        return math.nan if a == 0 or math.isnan(a) else infinity
     return a / b
 
 

@@ -22,8 +22,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from zonewise.api import field_errors
 from zonewise.api.errors import StatusCause
+from zonewise.api.field_errors import (
+    invalid,
+    render_value,
+    required,
+    too_long,
+    too_many,
+    wrong_type,
+)
 from zonewise.embedded.machinery.fields.comparison import (
     ABSENT,
     SchemaViolation,
@@ -59,9 +66,8 @@ def validate_value(
 
     ``prefix`` is put before the path of every error; messages do not contain it.
     """
-    return [
-        _prefix_path(prefix, error) for error in _Validation().check(_Field(schema, "", old), value)
-    ]
+    errors = _Validation().check(_Field(schema, "", old), value)
+    return [_prefix_path(prefix, error) for error in errors]
 
 
 def _prefix_path(prefix: str, error: StatusCause) -> StatusCause:
@@ -98,7 +104,7 @@ class _Validation:
     def check(self, field: _Field, value: Any) -> list[StatusCause]:
         self.steps += 1
         if self.steps > STEP_LIMIT:
-            return [field_errors.invalid(field.path or NIL_PATH, "", "too large to be validated")]
+            return [invalid(field.path or NIL_PATH, "", "too large to be validated")]
         errors = self._check(field, value)
         if errors and field.old is not ABSENT and equal_strictly(field.old, value):
             return []
@@ -141,9 +147,9 @@ class _Validation:
             return errors
         if bounds.min_items is not None and len(items) < bounds.min_items:
             message = f"{field.label} should have at least {bounds.min_items} items"
-            errors.append(field_errors.invalid(field.path, len(items), message))
+            errors.append(invalid(field.path, len(items), message))
         if bounds.max_items is not None and len(items) > bounds.max_items:
-            errors.append(field_errors.too_many(field.path, len(items), bounds.max_items))
+            errors.append(too_many(field.path, len(items), bounds.max_items))
         return errors
 
     def _check_map(self, field: _Field, value: dict[str, Any]) -> list[StatusCause]:
@@ -152,9 +158,9 @@ class _Validation:
         if bounds is not None:
             if bounds.min_properties is not None and size < bounds.min_properties:
                 message = f"{field.label} should have at least {bounds.min_properties} properties"
-                errors.append(field_errors.invalid(field.path, size, message))
+                errors.append(invalid(field.path, size, message))
             if bounds.max_properties is not None and size > bounds.max_properties:
-                errors.append(field_errors.too_many(field.path, size, bounds.max_properties))
+                errors.append(too_many(field.path, size, bounds.max_properties))
         for name, item in value.items():
             child = schema.fields.get(name) or schema.values
             if child is None:
@@ -164,7 +170,7 @@ class _Validation:
                 continue
             errors += self.check(field.child(name, child), item)
         errors += [
-            field_errors.required(f"{field.path}.{name}" if field.path else name)
+            required(f"{field.path}.{name}" if field.path else name)
             for name in schema.required
             if name not in value
         ]
@@ -234,7 +240,7 @@ def _plain_class(schema: Schema) -> type | None:
 
 
 def _error_without_path(message: str) -> StatusCause:
-    return field_errors.invalid(NIL_PATH, "", message)
+    return invalid(NIL_PATH, "", message)
 
 
 def json_type_of(value: Any) -> str:
@@ -264,7 +270,7 @@ def _check_type(field: _Field, value: Any) -> list[StatusCause]:
     if fits or (value is None and schema.nullable):
         return []
     message = f'{field.label} must be of type {expected}: "{actual}"'
-    return [field_errors.wrong_type(field.path, actual, message)]
+    return [wrong_type(field.path, actual, message)]
 
 
 def _check_enum(field: _Field, value: Any) -> list[StatusCause]:
@@ -272,33 +278,31 @@ def _check_enum(field: _Field, value: Any) -> list[StatusCause]:
     if not enum or any(equal_strictly(allowed, value) for allowed in enum):
         return []
     names = ", ".join(
-        field_errors.render_value(
-            allowed if isinstance(allowed, str) else field_errors.render_value(allowed)
-        )
+        render_value(allowed if isinstance(allowed, str) else render_value(allowed))
         for allowed in enum
     )
-    message = f"Unsupported value: {field_errors.render_value(value)}: supported values: {names}"
+    message = f"Unsupported value: {render_value(value)}: supported values: {names}"
     return [StatusCause(reason="FieldValueNotSupported", field=field.path, message=message)]
 
 
 def _check_string(field: _Field, text: str) -> list[StatusCause]:
     bounds, errors = field.schema.bounds or Bounds(), list[StatusCause]()
     if bounds.max_length is not None and len(text) > bounds.max_length:
-        errors.append(field_errors.too_long(field.path, bounds.max_length))
+        errors.append(too_long(field.path, bounds.max_length))
     elif bounds.min_length is not None and len(text) < bounds.min_length:
         message = f"{field.label} should be at least {bounds.min_length} chars long"
-        errors.append(field_errors.invalid(field.path, text, message))
+        errors.append(invalid(field.path, text, message))
     elif bounds.pattern and not patterns.compile_pattern(bounds.pattern).matches(text):
         message = f"{field.label} should match '{bounds.pattern}'"
-        errors.append(field_errors.invalid(field.path, text, message))
+        errors.append(invalid(field.path, text, message))
     format_name = field.schema.format
     if (
         format_name
         and field.schema.shape in ("string", "any")
         and not formats.accepts(format_name, text)
     ):
-        message = f"{field.label} must be of type {format_name}: {field_errors.render_value(text)}"
-        errors.append(field_errors.wrong_type(field.path, text, message))
+        message = f"{field.label} must be of type {format_name}: {render_value(text)}"
+        errors.append(wrong_type(field.path, text, message))
     return errors
 
 
@@ -320,19 +324,19 @@ def _check_number(field: _Field, value: float) -> list[StatusCause]:
         message = (
             f"factor MultipleOf declared for {field.path} must be positive: {_format_number(step)}"
         )
-        errors.append(field_errors.invalid(field.path, value, message))
+        errors.append(invalid(field.path, value, message))
     elif step is not None and not _is_multiple(value, step):
         message = f"{field.label} should be a multiple of {_format_number(step)}"
-        errors.append(field_errors.invalid(field.path, value, message))
+        errors.append(invalid(field.path, value, message))
     low, high = bounds.minimum, bounds.maximum
     if low is not None and (value < low or (bounds.exclusive_minimum and value == low)):
         relation = "greater than" if bounds.exclusive_minimum else "greater than or equal to"
         message = f"{field.label} should be {relation} {_format_number(low)}"
-        errors.append(field_errors.invalid(field.path, value, message))
+        errors.append(invalid(field.path, value, message))
     if high is not None and (value > high or (bounds.exclusive_maximum and value == high)):
         relation = "less than" if bounds.exclusive_maximum else "less than or equal to"
         message = f"{field.label} should be {relation} {_format_number(high)}"
-        errors.append(field_errors.invalid(field.path, value, message))
+        errors.append(invalid(field.path, value, message))
     return errors
 
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from zonewise.api import field_errors
 from zonewise.api.errors import StatusCause
+from zonewise.api.field_errors import duplicate, invalid, required
 from zonewise.embedded.machinery.crd import constraints
 from zonewise.embedded.machinery.crd.structural import (
     META_FIELDS,
@@ -57,9 +57,8 @@ class Pruned(NamedTuple):
 def prepare(schema: Schema, value: dict[str, Any]) -> Pruned:
     """A custom resource's body, defaulted and pruned; the input is not changed."""
     without_nulls = _drop_nulls(schema, value)
-    return prune(
-        schema, apply_defaults(schema, without_nulls) if has_defaults(schema) else without_nulls
-    )
+    filled = apply_defaults(schema, without_nulls) if has_defaults(schema) else without_nulls
+    return prune(schema, filled)
 
 
 def coerce(schema: Schema, value: dict[str, Any]) -> dict[str, Any]:
@@ -183,7 +182,7 @@ def validate_custom_resource(
     if not has_rules(schema):
         return errors
     if any(error.reason in BLOCKING_REASONS for error in errors):
-        return [*errors, field_errors.invalid(constraints.NIL_PATH, None, NOT_CHECKED)]
+        return [*errors, invalid(constraints.NIL_PATH, None, NOT_CHECKED)]
     from zonewise.embedded.machinery.crd.rules import (
         validate_rules,
     )  # imports CEL: only if there are rules
@@ -215,7 +214,7 @@ def _find_duplicates(schema: Schema, items: list[Any], path: str) -> list[Status
         for n, item in enumerate(items):
             if item is not None and not isinstance(item, dict):
                 message = "must be an object for an array of list-type map"
-                return [field_errors.invalid(f"{path}[{n}]", item, message)]
+                return [invalid(f"{path}[{n}]", item, message)]
 
         def identity_of(item: Any) -> Any:
             return {key: item[key] for key in schema.keys if key in (item or {})}
@@ -231,7 +230,7 @@ def _find_duplicates(schema: Schema, items: list[Any], path: str) -> list[Status
         key = msgspec.json.encode(value, order="sorted")
         counts[key] = counts.get(key, 0) + 1
         if counts[key] == 2:
-            errors.append(field_errors.duplicate(f"{path}[{n}]", value))
+            errors.append(duplicate(f"{path}[{n}]", value))
     return errors
 
 
@@ -245,19 +244,16 @@ def validate_embedded_resources(
             for name in ("apiVersion", "kind"):
                 field_path = f"{path}.{name}" if path else name
                 if name not in value:
-                    errors.append(field_errors.required(field_path))
+                    errors.append(required(field_path))
                 elif not isinstance(value[name], str):
-                    errors.append(field_errors.invalid(field_path, value[name], "must be a string"))
+                    errors.append(invalid(field_path, value[name], "must be a string"))
                 elif not value[name]:
-                    errors.append(
-                        field_errors.invalid(field_path, value[name], "must not be empty")
-                    )
+                    errors.append(invalid(field_path, value[name], "must not be empty"))
         for name, sub in value.items():
             child = schema.fields.get(name)
             if child is not None and not (schema.embedded_resource and name in META_FIELDS):
-                errors += validate_embedded_resources(
-                    child, sub, f"{path}.{name}" if path else name
-                )
+                child_path = f"{path}.{name}" if path else name
+                errors += validate_embedded_resources(child, sub, child_path)
             elif schema.values is not None:
                 errors += validate_embedded_resources(schema.values, sub, f"{path}[{name}]")
     elif isinstance(value, list) and schema.items is not None:

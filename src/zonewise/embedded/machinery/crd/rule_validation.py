@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from zonewise.api import field_errors
 from zonewise.api.errors import StatusCause
+from zonewise.api.field_errors import forbidden, invalid
 from zonewise.embedded.machinery.cel import cost
 from zonewise.embedded.machinery.cel.compiler import compile_expression
 from zonewise.embedded.machinery.cel.kinds import CelKind, optional_of
@@ -32,9 +32,7 @@ def validate_rules(props: Props, path: str, invalid_paths: Sequence[str] = ()) -
     if validation.total > cost.DEFINITION_LIMIT:
         message = "contributed to estimated rule cost total exceeding cost limit"
         for _, costly_path in sorted(validation.costly, key=lambda rule: -rule[0])[:4]:
-            errors.append(
-                field_errors.forbidden(costly_path, f"{message} for entire OpenAPIv3 schema")
-            )
+            errors.append(forbidden(costly_path, f"{message} for entire OpenAPIv3 schema"))
         subject = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema"
         errors.append(_too_costly(path, subject, validation.total, cost.DEFINITION_LIMIT))
     return errors
@@ -50,7 +48,7 @@ def _too_costly(path: str, subject: str, cost_spent: int, limit: int) -> StatusC
         f"{subject} exceeds budget by factor of {factor_text} "
         f"(try simplifying the rule, or adding {advice})"
     )
-    return field_errors.forbidden(path, message)
+    return forbidden(path, message)
 
 
 class _RulesValidation:
@@ -76,8 +74,8 @@ class _RulesValidation:
                 rule_path = f"{path}.x-kubernetes-validations[{n}]"
                 if cel_kind is None:
                     message = "Internal error: the schema has no type that rules can use"
-                    field = rule_path.rpartition("[")[0]
-                    yield StatusCause(reason="InternalError", field=field, message=message)
+                    error_path = rule_path.rpartition("[")[0]
+                    yield StatusCause(reason="InternalError", field=error_path, message=message)
                     continue
                 yield from self.validate_rule(rule, schema, cel_kind, rule_path, occurrences)
                 yield from _validate_old_self(rule, cel_kind, rule_path, uncorrelated)
@@ -107,11 +105,9 @@ class _RulesValidation:
         try:
             compile_rule(rule, cel_kind)
         except MessageError as error:
-            yield field_errors.invalid(
-                f"{path}.messageExpression", rule.message_expression, str(error)
-            )
+            yield invalid(f"{path}.messageExpression", rule.message_expression, str(error))
         except CompileError as error:
-            yield field_errors.invalid(f"{path}.rule", rule.rule, str(error))
+            yield invalid(f"{path}.rule", rule.rule, str(error))
             return
         times = occurrences
         if times is None:
@@ -174,7 +170,7 @@ def _validate_old_self(
                 "oldSelf cannot be used on the uncorrelatable portion of the schema "
                 f"within {uncorrelated}"
             )
-            yield field_errors.invalid(f"{path}.rule", rule.rule, message)
+            yield invalid(f"{path}.rule", rule.rule, message)
     elif rule.optional_old_self is not None:
         message = "may not be set if oldSelf is not used in rule"
-        yield field_errors.invalid(f"{path}.optionalOldSelf", rule.optional_old_self, message)
+        yield invalid(f"{path}.optionalOldSelf", rule.optional_old_self, message)

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zonewise.api import field_errors
 from zonewise.api.errors import StatusCause
+from zonewise.api.field_errors import duplicate, forbidden, invalid, required
 from zonewise.embedded.machinery.cel.compiler import CALL_BUDGET, CelProgram, compile_expression
 from zonewise.embedded.machinery.cel.evaluation import OutOfBudget
 from zonewise.embedded.machinery.cel.kinds import (
@@ -258,7 +258,7 @@ def validate_rules(
     """The rules an object violates, or with ``path`` a part of one; ``old`` is what it replaces."""
     evaluation = _Evaluation()
     evaluation.visit(
-        schema, path, new, ABSENT if old is None else old, root=not path, unchanged_above=False
+        schema, path, new, ABSENT if old is None else old, root=not path, same_above=False
     )
     return evaluation.errors
 
@@ -272,29 +272,18 @@ class _Evaluation:
         self.done = False
 
     def visit(
-        self,
-        schema: Schema,
-        path: str,
-        new: Any,
-        old: Any,
-        *,
-        root: bool = False,
-        unchanged_above: bool,
+        self, schema: Schema, path: str, new: Any, old: Any, *, root: bool = False, same_above: bool
     ) -> None:
         if new is None or self.done:
             return
-        unchanged = unchanged_above or (
+        unchanged = same_above or (
             old is not ABSENT and old is not None and equal_strictly(old, new)
         )
         self.evaluate_rules(schema, path, new, old, root=root, unchanged=unchanged)
         for child, child_path, item, old_item in _children_of(schema, path, new, old):
             if has_rules(child):
                 self.visit(
-                    child,
-                    child_path,
-                    item,
-                    old_item,
-                    unchanged_above=unchanged and old_item is ABSENT,
+                    child, child_path, item, old_item, same_above=unchanged and old_item is ABSENT
                 )
 
     def evaluate_rules(
@@ -310,9 +299,7 @@ class _Evaluation:
             if has_old:
                 variables["oldSelf"] = convert(old)
         except (EvaluationError, TypeError, ValueError) as error:
-            self.errors.append(
-                field_errors.invalid(path or NIL_PATH, "", f"{error} reading the value")
-            )
+            self.errors.append(invalid(path or NIL_PATH, "", f"{error} reading the value"))
             return
         for rule in rules:
             if rule.uses_old and not has_old and not rule.optional_old:
@@ -353,23 +340,17 @@ class _Evaluation:
         except OutOfBudget as error:
             self.done = True
             if self.budget <= 0:
-                return field_errors.invalid(location, schema.shape, OUT_OF_BUDGET)
+                return invalid(location, schema.shape, OUT_OF_BUDGET)
             explanation = (
                 "no further validation rules will be run due to call cost exceeds limit for rule"
             )
-            return field_errors.invalid(
-                location, schema.shape, f"'{error}': {explanation}: {rule_text}"
-            )
+            return invalid(location, schema.shape, f"'{error}': {explanation}: {rule_text}")
         except EvaluationError as error:
             if str(error).startswith("no such overload"):
                 explanation = "call arguments did not match a supported operator, function or macro"
                 explanation += " signature for rule"
-                return field_errors.invalid(
-                    location, schema.shape, f"'{error}': {explanation}: {rule_text}"
-                )
-            return field_errors.invalid(
-                location, schema.shape, f"{error} evaluating rule: {rule_text}"
-            )
+                return invalid(location, schema.shape, f"'{error}': {explanation}: {rule_text}")
+            return invalid(location, schema.shape, f"{error} evaluating rule: {rule_text}")
         detail = self.evaluate_message(compiled, variables) or rule.message.strip()
         detail = detail or f"failed rule: {rule.rule.strip()}"
         error_path = (
@@ -395,19 +376,19 @@ class _Evaluation:
 
 def _error_of(reason: str, path: str, schema: Schema, value: Any, detail: str) -> StatusCause:
     if reason == "FieldValueForbidden":
-        return field_errors.forbidden(path, detail)
+        return forbidden(path, detail)
     if reason == "FieldValueRequired":
-        return field_errors.required(path, detail)
+        return required(path, detail)
     compound = schema.shape in ("object", "map", "list")
     if reason == "FieldValueDuplicate":
         if compound:
             return StatusCause(reason=reason, field=path, message="Duplicate value")
-        return field_errors.duplicate(path, value)
+        return duplicate(path, value)
     if compound:
         return StatusCause(
             reason="FieldValueInvalid", field=path, message=f"Invalid value: {detail}"
         )
-    return field_errors.invalid(path, value, detail)
+    return invalid(path, value, detail)
 
 
 def _children_of(

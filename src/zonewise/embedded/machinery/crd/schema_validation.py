@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zonewise.api import field_errors
 from zonewise.api.errors import ParseError, StatusCause
+from zonewise.api.field_errors import forbidden, invalid, required, unsupported
 from zonewise.embedded.machinery.crd import constraints
 from zonewise.embedded.machinery.crd.custom_resource import prune, validate_embedded_resources
 from zonewise.embedded.machinery.crd.structural import (
@@ -29,12 +29,7 @@ from zonewise.embedded.machinery.fields.comparison import equal_strictly
 from zonewise.embedded.machinery.schema import patterns
 
 TYPES = ("array", "boolean", "integer", "number", "object", "string")
-REASONS = (
-    "FieldValueDuplicate",
-    "FieldValueForbidden",
-    "FieldValueInvalid",
-    "FieldValueRequired",
-)
+REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
 ROOT_FIELDS = {"description", "type", "format", "title", "maximum", "exclusiveMaximum", "minimum"}
 ROOT_FIELDS |= {"exclusiveMinimum", "maxLength", "minLength", "pattern", "maxItems", "minItems"}
 ROOT_FIELDS |= {"uniqueItems", "multipleOf", "required", "items", "properties", "externalDocs"}
@@ -81,11 +76,9 @@ def validate_versions(spec: Mapping[str, Any]) -> list[StatusCause]:
     has_status = ["status" in (version.get("subresources") or {}) for version in versions]
     if schemas and all(equal_strictly(schema, schemas[0]) for schema in schemas[1:]):
         path = "spec.validation.openAPIV3Schema"
-        return (
-            []
-            if schemas[0] is None
-            else validate_schema(schemas[0], path, has_status=any(has_status))
-        )
+        if schemas[0] is None:
+            return []
+        return validate_schema(schemas[0], path, has_status=any(has_status))
     return [
         error
         for n, schema in enumerate(schemas)
@@ -99,7 +92,7 @@ def validate_versions(spec: Mapping[str, Any]) -> list[StatusCause]:
 def validate_schema(props: Props, path: str, *, has_status: bool = False) -> list[StatusCause]:
     """The errors in an ``openAPIV3Schema`` at this path."""
     if _depth_of(props) > DEPTH_LIMIT:
-        return [field_errors.invalid(path, "", f"must not nest deeper than {DEPTH_LIMIT}")]
+        return [invalid(path, "", f"must not nest deeper than {DEPTH_LIMIT}")]
     errors = list(_validate_root(props, path, has_status))
     structural = [
         *_validate_structure(props, path, "root"),
@@ -132,15 +125,15 @@ def _validate_root(props: Props, path: str, has_status: bool) -> Iterator[Status
                 'only "object" is allowed as the type at the root of the schema '
                 "if the status subresource is enabled"
             )
-            yield field_errors.invalid(f"{path}.type", type_name, message)
+            yield invalid(f"{path}.type", type_name, message)
         elif any(props[name] not in _ZERO and name not in ROOT_FIELDS for name in props):
             message = (
                 "only a few fields are allowed at the root of the schema "
                 "if the status subresource is enabled"
             )
-            yield field_errors.invalid(path, props, message)
+            yield invalid(path, props, message)
     if props.get("nullable"):
-        yield field_errors.forbidden(f"{path}.nullable", "nullable cannot be true at the root")
+        yield forbidden(f"{path}.nullable", "nullable cannot be true at the root")
 
 
 # --------------------------------------------------------------------------- what is structural
@@ -154,23 +147,21 @@ def _validate_structure(props: Props, path: str, level: str) -> Iterator[StatusC
     properties = props.get("properties") or {}
     additional = props.get("additionalProperties")
     if type_name == "array" and props.get("items") is None:
-        yield field_errors.required(f"{path}.items", "must be specified")
+        yield required(f"{path}.items", "must be specified")
     if isinstance(props.get("items"), Mapping):
         yield from _validate_structure(props["items"], f"{path}.items", "item")
     for name, sub in properties.items():
         yield from _validate_structure(sub, f"{path}.properties[{name}]", "field")
     if additional is not None:
         if level == "root":
-            yield field_errors.forbidden(
-                f"{path}.additionalProperties", "must not be used at the root"
-            )
+            yield forbidden(f"{path}.additionalProperties", "must not be used at the root")
         if isinstance(additional, Mapping):
             yield from _validate_structure(additional, f"{path}.additionalProperties", "field")
     message = "must be false if x-kubernetes-int-or-string is true"
     if int_or_string and preserve:
-        yield field_errors.invalid(f"{path}.x-kubernetes-preserve-unknown-fields", True, message)
+        yield invalid(f"{path}.x-kubernetes-preserve-unknown-fields", True, message)
     if int_or_string and embedded:
-        yield field_errors.invalid(f"{path}.x-kubernetes-embedded-resource", True, message)
+        yield invalid(f"{path}.x-kubernetes-embedded-resource", True, message)
     first = (props.get("allOf") or [{}])[0]
     yield from _validate_values(
         props,
@@ -182,25 +173,25 @@ def _validate_structure(props: Props, path: str, level: str) -> Iterator[StatusC
         message = "must be object if x-kubernetes-embedded-resource is true"
         yield _invalid_or_required(f"{path}.type", type_name, message)
     elif not type_name and not int_or_string and not preserve:
-        yield field_errors.required(f"{path}.type", EMPTY_TYPE[level])
+        yield required(f"{path}.type", EMPTY_TYPE[level])
     if embedded and additional is not None:
         message = "must not be used if x-kubernetes-embedded-resource is set"
-        yield field_errors.forbidden(f"{path}.additionalProperties", message)
+        yield forbidden(f"{path}.additionalProperties", message)
     if level == "root" and type_name and type_name != "object":
-        yield field_errors.invalid(f"{path}.type", type_name, "must be object at the root")
+        yield invalid(f"{path}.type", type_name, "must be object at the root")
     yield from _validate_metadata(properties, path, level == "root", embedded)
     if embedded and not preserve and not properties:
         message = (
             "must not be empty if x-kubernetes-embedded-resource is true "
             "without x-kubernetes-preserve-unknown-fields"
         )
-        yield field_errors.required(f"{path}.properties", message)
+        yield required(f"{path}.properties", message)
 
 
 def _invalid_or_required(path: str, value: Any, message: str) -> StatusCause:
     if value:
-        return field_errors.invalid(path, value, message)
-    return field_errors.required(path, message)
+        return invalid(path, value, message)
+    return required(path, message)
 
 
 def _validate_metadata(
@@ -211,25 +202,22 @@ def _validate_metadata(
     for name in ("kind", "apiVersion"):
         type_name = (properties.get(name) or {}).get("type") or ""
         if name in properties and type_name != "string":
-            yield field_errors.invalid(
-                f"{path}.properties[{name}].type", type_name, "must be string"
-            )
+            yield invalid(f"{path}.properties[{name}].type", type_name, "must be string")
     metadata = properties.get("metadata")
     if metadata is None:
         return
     type_name = metadata.get("type") or ""
     if type_name != "object":
-        yield field_errors.invalid(f"{path}.properties[metadata].type", type_name, "must be object")
+        yield invalid(f"{path}.properties[metadata].type", type_name, "must be object")
     names = set(metadata.get("properties") or {})
-    other_keys = {
-        key for key, value in metadata.items() if value and key not in ("type", "default")
-    }
+    others = metadata.keys() - {"type", "default"}
+    other_keys = {key for key in others if metadata[key]}
     if root and (not names <= {"name", "generateName"} or other_keys - {"properties"}):
         message = (
             "must not specify anything other than name and generateName, "
             "but metadata is implicitly specified"
         )
-        yield field_errors.forbidden(f"{path}.properties[metadata]", message)
+        yield forbidden(f"{path}.properties[metadata]", message)
 
 
 def _validate_values(
@@ -239,9 +227,8 @@ def _validate_values(
         for n, sub in enumerate(props.get("anyOf") or ()):
             yield from _validate_nested_values(sub, f"{path}.anyOf[{n}]")
     for n, sub in enumerate(props.get("allOf") or ()):
-        yield from _validate_nested_values(
-            sub, f"{path}.allOf[{n}]", skip_any=skip_first and n == 0
-        )
+        skip = skip_first and n == 0
+        yield from _validate_nested_values(sub, f"{path}.allOf[{n}]", skip_any=skip)
     for n, sub in enumerate(props.get("oneOf") or ()):
         yield from _validate_nested_values(sub, f"{path}.oneOf[{n}]")
     if props.get("not") is not None:
@@ -251,7 +238,7 @@ def _validate_values(
             patterns.compile_pattern(pattern)
         except ParseError as error:
             message = f"must be a valid regular expression, but isn't: {error}"
-            yield field_errors.invalid(f"{path}.pattern", pattern, message)
+            yield invalid(f"{path}.pattern", pattern, message)
 
 
 def _validate_nested_values(
@@ -264,10 +251,10 @@ def _validate_nested_values(
         yield from _validate_nested_values(sub, f"{path}.properties[{name}]")
     for name, message in FORBIDDEN_BELOW_JUNCTORS.items():
         if props.get(name) or (name in ("additionalProperties",) and name in props):
-            yield field_errors.forbidden(f"{path}.{name}", message)
+            yield forbidden(f"{path}.{name}", message)
     if "metadata" in (props.get("properties") or {}):
         message = "must not be specified in a nested context"
-        yield field_errors.forbidden(f"{path}.properties[metadata]", message)
+        yield forbidden(f"{path}.properties[metadata]", message)
 
 
 def _validate_completeness(
@@ -276,9 +263,8 @@ def _validate_completeness(
     """Fields that a junctor constrains and the structure does not have."""
     alternatives = [("not", values["not"])] if values.get("not") is not None else []
     for junctor in ("allOf", "anyOf", "oneOf"):
-        alternatives += [
-            (f"{junctor}[{n}]", sub) for n, sub in enumerate(values.get(junctor) or ())
-        ]
+        numbered = enumerate(values.get(junctor) or ())
+        alternatives += [(f"{junctor}[{n}]", sub) for n, sub in numbered]
     for name, sub in alternatives:
         inner_path = f"{junctor_path}.{name}"
         yield from _validate_completeness(sub, props, path, inner_path)
@@ -299,7 +285,7 @@ def _require_in_structure(
     values: Props, props: Props | None, path: str, junctor_path: str
 ) -> Iterator[StatusCause]:
     if props is None:
-        yield field_errors.required(path, f"because it is defined in {junctor_path}")
+        yield required(path, f"because it is defined in {junctor_path}")
     else:
         yield from _validate_completeness(
             {"allOf": [values]}, props, path, junctor_path.removesuffix(".allOf[0]")
@@ -323,7 +309,7 @@ def _validate_default(props: Props, default: Any, path: str, root: bool) -> Iter
     schema = compile_schema({"type": "object", "properties": {"default": props}}).fields["default"]
     schema.embedded_resource = schema.embedded_resource or root
     if not equal_strictly(prune(schema, default).value, default):
-        yield field_errors.invalid(path, default, "must not have unknown fields")
+        yield invalid(path, default, "must not have unknown fields")
     errors = validate_embedded_resources(schema, default, path) or constraints.validate_value(
         schema, default, prefix=path
     )
@@ -353,11 +339,11 @@ def _validate_object(props: Props, path: str, scope: _Scope) -> Iterator[StatusC
     yield from _validate_supported(props, path, scope)
     if props.get("uniqueItems"):
         message = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
-        yield field_errors.forbidden(f"{path}.uniqueItems", message)
+        yield forbidden(f"{path}.uniqueItems", message)
     additional, properties = props.get("additionalProperties"), props.get("properties") or {}
     if additional is not None and properties and additional is not True:
         message = "additionalProperties and properties are mutual exclusive"
-        yield field_errors.forbidden(f"{path}.additionalProperties", message)
+        yield forbidden(f"{path}.additionalProperties", message)
     inner = replace(scope, root=False)
     if isinstance(additional, Mapping):
         reason = "inside additionalProperties applying to object metadata" if scope.meta else ""
@@ -381,28 +367,28 @@ def _validate_object(props: Props, path: str, scope: _Scope) -> Iterator[StatusC
 def _validate_supported(props: Props, path: str, scope: _Scope) -> Iterator[StatusCause]:
     type_name = props.get("type") or ""
     if type_name and type_name not in TYPES:
-        yield field_errors.unsupported(f"{path}.type", type_name, TYPES)
+        yield unsupported(f"{path}.type", type_name, TYPES)
     if props.get("default") is not None and scope.no_defaults:
-        yield field_errors.forbidden(f"{path}.default", f"must not be set {scope.no_defaults}")
+        yield forbidden(f"{path}.default", f"must not be set {scope.no_defaults}")
     for name in UNSUPPORTED_FIELDS:
         if props.get(name):
-            yield field_errors.forbidden(f"{path}.{name}", f"{name} is not supported")
+            yield forbidden(f"{path}.{name}", f"{name} is not supported")
     if type_name == "null":
         message = "type cannot be set to null, use nullable as an alternative"
-        yield field_errors.forbidden(f"{path}.type", message)
+        yield forbidden(f"{path}.type", message)
     if isinstance(props.get("items"), list):
         message = "items must be a schema object and not an array"
-        yield field_errors.forbidden(f"{path}.items", message)
+        yield forbidden(f"{path}.items", message)
     if scope.meta and props.get("x-kubernetes-embedded-resource"):
         message = "must not be used inside of resource meta"
-        yield field_errors.forbidden(f"{path}.x-kubernetes-embedded-resource", message)
+        yield forbidden(f"{path}.x-kubernetes-embedded-resource", message)
 
 
 def _validate_extensions(props: Props, path: str) -> Iterator[StatusCause]:
     type_name = props.get("type") or ""
     if props.get("x-kubernetes-preserve-unknown-fields") is False:
         error_path = f"{path}.x-kubernetes-preserve-unknown-fields"
-        yield field_errors.invalid(error_path, False, "must be true or undefined")
+        yield invalid(error_path, False, "must be true or undefined")
     for name, required_type, allowed in (
         ("x-kubernetes-map-type", "object", ("atomic", "granular")),
         ("x-kubernetes-list-type", "array", ("atomic", "set", "map")),
@@ -414,110 +400,98 @@ def _validate_extensions(props: Props, path: str) -> Iterator[StatusCause]:
             message = f"must be {required_type} if {name} is specified"
             yield _invalid_or_required(f"{path}.type", type_name, message)
         if value not in allowed:
-            yield field_errors.unsupported(f"{path}.{name}", value, allowed)
+            yield unsupported(f"{path}.{name}", value, allowed)
     items = props.get("items")
     if props.get("x-kubernetes-list-type") == "set" and isinstance(items, Mapping):
         message = "must be atomic as item of a list with x-kubernetes-list-type=set"
-        for item_type, name in (
-            ("array", "x-kubernetes-list-type"),
-            ("object", "x-kubernetes-map-type"),
-        ):
+        types = {"array": "x-kubernetes-list-type", "object": "x-kubernetes-map-type"}
+        for item_type, name in types.items():
             wrong = items.get(name) not in ("atomic",) and (item_type == "object" or name in items)
             if items.get("type") == item_type and wrong:
-                yield field_errors.invalid(f"{path}.items.{name}", items.get(name), message)
+                yield invalid(f"{path}.items.{name}", items.get(name), message)
 
 
 def _validate_list_keys(props: Props, path: str) -> Iterator[StatusCause]:
-    keys, list_type = (
-        props.get("x-kubernetes-list-map-keys") or [],
-        props.get("x-kubernetes-list-type"),
-    )
+    keys = props.get("x-kubernetes-list-map-keys") or []
+    list_type = props.get("x-kubernetes-list-type")
     if keys and list_type != "map":
-        message, error_path = (
-            "must be map if x-kubernetes-list-map-keys is non-empty",
-            (f"{path}.x-kubernetes-list-type"),
-        )
+        message = "must be map if x-kubernetes-list-map-keys is non-empty"
+        error_path = f"{path}.x-kubernetes-list-type"
         yield (
-            field_errors.invalid(error_path, list_type, message)
-            if list_type
-            else field_errors.required(error_path, message)
+            invalid(error_path, list_type, message) if list_type else required(error_path, message)
         )
     items = props.get("items")
     if list_type not in ("map", "set"):
         return
     if isinstance(items, Mapping) and items.get("nullable"):
         message = f"cannot be nullable when x-kubernetes-list-type is {list_type}"
-        yield field_errors.forbidden(f"{path}.items.nullable", message)
+        yield forbidden(f"{path}.items.nullable", message)
     if list_type == "set":
         return
     error_path = f"{path}.x-kubernetes-list-map-keys"
     if not keys:
-        yield field_errors.required(
-            error_path, "must not be empty if x-kubernetes-list-type is map"
-        )
+        yield required(error_path, "must not be empty if x-kubernetes-list-type is map")
     if items is None:
         message = "must have a schema if x-kubernetes-list-type is map"
-        yield field_errors.required(f"{path}.items", message)
+        yield required(f"{path}.items", message)
     if not isinstance(items, Mapping):
         return
     if items.get("type") != "object":
         message = "must be object if parent array's x-kubernetes-list-type is map"
-        yield field_errors.invalid(f"{path}.items.type", items.get("type") or "", message)
+        yield invalid(f"{path}.items.type", items.get("type") or "", message)
         return
-    properties, required = items.get("properties") or {}, items.get("required") or []
+    properties, required_keys = items.get("properties") or {}, items.get("required") or []
     for n, key in enumerate(keys):
         sub, key_path = properties.get(key), f"{path}.items.properties[{key}]"
         if sub is None:
-            yield field_errors.invalid(
-                error_path, keys, "entries must all be names of item properties"
-            )
+            yield invalid(error_path, keys, "entries must all be names of item properties")
         elif sub.get("type") in ("array", "object"):
             message = "must be a scalar type if parent array's x-kubernetes-list-type is map"
-            yield field_errors.invalid(f"{key_path}.type", items["type"], message)
+            yield invalid(f"{key_path}.type", items["type"], message)
         if key in keys[:n]:
-            yield field_errors.invalid(error_path, keys, "must not contain duplicate entries")
+            yield invalid(error_path, keys, "must not contain duplicate entries")
         if sub is None:
             continue
         message = "this property is in x-kubernetes-list-map-keys, so it "
-        if key not in required and sub.get("default") is None:
+        if key not in required_keys and sub.get("default") is None:
             detail = "must have a default or be a required property"
-            yield field_errors.required(f"{key_path}.default", message + detail)
+            yield required(f"{key_path}.default", message + detail)
         if sub.get("nullable"):
-            yield field_errors.forbidden(f"{key_path}.nullable", message + "cannot be nullable")
+            yield forbidden(f"{key_path}.nullable", message + "cannot be nullable")
 
 
 def _validate_rule(rule: Mapping[str, Any], props: Props, at: str) -> Iterator[StatusCause]:
     text, message = rule.get("rule") or "", rule.get("message") or ""
     expression = rule.get("messageExpression") or ""
     if not text.strip():
-        yield field_errors.required(f"{at}.rule", "rule is not specified")
+        yield required(f"{at}.rule", "rule is not specified")
     elif message and not message.strip():
-        yield field_errors.invalid(f"{at}.message", message, "must be non-empty if specified")
+        yield invalid(f"{at}.message", message, "must be non-empty if specified")
     elif "\n" in message.strip():
-        yield field_errors.invalid(f"{at}.message", message, "must not contain line breaks")
+        yield invalid(f"{at}.message", message, "must not contain line breaks")
     elif "\n" in text.strip() and not message.strip():
         detail = "message must be specified if rule contains line breaks"
-        yield field_errors.required(f"{at}.message", detail)
+        yield required(f"{at}.message", detail)
     if expression and not expression.strip():
         detail = "messageExpression must be non-empty if specified"
-        yield field_errors.required(f"{at}.messageExpression", detail)
+        yield required(f"{at}.messageExpression", detail)
     reason = rule.get("reason")
     if reason is not None and reason not in REASONS:
-        yield field_errors.unsupported(f"{at}.reason", reason, REASONS)
+        yield unsupported(f"{at}.reason", reason, REASONS)
     field_path = rule.get("fieldPath") or ""
     if not field_path:
         return
     if not field_path.strip():
-        yield field_errors.invalid(f"{at}.fieldPath", field_path, "must be non-empty if specified")
+        yield invalid(f"{at}.fieldPath", field_path, "must be non-empty if specified")
     if "\n" in field_path:
-        yield field_errors.invalid(f"{at}.fieldPath", field_path, "must not contain line breaks")
+        yield invalid(f"{at}.fieldPath", field_path, "must not contain line breaks")
     if (
         resolve_field_path(
             compile_schema({"type": "object", "properties": {"x": props}}).fields["x"], field_path
         )
         is None
     ):
-        yield field_errors.invalid(f"{at}.fieldPath", field_path, "must be a valid path")
+        yield invalid(f"{at}.fieldPath", field_path, "must be a valid path")
 
 
 def _validate_rules(props: Props, path: str, invalid_paths: list[str]) -> list[StatusCause]:

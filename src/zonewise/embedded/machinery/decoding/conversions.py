@@ -101,9 +101,8 @@ def autoscaler_to_storage(scaler: Obj) -> None:
     behavior = _pop_annotation(scaler, BEHAVIOR, dict)
     if behavior:
         spec["behavior"] = _lowercase_names(behavior)
-    current = [
-        _current_from_v1(metric) for metric in _pop_annotation(scaler, CURRENT_METRICS, list)
-    ]
+    metrics = _pop_annotation(scaler, CURRENT_METRICS, list)
+    current = [_current_from_v1(metric) for metric in metrics]
     cpu_percent = status.pop("currentCPUUtilizationPercentage", None)
     if cpu_percent is not None:
         current.append(_cpu_metric({"current": {"averageUtilization": cpu_percent}}))

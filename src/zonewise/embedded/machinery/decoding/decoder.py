@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from zonewise.api import field_errors
 from zonewise.api.errors import StatusCause
+from zonewise.api.field_errors import render_value, required, unsupported
 from zonewise.api.text import yamltext
 from zonewise.api.text.jsontext import (
     NotJSON,
@@ -175,11 +175,10 @@ def decode_custom_value(
     problems += [f"unknown field {quote_path(path)}" for path in sorted(unknown)]
     for holder, path in _embedded_objects(schema, value, "") if has_embedded(schema) else ():
         try:
-            holder["metadata"] = _normalize_metadata(
-                meta, holder["metadata"], f"{path}.metadata", problems
-            )
+            metadata = _normalize_metadata(meta, holder["metadata"], f"{path}.metadata", problems)
+            holder["metadata"] = metadata
         except WrongType as error:
-            metadata_text = field_errors.render_value(holder["metadata"])
+            metadata_text = render_value(holder["metadata"])
             raise WrongType(f"{path}.metadata: Invalid value: {metadata_text}: {error}") from None
     return Decoded(value, tuple(problems) if strict else ())
 
@@ -265,9 +264,9 @@ def validate_required_and_enums(schema: Schema, value: Any, path: str = "") -> l
             field_path = f"{path}.{name}" if path else name
             item = value.get(name)
             if field.enforce_required and not item and item is not False:
-                errors.append(field_errors.required(field_path))
+                errors.append(required(field_path))
             elif field.enforce_enum and item and item not in field.enum:
-                errors.append(field_errors.unsupported(field_path, item, field.enum))
+                errors.append(unsupported(field_path, item, field.enum))
             elif item:
                 errors += validate_required_and_enums(field, item, field_path)
     elif schema.shape == "map" and isinstance(value, dict) and schema.values is not None:

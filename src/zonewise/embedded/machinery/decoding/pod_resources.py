@@ -38,9 +38,8 @@ def default_requests(spec: Obj) -> None:
 
 def effective_resources(spec: Obj, which: str) -> Amounts:
     """The requests or limits of a whole pod: its own, else those of its containers."""
-    amounts = _total_of_containers(
-        which, spec.get("containers") or (), spec.get("initContainers") or ()
-    )
+    containers, init_containers = spec.get("containers"), spec.get("initContainers")
+    amounts = _total_of_containers(which, containers or (), init_containers or ())
     for name, amount in ((spec.get("resources") or {}).get(which) or {}).items():
         amounts[name] = parse(amount)
     for name, text in (spec.get("overhead") or {}).items():

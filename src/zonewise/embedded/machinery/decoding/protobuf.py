@@ -143,9 +143,8 @@ def _decode_entry(field: Schema, message: bytes, depth: int) -> tuple[str, Any]:
 
 
 def _zero_of(schema: Schema) -> Any:
-    return {"string": "", "boolean": False, "integer": 0, "number": 0.0, "list": []}.get(
-        schema.shape, {}
-    )
+    zeros = {"string": "", "boolean": False, "integer": 0, "number": 0.0, "list": []}
+    return zeros.get(schema.shape, {})
 
 
 def _decode_value(schema: Schema, value: int | bytes, depth: int) -> Any:
@@ -183,9 +182,8 @@ def _decode_string(schema: Schema, value: int | bytes) -> str | None:
 
 
 def _decode_time(message: bytes, *, micro: bool) -> str | None:
-    parts = {
-        number: _to_signed(_expect_integer(content)) for number, content in _iterate_fields(message)
-    }
+    fields = _iterate_fields(message)
+    parts = {number: _to_signed(_expect_integer(content)) for number, content in fields}
     seconds, nanos = parts.get(1, 0), parts.get(2, 0)
     if not parts or (seconds <= ZERO_TIME and not nanos):
         return None

@@ -119,9 +119,8 @@ def apply(write: Write, live: Obj | None, config: Obj, *, force: bool = False) -
     equal = result == base and (not write.custom or equal_strictly(result, base))
     changed = live is None or not equal
     if changed and (owned := managed.get(write.as_manager(APPLY))) is not None:
-        managed[write.as_manager(APPLY)] = VersionedFields(
-            owned.fields, owned.api_version, write.time
-        )
+        fields = VersionedFields(owned.fields, owned.api_version, write.time)
+        managed[write.as_manager(APPLY)] = fields
     if write.manager == "kubectl":
         result = _update_last_applied(result, config)
     result = {**result, "metadata": dict(result.get("metadata") or {})}
@@ -169,9 +168,8 @@ def _apply(
     ):
         managed[manager] = previous
     else:
-        managed[manager] = VersionedFields(
-            fields, write.api_version, previous.time if previous else None
-        )
+        since = previous.time if previous else None
+        managed[manager] = VersionedFields(fields, write.api_version, since)
     return result, managed
 
 
@@ -187,9 +185,8 @@ def _prune_abandoned(
         return merged
     view_at = write.view_at
     if previous.api_version == write.api_version or view_at is None:
-        return _prune_at_version(
-            write, write.schema, write.api_version, merged, managed, previous.fields
-        )
+        version, owned = write.api_version, previous.fields
+        return _prune_at_version(write, write.schema, version, merged, managed, owned)
     view = view_at(previous.api_version)
     back = view_at(write.api_version)
     if view is None or back is None:
@@ -212,9 +209,8 @@ def _prune_at_version(
 ) -> Obj:
     previous = with_named_members(schema, previous)
     pruned = remove(schema, merged, previous) or {}
-    for owner_version in dict.fromkeys(
-        [version, *(owned.api_version for owned in managed.values())]
-    ):
+    versions = [version, *(owned.api_version for owned in managed.values())]
+    for owner_version in dict.fromkeys(versions):
         pruned = _add_back_owned(write, schema, version, merged, pruned, managed, owner_version)
     all_fields = with_named_members(schema, fields_of(schema, merged))
     removed = difference(all_fields, with_named_members(schema, fields_of(schema, pruned)))

@@ -32,13 +32,7 @@ DEPTH_LIMIT = 200  # of a set that a client sends; objects nest less
 CACHED_LENGTH = 256  # characters of the longest path element that is cached
 
 _ESCAPED = str.maketrans(
-    {
-        "<": "\\u003c",
-        ">": "\\u003e",
-        "&": "\\u0026",
-        "\u2028": "\\u2028",
-        "\u2029": "\\u2029",
-    }
+    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 )
 _ELEMENT_KINDS = {"f": 0, "k": 1, "v": 2, "i": 3}
 

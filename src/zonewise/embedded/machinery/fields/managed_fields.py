@@ -293,9 +293,8 @@ def decode(entries: Any, *, trusted: bool = True) -> ManagedFields:
             version if operation == UPDATE else "",
             entry.get("subresource") or "",
         )
-        managed[manager] = VersionedFields(
-            fields, version, entry.get("time"), entry if trusted else None
-        )
+        known = entry if trusted else None
+        managed[manager] = VersionedFields(fields, version, entry.get("time"), known)
     return managed
 
 
@@ -307,13 +306,8 @@ def encode(managed: ManagedFields) -> list[ManagedFieldsEntry]:
 
 def _rank(item: tuple[Manager, VersionedFields]) -> tuple[str, str, str, str, str]:
     manager, owned = item
-    return (
-        manager.operation,
-        owned.time or "",
-        manager.name,
-        owned.api_version,
-        manager.subresource,
-    )
+    who = manager.name, owned.api_version, manager.subresource
+    return manager.operation, owned.time or "", *who
 
 
 def _entry(manager: Manager, owned: VersionedFields) -> ManagedFieldsEntry:
@@ -439,9 +433,8 @@ def keep_unchanged_times(old: Obj, new: Obj) -> Obj:
         or old_entries == new_entries
     ):
         return new
-    if any(
-        _without_time(a) != _without_time(b) for a, b in zip(old_entries, new_entries, strict=True)
-    ):
+    pairs = zip(old_entries, new_entries, strict=True)
+    if any(_without_time(a) != _without_time(b) for a, b in pairs):
         return new
     if not equal_strictly(without_managed_fields(old), without_managed_fields(new)):
         return new

@@ -155,9 +155,8 @@ def validate(schema: Schema, config: Any) -> None:
     """Refuse a configuration that violates its schema; the message has every error."""
     errors = _find_errors(schema, config, "", False)
     if errors:
-        raise SchemaViolation(
-            errors[0] if len(errors) == 1 else "errors:\n  " + "\n  ".join(errors)
-        )
+        text = errors[0] if len(errors) == 1 else "errors:\n  " + "\n  ".join(errors)
+        raise SchemaViolation(text)
 
 
 def _find_errors(schema: Schema, value: Any, path: str, preserves_unknown: bool) -> list[str]:

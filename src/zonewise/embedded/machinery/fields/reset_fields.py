@@ -49,9 +49,7 @@ _STATUS = _reset_paths("status")
 _SPEC = _reset_paths("spec")
 _SPEC_AND_METADATA = _reset_paths("metadata", "spec")
 
-_MAIN_RESOURCES = {
-    "certificates.k8s.io/certificatesigningrequests": _reset_paths("spec", "status"),
-}
+_MAIN_RESOURCES = {"certificates.k8s.io/certificatesigningrequests": _reset_paths("spec", "status")}
 _SUBRESOURCES = {
     ("/namespaces", "finalize"): _STATUS,
     ("/pods", "status"): _reset_paths(
@@ -108,6 +106,5 @@ def reset_fields_of(
         return _MAIN_RESOURCES.get(name, _STATUS if has_status else RESET_NOTHING)
     if subresource == "status" and (custom or name in STATUS_WITHOUT_METADATA):
         return _SPEC_AND_METADATA
-    return _SUBRESOURCES.get(
-        (name, subresource), _SPEC if subresource == "status" else RESET_NOTHING
-    )
+    usual = _SPEC if subresource == "status" else RESET_NOTHING
+    return _SUBRESOURCES.get((name, subresource), usual)

@@ -56,9 +56,8 @@ def apply(document: Any, patch: Sequence[Any], *, lenient: bool = False) -> Any:
         except ParseError as error:
             raise type(error)(f"{_describe_operation(number, operation)}: {error}") from None
         except RecursionError:
-            raise ParseError(
-                f"{_describe_operation(number, operation)}: nested too deeply"
-            ) from None
+            which = _describe_operation(number, operation)
+            raise ParseError(f"{which}: nested too deeply") from None
     return run.document
 
 

@@ -263,13 +263,10 @@ def _arrange(
     for number, key in enumerate(original_keys):
         positions.setdefault(key, number)
     keyed_items = [(_key_of(item, merge_key, path), item) for item in merged]
-    desired = sorted(
-        (pair for pair in keyed_items if pair[0] in rank), key=lambda pair: rank[pair[0]]
-    )
-    rest = sorted(
-        (pair for pair in keyed_items if pair[0] not in rank),
-        key=lambda pair: positions.get(pair[0], -1),
-    )
+    listed = (pair for pair in keyed_items if pair[0] in rank)
+    desired = sorted(listed, key=lambda pair: rank[pair[0]])
+    unlisted = (pair for pair in keyed_items if pair[0] not in rank)
+    rest = sorted(unlisted, key=lambda pair: positions.get(pair[0], -1))
     result: list[Any] = []
     remaining = iter(rest)
     other = next(remaining, None)

@@ -150,10 +150,8 @@ class Definitions:
         """`own_definitions` are those that extensions refer to. `table` replaces the generated
         table with one that is not in the tree yet and has no defaults.
         """
-        self._rows = {
-            **(types_table().types if table is None else table),
-            **(own_definitions or {}),
-        }
+        rows = types_table().types if table is None else table
+        self._rows = {**rows, **(own_definitions or {})}
         self._observed = defaults_table() if table is None else NOTHING_OBSERVED
         self._schemas: dict[str, Schema] = {}
         self._expressions: dict[tuple[str, tuple[str, ...]], Schema] = {}

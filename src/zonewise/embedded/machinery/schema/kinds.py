@@ -6,6 +6,11 @@ behaviour of single kinds is in the server's strategies.
 
 Several kinds may share one storage: `events` is served in two groups, `horizontalpodautoscalers`
 and `poddisruptionbudgets` in two versions. `storage` names the resource they are stored as.
+
+*Added* to the generated table are fields that a real server does not have, or has switched off. The
+embedded server always has those of the source documents, as a real server has the fields of its
+disabled features; the strategy of the kind drops what its feature gate does not allow. It also
+stores ``maxUnavailable`` of StatefulSets, which Kubernetes 1.36 has behind a gate that is off.
 """
 
 from __future__ import annotations
@@ -18,9 +23,62 @@ from typing import Any
 import msgspec
 
 from zonewise.api.resource import Resource
-from zonewise.embedded.machinery.schema.added_fields import SOURCE_FIELDS, SOURCE_TYPES
-from zonewise.embedded.machinery.schema.definitions import Definitions, read_table
+from zonewise.embedded.machinery.schema.definitions import (
+    Definition,
+    Definitions,
+    Extension,
+    FieldRow,
+    read_table,
+)
 from zonewise.embedded.machinery.schema.schema import Schema
+
+SERVICE_SPEC = "io.k8s.api.core.v1.ServiceSpec"
+BUDGET_SPEC = "io.k8s.api.policy.v1.PodDisruptionBudgetSpec"
+BUDGET_STATUS = "io.k8s.api.policy.v1.PodDisruptionBudgetStatus"
+DOMAIN_STATUS = "io.zonewise.v1alpha1.DomainStatus"
+STATEFUL_UPDATE = "io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy"
+
+SOURCE_TYPES = {
+    DOMAIN_STATUS: Definition(
+        fields={
+            "domain": FieldRow(of="string", always=True),
+            "expectedPods": FieldRow(of="int32", always=True),
+            "desiredHealthy": FieldRow(of="int32", always=True),
+            "currentHealthy": FieldRow(of="int32", always=True),
+            "disruptionsAllowed": FieldRow(of="int32", pointer=True),
+        }
+    )
+}
+
+SOURCE_FIELDS = (
+    Extension(BUDGET_STATUS, "fingerprint", FieldRow(of="string")),
+    Extension(
+        BUDGET_STATUS,
+        "domains",
+        FieldRow(of=f"[]{DOMAIN_STATUS}", list="map", keys=("domain",), merge="domain"),
+    ),
+    Extension(
+        STATEFUL_UPDATE,
+        "maxUnavailable",
+        FieldRow(of="io.k8s.apimachinery.pkg.util.intstr.IntOrString", pointer=True),
+    ),
+    Extension(SERVICE_SPEC, "topologyKeys", FieldRow(of="[]string")),
+    Extension(
+        SERVICE_SPEC,
+        "trafficPolicy",
+        FieldRow(
+            of="string",
+            pointer=True,
+            enum=("Cluster", "Local", "PreferZone"),
+            go="v1.ServiceTrafficPolicy",
+        ),
+    ),
+    Extension(
+        BUDGET_SPEC,
+        "nodeSelectorTerm",
+        FieldRow(of="io.k8s.api.core.v1.NodeSelectorTerm", pointer=True),
+    ),
+)
 
 
 class SubresourceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

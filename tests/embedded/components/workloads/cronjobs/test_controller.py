@@ -14,8 +14,8 @@ from zonewise.api.codec import decode
 from zonewise.api.meta import Condition, ObjectMeta, ObjectReference
 from zonewise.api.values import times
 from zonewise.api.values.cron import parse_schedule
-from zonewise.embedded.components.kubelet import Kubelets
-from zonewise.embedded.components.nodelifecycle import NodeLifecycleController
+from zonewise.embedded.components.kubelet.kubelets import Kubelets
+from zonewise.embedded.components.nodelifecycle.controller import NodeLifecycleController
 from zonewise.embedded.components.scheduler.scheduler import Scheduler
 from zonewise.embedded.components.workloads.cronjobs.controller import CronJobController
 from zonewise.embedded.components.workloads.cronjobs.plan import (

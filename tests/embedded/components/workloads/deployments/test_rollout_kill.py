@@ -24,7 +24,7 @@ from tests.embedded.virtual_cluster import until, virtual_cluster
 
 from zonewise.api import DaemonSet, Deployment, Node, ObjectMeta, Pod, StatefulSet
 from zonewise.embedded.apiserver.handlers.deleting import Deleter
-from zonewise.embedded.components.kubelet import Kubelets
+from zonewise.embedded.components.kubelet.kubelets import Kubelets
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
@@ -33,15 +33,7 @@ ROUNDS = int(os.environ.get("ZONEWISE_KILL_ROUNDS", "4"))
 PATIENCE = 180.0
 """A disruption that was granted before the kill, and not used, counts for two minutes."""
 Workload = DaemonSet | Deployment | StatefulSet
-WANTED = {
-    "cache": 9,
-    "cart": 2,
-    "catalog": 6,
-    "checkout": 3,
-    "orders": 3,
-    "search": 4,
-    "web": 9,
-}
+WANTED = {"cache": 9, "cart": 2, "catalog": 6, "checkout": 3, "orders": 3, "search": 4, "web": 9}
 ROLLED: dict[str, type[Workload]] = {"cache": DaemonSet, "orders": StatefulSet, "web": Deployment}
 UNTOUCHED = {"cart", "catalog", "checkout", "search"}
 

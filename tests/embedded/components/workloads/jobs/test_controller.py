@@ -12,7 +12,7 @@ from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluste
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
-from zonewise.embedded.components.kubelet import Kubelets
+from zonewise.embedded.components.kubelet.kubelets import Kubelets
 from zonewise.embedded.components.workloads.jobs.controller import JobController
 from zonewise.embedded.components.workloads.jobs.objects import Job
 from zonewise.embedded.components.workloads.jobs.pods import COMPLETION_INDEX, TRACKING_FINALIZER
@@ -127,19 +127,14 @@ async def test_an_indexed_job_gives_every_index_a_pod() -> None:
     """Pods know their index by label, annotation, variable and host name."""
     async with virtual_cluster(PARTS) as cluster:
         await start(
-            cluster,
-            command=["sleep", "1"],
-            completions=3,
-            parallelism=3,
-            completionMode="Indexed",
+            cluster, command=["sleep", "1"], completions=3, parallelism=3, completionMode="Indexed"
         )
         await until(lambda: ended(cluster))
         job = current(cluster)
         assert job is not None
         assert (job.status.completed_indexes, job.status.succeeded) == ("0-2", 3)
         pods = sorted(
-            cluster.program.cache.store(Pod),
-            key=lambda pod: pod.metadata.labels[COMPLETION_INDEX],
+            cluster.program.cache.store(Pod), key=lambda pod: pod.metadata.labels[COMPLETION_INDEX]
         )
         assert [pod.metadata.annotations[COMPLETION_INDEX] for pod in pods] == ["0", "1", "2"]
         assert [pod.spec.hostname for pod in pods] == ["j-0", "j-1", "j-2"]

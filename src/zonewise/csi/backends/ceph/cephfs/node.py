@@ -23,7 +23,7 @@ from zonewise.csi.backends.ceph.cephfs.subvolumes import FILE_SYSTEM
 from zonewise.csi.backends.contract import MountRequest, Usage
 from zonewise.csi.backends.folders import mounts
 from zonewise.csi.backends.folders.node import FolderNode
-from zonewise.csi.errors import Code, CsiError, not_found, precondition
+from zonewise.csi.errors import internal, not_found, precondition
 from zonewise.storage.configuration import CephCluster
 from zonewise.storage.journal import JournalEntry
 from zonewise.storage.takeover.dead_nodes import VolumeHolder
@@ -133,9 +133,7 @@ class CephFsNode(FolderNode):
     def _find_mounts(self, entry: JournalEntry, source: Path) -> list[mounts.Mount]:
         """The binds; the client's own mount is none."""
         client_path = source.resolve()
-        return [
-            mount for mount in super()._find_mounts(entry, source) if mount.target != client_path
-        ]
+        return [item for item in super()._find_mounts(entry, source) if item.target != client_path]
 
     def _require_staged(self, entry: JournalEntry, path: Path) -> Path:
         if mounts.at(self._folders.path(entry)) is None:
@@ -145,9 +143,7 @@ class CephFsNode(FolderNode):
 
     def _require_client(self, entry: JournalEntry) -> None:
         if fuse.is_dead(self._folders.path(entry)):
-            raise CsiError(
-                Code.INTERNAL, "the ceph-fuse of the volume has died; unpublish and stage it again"
-            )
+            raise internal("the ceph-fuse of the volume has died; unpublish and stage it again")
 
     def _start_client(self, entry: JournalEntry, request: MountRequest) -> None:
         folder = self._folders.path(entry)

@@ -39,8 +39,8 @@ from zonewise.csi.backends.ceph.journals.cluster_journal import (
 from zonewise.csi.backends.ceph.pool_states import PoolStates
 from zonewise.csi.backends.ceph.rbd.images import MARK, PREFIX, image_name
 from zonewise.csi.backends.contract import FOLDER
-from zonewise.csi.backends.folders import mounts
-from zonewise.csi.errors import Code, CsiError, aborted, exhausted, invalid
+from zonewise.csi.backends.folders import filesystems, mounts
+from zonewise.csi.errors import aborted, exhausted, internal, invalid
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.identifiers import StoredKind, parse_id
 from zonewise.storage.journal import Image, JournalEntry
@@ -58,7 +58,6 @@ COPY_SECONDS = 7.0
 _COPYING_STATE = "copying"
 _RETAINED_STATE = "snapshot-retained"
 _FAILED_STATES = frozenset({"failed", "canceled"})
-_PAGE_BYTES = 4096
 
 
 class Subvolumes:
@@ -109,9 +108,7 @@ class Subvolumes:
             raise invalid(f"CephFS is a file system already; leave fs_type {file_system!r} out")
         return FOLDER
 
-    def round_size(self, bytes: int, access: str) -> int:
-        """Whole pages."""
-        return max(-(-bytes // _PAGE_BYTES) * _PAGE_BYTES, _PAGE_BYTES)
+    round_size = staticmethod(filesystems.round_size)
 
     def find_image(self, entry: JournalEntry) -> Image | None:
         """The subvolume of an entry; None for a copy that is not finished.
@@ -138,7 +135,7 @@ class Subvolumes:
         self._require_pool(entry)
         info = self._read_info(entry.attributes[FILE_SYSTEM], image_name(entry))
         if info is None or "path" not in info:
-            raise CsiError(Code.INTERNAL, f"subvolume {image_name(entry)} is not there any more")
+            raise internal(f"subvolume {image_name(entry)} is not there any more")
         return str(info["path"])
 
     def make(self, entry: JournalEntry, source: JournalEntry | None) -> bool:
@@ -183,7 +180,7 @@ class Subvolumes:
         self._require_pool(entry)
         info = self._read_info(entry.attributes[FILE_SYSTEM], image_name(entry))
         if info is None or "bytes_quota" not in info:
-            raise CsiError(Code.INTERNAL, f"subvolume {image_name(entry)} is not there any more")
+            raise internal(f"subvolume {image_name(entry)} is not there any more")
         quota = info["bytes_quota"]
         if isinstance(quota, int) and quota < entry.bytes:
             self._resize(entry)
@@ -230,7 +227,7 @@ class Subvolumes:
 
     def _require_pool(self, entry: JournalEntry) -> None:
         if is_pool_deleted(self._ceph, entry):
-            raise CsiError(Code.INTERNAL, f"pool {entry.pool} of the volume is not there any more")
+            raise internal(f"pool {entry.pool} of the volume is not there any more")
 
     def _copy(self, entry: JournalEntry, source: JournalEntry) -> bool:
         if entry.attributes[FILE_SYSTEM] != source.attributes[FILE_SYSTEM]:
@@ -257,7 +254,7 @@ class Subvolumes:
                 )
             except CommandFailed as error:
                 if error.errno == errno.ENOENT:
-                    raise CsiError(Code.INTERNAL, f"{origin} is not there any more") from error
+                    raise internal(f"{origin} is not there any more") from error
                 if error.errno == errno.EEXIST:
                     return False
                 raise
@@ -421,5 +418,5 @@ def _origin_of(entry: JournalEntry) -> str:
     """The subvolume that an entry was made from."""
     parsed = parse_id(entry.source, StoredKind.VOLUME)
     if parsed is None:
-        raise CsiError(Code.INTERNAL, f"{entry.name} has no volume as its source")
+        raise internal(f"{entry.name} has no volume as its source")
     return PREFIX[StoredKind.VOLUME] + parsed.uuid

@@ -32,7 +32,7 @@ from zonewise.csi.backends.ceph.journals.omap import (
     OmapJournal,
     new_holder_name,
 )
-from zonewise.csi.errors import Code, CsiError, exhausted, invalid
+from zonewise.csi.errors import CsiError, exhausted, invalid, unavailable
 from zonewise.csi.sqlite_journal import bad_token
 from zonewise.storage.identifiers import StoredKind, is_uuid
 from zonewise.storage.journal import (
@@ -122,9 +122,7 @@ class ClusterJournal:
     def find(self, kind: StoredKind, name: str) -> JournalEntry | None:
         """The entry with a request's name."""
         entries = (journal.find(kind, name) for journal in self._known_journals().values())
-        return next(
-            (self._with_current_pool(entry) for entry in entries if entry is not None), None
-        )
+        return next((self._with_current_pool(entry) for entry in entries if entry), None)
 
     def get(self, kind: StoredKind, uuid: str) -> JournalEntry | None:
         """The entry of an id; journals that are new to us are looked for before it is unknown."""
@@ -168,10 +166,9 @@ class ClusterJournal:
         self, entry: JournalEntry, changed: JournalEntry, capacity: int | None = None
     ) -> JournalEntry:
         """Replace an entry that still is as it was read."""
-        changed_entry = self._journal_of(entry).change(
-            _as_written(entry), _as_written(changed), capacity
-        )
-        return structs.replace(changed_entry, pool=changed.pool, attributes=changed.attributes)
+        own = self._journal_of(entry)
+        written = own.change(_as_written(entry), _as_written(changed), capacity)
+        return structs.replace(written, pool=changed.pool, attributes=changed.attributes)
 
     def mark_created(self, entry: JournalEntry) -> JournalEntry:
         """The entry, created."""
@@ -213,9 +210,8 @@ class ClusterJournal:
         ]
         page = merge_pages(pages, limit)
         names: dict[str, str | None] = {}
-        return EntryPage(
-            tuple(self._with_current_pool(entry, names) for entry in page.entries), page.token
-        )
+        entries = tuple(self._with_current_pool(entry, names) for entry in page.entries)
+        return EntryPage(entries, page.token)
 
     def close(self) -> None:
         """Nothing is worked on in this journal's name any more."""
@@ -231,9 +227,7 @@ class ClusterJournal:
             if journal is None and silent is not None:
                 raise silent
         if journal is None:
-            raise CsiError(
-                Code.UNAVAILABLE, f"the journal of {entry.name} was in a pool that is gone"
-            )
+            raise unavailable(f"the journal of {entry.name} was in a pool that is gone")
         return journal
 
     def _with_current_pool(
@@ -249,9 +243,8 @@ class ClusterJournal:
         name = names[number]
         if name is None or name == entry.pool:
             return entry
-        return structs.replace(
-            entry, pool=name, attributes={**entry.attributes, RESERVED_AS: entry.pool}
-        )
+        attributes = {**entry.attributes, RESERVED_AS: entry.pool}
+        return structs.replace(entry, pool=name, attributes=attributes)
 
     def _all_journals(self) -> Mapping[int, OmapJournal]:
         """All of them; raises if a pool does not say whether it has one."""
@@ -268,9 +261,7 @@ class ClusterJournal:
         """Look for journals in all pools; the error of one that does not answer."""
         pools = self._ceph.list_pools()
         with ThreadPoolExecutor(min(POOLS_AT_ONCE, len(pools) or 1)) as executor:
-            failed = [
-                error for error in executor.map(self._discover_in, pools) if error is not None
-            ]
+            failed = [error for error in executor.map(self._discover_in, pools) if error]
         self._discovered_all = self._discovered_all or not failed
         self._discovered_at = time.monotonic()
         return next(iter(failed), None)
@@ -293,10 +284,8 @@ class ClusterJournal:
             return True
 
     def _add_journal(self, pool: str) -> None:
-        pool_handle, number = (
-            self._ceph.open_pool(pool, self._namespace),
-            self._ceph.pool_number(pool),
-        )
+        pool_handle = self._ceph.open_pool(pool, self._namespace)
+        number = self._ceph.pool_number(pool)
         with self._lock:
             if number not in self._journals:
                 journal = OmapJournal(pool_handle, lease=self._lease, name=self._name)

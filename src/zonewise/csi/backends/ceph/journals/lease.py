@@ -96,9 +96,8 @@ class JournalLease:
     def _renew(self) -> None:
         sent = _now()
         with translate_errors("showing that the journal is in use"):
-            self._pool.lock_exclusive(
-                f"holder.{self.name}", _ALIVE, self.name, "", self._seconds, _RENEW
-            )
+            holder = f"holder.{self.name}"
+            self._pool.lock_exclusive(holder, _ALIVE, self.name, "", self._seconds, _RENEW)
         if _now() >= self._held_until:
             self._term += 1
         self._held_until = sent + reliable_seconds(self._seconds)

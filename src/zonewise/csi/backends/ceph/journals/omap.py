@@ -46,7 +46,7 @@ import rados
 from zonewise.csi.backends.ceph.connection import translate_errors
 from zonewise.csi.backends.ceph.journals.deferred import DeferredCreated
 from zonewise.csi.backends.ceph.journals.lease import JournalLease
-from zonewise.csi.errors import Code, CsiError
+from zonewise.csi.errors import CsiError, aborted, unavailable
 from zonewise.csi.sqlite_journal import bad_token, no_room
 from zonewise.storage.identifiers import StoredKind, is_uuid
 from zonewise.storage.journal import (
@@ -107,9 +107,8 @@ class OmapJournal:
 
     def _read_entry(self, kind: StoredKind, name: str) -> JournalEntry | None:
         with translate_errors("reading the journal"):
-            body = self._read_values(self._object_of_name(kind, name), [f"n.{name}"]).get(
-                f"n.{name}"
-            )
+            key = f"n.{name}"
+            body = self._read_values(self._object_of_name(kind, name), [key]).get(key)
         return None if body is None else _DECODER.decode(body)
 
     def get(self, kind: StoredKind, uuid: str) -> JournalEntry | None:
@@ -158,9 +157,9 @@ class OmapJournal:
         self, reserved: JournalEntry, object_name: str, *, id_apart: bool
     ) -> Reservation:
         name, id, pool = f"n.{reserved.name}", f"i.{reserved.uuid}", f"p.{reserved.pool}"
-        keys = (
-            _keys_of(reserved) if id_apart else {**_keys_of(reserved), id: reserved.name.encode()}
-        )
+        keys = _keys_of(reserved)
+        if not id_apart:
+            keys[id] = reserved.name.encode()
         for _ in range(TRY_LIMIT):
             before = self._last_sum(object_name, pool)
             after = _add_bytes(before, reserved.bytes)
@@ -189,11 +188,9 @@ class OmapJournal:
     def _last_sum(self, object_name: str, pool: str) -> bytes:
         """What an object promises in a pool, as last seen; to be compared with its value."""
         remembered = self._sums.pop((object_name, pool), None)
-        return (
-            self._read_values(object_name, [pool]).get(pool, b"")
-            if remembered is None
-            else remembered
-        )
+        if remembered is not None:
+            return remembered
+        return self._read_values(object_name, [pool]).get(pool, b"")
 
     def change(
         self, entry: JournalEntry, changed: JournalEntry, capacity: int | None = None
@@ -301,9 +298,8 @@ class OmapJournal:
         keys: dict[str, bytes] = {}
         for entry in entries:
             compared[f"r.{entry.name}"] = _revision_of(entry)
-            keys |= _keys_of(
-                msgspec.structs.replace(entry.as_created(), revision=entry.revision + 1)
-            )
+            created = msgspec.structs.replace(entry.as_created(), revision=entry.revision + 1)
+            keys |= _keys_of(created)
         return self._write(object_name, compared, keys)
 
     @contextmanager
@@ -320,7 +316,7 @@ class OmapJournal:
             except rados.ObjectBusy:
                 time.sleep(min(0.05, 0.002 * (attempt + 1)))
         else:
-            raise CsiError(Code.ABORTED, f"too many want room in pool {pool}; try again")
+            raise aborted(f"too many want room in pool {pool}; try again")
         try:
             yield
         finally:
@@ -392,21 +388,18 @@ class OmapJournal:
 
     def _is_id_apart(self, entry: JournalEntry) -> bool:
         """Whether an entry and its id are in two objects."""
-        return self._object_of_id(entry.kind, entry.uuid) != self._object_of_name(
-            entry.kind, entry.name
-        )
+        kind = entry.kind
+        return self._object_of_id(kind, entry.uuid) != self._object_of_name(kind, entry.name)
 
     def _take_id(self, entry: JournalEntry) -> bool:
         id = f"i.{entry.uuid}"
-        return self._write(
-            self._object_of_id(entry.kind, entry.uuid), {id: b""}, {id: entry.name.encode()}
-        )
+        object_name = self._object_of_id(entry.kind, entry.uuid)
+        return self._write(object_name, {id: b""}, {id: entry.name.encode()})
 
     def _drop_id(self, entry: JournalEntry) -> None:
         id = f"i.{entry.uuid}"
-        self._write(
-            self._object_of_id(entry.kind, entry.uuid), {id: entry.name.encode()}, {}, (id,)
-        )
+        object_name = self._object_of_id(entry.kind, entry.uuid)
+        self._write(object_name, {id: entry.name.encode()}, {}, (id,))
 
     def _object_of_name(self, kind: StoredKind, name: str) -> str:
         return self._object_name(kind, _hash_of(name) % self._shards)
@@ -439,9 +432,7 @@ class OmapJournal:
                 if error.errno == errno.ECANCELED:
                     return False
                 if error.errno == errno.ENOENT:  # an object would have been made
-                    raise CsiError(
-                        Code.UNAVAILABLE, "the pool of the journal is not there any more"
-                    ) from error
+                    raise unavailable("the pool of the journal is not there any more") from error
                 raise
         return True
 
@@ -493,4 +484,4 @@ def _add_bytes(before: bytes, more: int) -> bytes:
 
 
 def _too_busy(entry: JournalEntry) -> CsiError:
-    return CsiError(Code.ABORTED, f"the journal is too busy for {entry.name}; try again")
+    return aborted(f"the journal is too busy for {entry.name}; try again")

@@ -31,7 +31,7 @@ from zonewise.csi.backends.ceph.connection import (
 )
 from zonewise.csi.backends.ceph.journals.cluster_journal import open_image_pool
 from zonewise.csi.backends.ceph.rbd.images import image_name
-from zonewise.csi.errors import Code, CsiError, aborted
+from zonewise.csi.errors import aborted, internal
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.journal import JournalEntry
 from zonewise.storage.takeover.dead_nodes import VolumeHolder
@@ -71,8 +71,8 @@ class RbdFencing:
                 if recorded == text or self._compare_and_set(entry, recorded, text):
                     return
             except (rados.ObjectNotFound, PoolMissing):
-                raise CsiError(
-                    Code.INTERNAL, f"image {image_name(entry)} is not in pool {entry.pool} any more"
+                raise internal(
+                    f"image {image_name(entry)} is not in pool {entry.pool} any more"
                 ) from None
             raise aborted(f"another node takes image {image_name(entry)} just now; try again")
 
@@ -112,17 +112,15 @@ class RbdFencing:
         own_name = f"client.{handle.get_instance_id()}"
         own_nonces = {*client_nonces(handle.get_addrs())}
         try:
-            image = rbd.Image(
-                open_image_pool(self._ceph(entry), entry), image_name(entry), read_only=True
-            )
+            pool = open_image_pool(self._ceph(entry), entry)
+            image = rbd.Image(pool, image_name(entry), read_only=True)
         except rbd.ImageNotFound:
             return [], []
         with image:
             watching = [str(watcher["addr"]) for watcher in image.watchers_list()]
             locks = image.list_lockers() or {"lockers": []}
-            locking = [
-                tuple(map(str, locker)) for locker in locks["lockers"] if str(locker[0]) != own_name
-            ]
+            lockers = (tuple(map(str, locker)) for locker in locks["lockers"])
+            locking = [locker for locker in lockers if locker[0] != own_name]
         return (
             [address for address in watching if client_nonce(address) not in own_nonces],
             [

@@ -42,7 +42,7 @@ from zonewise.csi.backends.ceph.rbd import header
 from zonewise.csi.backends.ceph.rbd.mapped_devices import MOUNTER, parse_mounter
 from zonewise.csi.backends.contract import BLOCK
 from zonewise.csi.backends.folders import filesystems
-from zonewise.csi.errors import Code, CsiError, aborted, exhausted, invalid
+from zonewise.csi.errors import Code, CsiError, aborted, exhausted, internal, invalid, precondition
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.identifiers import StoredKind
@@ -65,7 +65,6 @@ FEATURE_BITS = {
 }
 NEEDED_FEATURES = {"object-map": "exclusive-lock", "fast-diff": "object-map"}
 USUAL_FEATURES = sum(FEATURE_BITS.values())
-_PAGE_BYTES = 4096
 
 _log = logger("csi")
 
@@ -105,9 +104,8 @@ class RbdImages:
         _parse_features(parameters.backend_parameters.get(FEATURES_KEY, ""))
         parse_mounter(parameters.backend_parameters.get(MOUNTER, ""))
         self._require_data_pools(parameters)
-        return self._journals.prepare_attributes(parameters, request) | dict(
-            parameters.backend_parameters
-        )
+        attributes = self._journals.prepare_attributes(parameters, request)
+        return attributes | dict(parameters.backend_parameters)
 
     def choose_access(self, file_system: str, *, block: bool, shared: bool) -> str:
         """A device or a file system on it; neither can be written by several nodes."""
@@ -119,12 +117,7 @@ class RbdImages:
             raise invalid(f"fs_type {file_system!r} is not known; use ext4 or xfs")
         return file_system or filesystems.EXT4
 
-    def round_size(self, bytes: int, access: str) -> int:
-        """Whole pages, and what the file system needs at least."""
-        return max(
-            -(-bytes // _PAGE_BYTES) * _PAGE_BYTES,
-            filesystems.SMALLEST_BYTES.get(access, _PAGE_BYTES),
-        )
+    round_size = staticmethod(filesystems.round_size)
 
     def find_image(self, entry: JournalEntry) -> Image | None:
         """The image of an entry, if it exists."""
@@ -214,7 +207,7 @@ class RbdImages:
                     if image.size() < entry.bytes:
                         image.resize(entry.bytes)
             except (rbd.ImageNotFound, PoolMissing):
-                raise CsiError(Code.INTERNAL, f"image {name} is not in its pool any more") from None
+                raise internal(f"image {name} is not in its pool any more") from None
         return True
 
     def find_user(self, entry: JournalEntry) -> str:
@@ -290,9 +283,7 @@ class RbdImages:
                 with suppress(rbd.ImageExists):
                     image.create_snap(snapshot_name)
         except (rbd.ImageNotFound, PoolMissing):
-            raise CsiError(
-                Code.INTERNAL, f"image {source_name} is not in its pool any more"
-            ) from None
+            raise internal(f"image {source_name} is not in its pool any more") from None
         try:
             self._rbd.clone(
                 *(source_pool, source_name, snapshot_name, pool, name),
@@ -392,10 +383,9 @@ class RbdImages:
 def _require_pool_number(entry: JournalEntry) -> None:
     """No pool has an entry's pool name: only its number says that it was not renamed."""
     if IMAGE_POOL_NUMBER not in entry.attributes:
-        raise CsiError(
-            Code.FAILED_PRECONDITION,
+        raise precondition(
             f"there is no pool {entry.pool}, and whether it was renamed is unknown; bring it back"
-            " under that name",
+            " under that name"
         )
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from zonewise.csi.backends.ceph import client_conf
 from zonewise.csi.backends.folders import filesystems, mounts
-from zonewise.csi.errors import Code, CsiError, aborted, invalid
+from zonewise.csi.errors import CsiError, aborted, invalid, unavailable
 from zonewise.storage.configuration import CephCluster
 from zonewise.storage.journal import JournalEntry
 
@@ -98,11 +98,8 @@ class MappedImages:
 
     def find_devices(self, uuid: str) -> list[Path]:
         """The same; by accident there may be several."""
-        return [
-            device.device
-            for device in self._list_devices()
-            if device.image == f"{self._prefix}{uuid}"
-        ]
+        image = f"{self._prefix}{uuid}"
+        return [item.device for item in self._list_devices() if item.image == image]
 
     @contextmanager
     def attach(self, source: Path, *, readonly: bool, keep: bool) -> Iterator[Path]:
@@ -171,16 +168,8 @@ class MappedImages:
     def _arguments(self, verb: str) -> list[str]:
         conf_file = str(client_conf.conf_path(self._folder, self._cluster))
         device_type = _DEVICE_TYPES[self._mounter]
-        return [
-            "-c",
-            conf_file,
-            "--id",
-            self._cluster.user,
-            "device",
-            verb,
-            "--device-type",
-            device_type,
-        ]
+        client = ["-c", conf_file, "--id", self._cluster.user]
+        return [*client, "device", verb, "--device-type", device_type]
 
     def _list_devices(self) -> list[MappedDevice]:
         """All mapped images; where the program is missing nothing was ever mapped."""
@@ -230,7 +219,7 @@ class MappedImages:
         return self._unavailable(action, _join_messages(result.stderr.splitlines()))
 
     def _unavailable(self, action: str, why: str) -> CsiError:
-        return CsiError(Code.UNAVAILABLE, f"{self._mounter} cannot {action} on this node: {why}")
+        return unavailable(f"{self._mounter} cannot {action} on this node: {why}")
 
 
 def _join_messages(lines: Sequence[str]) -> str:

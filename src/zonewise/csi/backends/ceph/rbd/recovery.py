@@ -20,7 +20,7 @@ from zonewise.csi.backends.ceph import fuse
 from zonewise.csi.backends.ceph.rbd.node import NodeClusters, RbdNode
 from zonewise.csi.backends.contract import MountRequest, Usage
 from zonewise.csi.backends.folders import loops, mounts
-from zonewise.csi.errors import Code, CsiError
+from zonewise.csi.errors import internal
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.journal import JournalEntry
 
@@ -75,9 +75,7 @@ class RecoveringRbdNode(RbdNode):
 
     def _require_client(self, entry: JournalEntry) -> None:
         if self._has_dead_client(entry.uuid):
-            raise CsiError(
-                Code.INTERNAL, "the volume's rbd-fuse has died; stage and publish it again"
-            )
+            raise internal("the volume's rbd-fuse has died; stage and publish it again")
 
     def _fence_dead_client(self, entry: JournalEntry) -> None:
         self._fencing.fence(entry)

@@ -29,7 +29,7 @@ from zonewise.embedded.components.workloads.cronjobs.plan import (
 )
 from zonewise.embedded.components.workloads.jobs.objects import Job
 from zonewise.embedded.components.workloads.jobs.plan import PlannedEvent
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.controller.expectations import GLANCE, Expectations
 from zonewise.runtime.program.context import ControllerContext
 
@@ -52,17 +52,12 @@ class CronJobController:
         self._client = context.client
         self._recorder = context.recorder
         self._clock = context.clock
-        self._controller: Controller[Key] = context.controller(
-            "cronjobs", self._reconcile, workers=WORKERS
-        )
+        self._controller = context.controller("cronjobs", self._reconcile, workers=WORKERS)
+        self.run = self._controller.run
         self._cron_jobs = self._controller.watches(CronJob, own_key)
         self._jobs = index_by_controller(self._controller.watches(Job, _cron_job_key))
         self._cron_job_expectations: Expectations[Key, CronJob] = Expectations(self._cron_jobs)
         self._job_expectations: Expectations[Key, Job] = Expectations(self._jobs)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run()
 
     async def _reconcile(self, key: Key) -> float | None:
         cron_job = self._cron_jobs.get(key)
@@ -117,9 +112,8 @@ class CronJobController:
         except NotFound:
             return
         except ZonewiseError as error:
-            self._record_event(
-                cron_job, PlannedEvent("FailedDelete", f"Deleted job: {error}", "Warning")
-            )
+            event = PlannedEvent("FailedDelete", f"Deleted job: {error}", "Warning")
+            self._record_event(cron_job, event)
             raise
         self._job_expectations.removed(key, job)
         self._record_event(cron_job, PlannedEvent("SuccessfulDelete", f"Deleted job {meta.name}"))
@@ -135,9 +129,7 @@ class CronJobController:
         self._cron_job_expectations.wrote(key, await self._client.patch_status(cron_job, patch))
 
     def _record_event(self, cron_job: CronJob, event: PlannedEvent) -> None:
-        self._recorder.event(
-            cron_job, type=event.type, reason=event.reason, action="Schedule", note=event.message
-        )
+        self._recorder.event(cron_job, event.reason, "Schedule", event.message, type=event.type)
 
 
 def _draft_job(cron_job: CronJob, name: str, due: datetime) -> JobDraft:

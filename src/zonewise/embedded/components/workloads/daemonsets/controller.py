@@ -95,10 +95,8 @@ class FailedPodsBackoff:
         if known_generation != generation:
             return {}
         now = self._clock()
-        seconds_by_node = {
-            node: backoff.since + backoff.seconds - now for node, backoff in by_node.items()
-        }
-        return {node: seconds for node, seconds in seconds_by_node.items() if seconds > 0}
+        ends = {node: backoff.since + backoff.seconds for node, backoff in by_node.items()}
+        return {node: end - now for node, end in ends.items() if end > now}
 
     def forget(self, key: Key) -> None:
         """The set is deleted."""
@@ -139,9 +137,8 @@ class DaemonSetController(SetController[DaemonSet]):
         return await _DaemonSetSync(self, workload).run()
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        if new is None or (
-            old is not None and _eligibility_fields(old) == _eligibility_fields(new)
-        ):
+        same = old and new and _eligibility_fields(old) == _eligibility_fields(new)
+        if new is None or same:
             return
         for daemon_set in self.sets:
             fit = placement_of(bytes(daemon_set.spec.template)).fit(new)
@@ -247,9 +244,8 @@ class _DaemonSetSync(SetSync[DaemonSet]):
         for removal in removals:
             location = f"{'/'.join(removal.pod.key)} on node {removal.node}"
             if removal.cause == "failed":
-                self._failed_pods_backoff.record_failure(
-                    self.workload.key, generation, removal.node
-                )
+                backoff = self._failed_pods_backoff
+                backoff.record_failure(self.workload.key, generation, removal.node)
                 note = f"Found failed daemon pod {location}, will try to kill it"
                 self._record_scale_event("FailedDaemonPod", note, type="Warning")
             elif removal.cause == "succeeded":

@@ -83,10 +83,8 @@ class NodePlacement:
         name = {"key": NAME_FIELD, "operator": "In", "values": [node]}
         affinity = self.spec.get("affinity", {})
         node_affinity = affinity.get("nodeAffinity", {})
-        required = {
-            **node_affinity.get(_REQUIRED, {}),
-            "nodeSelectorTerms": [{"matchFields": [name]}],
-        }
+        terms = {"nodeSelectorTerms": [{"matchFields": [name]}]}
+        required = {**node_affinity.get(_REQUIRED, {}), **terms}
         pinned = {**affinity, "nodeAffinity": {**node_affinity, _REQUIRED: required}}
         return msgspec.Raw(msgspec.json.encode({**self.spec, "affinity": pinned}))
 

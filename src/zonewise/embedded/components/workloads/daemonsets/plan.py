@@ -194,9 +194,8 @@ def _plan_surge_pair(
     """Keep one new and one old pod; the old one is deleted when it is no longer needed."""
     new = [pod for pod in running if pod.metadata.labels.get(REVISION_LABEL) == rule.revision]
     old = [pod for pod in running if pod.metadata.labels.get(REVISION_LABEL) != rule.revision]
-    decision.removals += [
-        DaemonPodRemoval(pod, node.name, "surplus") for pod in (*new[1:], *old[1:])
-    ]
+    surplus = (*new[1:], *old[1:])
+    decision.removals += [DaemonPodRemoval(pod, node.name, "surplus") for pod in surplus]
     if new and old and (not is_pod_ready(old[0]) or is_available(new[0], rule.min_ready, now)):
         decision.outdated.append(old[0])
         decision.allowed += 1
@@ -236,9 +235,8 @@ def _plan_without_surge(
         else:
             candidates += old
     decision.outdated = unavailable + candidates
-    decision.allowed = len(unavailable) + min(
-        max(max_unavailable - unavailable_nodes, 0), len(candidates)
-    )
+    room = max(max_unavailable - unavailable_nodes, 0)
+    decision.allowed = len(unavailable) + min(room, len(candidates))
 
 
 def _plan_with_surge(

@@ -53,7 +53,7 @@ from zonewise.embedded.components.workloads.pacing import Pacing
 from zonewise.embedded.components.workloads.removal import RemovalMode
 from zonewise.embedded.components.workloads.replicasets.replicas import target_replicas
 from zonewise.embedded.components.workloads.triggers import owner_keys
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.controller.expectations import GLANCE, Expectations
 from zonewise.runtime.program.context import ControllerContext
 
@@ -68,9 +68,8 @@ class DeploymentController:
         self._recorder = context.recorder
         self._clock = context.clock
         self._evicts = removal == "evict"
-        self.controller: Controller[Key] = context.controller(
-            "deployments", self._reconcile, workers=WORKERS
-        )
+        self.controller = context.controller("deployments", self._reconcile, workers=WORKERS)
+        self.run = self.controller.run
         self._deployments = self.controller.watches(Deployment, own_key)
         to_keys = owner_keys(self._deployments, Deployment.resource.kind)
         self._replica_sets = index_by_controller(self.controller.watches(ReplicaSet, to_keys))
@@ -83,10 +82,6 @@ class DeploymentController:
         )
         self._set_expectations: Expectations[Key, ReplicaSet] = Expectations(self._replica_sets)
         self._pacing: Pacing[Key] = Pacing()
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self.controller.run()
 
     async def _reconcile(self, key: Key) -> float | None:
         deployment = self._deployments.get(key)
@@ -140,9 +135,8 @@ class DeploymentController:
         self, key: Key, deployment: Deployment, sets: DeploymentSets, size: int
     ) -> ReplicaSet | None:
         """Create the new ReplicaSet; None if it has to be tried again under another name."""
-        template_hash = templates.hash_template(
-            deployment.spec.template, deployment.status.collision_count
-        )
+        collisions = deployment.status.collision_count
+        template_hash = templates.hash_template(deployment.spec.template, collisions)
         draft = _draft_replica_set(deployment, sets, size, template_hash)
         name = draft.metadata.name
         try:
@@ -284,7 +278,7 @@ class DeploymentController:
         type: Literal["Normal", "Warning"] = "Normal",
         reason: str = "ScalingReplicaSet",
     ) -> None:
-        self._recorder.event(deployment, type=type, reason=reason, action="Scale", note=note)
+        self._recorder.event(deployment, reason, "Scale", note, type=type)
 
 
 def _new_revision(deployment: Deployment, sets: DeploymentSets) -> str:

@@ -123,9 +123,8 @@ def rollout_limits(deployment: Deployment) -> RolloutLimits:
         return RolloutLimits(replicas, 0, 0)
     rolling = strategy.rolling_update
     surge = scale_int_or_percent((rolling and rolling.max_surge) or 0, replicas, round_up=True)
-    unavailable = scale_int_or_percent(
-        (rolling and rolling.max_unavailable) or 0, replicas, round_up=False
-    )
+    limit = (rolling and rolling.max_unavailable) or 0
+    unavailable = scale_int_or_percent(limit, replicas, round_up=False)
     if surge == unavailable == 0:
         unavailable = 1
     return RolloutLimits(replicas, surge, min(unavailable, replicas))
@@ -143,11 +142,8 @@ def split_sets(deployment: Deployment, sets: Iterable[ReplicaSet]) -> Deployment
 def plan_rollout(deployment: Deployment, sets: DeploymentSets, *, old_pods: bool) -> RolloutPlan:
     """Plan the next sync; ``old_pods`` says whether pods of old ReplicaSets still exist."""
     if deployment.spec.paused:
-        return RolloutPlan(
-            resizes=plan_scaling(deployment, sets),
-            delete=surplus_sets(deployment, sets),
-            scaling=True,
-        )
+        resizes, surplus = plan_scaling(deployment, sets), surplus_sets(deployment, sets)
+        return RolloutPlan(resizes=resizes, delete=surplus, scaling=True)
     if _is_scaling_event(deployment, sets):
         return RolloutPlan(resizes=plan_scaling(deployment, sets), scaling=True)
     if deployment.spec.strategy.type == "Recreate":
@@ -164,9 +160,8 @@ def _plan_rolling_update(deployment: Deployment, sets: DeploymentSets) -> Rollou
     size = _size_of_new_set(limits, sets, new)
     if size != target_replicas(new):
         return RolloutPlan(resizes=(Resize(new, size),))
-    return RolloutPlan(
-        resizes=_shrink_old_sets(limits, sets), delete=_sets_to_delete(deployment, sets)
-    )
+    resizes = _shrink_old_sets(limits, sets)
+    return RolloutPlan(resizes=resizes, delete=_sets_to_delete(deployment, sets))
 
 
 def _plan_recreate(deployment: Deployment, sets: DeploymentSets, old_pods: bool) -> RolloutPlan:
@@ -312,10 +307,7 @@ def surplus_sets(deployment: Deployment, sets: DeploymentSets) -> tuple[ReplicaS
     if keep is None:
         return ()
     living = [rs for rs in sets.old if rs.metadata.deletion_timestamp is None]
-    by_revision = sorted(
-        living,
-        key=lambda rs: (revision_of(rs), rs.metadata.creation_timestamp),
-    )
+    by_revision = sorted(living, key=lambda rs: (revision_of(rs), rs.metadata.creation_timestamp))
     return tuple(rs for rs in by_revision[: max(0, len(living) - keep)] if _is_empty(rs))
 
 

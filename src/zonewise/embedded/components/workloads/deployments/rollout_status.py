@@ -11,11 +11,11 @@ of the list, and keeps the time of its transition if only its reason changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from zonewise.api.meta import find_condition
 from zonewise.api.objects.apps import Deployment, DeploymentStatus, WorkloadCondition
 from zonewise.api.values import times
 from zonewise.disruption.steering import HELD_BY_BUDGET, format_held_message
@@ -60,12 +60,8 @@ def with_create_error(
     deployment: Deployment, name: str, error: str, now: float
 ) -> DeploymentStatus:
     """The status of a Deployment whose new ReplicaSet was refused."""
-    condition = _condition(
-        PROGRESSING,
-        "False",
-        "ReplicaSetCreateError",
-        f'Failed to create new replica set "{name}": {error}',
-    )
+    message = f'Failed to create new replica set "{name}": {error}'
+    condition = _condition(PROGRESSING, "False", "ReplicaSetCreateError", message)
     conditions = _set_condition(deployment.status.conditions, condition, now)
     return msgspec.structs.replace(deployment.status, conditions=conditions)
 
@@ -81,7 +77,7 @@ def progress_check_delay(
 ) -> float | None:
     """Seconds until the progress deadline has to be checked, if nothing changes before."""
     deadline = _deadline(deployment)
-    condition = _get_condition(status.conditions, PROGRESSING)
+    condition = find_condition(status.conditions, PROGRESSING)
     if deadline is None or condition is None or deployment.spec.paused:
         return None
     if is_complete(deployment, status) or condition.reason in (TIMED_OUT, NEW_SET_AVAILABLE):
@@ -125,18 +121,15 @@ def _availability_condition(deployment: Deployment, status: DeploymentStatus) ->
     if status.available_replicas >= rollout_limits(deployment).min_available:
         fields = "True", "MinimumReplicasAvailable", "Deployment has minimum availability."
     else:
-        fields = (
-            "False",
-            "MinimumReplicasUnavailable",
-            "Deployment does not have minimum availability.",
-        )
+        message = "Deployment does not have minimum availability."
+        fields = "False", "MinimumReplicasUnavailable", message
     return _condition(AVAILABLE, *fields)
 
 
 def _update_paused(deployment: Deployment, now: float) -> Conditions:
     """Update Progressing when a pause begins or ends; a rollout that timed out stays so."""
     conditions = deployment.status.conditions
-    current = _get_condition(conditions, PROGRESSING)
+    current = find_condition(conditions, PROGRESSING)
     if _deadline(deployment) is None or (current is not None and current.reason == TIMED_OUT):
         return conditions
     was_paused = current is not None and current.reason == PAUSED
@@ -154,7 +147,7 @@ def _report_new_set(
 ) -> Conditions:
     if created:
         fields = "True", "NewReplicaSetCreated", f'Created new replica set "{created}"'
-    elif sets.new is not None and _get_condition(conditions, PROGRESSING) is None:
+    elif sets.new is not None and find_condition(conditions, PROGRESSING) is None:
         fields = "True", "FoundNewReplicaSet", f'Found new replica set "{sets.new.metadata.name}"'
     else:
         return conditions
@@ -170,12 +163,9 @@ def _update_progress(
 ) -> Conditions:
     if _deadline(deployment) is None:
         return _remove_condition(conditions, PROGRESSING)
-    current = _get_condition(conditions, PROGRESSING)
-    if (
-        current
-        and current.reason == NEW_SET_AVAILABLE
-        and status.replicas == status.updated_replicas
-    ):
+    current = find_condition(conditions, PROGRESSING)
+    all_updated = status.replicas == status.updated_replicas
+    if current and current.reason == NEW_SET_AVAILABLE and all_updated:
         return conditions
     subject = f'Deployment "{deployment.metadata.name}"'
     if sets.new is not None:
@@ -220,18 +210,16 @@ def _copy_replica_failure(sets: DeploymentSets, conditions: Conditions, now: flo
     """Copy the failure of the new ReplicaSet, or else that of an old one."""
     ordered = sets.old if sets.new is None else (sets.new, *sets.old)
     for rs in ordered:
-        for condition in rs.status.conditions:
-            if condition.type == replicas.REPLICA_FAILURE:
-                copied = _condition(
-                    replicas.REPLICA_FAILURE, condition.status, condition.reason, condition.message
-                )
-                return _set_condition(conditions, copied, now, since=condition.last_transition_time)
+        failure = find_condition(rs.status.conditions, replicas.REPLICA_FAILURE)
+        if failure is not None:
+            copied = _condition(failure.type, failure.status, failure.reason, failure.message)
+            return _set_condition(conditions, copied, now, since=failure.last_transition_time)
     return _remove_condition(conditions, replicas.REPLICA_FAILURE)
 
 
 def _update_held_by_budget(sets: DeploymentSets, conditions: Conditions, now: float) -> Conditions:
     """Report that a budget holds pods of a ReplicaSet that has to shrink."""
-    current = _get_condition(conditions, HELD_BY_BUDGET)
+    current = find_condition(conditions, HELD_BY_BUDGET)
     for rs in sets.all:
         if (reason_and_message := replicas.read_held_by_budget(rs)) is not None:
             reason, refusal = reason_and_message
@@ -249,7 +237,7 @@ def _update_held_by_budget(sets: DeploymentSets, conditions: Conditions, now: fl
 
 def held_by_budget(status: DeploymentStatus) -> str:
     """The message of the condition that a budget holds pods; "" without it."""
-    condition = _get_condition(status.conditions, HELD_BY_BUDGET)
+    condition = find_condition(status.conditions, HELD_BY_BUDGET)
     return "" if condition is None else condition.message
 
 
@@ -265,7 +253,7 @@ def _condition(type: str, status: str, reason: str, message: str) -> WorkloadCon
 def _set_condition(
     conditions: Conditions, desired: WorkloadCondition, now: float, *, since: str | None = None
 ) -> Conditions:
-    current = _get_condition(conditions, desired.type)
+    current = find_condition(conditions, desired.type)
     if current is not None and (current.status, current.reason) == (desired.status, desired.reason):
         return conditions
     timestamp = times.format_time(times.from_epoch(now))
@@ -280,10 +268,6 @@ def _set_condition(
         last_transition_time=since or timestamp,
     )
     return (*_remove_condition(conditions, desired.type), condition)
-
-
-def _get_condition(conditions: Iterable[WorkloadCondition], type: str) -> WorkloadCondition | None:
-    return next((condition for condition in conditions if condition.type == type), None)
 
 
 def _remove_condition(conditions: Conditions, type: str) -> Conditions:

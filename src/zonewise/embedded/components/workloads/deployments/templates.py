@@ -41,6 +41,5 @@ def _normalize(template: bytes) -> bytes:
     value: dict[str, Any] = msgspec.json.decode(template)
     metadata = {k: v for k, v in (value.get("metadata") or {}).items() if v}
     labels = {k: v for k, v in metadata.pop("labels", {}).items() if k != HASH_LABEL}
-    return msgspec.json.encode(
-        {**value, "metadata": {**metadata, "labels": labels}}, order="sorted"
-    )
+    unhashed = {**value, "metadata": {**metadata, "labels": labels}}
+    return msgspec.json.encode(unhashed, order="sorted")

@@ -72,9 +72,8 @@ class JobController:
         self._backoff: dict[Key, tuple[str, Backoff]] = {}
         self._controller = context.controller("jobs", self._sync, workers=WORKERS)
         self._jobs = self._controller.watches(Job, own_key, indexes={JOBS_BY_NAMESPACE: _namespace})
-        self._pods = index_by_controller(
-            self._controller.reads(Pod, indexes={PODS_BY_JOB: _job_of})
-        )
+        pods = self._controller.reads(Pod, indexes={PODS_BY_JOB: _job_of})
+        self._pods = index_by_controller(pods)
         self._pods.on_change(self._pod_changed)
         self._job_expectations: Expectations[Key, Job] = Expectations(self._jobs)
         self._pod_expectations: Expectations[Key, Pod] = Expectations(self._pods)
@@ -118,9 +117,8 @@ class JobController:
         condition = finished_condition(job)
         if condition is not None:
             self._forget_backoff(key)
-            await self._release(
-                key, [p for p in self._pods.by(BY_CONTROLLER, uid) if is_tracked(p)]
-            )
+            pods = self._pods.by(BY_CONTROLLER, uid)
+            await self._release(key, [pod for pod in pods if is_tracked(pod)])
             return await self._expire(job, condition)
         return await self._sync_job(key, job)
 
@@ -134,9 +132,7 @@ class JobController:
         missing, failure = await self._create_pods(key, job, job_plan.create)
         status = msgspec.structs.replace(job_plan.status, active=job_plan.status.active - missing)
         for event in job_plan.events:
-            self._context.recorder.event(
-                job, type=event.type, reason=event.reason, action="Sync", note=event.message
-            )
+            self._context.recorder.event(job, event.reason, "Sync", event.message, type=event.type)
         version = job.metadata.resource_version
         if status != job.status:
             version = await self._write(key, job, version, status)
@@ -155,9 +151,8 @@ class JobController:
 
     async def _claim_pods(self, key: Key, job: Job) -> tuple[Pod, ...]:
         """The Job's pods; adopted ones get the tracking finalizer."""
-        pods = await claim_objects(
-            self._client, job, selector.from_object(job.spec.selector), self._pods
-        )
+        pod_selector = selector.from_object(job.spec.selector)
+        pods = await claim_objects(self._client, job, pod_selector, self._pods)
         own: list[Pod] = []
         for pod in pods:
             if _controller_uid(pod) == job.metadata.uid or is_tracked(pod):
@@ -204,9 +199,7 @@ class JobController:
             if not is_namespace_terminating(result):
                 failure = result
                 note = f"Error creating: {result}"
-                self._context.recorder.event(
-                    job, type="Warning", reason="FailedCreate", action="Create", note=note
-                )
+                self._context.recorder.event(job, "FailedCreate", "Create", note, type="Warning")
         return missing, failure
 
     async def _release(self, key: Key, pods: Iterable[Pod]) -> None:
@@ -220,9 +213,8 @@ class JobController:
         await asyncio.gather(*map(release, pods))
 
     async def _write(self, key: Key, job: Job, version: str, status: JobStatus) -> str:
-        written = await self._client.patch_status(
-            job, _status_patch(status), resource_version=version
-        )
+        patch = _status_patch(status)
+        written = await self._client.patch_status(job, patch, resource_version=version)
         self._job_expectations.wrote(key, written)
         return written.metadata.resource_version
 
@@ -231,9 +223,8 @@ class JobController:
         meta = job.metadata
         if ttl is None or meta.deletion_timestamp is not None or not condition.last_transition_time:
             return None
-        remaining = (
-            times.parse(condition.last_transition_time).timestamp() + ttl - self._context.clock()
-        )
+        finished = times.parse(condition.last_transition_time).timestamp()
+        remaining = finished + ttl - self._context.clock()
         if remaining > 0:
             return remaining
         await self._client.delete(
@@ -260,15 +251,11 @@ class JobController:
                 self._record_event(job, "Completed", "Job completed")
             elif condition.type == "Failed":
                 self._context.recorder.event(
-                    job,
-                    type="Warning",
-                    reason=condition.reason,
-                    action="Sync",
-                    note=condition.message,
+                    job, condition.reason, "Sync", condition.message, type="Warning"
                 )
 
     def _record_event(self, job: Job, reason: str, note: str) -> None:
-        self._context.recorder.event(job, reason=reason, action="Sync", note=note)
+        self._context.recorder.event(job, reason, "Sync", note)
 
     def _forget_backoff(self, key: Key) -> None:
         self._backoff.pop(key, None)

@@ -23,7 +23,7 @@ from typing import Literal
 
 import msgspec
 
-from zonewise.api.meta import Condition
+from zonewise.api.meta import Condition, find_condition
 from zonewise.api.objects.apps import decode_pod_template
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
@@ -91,14 +91,13 @@ class JobPlan:
 
 def finished_condition(job: Job) -> Condition | None:
     """The condition of a finished Job."""
-    return next(
-        (
-            condition
-            for condition in job.status.conditions
-            if condition.type in {"Complete", "Failed"} and condition.status == "True"
-        ),
-        None,
-    )
+    return _find_true(job.status.conditions, "Complete", "Failed")
+
+
+def _find_true(conditions: Iterable[Condition], *types: str) -> Condition | None:
+    """The condition of the first of these types whose status is True."""
+    candidates = (find_condition(conditions, type) for type in types)
+    return next((c for c in candidates if c is not None and c.status == "True"), None)
 
 
 def plan_job(job: Job, pods: Iterable[Pod], *, backoff: Backoff, now: float) -> JobPlan:
@@ -218,10 +217,8 @@ class _Planner:
 
     def _find_target(self) -> Condition | None:
         """The condition with the result of the Job, if that is decided."""
-        for kind in ("SuccessCriteriaMet", "FailureTarget"):
-            for condition in self.status.conditions:
-                if condition.type == kind and condition.status == "True":
-                    return condition
+        if target := _find_true(self.status.conditions, "SuccessCriteriaMet", "FailureTarget"):
+            return target
         if self.policy is not None:
             for pod in self.pods:
                 if self._has_failed(pod) and (message := self._verdict(pod).message):
@@ -336,7 +333,7 @@ class _Planner:
         return counts
 
     def _update_suspended(self, conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
-        current = next((c for c in conditions if c.type == "Suspended"), None)
+        current = find_condition(conditions, "Suspended")
         if self.suspended:
             desired = self._condition("Suspended", "JobSuspended", "Job suspended")
         elif current is None:
@@ -472,9 +469,8 @@ class _PodSpec(Struct):
 
 
 def _restart_policy(job: Job) -> str:
-    return msgspec.json.decode(
-        decode_pod_template(job.spec.template).spec, type=_PodSpec
-    ).restart_policy
+    spec = decode_pod_template(job.spec.template).spec
+    return msgspec.json.decode(spec, type=_PodSpec).restart_policy
 
 
 def _final_condition(target: Condition) -> Condition:

@@ -43,12 +43,8 @@ from zonewise.embedded.components.workloads.removal import Removal, RemovalMode,
 from zonewise.embedded.components.workloads.replicasets import replicas
 from zonewise.embedded.components.workloads.replicasets.replicas import ReplicaCount
 from zonewise.embedded.components.workloads.replicasets.victims import rank_for_deletion
-from zonewise.embedded.components.workloads.triggers import (
-    is_relevant,
-    owner_keys,
-    watch_budgets,
-)
-from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.embedded.components.workloads.triggers import is_relevant, owner_keys, watch_budgets
+from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.controller.expectations import GLANCE, Expectations
 from zonewise.runtime.program.context import ControllerContext
 
@@ -78,9 +74,8 @@ class ReplicaSetController:
         self._client = context.client
         self._recorder = context.recorder
         self._clock = context.clock
-        self.controller: Controller[Key] = context.controller(
-            kind.resource.plural, self._reconcile, workers=WORKERS
-        )
+        self.controller = context.controller(kind.resource.plural, self._reconcile, workers=WORKERS)
+        self.run = self.controller.run
         self._replica_sets = index_by_controller(self.controller.watches(kind, own_key))
         to_keys = owner_keys(self._replica_sets, kind.resource.kind)
         self._pods = index_by_controller(self.controller.watches(Pod, to_keys, when=is_relevant))
@@ -92,10 +87,6 @@ class ReplicaSetController:
         )
         self._deployments = self.controller.reads(Deployment)
         watch_budgets(self.controller, self._removal, budgets_cache)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self.controller.run()
 
     async def _reconcile(self, key: Key) -> float | None:
         replica_set = self._replica_sets.get(key)
@@ -134,9 +125,8 @@ class ReplicaSetController:
                     await self._write_status(key, replica_set, count)
                 return GLANCE
         elif current > target:
-            result = await self._remove_pods(
-                key, replica_set, count.active, min(current - target, BURST)
-            )
+            surplus = min(current - target, BURST)
+            result = await self._remove_pods(key, replica_set, count.active, surplus)
             if self._removal.mode == "delete" and result.refused:
                 failure = ("FailedDelete", str(result.refused[0].error))
             held_by_budget = self._held_by_budget(replica_set, result)
@@ -180,9 +170,8 @@ class ReplicaSetController:
         self, key: Key, replica_set: ReplicaSet, pods: Sequence[Pod], number: int
     ) -> RemovalResult:
         if number < len(pods) or self._removal.mode == "evict":
-            pods = rank_for_deletion(
-                pods, related=self._related_pods(replica_set), now=self._clock()
-            )
+            related = self._related_pods(replica_set)
+            pods = rank_for_deletion(pods, related=related, now=self._clock())
         result = await self._removal.remove(
             key, pods, number, spread=True, respect_budgets=not self._is_recreated(replica_set)
         )
@@ -278,4 +267,4 @@ class ReplicaSetController:
         *,
         type: Literal["Normal", "Warning"] = "Normal",
     ) -> None:
-        self._recorder.event(replica_set, type=type, reason=reason, action="Scale", note=note)
+        self._recorder.event(replica_set, reason, "Scale", note, type=type)

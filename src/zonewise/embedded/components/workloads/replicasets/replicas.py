@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from zonewise.api.meta import Condition
+from zonewise.api.meta import Condition, find_condition
 from zonewise.api.objects.apps import (
     ReplicaSet,
     ReplicaSetStatus,
@@ -89,8 +89,7 @@ def compute_status(
     prevents.
     """
     conditions = replica_set.status.conditions
-    current = next((c for c in conditions if c.type == REPLICA_FAILURE), None)
-    if failure is None or current is None:
+    if failure is None or find_condition(conditions, REPLICA_FAILURE) is None:
         conditions = _set_condition(conditions, REPLICA_FAILURE, failure, now)
     conditions = _set_condition(conditions, HELD_BY_BUDGET, held_by_budget, now)
     return ReplicaSetStatus(
@@ -108,7 +107,7 @@ def compute_status(
 
 def read_held_by_budget(replica_set: ReplicaSet) -> tuple[str, str] | None:
     """Reason and message of the condition that a budget holds pods."""
-    condition = next((c for c in replica_set.status.conditions if c.type == HELD_BY_BUDGET), None)
+    condition = find_condition(replica_set.status.conditions, HELD_BY_BUDGET)
     return None if condition is None else (condition.reason, condition.message)
 
 
@@ -122,7 +121,7 @@ def _set_condition(
     others = tuple(condition for condition in conditions if condition.type != type)
     if reason_and_message is None:
         return others
-    current = next((condition for condition in conditions if condition.type == type), None)
+    current = find_condition(conditions, type)
     if current is not None and (current.reason, current.message) == reason_and_message:
         return conditions
     since = now if current is None else current.last_transition_time

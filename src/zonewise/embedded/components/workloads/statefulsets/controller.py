@@ -126,9 +126,8 @@ class _StatefulSetSync(SetSync[StatefulSet]):
         if not terminating:
             present = {ordinal_of(pod.metadata.name, name) for pod in pods}
             missing = [ordinal for ordinal in rule.ordinals if ordinal not in present]
-            decision = ordinals.decide(
-                rule, pods, now=self.now, stale=self._stale_ordinals(missing)
-            )
+            stale = self._stale_ordinals(missing)
+            decision = ordinals.decide(rule, pods, now=self.now, stale=stale)
             await self._update_pods_and_claims(decision)
             # A pod whose claims did not get their owner must not be deleted, or they would stay
             # forever.
@@ -370,9 +369,8 @@ def draft_for_ordinal(
     spec["hostname"] = name
     spec["subdomain"] = stateful_set.spec.service_name
     claims_by_volume = claims.draft_claims(stateful_set, ordinal)
-    other_volumes = [
-        volume for volume in spec.get("volumes", ()) if volume["name"] not in claims_by_volume
-    ]
+    volumes = spec.get("volumes", ())
+    other_volumes = [item for item in volumes if item["name"] not in claims_by_volume]
     spec["volumes"] = [
         *(
             {"name": volume, "persistentVolumeClaim": {"claimName": claim.metadata.name}}
