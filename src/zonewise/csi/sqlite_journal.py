@@ -284,7 +284,7 @@ def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 def _lock_byte(file: int, offset: int) -> None:
-    """Waits only for byte 0, which is held while a journal is opened; all others are one's own."""
+    """Lock a byte; only byte 0, which is held while a journal is opened, is waited for."""
     flock = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
     fcntl.fcntl(file, fcntl.F_OFD_SETLKW, flock)
 
@@ -397,7 +397,7 @@ def _translate_errors(full_code: CsiCode = CsiCode.UNAVAILABLE) -> Iterator[None
 
 
 def bad_token(token: str) -> StorageError:
-    """A page that begins nowhere."""
+    """The error for a token that no page begins at."""
     return StorageError(
         Refusal(
             CsiCode.ABORTED,
@@ -411,7 +411,7 @@ def bad_token(token: str) -> StorageError:
 
 
 def no_room(entry: JournalEntry, free: int) -> StorageError:
-    """More is requested than its pool has."""
+    """The error for a request of more than its pool has."""
     return StorageError(
         Refusal(
             CsiCode.RESOURCE_EXHAUSTED,

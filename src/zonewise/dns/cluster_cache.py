@@ -1,9 +1,9 @@
 """A cache of answers about the cluster, in two forms.
 
 *Sections* by name in lower case, type and whether they are for a stream: what an answer is made of,
-for every spelling, option and size (``zonewise.dns.sections``). Nobody who varies those has an
-answer made again. *Packets* by the whole question without its id: most questions are repeated byte
-for byte, so the value is the finished packet, and answering costs one look-up. Packets are made of
+for every spelling, option and size (``zonewise.dns.sections``), so varying those does not make an
+answer again. *Packets* by the whole question without its id: most questions are repeated byte for
+byte, so the value is the finished packet, and answering costs one look-up. Packets are made of
 sections, for questions in lower case and without options, which can be expected to come again.
 
 Several orders of the same records take turns, for clients that use the first one. An answer that
@@ -13,7 +13,7 @@ the same records share bytes.
 An answer is valid as long as nothing it was made from has changed, not for a time. Each entry has
 its tokens (``zonewise.dns.zone``), and an index leads from a token to entries, so a change drops
 exactly those that it concerns, before the next packet is read. *Bounded*: each form by number and
-by bytes; the oldest go first. Whoever varies questions so that packets go leaves the sections.
+by bytes; the oldest go first. A client that varies its questions evicts packets, not sections.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ SectionsKey: TypeAlias = tuple[bytes, int, bool]
 """A name in lower case, a type, and whether the answer goes over a stream."""
 
 AnswerKey: TypeAlias = bytes | SectionsKey
-"""Of packets, or of sections."""
+"""The key of a packet, or of sections."""
 
 
 class AnswerKind(NamedTuple):
-    """By what answers are counted.
+    """The labels by which answers are counted.
 
     Few values each, so that odd questions cannot make many of them: the type is a name or
     ``other``, sizes are the upper bounds they are within.
@@ -241,7 +241,7 @@ class ClusterCache:
         self._grow(key, grown)
 
     def drop(self, tokens: Iterable[ChangeToken]) -> None:
-        """Drop what was made from any of these."""
+        """Drop the answers that were made from any of these."""
         for token in tokens:
             for question in tuple(self._by_token.get(token, ())):
                 self._remove(question)

@@ -74,19 +74,19 @@ class EndpointIndex:
         return bool(self.every)
 
     def of_host(self, host: str) -> EndpointIndex:
-        """Those with a label of their own."""
+        """The endpoints with this label before the name of the Service."""
         return EndpointIndex(self._by_host.get(host, ()))
 
     def of_zone(self, zone: str) -> EndpointIndex:
-        """Those in a zone."""
+        """The endpoints in a zone."""
         return self._by_zone.get(zone, NO_ENDPOINTS)
 
     def at(self, address: str) -> EndpointIndex:
-        """Those that have an address."""
+        """The endpoints that have an address."""
         return EndpointIndex(self._by_address.get(address, ()))
 
     def with_port(self, port: str, protocol: str) -> EndpointIndex:
-        """Those with a port that matches; "" matches any."""
+        """The endpoints with a port that matches; "" matches any."""
         known = self._by_port.get((port, protocol))
         if known is not None:
             return known
@@ -168,7 +168,7 @@ class Directory:
         return namespace in self._namespaces
 
     def entry(self, key: Key) -> NamedService | None:
-        """What is behind the name of a Service."""
+        """The Service of a name, as answers need it."""
         entry = self._entries.get(key)
         if entry is None:
             service = self._services.get(key)
@@ -196,7 +196,7 @@ class Directory:
         return endpoints
 
     def service_at(self, address: str) -> Key | None:
-        """The Service whose cluster IP an address is."""
+        """The Service that has an address as its cluster IP."""
         return min(self._by_cluster_ip.get(address, ()), default=None)
 
     def services_behind(self, address: str) -> list[Key]:

@@ -5,12 +5,12 @@ name outside of the cluster, an alias that leads there) is a coroutine, which th
 its loop. Answers from memory are kept for the next such question, however that is spelled and
 whatever options it has (``zonewise.dns.cluster_cache``).
 
-*No answer* is sent to what is no question: answers (two servers must not answer each other forever)
-and packets shorter than a header. *FORMERR* is for what cannot be parsed, with the question and an
-OPT record if only an option is wrong (without one, a front end would take us for a server without
-EDNS); *NOTIMP* for other operations, *REFUSED* for other classes and for transfers. Until the first
-lists are complete, names of the cluster are *SERVFAIL*: a server that is not synced must never deny
-a name.
+*No answer* is sent to other messages than questions: to answers (two servers must not answer each
+other forever) and packets shorter than a header. *FORMERR* is for what cannot be parsed, with the
+question and an OPT record if only an option is wrong (without one, a front end would take us for a
+server without EDNS); *NOTIMP* for other operations, *REFUSED* for other classes and for transfers.
+Until the first lists are complete, names of the cluster are *SERVFAIL*: a server that is not synced
+must never deny a name.
 
 *Fair*: writing thousands of records takes milliseconds, and a client that requests them must not
 keep others waiting. So long answers over streams are written in slices, one in each turn of the
@@ -77,7 +77,7 @@ class Forwards(Protocol):
         """Whether a question is one of our probes that came back."""
 
     async def look_up(self, question: Question, source: str) -> OutsideAnswer:
-        """The answer of others for a client; a failure is SERVFAIL."""
+        """The answer of an upstream for a client; a failure is SERVFAIL."""
 
 
 @dataclass(slots=True)
@@ -135,8 +135,8 @@ class Responder:
         known = self.cache.get(call.key, location.number)
         if known is not None:
             return call.answer(known, location, zone)
-        # The answer is for all spellings. In capitals the question's name is none of our names, so
-        # that what is spelled as in the question can be told from what is spelled as in an object.
+        # The answer is for all spellings. The question's name is in capitals, which no name of an
+        # object is, so that its spelling can be replaced by that of each question.
         general = replace(question, name=question.lower.upper())
         resolved = self.cluster.resolve(general, location)
         if resolved is None:
@@ -189,7 +189,7 @@ class Responder:
     async def _follow(
         self, call: _Call, question: Question, resolved: Resolved, location: NodeLocation, zone: str
     ) -> bytes:
-        """Go on where an alias leads out of its domain: into another of ours, or to others."""
+        """Go on where an alias leads out of its domain: into another of ours, or outside."""
         records: Iterable[Placed] = resolved.records()
         target, flags = resolved.outside, AA
         for _ in range(ALIASES):
@@ -233,12 +233,12 @@ class _Call:
 
     @property
     def payer(self) -> str:
-        """The address whose share is used: of the client, else of what passed its question on."""
+        """The address that is charged for the question: the client's, else the forwarder's."""
         return self.client.address or self.source
 
     @property
     def key(self) -> SectionsKey:
-        """Under what sections are kept."""
+        """The key of its sections in the cache."""
         return self.question.lower, self.question.type, self.stream
 
     @property

@@ -195,7 +195,7 @@ def placed(message: Message) -> Iterator[Placed]:
 
 
 def flags_of(message: Message) -> int:
-    """What a message says of itself beside its code."""
+    """The flags of a message, without its code."""
     return (AA if message.aa else 0) | (TC if message.tc else 0) | (AD if message.ad else 0)
 
 

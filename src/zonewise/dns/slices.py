@@ -32,7 +32,7 @@ class LongWork:
         self._lock = asyncio.Lock()
 
     async def turn(self) -> None:
-        """Wait for a turn of the event loop in which nobody else does long work."""
+        """Wait for a turn of the event loop in which no other long work runs."""
         async with self._lock:
             await asyncio.sleep(0)
 

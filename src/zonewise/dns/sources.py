@@ -31,14 +31,14 @@ from zonewise.topology.locator_index import LocationChange, Locator, LocatorInde
 
 RETRY = 2.0
 WATCHES = WatchOptions(turn=0.002)
-"""However many objects change at once, packets do not wait for them for longer than that."""
+"""The longest that packets wait while objects are processed, however many change at once."""
 
 _log = logger("dns")
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What places are read from."""
+    """The objects that locations are read from."""
 
     locators: bool
     nodes: bool

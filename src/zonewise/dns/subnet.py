@@ -2,7 +2,7 @@
 
 EDNS Client Subnet (RFC 7871) counts only from configured networks. A front end that passes the full
 address of a pod gets the same answers as the pod itself; a shorter prefix names no client, which is
-an unknown place. The option is repeated with the scope of its own prefix, so that no cache gives
+an unknown location. The option is repeated with the scope of its own prefix, so that no cache gives
 the answer to another client.
 """
 

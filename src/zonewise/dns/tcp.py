@@ -140,7 +140,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
-        if peer is None:  # gone before we looked
+        if peer is None:  # closed before it was accepted
             stream.abort()
             return
         self.source = plain(peer[0])
@@ -235,7 +235,7 @@ class _Connection(asyncio.Protocol):
             self.end()
             return
         if answer is None:
-            return  # no question, no answer; what comes next may be one
+            return  # not a question: no answer; the next message may be one
         if isinstance(answer, bytes):
             self._write(answer)
         else:

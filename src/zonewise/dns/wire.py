@@ -53,10 +53,10 @@ DO = 0x8000
 HEADER = 12
 MIN_SIZE, MAX_SIZE = 512, 65_535
 PACKET_LIMIT = 4096
-"""What we send in one packet at most, whatever the asker takes: a stream is for more."""
+"""The longest packet we send, whatever the client accepts: a stream is for more."""
 
 OUR_SIZE = 1232
-"""What we take in one packet: with the headers it fits every IPv6 path."""
+"""The longest packet we accept: with the headers it fits every IPv6 path."""
 
 SUBNET = 8
 """EDNS Client Subnet, RFC 7871."""
@@ -69,12 +69,12 @@ POINTER = 0xC0
 
 
 class Malformed(Exception):
-    """Bytes that are no message."""
+    """Bytes that are not a DNS message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edns:
-    """What the client says of itself; ``options`` by code, as received."""
+    """The OPT record of the client; ``options`` by code, as received."""
 
     size: int
     version: int = 0

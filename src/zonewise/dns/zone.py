@@ -179,7 +179,7 @@ class DnsCluster:
 
 @dataclass(slots=True)
 class _Backend:
-    """What is behind a name: endpoints, or an alias. None of both is NODATA."""
+    """What is behind a name: endpoints, or an alias. Neither is NODATA."""
 
     endpoints: EndpointIndex = NO_ENDPOINTS
     parsed: NameQuestion = field(default_factory=NameQuestion)
@@ -485,7 +485,7 @@ def _matching(endpoint: NamedEndpoint, parsed: NameQuestion) -> list[NamedPort]:
 
 
 def _below(host: str, name: bytes) -> bytes | None:
-    """A name below another, or that itself; None if it would be none, or too long."""
+    """A name below another, or that itself; None if it would be invalid or too long."""
     if not host:
         return name if len(name) <= NAME_LIMIT else None
     label = host.encode("latin-1", "replace")

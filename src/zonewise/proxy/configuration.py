@@ -79,7 +79,7 @@ class Configuration(Struct):
         """The same with what was given on the command line."""
         chosen = self.iptables if self.mode in ("iptables", "ipvs") else self.nftables
         local = self.detect_local
-        # In the file an empty text is the default, on the command line it is nowhere.
+        # In the file an empty text is the default, on the command line it switches it off.
         changed: dict[str, Any] = {
             "healthz_bind_address": self.healthz_bind_address or None,
             "metrics_bind_address": self.metrics_bind_address or None,

@@ -9,10 +9,9 @@ existed and were never rewritten.
 What counts is which endpoints serve, not which were chosen: hints, policies and readiness move new
 flows only. The first write of a program removes nothing: it cannot tell what changed.
 
-A flow is judged by the Service that has its address and port, and by no other: routes are of ways
-that a Service has, however many name them, and a node port is the way of flows to any other
-address. A way that passes from one Service to another is judged by the endpoints that serve in the
-end, whichever of the two is updated first.
+A flow is checked against the Service that owns its address and port (a *way*), and no other; a node
+port owns flows to any address that no Service has. A way that moves from one Service to another is
+checked against the endpoints that serve in the end, whichever of the two is updated first.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ class StaleFlows(Observer):
             return sum(conntrack.remove(link, number, flow) for flow in stale)
 
     def _nodeport_addresses(self, family: FamilyName, ways: Iterable[Way]) -> set[str]:
-        """The addresses of this thread's namespace that take node ports, if one of the ways is."""
+        """The addresses of this thread's namespace that take node ports, if a way is one."""
         if all(address is not None for _, address, _ in ways):
             return set()
         inside = [ip_network(text) for text in self.networks()[family]]

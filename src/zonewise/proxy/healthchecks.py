@@ -1,4 +1,4 @@
-"""Health checks of load balancers: has this node endpoints of that Service?
+"""Health checks of load balancers: does this node have endpoints of that Service?
 
 A Service of type LoadBalancer whose external traffic is to stay on the node has a port, the same on
 every node, that a load balancer probes: 200 if there is a ready endpoint here and the proxy works,

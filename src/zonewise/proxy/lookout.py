@@ -1,4 +1,4 @@
-"""What a proxy shows of itself: health, metrics and health checks; loaded after the first write."""
+"""Starts what a proxy serves: health, metrics and health checks; loaded after the first write."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def look_out(
     flows: StaleFlows,
     namespace: NetworkNamespace,
 ) -> None:
-    """Serve all of it until cancelled."""
+    """Serve health, metrics and health checks until cancelled."""
     loop = asyncio.get_running_loop()
     metrics = Metrics()
     metrics.watches(lambda: cache.stats)

@@ -126,12 +126,12 @@ class ProxyMetrics(Observer):
             self._cleanups.labels(family).inc()
 
     def flows_removed(self, family: str, count: int, seconds: float) -> None:
-        """Stale flows of a family were looked for."""
+        """Count the stale flows of a family that were removed, and the time that took."""
         self._reconciled.labels(family).observe(seconds)
         self._deleted.labels(family).inc(count)
 
     def count_request(self, path: str, code: int) -> None:
-        """A health check was requested."""
+        """Count a request for health."""
         self._requests[path].labels(str(code)).inc()
 
 

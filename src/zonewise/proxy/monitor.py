@@ -35,7 +35,7 @@ OVERDUE = 60.0
 async def listen(
     runner: web.ServerRunner, host: str | None, port: int, namespace: NetworkNamespace = HOME
 ) -> None:
-    """Serve at an address, or at all of both families; ``OSError`` if it cannot be had."""
+    """Serve at an address, or at all of both families; ``OSError`` if it cannot be bound."""
     if namespace == HOME:
         await web.TCPSite(runner, host, port).start()
         return
@@ -67,7 +67,7 @@ class Vitals(Observer):
 
     @property
     def healthy(self) -> bool:
-        """Whether what is in the kernel is what it should be."""
+        """Whether the rules in the kernel are up to date."""
         if self.last_synced is None:
             return False
         since = self._waiting_since()
@@ -75,7 +75,7 @@ class Vitals(Observer):
 
     @property
     def eligible(self) -> bool:
-        """Whether the node is to be sent traffic from outside."""
+        """Whether load balancers should send traffic to the node."""
         node = self._node()
         if node is None or node.metadata.deletion_timestamp is not None:
             return False

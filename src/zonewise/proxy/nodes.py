@@ -20,7 +20,7 @@ from zonewise.traffic.routes.addresses import parse_address
 class OtherNodes:
     """Labels and addresses of all nodes, as far as they are needed.
 
-    ``relabelled`` is called when labels are another, ``readdressed`` with addresses that a node
+    ``relabelled`` is called when labels changed, ``readdressed`` with addresses that a node
     gained or lost; both also when their list has become complete, the latter with None.
     """
 
@@ -33,14 +33,14 @@ class OtherNodes:
     ) -> None:
         self.labels: dict[str, Mapping[str, str]] = {}
         self.addresses: dict[str, str] = {}
-        """The addresses of all nodes, canonical, and whose each is."""
+        """The addresses of all nodes, canonical, and the node that has each."""
         self._cache = cache
         self._relabelled = relabelled
         self._readdressed = readdressed
         self._labels_listed: asyncio.Event | None = None
         self._addresses_listed: asyncio.Event | None = None
         self._names: dict[str, set[str]] = {}
-        """The nodes that have an address."""
+        """For each address, the nodes that have it."""
         self._tasks: list[asyncio.Task[None]] = []
         self._listening: list[Callable[[], None]] = []
 

@@ -1,4 +1,4 @@
-"""Faults of a Service, as events: an ignored slice, topology keys that are not valid.
+"""Events about faults of a Service: an ignored slice, topology keys that are not valid.
 
 Every node's proxy sees the same fault, so an event's name is made from what it says: the first
 proxy creates it, the others find it, and a proxy that restarts does not send it again. ``zonewise
@@ -36,7 +36,7 @@ _log = logger("notes")
 
 
 class Notes(Observer):
-    """Reports what is new about Services."""
+    """Creates events about new faults of Services."""
 
     def __init__(
         self, client: Client, node: str, *, service: Callable[[Key], Service | None]
@@ -62,7 +62,7 @@ class Notes(Observer):
                 self._add(key, note.code, str(note), "")
 
     def no_health_check(self, key: Key, port: int, why: str) -> None:
-        """A port of health checks cannot be had on this node."""
+        """Report that a health check port cannot be bound on this node."""
         note = f"node {self._node} cannot listen on port {port} for health checks: {why}"
         self._add(key, "FailedToStartServiceHealthcheck", note, self._node)
 

@@ -37,7 +37,7 @@ class Observer:
         """All routes since the last call are in the kernel."""
 
     def failed(self, error: Exception) -> None:
-        """The kernel holds what it held before."""
+        """A write failed; the kernel has the rules it had before."""
 
     def refused(self, key: Key, error: Exception) -> None:
         """The kernel refused the rules of a Service; it holds those it had before."""

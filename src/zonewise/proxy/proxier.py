@@ -205,7 +205,7 @@ class Proxier:
             self._triggers.append(trigger)
 
     def _node_changed(self, _old: Node | None, new: Node | None) -> None:
-        """The place of this node; a Node that is deleted leaves the proxy where it was.
+        """Update this node's location; a deleted Node leaves the last one in use.
 
         Zone and addresses matter to every Service, other labels only to those with keys.
         """

@@ -130,7 +130,7 @@ class NodeService:
                 self._backend.stage(entry, staging, mount_request)
             except CsiError as error:
                 if exclusive_backend is not None and error.code is Code.RESOURCE_EXHAUSTED:
-                    # Nothing is here, and nobody will unstage it: another node may have it.
+                    # Nothing is here, and no caller will unstage it: another node may have it.
                     exclusive_backend.clear_holder(entry, self._node_id)
                 raise
         return csi.NodeStageVolumeResponse()
@@ -140,7 +140,7 @@ class NodeService:
     ) -> ExclusiveNode | None:
         """Have a volume to ourselves: refused while another node has it, unless that is dead.
 
-        Returns who wrote that down; None if many nodes may have the volume.
+        Returns the backend that recorded this; None if many nodes may have the volume.
         """
         backend = self._backend
         if not isinstance(backend, ExclusiveNode) or _is_shared(entry, mount_request):

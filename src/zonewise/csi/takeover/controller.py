@@ -66,7 +66,7 @@ _STATUS: Key = ("", "status")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeoverSettings:
-    """Whose takeovers are kept: the configuration they are read from, and the labels of domains.
+    """The configuration that takeovers are read from, and the labels of domains.
 
     The ConfigMaps of configuration and status are in ``namespace``. ``states`` asks the backend
     about its pools.
@@ -350,7 +350,7 @@ class TakeoverMetrics:
         )
 
     def update(self, status: TakeoverStatus) -> None:
-        """Take over what holds now."""
+        """Set the gauges to the current state."""
         self._taken.set(len(status.takeover))
         self._problem.set(bool(status.error))
         self._away.set(len(status.away_from_home))

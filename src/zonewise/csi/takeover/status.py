@@ -57,7 +57,7 @@ class TakeoverStatus:
         return fields
 
     def to_text(self) -> str:
-        """As it is kept: no longer than a ConfigMap can hold."""
+        """As it is stored: no longer than a ConfigMap can hold."""
         shortened = replace(
             self,
             warnings=self.warnings[:ITEM_LIMIT],
@@ -70,7 +70,7 @@ class TakeoverStatus:
 
     @classmethod
     def parse(cls, text: str) -> TakeoverStatus:
-        """What was kept; nothing if it cannot be read."""
+        """The stored status; an empty one if it cannot be read."""
         try:
             fields = json.loads(text)
             return cls(

@@ -10,10 +10,10 @@ that stay silent are asked once more in the same order, because packets get lost
 the answer is SERVFAIL, or a stale one.
 
 *Bounded*: so many questions at a time for the servers of each stub domain and for the others, and
-so many clients that wait for them; one more is SERVFAIL at once. Servers that are silent thus keep
-nobody from the others, and no client gets more of either than are left (``zonewise.dns.shares``):
-names that nobody answers occupy a slot for seconds. The same question of many clients is
-forwarded once, and counts for the first of them.
+so many clients that wait for them; one more is SERVFAIL at once. So silent servers do not block the
+others, and no client gets more of either than are left (``zonewise.dns.shares``): names that no
+server answers occupy a slot for seconds. The same question of many clients is forwarded once, and
+counts for the first of them.
 
 *Loops.* A server that leads back to us would turn one question into thousands. Each server is sent
 a random question from time to time; a server that makes it arrive here is not used until one such
@@ -51,7 +51,7 @@ PROBE_AGAIN = 10.0
 """How often servers are probed while one of them leads back to us."""
 
 HIGHEST_CODE = 15
-"""Higher codes need EDNS, so they are about what a server and we say to each other."""
+"""Higher codes need EDNS, so they concern only our exchange with a server."""
 
 PROBES = parse_domain("loop.zonewise.invalid")
 
@@ -260,7 +260,7 @@ class ResolvConf:
         self._servers: tuple[Upstream, ...] = ()
 
     def __call__(self) -> Sequence[Upstream]:
-        """The servers there are now; those of before if the file cannot be read."""
+        """The current servers; the last ones if the file cannot be read."""
         try:
             stat = self._path.stat()
             seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
@@ -276,7 +276,7 @@ class ResolvConf:
 
 
 def read_resolv_conf(text: str) -> tuple[Upstream, ...]:
-    """The servers that a ``resolv.conf`` names, each once; what is no address is no server."""
+    """The servers that a ``resolv.conf`` names, each once; invalid addresses are skipped."""
     servers = []
     for line in text.splitlines():
         words = line.split("#")[0].split(";")[0].split()

@@ -1,11 +1,11 @@
 """Answers of other servers: checked, and passed on as the bytes they came in.
 
-Nothing of an answer has to be known to pass it on but where its records end, where their times to
-live are, and that its names are names: pointers lead backwards, so there is no loop, and not into
-the header, which will be another one. Each byte of a name is looked at once, however many names
-point to it, so the work is in proportion to the message, and ``reading`` can be done in slices.
+To pass an answer on it is enough to know where its records end, where their times to live are, and
+that its names are valid: pointers lead backwards, so there is no loop, and not into the header,
+which will be another one. Each byte of a name is looked at once, however many names point to it, so
+the work is in proportion to the message, and ``reading`` can be done in slices.
 
-An OPT record is between that server and us, so it is left out, with what may follow it: pointers
+An OPT record concerns only that server and us, so it is left out, with what may follow it: pointers
 count from the beginning of a message, and nothing in it can be moved.
 
 Records are taken apart only where an alias of the cluster leads to them, as many as are sent.
@@ -60,7 +60,7 @@ _NAMES_IN = {
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """An answer, and what says how long it is true."""
+    """An answer, and how long it is valid."""
 
     sections: Sections
     shortest: int = 0
@@ -70,7 +70,7 @@ class Received:
     """Whether there is a record of the requested type."""
 
     denial: int | None = None
-    """For how long its SOA record lets a denial be kept."""
+    """For how long its SOA record allows a denial to be cached."""
 
     @property
     def rcode(self) -> int:
@@ -96,7 +96,7 @@ def is_answer(data: bytes, question: Question, identity: int) -> bool:
 
 
 def read_failure(data: bytes) -> tuple[int, int] | None:
-    """Id and code of an answer without a question; None if it is no such answer."""
+    """Id and code of an answer without a question; None for any other message."""
     if len(data) < HEADER:
         return None
     identity, flags, questions, *_ = HEADER_LAYOUT.unpack_from(data)
@@ -104,7 +104,7 @@ def read_failure(data: bytes) -> tuple[int, int] | None:
 
 
 def reading(data: bytes, question: Question) -> Steps[Received]:
-    """An answer that repeats a question; ``Malformed`` if its records are none."""
+    """An answer that repeats a question; ``Malformed`` if its records are invalid."""
     start = at = HEADER + len(question.name) + QUESTION_LAYOUT.size
     _, flags, _, *counts = HEADER_LAYOUT.unpack_from(data)
     names = _Names(data)
@@ -178,7 +178,7 @@ class _Names:
         """For each place: how many pointers and bytes the name has from there, where it ends."""
 
     def end(self, at: int) -> int:
-        """Where a name ends; ``Malformed`` if it is none."""
+        """Where a name ends; ``Malformed`` if it is invalid."""
         data, known = self._data, self._known
         path: list[tuple[int, int]] = []
         begin, lowest = at, at

@@ -3,9 +3,9 @@
 Every question goes out of a socket of its own, so from a port that the kernel draws, with an id
 drawn here: a forged answer has to guess both. The socket is connected, so packets from anywhere
 else never arrive; an answer counts only if id and question are those that were sent, and anything
-else that arrives is ignored. A failure may come without the question: who cannot read it cannot
-repeat it. A truncated answer is requested again over TCP, and is the answer if TCP is of no use.
-Servers without EDNS are asked again without it.
+else that arrives is ignored. A failure may come without the question: a server that cannot read it
+cannot repeat it. A truncated answer is requested again over TCP, and is used if TCP fails. Servers
+without EDNS are asked again without it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def ask(
                     async with asyncio.timeout(STREAM_PATIENCE):
                         message = await _over_stream(upstream, question, long)
                 except (OSError, EOFError, TimeoutError):
-                    return message  # cut off is better than nothing; the asker sees TC
+                    return message  # a truncated answer is better than none; the client sees TC
     except TimeoutError:
         raise UpstreamFailed(f"{upstream} did not answer in {seconds:g} s") from None
     except OSError as error:

@@ -32,7 +32,7 @@ CacheKey: TypeAlias = tuple[bytes, int, bool, int]
 
 @dataclass(frozen=True, slots=True)
 class OutsideAnswer:
-    """An answer of others as it is now; see ``Sections.answer``."""
+    """An answer of an upstream as it is now; see ``Sections.answer``."""
 
     sections: Sections
     age: int = 0
@@ -86,7 +86,7 @@ class UpstreamCache:
         return len(self._entries)
 
     def get(self, question: Question, now: float) -> OutsideAnswer | None:
-        """What is known and still true."""
+        """The cached answer, if it has not expired."""
         key = cache_key(question)
         entry = self._entries.get(key)
         if entry is None or now >= entry.until:

@@ -12,7 +12,7 @@ from zonewise.proxy.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 _GET = 22
 _ADDRESS, _LOCAL = 1, 2
 _REST = struct.Struct("=I")
-"""What of an address' own header is not in the header of all netlink families: the interface."""
+"""The part of an address' header that the header of all netlink families lacks: the interface."""
 
 
 def interface_addresses() -> list[IPv4Address | IPv6Address]:

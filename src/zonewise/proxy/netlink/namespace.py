@@ -2,7 +2,7 @@
 
 A socket belongs to the namespace in which it was made, and a thread may enter another one. So one
 program, in one thread, serves many nodes that are namespaces of one machine. Nothing may be awaited
-inside: whatever else the thread does there would be done in the wrong place.
+inside: other tasks of the thread would run in the wrong namespace.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NetworkNamespace:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Be there until the end of the block, in this thread."""
+        """Enter it until the end of the block, in this thread."""
         if not self.name:
             yield
             return

@@ -85,7 +85,7 @@ class NetlinkSocket:
         self.close()
 
     def close(self) -> None:
-        """End it."""
+        """Close the socket."""
         self._socket.close()
 
     def fileno(self) -> int:

@@ -1,13 +1,13 @@
 """Choices of a Service's own: chains for session affinity and for weights.
 
-Endpoints have slots, as those of every Service have. With weights, endpoints of one
-weight are a group of slots, and a rule per group draws from it as often as all of it weighs: of the
-groups that are left, so that the last is certain. A change of an endpoint is a change of a slot.
+Endpoints have slots, as those of every Service have. With weights, endpoints of one weight are a
+group of slots, and a rule per group draws from it as often as all of it weighs: of the groups that
+are left, so that the last is certain. A change of an endpoint is a change of a slot.
 
 With session affinity a map leads from a client to the id of its endpoint. Endpoints that may still
-be used are ``members``; a client whose endpoint is none draws another. The map belongs to the
-Service port and outlives every change of endpoints. Once it has ``MOST_CLIENTS``, further clients
-of this port, and of no other, are not remembered.
+be used are ``members``; a client whose endpoint is not among them draws another. The map belongs to
+the Service port and outlives every change of endpoints. Once it has ``MOST_CLIENTS``, further
+clients of this port, and of no other, are not remembered.
 
 The chains are of a few rules, however many endpoints there are, and never change. Their name is a
 digest of what they do, another number of endpoints is another chain, and one element leads from the

@@ -13,7 +13,7 @@ _LOOPBACK = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 
 
 def merged(family: FamilyName, texts: Iterable[str]) -> tuple[IPv4Network | IPv6Network, ...]:
-    """The networks and addresses of a family, as few as possible; what is none is left out.
+    """The networks and addresses of a family, as few as possible; invalid ones are left out.
 
     These become text for ``nft``. Python's own networks would let an address carry a zone
     (``fe80::1%`` and then any text), so texts are read as strictly as all addresses here are.
@@ -28,7 +28,7 @@ def merged(family: FamilyName, texts: Iterable[str]) -> tuple[IPv4Network | IPv6
 
 
 def loops_back(text: str) -> bool:
-    """Whether a network has addresses that every machine has for itself: none are of Services."""
+    """Whether a network has loopback addresses, which no Service can have."""
     parsed = parse_network(text.strip())
     if parsed is None:
         return False

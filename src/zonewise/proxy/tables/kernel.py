@@ -105,7 +105,7 @@ class Kernel:
         for family, text in self._frames.items():
             number = _FAMILY[family]
             counts = nftables.chains(self._socket, number, TABLE)
-            # A chain without rules, which another program flushed, is as good as none.
+            # A chain without rules, which another program flushed, counts as missing.
             self._chains[family] = {name for name, count in counts.items() if count}
             self._sets[family] = set()
             expected = ruleset.rule_counts(text)

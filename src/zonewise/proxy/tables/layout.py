@@ -168,7 +168,7 @@ def _groups(family: FamilyName, route: Route) -> dict[int, list[bytes]]:
 def _ids(endpoints: Iterable[bytes]) -> dict[bytes, bytes]:
     """The id of each endpoint: the same whatever others there are, but for two that would share it.
 
-    It is only told apart from others of one Service port, and no secret.
+    It only has to be unique within a Service port, and is no secret.
     """
     ids: dict[bytes, bytes] = {}
     taken: set[int] = set()
@@ -214,7 +214,7 @@ def _way(protocol: str, route: Route) -> bytes:
 def _lead(
     elements: dict[bytes, bytes], family: FamilyName, way: bytes, route: Route, chain: str
 ) -> None:
-    """What becomes of packets: led to a chain, dropped, or refused after all else."""
+    """Lead packets to a chain, drop them, or refuse them after all other rules."""
     nodeport = route.address is None
     outside = route.source == "outside"
     externals = NODEPORT_EXTERNALS if nodeport else EXTERNALS

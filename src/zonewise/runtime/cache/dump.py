@@ -242,7 +242,7 @@ def _from_json(document: Document, listed: set[KindKey]) -> Iterator[DumpEntry]:
 
 
 def _json_items(items: msgspec.Raw, document: Document) -> tuple[msgspec.Raw, ...]:
-    """The items of a list, each as it is written; null is none, as Go has it."""
+    """The items of a list, each as it is written; null is an empty list, as Go has it."""
     try:
         raw_items = msgspec.json.decode(items, type=tuple[msgspec.Raw, ...] | None)
     except msgspec.ValidationError:

@@ -10,8 +10,8 @@ contradicts the others is another server's, or its clock was set: it counts from
 Until the first answer, the time is this machine's.
 
 One wrong ``Date`` would make a replica take grants for expired, or write some that never expire. So
-who decides by such moments asks for ``certain``: as long as the server's time and this machine's
-differ by more than ``OFF_LIMIT``, one of them is wrong, and there is none.
+decisions by such moments use ``certain``, which raises as long as the server's time and this
+machine's differ by more than ``OFF_LIMIT``: one of them is wrong.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ class ExecCredentials(FetchedCredentials):
         return ConfigError(self._sentence(what, advice))
 
     def _failed(self, what: str, advice: str) -> ConnectionFailed:
-        # What it could not do now, it may be able to do soon: its own server may be away.
+        # It may succeed later: its own server may be unreachable now.
         return ConnectionFailed(self._sentence(what, advice))
 
     def _sentence(self, what: str, advice: str) -> str:
@@ -219,7 +219,7 @@ class Output(asyncio.SubprocessProtocol):
 
 
 async def _end(process: asyncio.SubprocessTransport, output: Output, *, group: bool) -> None:
-    """Kill what has not ended by itself; what a finished program left behind is its own affair."""
+    """Kill a program that has not ended by itself; processes of a finished one are left alone."""
     if not output.complete.is_set():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if group:

@@ -192,7 +192,7 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _expiry(token: str) -> float:
-    """When an ID token ends by its own word; the past if it does not say so in a JWT's way."""
+    """The expiry in an ID token; the past if it is not a JWT or has none."""
     try:
         payload = token.split(".")[1]
         claims = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))

@@ -43,7 +43,7 @@ class Monitor:
         await self.stop()
 
     async def start(self) -> None:
-        """Begin to listen; an address that cannot be had is a ``ConfigError``."""
+        """Begin to listen; an address that cannot be bound is a ``ConfigError``."""
         alive, ready = self._serve(self._health.alive), self._serve(self._health.ready)
         runner = await page_server(
             {"/metrics": self._serve_metrics, "/livez": alive, "/healthz": alive, "/readyz": ready}

@@ -1,6 +1,6 @@
-"""Turns: work for many, of which none may keep the event loop from the others.
+"""Fair turns for work in slices, so that no source blocks the event loop for others.
 
-Work that is asked for on behalf of somebody (a namespace, say) is done in slices, each a few
+Work that is done on behalf of a source (a namespace, say) is done in slices, each a few
 milliseconds without an ``await``. Before each slice ``take`` waits for a turn. Turns go around: one
 slice for each that has work, then the next one for each. So a namespace that asks for a thousand
 verdicts waits for its own, and another one at most for one slice of each busy namespace. Between
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class FairTurns:
-    """Hands out turns, one at a time, around those who wait."""
+    """Hands out turns, one at a time, in rotation among the sources that wait."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()

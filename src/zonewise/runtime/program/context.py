@@ -1,8 +1,7 @@
 """What a controller is given: client, stores, events, time, randomness, metrics.
 
-Every controller has the same constructor: its context, then its settings. Whoever tests one, or
-runs it elsewhere (in a scenario, on virtual time, beside a real control plane), supplies another
-context.
+Every controller has the same constructor: its context, then its settings. A test, a scenario on
+virtual time or a run beside a real control plane supplies another context.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ K = TypeVar("K", bound=Hashable)
 class ControllerContext:
     """What a controller works with.
 
-    ``clock`` gives seconds since the epoch, virtual in tests. ``metrics`` is None where nobody
-    reads them.
+    ``clock`` gives seconds since the epoch, virtual in tests. ``metrics`` may be None.
     """
 
     client: Client

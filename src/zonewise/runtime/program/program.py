@@ -16,7 +16,7 @@ leads; ``LeadershipLost`` ends the program, because none of its writes would be 
 
 *Ended*: ``stop`` asks the controllers to finish what they are doing; when all have, events are
 flushed, the lease is released and the stores end. Cancelling ``run`` ends everything at once.
-A controller that raises, or ends although nobody stopped it, ends the program: half of its work
+A controller that raises, or ends without being stopped, ends the program: half of its work
 that looks whole is worse than none.
 """
 
@@ -47,7 +47,7 @@ _log = logger("program")
 
 
 class ControllerFailed(ZonewiseError):
-    """A controller ended although nobody stopped it."""
+    """A controller ended without being stopped."""
 
 
 class Runnable(Protocol):

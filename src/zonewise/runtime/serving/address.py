@@ -1,4 +1,4 @@
-"""Addresses to listen on: read from what people write, and why one cannot be had."""
+"""Addresses to listen on: parsing them, and why one cannot be bound."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_address(text: str) -> bool:
 
 
 def why_not(error: OSError) -> str:
-    """Why an address cannot be had, in the system's words; asyncio makes sentences of its own."""
+    """Why an address cannot be bound, in the system's words; asyncio adds its own."""
     if error.errno is None or isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     return os.strerror(error.errno)

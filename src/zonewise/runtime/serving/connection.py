@@ -8,7 +8,7 @@ clients arrive in one piece and are never unfinished, so only the clients that c
 are affected.
 
 A connection knows for how long its client has let it wait (``waiting``), so that a listener without
-room can close those that nobody will miss.
+room can close the longest idle ones.
 
 What is counted is what arrived, in the pieces in which it arrived: where a request's end and the
 beginning of the next arrive together, that beginning counts only once more of it arrives.

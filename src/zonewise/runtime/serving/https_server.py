@@ -1,7 +1,8 @@
-"""What every HTTPS server of ours is: bounded connections, bounded headers, bounded bodies.
+"""The base of our HTTPS servers: bounded connections, bounded headers, bounded bodies.
 
-A server gives a handler; who may connect, how a connection is encrypted, how large and how slow a
-header may be and how a server ends are the same for the embedded API server and for webhooks.
+A server passes a handler; which clients may connect, how a connection is encrypted, how large and
+how slow a header may be and how a server ends are the same for the embedded API server and for
+webhooks.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class HttpsServer:
         self._runner: web.ServerRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Bind and serve; the port that was bound. An ``OSError`` says why that cannot be."""
+        """Bind and serve; the port that was bound. An ``OSError`` says why it cannot be bound."""
         connections = Connections(
             self._handler,
             self._limits.headers,

@@ -9,7 +9,7 @@ minute, however often it happens.
 Where ``per_source`` is given, clients are not known and one must not keep out others. When there is
 no room, the connection that has waited longest for its client is closed, of the address that has
 the most of them; and that of the same address, if one has more than ``per_source``. A connection
-whose request is being answered is never closed. So whoever is quick is served: API servers whose
+whose request is being answered is never closed. So quick clients are served: API servers whose
 calls all come from one address, too, however many those are.
 
 When many connections have ended, the memory of their buffers is given back to the system.
@@ -160,7 +160,7 @@ class Listener:
     async def start(self, host: str, port: int) -> int:
         """Listen on all addresses of ``host`` (empty: all of this machine); the port.
 
-        Raises ``OSError`` where one of them cannot be had.
+        Raises ``OSError`` if one of them cannot be bound.
         """
         addresses = await self._loop.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -233,7 +233,7 @@ class Listener:
             task.add_done_callback(self._connecting.discard)
 
     def _make_room(self, source: str = "") -> bool:
-        """Close the connection that nobody will miss, of one address or of the greediest."""
+        """Close the longest idle connection, of one address or of that with the most."""
         if self._per_source is None:
             return False
         now = self._loop.time()

@@ -169,7 +169,7 @@ def decode(body: bytes) -> AdmissionRequest:
 
 
 def _check_names(request: AdmissionRequest) -> None:
-    """Names that no API server sends go no further: into no cache, log or request."""
+    """Refuse names that no API server sends, so that they reach no cache, log or request."""
     if request.namespace and names.label_errors(request.namespace):
         raise ParseError("the namespace of the AdmissionReview is no valid name of a namespace")
     if request.name and not valid_name(request.name):

@@ -345,7 +345,7 @@ _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----",
 
 @lru_cache(maxsize=64)
 def authorities(pem: bytes) -> tuple[bytes, ...]:
-    """The certificates in a text, each in one normal form and once; nonsense is left out."""
+    """The certificates in a text, each in one normal form and once; other text is ignored."""
     certificates: dict[bytes, None] = {}
     for block in _BLOCK.findall(pem):
         try:

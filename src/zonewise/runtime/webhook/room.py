@@ -1,8 +1,8 @@
 """Room for large bodies: bytes that those under way may have together.
 
 A body gets room for what it announces before it is read, so that many at once do not wait for each
-other's rest. Callers are not known, and announcing costs nothing, so nobody may keep out others:
-room goes first to the source that has the least with it, and a body that is not there ``PATIENCE``
+other's rest. Callers are not known, and announcing costs nothing, so none may keep out others: room
+goes first to the source that has the least with it, and a body that is not there ``PATIENCE``
 seconds after it got its room is given up as soon as a call has to wait whose source has no more.
 Bodies of API servers arrive in milliseconds.
 """

@@ -25,7 +25,7 @@ was goes to the log, not to the user. A handler refuses by returning ``Denied``,
 TLS shows the newest certificate to each new connection and leaves open ones alone
 (``zonewise.runtime.webhook.server_context``). Client certificates are requested only if the context
 says so: API servers have none by default. Without them anybody who reaches the port can call, so
-handlers must not believe what they are told.
+handlers must not trust what a request says.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ class WebhookServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Begin to listen; an address that cannot be had is a ``ConfigError``."""
+        """Begin to listen; an address that cannot be bound is a ``ConfigError``."""
         limits = self._dispatcher.limits
         server = HttpsServer(
             self._serve,
@@ -345,7 +345,7 @@ def _whole(body: bytes) -> Incoming:
 
 
 def parse_duration(text: str) -> float | None:
-    """Seconds of what Go writes for a webhook's time, ``10s`` or ``1m30s``; None for nonsense."""
+    """Seconds of a timeout as Go writes it, ``10s`` or ``1m30s``; None for anything else."""
     match = _GO_DURATION.fullmatch(text)
     if not text or match is None:
         return None

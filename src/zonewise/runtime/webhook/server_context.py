@@ -35,15 +35,15 @@ class ServerContext:
         self._refused = b""
         self._served: bytes | None = None
         self._current: ssl.SSLContext | None = None
-        # Who has to show a certificate is decided by this context, by which authorities by the one
-        # that replaces it.
+        # This context decides whether clients need a certificate, the one that replaces it which
+        # authorities count.
         self.listening = self._context()
         self.listening.sni_callback = self.hello
 
     def use(self, certificate: bytes, key: bytes) -> None:
         """Show this certificate (PEM, with its chain) to new connections from now on.
 
-        A certificate that does not fit its key, or is none, is refused and changes nothing.
+        An invalid certificate, or one that does not fit its key, is refused and changes nothing.
         """
         fresh = self._context()
         served = certificate.rstrip() + b"\n" + key
@@ -60,7 +60,7 @@ class ServerContext:
     def hello(
         self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext
     ) -> int | None:
-        """Give a connection that begins the certificate of today, or an alert."""
+        """Give a new connection the current certificate, or an alert."""
         self._follow_client_ca()
         if self._current is None:
             return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR

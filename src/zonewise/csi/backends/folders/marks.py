@@ -1,4 +1,4 @@
-"""Whose an image or a folder is: the name of its volume or snapshot, as an attribute of the file.
+"""The owner of an image or folder: the name of its volume or snapshot, as a file attribute.
 
 The folder of a shared volume is open to its tenants, who may set ``user.`` attributes of it as they
 like. So the mark is in ``trusted.``, which only root reads and writes; without that right, or where
@@ -20,14 +20,14 @@ USER_MARK = "user.zonewise.name"
 
 
 def write_mark(file: int | Path, mark: str) -> None:
-    """Record whose it is, where the file system can."""
+    """Record the owner, where the file system can."""
     if _try_write(file, TRUSTED_MARK, mark, (errno.EPERM, *UNSUPPORTED)):
         return
     _try_write(file, USER_MARK, mark, UNSUPPORTED)
 
 
 def read_mark(file: Path) -> str | None:
-    """Whose it is; None where that is not recorded."""
+    """The owner; None where that is not recorded."""
     trusted = _read(file, TRUSTED_MARK)
     return _read(file, USER_MARK) if trusted is None else trusted
 
@@ -43,7 +43,7 @@ def upgrade_mark(file: Path) -> None:
 
 
 def _try_write(file: int | Path, attribute: str, mark: str, unsupported: tuple[int, ...]) -> bool:
-    """Whether it could be written; errors other than those of what cannot do that are raised."""
+    """Whether it could be written; errors other than missing support are raised."""
     try:
         os.setxattr(file, attribute, mark.encode())
     except OSError as error:

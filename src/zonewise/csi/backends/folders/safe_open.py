@@ -7,11 +7,11 @@ opened from a descriptor of the volume's own folder, and no link is followed on 
 filter lacks it, step by step with ``O_NOFOLLOW``.
 
 What was opened stays what it is. ``open_entry`` opens a name as whatever it is now, without reading
-it; ``path_of`` is a path to an open descriptor, for calls that take no descriptor.
+it; ``descriptor_path`` is a path to an open descriptor, for calls that take no descriptor.
 
-A tenant may hold a lease on a file of his (``F_SETLEASE``). The kernel asks him to give it up when
-we open the file, and holds us up for as long as he takes (45 seconds by default, per file). So a
-file is opened without waiting, and ``LeaseWait`` is how long a whole copy waits for its files.
+A tenant may hold a lease on a file (``F_SETLEASE``). The kernel asks for it when we open the file,
+and makes us wait until it is given up (45 seconds by default, per file). So a file is opened
+without waiting, and ``LeaseWait`` is how long a whole copy waits for its files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 PATH_LIMIT = 4096
 LEASE_PAUSE_SECONDS = 0.02
 LEASE_PAUSE_LIMIT = 100
-"""Two seconds for a whole copy: who serves files with leases gives them up at once."""
+"""Two seconds for a whole copy: a server that uses leases gives them up at once."""
 REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """What opening a folder answers that is no longer there, or is something else now."""
 

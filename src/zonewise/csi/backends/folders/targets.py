@@ -2,8 +2,8 @@
 
 A path is removed only if the driver itself showed the volume there. That is seen by the mount;
 where there is none any more (a reboot, a killed unpublish), by an attribute of the empty folder or
-file that the driver made, or by where a link leads. Whatever else is at a path that a caller names
-belongs to somebody else.
+file that the driver made, or by where a link leads. Anything else at a path that a caller names is
+left alone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def remove_link(path: Path, image: Path) -> None:
 
 
 def remove(path: Path, uuid: str, *, was_mounted: bool) -> None:
-    """Remove a path if the volume was shown there; an empty one of somebody else is no error."""
+    """Remove a path if the volume was shown there; an empty one that is not ours is no error."""
     made_by_driver = was_mounted or _has_recorded_volume(path, uuid)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):

@@ -131,7 +131,7 @@ class CephFsNode(FolderNode):
         return super()._unmount(path, uuid)
 
     def _find_mounts(self, entry: JournalEntry, source: Path) -> list[mounts.Mount]:
-        """The binds; the client's own mount is none."""
+        """The binds, without the client's own mount."""
         client_path = source.resolve()
         return [item for item in super()._find_mounts(entry, source) if item.target != client_path]
 

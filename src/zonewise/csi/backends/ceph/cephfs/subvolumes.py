@@ -101,7 +101,7 @@ class Subvolumes:
         return {**attributes, FILE_SYSTEM: file_system}
 
     def choose_access(self, file_system: str, *, block: bool, shared: bool) -> str:
-        """A folder, for as many nodes as like."""
+        """A folder, for any number of nodes."""
         if block:
             raise invalid("CephFS has no devices; use ceph-rbd for block volumes")
         if file_system:
@@ -157,7 +157,7 @@ class Subvolumes:
         return True
 
     def remove(self, entry: JournalEntry) -> None:
-        """Away with it, finished or not."""
+        """Remove it, finished or not."""
         if entry.kind is StoredKind.SNAPSHOT:
             self._drop_snapshot(entry, _origin_of(entry), image_name(entry))
             return

@@ -81,7 +81,7 @@ class JournalLease:
             thread.join()
 
     def close(self) -> None:
-        """Others need not wait for its end."""
+        """Release the lock, so that others need not wait for its end."""
         self.stop()
         if self._thread is not None:
             self._thread = None
