@@ -36,11 +36,7 @@ EMPTY = frozenset(
 ALLOWED: dict[str, str] = {}
 """Definitions, as ``module:name``, for which such a word is the best name, and why."""
 
-NOT_YET = frozenset(
-    {
-        "embedded/apiserver",
-    }
-)
+NOT_YET: frozenset[str] = frozenset()
 """Packages whose names are still to be read."""
 
 NOT_YET_OUTSIDE = frozenset(

@@ -60,7 +60,7 @@ REFUSAL = {
 
 
 @pytest.mark.parametrize(
-    ("judge", "agreed", "other", "said"),
+    ("judge", "agreed", "other", "answer"),
     [
         ({}, {"status": 200}, {"status": 201}, Answer(200, {}, OBJECT)),
         (
@@ -103,12 +103,12 @@ REFUSAL = {
     ids=["status", "error", "phrases", "fields", "whole", "items", "relations"],
 )
 def test_an_answer_that_differs_is_noticed(
-    judge: dict[str, Any], agreed: dict[str, Any], other: dict[str, Any], said: Answer
+    judge: dict[str, Any], agreed: dict[str, Any], other: dict[str, Any], answer: Answer
 ) -> None:
-    """A judge that cannot say no is none."""
+    """A comparison that accepts everything proves nothing."""
     known = {"rv": "6"}
-    assert not list(disagreements({"judge": judge, "expect": agreed}, said, known))
-    assert list(disagreements({"judge": judge, "expect": other}, said, known))
+    assert not list(disagreements({"judge": judge, "expect": agreed}, answer, known))
+    assert list(disagreements({"judge": judge, "expect": other}, answer, known))
 
 
 def test_events_that_differ_are_noticed() -> None:

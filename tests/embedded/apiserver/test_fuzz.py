@@ -502,7 +502,7 @@ def test_deep_nesting(program: Program, name: str) -> None:
 
 
 def test_bad_credentials(program: Program, stranger: str) -> None:
-    """Forged, cut, unsigned and foreign credentials are nobody's: 401, or no connection at all."""
+    """Forged, cut, unsigned and foreign credentials are refused: 401, or no connection at all."""
     head, claims, signature = stranger.split(".")
     nobody = base64.urlsafe_b64encode(b'{"alg":"none"}').rstrip(b"=").decode()
     for token in (
@@ -580,6 +580,6 @@ def test_still_there(program: Program) -> None:
 
 
 def test_folder_is_private(program: Program) -> None:
-    """What proves who is who is readable by its owner only."""
+    """Keys and tokens are readable by their owner only."""
     for path in [program.folder / "kubeconfig", *Path(program.folder).rglob("*.key")]:
         assert path.stat().st_mode & 0o077 == 0, path

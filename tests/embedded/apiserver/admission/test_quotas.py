@@ -88,7 +88,7 @@ async def test_a_quota_counts_and_refuses() -> None:
         await pod(cluster, "b", large)
 
 
-async def test_the_last_place_is_given_once() -> None:
+async def test_the_last_of_a_quota_is_given_once() -> None:
     """Of many pods that come at the same moment only as many as fit get in."""
     async with counting() as cluster:
         await post(cluster, "resourcequotas", "q", spec={"hard": {"pods": "3"}})

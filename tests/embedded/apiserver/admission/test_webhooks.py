@@ -103,7 +103,7 @@ async def test_a_service_whose_certificate_is_for_another_name_is_not_believed()
         await _called([_slice(behind.port)])
 
 
-async def test_a_service_that_leads_nowhere_is_told_as_such() -> None:
+async def test_a_service_without_endpoints_is_reported() -> None:
     """No Service, no such port, no ready endpoint: each has its sentence."""
     with pytest.raises(WebhookCallError, match='service "hook" not found'):
         await _called([], service=None)
@@ -186,10 +186,8 @@ async def test_a_patch_starts_over_when_a_webhook_took_too_long(
     assert (await slow).body["data"] == {"x": "1", "y": "2", "slow": "1"}
 
 
-async def test_a_write_that_no_webhook_is_about_finds_that_out_by_one_look(
-    bench: Bench, server: ApiServer
-) -> None:
-    """Kinds without webhooks, and all kinds once the last is gone, concern nobody."""
+async def test_a_write_without_webhooks_needs_one_lookup(bench: Bench, server: ApiServer) -> None:
+    """Kinds without webhooks need one lookup; so do all kinds when the last one is deleted."""
     hooks = server.webhooks
     configmaps = server.registry.by_path("", "v1", "configmaps")
     secrets = server.registry.by_path("", "v1", "secrets")

@@ -60,7 +60,7 @@ def test_every_kind_fills_its_columns() -> None:
 
 
 def test_a_kind_without_a_printer_has_columns_of_every_object_only() -> None:
-    """Whatever else a column tells, somebody tells it: `<none>` is never for want of a printer."""
+    """All other columns have a printer: `<none>` never stands for a missing one."""
     plain = {"Name", "Age", "Created At"}
     missing = {
         kind.storage
@@ -121,7 +121,7 @@ def test_a_pod_that_initializes() -> None:
 
 
 def test_an_autoscaler_shows_its_target_and_its_first_metrics() -> None:
-    """What nobody measures is unknown; from the third metric on only their number is told."""
+    """What is not measured is unknown; from the third metric on only their number is shown."""
     cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}
     load = {"metric": {"name": "load"}, "target": {"type": "AverageValue", "averageValue": "5"}}
     outside = {"metric": {"name": "queue"}, "target": {"type": "Value", "value": "30"}}
@@ -178,7 +178,7 @@ def test_policies_count_their_rules(plural: str, rules: str, column: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("parameters", "shown"),
+    ("parameters", "rendered"),
     [
         (None, "<unset>"),
         ({}, "<unset>"),
@@ -208,12 +208,12 @@ def test_policies_count_their_rules(plural: str, rules: str, column: str) -> Non
 )
 @pytest.mark.parametrize("sort", ["validating", "mutating"])
 def test_bindings_name_their_policy_and_parameters(
-    sort: str, parameters: dict[str, Any] | None, shown: str
+    sort: str, parameters: dict[str, Any] | None, rendered: str
 ) -> None:
-    """Parameters are named with a namespace, `*` if there is none; a selector is shown as in Go."""
+    """Parameters are named with a namespace, `*` if there is none; a selector is as in Go."""
     spec = {"policyName": "p"} | ({} if parameters is None else {"paramRef": parameters})
     group, plural = "admissionregistration.k8s.io", f"{sort}admissionpolicybindings"
-    row = {"Name": "x", "PolicyName": "p", "ParamRef": shown, "Age": "10m"}
+    row = {"Name": "x", "PolicyName": "p", "ParamRef": rendered, "Age": "10m"}
     assert cells(group, "v1", plural, {"spec": spec}) == row
 
 

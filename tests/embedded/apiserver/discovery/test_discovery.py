@@ -149,7 +149,7 @@ def test_yaml_is_written_for_people() -> None:
 
 @pytest.mark.parametrize("path", ["/apis/none", "/apis/apps/v9", "/api/v9", "/apis/", "/api/v1/x"])
 def test_what_is_not_served_is_not_there(path: str) -> None:
-    """Unknown groups, versions and deeper paths are nobody's page."""
+    """Unknown groups, versions and deeper paths do not exist."""
     assert ask(Discovery(BUILTIN), path) is None
 
 

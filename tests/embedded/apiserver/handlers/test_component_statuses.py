@@ -26,8 +26,8 @@ def component_states(*, failure: str | None, running: bool) -> dict[str, tuple[s
     }
 
 
-def test_each_part_is_as_it_is() -> None:
-    """Without components nobody answers for it; a log that fails says why."""
+def test_each_component_has_its_own_state() -> None:
+    """Without components the scheduler is unhealthy; a log that fails says why."""
     assert component_states(failure=None, running=True) == {
         "scheduler": ("True", "ok"),
         "controller-manager": ("True", "ok"),

@@ -44,7 +44,7 @@ async def test_client_works_over_it(server: ApiServer) -> None:
         await client.get(Node, "n1")
 
 
-async def test_permission_is_asked(server: ApiServer) -> None:
+async def test_permissions_are_checked(server: ApiServer) -> None:
     """A user without a role is refused in process as over the network."""
     client = Client(LocalTransport(server.handle, NOBODY))
     with pytest.raises(Forbidden, match='User "nobody" cannot list resource "pods"'):

@@ -17,7 +17,7 @@ from zonewise.embedded.apiserver.store.state import State
 
 
 @dataclass(frozen=True)
-class Held:
+class Stored:
     """What a state holds: its objects, its version and the stream of its history."""
 
     objects: dict[str, bytes]
@@ -25,9 +25,9 @@ class Held:
     stream: bytes
 
 
-def held(state: State) -> Held:
+def read_state(state: State) -> Stored:
     """What a state holds now."""
-    return Held(
+    return Stored(
         contents(state),
         state.visible_rv,
         state.watch(KIND, since=state.floor).poll() or b"",
@@ -41,17 +41,17 @@ def copy(source: Path, target: Path) -> Path:
     return target
 
 
-async def reopened(path: Path) -> Held:
-    """What a restart finds; it also writes once and restarts again, to see that it can."""
+async def reopened(path: Path) -> Stored:
+    """What a state has after a restart; a write and another restart must work, too."""
     state = State.open(path, clock=time.monotonic, inline=True)
-    found = held(state)
+    image = read_state(state)
     await put(state, "after", value="restart")
-    later = held(state)
+    later = read_state(state)
     await state.close()
     again = State.open(path, clock=time.monotonic, inline=True)
-    assert held(again) == later
+    assert read_state(again) == later
     await again.close()
-    return found
+    return image
 
 
 async def fill(state: State, rounds: int, *, seed: int = 0, size: int = 300) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from tests.embedded.apiserver.objects import put
-from tests.embedded.apiserver.store.folders import SMALL, Held, copy, fill, held, reopened
+from tests.embedded.apiserver.store.folders import SMALL, Stored, copy, fill, read_state, reopened
 
 from zonewise.embedded.apiserver.store import wal
 from zonewise.embedded.apiserver.store.folder import FolderDamaged
@@ -34,10 +34,10 @@ class Image:
     """A folder as a crash left it, and what was acknowledged in it."""
 
     path: Path
-    held: Held
+    contents: Stored
     scratch: Path
 
-    def opened(self, change: Callable[[Path], None]) -> Held | FolderDamaged | LayoutTooNew:
+    def opened(self, change: Callable[[Path], None]) -> Stored | FolderDamaged | LayoutTooNew:
         """What a restart makes of a changed copy; a refusal must leave every file as it was."""
         path = copy(self.path, self.scratch)
         change(path)
@@ -56,11 +56,11 @@ def in_log(tmp_path_factory: pytest.TempPathFactory) -> Image:
     """Commits that are only in the write-ahead log."""
     path = tmp_path_factory.mktemp("log")
 
-    async def run() -> Held:
+    async def run() -> Stored:
         state = State.open(path / "live", clock=time.monotonic, inline=True)
         await fill(state, 12)
         copy(path / "live", path / "image")
-        contents = held(state)
+        contents = read_state(state)
         await state.close()
         return contents
 
@@ -72,13 +72,13 @@ def in_database(tmp_path_factory: pytest.TempPathFactory) -> Image:
     """Commits and compacted objects that are in the database."""
     path = tmp_path_factory.mktemp("database")
 
-    async def run() -> Held:
+    async def run() -> Stored:
         state = State.open(path / "live", clock=time.monotonic, limits=SMALL, inline=True)
         await fill(state, 25, size=3000)
         await state.close()
         again = State.open(path / "live", clock=time.monotonic, inline=True)
         copy(path / "live", path / "image")
-        contents = held(again)
+        contents = read_state(again)
         await again.close()
         return contents
 
@@ -121,8 +121,10 @@ def outcomes(image: Image, name: str, places: list[tuple[int, int]]) -> Counter[
     tally: Counter[str] = Counter()
     for position, mask in places:
         outcome = image.opened(flip(name, position, mask))
-        if isinstance(outcome, Held):
-            assert outcome == image.held, f"other contents with bit {mask} of {position} changed"
+        if isinstance(outcome, Stored):
+            assert outcome == image.contents, (
+                f"other contents with bit {mask} of {position} changed"
+            )
             tally["harmless"] += 1
         else:
             tally["refused"] += 1
@@ -131,9 +133,9 @@ def outcomes(image: Image, name: str, places: list[tuple[int, int]]) -> Counter[
 
 def test_images_are_whole(in_log: Image, in_database: Image) -> None:
     """Without damage both images start with everything that was acknowledged."""
-    assert in_log.opened(lambda _: None) == in_log.held
-    assert in_database.opened(lambda _: None) == in_database.held
-    assert len(in_database.held.objects) > 5
+    assert in_log.opened(lambda _: None) == in_log.contents
+    assert in_database.opened(lambda _: None) == in_database.contents
+    assert len(in_database.contents.objects) > 5
 
 
 def test_a_bad_byte_anywhere_in_the_write_ahead_log_is_refused(in_log: Image) -> None:
@@ -179,8 +181,8 @@ def test_a_zeroed_page_is_refused(in_database: Image) -> None:
                 file.write(bytes(PAGE_SIZE))
 
         outcome = in_database.opened(change)
-        if isinstance(outcome, Held):
-            assert outcome == in_database.held
+        if isinstance(outcome, Stored):
+            assert outcome == in_database.contents
         else:
             refused += 1
     assert refused > pages // 2
@@ -240,7 +242,7 @@ def test_an_older_copy_of_the_database_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_its_record_is_refused_until_its_owner_accepts_it(in_log: Image) -> None:
-    """Nobody could tell whether its last writes are lost; one word says that they are not."""
+    """Whether its last writes are lost is unknown; its owner can declare that they are not."""
 
     def gone(path: Path) -> None:
         (path / RECORD).unlink()
@@ -252,11 +254,11 @@ def test_a_folder_without_its_record_is_refused_until_its_owner_accepts_it(in_lo
     def accepted(path: Path) -> None:
         (path / RECORD).write_text("accept\n")
 
-    assert in_log.opened(accepted) == in_log.held
+    assert in_log.opened(accepted) == in_log.contents
 
 
 def test_an_empty_cluster_needs_no_record(tmp_path: Path) -> None:
-    """Who was killed before the first write has lost nothing."""
+    """A process killed before the first write has lost nothing."""
     asyncio.run(State.open(tmp_path, clock=time.monotonic).close())
     (tmp_path / RECORD).unlink()
     state = State.open(tmp_path, clock=time.monotonic)
@@ -281,17 +283,17 @@ def test_without_the_record_the_log_itself_tells_damage_from_a_tear(in_log: Imag
 
 
 @pytest.fixture(scope="module")
-def torn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Image, bytes, Held]:
+def torn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Image, bytes, Stored]:
     """An image before a large commit, and the log and the contents after it."""
     path = tmp_path_factory.mktemp("torn")
 
-    async def run() -> tuple[Held, bytes, Held]:
+    async def run() -> tuple[Stored, bytes, Stored]:
         state = State.open(path / "live", clock=time.monotonic)
         await fill(state, 6)
         copy(path / "live", path / "image")
-        before = held(state)
+        before = read_state(state)
         await asyncio.gather(*(put(state, f"big{n}", value="x" * 9000) for n in range(8)))
-        after = held(state)
+        after = read_state(state)
         log = (path / "live" / WRITE_AHEAD).read_bytes()
         await state.close()
         return before, log, after
@@ -301,7 +303,7 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Image, bytes, Held]:
 
 
 def test_a_torn_tail_starts_with_every_acknowledged_write(
-    torn: tuple[Image, bytes, Held],
+    torn: tuple[Image, bytes, Stored],
 ) -> None:
     """A commit cut off at any length is there whole or not at all; nothing before it is lost."""
     image, log, after = torn
@@ -311,11 +313,11 @@ def test_a_torn_tail_starts_with_every_acknowledged_write(
     lengths += [rng.randrange(start, len(log)) for _ in range(30)]
     for length in lengths:
         outcome = image.opened(with_log(log[:length]))
-        assert outcome == (after if length == len(log) else image.held), length
+        assert outcome == (after if length == len(log) else image.contents), length
 
 
 def test_a_tail_written_out_of_order_starts_with_every_acknowledged_write(
-    torn: tuple[Image, bytes, Held],
+    torn: tuple[Image, bytes, Stored],
 ) -> None:
     """When power fails, any of a commit's sectors may be missing; the commit is then not there."""
     image, log, after = torn
@@ -327,7 +329,7 @@ def test_a_tail_written_out_of_order_starts_with_every_acknowledged_write(
         for sector in lost:
             mixed[sector * 512 : sector * 512 + 512] = bytes(512)
         outcome = image.opened(with_log(bytes(mixed)))
-        assert outcome in (image.held, after), lost
+        assert outcome in (image.contents, after), lost
 
 
 def test_left_over_frames_of_an_earlier_round_say_nothing(tmp_path: Path) -> None:
@@ -344,7 +346,7 @@ def test_left_over_frames_of_an_earlier_round_say_nothing(tmp_path: Path) -> Non
         image = copy(tmp_path / "live", tmp_path / "image")
         frames = ((image / WRITE_AHEAD).stat().st_size - 32) // FRAME
         assert 0 < wal.inspect(image / WRITE_AHEAD) < frames / 4
-        assert await reopened(image) == held(state)
+        assert await reopened(image) == read_state(state)
         await state.close()
 
     asyncio.run(run())

@@ -44,7 +44,7 @@ def test_null_metadata_is_as_good_as_none() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b'{"metadata":{}}', b'{"metadata":{"name":1}}'])
 def test_bytes_without_a_name_are_refused(raw: bytes) -> None:
-    """What is no object with a name cannot become an entry."""
+    """Bytes without the name of an object cannot become an entry."""
     with pytest.raises(msgspec.DecodeError):
         Entry.decode(raw)
 

@@ -75,7 +75,7 @@ async def served(folder: Path) -> AsyncIterator[Served]:
 
 
 class Ledger:
-    """What clients were told is stored, and the versions they were told."""
+    """What the server acknowledged as stored, and the versions it answered."""
 
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
@@ -89,7 +89,7 @@ class Ledger:
         self._reached.clear()
         await self._reached.wait()
 
-    def told(self, obj: dict[str, Any]) -> None:
+    def record(self, obj: dict[str, Any]) -> None:
         """A write was answered."""
         version = int(obj["metadata"]["resourceVersion"])
         self.newest = max(self.newest, version)
@@ -108,12 +108,12 @@ async def write(session: aiohttp.ClientSession, ledger: Ledger, writer: int, num
             body = {"metadata": {"name": name}, "data": {"n": "1"}}
             async with session.post(path, json=body) as answer:
                 if answer.status == 201:
-                    ledger.told(await answer.json())
+                    ledger.record(await answer.json())
             patch = msgspec.json.encode({"data": {"n": "2"}})
             headers = {"Content-Type": "application/merge-patch+json"}
             async with session.patch(f"{path}/{name}", data=patch, headers=headers) as answer:
                 if answer.status == 200:
-                    ledger.told(await answer.json())
+                    ledger.record(await answer.json())
 
 
 @pytest.mark.timeout(900)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.embedded.apiserver.objects import KIND, contents, put
-from tests.embedded.apiserver.store.folders import SMALL, copy, fill, held, reopened
+from tests.embedded.apiserver.store.folders import SMALL, copy, fill, read_state, reopened
 
 from zonewise.api.errors import ConfigError
 from zonewise.csi.backends.folders import mounts
@@ -25,7 +25,7 @@ from zonewise.embedded.apiserver.store.state import State
 
 
 def record(rv: int, key: str = "default/a", type: int = 0, raw: bytes = b"{}") -> Record:
-    """A record of nothing much."""
+    """A small record."""
     return Record(rv, KIND, key, type, raw)
 
 
@@ -64,12 +64,12 @@ def test_only_its_user_may_read_the_folder(tmp_path: Path) -> None:
     log.close(2)
 
 
-@pytest.mark.parametrize("place", ["file/data", "file"])
-def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("path", ["file/data", "file"])
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, path: str) -> None:
     """A path that is no folder is refused in a sentence."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="it is not a folder; give another data folder"):
-        Log.open(tmp_path / place)
+        Log.open(tmp_path / path)
 
 
 def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_another_programs_database_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_creation_that_was_cut_short_is_begun_again(tmp_path: Path) -> None:
-    """Half a database under its working name is no database."""
+    """Half a database under its working name is ignored."""
     (tmp_path / "state.db.new").write_bytes(b"half")
     (tmp_path / "state.db.new-wal").write_bytes(b"half")
     log, recovered = Log.open(tmp_path)
@@ -172,7 +172,7 @@ async def test_restarts_between_compactions_agree(tmp_path: Path) -> None:
         if number % 7 == 0:
             recovered = await reopened(copy(tmp_path, tmp_path.parent / "crashed"))
             assert (recovered.objects, recovered.rv) == (contents(state), state.visible_rv)
-            assert recovered.stream.endswith(held(state).stream)
+            assert recovered.stream.endswith(read_state(state).stream)
     assert state.floor > 1
     await state.close()
 

@@ -263,7 +263,7 @@ async def test_an_event_is_encoded_once_per_representation() -> None:
     assert names.calls == 2
 
 
-async def test_kept_encodings_are_bounded() -> None:
+async def test_cached_encodings_are_bounded() -> None:
     """Frames are kept for others only up to a number of bytes; what was dropped is made again."""
     state = memory(StoreLimits(encoding_bytes=1000))
     watcher = state.watch(KIND)

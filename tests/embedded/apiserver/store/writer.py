@@ -1,4 +1,4 @@
-"""A program that writes to a state until it is killed, and says what it was told.
+"""A program that writes to a state until it is killed, and prints what was acknowledged.
 
 Arguments: the data folder, the number of writers, the version to watch from, how many writes each
 writer makes (0: endless), how many events the history keeps. Each line it prints is one system

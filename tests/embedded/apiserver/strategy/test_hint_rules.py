@@ -19,7 +19,7 @@ MODE = "service.kubernetes.io/topology-mode"
 
 
 async def test_annotations_of_services(tmp_path: Path) -> None:
-    """A mode nobody knows is refused with its place; one of another domain is stored."""
+    """An unknown mode is refused with its path; one of another domain is stored."""
     server = ApiServer(tmp_path, clock=lambda: 1.8e9, rng=random.Random(7), inline=True)
     await server.boot()
     send = embedded(server)
@@ -49,7 +49,7 @@ async def test_annotations_of_services(tmp_path: Path) -> None:
 async def test_prefer_zone_without_its_gate_is_stored_with_a_warning(
     tmp_path: Path, gate: bool
 ) -> None:
-    """Who asks for hints that nobody gives is told so at once."""
+    """Hints that are switched off cause a warning for whoever requests them."""
     gates = FeatureGates({"TopologyAwareHints": gate})
     server = ApiServer(
         tmp_path,

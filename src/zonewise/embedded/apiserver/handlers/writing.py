@@ -90,7 +90,7 @@ class Writer:
             now=self._now(),
             gates=self._gates,
             subresource=subresource,
-            look=self.get_object,
+            get_object=self.get_object,
             dry_run=call.dry_run,
             inside=call.in_process,
             warnings=call.warnings,

@@ -31,7 +31,7 @@ class StrategyContext:
     now: str  # RFC 3339, whole seconds
     gates: FeatureGates
     subresource: str = ""
-    look: Callable[[str, str, str], Obj | None]  # storage key, namespace, name -> that object
+    get_object: Callable[[str, str, str], Obj | None]  # by storage key, namespace and name
     dry_run: bool = False
     inside: bool = False
     warnings: list[str] = field(default_factory=list)

@@ -16,7 +16,7 @@ from zonewise.embedded.apiserver.strategy.network.allocation import (
 ME, YOU = ("d", "me"), ("d", "you")
 
 
-def test_held_addresses_are_free_when_their_service_is_gone() -> None:
+def test_addresses_are_free_when_their_service_is_deleted() -> None:
     """An address belongs to one Service until that is gone."""
     allocation = Allocation(["10.96.0.0/16"], random.Random(1))
     allocation.hold(ME, {"clusterIPs": ["10.96.5.5"]})
@@ -64,7 +64,7 @@ def test_node_ports_are_unique_per_protocol() -> None:
 
 
 def test_chosen_node_ports_are_free() -> None:
-    """A port that is chosen is in the range and nobody's."""
+    """A port that is chosen is in the range and free."""
     allocation = Allocation(["10.96.0.0/16"], random.Random(1))
     taken = set(PORTS) - {31999}
     assert allocation.choose_port(taken) == 31999

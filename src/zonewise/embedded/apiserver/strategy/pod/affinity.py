@@ -146,8 +146,8 @@ def validate_topology_spread_constraints(constraints: Field) -> None:
 
 def merge_label_keys(spec: Obj, labels: dict[str, str]) -> None:
     """Write the values of ``matchLabelKeys`` and their opposites into the selectors."""
-    for one in spec.get("topologySpreadConstraints") or ():
-        _merge(one, labels)
+    for constraint in spec.get("topologySpreadConstraints") or ():
+        _merge(constraint, labels)
     affinity = spec.get("affinity") or {}
     for key in ("podAffinity", "podAntiAffinity"):
         terms = affinity.get(key) or {}

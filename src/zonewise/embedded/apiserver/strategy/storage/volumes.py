@@ -170,7 +170,9 @@ class PersistentVolumeClaimRules(Rules):
             return
         legacy = _legacy_class(obj)
         name = (spec.get("storageClassName") if legacy is None else legacy) or ""
-        storage_class = context.look("storage.k8s.io/storageclasses", "", name) if name else None
+        storage_class = (
+            context.get_object("storage.k8s.io/storageclasses", "", name) if name else None
+        )
         if storage_class is None or not storage_class.get("allowVolumeExpansion"):
             raise status_errors.forbidden(
                 CLAIM,
