@@ -56,6 +56,8 @@ def test_missing_fields_read_as_none() -> None:
     [
         lambda field: field.enum(("a",)),
         lambda field: field.minimum(1),
+        lambda field: field.maximum(1),
+        lambda field: field.invalid_set("no"),
         lambda field: field.not_negative(),
         lambda field: field.positive(),
         lambda field: field.between(1, 2),
@@ -101,6 +103,8 @@ def test_errors_read_as_an_api_servers() -> None:
         }
     )
     obj["least"].minimum(1)
+    obj["least"].minimum(1, "more")
+    obj["range"].maximum(8)
     obj["count"].not_negative()
     obj["positive"].positive()
     obj["range"].between(1, 3)
@@ -113,12 +117,17 @@ def test_errors_read_as_an_api_servers() -> None:
     obj["long"].unique({"ab"})
     obj["long"].not_found()
     obj["set"].forbid_set("no")
+    obj["set"].invalid_set("no")
+    obj["set"].present("why")
+    obj["unset"].present("why")
     obj["set"].required("why")
     obj["set"].internal("broken")
     obj["least"].invalid_if("")
     obj["least"].invalid_if("a reason")
     assert lines(errors) == [
         "least: Invalid value: 0: must be greater than or equal to 1",
+        "least: Invalid value: 0: more",
+        "range: Invalid value: 9: must be less than or equal to 8",
         "count: Invalid value: -1: must be greater than or equal to 0",
         "positive: Invalid value: 0: must be greater than 0",
         "range: Invalid value: 9: must be between 1 and 3, inclusive",
@@ -132,6 +141,8 @@ def test_errors_read_as_an_api_servers() -> None:
         'long: Duplicate value: "ab"',
         'long: Not found: "ab"',
         "set: Forbidden: no",
+        'set: Invalid value: "": no',
+        "unset: Required value: why",
         "set: Required value: why",
         "set: Internal error: broken",
         "least: Invalid value: 0: a reason",
@@ -157,6 +168,7 @@ def test_an_empty_optional_field_is_not_checked_further() -> None:
 def test_an_ended_chain_records_nothing() -> None:
     """After the end of a chain neither checks nor errors are recorded."""
     assert not NOTHING["a"]["b"].required()
+    assert not NOTHING["a"].present()
     assert not NOTHING.get("a", 1)
     NOTHING.invalid("lost")
     assert NOTHING.errors == []

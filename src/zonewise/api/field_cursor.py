@@ -175,6 +175,13 @@ class Field(msgspec.Struct, frozen=True, gc=False):
         self.missing(detail)
         return NOTHING
 
+    def present(self, detail: str = "") -> Field:
+        """A value, even an empty one."""
+        if self.value is not None:
+            return self
+        self.missing(detail)
+        return NOTHING
+
     def require(self, *keys: str) -> None:
         """Fields of this one that may not be empty."""
         for key in keys:
@@ -190,6 +197,10 @@ class Field(msgspec.Struct, frozen=True, gc=False):
             return self
         self.forbid(detail)
         return NOTHING
+
+    def invalid_set(self, detail: str) -> Field:
+        """No value at all, reported as an invalid one."""
+        return self if self.value is None else self.invalid_if(detail)
 
     def forbid_filled(self, detail: str) -> Field:
         """No value but an empty one."""
@@ -208,12 +219,20 @@ class Field(msgspec.Struct, frozen=True, gc=False):
         self.unsupported(supported)
         return NOTHING
 
-    def minimum(self, least: int) -> Field:
+    def minimum(self, least: int, detail: str = "") -> Field:
         """At least this much."""
         value = self.value
         if value is None or value >= least:
             return self
-        self.invalid(f"must be greater than or equal to {least}")
+        self.invalid(detail or f"must be greater than or equal to {least}")
+        return NOTHING
+
+    def maximum(self, most: int, detail: str = "") -> Field:
+        """At most this much."""
+        value = self.value
+        if value is None or value <= most:
+            return self
+        self.invalid(detail or f"must be less than or equal to {most}")
         return NOTHING
 
     def not_negative(self) -> Field:
@@ -232,12 +251,12 @@ class Field(msgspec.Struct, frozen=True, gc=False):
         self.invalid("must be greater than 0")
         return NOTHING
 
-    def between(self, least: int, most: int) -> Field:
+    def between(self, least: int, most: int, detail: str = "") -> Field:
         """In a range, with both of its ends."""
         value = self.value
         if value is None or least <= value <= most:
             return self
-        self.invalid(f"must be between {least} and {most}, inclusive")
+        self.invalid(detail or f"must be between {least} and {most}, inclusive")
         return NOTHING
 
     def port_number(self) -> Field:
@@ -380,6 +399,9 @@ class _Nothing(Field, frozen=True, gc=False):
         return self
 
     def required(self, detail: str = "") -> Field:
+        return self
+
+    def present(self, detail: str = "") -> Field:
         return self
 
     @property

@@ -136,6 +136,11 @@ class Rules:
         """
 
 
+def words(text: str) -> tuple[str, ...]:
+    """A list of names, written as one text."""
+    return tuple(text.split())
+
+
 def revert(fields: Obj, old: Obj, *keys: str) -> None:
     """Make fields what they were in another object."""
     for key in keys:

@@ -49,7 +49,6 @@ class ServiceAccountRules(Rules):
             obj["secrets"] = [{"name": name} if name else {} for name in references]
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
-        """The same."""
         self.prepare_create(obj, context)
 
 
@@ -107,9 +106,7 @@ def _validate_type(secret: Field) -> None:
             secret["metadata"]["annotations"].entry(ACCOUNT_NAME).required()
         case "kubernetes.io/dockercfg" | "kubernetes.io/dockerconfigjson" as kind:
             config = data.entry(DOCKER_KEYS[kind])
-            if config.value is None:
-                config.missing()
-            elif not _is_encoded_object(config.value):
+            if config.present() and not _is_encoded_object(config.value):
                 config.invalid("must be the JSON text of an object", "<secret contents redacted>")
         case "kubernetes.io/basic-auth":
             if not {"username", "password"} & (data.value or {}).keys():
@@ -119,8 +116,7 @@ def _validate_type(secret: Field) -> None:
             data.entry("ssh-privatekey").required()
         case "kubernetes.io/tls":
             for key in ("tls.crt", "tls.key"):
-                if data.entry(key).value is None:
-                    data.entry(key).missing()
+                data.entry(key).present()
 
 
 def _is_encoded_object(encoded: str) -> bool:

@@ -74,7 +74,6 @@ class DefinitionRules(Rules):
         obj["status"]["conditions"] = conditions
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a new definition."""
         _validate_definition(obj, check_bundle=False)
         _validate_approval(obj, None)
         preserving = obj["spec"]["preserveUnknownFields"]
@@ -233,8 +232,7 @@ def _validate_version(spec: Field, index: int) -> None:
     name.required().dns_1035_label()
     _validate_deprecation(version)
     schema = version["schema"]["openAPIV3Schema"]
-    if schema.value is None:
-        schema.missing("schemas are required")
+    schema.present("schemas are required")
     for key, validate in (
         ("subresources", _validate_subresources),
         ("additionalPrinterColumns", _validate_columns),
@@ -338,9 +336,7 @@ def _validate_conversion(spec: Field, *, check_bundle: bool) -> None:
         config.forbid_set("should not be set when strategy is not set to Webhook")
         reviews.forbid_filled("should not be set when strategy is not set to Webhook")
         return
-    if config.value is None:
-        config.missing("required when strategy is set to Webhook")
-    else:
+    if config.present("required when strategy is set to Webhook"):
         validate_client_config(config, swapped=True)
         if check_bundle and config["caBundle"].value:
             validate_ca_bundle(config["caBundle"])

@@ -8,7 +8,7 @@ as the old group does.
 from __future__ import annotations
 
 from zonewise.api.field_cursor import Field
-from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext, words
 
 ABOUT = ("apiVersion", "fieldPath", "kind", "name", "namespace", "resourceVersion", "uid")
 NEW_NAMES = {
@@ -23,9 +23,10 @@ NEW_NAMES = {
 """How the old group's fields are called in the new one, where they are called differently."""
 
 DEPRECATED = ("firstTimestamp", "lastTimestamp", "count", "source")
-UNCHANGED: tuple[str, ...] = ("involvedObject", "reason", "message", "source", "firstTimestamp")
-UNCHANGED += ("lastTimestamp", "count", "type", "eventTime", "action", "related")
-UNCHANGED += ("reportingInstance",)
+UNCHANGED = words(
+    "involvedObject reason message source firstTimestamp lastTimestamp count type eventTime action"
+    " related reportingInstance"
+)
 TEXT_LIMIT = 128
 MESSAGE_LIMIT = 1024
 TYPES = ("Normal", "Warning")
@@ -88,7 +89,6 @@ class NewEventRules(EventRules):
     )
 
     def validate_create(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a new event."""
         event = obj.holding(old_form(obj.value))
         self.validate(event, context)
         event["metadata"].get("name", "").dns_subdomain()

@@ -22,7 +22,6 @@ class NamespaceRules(Rules):
     selectable = frozenset({"status.phase"})
 
     def name_errors(self, name: str) -> list[str]:
-        """What is wrong with the name of an object."""
         return names.label_errors(name)
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
@@ -72,7 +71,6 @@ class NodeRules(Rules):
     selectable = frozenset({"spec.unschedulable"})
 
     def fields(self, obj: Obj) -> dict[str, str]:
-        """The values of the selectable fields."""
         cordoned = (obj.get("spec") or {}).get("unschedulable")
         return {"spec.unschedulable": "true" if cordoned else "false"}
 
@@ -86,7 +84,6 @@ class NodeRules(Rules):
             spec["podCIDR"] = ranges[0]
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
-        """The same."""
         self.prepare_create(obj, context)
 
     def prepare_status(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
@@ -95,7 +92,6 @@ class NodeRules(Rules):
             obj.setdefault("status", {}).pop("config", None)
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a new node."""
         _validate_node(obj)
         ranges = obj["spec"]["podCIDRs"]
         versions = []
@@ -164,6 +160,5 @@ class LeaseRules(Rules):
     """The rules of Leases."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a Lease."""
         obj["spec"]["leaseDurationSeconds"].positive()
         obj["spec"]["leaseTransitions"].not_negative()

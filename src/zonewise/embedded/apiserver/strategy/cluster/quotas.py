@@ -21,19 +21,9 @@ COMPUTE = frozenset(
     f"{side}{name}" for side in ("", "limits.", "requests.") for name in CPU_AND_MEMORY
 )
 QUOTA_RESOURCES = STANDARD_RESOURCES - {"storage"}
-SCOPES = frozenset(
-    {
-        "BestEffort",
-        "CrossNamespacePodAffinity",
-        "NotBestEffort",
-        "NotTerminating",
-        "PriorityClass",
-        "Terminating",
-        "VolumeAttributesClass",
-    }
-)
-WITHOUT_VALUES = SCOPES - {"PriorityClass", "VolumeAttributesClass"}
 OPPOSITES = (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating"))
+WITHOUT_VALUES = frozenset({"CrossNamespacePodAffinity"}).union(*OPPOSITES)
+SCOPES = WITHOUT_VALUES | {"PriorityClass", "VolumeAttributesClass"}
 DOES_NOT_FIT = "unsupported scope applied to resource"
 LIMIT_TYPES = frozenset({"Container", "PersistentVolumeClaim", "Pod"})
 ORDER = (
@@ -55,7 +45,6 @@ class QuotaRules(Rules):
         obj["status"] = {}
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a quota."""
         spec = obj["spec"]
         _validate_amounts(spec["hard"])
         _validate_scopes(spec["scopes"], spec["hard"].value or {})
@@ -71,7 +60,6 @@ class QuotaRules(Rules):
         self.validate(obj, context)
 
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for what is counted."""
         _validate_amounts(obj["status"]["hard"])
         _validate_amounts(obj["status"]["used"])
 
@@ -86,7 +74,6 @@ class LimitRangeRules(Rules):
             meta["name"] = meta["uid"]
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for limits."""
         types: set[str] = set()
         for limit in obj["spec"]["limits"].each():
             kind = limit.get("type", "")

@@ -80,7 +80,6 @@ class RoleRules(_Guarded):
     """The rules of Roles and ClusterRoles."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a role."""
         for rule in obj["rules"].each():
             self._validate_policy_rule(rule)
         if obj["aggregationRule"].value is not None:
@@ -126,7 +125,6 @@ class BindingRules(_Guarded):
             reference["apiGroup"] = GROUP
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a binding."""
         reference, namespaced = obj["roleRef"], self._resource.namespaced
         reference.get("apiGroup", "").enum((GROUP,))
         reference.get("kind", "").enum(("Role", "ClusterRole") if namespaced else ("ClusterRole",))

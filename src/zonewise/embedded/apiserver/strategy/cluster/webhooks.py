@@ -26,7 +26,6 @@ class WebhookRules(Rules):
     """The rules of both kinds of webhook configurations."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a configuration."""
         seen: set[str] = set()
         for webhook in obj["webhooks"].each():
             _validate_webhook(webhook)
@@ -44,12 +43,10 @@ def _validate_webhook(webhook: Field) -> None:
     webhook["failurePolicy"].enum(("Fail", "Ignore"))
     webhook["matchPolicy"].enum(("Equivalent", "Exact"))
     webhook["reinvocationPolicy"].enum(("IfNeeded", "Never"))
-    effects, timeout = webhook["sideEffects"], webhook["timeoutSeconds"]
-    if effects.value is None:
-        effects.missing()
-    effects.enum(EFFECTS)
-    if timeout.value is not None and not 1 <= timeout.value <= MAX_TIMEOUT:
-        timeout.invalid(f"the timeout value must be between 1 and {MAX_TIMEOUT} seconds")
+    webhook["sideEffects"].present().enum(EFFECTS)
+    webhook["timeoutSeconds"].between(
+        1, MAX_TIMEOUT, f"the timeout value must be between 1 and {MAX_TIMEOUT} seconds"
+    )
     validate_label_selector(webhook["namespaceSelector"])
     validate_label_selector(webhook["objectSelector"])
     validate_client_config(webhook["clientConfig"])
@@ -125,9 +122,9 @@ def validate_client_config(config: Field, *, swapped: bool = False) -> None:
     else:
         for key, other in (("name", "namespace"), ("namespace", "name")):
             service[other if swapped else key].named(key).required()
-        port = service.get("port", 443)
-        if not 1 <= port.value <= 65535:
-            port.invalid("port is not valid: must be between 1 and 65535, inclusive")
+        service["port"].between(
+            1, 65535, "port is not valid: must be between 1 and 65535, inclusive"
+        )
         if service["path"].value not in {None, "", "/"}:
             _validate_path(service["path"])
 

@@ -53,7 +53,6 @@ class IngressRules(Rules):
             )
 
     def validate_create(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a new ingress."""
         self.validate(obj, context)
         annotation = obj["metadata"]["annotations"].entry(CLASS_ANNOTATION).value
         class_name = obj["spec"]["ingressClassName"].value
@@ -63,7 +62,6 @@ class IngressRules(Rules):
             )
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for an ingress."""
         spec = obj["spec"]
         backend, rules = spec["defaultBackend"], spec["rules"]
         if not rules.value and backend.value is None:
@@ -94,7 +92,6 @@ class IngressClassRules(Rules):
     """The rules of IngressClasses."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a class."""
         controller = obj["spec"]["controller"]
         if controller.required().max_length(CONTROLLER_LIMIT):
             domain, slash, _ = controller.value.partition("/")
@@ -115,7 +112,6 @@ class NetworkPolicyRules(Rules):
     """The rules of NetworkPolicies."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a policy."""
         spec = obj["spec"]
         validate_label_selector(spec["podSelector"])
         for direction, peers in (("ingress", "from"), ("egress", "to")):
@@ -152,9 +148,7 @@ def _validate_rule(rule: Field) -> None:
 
 def _validate_path(path: Field) -> None:
     kind, text = path["pathType"], path.get("path", "")
-    if kind.value is None:
-        kind.missing("pathType must be specified")
-    elif kind.enum(PATH_TYPES):
+    if kind.present("pathType must be specified").enum(PATH_TYPES):
         if kind.value == "ImplementationSpecific":
             text = text.optional()
         if text and not text.value.startswith("/"):
@@ -214,18 +208,14 @@ def _validate_policy_port(rule: Field) -> None:
     rule["protocol"].enum(PROTOCOLS)
     port, end = rule["port"], rule["endPort"]
     if port.value is None:
-        if end.value is not None:
-            end.invalid("may not be specified when `port` is not specified")
+        end.invalid_set("may not be specified when `port` is not specified")
     elif isinstance(port.value, str):
-        if end.value is not None:
-            end.invalid("may not be specified when `port` is non-numeric")
+        end.invalid_set("may not be specified when `port` is non-numeric")
         port.port_name()
     else:
         port.port_number()
-        if end.value is not None:
-            if end.value < port.value:
-                end.invalid("must be greater than or equal to `port`")
-            end.port_number()
+        end.minimum(port.value, "must be greater than or equal to `port`")
+        end.port_number()
 
 
 def _validate_policy_peer(peer: Field) -> None:

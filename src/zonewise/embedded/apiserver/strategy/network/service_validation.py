@@ -187,9 +187,9 @@ def validate_policies(spec: Field) -> None:
     spec["sessionAffinity"].required().enum(("ClientIP", "None"))
     if fields.get("sessionAffinity") == "ClientIP":
         client = spec["sessionAffinityConfig"]["clientIP"]
-        seconds = client.get("timeoutSeconds", 10_800)
-        if not 0 < seconds.value <= AFFINITY_LIMIT:
-            seconds.invalid(f"must be greater than 0 and less than {AFFINITY_LIMIT}")
+        client["timeoutSeconds"].between(
+            1, AFFINITY_LIMIT, f"must be greater than 0 and less than {AFFINITY_LIMIT}"
+        )
     spec["internalTrafficPolicy"].enum(("Cluster", "Local"))
     if fields.get("type") in EXTERNAL_TYPES:
         spec["externalTrafficPolicy"].required().enum(("Cluster", "Local"))

@@ -71,7 +71,6 @@ class ServiceRules(Rules):
         self._default_families(spec)
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a Service."""
         self._validate_spec(obj["spec"])
         obj.errors.extend(validate_service_traffic(_as_service(obj.value)))
 
@@ -86,7 +85,6 @@ class ServiceRules(Rules):
         spec["trafficPolicy"].enum(("Cluster", "Local", "PreferZone"))
 
     def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """What an update may not change."""
         spec, old_spec = obj["spec"], old["spec"]
         if "ExternalName" not in {spec.value.get("type"), old_spec.get("type")}:
             addresses = spec["clusterIPs"]
@@ -233,10 +231,9 @@ def _keep_allocated(spec: Obj, old: Obj) -> None:
             spec["clusterIP"] = old["clusterIP"]
         if not spec.get("clusterIPs") and spec.get("clusterIP") == old.get("clusterIP"):
             spec["clusterIPs"] = old.get("clusterIPs") or []
-        if not spec.get("ipFamilies") and old.get("ipFamilies"):
-            spec["ipFamilies"] = old["ipFamilies"]
-        if not spec.get("ipFamilyPolicy") and old.get("ipFamilyPolicy"):
-            spec["ipFamilyPolicy"] = old["ipFamilyPolicy"]
+        for key in ("ipFamilies", "ipFamilyPolicy"):
+            if not spec.get(key) and old.get(key):
+                spec[key] = old[key]
     if spec.get("type") in EXTERNAL_TYPES and old.get("type") in EXTERNAL_TYPES:
         numbers = {
             (port.get("port"), port.get("protocol"), port.get("name")): port.get("nodePort")
@@ -270,26 +267,24 @@ def _drop_meaningless(spec: Obj, old: Obj) -> None:
     if kind == old.get("type") and is_local_load_balancer(spec) == is_local_load_balancer(old):
         return
     if kind == "ExternalName" and old.get("type") != "ExternalName":
-        for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
-            if spec.get(key) == old.get(key):
-                spec.pop(key, None)
-        if spec.get("internalTrafficPolicy") == old.get("internalTrafficPolicy"):
-            spec.pop("internalTrafficPolicy", None)
+        _drop_unchanged(spec, old, "clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
+        _drop_unchanged(spec, old, "internalTrafficPolicy")
     if kind not in EXTERNAL_TYPES and old.get("type") in EXTERNAL_TYPES:
         numbers = {port.get("nodePort") for port in old.get("ports") or ()}
         for port in spec.get("ports") or ():
             if port.get("nodePort") in numbers:
                 port.pop("nodePort", None)
-        if spec.get("externalTrafficPolicy") == old.get("externalTrafficPolicy"):
-            spec.pop("externalTrafficPolicy", None)
-    if not is_local_load_balancer(spec) and spec.get("healthCheckNodePort") == old.get(
-        "healthCheckNodePort"
-    ):
-        spec.pop("healthCheckNodePort", None)
+        _drop_unchanged(spec, old, "externalTrafficPolicy")
+    if not is_local_load_balancer(spec):
+        _drop_unchanged(spec, old, "healthCheckNodePort")
     if kind != "LoadBalancer" and old.get("type") == "LoadBalancer":
-        for key in ("allocateLoadBalancerNodePorts", "loadBalancerClass"):
-            if spec.get(key) == old.get(key):
-                spec.pop(key, None)
+        _drop_unchanged(spec, old, "allocateLoadBalancerNodePorts", "loadBalancerClass")
+
+
+def _drop_unchanged(spec: Obj, old: Obj, *keys: str) -> None:
+    for key in keys:
+        if spec.get(key) == old.get(key):
+            spec.pop(key, None)
 
 
 def _drop_gated(spec: Obj, old: Obj | None, context: StrategyContext) -> None:

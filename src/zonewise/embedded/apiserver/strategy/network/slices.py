@@ -46,7 +46,6 @@ class EndpointSliceRules(Rules):
         )
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a slice."""
         address_type = obj["addressType"]
         address_type.required().enum(ADDRESS_TYPES)
         if obj["endpoints"].max_items(ENDPOINTS_LIMIT):
@@ -65,7 +64,6 @@ class EndpointsRules(Rules):
     """The rules of Endpoints."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for Endpoints."""
         for subset in obj["subsets"].each():
             ready, not_ready = subset["addresses"], subset["notReadyAddresses"]
             if not ready.value and not not_ready.value:

@@ -12,6 +12,7 @@ from zonewise.embedded.apiserver.strategy.selectors import (
 )
 
 TAINT_EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
+WEIGHT_RULE = "must be in the range 1-100"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 DEFAULT_TOLERATIONS = tuple(
@@ -33,20 +34,15 @@ def validate_affinity(affinity: Field) -> None:
         if nodes.value.get(REQUIRED) is not None:
             validate_node_selector(nodes[REQUIRED])
         for term in nodes[PREFERRED].each():
-            _validate_weight(term.get("weight", 0))
+            term.get("weight", 0).between(1, 100, WEIGHT_RULE)
             validate_node_selector_term(term["preference"], check_values=False)
     for key in ("podAffinity", "podAntiAffinity"):
         pods = affinity[key]
         for term in pods[REQUIRED].each():
             _validate_pod_affinity_term(term)
         for weighted in pods[PREFERRED].each():
-            _validate_weight(weighted.get("weight", 0))
+            weighted.get("weight", 0).between(1, 100, WEIGHT_RULE)
             _validate_pod_affinity_term(weighted["podAffinityTerm"])
-
-
-def _validate_weight(weight: Field) -> None:
-    if not 0 < weight.value <= 100:
-        weight.invalid("must be in the range 1-100")
 
 
 def _validate_pod_affinity_term(term: Field) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zonewise.api.field_cursor import IMMUTABLE, Field
+from zonewise.api.field_cursor import Field
 from zonewise.embedded.apiserver.strategy.addresses import NOT_AN_ADDRESS, is_ip
 from zonewise.embedded.apiserver.strategy.base import Obj, revert
 from zonewise.embedded.apiserver.strategy.pod.affinity import REQUIRED
@@ -247,8 +247,7 @@ def validate_pod_status_update(pod: Field, old: Obj) -> None:
         pod["metadata"]["annotations"], old["metadata"].get("annotations") or {}
     )
     for condition in status["conditions"].each():
-        if condition.value.get("observedGeneration", 0) < 0:
-            condition["observedGeneration"].invalid("must be a non-negative integer")
+        condition["observedGeneration"].minimum(0, "must be a non-negative integer")
         kind = condition.value.get("type", "")
         if kind not in SYSTEM_CONDITIONS:
             condition.child("Type", kind).qualified_name()
@@ -257,10 +256,8 @@ def validate_pod_status_update(pod: Field, old: Obj) -> None:
         nominated.dns_subdomain()
         if old["spec"].get("nodeName"):
             nominated.forbid("may not be set on pods that are already bound to a node")
-    if fields.get("observedGeneration", 0) < 0:
-        status["observedGeneration"].invalid("must be a non-negative integer")
-    if fields.get("qosClass") != before.get("qosClass"):
-        status["qosClass"].invalid(IMMUTABLE)
+    status["observedGeneration"].minimum(0, "must be a non-negative integer")
+    status["qosClass"].immutable(before.get("qosClass"))
     for key, containers in (
         ("containerStatuses", "containers"),
         ("initContainerStatuses", "initContainers"),

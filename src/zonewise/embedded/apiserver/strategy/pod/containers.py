@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from zonewise.api.field_cursor import Field
-from zonewise.embedded.apiserver.strategy.base import Obj
+from zonewise.embedded.apiserver.strategy.base import Obj, words
 from zonewise.embedded.apiserver.strategy.pod.environment import validate_env, validate_env_from
 from zonewise.embedded.apiserver.strategy.pod.mounts import (
     validate_volume_devices,
@@ -27,16 +27,9 @@ MESSAGE_POLICIES = ("FallbackToLogsOnError", "File")
 RESTART_POLICIES = ("Always", "Never", "OnFailure")
 RESTART_RULES_LIMIT = 20
 EXIT_CODES_LIMIT = 255
-EPHEMERAL_FORBIDDEN = (
-    "ports",
-    "resources",
-    "resizePolicy",
-    "restartPolicy",
-    "restartPolicyRules",
-    "livenessProbe",
-    "readinessProbe",
-    "startupProbe",
-    "lifecycle",
+NOT_EPHEMERAL = words(
+    "ports resources resizePolicy restartPolicy restartPolicyRules livenessProbe readinessProbe"
+    " startupProbe lifecycle"
 )
 
 
@@ -117,7 +110,7 @@ def _validate_ephemeral_containers(containers: Field, pod: PodFacts) -> None:
         target = container["targetContainerName"]
         if target.value and target.value not in targets:
             target.not_found()
-        for key in EPHEMERAL_FORBIDDEN:
+        for key in NOT_EPHEMERAL:
             container[key].forbid_filled(detail)
         for mount in container["volumeMounts"].each():
             mount["subPath"].forbid_filled(detail)
@@ -206,8 +199,6 @@ def _validate_restart_policy(container: Field) -> None:
         action, codes = rule.get("action", ""), rule["exitCodes"]
         if action.value != "RestartAllContainers":
             action.enum(("Restart",))
-        if codes.value is None:
-            codes.missing("must be specified")
-            continue
-        codes.get("operator", "").enum(("In", "NotIn"))
-        codes["values"].max_items(EXIT_CODES_LIMIT)
+        if codes.present("must be specified"):
+            codes.get("operator", "").enum(("In", "NotIn"))
+            codes["values"].max_items(EXIT_CODES_LIMIT)

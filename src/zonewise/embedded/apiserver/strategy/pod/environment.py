@@ -8,24 +8,14 @@ from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.strategy.base import Obj
 from zonewise.embedded.apiserver.strategy.pod.references import (
+    FIELDS,
     validate_object_field_selector,
     validate_path_no_backsteps,
     validate_resource_field_selector,
 )
 
-ENV_FIELDS = frozenset(
-    {
-        "metadata.name",
-        "metadata.namespace",
-        "metadata.uid",
-        "spec.nodeName",
-        "spec.serviceAccountName",
-        "status.hostIP",
-        "status.hostIPs",
-        "status.podIP",
-        "status.podIPs",
-    }
-)
+NOT_IN_ENV = ("metadata.annotations", "metadata.labels", "spec.restartPolicy")
+ENV_FIELDS = FIELDS.difference((*NOT_IN_ENV, "spec.schedulerName", "status.phase"))
 SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 TOO_MANY_SOURCES = "may not have more than one field specified at a time"
 _ENV_NAME = re.compile(r"[ -<>-~]+\Z")

@@ -59,39 +59,30 @@ class ValidSpecs:
         self._digests[digest] = None
 
 
+def _selectable_fields(obj: Obj) -> dict[str, str]:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    return {
+        "spec.hostNetwork": "true" if spec.get("hostNetwork") else "false",
+        "spec.nodeName": spec.get("nodeName", ""),
+        "spec.restartPolicy": spec.get("restartPolicy", ""),
+        "spec.schedulerName": spec.get("schedulerName", ""),
+        "spec.serviceAccountName": spec.get("serviceAccountName", ""),
+        "status.nominatedNodeName": status.get("nominatedNodeName", ""),
+        "status.phase": status.get("phase", ""),
+        "status.podIP": status.get("podIP", ""),
+        "status.podIPs": status.get("podIP", ""),
+    }
+
+
 class PodRules(Rules):
     """The rules of Pods."""
 
     _valid_specs = ValidSpecs()
     graceful = True
-    selectable = frozenset(
-        {
-            "spec.hostNetwork",
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-            "status.nominatedNodeName",
-            "status.phase",
-            "status.podIP",
-            "status.podIPs",
-        }
-    )
+    selectable = frozenset(_selectable_fields({}))
 
     def fields(self, obj: Obj) -> dict[str, str]:
-        """The values of the selectable fields."""
-        spec, status = obj.get("spec") or {}, obj.get("status") or {}
-        return {
-            "spec.hostNetwork": "true" if spec.get("hostNetwork") else "false",
-            "spec.nodeName": spec.get("nodeName", ""),
-            "spec.restartPolicy": spec.get("restartPolicy", ""),
-            "spec.schedulerName": spec.get("schedulerName", ""),
-            "spec.serviceAccountName": spec.get("serviceAccountName", ""),
-            "status.nominatedNodeName": status.get("nominatedNodeName", ""),
-            "status.phase": status.get("phase", ""),
-            "status.podIP": status.get("podIP", ""),
-            "status.podIPs": status.get("podIP", ""),
-        }
+        return _selectable_fields(obj)
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
         """A new pod is pending."""
@@ -149,7 +140,6 @@ class PodRules(Rules):
         return max(int(seconds), 0) if seconds >= 0 else 1
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a pod, new or not."""
         spec, meta = obj.value["spec"], obj.value["metadata"]
         # A volume with a claim of its own depends on the pod's name, too.
         has_claims = any(volume.get("ephemeral") for volume in spec.get("volumes") or ())
@@ -162,7 +152,6 @@ class PodRules(Rules):
             self._valid_specs.add(digest)
 
     def validate_create(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a new pod."""
         self.validate(obj, context)
         fields, annotations = obj.value["spec"], obj.value["metadata"].get("annotations")
         if fields.get("ephemeralContainers"):
@@ -181,7 +170,6 @@ class PodRules(Rules):
             context.warnings.extend(pod_warnings(obj))
 
     def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """What an update may not change."""
         if context.subresource == "binding":
             return  # the server itself writes what a binding says
         self.validate(obj, context)
@@ -199,7 +187,6 @@ class PodRules(Rules):
             changes.validate_pod_spec_update(spec, old_spec)
 
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for a new status."""
         changes.validate_pod_status_update(obj, old)
 
 

@@ -6,18 +6,15 @@ import re
 from typing import Any
 
 from zonewise.api.field_cursor import Field
+from zonewise.embedded.apiserver.strategy.base import words
 
 SCHEMES = ("HTTP", "HTTPS")
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 PROBE_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 LIFECYCLE_HANDLERS = ("exec", "httpGet", "tcpSocket", "sleep")
 _HEADER_NAME = re.compile(r"[-A-Za-z0-9]+\Z")
-_COUNTS = (
-    "initialDelaySeconds",
-    "timeoutSeconds",
-    "periodSeconds",
-    "successThreshold",
-    "failureThreshold",
+_COUNTS = words(
+    "initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold"
 )
 
 

@@ -10,10 +10,8 @@ from zonewise.api.values import quantity
 FIELDS = frozenset(
     {
         *(f"metadata.{key}" for key in ("annotations", "labels", "name", "namespace", "uid")),
-        *(
-            f"spec.{key}"
-            for key in ("nodeName", "restartPolicy", "serviceAccountName", "schedulerName")
-        ),
+        *(f"spec.{key}" for key in ("nodeName", "restartPolicy", "schedulerName")),
+        "spec.serviceAccountName",
         *(f"status.{key}" for key in ("phase", "hostIP", "hostIPs", "podIP", "podIPs")),
     }
 )

@@ -8,22 +8,15 @@ from functools import lru_cache
 from zonewise.api.errors import ParseError
 from zonewise.api.field_cursor import Field
 from zonewise.api.values import names, quantity
-from zonewise.embedded.apiserver.strategy.base import Obj
+from zonewise.embedded.apiserver.strategy.base import Obj, words
 
 CONTAINER_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
 CPU_AND_MEMORY = frozenset({"cpu", "memory"})
 COUNTED_OBJECTS = frozenset(
-    {
-        "pods",
-        "resourcequotas",
-        "services",
-        "replicationcontrollers",
-        "secrets",
-        "configmaps",
-        "persistentvolumeclaims",
-        "services.nodeports",
-        "services.loadbalancers",
-    }
+    words(
+        "pods resourcequotas services replicationcontrollers secrets configmaps"
+        " persistentvolumeclaims services.nodeports services.loadbalancers"
+    )
 )
 STANDARD_RESOURCES = COUNTED_OBJECTS | {
     *CONTAINER_RESOURCES,

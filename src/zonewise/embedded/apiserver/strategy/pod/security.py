@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from zonewise.api.field_cursor import Field
+from zonewise.embedded.apiserver.strategy.base import words
 from zonewise.embedded.apiserver.strategy.pod.references import validate_local_descending_path
 
 MAX_ID = 2**31 - 1
@@ -18,31 +19,14 @@ _SYSCTL = re.compile(
 )
 _IPC_NAMES = ("kernel.shmall", "kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced")
 _IPC_PREFIXES = ("kernel.msg", "fs.mqueue.", "kernel.sem")
-LINUX_UNSUPPORTED: tuple[str, ...] = ("windowsOptions",)
-WINDOWS_UNSUPPORTED: tuple[str, ...] = (
-    "appArmorProfile",
-    "seLinuxOptions",
-    "seccompProfile",
-    "fsGroup",
-    "fsGroupChangePolicy",
-    "sysctls",
-    "runAsUser",
-    "runAsGroup",
-    "supplementalGroups",
-    "supplementalGroupsPolicy",
-    "seLinuxChangePolicy",
+LINUX_UNSUPPORTED = words("windowsOptions")
+WINDOWS_UNSUPPORTED = words(
+    "appArmorProfile seLinuxOptions seccompProfile fsGroup fsGroupChangePolicy sysctls runAsUser"
+    " runAsGroup supplementalGroups supplementalGroupsPolicy seLinuxChangePolicy"
 )
-WINDOWS_UNSUPPORTED_IN_CONTAINERS: tuple[str, ...] = (
-    "appArmorProfile",
-    "seLinuxOptions",
-    "seccompProfile",
-    "capabilities",
-    "readOnlyRootFilesystem",
-    "privileged",
-    "allowPrivilegeEscalation",
-    "procMount",
-    "runAsUser",
-    "runAsGroup",
+WINDOWS_UNSUPPORTED_IN_CONTAINERS = words(
+    "appArmorProfile seLinuxOptions seccompProfile capabilities readOnlyRootFilesystem privileged"
+    " allowPrivilegeEscalation procMount runAsUser runAsGroup"
 )
 CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 
@@ -108,8 +92,7 @@ def _validate_seccomp_profile(profile: Field) -> None:
     kind, local = profile["type"], profile["localhostProfile"]
     kind.required("type is required when seccompProfile is set").enum(PROFILE_TYPES)
     if kind.value == "Localhost":
-        if local.value is None:
-            local.missing("must be set when seccomp type is Localhost")
+        local.present("must be set when seccomp type is Localhost")
         validate_local_descending_path(local)
     elif local.value is not None:
         local.invalid("can only be set when seccomp type is Localhost", profile.value)
@@ -120,8 +103,7 @@ def _validate_app_armor_profile(profile: Field) -> None:
     if not kind.required("type is required when appArmorProfile is set").enum(PROFILE_TYPES):
         return
     if kind.value != "Localhost":
-        if local.value is not None:
-            local.invalid("can only be set when AppArmor type is Localhost")
+        local.invalid_set("can only be set when AppArmor type is Localhost")
         return
     if local.value and local.value.strip() != local.value:
         local.invalid("must not be padded with whitespace")

@@ -166,8 +166,7 @@ def _validate_without_host_users(spec: Field) -> None:
 def _validate_dns_config(config: Field, policy: str) -> None:
     servers, searches = config["nameservers"], config["searches"]
     if policy == "None":
-        if config.value is None:
-            config.missing("must provide `dnsConfig` when `dnsPolicy` is None")
+        if not config.present("must provide `dnsConfig` when `dnsPolicy` is None"):
             return
         if not servers.required(
             "must provide at least one DNS nameserver when `dnsPolicy` is None"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from zonewise.api.field_cursor import NOTHING, Field
 from zonewise.api.values import names, quantity
-from zonewise.embedded.apiserver.strategy.base import Obj
+from zonewise.embedded.apiserver.strategy.base import Obj, words
 from zonewise.embedded.apiserver.strategy.metadata import validate_annotations, validate_labels
 from zonewise.embedded.apiserver.strategy.pod.references import (
     validate_local_descending_path,
@@ -19,13 +19,7 @@ from zonewise.embedded.apiserver.strategy.selectors import validate_label_select
 
 HOST_PATH_TYPES = (
     "",
-    "BlockDevice",
-    "CharDevice",
-    "Directory",
-    "DirectoryOrCreate",
-    "File",
-    "FileOrCreate",
-    "Socket",
+    *words("BlockDevice CharDevice Directory DirectoryOrCreate File FileOrCreate Socket"),
 )
 ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 VOLUME_MODES = ("Block", "Filesystem")
@@ -42,28 +36,12 @@ TOO_MANY_SOURCES = "may not specify more than 1 volume type"
 
 def token_projection() -> Obj:
     """The volume with a token that admission gives to nearly every pod."""
-    return {
-        "defaultMode": 420,
-        "sources": [
-            {"serviceAccountToken": {"expirationSeconds": TOKEN_SECONDS, "path": "token"}},
-            {
-                "configMap": {
-                    "name": "kube-root-ca.crt",
-                    "items": [{"key": "ca.crt", "path": "ca.crt"}],
-                }
-            },
-            {
-                "downwardAPI": {
-                    "items": [
-                        {
-                            "path": "namespace",
-                            "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"},
-                        }
-                    ]
-                }
-            },
-        ],
-    }
+    token = {"expirationSeconds": TOKEN_SECONDS, "path": "token"}
+    ca = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    field = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
+    namespace = {"items": [{"path": "namespace", "fieldRef": field}]}
+    sources = [{"serviceAccountToken": token}, {"configMap": ca}, {"downwardAPI": namespace}]
+    return {"defaultMode": 420, "sources": sources}
 
 
 TOKEN_PROJECTION = token_projection()
@@ -165,8 +143,7 @@ def _validate_key_to_path(item: Field) -> None:
 
 
 def _validate_file_mode(mode: Field) -> None:
-    if mode.value is not None and not 0 <= mode.value <= 0o777:
-        mode.invalid("must be a number between 0 and 0777 (octal), both inclusive")
+    mode.between(0, 0o777, "must be a number between 0 and 0777 (octal), both inclusive")
 
 
 def _validate_nfs(source: Field) -> None:
@@ -243,10 +220,8 @@ def _validate_projected(projected: Field) -> None:
 
 def _validate_service_account_token(token: Field, projected: Field) -> None:
     seconds = token.get("expirationSeconds", 3600)
-    if seconds.value < MIN_TOKEN_SECONDS:
-        seconds.invalid("may not specify a duration less than 10 minutes")
-    if seconds.value > MAX_TOKEN_SECONDS:
-        seconds.invalid("may not specify a duration larger than 2^32 seconds")
+    seconds.minimum(MIN_TOKEN_SECONDS, "may not specify a duration less than 10 minutes")
+    seconds.maximum(MAX_TOKEN_SECONDS, "may not specify a duration larger than 2^32 seconds")
     path = projected.child("path", token.value.get("path"))
     validate_local_non_reserved_path(path.required())
 
@@ -257,8 +232,7 @@ def _validate_cluster_trust_bundle(bundle: Field) -> None:
         bundle.invalid("only one of name and signerName may be used")
     elif name.value is not None:
         name.required("must be a valid object name")
-        if selector.value is not None:
-            selector.invalid("labelSelector must be unset if name is specified")
+        selector.invalid_set("labelSelector must be unset if name is specified")
     elif signer.value is not None:
         signer.required("must be a valid signer name")
         validate_label_selector(selector)
@@ -285,8 +259,7 @@ def _validate_csi(source: Field) -> None:
 
 def _validate_ephemeral(source: Field) -> None:
     template = source["volumeClaimTemplate"]
-    if template.value is None:
-        template.missing()
+    if not template.present():
         return
     meta = template["metadata"]
     validate_annotations(meta["annotations"])
@@ -304,9 +277,7 @@ def validate_claim_spec(spec: Field) -> None:
     validate_access_modes(modes)
     resources = spec["resources"]
     size = resources.entry("storage").holding(resources["requests"]["storage"].value)
-    if size.value is None:
-        size.missing()
-    elif quantity.value(size.value) <= 0:
+    if size.present() and quantity.value(size.value) <= 0:
         size.invalid("must be greater than zero")
     for key in ("storageClassName", "volumeAttributesClassName"):
         spec[key].optional().dns_subdomain()

@@ -29,7 +29,6 @@ class StorageClassRules(Rules):
         context.warnings.extend(class_warnings(obj))
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a class."""
         provisioner = obj["provisioner"]
         if provisioner.required():
             provisioner.without_errors(names.qualified_name_errors(provisioner.value.lower()))
@@ -53,7 +52,6 @@ class CSIDriverRules(Rules):
         obj["metadata"].pop("generation", None)
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a driver."""
         spec = obj["spec"]
         spec["fsGroupPolicy"].enum(("File", "None", "ReadWriteOnceWithFSType"))
         modes = spec["volumeLifecycleModes"]
@@ -62,14 +60,12 @@ class CSIDriverRules(Rules):
         audiences: set[str] = set()
         for token in spec["tokenRequests"].each():
             token.get("audience", "").unique(audiences)
-            seconds = token["expirationSeconds"]
-            if seconds.value is not None and not (
-                MIN_TOKEN_SECONDS <= seconds.value <= MAX_TOKEN_SECONDS
-            ):
-                seconds.invalid("must be between 10 minutes and 2^32 seconds")
-        period = spec["nodeAllocatableUpdatePeriodSeconds"]
-        if period.value is not None and period.value < MIN_PERIOD:
-            period.invalid(f"must be greater than or equal to {MIN_PERIOD} seconds")
+            token["expirationSeconds"].between(
+                MIN_TOKEN_SECONDS, MAX_TOKEN_SECONDS, "must be between 10 minutes and 2^32 seconds"
+            )
+        spec["nodeAllocatableUpdatePeriodSeconds"].minimum(
+            MIN_PERIOD, f"must be greater than or equal to {MIN_PERIOD} seconds"
+        )
 
     def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         """What existing volumes rely on does not change."""
@@ -83,7 +79,6 @@ class CSINodeRules(Rules):
     """The rules of CSINodes."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a node's drivers."""
         driver_names: set[str] = set()
         for driver in obj["spec"]["drivers"].each():
             validate_csi_driver_name(driver["name"])
@@ -111,7 +106,6 @@ class CSIStorageCapacityRules(Rules):
     """The rules of CSIStorageCapacities."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a report of capacity."""
         obj.get("storageClassName", "").dns_subdomain()
         for key in ("capacity", "maximumVolumeSize"):
             amount = obj[key].value
@@ -134,7 +128,6 @@ class VolumeAttachmentRules(Rules):
         obj["status"] = {"attached": False}
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for an attachment."""
         spec = obj["spec"]
         validate_csi_driver_name(spec["attacher"])
         spec.get("nodeName", "").dns_subdomain()
@@ -158,7 +151,6 @@ class VolumeAttachmentRules(Rules):
         self.validate(obj, context)
 
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for a report of attaching."""
         status = obj["status"]
         status["attachError"]["message"].max_bytes(ERROR_LIMIT)
         status["detachError"]["message"].max_bytes(ERROR_LIMIT)

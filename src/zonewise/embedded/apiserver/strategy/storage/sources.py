@@ -13,54 +13,32 @@ from zonewise.embedded.apiserver.strategy.pod.volumes import (
     validate_csi_driver_name,
 )
 
-SOURCES = (
-    "hostPath",
-    "gcePersistentDisk",
-    "awsElasticBlockStore",
-    "glusterfs",
-    "flocker",
-    "nfs",
-    "rbd",
-    "quobyte",
-    "cephfs",
-    "iscsi",
-    "cinder",
-    "fc",
-    "flexVolume",
-    "azureFile",
-    "vsphereVolume",
-    "photonPersistentDisk",
-    "portworxVolume",
-    "azureDisk",
-    "scaleIO",
-    "local",
-    "storageos",
-    "csi",
-)
-"""In the order in which they are looked for; of several the first counts."""
-
-REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
-    "awsElasticBlockStore": ("volumeID",),
-    "azureDisk": ("diskName", "diskURI"),
-    "azureFile": ("secretName", "shareName"),
-    "cephfs": ("monitors",),
-    "cinder": ("volumeID",),
-    "csi": ("driver", "volumeHandle"),
-    "flexVolume": ("driver",),
-    "gcePersistentDisk": ("pdName",),
-    "glusterfs": ("endpoints", "path"),
+SOURCES: dict[str, tuple[str, ...]] = {
     "hostPath": ("path",),
-    "iscsi": ("targetPortal", "iqn"),
-    "local": ("path",),
+    "gcePersistentDisk": ("pdName",),
+    "awsElasticBlockStore": ("volumeID",),
+    "glusterfs": ("endpoints", "path"),
+    "flocker": (),
     "nfs": ("server", "path"),
+    "rbd": ("monitors", "image"),
+    "quobyte": ("registry", "volume"),
+    "cephfs": ("monitors",),
+    "iscsi": ("targetPortal", "iqn"),
+    "cinder": ("volumeID",),
+    "fc": (),
+    "flexVolume": ("driver",),
+    "azureFile": ("secretName", "shareName"),
+    "vsphereVolume": ("volumePath",),
     "photonPersistentDisk": ("pdID",),
     "portworxVolume": ("volumeID",),
-    "quobyte": ("registry", "volume"),
-    "rbd": ("monitors", "image"),
+    "azureDisk": ("diskName", "diskURI"),
     "scaleIO": ("gateway", "system", "volumeName"),
+    "local": ("path",),
     "storageos": ("volumeName",),
-    "vsphereVolume": ("volumePath",),
+    "csi": ("driver", "volumeHandle"),
 }
+"""The fields that each source requires; of several sources the first one counts."""
+
 REPORTED_NAMES = {"gcePersistentDisk": "persistentDisk"}
 """What errors call a source, where it is not its name."""
 
@@ -90,7 +68,7 @@ def validate_volume_source(spec: Field) -> None:
         spec[key].forbid(TOO_MANY_SOURCES)
     key = chosen[0]
     source = spec[key].named(REPORTED_NAMES.get(key, key))
-    source.require(*REQUIRED_FIELDS.get(key, ()))
+    source.require(*SOURCES[key])
     path = source["path"]
     match key:
         case "hostPath":
@@ -99,8 +77,8 @@ def validate_volume_source(spec: Field) -> None:
                 source["type"].enum(HOST_PATH_TYPES)
         case "local":
             validate_path_no_backsteps(path)
-            if path.value and fields.get("nodeAffinity") is None:
-                spec["nodeAffinity"].missing("Local volume requires node affinity")
+            if path.value:
+                spec["nodeAffinity"].present("Local volume requires node affinity")
         case "nfs":
             validate_absolute_path(source.get("path", ""))
         case "csi":
@@ -135,9 +113,7 @@ def _validate_fibre_channel(source: Field) -> None:
     elif names.value and ids.value:
         names.invalid("targetWWNs and wwids can not be specified simultaneously")
     elif names.value:
-        if lun.value is None:
-            lun.missing("lun is required if targetWWNs is specified")
-        lun.between(0, 255)
+        lun.present("lun is required if targetWWNs is specified").between(0, 255)
 
 
 def _validate_azure_disk(source: Field) -> None:

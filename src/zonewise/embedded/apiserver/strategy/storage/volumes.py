@@ -13,7 +13,7 @@ from zonewise.api.objects.storage import LEGACY_CLASS
 from zonewise.api.resource import Resource
 from zonewise.api.values import quantity
 from zonewise.embedded.apiserver.request import status_errors
-from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext, revert
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext, revert, words
 from zonewise.embedded.apiserver.strategy.pod.volumes import (
     VOLUME_MODES,
     validate_access_modes,
@@ -24,36 +24,15 @@ from zonewise.embedded.apiserver.strategy.storage.sources import SOURCES, valida
 from zonewise.embedded.apiserver.strategy.warnings import claim_warnings, volume_warnings
 
 RECLAIM_POLICIES = ("Delete", "Recycle", "Retain")
-RESIZE_STATES = frozenset(
-    {
-        "ControllerResizeInProgress",
-        "ControllerResizeInfeasible",
-        "NodeResizePending",
-        "NodeResizeInProgress",
-        "NodeResizeInfeasible",
-    }
+RESIZE_STATES = words(
+    "ControllerResizeInProgress ControllerResizeInfeasible NodeResizePending NodeResizeInProgress"
+    " NodeResizeInfeasible"
 )
 CLAIM = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True)
 LEGACY_MOUNT_OPTIONS = "volume.beta.kubernetes.io/mount-options"
-WITH_MOUNT_OPTIONS = frozenset(
-    {
-        "awsElasticBlockStore",
-        "azureDisk",
-        "azureFile",
-        "cephfs",
-        "cinder",
-        "csi",
-        "gcePersistentDisk",
-        "glusterfs",
-        "iscsi",
-        "nfs",
-        "quobyte",
-        "rbd",
-        "storageos",
-        "vsphereVolume",
-    }
+WITHOUT_MOUNT_OPTIONS = words(
+    "fc flexVolume flocker hostPath local photonPersistentDisk portworxVolume scaleIO"
 )
-"""Sources whose mounts take options."""
 NOT_INLINE = "may not be specified in the context of inline volumes"
 
 
@@ -79,10 +58,9 @@ class PersistentVolumeRules(Rules):
             status[since] = before[since]
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a volume."""
         spec, annotations = obj["spec"], obj["metadata"]["annotations"]
         validate_volume_spec(spec)
-        if not any(spec[key].value is not None for key in WITH_MOUNT_OPTIONS):
+        if not _sources(spec.value or {}).keys() - WITHOUT_MOUNT_OPTIONS:
             annotations[LEGACY_MOUNT_OPTIONS].forbid_set(
                 "may not specify mount options for this volume type"
             )
@@ -125,7 +103,6 @@ class PersistentVolumeClaimRules(Rules):
             _drop_unsupported_sources(spec)
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a claim."""
         validate_claim_spec(obj["spec"])
         _validate_data_sources(obj["spec"])
 
@@ -182,7 +159,6 @@ class PersistentVolumeClaimRules(Rules):
             )
 
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for a claim's status."""
         status = obj["status"]
         for key in ("capacity", "allocatedResources"):
             for _, amount in status[key].entries():
@@ -199,8 +175,7 @@ def validate_volume_spec(spec: Field, *, inline: bool = False) -> None:
     if inline:
         for key in ("claimRef", "capacity", "nodeAffinity", "storageClassName"):
             spec[key].forbid_filled(NOT_INLINE)
-        if fields.get("csi") is None:
-            spec["csi"].missing("has to be specified for inline volumes")
+        spec["csi"].present("has to be specified for inline volumes")
     else:
         _validate_capacity(spec["capacity"])
     spec["accessModes"].required()
@@ -211,9 +186,7 @@ def validate_volume_spec(spec: Field, *, inline: bool = False) -> None:
         policy.optional().enum(RECLAIM_POLICIES)
     if not inline and fields.get("nodeAffinity") is not None:
         required = spec["nodeAffinity"]["required"]
-        if required.value is None:
-            required.missing("must specify required node constraints")
-        else:
+        if required.present("must specify required node constraints"):
             validate_node_selector(required)
     validate_volume_source(spec)
     if policy.value == "Recycle" and spec["hostPath"]["path"].value == "/":
@@ -226,8 +199,8 @@ def validate_volume_spec(spec: Field, *, inline: bool = False) -> None:
     attributes_class = spec["volumeAttributesClassName"]
     if attributes_class.value:
         attributes_class.dns_subdomain()
-        if fields.get("csi") is None and not inline:
-            spec["csi"].missing("has to be specified when using volumeAttributesClassName")
+        if not inline:
+            spec["csi"].present("has to be specified when using volumeAttributesClassName")
 
 
 def _validate_capacity(capacity: Field) -> None:

@@ -41,14 +41,13 @@ class HorizontalPodAutoscalerRules(Rules):
             _validate_target_group(obj["spec"])
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for an autoscaler."""
         spec = obj["spec"]
         least, most = spec["minReplicas"], spec.get("maxReplicas", 0)
         least.minimum(1)
         most.required()
         most.minimum(1)
-        if least.value is not None and most.value < least.value:
-            most.invalid("must be greater than or equal to `minReplicas`")
+        if least.value is not None:
+            most.minimum(least.value, "must be greater than or equal to `minReplicas`")
         _validate_reference(spec["scaleTargetRef"])
         metrics = spec["metrics"]
         for metric in metrics.each():
@@ -63,7 +62,6 @@ class HorizontalPodAutoscalerRules(Rules):
                 _validate_scaling_rules(rules)
 
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for a new status."""
         validate_not_negative(obj["status"], "currentReplicas", "desiredReplicas")
 
 
@@ -116,8 +114,7 @@ def _validate_target_values(target: Field, kind: str) -> None:
     utilization = target["averageUtilization"]
     has_average = average.value is not None
     if kind == "pods":
-        if not has_average:
-            average.missing("must specify a positive value")
+        average.present("must specify a positive value")
     elif kind in {"object", "external"}:
         if value.value is None and not has_average:
             average.missing("must set either of the two values")
@@ -137,9 +134,7 @@ def _validate_target(target: Field) -> None:
     for amount in (target["value"], target["averageValue"]):
         if amount.value is not None and quantity.value(amount.value) <= 0:
             amount.invalid("must be positive")
-    utilization = target["averageUtilization"]
-    if utilization.value is not None and utilization.value < 1:
-        utilization.invalid("must be above 0")
+    target["averageUtilization"].minimum(1, "must be above 0")
 
 
 def _validate_scaling_rules(rules: Field) -> None:
@@ -148,11 +143,10 @@ def _validate_scaling_rules(rules: Field) -> None:
     rules["policies"].required("must specify at least one Policy")
     for policy in rules["policies"].each():
         policy.get("type", "").enum(POLICY_TYPES)
-        value, period = policy.get("value", 0), policy.get("periodSeconds", 0)
-        if value.value <= 0:
-            value.invalid("must be greater than zero")
-        if not 0 < period.value <= MAX_PERIOD:
-            period.invalid(f"must be greater than zero and at most {MAX_PERIOD}")
+        policy.get("value", 0).minimum(1, "must be greater than zero")
+        policy.get("periodSeconds", 0).between(
+            1, MAX_PERIOD, f"must be greater than zero and at most {MAX_PERIOD}"
+        )
     tolerance = rules["tolerance"]
     if tolerance.value is not None and quantity.value(tolerance.value) < 0:
         tolerance.invalid("must be greater than or equal to 0")

@@ -43,7 +43,6 @@ class PodDisruptionBudgetRules(Rules):
         obj["status"] = dict.fromkeys(COUNTS, 0)
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a budget."""
         spec = obj["spec"]
         bounds = (spec["minAvailable"], spec["maxUnavailable"])
         if all(bound.value is not None for bound in bounds):
@@ -56,7 +55,6 @@ class PodDisruptionBudgetRules(Rules):
         validate_node_selector_term(spec["nodeSelectorTerm"])
 
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for a new status."""
         _validate_conditions(obj["status"]["conditions"])
         if obj.value.get("apiVersion") != "policy/v1beta1":
             validate_not_negative(obj["status"], *COUNTS)
@@ -69,9 +67,7 @@ def _validate_conditions(conditions: Field) -> None:
         kind.unique(types)
         kind.qualified_name()
         condition.get("status", "").enum(STATUSES)
-        generation = condition["observedGeneration"]
-        if generation.value is not None and generation.value < 0:
-            generation.invalid("must be greater than or equal to zero")
+        condition["observedGeneration"].minimum(0, "must be greater than or equal to zero")
         condition.require("lastTransitionTime")
         reason = condition["reason"]
         reason.required().matches(
@@ -85,7 +81,6 @@ class PriorityClassRules(Rules):
     """The rules of PriorityClasses."""
 
     def validate_create(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a new class."""
         name, value = obj["metadata"].get("name", ""), obj.get("value", 0)
         if name.value.startswith("system-"):
             if SYSTEM_PRIORITIES.get(name.value) != value.value or obj["globalDefault"].value:

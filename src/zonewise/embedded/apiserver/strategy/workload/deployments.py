@@ -37,7 +37,6 @@ class DeploymentRules(FixedSelectorRules):
     """The rules of Deployments."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a Deployment."""
         spec = obj["spec"]
         validate_not_negative(spec, "replicas", "minReadySeconds", "revisionHistoryLimit")
         _validate_selector_and_template(spec, "deployment")
@@ -49,7 +48,6 @@ class DeploymentRules(FixedSelectorRules):
                 deadline.invalid("must be greater than minReadySeconds")
 
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for a new status."""
         validate_replica_status(
             obj["status"], "updatedReplicas", "readyReplicas", "availableReplicas"
         )
@@ -72,9 +70,7 @@ def _validate_strategy(strategy: Field) -> None:
         rolling.forbid_set("may not be specified when strategy `type` is 'Recreate'")
     elif kind != "RollingUpdate":
         strategy.unsupported(("Recreate", "RollingUpdate"), strategy.value or {})
-    elif rolling.value is None:
-        rolling.missing()
-    else:
+    elif rolling.present():
         unavailable, surge = rolling.get("maxUnavailable", 0), rolling.get("maxSurge", 0)
         validate_int_or_percent(unavailable)
         validate_int_or_percent(surge)
@@ -89,7 +85,6 @@ class _ReplicatedRules(WorkloadRules):
         obj["status"] = {"replicas": 0}
 
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for a new status."""
         validate_replica_status(
             obj["status"], "fullyLabeledReplicas", "readyReplicas", "availableReplicas"
         )
@@ -99,7 +94,6 @@ class ReplicaSetRules(_ReplicatedRules, FixedSelectorRules):
     """The rules of ReplicaSets."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a ReplicaSet."""
         validate_not_negative(obj["spec"], "replicas", "minReadySeconds")
         _validate_selector_and_template(obj["spec"], "replicaset")
 
@@ -111,17 +105,14 @@ class ReplicationControllerRules(_ReplicatedRules):
     selectable = frozenset({"status.replicas"})
 
     def fields(self, obj: Obj) -> dict[str, str]:
-        """The values of the selectable fields."""
         return {"status.replicas": str((obj.get("status") or {}).get("replicas", 0))}
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a ReplicationController."""
         spec = obj["spec"]
         selector, template = spec["selector"], spec["template"]
         validate_not_negative(spec, "replicas", "minReadySeconds")
         selector.required()
-        if template.value is None:
-            template.missing()
+        if not template.present():
             return
         labels = template["metadata"]["labels"]
         present = labels.value or {}
@@ -138,7 +129,6 @@ class PodTemplateRules(WorkloadRules):
     names_pods = False
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a PodTemplate."""
         validate_pod_template_spec(obj["template"])
 
 
@@ -146,7 +136,6 @@ class ControllerRevisionRules(Rules):
     """The rules of ControllerRevisions."""
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a ControllerRevision, new or not."""
         obj["revision"].not_negative()
 
     def validate_create(self, obj: Field, context: StrategyContext) -> None:

@@ -76,12 +76,10 @@ def validate_success_policy(spec: Field) -> None:
             indexes.max_length(INDEXES_LIMIT)
             total, reason = count_indexes(indexes.value, completions)
             indexes.invalid_if(reason)
-        if count.value is not None:
-            count.not_negative()
-            if count.value > completions:
-                count.invalid(f"must be less than or equal to {completions}")
-            if indexes.value is not None and count.value > total:
-                count.invalid(f"must be less than or equal to {total}")
+        count.not_negative()
+        count.maximum(completions)
+        if indexes.value is not None:
+            count.maximum(total)
 
 
 def count_indexes(text: str, completions: int) -> tuple[int, str]:

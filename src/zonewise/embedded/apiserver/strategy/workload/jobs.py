@@ -7,7 +7,7 @@ import re
 from zonewise.api.field_cursor import IMMUTABLE, Field
 from zonewise.api.values import names
 from zonewise.api.values.cron import schedule_error, time_zone_error
-from zonewise.embedded.apiserver.strategy.base import Obj, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, StrategyContext, words
 from zonewise.embedded.apiserver.strategy.pod.spec import validate_pod_template_spec
 from zonewise.embedded.apiserver.strategy.selectors import matches, validate_label_selector
 from zonewise.embedded.apiserver.strategy.workload.job_policies import (
@@ -33,13 +33,8 @@ MAX_INDEXES = 100_000
 MAX_PARALLEL_INDEXES = 10_000
 MANAGER_LIMIT = 63
 CRON_NAME_LIMIT = 52
-IMMUTABLE_FIELDS = (
-    "selector",
-    "completionMode",
-    "podFailurePolicy",
-    "backoffLimitPerIndex",
-    "managedBy",
-    "successPolicy",
+IMMUTABLE_FIELDS = words(
+    "selector completionMode podFailurePolicy backoffLimitPerIndex managedBy successPolicy"
 )
 _DOMAIN_PATH = re.compile(r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+\Z", re.ASCII)
 
@@ -51,7 +46,6 @@ class JobRules(WorkloadRules):
     selectable = frozenset({"status.successful"})
 
     def fields(self, obj: Obj) -> dict[str, str]:
-        """The values of the selectable fields."""
         return {"status.successful": str((obj.get("status") or {}).get("succeeded", 0))}
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
@@ -80,13 +74,11 @@ class JobRules(WorkloadRules):
             meta["labels"] = dict(spec["template"]["metadata"].get("labels") or {})
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a Job."""
         spec, name = obj["spec"], obj["metadata"].get("name", "")
         _validate_generated_selector(obj)
         _validate_job_spec(spec)
         selector = spec["selector"]
-        if selector.value is None:
-            selector.missing()
+        selector.present()
         if selector.is_valid(validate_label_selector):
             validate_selector_matches_labels(spec)
         completions = spec.value.get("completions")
@@ -113,7 +105,6 @@ class JobRules(WorkloadRules):
         _validate_template_update(spec["template"], old)
 
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for a new status."""
         validate_job_status_update(obj, old)
 
 
@@ -127,9 +118,7 @@ def _validate_generated_selector(job: Field) -> None:
         for key in keys:
             expected[key] = value
             label = labels.entry(key)
-            if label.value is None:
-                label.missing(f"must be '{value}'")
-            elif label.value != value:
+            if label.present(f"must be '{value}'") and label.value != value:
                 label.invalid(f"must be '{value}'")
     is_valid = Field(selector.value, []).is_valid(validate_label_selector)
     if is_valid and not matches(selector.value, expected):
@@ -184,8 +173,8 @@ def _validate_job_spec(spec: Field) -> None:
         "backoffLimitPerIndex",
         "maxFailedIndexes",
     )
-    if fields.get("maxFailedIndexes") is not None and fields.get("backoffLimitPerIndex") is None:
-        spec["backoffLimitPerIndex"].missing("when maxFailedIndexes is specified")
+    if fields.get("maxFailedIndexes") is not None:
+        spec["backoffLimitPerIndex"].present("when maxFailedIndexes is specified")
     if fields.get("managedBy") is not None:
         _validate_managed_by(spec["managedBy"])
     _validate_completion_mode(spec, fields)
@@ -222,35 +211,25 @@ def _validate_completion_mode(spec: Field, fields: Obj) -> None:
     spec["completionMode"].enum(COMPLETION_MODES)
     if mode in {None, "NonIndexed"}:
         for key in ("backoffLimitPerIndex", "maxFailedIndexes"):
-            if fields.get(key) is not None:
-                spec[key].invalid("requires indexed completion mode")
+            spec[key].invalid_set("requires indexed completion mode")
     if mode != "Indexed":
         return
     parallelism, failed = spec["parallelism"], spec["maxFailedIndexes"]
-    if completions is None:
-        spec["completions"].missing("when completion mode is Indexed")
-    if parallelism.value is not None and parallelism.value > MAX_INDEXES:
-        parallelism.invalid(
-            f"must be less than or equal to {MAX_INDEXES} when completion mode is Indexed"
-        )
-    if failed.value is not None:
-        if completions is not None and failed.value > completions:
-            failed.invalid("must be less than or equal to completions")
-        if failed.value > MAX_INDEXES:
-            failed.invalid(f"must be less than or equal to {MAX_INDEXES}")
-    if (
-        completions is not None
-        and completions > MAX_INDEXES
-        and fields.get("backoffLimitPerIndex") is not None
-    ):
-        if failed.value is None:
-            failed.missing(f"must be specified when completions is above {MAX_INDEXES}")
+    spec["completions"].present("when completion mode is Indexed")
+    parallelism.maximum(
+        MAX_INDEXES, f"must be less than or equal to {MAX_INDEXES} when completion mode is Indexed"
+    )
+    if completions is not None:
+        failed.maximum(completions, "must be less than or equal to completions")
+    failed.maximum(MAX_INDEXES)
+    if (completions or 0) > MAX_INDEXES and fields.get("backoffLimitPerIndex") is not None:
+        failed.present(f"must be specified when completions is above {MAX_INDEXES}")
         for count in (parallelism, failed):
-            if count.value is not None and count.value > MAX_PARALLEL_INDEXES:
-                count.invalid(
-                    f"must be less than or equal to {MAX_PARALLEL_INDEXES} when completions are"
-                    f" above {MAX_INDEXES}"
-                )
+            count.maximum(
+                MAX_PARALLEL_INDEXES,
+                f"must be less than or equal to {MAX_PARALLEL_INDEXES} when completions are above"
+                f" {MAX_INDEXES}",
+            )
 
 
 class CronJobRules(WorkloadRules):
@@ -263,14 +242,12 @@ class CronJobRules(WorkloadRules):
         obj["status"] = {}
 
     def validate_create(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a new CronJob."""
         _validate_cron_job_spec(obj["spec"], None)
         name = obj["metadata"].get("name", "")
         if len(name.value) > CRON_NAME_LIMIT:
             name.invalid(f"must be no more than {CRON_NAME_LIMIT} characters")
 
     def validate_update(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for a changed CronJob."""
         _validate_cron_job_spec(obj["spec"], old["spec"])
 
 
@@ -292,7 +269,6 @@ def _validate_cron_job_spec(spec: Field, old: Obj | None) -> None:
     )
     job_spec = spec["jobTemplate"]["spec"]
     _validate_job_spec(job_spec)
-    if job_spec["selector"].value is not None:
-        job_spec["selector"].invalid("`selector` will be auto-generated")
+    job_spec["selector"].invalid_set("`selector` will be auto-generated")
     if job_spec["manualSelector"].value:
         job_spec["manualSelector"].unsupported(("false", "nil"))

@@ -82,8 +82,7 @@ def int_or_percent_value(value: int | str | None) -> int:
 
 def validate_selector(selector: Field, kind: str) -> bool:
     """A selector that is required and selects not everything; whether it is valid as such."""
-    if selector.value is None:
-        selector.missing()
+    if not selector.present():
         return True
     is_valid = selector.is_valid(validate_label_selector)
     if is_empty(selector.value):

@@ -7,7 +7,7 @@ from typing import Any
 from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
 from zonewise.api.values.numbers import parse_natural
-from zonewise.embedded.apiserver.strategy.base import Obj, StrategyContext
+from zonewise.embedded.apiserver.strategy.base import Obj, StrategyContext, words
 from zonewise.embedded.apiserver.strategy.pod.spec import validate_pod_template_spec
 from zonewise.embedded.apiserver.strategy.pod.volumes import validate_claim_spec
 from zonewise.embedded.apiserver.strategy.selectors import is_empty, validate_label_selector
@@ -26,26 +26,14 @@ from zonewise.embedded.apiserver.strategy.workload.replicated import (
 )
 
 RETENTIONS = ("Delete", "Retain")
-CHANGEABLE = (
-    "replicas",
-    "ordinals",
-    "template",
-    "updateStrategy",
-    "revisionHistoryLimit",
-    "persistentVolumeClaimRetentionPolicy",
-    "minReadySeconds",
+CHANGEABLE = words(
+    "replicas ordinals template updateStrategy revisionHistoryLimit"
+    " persistentVolumeClaimRetentionPolicy minReadySeconds"
 )
 TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
-COUNTS = (
-    "currentNumberScheduled",
-    "numberMisscheduled",
-    "desiredNumberScheduled",
-    "numberReady",
-    "observedGeneration",
-    "updatedNumberScheduled",
-    "numberAvailable",
-    "numberUnavailable",
-    "collisionCount",
+COUNTS = words(
+    "currentNumberScheduled numberMisscheduled desiredNumberScheduled numberReady"
+    " observedGeneration updatedNumberScheduled numberAvailable numberUnavailable collisionCount"
 )
 
 
@@ -63,14 +51,12 @@ class StatefulSetRules(WorkloadRules):
         obj["status"] = {"replicas": 0, "availableReplicas": 0}
 
     def validate_create(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a new set."""
         self.validate(obj, context)
         for claim in obj["spec"]["volumeClaimTemplates"].each():
             validate_claim_spec(claim["spec"])
         obj["spec"]["serviceName"].optional().dns_label()
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a set, new or not."""
         spec = obj["spec"]
         validate_not_negative(spec, "replicas", "minReadySeconds")
         policy = spec["podManagementPolicy"]
@@ -96,7 +82,6 @@ class StatefulSetRules(WorkloadRules):
             )
 
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for a new status."""
         validate_replica_status(
             obj["status"],
             "readyReplicas",
@@ -107,7 +92,6 @@ class StatefulSetRules(WorkloadRules):
         validate_collision_count(obj, old)
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Warn of the object and of its pods."""
         super().warn(obj, old, context)
         if (obj.get("spec") or {}).get("revisionHistoryLimit", 0) < 0:
             context.warnings.append(
@@ -121,8 +105,7 @@ def _validate_stateful_strategy(strategy: Field) -> None:
     if not kind:
         strategy.missing()
     elif kind == "OnDelete":
-        if rolling.value is not None:
-            rolling.invalid("only allowed for updateStrategy 'RollingUpdate'")
+        rolling.invalid_set("only allowed for updateStrategy 'RollingUpdate'")
     elif kind != "RollingUpdate":
         strategy.invalid("must be 'RollingUpdate' or 'OnDelete'")
     elif rolling.value is not None:
@@ -191,7 +174,6 @@ class DaemonSetRules(FixedSelectorRules):
         _set_template_generation(obj, number)
 
     def validate(self, obj: Field, context: StrategyContext) -> None:
-        """The rules for a set."""
         spec = obj["spec"]
         selector, template = spec["selector"], spec["template"]
         if selector.is_valid(validate_label_selector):
@@ -204,7 +186,6 @@ class DaemonSetRules(FixedSelectorRules):
         _validate_daemon_strategy(spec["updateStrategy"])
 
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
-        """The rules for a new status."""
         validate_not_negative(obj["status"], *COUNTS)
         validate_collision_count(obj, old)
 
@@ -227,8 +208,7 @@ def _validate_daemon_strategy(strategy: Field) -> None:
     if kind != "RollingUpdate":
         strategy.unsupported(("OnDelete", "RollingUpdate"), strategy.value or {})
         return
-    if rolling.value is None:
-        rolling.missing()
+    if not rolling.present():
         return
     unavailable, surge = rolling.get("maxUnavailable", 0), rolling.get("maxSurge", 0)
     for value in (unavailable, surge):
