@@ -59,7 +59,7 @@ class Field(msgspec.Struct, frozen=True, gc=False):
     def __getitem__(self, name: str) -> Field:
         """The field of that name; without a value, if this one has none."""
         value = self.value
-        return Field(value.get(name) if value else None, self, name)
+        return Field(value[name] if value and name in value else None, self, name)
 
     def get(self, name: str, default: Any) -> Field:
         """The field of that name, with a value for where it is missing."""

@@ -129,9 +129,10 @@ class Store(Generic[T]):
 
     def keys_by(self, index: str, value: Hashable) -> tuple[Key, ...]:
         """The keys under a value of an index."""
-        keys = self._indexes[index].get(value)
-        if keys is None:
+        entries = self._indexes[index]
+        if value not in entries:
             return ()
+        keys = entries[value]
         return tuple(keys) if isinstance(keys, _Bucket) else (keys,)
 
     def index_values(self, index: str) -> tuple[Hashable, ...]:

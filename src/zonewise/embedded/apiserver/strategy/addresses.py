@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 
 from zonewise.api.field_cursor import NOTHING, Field
 
@@ -11,6 +12,7 @@ IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 NOT_AN_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 NOT_A_NETWORK = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+LONGEST_ADDRESS = 45
 _LOCAL_MULTICAST = (ipaddress.ip_network("224.0.0.0/24"), ipaddress.ip_network("ff02::/16"))
 
 
@@ -65,6 +67,11 @@ def validate_ip(address: Field) -> Field:
 
 def is_ip(text: str) -> bool:
     """Whether a text is an IP address; an IPv4 address in IPv6 notation is not valid."""
+    return len(text) <= LONGEST_ADDRESS and _is_ip(text)
+
+
+@lru_cache(maxsize=4096)
+def _is_ip(text: str) -> bool:
     try:
         if ":" in text:
             return "%" not in text and ipaddress.IPv6Address(text).ipv4_mapped is None

@@ -111,6 +111,8 @@ class DisruptionController:
             tasks.create_task(self._stale_controller.run())
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if not self._budgets:
+            return
         if old is not None and new is not None and _counted_fields(old) == _counted_fields(new):
             return
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:

@@ -60,13 +60,19 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def validate_value(
-    schema: Schema, value: Any, *, prefix: str = "", old: Any = ABSENT
+    schema: Schema,
+    value: Any,
+    *,
+    prefix: str = "",
+    old: Any = ABSENT,
+    validated: Schema | None = None,
 ) -> list[StatusCause]:
     """The errors in a value; ``old`` is what it replaces, ABSENT when it is created.
 
-    ``prefix`` is put before the path of every error; messages do not contain it.
+    ``prefix`` is put before the path of every error; messages do not contain it. Fields of the
+    schema ``validated`` are known to be valid.
     """
-    errors = _Validation().check(_Field(schema, "", old), value)
+    errors = _Validation(validated).check(_Field(schema, "", old), value)
     return [_prefix_path(prefix, error) for error in errors]
 
 
@@ -98,8 +104,9 @@ class _Field(NamedTuple):
 class _Validation:
     """One validation; counts its steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, validated: Schema | None) -> None:
         self.steps = 0
+        self.validated = validated
 
     def check(self, field: _Field, value: Any) -> list[StatusCause]:
         self.steps += 1
@@ -163,9 +170,10 @@ class _Validation:
                 errors.append(too_many(field.path, size, bounds.max_properties))
         for name, item in value.items():
             child = schema.fields.get(name) or schema.values
-            if child is None:
+            if child is None or child is self.validated:
                 continue
-            if type(item) is _plain_class(child):
+            memo = child.memo
+            if type(item) is (memo["plain"] if "plain" in memo else _plain_class(child)):
                 self.steps += 1
                 continue
             errors += self.check(field.child(name, child), item)

@@ -174,7 +174,9 @@ def validate_custom_resource(
     Errors in metadata are not included.
     """
     replaced = ABSENT if old is None else old
-    errors = constraints.validate_value(schema, new, old=replaced)
+    errors = constraints.validate_value(
+        schema, new, old=replaced, validated=schema.memo.get("metadata")
+    )
     if has_embedded(schema):
         errors += validate_embedded_resources(schema, new, root=True)
     if has_unique_items(schema) and (old is None or not validate_list_items(schema, old)):

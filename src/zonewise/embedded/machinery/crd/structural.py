@@ -65,6 +65,8 @@ def compile_schema(props: Props | None, *, metadata: Schema = ANY_METADATA) -> S
     root.fields.setdefault("apiVersion", TEXT)
     root.fields.setdefault("kind", TEXT)
     root.fields["metadata"] = _compile_metadata(props or {}, metadata)
+    if metadata is not ANY_METADATA:
+        root.memo["metadata"] = metadata  # validated when an object is decoded
     return root
 
 
