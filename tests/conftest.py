@@ -34,7 +34,7 @@ settings.load_profile("zonewise")
 
 
 def pytest_sessionstart() -> None:
-    """Say that there is no event loop yet; pytest-asyncio asks, and Python 3.11 would make one."""
+    """Set the event loop to None; pytest-asyncio asks, and Python 3.11 would make one."""
     asyncio.set_event_loop(None)
     system_guard.listen()
 
@@ -68,7 +68,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(autouse=True)
 def _logs_as_before() -> Iterator[None]:
-    """A command that runs in this process decides what is logged; the next test does not care."""
+    """Reset logging: a command that runs in this process configures it."""
     before = logs._setup.number
     yield
     if logs._setup.number != before:

@@ -12,5 +12,5 @@ SOURCE = ROOT / "src" / "zonewise"
 
 @cache
 def parse(path: Path) -> ast.Module:
-    """The tree of a file; whoever gets it leaves it as it is."""
+    """The tree of a file; callers must not change it."""
     return ast.parse(path.read_text())

@@ -1,4 +1,4 @@
-"""The tree is the architecture: what the layers of import-linter cannot say about it."""
+"""The architecture of the tree, beyond the layers that import-linter checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOMS = {
     "embedded/machinery": "",
     "runtime": "",
 }
-"""Packages with rooms, and the few modules that are their face; everything else is in a room."""
+"""Packages with subpackages, and the few modules that may be beside these."""
 
 TWICE: dict[str, str] = {}
 """Public class names that are defined in two modules, and why that is fine."""
@@ -57,7 +57,7 @@ def test_a_package_is_small_enough_to_read() -> None:
 
 
 def test_every_module_is_in_a_room() -> None:
-    """A package with rooms has no module beside them but the few that are its face."""
+    """A package with subpackages has no other modules beside them but the listed few."""
     outside = [
         f"{package}/{path.name}"
         for package, faces in ROOMS.items()
@@ -68,7 +68,7 @@ def test_every_module_is_in_a_room() -> None:
 
 
 def test_a_public_class_name_means_one_thing() -> None:
-    """Whoever reads a class name knows which class is meant, whatever module is open."""
+    """No two modules define a public class of the same name."""
     homes: dict[str, list[str]] = defaultdict(list)
     for module, path in modules():
         for node in parse(path).body:
@@ -79,7 +79,7 @@ def test_a_public_class_name_means_one_thing() -> None:
 
 
 def test_a_type_alias_takes_no_name_of_a_class() -> None:
-    """A class name means that class also where types are only given names."""
+    """No type alias has the name of a class of another module."""
     bodies = [parse(path).body for _, path in modules()]
     classes = {node.name for body in bodies for node in body if isinstance(node, ast.ClassDef)}
     aliased = {
@@ -94,7 +94,7 @@ def test_a_type_alias_takes_no_name_of_a_class() -> None:
 
 
 def test_no_import_is_hidden_from_the_linter() -> None:
-    """Modules are imported by statements, which the layers are checked on, not by texts."""
+    """Modules are imported by statements, which the linter sees, not by names in strings."""
     hidden = {
         module
         for module, path in modules()
@@ -106,7 +106,7 @@ def test_no_import_is_hidden_from_the_linter() -> None:
 
 
 def test_a_status_is_patched_in_one_way() -> None:
-    """Who writes a status says which object is meant by its uid: ``Client.patch_status`` does."""
+    """Status patches identify their object by uid: ``Client.patch_status`` does."""
     spelled_out = [
         module
         for module, path in modules()
@@ -121,7 +121,7 @@ def test_a_status_is_patched_in_one_way() -> None:
 
 
 def test_every_module_leads_to_its_tests() -> None:
-    """``x/y.py`` is tried in ``tests/x/test_y.py``, or ``tests/README.md`` says where."""
+    """``x/y.py`` is tested in ``tests/x/test_y.py``, or ``tests/README.md`` says where."""
     readme = (ROOT / "tests" / "README.md").read_text()
     lost = []
     for module, path in modules():
@@ -137,7 +137,7 @@ def test_every_module_leads_to_its_tests() -> None:
 
 
 def test_no_test_module_is_imported() -> None:
-    """A module with tests is read alone: what several share is in a module without tests."""
+    """What several test modules share is in a module without tests."""
     imports = [
         f"{path.relative_to(ROOT)}: {name}"
         for folder in ("tests", "tools", "benchmarks")

@@ -87,7 +87,7 @@ def can_fail(function: Function, path: Path, callers: Callers = frozenset()) -> 
 
 
 def name_can_fail(name: str, path: Path, callers: Callers) -> bool:
-    """The same of what is called by this name; what takes ``expect`` asserts only with it."""
+    """The same for a function by name; one that takes ``expect`` asserts only with it."""
     if (path, name) in callers:
         return False
     code, callers = read_code(path), callers | {(path, name)}
@@ -107,7 +107,7 @@ def name_can_fail(name: str, path: Path, callers: Callers) -> bool:
 
 
 def test_every_test_can_fail() -> None:
-    """A test without an assertion is a mistake, but for a few properties of parsers."""
+    """A test without an assertion is a mistake, except for a few properties of parsers."""
     without = {
         name.lstrip(".")
         for path in sorted(TESTS.rglob("test_*.py"))

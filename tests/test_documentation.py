@@ -1,4 +1,4 @@
-"""The pages lead to what there is: names in code, paths, links, and walks that only go down."""
+"""The docs refer to what exists: names in code, paths, links, and walks that only go down."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def prose(page: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link names a file that is there, and a heading in it."""
+    """Every relative link names an existing file, and an existing heading in it."""
     lost = []
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if "://" in link:
@@ -60,8 +60,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_paths_are_there(page: Path) -> None:
-    """A module or a test that a page names exists where it says."""
+def test_paths_exist(page: Path) -> None:
+    """A module or test that a page names exists."""
     places = (page.parent, *ROOTS)
     named = set(re.findall(r"`([a-z_/]+/[a-z_]+\.py)(?::[A-Za-z_.]+)?`", prose(page)))
     named -= {"x/y.py", "tests/x/test_y.py"}  # any module
@@ -69,7 +69,7 @@ def test_paths_are_there(page: Path) -> None:
 
 
 def test_the_runtime_has_the_names_of_its_page() -> None:
-    """Who reads ``docs/runtime.md`` can import what its table of pieces names."""
+    """The names in the table of ``docs/runtime.md`` can be imported."""
     rows = re.findall(r"^\| (`[^|]+`) \|", (ROOT / "docs" / "runtime.md").read_text(), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([A-Za-z]+)`", row)}
     assert "Controller" in named
@@ -77,7 +77,7 @@ def test_the_runtime_has_the_names_of_its_page() -> None:
 
 
 def test_the_page_of_installing_names_all_that_is_printed() -> None:
-    """Every kind, every definition and every right of what `install` prints is on its page."""
+    """Every kind, definition and permission that `install` prints is on its page."""
     page = (ROOT / "docs" / "install.md").read_text()
     rights = page.partition("## Rights")[2].partition("## Footprint")[0]
     printed = [
@@ -109,7 +109,7 @@ def test_the_page_of_installing_names_all_that_is_printed() -> None:
 
 
 def test_flags_that_pages_give_a_command_are_its_own() -> None:
-    """Whatever follows `zonewise NAME` on a page is taken by that command."""
+    """The flags after `zonewise NAME` on a page are flags of that command."""
     root_flags = _flags(make_root())
     wrong = []
     for page in PAGES:
@@ -122,7 +122,7 @@ def test_flags_that_pages_give_a_command_are_its_own() -> None:
 
 
 def test_pages_have_one_list_of_kinds_to_dump() -> None:
-    """Wherever a page makes a dump of a cluster, it is by the one command of the code."""
+    """Wherever a page makes a dump of a cluster, it uses the command from the code."""
     calls = {
         (page.name, call)
         for page in PAGES
@@ -145,7 +145,7 @@ def _flags(command: click.Command) -> set[str]:
 
 
 def test_every_design_record_is_listed_once() -> None:
-    """The index names each record, by its number, and nothing else."""
+    """The index names each record by its number, and nothing else."""
     folder = ROOT / "docs" / "design"
     listed = re.findall(r"\[(\d+)\]\((\d+)-([a-z-]+)\.md\)", (folder / "README.md").read_text())
     assert all(written == number for written, number, _ in listed)
@@ -167,7 +167,7 @@ def test_every_page_of_the_docs_is_in_their_index() -> None:
 
 
 def walks() -> Iterator[tuple[int, str, list[str]]]:
-    """Each hop of the walks: how far it is indented, its file, and the names it is about."""
+    """Each hop of the walks: its indentation, its file, and the names in it."""
     page = (ROOT / "docs" / "architecture.md").read_text()
     section = page.partition("\n## Walks\n")[2].partition("\n## ")[0]
     for block in re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
@@ -209,7 +209,7 @@ def test_every_hop_of_a_walk_exists() -> None:
 
 
 def test_every_decision_is_where_the_map_says() -> None:
-    """Each ``file:name`` in the tables of the map, and between its walks, is in the tree."""
+    """Each ``file:name`` in the tables of the map, and between its walks, exists."""
     page = prose(ROOT / "docs" / "architecture.md")
     named = re.findall(r"`([a-z_/]+\.py):([A-Za-z_.]+)`", page)
     assert len(named) > 25
@@ -218,7 +218,7 @@ def test_every_decision_is_where_the_map_says() -> None:
 
 @cache
 def heights() -> dict[str, int]:
-    """How high each package, and each room with a contract, stands above those beside it."""
+    """The height of each package, and of each subpackage with a contract, in its layers."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     levels = {}
     for contract in settings["contracts"]:
@@ -230,7 +230,7 @@ def heights() -> dict[str, int]:
 
 
 def higher(path: str, caller: str) -> bool:
-    """Whether a file stands in a higher layer, or room, than another one."""
+    """Whether a file is in a higher layer than another one."""
     here, there = (
         ["zonewise", *module.removesuffix(".py").split("/")] for module in (path, caller)
     )
@@ -243,7 +243,7 @@ def higher(path: str, caller: str) -> bool:
 
 
 def test_the_map_names_every_room() -> None:
-    """Each package, and each room that a contract orders, is in the map."""
+    """Each package, and each subpackage that a contract orders, is in the map."""
     page = (ROOT / "docs" / "architecture.md").read_text().partition("\n## Objects")[0]
     rooms = {
         name.rpartition(".")[2]
@@ -254,7 +254,7 @@ def test_the_map_names_every_room() -> None:
 
 
 def test_no_walk_goes_up() -> None:
-    """Who is called stands in no higher layer or room than its caller."""
+    """A called function is in no higher layer than its caller."""
     assert higher("embedded/cluster.py", "embedded/apiserver/server.py")
     assert higher("embedded/apiserver/handlers/verbs.py", "embedded/apiserver/store/state.py")
     assert not higher("api/meta.py", "embedded/apiserver/server.py")

@@ -51,8 +51,8 @@ async def source(lab: Lab, asker: str, address: str, port: int = 80) -> str:
 
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
 @pytest.mark.parametrize("mode", list(MODES))
-async def test_pods_are_known_by(lab: Lab, mode: str, family: str) -> None:
-    """A pod of the node is never masqueraded; another node's pod only not in mode ClusterCIDR."""
+async def test_pods_are_recognised_by(lab: Lab, mode: str, family: str) -> None:
+    """A pod of the node is never masqueraded; another node's pod is, except in mode ClusterCIDR."""
     with proxy(lab, "--detect-local-mode", mode, *MODES[mode]):
         await check_detection(lab, mode, family)
 

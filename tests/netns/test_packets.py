@@ -40,7 +40,7 @@ async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
 
 
 async def test_a_cluster_ip_reaches_every_endpoint(lab: Lab) -> None:
-    """A pod and a node reach every endpoint of a ClusterIP, and nobody else."""
+    """A pod and a node reach every endpoint of a ClusterIP, and no other pod."""
     address = await lab.cluster_ip("plain")
     await lab.endpoints("plain", "pod-1x", "pod-4x", "pod-6y")
     await lab.reaches("pod-2x", address, "pod-1x", "pod-4x", "pod-6y")
@@ -430,7 +430,7 @@ async def test_sctp_has_the_same_rules(lab: Lab) -> None:
 
 
 async def test_a_node_that_moves_to_another_zone_is_routed_anew(lab: Lab) -> None:
-    """When the zone label of a node changes its traffic follows, with no restart."""
+    """When the zone label of a node changes its traffic follows, without a restart."""
     address = await lab.cluster_ip("moving")
     await lab.endpoints("moving", endpoint("pod-1x", zones=["a"]), endpoint("pod-5x", zones=["c"]))
     await lab.reaches("pod-6x", address, "pod-5x")
@@ -452,7 +452,7 @@ async def test_foreign_services_are_left_alone(lab: Lab) -> None:
     await lab.reaches("pod-2x", address, "pod-1x")
 
 
-async def test_ipv6_is_as_good(lab: Lab) -> None:
+async def test_ipv6_has_the_same_rules(lab: Lab) -> None:
     """IPv6: ClusterIP, NodePort, hints, refusal."""
     service = await lab.service(
         "six",
@@ -536,7 +536,7 @@ async def test_a_restart_takes_over_without_a_gap(lab: Lab) -> None:
     ],
     ids=" ".join,
 )
-async def test_what_others_break_is_put_right(lab: Lab, damage: tuple[str, ...]) -> None:
+async def test_rules_removed_by_others_are_restored(lab: Lab, damage: tuple[str, ...]) -> None:
     """Rules removed from our tables by others are restored without a change in the cluster."""
     name = "broken-" + "-".join(damage[:2])
     address = await lab.cluster_ip(name)

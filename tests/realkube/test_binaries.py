@@ -1,4 +1,4 @@
-"""Building and finding the programs, with a Go that only pretends."""
+"""Building and finding the programs, with a fake Go."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_every_command_is_built_into_a_folder_outside_the_tree(workshop: Worksho
 
 @pytest.mark.system
 def test_a_second_build_starts_no_go(workshop: Workshop) -> None:
-    """What is there is found without running Go at all."""
+    """Programs that are built already are found without running Go."""
     workshop.build()
     (workshop.bin / "go").unlink()
     calls = len(workshop.calls)
@@ -112,7 +112,7 @@ def test_a_changed_pin_is_another_folder(workshop: Workshop, name: str) -> None:
 
 @pytest.mark.system
 def test_a_failed_build_leaves_no_programs(workshop: Workshop) -> None:
-    """When the second command fails, the first is not left behind as if all were well."""
+    """When the second command fails, the first is not left behind as a complete build."""
     workshop.go(
         body='[ "${target##*/}" = second ] && { echo "x.go:1: bad" >&2; exit 1; }; ' + COMPILES
     )
@@ -124,7 +124,7 @@ def test_a_failed_build_leaves_no_programs(workshop: Workshop) -> None:
 
 @pytest.mark.system
 def test_a_build_without_network_says_so(workshop: Workshop) -> None:
-    """A proxy that cannot be reached is told apart from code that does not compile."""
+    """An unreachable module proxy and code that does not compile have different errors."""
     workshop.go(body='echo "go: Get x: dial tcp 10.0.0.1:443: connect: refused" >&2; exit 1')
     with pytest.raises(RealKubeError, match="needs the network"):
         workshop.build()
@@ -162,7 +162,7 @@ def test_two_builds_at_once_build_once(workshop: Workshop) -> None:
 
 @pytest.mark.system
 def test_progress_names_the_command_and_the_time(workshop: Workshop) -> None:
-    """Whoever waits sees which program is being built and when each is done."""
+    """The output says which program is being built and when each is done."""
     workshop.build()
     lines = workshop.output.getvalue().splitlines()
     assert lines[0].startswith("building first, second (v1.2.3) with Go")
@@ -192,7 +192,7 @@ def test_progress_on_a_terminal_is_one_line_rewritten() -> None:
 
 @pytest.mark.system
 def test_an_old_go_is_not_used(workshop: Workshop) -> None:
-    """Go 1.25 cannot build this Kubernetes; it counts as no Go at all."""
+    """Go 1.25 cannot build this Kubernetes; it is treated as missing."""
     workshop.go(version="go1.25.9")
     assert toolchain.on_path() is None
     workshop.go(version="go1.27.3")
@@ -272,7 +272,7 @@ def test_path_before_a_build_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_pins_are_the_versions_we_say() -> None:
-    """go.mod, our constants and the stamped version name one Kubernetes and one etcd."""
+    """go.mod, our constants and the stamped version have the same versions."""
     etcd, kubernetes = ((module.folder / "go.mod").read_text() for module in KUBERNETES.modules)
     assert f"k8s.io/kubernetes {binaries.VERSION} " in kubernetes
     assert f"go.etcd.io/etcd/server/v3 {binaries.ETCD_VERSION} " in etcd

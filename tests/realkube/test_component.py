@@ -106,7 +106,7 @@ def test_release_ends_what_components_started(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_a_guard_without_folder_removes_nothing(tmp_path: Path) -> None:
-    """Folders are removed only if they were named."""
+    """Only named folders are removed."""
     guard = Guard()
     component = shell("true", guard, tmp_path)
     component.start()
@@ -143,10 +143,10 @@ def test_a_component_can_be_started_again(guard: Guard, tmp_path: Path) -> None:
     assert not Path(f"/proc/{first}").exists()
 
 
-def test_a_component_that_ends_while_starting_shows_its_last_words(
+def test_a_component_that_ends_while_starting_shows_the_end_of_its_log(
     guard: Guard, tmp_path: Path
 ) -> None:
-    """The error is one sentence with the end of the log, at once and not after the timeout."""
+    """The error is one sentence with the end of the log, without waiting for the timeout."""
     component = shell("echo unknown flag; exit 1", guard, tmp_path)
     component.start()
     with pytest.raises(RealKubeError, match=r"^thing ended while starting:\n    unknown flag$"):
@@ -155,7 +155,7 @@ def test_a_component_that_ends_while_starting_shows_its_last_words(
 
 
 def test_a_component_that_is_never_ready_is_given_up(guard: Guard, tmp_path: Path) -> None:
-    """When time is up the error says how long was waited."""
+    """After the timeout the error says how long was waited."""
     component = shell("exec sleep 600", guard, tmp_path)
     component.start()
     with pytest.raises(RealKubeError, match=r"thing is not ready after 0 s:\n    \(no output\)"):
@@ -187,7 +187,7 @@ def test_the_tail_of_a_log_is_bounded(tmp_path: Path) -> None:
 
 
 def test_a_port_stays_ours_until_its_server_listens() -> None:
-    """Nobody else can bind it, a server that may reuse addresses can, more than once."""
+    """No other program can bind it; a server that may reuse addresses can, more than once."""
     port = Port()
     for _ in range(2):
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
@@ -205,7 +205,7 @@ def test_a_port_stays_ours_until_its_server_listens() -> None:
 
 
 def test_arguments_given_replace_ours() -> None:
-    """A flag that is given anew appears once, and a file of authorizers replaces the modes."""
+    """A flag that is given again appears once, and a file of authorizers replaces the modes."""
     ours = ["--a=1", "--authorization-mode=Node,RBAC", "--b=2"]
     assert merged(ours, ["--b=3", "--c"]) == [*ours[:2], "--b=3", "--c"]
     config = "--authorization-config=/some/file"
@@ -223,8 +223,10 @@ def test_arguments_given_replace_ours() -> None:
         (("replicaset-controller",), False),
     ],
 )
-def test_whether_service_accounts_appear(controllers: tuple[str, ...], runs: bool) -> None:
-    """Whoever starts the control plane waits for them exactly if their controller runs."""
+def test_service_accounts_are_waited_for_if_their_controller_runs(
+    controllers: tuple[str, ...], runs: bool
+) -> None:
+    """The start of a control plane waits for them exactly if their controller runs."""
     assert Settings(controllers=controllers).service_accounts is runs
 
 
@@ -265,8 +267,8 @@ def test_certificates_authenticate_both_sides(tmp_path: Path) -> None:
     assert (tmp_path / "ca.key").stat().st_mode & 0o077 == 0
 
 
-def test_a_guard_ignores_polite_signals(guard: Guard, tmp_path: Path) -> None:
-    """A stray SIGTERM must not take away the protection."""
+def test_a_guard_ignores_sigterm(guard: Guard, tmp_path: Path) -> None:
+    """A stray SIGTERM does not end the guard."""
     component = shell("exec sleep 600", guard, tmp_path)
     component.start()
     status = Path(f"/proc/{guard.group}/status")

@@ -1,4 +1,4 @@
-"""The real control plane itself: it starts, is what it says, and leaves nothing behind."""
+"""The real control plane itself: it starts, has the pinned version, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_user_without_a_role_may_do_nothing(realkube: real.ControlPlane) -> No
 
 
 def test_the_light_variant_takes_pods_and_touches_nothing(realapi: real.ControlPlane) -> None:
-    """etcd and API server alone accept a pod without a service account; nobody schedules it."""
+    """etcd and API server alone accept a pod without a service account; it is not scheduled."""
     assert [component.name for component in realapi.components] == ["etcd", "kube-apiserver"]
     status, body = realapi.request("POST", "/api/v1/namespaces/default/pods", POD)
     assert status == 201, body
@@ -104,7 +104,7 @@ def test_the_light_variant_takes_pods_and_touches_nothing(realapi: real.ControlP
 
 
 def test_tokens_audit_and_own_arguments(real_binaries: real.Binaries, tmp_path: Path) -> None:
-    """Static tokens authenticate, the audit log has who did what, extra flags reach the server."""
+    """Static tokens authenticate, the audit log has each request, extra flags are used."""
     settings = real.Settings(
         controllers=(),
         scheduler=False,
@@ -157,7 +157,7 @@ def test_stop_leaves_no_process_and_no_folder(real_binaries: real.Binaries) -> N
 
 
 def test_kept_folders_keep_logs_and_data(real_binaries: real.Binaries, tmp_path: Path) -> None:
-    """With `keep` the folder stays for whoever wants to look, and cannot be used again."""
+    """With `keep` the folder stays for inspection, and cannot be used again."""
     folder = tmp_path / "kept"
     with real.start(real.LIGHT, folder=folder, keep=True, binaries=real_binaries) as plane:
         log = plane.apiserver.log
@@ -169,7 +169,7 @@ def test_kept_folders_keep_logs_and_data(real_binaries: real.Binaries, tmp_path:
 def test_a_failed_start_shows_the_log_and_leaves_nothing(
     real_binaries: real.Binaries, tmp_path: Path
 ) -> None:
-    """A flag the API server does not know ends the start with its own words."""
+    """An unknown flag of the API server ends the start with its own message."""
     settings = real.Settings(apiserver_args=("--no-such-flag",))
     folder = tmp_path / "plane"
     with pytest.raises(real.RealKubeError) as caught:
@@ -215,7 +215,7 @@ def test_a_second_build_builds_nothing(real_binaries: real.Binaries, tmp_path: P
 
 
 def test_up_runs_until_it_is_told_to_end(real_binaries: real.Binaries, tmp_path: Path) -> None:
-    """`up DIR` tells how to reach a cluster with nodes; SIGTERM ends it and removes DIR."""
+    """`up DIR` prints how to reach a cluster with nodes; SIGTERM ends it and removes DIR."""
     folder = tmp_path / "byhand"
     with subprocess.Popen(
         [sys.executable, "-m", "tools.realkube", "up", str(folder), "--light", "--nodes=3"],

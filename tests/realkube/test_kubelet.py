@@ -1,4 +1,4 @@
-"""Our kubelets on the real control plane: what clients of a cluster see of its nodes."""
+"""Our kubelets on the real control plane, as clients of the cluster see their nodes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WEB: dict[str, Any] = {
 
 
 class Scene:
-    """A namespace of the shared control plane, and the ways to act in it."""
+    """A namespace of the shared control plane, and functions to act in it."""
 
     def __init__(self, plane: ControlPlane, client: Client, namespace: str) -> None:
         self.client = client
@@ -107,7 +107,7 @@ async def scene(realkube: ControlPlane, request: pytest.FixtureRequest) -> Async
 
 @pytest.mark.real
 async def test_pods_of_a_deployment_become_ready(scene: Scene) -> None:
-    """Scheduled pods run, get addresses of their own, and the Service has them as endpoints."""
+    """Scheduled pods run, get their own addresses, and become endpoints of the Service."""
     async with FakeKubelet(scene.client, nodes_in("a", "b", each=2)):
         await scene.kubectl("apply", "-f", "-", stdin=WEB)
         await scene.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
@@ -130,7 +130,7 @@ async def test_pods_of_a_deployment_become_ready(scene: Scene) -> None:
 
 @pytest.mark.real
 async def test_readiness_can_be_flipped(scene: Scene) -> None:
-    """A pod made unready leaves the endpoints that serve, and comes back with its address."""
+    """A pod made unready leaves the serving endpoints, and comes back with its address."""
     async with FakeKubelet(scene.client, nodes_in("a")) as kubelet:
         await scene.kubectl("apply", "-f", "-", stdin=WEB)
         await scene.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
@@ -177,7 +177,7 @@ async def test_deleted_pods_go_after_a_while(scene: Scene) -> None:
 
 @pytest.mark.real
 async def test_pods_that_never_get_ready(scene: Scene) -> None:
-    """Pods that are told so run and stay unready, and readiness gates are respected."""
+    """Pods that are set to never be ready stay unready, and readiness gates are respected."""
     gated = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -211,7 +211,7 @@ async def test_pods_that_never_get_ready(scene: Scene) -> None:
 
 @pytest.mark.real
 async def test_nodes_come_and_go(scene: Scene) -> None:
-    """Nodes are Ready with zone, size, address and lease, and leave nothing when they go."""
+    """Nodes are Ready with zone, size, address and lease, and leave nothing when removed."""
     node = FakeNode(
         name="big",
         zone="z",

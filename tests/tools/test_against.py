@@ -1,4 +1,4 @@
-"""Benchmarks of two revisions, compared in one run; with a measurement that only pretends."""
+"""Benchmarks of two revisions, compared in one run; with a fake measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sheet(title: str, **ours: float) -> dict[str, Any]:
 def test_both_revisions_run_in_turns_and_medians_are_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """That revision runs first and last; only lines that both have are compared."""
+    """The other revision runs first and last; only lines that both have are compared."""
     order: list[str] = []
     there = {"create": iter((10.0, 30.0)), "gone": iter((1.0, 1.0))}
     here = {"create": iter((18.0, 14.0)), "new": iter((1.0, 1.0))}
@@ -39,7 +39,7 @@ def test_both_revisions_run_in_turns_and_medians_are_compared(
 
 
 @pytest.mark.system
-def test_what_is_no_revision_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_revision_is_refused(tmp_path: Path) -> None:
     """A revision that git does not know ends the program with its name."""
     with pytest.raises(SystemExit, match="no-such-revision"):
         against.archived("no-such-revision", tmp_path)

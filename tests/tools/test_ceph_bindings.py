@@ -1,4 +1,4 @@
-"""Debian's Ceph modules in an environment: linked where they fit, else one sentence."""
+"""Debian's Ceph modules in an environment: linked if they fit, otherwise one message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_modules_that_fit_are_linked(tmp_path: Path) -> None:
 def test_modules_that_do_not_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], there: str, words: str
 ) -> None:
-    """Missing modules, and those of another Python, are said in one line."""
+    """Missing modules, and those of another Python, are reported in one line."""
     if there:
         (tmp_path / f"rados{there}").touch()
     assert link(tmp_path, tmp_path, ".one.so") == 2

@@ -1,12 +1,12 @@
-"""The page about Kubernetes' own specs."""
+"""The page about Kubernetes' own conformance specs."""
 
 from __future__ import annotations
 
 from tools.conformance.__main__ import REPORT, known, report, specs
 
 
-def test_the_page_says_what_it_said() -> None:
-    """What the page tells of every spec can be read back, and is written the same again."""
+def test_the_page_survives_a_round_trip() -> None:
+    """The outcome of every spec can be read back from the page, and is written the same again."""
     page = REPORT.read_text()
     outcomes = known(page)
     assert list(outcomes) == specs()
@@ -22,6 +22,6 @@ def test_a_new_outcome_replaces_the_old_one_and_no_other() -> None:
     assert all(changed[spec] == outcomes[spec] for spec in others)
 
 
-def test_specs_nobody_ran_are_called_so() -> None:
-    """An empty page knows of no outcome, and of what cannot be run."""
+def test_specs_that_were_not_run_are_marked() -> None:
+    """An empty page has no outcomes, and knows which specs cannot be run."""
     assert set(known("").values()) == {"not run", "absent"}

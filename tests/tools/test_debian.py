@@ -1,4 +1,4 @@
-"""What `make test` says and does about Debian packages, with an apt that only pretends."""
+"""What `make test` does about Debian packages, with a fake apt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def program(folder: Path, name: str, script: str = "") -> None:
 def test_nothing_missing_is_one_line_and_no_apt(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """When all programs are here, one line says so and apt is not called."""
+    """If all programs are installed, one line says so and apt is not called."""
     program(folder, "apt-get", "exit 1")
     program(folder, "frobnicate")
     program(folder, "defrob")
@@ -45,7 +45,7 @@ def test_nothing_missing_is_one_line_and_no_apt(
 def test_what_is_missing_is_installed_by_root(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Only the packages of missing programs are asked for, each once, without questions."""
+    """Only the packages of missing programs are requested, each once, without questions."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     install = f"for name in frobnicate defrob; do cp {folder}/apt-get {folder}/$name; done"
     program(folder, "apt-get", f'echo "$DEBIAN_FRONTEND: $*"; {install}')
@@ -60,7 +60,7 @@ def test_what_is_missing_is_installed_by_root(
 def test_without_root_it_fails_at_once_and_names_everything(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A user who is not root reads what is missing and which command root must run."""
+    """Without root the error says what is missing and which command root must run."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     program(folder, "apt-get", "echo called")
     assert debian.main(NEEDED) == 2
@@ -74,7 +74,7 @@ def test_without_root_it_fails_at_once_and_names_everything(
 def test_without_apt_it_fails_at_once_and_names_everything(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a system without apt the sentence names programs and packages."""
+    """On a system without apt the error names programs and packages."""
     monkeypatch.setenv("PATH", str(folder))
     assert debian.main((Need("frobnicate", "frob-tools"),)) == 2
     err = capsys.readouterr().err
@@ -94,7 +94,7 @@ def test_an_apt_that_does_not_deliver_is_an_error(
     script: str,
     words: str,
 ) -> None:
-    """A failing apt, or one that brings another program, ends the run here."""
+    """A failing apt, or one that installs another program, is an error."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     program(folder, "apt-get", script)
     assert debian.main(NEEDED) == 2
