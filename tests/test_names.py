@@ -41,10 +41,7 @@ NOT_YET: frozenset[str] = frozenset()
 
 NOT_YET_OUTSIDE = frozenset(
     {
-        "tests/controllers",
         "tests/embedded",
-        "tests/install",
-        "tests/webhook",
     }
 )
 """The same for what is not shipped."""

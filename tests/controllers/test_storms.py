@@ -28,7 +28,7 @@ SLICE = 100
 
 
 async def crowd(shop: Shop, number: int, *, per_node: int, zones: str = "abc") -> None:
-    """A Service with so many ready endpoints, dealt out to the zones."""
+    """A Service with this many ready endpoints, distributed over the zones."""
     nodes = number // per_node
     await asyncio.gather(
         *(shop.node(f"{zones[n % len(zones)]}{n}", zones[n % len(zones)]) for n in range(nodes))
@@ -41,7 +41,7 @@ async def crowd(shop: Shop, number: int, *, per_node: int, zones: str = "abc") -
 
 
 async def rename(shop: Shop, old: str, new: str) -> None:
-    """Call a zone something else, node by node, as a script would."""
+    """Rename a zone, node by node, as a script would."""
     for node in await shop.client.list(Node):
         if node.metadata.labels.get(ZONE) == old:
             await shop.client.patch(
@@ -51,9 +51,11 @@ async def rename(shop: Shop, old: str, new: str) -> None:
 
 def matched(shop: Shop, zones: set[str]) -> bool:
     """Whether every endpoint has the zone of its node, and a hint for one that exists."""
-    home = {n.metadata.name: n.metadata.labels[ZONE] for n in shop.living.program.cache.store(Node)}
+    home = {
+        n.metadata.name: n.metadata.labels[ZONE] for n in shop.cluster.program.cache.store(Node)
+    }
     return set(shop.per_zone()) == zones and all(
-        one.zone == home[one.node_name or ""] for one in shop.endpoints("web")
+        endpoint.zone == home[endpoint.node_name or ""] for endpoint in shop.endpoints("web")
     )
 
 
@@ -79,7 +81,7 @@ async def test_a_service_of_5000_endpoints() -> None:
         shop = Shop(cluster)
         await crowd(shop, 5000, per_node=50)
         await until(lambda: matched(shop, {"a", "b", "c"}) and len(shop.endpoints("web")) == 5000)
-        names = Counter(one.addresses for one in shop.endpoints("web"))
+        names = Counter(endpoint.addresses for endpoint in shop.endpoints("web"))
         assert max(names.values()) == 1, "no endpoint is there twice"
         assert len(shop.of("web")) <= 5000 // SLICE + 5
         assert shop.condition() == ("True", "Hinted")
@@ -107,13 +109,13 @@ async def test_zones_renamed_thrice_in_a_hurry() -> None:
         assert shop.condition() == ("True", "Hinted")
         done = writes.number
         await asyncio.sleep(60)
-        assert writes.number == done, "and then there is silence"
+        assert writes.number == done, "nothing is written any more"
         assert done <= 4 * len(shop.of("web")), "each name is at most one round of writes"
 
 
 @pytest.mark.slow
 async def test_nodes_that_flap_a_hundred_times_a_second() -> None:
-    """Writes are bounded by time, not by flaps, and the end is as if nothing had been."""
+    """Writes are bounded by time, not by flaps, and the end state is that without flaps."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await crowd(shop, 300, per_node=10)
@@ -138,7 +140,7 @@ async def test_nodes_that_flap_a_hundred_times_a_second() -> None:
 
 
 def cut(rng: random.Random) -> Alteration:
-    """Streams end in the middle, with a 410 for a watch that wants to go on."""
+    """Streams end in the middle, some with a 410."""
 
     async def some(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
@@ -212,8 +214,8 @@ def stormy(
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_server_that_fails_often_is_outlived(seed: int) -> None:
-    """410s, 429s, 5xx, cut streams, writes whose answer is lost: the end is what it should be."""
+async def test_a_server_that_fails_often(seed: int) -> None:
+    """410s, 429s, 5xx, cut streams, writes whose answer is lost: the end state is right."""
     async with virtual_cluster({}) as cluster:
         for kind in (EndpointSlice, Node, Pod):
             cluster.program.cache.store(kind)
@@ -244,7 +246,9 @@ async def test_a_server_that_fails_often_is_outlived(seed: int) -> None:
                     for app in ("web", "other")
                 }
                 have = {
-                    app: sorted(ip for one in shop.endpoints(app) for ip in one.addresses or ())
+                    app: sorted(
+                        ip for endpoint in shop.endpoints(app) for ip in endpoint.addresses or ()
+                    )
                     for app in want
                 }
                 return want == have

@@ -41,7 +41,7 @@ class Watched:
     refusals: Refusals
 
     async def send(self, request: Request) -> Response:
-        """Pass it on."""
+        """Send a request."""
         response = await self.below.send(request)
         if response.status == 403:
             self.refusals.refused.append(f"{request.method} {request.path}")
@@ -62,7 +62,7 @@ class Accounts:
 
     @classmethod
     def of(cls, cluster: VirtualCluster) -> Accounts:
-        """On a cluster where they are installed."""
+        """For a cluster where they are installed."""
         refusals = Refusals()
         controller, webhook = (
             Client(Watched(LocalTransport(cluster.server.handle, user), refusals))
@@ -85,9 +85,9 @@ class Verb:
         return f"{self.kind}-{self.account}-{self.number}-{self.resource}-{self.verb}"
 
 
-def each_verb(wanted: Installation) -> Iterator[Verb]:
-    """Every right that is printed."""
-    for item in render_manifests(wanted):
+def list_verbs(installation: Installation) -> Iterator[Verb]:
+    """Every verb of every printed role."""
+    for item in render_manifests(installation):
         if item["kind"] in ROLES:
             for number, rule in enumerate(item["rules"]):
                 for resource in rule["resources"]:
@@ -106,21 +106,21 @@ def without(objects: list[Obj], less: Verb) -> list[Obj]:
         if (item["kind"], item["metadata"]["name"]) == (less.kind, less.account)
     )
     rule = rules[number]
-    rules[number] = rule | {"verbs": [one for one in rule["verbs"] if one != verb] or ["none"]}
-    others = [one for one in rule["resources"] if one != resource]
+    rules[number] = rule | {"verbs": [each for each in rule["verbs"] if each != verb] or ["none"]}
+    others = [each for each in rule["resources"] if each != resource]
     if others:
         rules.append(rule | {"resources": others, "verbs": [verb]})
     return changed
 
 
-async def installed(cluster: VirtualCluster, objects: list[Obj]) -> None:
-    """Apply everything; policies are obeyed. Nobody answers the webhooks, so nobody asks them."""
+async def install(cluster: VirtualCluster, objects: list[Obj]) -> None:
+    """Apply everything, with policies in force; webhooks match nothing, as nothing serves them."""
     enforce(cluster.server, objects)
-    unasked = json.loads(json.dumps(objects))
-    for item in unasked:
+    disabled = json.loads(json.dumps(objects))
+    for item in disabled:
         for webhook in item.get("webhooks", ()):
             webhook["rules"][0]["resources"] = ["nothing"]
-    await create(cluster, unasked)
+    await create(cluster, disabled)
 
 
 async def create(cluster: VirtualCluster, objects: list[Obj]) -> None:

@@ -1,7 +1,7 @@
-"""What somebody could do who has one of our accounts, and what its program does with it.
+"""What an attacker could do with one of our accounts, and what its program does with it.
 
-All of it is allowed by the printed roles of ``--endpointslices adopt --budgets enforce``; what is
-an attack, the printed policies have to refuse.
+The printed roles of ``--endpointslices adopt --budgets enforce`` allow all of it; the printed
+policies have to refuse the attacks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zonewise.disruption.steering import DELETION_COST, MARK_COST, REDUCE_TO
 from zonewise.install.installation import NAME, WEBHOOK, Installation, Obj
 from zonewise.runtime.client.client import Client
 
-WANTED = Installation(role="adopt", budgets="enforce", namespace="taken")
+INSTALLATION = Installation(role="adopt", budgets="enforce", namespace="taken")
 SHOP = "shop-of-taken"
 
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
@@ -27,7 +27,7 @@ REPLICA_SET = f"/apis/apps/v1/namespaces/{SHOP}/replicasets/web"
 STATEFUL_SET = f"/apis/apps/v1/namespaces/{SHOP}/statefulsets/db"
 SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{SHOP}/endpointslices/web"
 SERVICE = f"/api/v1/namespaces/{SHOP}/services/web"
-SECRETS = f"/api/v1/namespaces/{WANTED.namespace}/secrets"
+SECRETS = f"/api/v1/namespaces/{INSTALLATION.namespace}/secrets"
 BUDGETS = f"/apis/zonewise.io/v1alpha1/namespaces/{SHOP}/topologydisruptionbudgets"
 
 CONTAINERS = [{"name": "box", "image": "registry.example/box:1"}]
@@ -48,7 +48,7 @@ ROLLOUT: Obj = {
 
 
 def victims() -> list[Obj]:
-    """What is on the cluster."""
+    """The objects on the cluster."""
 
     def of(version: str, kind: str, name: str, namespace: str = SHOP, **fields: Any) -> Obj:
         meta = {"name": name, "namespace": namespace}
@@ -76,7 +76,7 @@ def victims() -> list[Obj]:
 
 @dataclass(frozen=True)
 class Try:
-    """One request by one account; a PUT changes what is there."""
+    """One request by one account; a PUT changes the stored object."""
 
     what: str
     account: str
@@ -118,7 +118,7 @@ def _budget(**meta: Any) -> Obj:
 
 
 def _with_endpoint(**fields: Any) -> Callable[[Obj], Obj]:
-    return lambda found: found | {"endpoints": [found["endpoints"][0] | fields]}
+    return lambda body: body | {"endpoints": [body["endpoints"][0] | fields]}
 
 
 def _at(path: str, value: Any) -> list[Obj]:

@@ -42,14 +42,14 @@ class Policy:
         (self._rule,) = spec["matchConstraints"]["resourceRules"]
         self._conditions = compile_conditions(spec["matchConditions"])
         self._validations = [
-            (compile_condition(one["expression"]), one["message"]) for one in spec["validations"]
+            (compile_condition(each["expression"]), each["message"]) for each in spec["validations"]
         ]
         matched = binding.get("matchResources", {}).get("namespaceSelector", {})
         self._namespaces = selector.from_object(msgspec.convert(matched, LabelSelector))
         self._server = server
 
     def __call__(self, attributes: Attributes) -> None:
-        """Refuse what is not allowed."""
+        """Refuse a request that the policy does not allow."""
         resource = attributes.served.kind.resource
         plural = "/".join(filter(None, (resource.plural, attributes.subresource)))
         if (
@@ -60,23 +60,23 @@ class Policy:
             or not self._in_namespace(attributes)
         ):
             return
-        asked = build_request(attributes, attributes.served, "uid")
+        request = build_request(attributes, attributes.served, "uid")
         variables: dict[str, Any] = {
-            "request": asked,
+            "request": request,
             "object": attributes.obj,
             "oldObject": attributes.old,
             "namespaceObject": None,
         }
         if not self._conditions.evaluate(
-            request=asked, object=attributes.obj, old_object=attributes.old
+            request=request, object=attributes.obj, old_object=attributes.old
         ):
             return
         for program, message in self._validations:
             try:
-                held, _ = program.evaluate(variables)
+                passed, _ = program.evaluate(variables)
             except EvaluationError as error:
                 raise AssertionError(f"{program.text}: {error}") from None
-            if held is not True:
+            if passed is not True:
                 raise status_errors.forbidden(resource, attributes.display_name, message)
 
     def _in_namespace(self, attributes: Attributes) -> bool:

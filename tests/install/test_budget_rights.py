@@ -1,8 +1,8 @@
-"""The rights that come with ``--budgets enforce`` are enough, and not one of them is idle.
+"""The rights that come with ``--budgets enforce`` are enough, and each of them is needed.
 
-Budgets are counted, granted from and woken, a held ReplicaSet is made smaller, and a StatefulSet is
-rolled out to its end, all under the installed service accounts and the printed policies. Nobody but
-the test moves pods.
+Budgets are counted, grants are written, workloads are woken, a held ReplicaSet is made smaller, and
+a StatefulSet is rolled out to its end, all under the installed service accounts and the printed
+policies. Only the test moves pods.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from tests.controllers.budgets.budgeted import NS, Field
+from tests.controllers.budgets.budget_scene import NS, BudgetScene
 from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, virtual_cluster
-from tests.install.accounts import Accounts, Verb, each_verb, installed, until_refused, without
-from tests.webhook.asked_gate import request
+from tests.install.accounts import Accounts, Verb, install, list_verbs, until_refused, without
+from tests.webhook.gate_caller import request
 
 from zonewise.api import (
     DisruptionLedger,
@@ -53,20 +53,20 @@ from zonewise.webhook.gate import DisruptionGate
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-WANTED = Installation(budgets="enforce")
+ENFORCING = Installation(budgets="enforce")
 
 
 def of_budgets() -> Iterator[Verb]:
-    """Every right that budgets add."""
-    plain = {(less.account, less.resource, less.verb) for less in each_verb(Installation())} | {
+    """Every verb that budgets add."""
+    plain = {(less.account, less.resource, less.verb) for less in list_verbs(Installation())} | {
         (NAME, "namespaces", "watch")
     }
-    for less in each_verb(WANTED):
+    for less in list_verbs(ENFORCING):
         if (less.account, less.resource, less.verb) not in plain:
             yield less
 
 
-async def rolled(town: Field) -> None:
+async def roll_out(scene: BudgetScene) -> None:
     """A StatefulSet whose only pod is outdated, and its rollout."""
     template = {
         "metadata": {"labels": {"app": "db"}},
@@ -82,17 +82,17 @@ async def rolled(town: Field) -> None:
             "template": template,
         },
     }
-    made = await town.client.create(convert(StatefulSet, body))
+    stateful_set = await scene.client.create(convert(StatefulSet, body))
     status = {"observedGeneration": 1, "currentRevision": "1", "updateRevision": "2", "replicas": 1}
-    await town.client.patch(StatefulSet, "db", NS, {"status": status}, subresource="status")
-    await database(town, made.metadata.uid, "1")
+    await scene.client.patch(StatefulSet, "db", NS, {"status": status}, subresource="status")
+    await create_pod(scene, stateful_set.metadata.uid, "1")
     reference = {"kind": "StatefulSet", "name": "db"}
     rollout = {"metadata": {"name": "db", "namespace": NS}, "spec": {"workloadRef": reference}}
-    await town.client.create(convert(DomainRollout, rollout))
+    await scene.client.create(convert(DomainRollout, rollout))
 
 
-async def database(town: Field, owner: str, revision: str) -> None:
-    """Its pod."""
+async def create_pod(scene: BudgetScene, owner: str, revision: str) -> None:
+    """The pod of the StatefulSet."""
     controller = {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -107,26 +107,28 @@ async def database(town: Field, owner: str, revision: str) -> None:
         "ownerReferences": [controller],
     }
     spec = {"nodeName": "n-a", "containers": [{"name": "c", "image": "c"}]}
-    await town.client.create(convert(Pod, {"metadata": meta, "spec": spec}))
+    await scene.client.create(convert(Pod, {"metadata": meta, "spec": spec}))
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    await town.client.patch(Pod, "db-0", NS, {"status": ready}, subresource="status")
+    await scene.client.patch(Pod, "db-0", NS, {"status": ready}, subresource="status")
 
 
-async def unwatched(town: Field) -> list[Object]:
+async def create_unwatched(scene: BudgetScene) -> list[Object]:
     """Owners of pods that budgets read only where there are such pods."""
     meta = {"name": "old", "namespace": NS}
     labels = {"labels": {"app": "web"}}
     pods = {"containers": [{"name": "c", "image": "c"}]}
     once = {"template": {"spec": {**pods, "restartPolicy": "Never"}}}
-    kept = {
+    replicated = {
         "replicas": 1,
         "selector": labels["labels"],
         "template": {"metadata": labels, "spec": pods},
     }
     return [
-        await town.client.create(convert(Job, {"metadata": meta, "spec": once})),
-        await town.client.create(convert(ReplicationController, {"metadata": meta, "spec": kept})),
-        await town.client.get(Node, "n-a"),
+        await scene.client.create(convert(Job, {"metadata": meta, "spec": once})),
+        await scene.client.create(
+            convert(ReplicationController, {"metadata": meta, "spec": replicated})
+        ),
+        await scene.client.get(Node, "n-a"),
     ]
 
 
@@ -139,7 +141,8 @@ async def life(cluster: VirtualCluster, accounts: Accounts) -> set[str]:
 
     client = accounts.controller
     cache, webhook_cache = (
-        Cache(one, options=WatchOptions(watch_list=False)) for one in (client, accounts.webhook)
+        Cache(account, options=WatchOptions(watch_list=False))
+        for account in (client, accounts.webhook)
     )
     now = lambda: times.from_epoch(clock())  # noqa: E731
     recorder = Recorder(client, controller=NAME, instance=NAME, now=now, rng=rng)
@@ -148,10 +151,10 @@ async def life(cluster: VirtualCluster, accounts: Accounts) -> set[str]:
     rollouts = RolloutsController(context, budgets_cache=budgets.budgets_cache)
     gate = DisruptionGate(webhook_cache, accounts.webhook, clock)
     reviews = DisruptionReviews(gate, accounts.webhook)
-    town = Field(cluster)
-    await town.build(3)
+    scene = BudgetScene(cluster)
+    await scene.build(3)
     for zone in "aabbcc":
-        await town.pod(zone)
+        await scene.pod(zone)
     certificates = Certificates(
         accounts.webhook,
         secret=WEBHOOK,
@@ -167,35 +170,35 @@ async def life(cluster: VirtualCluster, accounts: Accounts) -> set[str]:
     parts = (cache, webhook_cache, recorder, budgets, rollouts, certificates)
     work = asyncio.create_task(run_all(*(part.run() for part in parts)))
     try:
-        await town.budget(minAvailable=2)
+        await scene.budget(minAvailable=2)
         await asyncio.sleep(5)
-        await town.edit(minAvailable=1)
+        await scene.edit(minAvailable=1)
         await asyncio.sleep(5)
         namespace_budgets = gate.budgets_cache.get_or_create(NS)
         for name in ("web-1", "web-3"):
-            said = {"metadata": {"name": name, "namespace": NS}}
+            eviction = {"metadata": {"name": name, "namespace": NS}}
             with suppress(ZonewiseError):
-                await reviews.eviction(request(name=name, operation="CREATE", object=said))
-            # Somebody else writes the ledger, and the next grant is late to know.
+                await reviews.eviction(request(name=name, operation="CREATE", object=eviction))
+            # Another client writes the ledger, and the next grant does not see it yet.
             known = namespace_budgets.ledger
-            for ledger in await town.client.list(DisruptionLedger, NS):
+            for ledger in await scene.client.list(DisruptionLedger, NS):
                 mark = {"metadata": {"annotations": {"seen": name}}}
-                await town.client.patch(DisruptionLedger, ledger.metadata.name, NS, mark)
+                await scene.client.patch(DisruptionLedger, ledger.metadata.name, NS, mark)
             await asyncio.sleep(1)
             namespace_budgets.ledger = known
-        await town.edit(minAvailable=0)
-        wish = {"metadata": {"annotations": {"zonewise.io/reduce-to": "1"}}}
-        await town.client.patch(ReplicaSet, "web", NS, wish)
-        await rolled(town)
+        await scene.edit(minAvailable=0)
+        reduction = {"metadata": {"annotations": {"zonewise.io/reduce-to": "1"}}}
+        await scene.client.patch(ReplicaSet, "web", NS, reduction)
+        await roll_out(scene)
         await asyncio.sleep(10)
-        await town.gone("db-0")
-        group = await town.client.get(StatefulSet, "db", NS)
-        await database(town, group.metadata.uid, "2")
+        await scene.remove_pod("db-0")
+        group = await scene.client.get(StatefulSet, "db", NS)
+        await create_pod(scene, group.metadata.uid, "2")
         await asyncio.sleep(10)
-        ledgers = await town.client.list(DisruptionLedger, NS)
+        ledgers = await scene.client.list(DisruptionLedger, NS)
         granted = {grant.pod for ledger in ledgers for grant in ledger.spec.grants}
-        for owner in await unwatched(town):
-            await town.pod("a", owner=owner)
+        for owner in await create_unwatched(scene):
+            await scene.pod("a", owner=owner)
         await asyncio.sleep(10)
         with suppress(ZonewiseError):
             await reviews.eviction(
@@ -211,7 +214,7 @@ async def life(cluster: VirtualCluster, accounts: Accounts) -> set[str]:
 async def test_what_is_printed_is_enough() -> None:
     """Under the printed roles nothing is refused, and everything was done."""
     async with virtual_cluster({}) as cluster:
-        await installed(cluster, render_manifests(WANTED))
+        await install(cluster, render_manifests(ENFORCING))
         accounts = Accounts.of(cluster)
         granted = await life(cluster, accounts)
         assert accounts.refusals.refused == []
@@ -222,7 +225,7 @@ async def test_what_is_printed_is_enough() -> None:
         rollout = await cluster.client.get(DomainRollout, "db", NS)
         assert rollout.status.reason == "UpToDate"
         budgets = await cluster.client.list(TopologyDisruptionBudget, NS)
-        assert {one.metadata.name: one.status.conditions[0].reason for one in budgets} == {
+        assert {budget.metadata.name: budget.status.conditions[0].reason for budget in budgets} == {
             "db-rollout": "InsufficientPods",
             "web": "SufficientPods",
         }
@@ -234,7 +237,7 @@ async def test_what_is_printed_is_enough() -> None:
 async def test_one_verb_less_fails(less: Verb) -> None:
     """Whichever verb is taken from them, something that budgets or rollouts do is refused."""
     async with virtual_cluster({}) as cluster:
-        await installed(cluster, without(render_manifests(WANTED), less))
+        await install(cluster, without(render_manifests(ENFORCING), less))
         accounts = Accounts.of(cluster)
         await until_refused(life(cluster, accounts), accounts.refusals)
         refused = accounts.refusals.refused

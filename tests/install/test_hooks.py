@@ -1,4 +1,4 @@
-"""Whom the printed webhooks of budgets are asked about, and what happens if nobody answers."""
+"""When the printed webhooks of budgets are called, and what happens if none answers."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def hooks(
     budgets: BudgetsMode = "enforce", gated_user: str = "system:serviceaccount:argo:rollouts"
 ) -> dict[str, Obj]:
     """The webhooks by their path."""
-    wanted = Installation(budgets=budgets, gated_users=(gated_user,))
+    installation = Installation(budgets=budgets, gated_users=(gated_user,))
     return {
         hook["clientConfig"]["service"]["path"]: hook
-        for one in render_webhooks(wanted)
-        for hook in one["webhooks"]
+        for configuration in render_webhooks(installation)
+        for hook in configuration["webhooks"]
     }
 
 
-def asked(hook: Obj, user: str, object: Obj | None, old: Obj | None, operation: str) -> bool:
+def is_called(hook: Obj, user: str, object: Obj | None, old: Obj | None, operation: str) -> bool:
     """Whether the webhook is called."""
     request = {"operation": operation, "name": "web-1", "userInfo": {"username": user}}
     conditions = compile_conditions(hook.get("matchConditions", []))
@@ -62,12 +62,12 @@ def asked(hook: Obj, user: str, object: Obj | None, old: Obj | None, operation: 
         ("kubernetes-admin", False),
     ],
 )
-def test_whose_deletions_are_asked_about(user: str, gated: bool) -> None:
-    """Workload controllers and who is named; nobody who tidies up, and nobody about what leaves."""
+def test_whose_deletions_are_gated(user: str, gated: bool) -> None:
+    """Those of workload controllers and named users, unless the pod is being deleted already."""
     hook = hooks()["/deletions"]
-    assert asked(hook, user, None, OWNED, "DELETE") is gated
+    assert is_called(hook, user, None, OWNED, "DELETE") is gated
     leaving = {"metadata": {**OWNED["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
-    assert not asked(hook, user, None, leaving, "DELETE")
+    assert not is_called(hook, user, None, leaving, "DELETE")
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,17 @@ def test_whose_deletions_are_asked_about(user: str, gated: bool) -> None:
     ],
 )
 def test_a_gated_user_may_have_any_name(user: str) -> None:
-    """Whatever is in a name is part of the name: its user is gated, and nobody else is by it."""
+    """Any character in a name is part of the name: its user is gated, and no other."""
     hook = hooks(gated_user=user)["/deletions"]
-    assert asked(hook, user, None, OWNED, "DELETE")
-    assert not asked(hook, "kubernetes-admin", None, OWNED, "DELETE")
+    assert is_called(hook, user, None, OWNED, "DELETE")
+    assert not is_called(hook, "kubernetes-admin", None, OWNED, "DELETE")
 
 
-def test_pods_of_nobody_are_not_asked_about() -> None:
-    """Where all controllers are one user, pods without an owner are tidied up by it."""
+def test_deletions_of_pods_without_an_owner_are_not_gated() -> None:
+    """Where all controllers are one user, it also collects pods without an owner."""
     hook = hooks()["/deletions"]
     alone: Obj = {"metadata": {"name": "alone"}}
-    assert not asked(hook, "system:kube-controller-manager", None, alone, "DELETE")
+    assert not is_called(hook, "system:kube-controller-manager", None, alone, "DELETE")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_pods_of_nobody_are_not_asked_about() -> None:
 def test_which_replicasets_are_clamped(user: str, before: int, after: int, clamped: bool) -> None:
     """Only those that a Deployment makes smaller."""
     old, new = ({"metadata": {}, "spec": {"replicas": size}} for size in (before, after))
-    assert asked(hooks()["/replicasets"], user, new, old, "UPDATE") is clamped
+    assert is_called(hooks()["/replicasets"], user, new, old, "UPDATE") is clamped
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_which_replicasets_are_clamped(user: str, before: int, after: int, clamp
         ("off", {}),
     ],
 )
-def test_what_happens_if_nobody_answers(budgets: BudgetsMode, policies: dict[str, str]) -> None:
-    """Evictions and the clamp wait, deletions pass; who only observes is in nobody's way. Only
-    namespaces that opted in are asked about, never ours or the system's.
+def test_what_happens_if_no_webhook_answers(budgets: BudgetsMode, policies: dict[str, str]) -> None:
+    """Evictions and scale-downs are refused, deletions pass; with observe everything passes. Only
+    namespaces that opted in are gated, never ours or the system's.
     """
-    found = {path: hook for path, hook in hooks(budgets).items() if path != "/services"}
-    assert {path: hook["failurePolicy"] for path, hook in found.items()} == policies
-    for hook in found.values():
+    gates = {path: hook for path, hook in hooks(budgets).items() if path != "/services"}
+    assert {path: hook["failurePolicy"] for path, hook in gates.items()} == policies
+    for hook in gates.values():
         opted, never = hook["namespaceSelector"]["matchExpressions"]
         assert (opted["key"], opted["values"]) == ("zonewise.io/budgets", ["enforce"])
         assert (never["operator"], never["values"]) == ("NotIn", ["zonewise", "kube-system"])
@@ -140,21 +140,21 @@ def test_what_happens_if_nobody_answers(budgets: BudgetsMode, policies: dict[str
         ("observe", {"/evictions": 5, "/deletions": 5}),
     ],
 )
-def test_how_long_an_answer_is_waited_for(budgets: BudgetsMode, seconds: dict[str, int]) -> None:
-    """Deletions, which pass without an answer, are given the most there is; nobody waits long for
-    who only observes.
-    """
-    found = {path: hook for path, hook in hooks(budgets).items() if path != "/services"}
-    assert {path: hook["timeoutSeconds"] for path, hook in found.items()} == seconds
+def test_timeouts(budgets: BudgetsMode, seconds: dict[str, int]) -> None:
+    """Deletions, which pass without an answer, have the longest timeout; observing is short."""
+    gates = {path: hook for path, hook in hooks(budgets).items() if path != "/services"}
+    assert {path: hook["timeoutSeconds"] for path, hook in gates.items()} == seconds
 
 
 def test_a_gate_has_room_for_every_pod() -> None:
-    """Who keeps budgets knows all pods: 415 MB were measured for 50,000."""
+    """A webhook with budgets caches all pods: 415 MB were measured for 50,000."""
 
     def limit(budgets: BudgetsMode) -> Fraction:
-        made = render_workload(Installation(budgets=budgets))
+        objects = render_workload(Installation(budgets=budgets))
         (deployment,) = [
-            one for one in made if (one["kind"], one["metadata"]["name"]) == ("Deployment", WEBHOOK)
+            item
+            for item in objects
+            if (item["kind"], item["metadata"]["name"]) == ("Deployment", WEBHOOK)
         ]
         (webhook,) = deployment["spec"]["template"]["spec"]["containers"]
         return quantity.value(webhook["resources"]["limits"]["memory"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.embedded.virtual_cluster import virtual_cluster
 from tests.install.accounts import GROUPS, create
-from tests.install.attacks import ATTACKS, WANTED, WORK, Try, victims
+from tests.install.attacks import ATTACKS, INSTALLATION, WORK, Try, victims
 from tests.install.enforced import enforce
 
 from zonewise.api.errors import Forbidden
@@ -18,31 +18,31 @@ from zonewise.runtime.client.client import Client
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
-async def tried(attempt: Try, *, policies: bool = True) -> Obj:
-    """What comes of a request on a cluster where everything is installed."""
+async def send_attempt(attempt: Try, *, policies: bool = True) -> Obj:
+    """The answer to a request on a cluster where everything is installed."""
     async with virtual_cluster({}) as cluster:
-        await create(cluster, render_manifests(WANTED))
+        await create(cluster, render_manifests(INSTALLATION))
         await create(cluster, victims())
         if policies:
-            enforce(cluster.server, render_manifests(WANTED))
-        user = User(WANTED.username(attempt.account), GROUPS)
+            enforce(cluster.server, render_manifests(INSTALLATION))
+        user = User(INSTALLATION.username(attempt.account), GROUPS)
         client = Client(LocalTransport(cluster.server.handle, user))
         return await attempt.send(client, cluster.client)
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.what)
 async def test_an_attack_is_refused(attack: Try) -> None:
-    """Roles allow it, and a policy does not."""
-    assert await tried(attack, policies=False)
+    """Roles allow it, and a policy refuses it."""
+    assert await send_attempt(attack, policies=False)
     with pytest.raises(Forbidden, match=r"Zonewise's (controller|webhook) may"):
-        await tried(attack)
+        await send_attempt(attack)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("work", WORK, ids=lambda work: work.what)
 async def test_work_is_allowed(work: Try) -> None:
     """What the programs do passes."""
-    assert await tried(work)
+    assert await send_attempt(work)
 
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
@@ -50,7 +50,7 @@ MANAGED = "endpointslice.kubernetes.io/managed-by"
 
 
 def own_slice(service: str, manager: str) -> Obj:
-    """A slice that sends a Service's traffic somewhere."""
+    """A slice that sends a Service's traffic to another address."""
     labels = {"kubernetes.io/service-name": service, MANAGED: manager}
     return {
         "apiVersion": "discovery.k8s.io/v1",

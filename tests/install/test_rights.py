@@ -1,10 +1,9 @@
-"""The printed roles are enough for all that the programs do, and not one verb of them is idle.
+"""The printed roles are enough for all that the programs do, and each verb of them is needed.
 
-The programs' parts run under the installed service accounts, the controller's and the webhook's, on
-an embedded server on which the printed policies are in force, in virtual time,
-through a life in which each of them does everything it ever does: slices are created, changed and
-deleted, hints come and go often enough for events to be counted up, the lease is taken, renewed and
-given back, the certificate is made, published and taken into use.
+The controllers run under the installed service accounts, the controller's and the webhook's, on an
+embedded server with the printed policies in force, in virtual time. Each of them does everything it
+ever does: slices are created, changed and deleted, hints come and go often enough for events to be
+counted up, the lease is taken, renewed and released, the certificate is made, published and used.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, virtual_cluster
 from tests.explain.dumps import AUTO, endpoint, node, part, pod, service
-from tests.install.accounts import Accounts, Verb, each_verb, installed, until_refused, without
+from tests.install.accounts import Accounts, Verb, install, list_verbs, until_refused, without
 
 from zonewise.api import EndpointSlice, Event, Node, Pod, Service, convert
 from zonewise.api.objects.admissionregistration import (
@@ -54,15 +53,15 @@ KINDS: dict[str, type[Any]] = {
 async def put(cluster: VirtualCluster, item: Obj) -> None:
     """Create an object with its status."""
     cls = KINDS[item["kind"]]
-    made = await cluster.client.create(convert(cls, item))
+    stored = await cluster.client.create(convert(cls, item))
     if "status" in item:
         body = {"status": item["status"]}
-        space = made.metadata.namespace or None
-        await cluster.client.patch(cls, made.metadata.name, space, body, subresource="status")
+        space = stored.metadata.namespace or None
+        await cluster.client.patch(cls, stored.metadata.name, space, body, subresource="status")
 
 
 async def forever() -> None:
-    """Lead."""
+    """Lead until cancelled."""
     await asyncio.Event().wait()
 
 
@@ -75,7 +74,8 @@ async def life(cluster: VirtualCluster, accounts: Accounts, choice: Choice) -> N
 
     client = accounts.controller
     cache, webhook_cache = (
-        Cache(one, options=WatchOptions(watch_list=False)) for one in (client, accounts.webhook)
+        Cache(account, options=WatchOptions(watch_list=False))
+        for account in (client, accounts.webhook)
     )
     recorder = Recorder(
         client, controller=NAME, instance=NAME, now=lambda: times.from_epoch(clock()), rng=rng
@@ -137,15 +137,17 @@ async def life(cluster: VirtualCluster, accounts: Accounts, choice: Choice) -> N
             task.cancel()
 
 
-async def done(cluster: VirtualCluster, choice: Choice) -> None:
-    """Check that the life was full."""
+async def check_work(cluster: VirtualCluster, choice: Choice) -> None:
+    """Check that everything was done."""
     slices = await cluster.client.list(EndpointSlice, "default")
     ours = [piece for piece in slices if piece.metadata.labels.get("kubernetes.io/service-name")]
     hinted = {bool(row.hints) for piece in ours for row in piece.endpoints or ()}
     assert hinted == {choice != "observe"}
     assert "left-over" not in {piece.metadata.name for piece in ours}
     located = await cluster.client.list(PodLocator, "default")
-    assert {one.node_name: "example.com/rack" in (one.node_labels or {}) for one in located} == {
+    assert {
+        locator.node_name: "example.com/rack" in (locator.node_labels or {}) for locator in located
+    } == {
         "n-a": True,
         "n-b": False,
     }
@@ -157,11 +159,11 @@ async def done(cluster: VirtualCluster, choice: Choice) -> None:
 async def test_what_is_printed_is_enough(choice: Choice) -> None:
     """Under the printed roles nothing that the programs do is refused."""
     async with virtual_cluster({}) as cluster:
-        await installed(cluster, render_manifests(Installation(role=choice)))
+        await install(cluster, render_manifests(Installation(role=choice)))
         accounts = Accounts.of(cluster)
         await life(cluster, accounts, choice)
         assert accounts.refusals.refused == []
-        await done(cluster, choice)
+        await check_work(cluster, choice)
 
 
 @pytest.mark.slow
@@ -170,13 +172,13 @@ async def test_what_is_printed_is_enough(choice: Choice) -> None:
     [
         pytest.param(choice, less, id=f"{choice}-{less}")
         for choice in ("own", "adopt")
-        for less in each_verb(Installation(role=choice))
+        for less in list_verbs(Installation(role=choice))
     ],
 )
 async def test_one_verb_less_fails(choice: Choice, less: Verb) -> None:
     """Whichever verb is taken from the printed roles, something the programs do is refused."""
     async with virtual_cluster({}) as cluster:
-        await installed(cluster, without(render_manifests(Installation(role=choice)), less))
+        await install(cluster, without(render_manifests(Installation(role=choice)), less))
         accounts = Accounts.of(cluster)
         await until_refused(life(cluster, accounts, choice), accounts.refusals)
         refused = accounts.refusals.refused

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import yaml
-from tests.install.attacks import ATTACKS, WANTED, WORK, Try, victims
+from tests.install.attacks import ATTACKS, INSTALLATION, WORK, Try, victims
 from tests.kubernetes.installed import PATIENCE, Installed
 
 from tools import realkube as real
@@ -36,7 +36,7 @@ NO_TOKEN = {"apiVersion": "v1", "kind": "ServiceAccount"}
 
 
 def _of(kinds: tuple[str, ...]) -> list[Obj]:
-    return [item for item in render_manifests(WANTED) if item["kind"] in kinds]
+    return [item for item in render_manifests(INSTALLATION) if item["kind"] in kinds]
 
 
 def _applied(plane: real.ControlPlane, objects: list[Obj], verb: str = "apply") -> None:
@@ -81,7 +81,7 @@ async def taken(plane: real.ControlPlane) -> AsyncIterator[Taken]:
             await asyncio.to_thread(plane.kubectl, *wait)
         await asyncio.to_thread(_applied, plane, created)
         await asyncio.to_thread(_applied, plane, _of(PRINTED))
-        installed = Installed(plane, owner, WANTED.namespace)
+        installed = Installed(plane, owner, INSTALLATION.namespace)
         try:
             accounts = {}
             for name in (NAME, WEBHOOK):

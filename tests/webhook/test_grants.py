@@ -10,6 +10,7 @@ from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 from tests.disruption.clusters import (
@@ -56,7 +57,7 @@ def counted(**spec: Any) -> Budget:
 
 
 def replica(cluster: VirtualCluster, *budgets: Budget, pods: list[Pod] | None = None) -> Grants:
-    """Somebody who grants, with everything in its cache."""
+    """A replica of the webhook that grants, with everything in its cache."""
     budgets_cache = BudgetsCache()
     budgets_cache.by_namespace[NS] = NamespaceBudgets(
         zones("a", "b", "c"),
@@ -83,10 +84,9 @@ async def ground() -> AsyncIterator[VirtualCluster]:
 async def test_two_replicas_grant_exactly_what_is_allowed() -> None:
     """Thirty questions at once to each of two replicas give three grants, and few writes."""
     async with ground() as cluster:
-        one = replica(cluster, counted(maxUnavailable=1))
-        two = replica(cluster, counted(maxUnavailable=1))
-        asked = [who.ask(item, evicting=True) for item in spread(**ALL) for who in (one, two)]
-        verdicts = await asyncio.gather(*asked)
+        replicas = [replica(cluster, counted(maxUnavailable=1)) for _ in range(2)]
+        questions = [who.ask(item, evicting=True) for item in spread(**ALL) for who in replicas]
+        verdicts = await asyncio.gather(*questions)
         granted = Counter(
             item.metadata.name
             for item, pair in zip(
@@ -98,11 +98,11 @@ async def test_two_replicas_grant_exactly_what_is_allowed() -> None:
         assert len(granted) == 3
         ledger = await cluster.client.get(DisruptionLedger, "zonewise", NS)
         assert {grant.pod for grant in ledger.spec.grants} == set(granted)
-        assert one.writes + two.writes <= 3
+        assert sum(who.writes for who in replicas) <= 3
 
 
 class DatedTransport:
-    """The way to a server that says its time, as every real one does."""
+    """A transport to a server that sends its time, as every real one does."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -142,7 +142,7 @@ async def test_replicas_whose_clocks_differ_grant_what_is_allowed() -> None:
 
 
 async def test_a_burst_is_few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Questions that come while others wait are written with them; a lone one waits for nobody."""
+    """Questions that come while others wait are written with them; a single one does not wait."""
     async with ground() as cluster:
         who = replica(cluster, counted(maxUnavailable=10))
         pods, loop, write = spread(**ALL), asyncio.get_running_loop(), who._write
@@ -188,7 +188,7 @@ async def test_a_loud_namespace_waits_for_itself() -> None:
             zones("a"),
             budgets=[replace(counted(maxUnavailable=0), namespace="calm")],
             pods=[calm],
-            owners=[replace(one, key=(*one.key[:2], "calm", one.key[3])) for one in OWNERS],
+            owners=[replace(each, key=(*each.key[:2], "calm", each.key[3])) for each in OWNERS],
         )
         order: list[str] = []
 
@@ -206,24 +206,24 @@ async def test_a_batch_is_written_on_the_ledger_it_was_judged_by(
 ) -> None:
     """A grant of another replica that arrives while a batch is judged is not overlooked."""
     async with ground() as cluster:
-        one = replica(cluster, counted(maxUnavailable=1))
-        two = replica(cluster, counted(maxUnavailable=1))
+        grants = replica(cluster, counted(maxUnavailable=1))
+        other = replica(cluster, counted(maxUnavailable=1))
         first, second = spread(a=2)
-        judge = one._judge
+        judge = grants._judge
         turns = 0
 
         async def judged(*given: Any) -> DisruptionVerdict:
             nonlocal turns
             verdict = await judge(*given)
             turns += 1
-            if turns == 2:  # the first of the batch: the one before only asked whether it costs
-                assert (await two.ask(second, evicting=True)).allowed
+            if turns == 2:  # the first turn only finds out whether a grant is needed
+                assert (await other.ask(second, evicting=True)).allowed
                 ledger = await cluster.client.get(DisruptionLedger, "zonewise", NS)
-                one._budgets_cache.ledger_changed(None, ledger)
+                grants._budgets_cache.ledger_changed(None, ledger)
             return verdict
 
-        monkeypatch.setattr(one, "_judge", judged)
-        assert not (await one.ask(first, evicting=True)).allowed
+        monkeypatch.setattr(grants, "_judge", judged)
+        assert not (await grants.ask(first, evicting=True)).allowed
         ledger = await cluster.client.get(DisruptionLedger, "zonewise", NS)
         assert [grant.pod for grant in ledger.spec.grants] == [second.metadata.name]
 
@@ -239,7 +239,7 @@ async def test_a_refusal_costs_no_request() -> None:
 
 
 async def test_asking_again_is_the_same_grant() -> None:
-    """A second question about a pod is answered with the grant that is there."""
+    """A second question about a pod is answered with the existing grant."""
     async with ground() as cluster:
         who = replica(cluster, counted(maxUnavailable=1))
         first, second = [await who.ask(spread(a=1)[0], evicting=True) for _ in range(2)]
@@ -250,7 +250,7 @@ async def test_asking_again_is_the_same_grant() -> None:
 async def test_a_ledger_that_cannot_be_written_grants_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever always loses the race is refused in the end."""
+    """A request whose write always conflicts is refused in the end."""
     async with ground() as cluster:
         who = replica(cluster, counted(maxUnavailable=1))
 
@@ -271,7 +271,7 @@ async def test_a_budget_that_was_never_counted_grants_nothing() -> None:
         assert "still being processed" in verdict.reason.message
 
 
-async def test_the_ledger_forgets_deleted_budgets() -> None:
+async def test_deleted_budgets_are_removed_from_the_ledger() -> None:
     """What was judged by a budget that is deleted is left out of the next write; what was judged by
     one that exists stays, even if this replica does not know it yet.
     """
@@ -299,34 +299,32 @@ async def test_the_ledger_forgets_deleted_budgets() -> None:
         assert set(ledger.spec.judged) - {f"{kind}/{known.name}"} == {f"{kind}/new"}
 
 
-def judged(made: NamespaceBudgets, name: str) -> DisruptionVerdict:
+def judge_pod(namespace_budgets: NamespaceBudgets, name: str) -> DisruptionVerdict:
     """The verdict on a pod."""
-    item = made.find_pod(name)
+    item = namespace_budgets.find_pod(name)
     assert item is not None
-    return made.judge(item, EPOCH)
+    return namespace_budgets.judge(item, EPOCH)
 
 
 async def test_a_refusal_names_every_blocker() -> None:
-    """The answer is 429 with a cause for each budget, and no time to come back after."""
+    """The answer is 429 with a cause for each budget, and without Retry-After."""
     budgets = [tdb("one", **per_zone(maxUnavailable=0)), tdb("two", maxUnavailable=0)]
-    made = NamespaceBudgets(
+    namespace_budgets = NamespaceBudgets(
         zones("a", "b", "c"), budgets=budgets, pods=spread(**ALL), owners=deployment(30)
     )
-    answer = denied(judged(made, "a-0"))
+    answer = denied(judge_pod(namespace_budgets, "a-0"))
     assert isinstance(answer, Denied)
     assert (answer.code, answer.status, answer.retry_after) == (429, "TooManyRequests", None)
     assert [cause.reason for cause in answer.causes] == ["DisruptionBudget"] * 2
 
 
-def shrinking(had: int, wanted: int) -> Any:
+def shrinking(before: int, after: int) -> Any:
     """A Deployment's controller makes its ReplicaSet smaller."""
     owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "controller": True}
 
     def item(replicas: int) -> dict[str, Any]:
         meta = {"name": "web-1", "namespace": NS, "uid": "uid-web-1", "ownerReferences": [owner]}
         return {"metadata": meta, "spec": {"replicas": replicas}}
-
-    import msgspec
 
     return decode(
         msgspec.json.encode(
@@ -337,8 +335,8 @@ def shrinking(had: int, wanted: int) -> Any:
                     "uid": "1",
                     "namespace": NS,
                     "operation": "UPDATE",
-                    "object": item(wanted),
-                    "oldObject": item(had),
+                    "object": item(after),
+                    "oldObject": item(before),
                 },
             }
         )
@@ -395,6 +393,6 @@ async def test_the_clamp(marked: int, unready: int, size: int) -> None:
         now += 2
     answer = await clamp(shrinking(9, 4))
     assert isinstance(answer, Allowed)
-    patch = {one["path"].rpartition("/")[2]: one["value"] for one in answer.patch}
+    patch = {step["path"].rpartition("/")[2]: step["value"] for step in answer.patch}
     assert patch["replicas"] == size
     assert patch["zonewise.io~1reduce-to".rpartition("/")[2]] == "4"

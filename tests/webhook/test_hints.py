@@ -1,4 +1,4 @@
-"""Our hints on slices that somebody else writes."""
+"""Our hints on slices that another controller writes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ async def injection(
     """The handler over a cluster of three equal zones with these objects."""
     async with virtual_cluster({}) as cluster:
         for item in [node(f"n-{zone}", zone) for zone in "abc"]:
-            made = await cluster.client.create(convert(Node, item))
+            stored = await cluster.client.create(convert(Node, item))
             body = {"status": item["status"]}
-            await cluster.client.patch(Node, made.metadata.name, None, body, subresource="status")
+            await cluster.client.patch(Node, stored.metadata.name, None, body, subresource="status")
         kinds: dict[str, type[Any]] = {"Service": Service, "EndpointSlice": EndpointSlice}
         for item in items:
             await cluster.client.create(convert(kinds[item["kind"]], item))
@@ -93,7 +93,7 @@ def own(rows: Iterable[str]) -> list[list[str]]:
 
 
 async def test_a_write_that_only_strips_hints_is_no_write() -> None:
-    """What would be stored is what is there, so nothing is."""
+    """The result equals what is stored, so the server writes nothing."""
     hinted = six(hints=True)
     async with injection(service(), hinted) as handler:
         assert await written(handler, six(), hinted) == hinted
@@ -120,7 +120,7 @@ async def test_new_endpoints() -> None:
         assert zones(await written(handler, grown, hinted)) == own("aabbccb")
 
 
-async def test_hints_fall_with_what_they_stand_on() -> None:
+async def test_hints_are_removed_with_their_endpoints() -> None:
     """Where too few endpoints are left, the rest is stored without hints."""
     hinted = six(hints=True)
     fewer = six(hints=True)
@@ -129,8 +129,8 @@ async def test_hints_fall_with_what_they_stand_on() -> None:
         assert zones(await written(handler, fewer, hinted)) == [[], []]
 
 
-async def test_who_is_let_through() -> None:
-    """Our controller, slices of others, Services that do not ask or are not there."""
+async def test_what_is_left_unchanged() -> None:
+    """Writes of our controller, foreign slices, and slices of Services without hints or unknown."""
     silent = service("silent", annotations={})
     async with injection(service(), silent) as handler:
         for new, by in (
@@ -144,14 +144,14 @@ async def test_who_is_let_through() -> None:
 
 @pytest.mark.parametrize("field", ["services", "namespaces"])
 async def test_services_that_are_not_selected(field: str) -> None:
-    """A gradual rollout leaves the others alone."""
+    """A gradual rollout does not change the others."""
     chosen: dict[str, Any] = {field: parse("rollout=yes")}
     async with injection(service(), settings=InjectionSettings(**chosen)) as handler:
         assert await written(handler, six()) == six()
 
 
 async def test_shares_that_depend_on_pods() -> None:
-    """Such hints are carried over and new endpoints get their own zone; none are invented."""
+    """Such hints are carried over, new endpoints get their own zone; otherwise none are added."""
     hinted = six(hints=True)
     hinted["endpoints"][0]["hints"] = {"forZones": [{"name": "c"}]}
     grown = six()
@@ -162,7 +162,7 @@ async def test_shares_that_depend_on_pods() -> None:
 
 
 async def test_nodes_change() -> None:
-    """Shares follow the nodes that count; what else happens to a node costs nothing."""
+    """Shares follow the nodes that count; other changes of nodes cost nothing."""
     async with virtual_cluster({}) as cluster:
         handler = HintInjection(cache := Cache(cluster.client))
         work = asyncio.create_task(cache.run())
@@ -176,7 +176,7 @@ async def test_nodes_change() -> None:
         known = handler.shares()
         mark = {"metadata": {"annotations": {"seen": "yes"}}}
         await cluster.client.patch(Node, "n-a", None, mark)
-        await until(lambda: all(one.metadata.annotations for one in cache.store(Node)))
+        await until(lambda: all(each.metadata.annotations for each in cache.store(Node)))
         assert handler.shares() is known
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)

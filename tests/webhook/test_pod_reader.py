@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.controllers.budgets.budgeted import field
-from tests.webhook.asked_gate import Asked
+from tests.controllers.budgets.budget_scene import budget_scene
+from tests.webhook.gate_caller import GateCaller
 
 from zonewise.runtime.webhook.admission import Allowed, Denied
 from zonewise.webhook.pod_reader import STRANGERS
@@ -17,14 +17,14 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
 async def test_reads_of_unknown_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evictions of a thousand names that do not exist share few reads at a time; the rest is told
-    to try again, and a pod that exists is answered meanwhile.
+    """Evictions of a thousand names that do not exist share few reads at a time; the rest have to
+    try again, and a pod that exists is answered meanwhile.
     """
-    async with field(3, *"abc") as town:
-        await town.budget(maxUnavailable=1)
-        asked = Asked(town, "enforce")
+    async with budget_scene(3, *"abc") as scene:
+        await scene.budget(maxUnavailable=1)
+        caller = GateCaller(scene, "enforce")
         await asyncio.sleep(5)
-        get, reading = town.client.get, Counter[str]()
+        get, reading = scene.client.get, Counter[str]()
 
         async def slow(cls: Any, name: str, *rest: Any) -> Any:
             reading[name] += 1
@@ -32,12 +32,12 @@ async def test_reads_of_unknown_names_are_bounded(monkeypatch: pytest.MonkeyPatc
                 await asyncio.sleep(1)
             return await get(cls, name, *rest)
 
-        monkeypatch.setattr(town.client, "get", slow)
-        flood = [asyncio.create_task(asked.evict(f"none-{number}")) for number in range(1000)]
+        monkeypatch.setattr(scene.client, "get", slow)
+        flood = [asyncio.create_task(caller.evict(f"none-{number}")) for number in range(1000)]
         await asyncio.sleep(0.1)
-        assert isinstance(await asked.evict("web-1"), Allowed)
+        assert isinstance(await caller.evict("web-1"), Allowed)
         answers = await asyncio.gather(*flood)
         assert Counter(map(type, answers)) == {Allowed: STRANGERS, Denied: 1000 - STRANGERS}
         assert reading.total() == STRANGERS + 1
-        await asyncio.gather(*(asked.evict("none") for _ in range(100)))
+        await asyncio.gather(*(caller.evict("none") for _ in range(100)))
         assert reading["none"] == 1, "questions about one pod share a read"

@@ -14,7 +14,7 @@ WRONG = {"service.kubernetes.io/topology-mode": "AUTO"}
 
 
 def request(new: dict[str, Any] | None, old: dict[str, Any] | None = None) -> AdmissionRequest:
-    """What an API server asks."""
+    """The request of an API server."""
     return AdmissionRequest(
         uid="1",
         name="web",
@@ -25,8 +25,8 @@ def request(new: dict[str, Any] | None, old: dict[str, Any] | None = None) -> Ad
     )
 
 
-async def test_a_mode_nobody_knows() -> None:
-    """It is refused with the words the API server itself would use, and passes if it was there."""
+async def test_an_unknown_mode() -> None:
+    """It is refused with the words the API server itself would use, unless it was there before."""
     answer = await validate_service(request(service(annotations=WRONG)))
     assert isinstance(answer, Denied)
     assert (answer.code, answer.status) == (422, "Invalid")
@@ -39,19 +39,19 @@ async def test_a_mode_nobody_knows() -> None:
     assert isinstance(await validate_service(again), Allowed)
 
 
-async def test_topology_keys_that_are_none() -> None:
+async def test_invalid_topology_keys() -> None:
     """Keys in an annotation are judged as those in the field, all mistakes at once."""
-    place = "zonewise.io/topology-keys"
-    answer = await validate_service(request(service(annotations={place: "*, a b"})))
+    key = "zonewise.io/topology-keys"
+    answer = await validate_service(request(service(annotations={key: "*, a b"})))
     assert isinstance(answer, Denied)
     assert (answer.code, answer.status) == (422, "Invalid")
-    assert str(answer.why).count(f"metadata.annotations[{place}]: Invalid value") == 2
-    right = {place: "kubernetes.io/hostname, example.com/rack, *"}
+    assert str(answer.why).count(f"metadata.annotations[{key}]: Invalid value") == 2
+    right = {key: "kubernetes.io/hostname, example.com/rack, *"}
     assert isinstance(await validate_service(request(service(annotations=right))), Allowed)
 
 
 async def test_everything_else() -> None:
-    """Good Services, their status and their end are nobody's business here."""
+    """Valid Services, status updates and deletions are allowed."""
     assert isinstance(await validate_service(request(service(annotations=AUTO))), Allowed)
     assert isinstance(await validate_service(request(None, service())), Allowed)
     status = msgspec.structs.replace(

@@ -1,6 +1,6 @@
-"""Who is marked to go when a ReplicaSet is held: the fullest zone first, and nobody else's pods.
+"""Which pods are marked for deletion when a ReplicaSet is held: those of the fullest zone first.
 
-Its Deployment is told which budget holds it.
+An event on its Deployment names the budget that holds it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.controllers.budgets.budgeted import NS, Field, field
+from tests.controllers.budgets.budget_scene import NS, BudgetScene, budget_scene
 
 from zonewise.api import Deployment, Pod, ReplicaSet, convert
 from zonewise.api.objects.events import Event
@@ -17,17 +17,17 @@ from zonewise.disruption.steering import DELETION_COST, MARK_COST, REDUCE_TO
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
-async def hold(town: Field, size: int | None) -> None:
-    """What the clamp writes, or takes back."""
-    wish = None if size is None else str(size)
-    body = {"metadata": {"annotations": {REDUCE_TO: wish}}}
-    await town.client.patch(ReplicaSet, "web", NS, body)
+async def hold(scene: BudgetScene, replicas: int | None) -> None:
+    """Write the annotation of the clamp, or remove it."""
+    annotation = None if replicas is None else str(replicas)
+    body = {"metadata": {"annotations": {REDUCE_TO: annotation}}}
+    await scene.client.patch(ReplicaSet, "web", NS, body)
     await asyncio.sleep(10)
 
 
-async def costs(town: Field) -> dict[str, str]:
+async def deletion_costs(scene: BudgetScene) -> dict[str, str]:
     """Deletion costs of pods."""
-    pods = await town.client.list(Pod, NS)
+    pods = await scene.client.list(Pod, NS)
     return {
         pod.metadata.name: pod.metadata.annotations[DELETION_COST]
         for pod in pods
@@ -35,78 +35,79 @@ async def costs(town: Field) -> dict[str, str]:
     }
 
 
-async def size(town: Field) -> int:
-    """What the ReplicaSet asks for."""
-    return (await town.client.get(ReplicaSet, "web", NS)).spec.replicas
+async def replicas(scene: BudgetScene) -> int:
+    """The replicas in the spec of the ReplicaSet."""
+    return (await scene.client.get(ReplicaSet, "web", NS)).spec.replicas
 
 
 async def test_the_fullest_zone_gives_first() -> None:
-    """Three of zone a, two of b, one of c become four: both that go are from where most are, and
-    as many as the budget allows are taken off at once.
+    """Three of zone a, two of b, one of c become four: both that go are from the fullest zones, and
+    as many as the budget allows go at once.
     """
-    async with field(6, *"aaabbc") as town:
-        await town.budget(maxUnavailable=2)
+    async with budget_scene(6, *"aaabbc") as scene:
+        await scene.budget(maxUnavailable=2)
         await asyncio.sleep(5)
-        await hold(town, 4)
+        await hold(scene, 4)
         marked = {
-            (await town.client.get(Pod, name, NS)).spec.node_name for name in await costs(town)
+            (await scene.client.get(Pod, name, NS)).spec.node_name
+            for name in await deletion_costs(scene)
         }
-        assert set((await costs(town)).values()) == {MARK_COST}
+        assert set((await deletion_costs(scene)).values()) == {MARK_COST}
         assert marked <= {"n-a", "n-b"}
         assert "n-a" in marked
-        assert await size(town) == 4
+        assert await replicas(scene) == 4
 
 
 async def test_nothing_is_marked_that_may_not_go() -> None:
-    """Under a budget that allows nothing a held ReplicaSet keeps its size, and an hour costs no
-    write; a wider budget lets it go on.
+    """Under a budget that allows nothing a held ReplicaSet keeps its size, and nothing is written
+    for an hour; with a wider budget it shrinks.
     """
-    async with field(3, *"abc") as town:
-        await town.budget(minAvailable=1)
+    async with budget_scene(3, *"abc") as scene:
+        await scene.budget(minAvailable=1)
         await asyncio.sleep(5)
-        await hold(town, 2)
-        before = await town.client.get(ReplicaSet, "web", NS)
+        await hold(scene, 2)
+        before = await scene.client.get(ReplicaSet, "web", NS)
         await asyncio.sleep(3600)
-        after = await town.client.get(ReplicaSet, "web", NS)
-        assert await costs(town) == {}
+        after = await scene.client.get(ReplicaSet, "web", NS)
+        assert await deletion_costs(scene) == {}
         assert after.metadata.resource_version == before.metadata.resource_version
-        await town.edit(minAvailable=0)
+        await scene.edit(minAvailable=0)
         await asyncio.sleep(10)
-        assert len(await costs(town)) == 1
-        assert await size(town) == 2
+        assert len(await deletion_costs(scene)) == 1
+        assert await replicas(scene) == 2
 
 
-async def test_a_cost_of_somebody_else_is_left_alone() -> None:
-    """A pod whose cost was given by others keeps it, and an event says that it is not steered."""
-    async with field(2, "a") as town:
+async def test_a_foreign_deletion_cost_is_left_alone() -> None:
+    """A pod whose cost was set by others keeps it, and an event says that it is not marked."""
+    async with budget_scene(2, "a") as scene:
         theirs = {"metadata": {"annotations": {DELETION_COST: "7"}}}
-        (pod,) = await town.client.list(Pod, NS)
-        await town.client.patch(Pod, pod.metadata.name, NS, theirs)
-        await town.budget(maxUnavailable=2)
+        (pod,) = await scene.client.list(Pod, NS)
+        await scene.client.patch(Pod, pod.metadata.name, NS, theirs)
+        await scene.budget(maxUnavailable=2)
         await asyncio.sleep(5)
-        await hold(town, 0)
-        assert await costs(town) == {pod.metadata.name: "7"}
-        told = [one.reason for one in await town.client.list(Event, NS)]
-        assert "ForeignDeletionCost" in told
+        await hold(scene, 0)
+        assert await deletion_costs(scene) == {pod.metadata.name: "7"}
+        reasons = [event.reason for event in await scene.client.list(Event, NS)]
+        assert "ForeignDeletionCost" in reasons
 
 
-async def test_a_wish_that_is_withdrawn_takes_its_marks_back() -> None:
-    """A ReplicaSet that is to grow again has no marked pods."""
-    async with field(3, *"abc") as town:
-        await town.budget(maxUnavailable=1)
+async def test_marks_are_removed_when_the_scale_down_is_cancelled() -> None:
+    """A ReplicaSet that need not shrink any more has no marked pods."""
+    async with budget_scene(3, *"abc") as scene:
+        await scene.budget(maxUnavailable=1)
         await asyncio.sleep(5)
         body = {"metadata": {"annotations": {REDUCE_TO: "2"}}}
-        await town.client.patch(ReplicaSet, "web", NS, body)
+        await scene.client.patch(ReplicaSet, "web", NS, body)
         await asyncio.sleep(0.6)
-        assert len(await costs(town)) == 1
-        await hold(town, 3)
-        assert await costs(town) == {}
-        assert await size(town) == 3
+        assert len(await deletion_costs(scene)) == 1
+        await hold(scene, 3)
+        assert await deletion_costs(scene) == {}
+        assert await replicas(scene) == 3
 
 
-async def deploy(town: Field) -> Deployment:
+async def deploy(scene: BudgetScene) -> Deployment:
     """A Deployment to which the ReplicaSet belongs."""
-    owner = await town.client.get(ReplicaSet, "web", NS)
+    owner = await scene.client.get(ReplicaSet, "web", NS)
     labels = {"app": "web"}
     template = {
         "metadata": {"labels": labels},
@@ -118,7 +119,7 @@ async def deploy(town: Field) -> Deployment:
         "template": template,
     }
     body = {"metadata": {"name": "web", "namespace": NS}, "spec": spec}
-    deployment = await town.client.create(convert(Deployment, body))
+    deployment = await scene.client.create(convert(Deployment, body))
     reference = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -126,13 +127,13 @@ async def deploy(town: Field) -> Deployment:
         "uid": deployment.metadata.uid,
         "controller": True,
     }
-    await town.client.patch(ReplicaSet, "web", NS, {"metadata": {"ownerReferences": [reference]}})
+    await scene.client.patch(ReplicaSet, "web", NS, {"metadata": {"ownerReferences": [reference]}})
     return deployment
 
 
-async def holds(town: Field) -> list[Event]:
-    """The events that tell of a hold, the oldest first."""
-    events = [one for one in await town.client.list(Event, NS) if one.reason == "HeldByBudget"]
+async def hold_events(scene: BudgetScene) -> list[Event]:
+    """The events about a hold, the oldest first."""
+    events = [e for e in await scene.client.list(Event, NS) if e.reason == "HeldByBudget"]
     return sorted(events, key=lambda event: event.event_time or "")
 
 
@@ -140,12 +141,12 @@ async def test_a_hold_is_an_event_on_the_deployment() -> None:
     """One event names the ReplicaSet, its sizes and the budget, however long the hold lasts and
     whatever changes meanwhile; the next hold is another event.
     """
-    async with field(3, *"abc") as town:
-        deployment = await deploy(town)
-        await town.budget(minAvailable=1)
+    async with budget_scene(3, *"abc") as scene:
+        deployment = await deploy(scene)
+        await scene.budget(minAvailable=1)
         await asyncio.sleep(5)
-        await hold(town, 1)
-        (event,) = await holds(town)
+        await hold(scene, 1)
+        (event,) = await hold_events(scene)
         assert event.regarding.kind == "Deployment"
         assert event.regarding.uid == deployment.metadata.uid
         assert event.type == "Warning"
@@ -155,30 +156,30 @@ async def test_a_hold_is_an_event_on_the_deployment() -> None:
         )
         for number in range(20):
             body = {"metadata": {"annotations": {"example.com/number": str(number)}}}
-            await town.client.patch(Pod, "web-1", NS, body)
+            await scene.client.patch(Pod, "web-1", NS, body)
             await asyncio.sleep(60)
-        assert await holds(town) == [event]
-        await town.edit(minAvailable=0)
+        assert await hold_events(scene) == [event]
+        await scene.edit(minAvailable=0)
         await asyncio.sleep(10)
-        assert await holds(town) == [event]
-        assert await size(town) == 1
-        for name in await costs(town):
-            await town.gone(name)
-        await town.edit(minAvailable=1)
+        assert await hold_events(scene) == [event]
+        assert await replicas(scene) == 1
+        for name in await deletion_costs(scene):
+            await scene.remove_pod(name)
+        await scene.edit(minAvailable=1)
         await asyncio.sleep(5)
-        await hold(town, 0)
-        assert len(await holds(town)) == 2
+        await hold(scene, 0)
+        assert len(await hold_events(scene)) == 2
         assert "has 1 pods and should have 0: the budget web: " in (
-            (await holds(town))[-1].note or ""
+            (await hold_events(scene))[-1].note or ""
         )
 
 
-async def test_a_scale_down_that_goes_on_is_no_hold() -> None:
-    """Nothing is told where the budget lets the pods go."""
-    async with field(3, *"abc") as town:
-        await deploy(town)
-        await town.budget(maxUnavailable=1)
+async def test_a_scale_down_that_is_allowed_is_no_hold() -> None:
+    """There is no event where the budget lets the pods go."""
+    async with budget_scene(3, *"abc") as scene:
+        await deploy(scene)
+        await scene.budget(maxUnavailable=1)
         await asyncio.sleep(5)
-        await hold(town, 1)
-        assert await size(town) == 1
-        assert await holds(town) == []
+        await hold(scene, 1)
+        assert await replicas(scene) == 1
+        assert await hold_events(scene) == []

@@ -1,6 +1,4 @@
-"""Whose pods are counted: custom kinds are asked for their scale, whatever they call it, and only
-while they have pods.
-"""
+"""Owners of pods: the scale of custom kinds is read, at any path, and only while they have pods."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.controllers.budgets.budgeted import NS, Field, field
+from tests.controllers.budgets.budget_scene import NS, BudgetScene, budget_scene
 from tests.embedded.virtual_cluster import until
 from tests.embedded.whole_cluster import settled, whole
 
@@ -25,10 +23,8 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 Obj = dict[str, Any]
 
 
-async def ring(town: Field, size: int, *, scope: str, scaled: bool) -> Unstructured:
-    """An object of a custom kind that asks for ``size`` pods; without a scale, for nobody knows
-    how many.
-    """
+async def ring(scene: BudgetScene, size: int, *, scope: str, scaled: bool) -> Unstructured:
+    """An object of a custom kind for ``size`` pods, with a scale subresource or without."""
     version: Obj = {
         "name": "v1",
         "served": True,
@@ -51,73 +47,73 @@ async def ring(town: Field, size: int, *, scope: str, scaled: bool) -> Unstructu
             "versions": [version],
         },
     }
-    registry = town.cluster.server.registry
-    await Seeder(town.client, registry).create([definition])
+    registry = scene.cluster.server.registry
+    await Seeder(scene.client, registry).create([definition])
     await until(lambda: registry.by_kind("db.example/v1", "Ring") is not None)
     namespaced = scope == "Namespaced"
     kind = unstructured(Resource("db.example", "v1", "Ring", "rings", namespaced=namespaced))
     meta: Obj = {"name": "r", **({"namespace": NS} if namespaced else {})}
-    return await town.client.create(kind({"metadata": meta, "spec": {"size": size}}))
+    return await scene.client.create(kind({"metadata": meta, "spec": {"size": size}}))
 
 
-async def allowed(town: Field) -> str:
-    """What the budget says, some time later."""
+async def allowed(scene: BudgetScene) -> str:
+    """The disruptions that the budget allows, some time later."""
     await asyncio.sleep(100)
-    return (await town.told()).status.allowed
+    return (await scene.get_budget()).status.allowed
 
 
 @pytest.mark.parametrize("scope", ["Namespaced", "Cluster"])
-async def test_a_custom_kind_is_asked_for_its_scale(scope: str) -> None:
-    """Its scale subresource says how many pods there should be, and is asked again."""
-    async with field(1) as town:
-        owner = await ring(town, 4, scope=scope, scaled=True)
+async def test_the_scale_of_a_custom_kind_is_read(scope: str) -> None:
+    """Its scale subresource says how many pods there should be, and is read again."""
+    async with budget_scene(1) as scene:
+        owner = await ring(scene, 4, scope=scope, scaled=True)
         for zone in "abc":
-            await town.pod(zone, owner=owner)
-        await town.budget(minAvailable="70%", nodeSelectorTerm=None)
-        assert await allowed(town) == "*=0"
+            await scene.pod(zone, owner=owner)
+        await scene.budget(minAvailable="70%", nodeSelectorTerm=None)
+        assert await allowed(scene) == "*=0"
         body = {"spec": {"size": 2}}
-        await town.client.patch(type(owner), "r", owner.metadata.namespace or None, body)
-        assert await allowed(town) == "*=1"
+        await scene.client.patch(type(owner), "r", owner.metadata.namespace or None, body)
+        assert await allowed(scene) == "*=1"
 
 
-async def test_who_says_no_number_asks_for_its_pods() -> None:
+async def test_an_owner_without_a_number_expects_its_present_pods() -> None:
     """A custom kind without a scale, and a node that owns pods itself."""
-    async with field(1) as town:
-        owner = await ring(town, 9, scope="Namespaced", scaled=False)
-        await town.pod("a", owner=owner)
-        await town.pod("b", owner=await town.client.get(Node, "n-b"))
-        await town.budget(maxUnavailable=1)
-        assert await allowed(town) == "a=1,b=1,c=0"
+    async with budget_scene(1) as scene:
+        owner = await ring(scene, 9, scope="Namespaced", scaled=False)
+        await scene.pod("a", owner=owner)
+        await scene.pod("b", owner=await scene.client.get(Node, "n-b"))
+        await scene.budget(maxUnavailable=1)
+        assert await allowed(scene) == "a=1,b=1,c=0"
 
 
 async def reads(client: Client, plural: str) -> float:
     """How often one object of this kind was requested so far."""
-    told = (await client.raw("GET", "/metrics")).body.decode().splitlines()
-    mine = [line for line in told if f'resource="{plural}"' in line and 'verb="GET"' in line]
-    return sum(float(line.rpartition(" ")[2]) for line in mine)
+    lines = (await client.raw("GET", "/metrics")).body.decode().splitlines()
+    gets = [line for line in lines if f'resource="{plural}"' in line and 'verb="GET"' in line]
+    return sum(float(line.rpartition(" ")[2]) for line in gets)
 
 
-async def test_an_owner_without_pods_is_not_asked_any_more() -> None:
-    """Neither while it is there, nor when it is gone."""
-    async with field(1) as town:
-        owner = await ring(town, 1, scope="Namespaced", scaled=True)
-        await town.pod("a")
-        name = await town.pod("b", owner=owner)
-        await town.budget(maxUnavailable=1)
-        assert await allowed(town) == "a=1,b=1,c=0"
-        before = await reads(town.client, "rings")
-        assert await allowed(town) == "a=1,b=1,c=0"
-        assert await reads(town.client, "rings") > before
-        await town.gone(name)
-        assert await allowed(town) == "a=1,b=0,c=0"
-        before = await reads(town.client, "rings")
-        assert await allowed(town) == "a=1,b=0,c=0"
-        assert await reads(town.client, "rings") == before
+async def test_an_owner_without_pods_is_not_read_any_more() -> None:
+    """Its scale is read while it has pods, and not afterwards."""
+    async with budget_scene(1) as scene:
+        owner = await ring(scene, 1, scope="Namespaced", scaled=True)
+        await scene.pod("a")
+        name = await scene.pod("b", owner=owner)
+        await scene.budget(maxUnavailable=1)
+        assert await allowed(scene) == "a=1,b=1,c=0"
+        before = await reads(scene.client, "rings")
+        assert await allowed(scene) == "a=1,b=1,c=0"
+        assert await reads(scene.client, "rings") > before
+        await scene.remove_pod(name)
+        assert await allowed(scene) == "a=1,b=0,c=0"
+        before = await reads(scene.client, "rings")
+        assert await allowed(scene) == "a=1,b=0,c=0"
+        assert await reads(scene.client, "rings") == before
 
 
-async def test_an_owner_that_is_deleted_and_made_again_is_read_as_it_is() -> None:
-    """A DaemonSet is watched, so its pods without it are no reason to request it; what it says of
-    its nodes counts.
+async def test_an_owner_that_is_deleted_and_created_again() -> None:
+    """A DaemonSet is watched, so it is not requested for pods that it left behind; its node
+    selector counts.
     """
     labels = {"app": "agent"}
     zone = "topology.kubernetes.io/zone"
@@ -147,8 +143,8 @@ async def test_an_owner_that_is_deleted_and_made_again_is_read_as_it_is() -> Non
         for _ in range(2):
             await settled(cluster)
             await asyncio.sleep(100)
-            told = await client.get(TopologyDisruptionBudget, "agent", "default")
-            assert told.status.allowed == "a=1"
+            stored = await client.get(TopologyDisruptionBudget, "agent", "default")
+            assert stored.status.allowed == "a=1"
             before = await reads(client, "daemonsets")
             await client.delete(DaemonSet, "agent", "default")
             await asyncio.sleep(100)

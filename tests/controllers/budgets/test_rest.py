@@ -1,11 +1,11 @@
-"""When the baseline follows what is there: after a minute of rest, at the latest in ten."""
+"""When the baseline follows the pods: after a minute of rest, and after ten minutes at most."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from tests.controllers.budgets.budgeted import field
+from tests.controllers.budgets.budget_scene import budget_scene
 
 from zonewise.controllers.budgets.controller import Rest
 
@@ -28,59 +28,59 @@ async def test_a_minute_of_rest() -> None:
 
 async def test_the_baseline_waits_for_rest() -> None:
     """A pod that moved to another zone counts where it was for a minute, then where it is."""
-    async with field(3, *"ab") as town:
-        moved = await town.pod("c")
-        await town.budget(maxUnavailable=1)
+    async with budget_scene(3, *"ab") as scene:
+        moved = await scene.pod("c")
+        await scene.budget(maxUnavailable=1)
         await asyncio.sleep(5)
-        assert await town.baseline() == {"a": 1, "b": 1, "c": 1}
-        await town.gone(moved)
-        await town.pod("a")
+        assert await scene.baseline() == {"a": 1, "b": 1, "c": 1}
+        await scene.remove_pod(moved)
+        await scene.pod("a")
         await asyncio.sleep(50)
-        assert await town.baseline() == {"a": 1, "b": 1, "c": 1}
-        assert (await town.told()).status.allowed == "a=1,b=1,c=0"
+        assert await scene.baseline() == {"a": 1, "b": 1, "c": 1}
+        assert (await scene.get_budget()).status.allowed == "a=1,b=1,c=0"
         await asyncio.sleep(20)
-        assert await town.baseline() == {"a": 2, "b": 1, "c": 0}
+        assert await scene.baseline() == {"a": 2, "b": 1, "c": 0}
 
 
-async def test_who_never_rests_settles_too() -> None:
+async def test_pods_that_never_rest() -> None:
     """Pods that come and go every half minute delay it to ten minutes and no longer."""
-    async with field(3, *"ab") as town:
-        moved = await town.pod("c")
-        await town.budget(maxUnavailable=1)
+    async with budget_scene(3, *"ab") as scene:
+        moved = await scene.pod("c")
+        await scene.budget(maxUnavailable=1)
         await asyncio.sleep(5)
         for step in range(18):
-            await town.gone(moved)
-            moved = await town.pod("ab"[step % 2])
+            await scene.remove_pod(moved)
+            moved = await scene.pod("ab"[step % 2])
             await asyncio.sleep(30)
-        assert await town.baseline() == {"a": 1, "b": 1, "c": 1}
+        assert await scene.baseline() == {"a": 1, "b": 1, "c": 1}
         for step in range(4):
-            await town.gone(moved)
-            moved = await town.pod("ab"[step % 2])
+            await scene.remove_pod(moved)
+            moved = await scene.pod("ab"[step % 2])
             await asyncio.sleep(30)
-        assert (await town.baseline())["c"] == 0
+        assert (await scene.baseline())["c"] == 0
 
 
-async def test_a_new_leader_begins_to_wait_anew() -> None:
-    """The minute is the leader's own: one that takes over after fifty seconds waits a whole one."""
-    async with field(3, *"ab") as town:
-        moved = await town.pod("c")
-        await town.budget(maxUnavailable=1)
+async def test_a_new_leader_waits_a_whole_minute() -> None:
+    """A leader that takes over after fifty seconds of rest waits a whole minute."""
+    async with budget_scene(3, *"ab") as scene:
+        moved = await scene.pod("c")
+        await scene.budget(maxUnavailable=1)
         await asyncio.sleep(5)
-        await town.gone(moved)
-        await town.pod("a")
+        await scene.remove_pod(moved)
+        await scene.pod("a")
         await asyncio.sleep(50)
-        town.lead()
+        scene.lead()
         await asyncio.sleep(50)
-        assert await town.baseline() == {"a": 1, "b": 1, "c": 1}
+        assert await scene.baseline() == {"a": 1, "b": 1, "c": 1}
         await asyncio.sleep(15)
-        assert await town.baseline() == {"a": 2, "b": 1, "c": 0}
+        assert await scene.baseline() == {"a": 2, "b": 1, "c": 0}
 
 
 async def test_an_hour_at_rest_writes_nothing() -> None:
-    """A budget nobody touches is not written again."""
-    async with field(3, *"abc") as town:
-        await town.budget(maxUnavailable=1)
+    """A budget without changes is not written again."""
+    async with budget_scene(3, *"abc") as scene:
+        await scene.budget(maxUnavailable=1)
         await asyncio.sleep(5)
-        version = (await town.told()).metadata.resource_version
+        version = (await scene.get_budget()).metadata.resource_version
         await asyncio.sleep(3600)
-        assert (await town.told()).metadata.resource_version == version
+        assert (await scene.get_budget()).metadata.resource_version == version

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.controllers.budgets.budgeted import NS, field
+from tests.controllers.budgets.budget_scene import NS, budget_scene
 
 from zonewise.api import Pod, TopologyDisruptionBudget
 from zonewise.controllers.budgets.waking import opened
@@ -37,58 +37,58 @@ async def test_domains_are_compared_not_sums(
 
 async def test_a_widened_budget_wakes_once() -> None:
     """One pod of a ReplicaSet that has too many is changed, once, and an hour later still once."""
-    async with field(3, *"aabbcc") as town:
-        await town.budget(minAvailable=2)
+    async with budget_scene(3, *"aabbcc") as scene:
+        await scene.budget(minAvailable=2)
         await asyncio.sleep(5)
-        assert await town.woken() == []
-        await town.edit(minAvailable=1)
+        assert await scene.wake_notes() == []
+        await scene.edit(minAvailable=1)
         await asyncio.sleep(5)
-        first = await town.woken()
+        first = await scene.wake_notes()
         assert len(first) == 1
         await asyncio.sleep(3600)
-        assert await town.woken() == first
+        assert await scene.wake_notes() == first
 
 
 async def test_a_deleted_budget_wakes() -> None:
-    """Who was held by a budget that is deleted may try at once."""
-    async with field(3, *"aabbcc") as town:
-        await town.budget(minAvailable=2)
+    """A workload that was held by a deleted budget may try at once."""
+    async with budget_scene(3, *"aabbcc") as scene:
+        await scene.budget(minAvailable=2)
         await asyncio.sleep(5)
-        await town.client.delete(TopologyDisruptionBudget, "web", NS)
+        await scene.client.delete(TopologyDisruptionBudget, "web", NS)
         await asyncio.sleep(5)
-        assert len(await town.woken()) == 1
+        assert len(await scene.wake_notes()) == 1
 
 
-async def test_a_pod_that_gets_ready_wakes() -> None:
-    """A domain that allows something again is news, too."""
-    async with field(3, *"aabbc") as town:
-        late = await town.pod("c", ready=False)
-        await town.budget(minAvailable=2, nodeSelectorTerm=None, topologyKeys=None)
-        await town.edit(minAvailable=5)
+async def test_a_pod_that_becomes_ready_wakes() -> None:
+    """Its domain allows a disruption again, which wakes, too."""
+    async with budget_scene(3, *"aabbc") as scene:
+        late = await scene.pod("c", ready=False)
+        await scene.budget(minAvailable=2, nodeSelectorTerm=None, topologyKeys=None)
+        await scene.edit(minAvailable=5)
         await asyncio.sleep(5)
-        assert await town.woken() == []
+        assert await scene.wake_notes() == []
         status = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-        await town.client.patch(Pod, late, NS, status, subresource="status")
+        await scene.client.patch(Pod, late, NS, status, subresource="status")
         await asyncio.sleep(5)
-        assert len(await town.woken()) == 1
+        assert len(await scene.wake_notes()) == 1
 
 
-async def test_who_has_nothing_left_is_not_woken() -> None:
-    """A workload with as many pods as it asks for is left alone when a budget opens."""
-    async with field(6, *"aabbcc") as town:
-        await town.budget(maxUnavailable=0)
+async def test_a_workload_without_surplus_pods_is_not_woken() -> None:
+    """A workload with as many pods as replicas is not changed when a budget opens."""
+    async with budget_scene(6, *"aabbcc") as scene:
+        await scene.budget(maxUnavailable=0)
         await asyncio.sleep(5)
-        await town.edit(maxUnavailable=1)
+        await scene.edit(maxUnavailable=1)
         await asyncio.sleep(5)
-        assert await town.woken() == []
+        assert await scene.wake_notes() == []
 
 
-async def test_nobody_is_woken_by_who_only_observes() -> None:
+async def test_observing_wakes_nothing() -> None:
     """Under ``--budgets observe`` nothing but statuses is written."""
-    async with field(3, *"aabbcc", steer=False) as town:
-        await town.budget(minAvailable=2)
+    async with budget_scene(3, *"aabbcc", steer=False) as scene:
+        await scene.budget(minAvailable=2)
         await asyncio.sleep(5)
-        await town.edit(minAvailable=1)
+        await scene.edit(minAvailable=1)
         await asyncio.sleep(60)
-        assert await town.woken() == []
-        assert (await town.told()).status.allowed == "a=1,b=1,c=1"
+        assert await scene.wake_notes() == []
+        assert (await scene.get_budget()).status.allowed == "a=1,b=1,c=1"

@@ -1,4 +1,4 @@
-"""Services, pods and nodes for tests of the hints controller, on a living cluster."""
+"""Services, pods and nodes for tests of the hints controller, on a virtual cluster."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ def hints(settings: HintsSettings | None = None) -> Callable[[ControllerContext]
     """The controller as a component."""
 
     def make(context: ControllerContext) -> HintsController:
-        return HintsController(
-            context,
-            settings=settings,
-        )
+        return HintsController(context, settings=settings)
 
     return make
 
@@ -34,11 +31,11 @@ def hints(settings: HintsSettings | None = None) -> Callable[[ControllerContext]
 class Shop:
     """A cluster in which a test is the kubelet, the scheduler and the user."""
 
-    def __init__(self, living: VirtualCluster) -> None:
-        self.living = living
-        self.client = living.client
-        self.slices = living.program.cache.store(EndpointSlice)
-        self.services = living.program.cache.store(Service)
+    def __init__(self, cluster: VirtualCluster) -> None:
+        self.cluster = cluster
+        self.client = cluster.client
+        self.slices = cluster.program.cache.store(EndpointSlice)
+        self.services = cluster.program.cache.store(Service)
 
     async def node(
         self, name: str, zone: str | None, cpu: str = "4", *, ready: bool = True
@@ -55,7 +52,7 @@ class Shop:
         await self.client.patch(Node, name, None, body, subresource="status")
 
     async def zones(self, **nodes: int) -> None:
-        """So many nodes in each zone: ``zones(a=2, b=2)`` makes a0, a1, b0, b1."""
+        """This many nodes in each zone: ``zones(a=2, b=2)`` makes a0, a1, b0, b1."""
         for zone, count in nodes.items():
             for number in range(count):
                 await self.node(f"{zone}{number}", zone)
@@ -63,7 +60,7 @@ class Shop:
     async def service(
         self, name: str, *, annotations: Mapping[str, str] | None = None, **spec: Any
     ) -> Service:
-        """A Service that selects ``app=<name>``, in mode Auto unless told otherwise."""
+        """A Service that selects ``app=<name>``, in mode Auto without ``annotations``."""
         known = {MODE_ANNOTATION: "Auto"} if annotations is None else annotations
         body = {
             "metadata": {"name": name, "namespace": SPACE, "annotations": dict(known)},
@@ -111,7 +108,7 @@ class Shop:
         await self.client.patch(Pod, name, SPACE, {"status": state}, subresource="status")
 
     async def pods(self, app: str = "web", **per_node: int) -> None:
-        """So many pods on each node: ``pods(a0=2, b0=1)``."""
+        """This many pods on each node: ``pods(a0=2, b0=1)``."""
         for node, count in per_node.items():
             for number in range(count):
                 tail = f"{ord(node[0]) % 250}.{int(node[1:]) * 20 + number}"
@@ -119,45 +116,42 @@ class Shop:
 
     def of(self, service: str) -> list[EndpointSlice]:
         """The slices of a Service, by name."""
-        found = [
+        pieces = [
             piece
             for piece in self.slices
             if piece.metadata.labels.get("kubernetes.io/service-name") == service
         ]
-        return sorted(found, key=lambda piece: piece.metadata.name)
+        return sorted(pieces, key=lambda piece: piece.metadata.name)
 
     def versions(self) -> dict[str, str]:
         """The version of every slice, by name."""
-        return {one.metadata.name: one.metadata.resource_version for one in self.slices}
+        return {piece.metadata.name: piece.metadata.resource_version for piece in self.slices}
 
     def endpoints(self, service: str) -> list[Endpoint]:
         """The endpoints in these slices."""
-        return [one for piece in self.of(service) for one in piece.endpoints or ()]
+        return [endpoint for piece in self.of(service) for endpoint in piece.endpoints or ()]
 
     def per_zone(self, service: str = "web") -> dict[str, int]:
         """How many endpoints are hinted to each zone; "" is no hint."""
-        return dict(
-            Counter(
-                one.hints.for_zones[0].name if one.hints else "" for one in self.endpoints(service)
-            )
-        )
+        hinted = [endpoint.hints for endpoint in self.endpoints(service)]
+        return dict(Counter(hints.for_zones[0].name if hints else "" for hints in hinted))
 
     def condition(self, service: str = "web") -> tuple[str, str] | None:
         """Status and reason of the condition."""
-        found = self.services.get((SPACE, service))
-        for condition in found.status.conditions if found else ():
+        stored = self.services.get((SPACE, service))
+        for condition in stored.status.conditions if stored else ():
             if condition.type == "zonewise.io/Hints":
                 return condition.status, condition.reason
         return None
 
     async def events(self, service: str = "web") -> list[str]:
         """The reasons of events about a Service, in order."""
-        answer = (
-            await self.client.raw("GET", f"/apis/events.k8s.io/v1/namespaces/{SPACE}/events")
-        ).json()
+        path = f"/apis/events.k8s.io/v1/namespaces/{SPACE}/events"
+        answer = (await self.client.raw("GET", path)).json()
         assert isinstance(answer, dict)
-        items = [one for one in answer["items"] if one["regarding"]["name"] == service]
-        return [one["reason"] for one in sorted(items, key=lambda one: str(one["eventTime"]))]
+        events = [event for event in answer["items"] if event["regarding"]["name"] == service]
+        events.sort(key=lambda event: str(event["eventTime"]))
+        return [event["reason"] for event in events]
 
 
 def key(name: str) -> Key:

@@ -1,4 +1,4 @@
-"""What people are told: one event and one condition per transition. Virtual time."""
+"""One event and one condition per transition. Virtual time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def mode(shop: Shop, value: str | None) -> None:
     )
 
 
-async def test_transitions_are_told_once() -> None:
+async def test_transitions_are_reported_once() -> None:
     """Scenario 24: on, off by losing pods, on, off by removing the annotation; nothing between."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
@@ -47,9 +47,9 @@ async def test_transitions_are_told_once() -> None:
             await asyncio.sleep(2)
         await shop.ready("web-a0-0", "10.3.97.0")
         await asyncio.sleep(5)
-        told = await shop.events()
-        assert told[0] == ON
-        flips = told.count(OFF)
+        reasons = await shop.events()
+        assert reasons[0] == ON
+        flips = reasons.count(OFF)
         await mode(shop, None)
         await until(lambda: shop.condition() is None)
         assert shop.per_zone() == {"": 4}
@@ -57,7 +57,7 @@ async def test_transitions_are_told_once() -> None:
         assert (await shop.events()).count(OFF) == flips + 1
 
 
-async def test_a_service_made_anew_is_told_anew() -> None:
+async def test_a_service_created_again_is_reported_again() -> None:
     """Scenario 24: the same name, another Service: enabled again, and slices of its own."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
@@ -85,8 +85,8 @@ def family(code: str, *, hinted: bool) -> FamilyPlan:
     return FamilyPlan(HintDecision(Mode.AUTO, hinted, reason), HintCounts.of([]), 2, 1, 1)
 
 
-async def test_two_families_are_told_of_once() -> None:
-    """Scenario 23: IPv4 is hinted, IPv6 is not; ten more turns tell nothing."""
+async def test_two_families_are_one_event() -> None:
+    """Scenario 23: IPv4 is hinted, IPv6 is not; ten more turns report nothing."""
     async with virtual_cluster({}) as cluster:
         shop = Shop(cluster)
         await shop.service("web")
@@ -106,7 +106,7 @@ async def test_two_families_are_told_of_once() -> None:
 
 
 async def test_the_condition_remembers_over_restarts() -> None:
-    """A controller that starts finds what was told, and tells nothing again."""
+    """A controller that starts reads the condition, and reports nothing again."""
     async with virtual_cluster({}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)
@@ -127,7 +127,7 @@ async def test_the_condition_remembers_over_restarts() -> None:
         assert service.status.conditions[0].last_transition_time == moment
 
 
-async def test_numbers_alone_are_not_told() -> None:
+async def test_numbers_alone_are_not_reported() -> None:
     """While the code stays the same, changing numbers write no condition."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
@@ -142,7 +142,7 @@ async def test_numbers_alone_are_not_told() -> None:
         assert shop.services.get((SPACE, "web")) is before
 
 
-class Heard(Recorder):
+class MemoryRecorder(Recorder):
     """A recorder that only remembers."""
 
     def __init__(self, client: Client) -> None:
@@ -154,11 +154,11 @@ class Heard(Recorder):
         self.notes.append((reason, note))
 
 
-async def test_wrong_topology_keys_are_told_once() -> None:
-    """Keys that were stored wrong are ignored, which is told once for each mistake."""
+async def test_wrong_topology_keys_are_reported_once() -> None:
+    """Keys that were stored wrong are ignored, which is reported once for each mistake."""
     async with virtual_cluster({}) as cluster:
-        heard = Heard(cluster.client)
-        conditions = HintConditions(cluster.client, heard, lambda: 0.0)
+        recorder = MemoryRecorder(cluster.client)
+        conditions = HintConditions(cluster.client, recorder, lambda: 0.0)
 
         def tell(text: str, uid: str = "1") -> None:
             meta = {"name": "web", "uid": uid, "annotations": {"zonewise.io/topology-keys": text}}
@@ -166,7 +166,7 @@ async def test_wrong_topology_keys_are_told_once() -> None:
 
         for text in ("zone,*", "*,zone", "*,zone", "zone,zone", "zone,*", "zone,zone"):
             tell(text)
-        assert [reason for reason, _ in heard.notes] == ["InvalidTopologyKeys"] * 3
-        assert "'*' must be the last key" in heard.notes[0][1]
+        assert [reason for reason, _ in recorder.notes] == ["InvalidTopologyKeys"] * 3
+        assert "'*' must be the last key" in recorder.notes[0][1]
         tell("zone,zone", uid="2")
-        assert len(heard.notes) == 4
+        assert len(recorder.notes) == 4

@@ -1,4 +1,4 @@
-"""The hints controller on a living cluster, in virtual time: slices, retries, selection, roles."""
+"""The hints controller on a virtual cluster: slices, retries, selection, roles."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_pods_that_leave_a_service_leave_its_slices() -> None:
 
 
 async def test_a_foreign_edit_is_repaired_after_a_second() -> None:
-    """Scenario 36: slices that somebody changes or deletes are put right, not before 1 s."""
+    """Scenario 36: slices that another client changes or deletes are repaired, not before 1 s."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)
@@ -67,11 +67,10 @@ async def test_a_foreign_edit_is_repaired_after_a_second() -> None:
         await until(lambda: len(shop.endpoints("web")) == 4)
 
 
-async def test_own_writes_wake_nobody_up() -> None:
+async def test_own_writes_cause_no_turn() -> None:
     """A change costs one turn, and its echo none; a settled cluster is not written to."""
-    made = hints()
     async with virtual_cluster({}) as cluster:
-        part = made(cluster.program.context("hints"))
+        part = hints()(cluster.program.context("hints"))
         work = asyncio.create_task(part.run())
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)
@@ -105,7 +104,7 @@ async def test_changes_of_pods_are_collected() -> None:
         assert int(shop.of("web")[0].metadata.resource_version) > first
 
 
-async def test_a_pod_whose_node_comes_later_is_found() -> None:
+async def test_a_pod_whose_node_comes_later_is_added() -> None:
     """It is left out, and written as soon as its node is there."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
@@ -124,13 +123,13 @@ async def test_a_node_that_moves_takes_its_endpoints_along() -> None:
         await shop.zones(a=1)
         await shop.service("web", annotations={})
         await shop.pods(a0=1)
-        await until(lambda: [one.zone for one in shop.endpoints("web")] == ["a"])
+        await until(lambda: [endpoint.zone for endpoint in shop.endpoints("web")] == ["a"])
         label = {"metadata": {"labels": {"topology.kubernetes.io/zone": "q"}}}
         await shop.client.patch(Node, "a0", None, label)
-        await until(lambda: [one.zone for one in shop.endpoints("web")] == ["q"])
+        await until(lambda: [endpoint.zone for endpoint in shop.endpoints("web")] == ["q"])
 
 
-async def test_selectors_say_whose_hints_are_ours() -> None:
+async def test_selectors_choose_whose_hints_are_written() -> None:
     """Services and namespaces that are not chosen have slices without hints."""
     settings = HintsSettings(
         services=parse("tier=1"), namespaces=parse("kubernetes.io/metadata.name=default")
@@ -147,7 +146,7 @@ async def test_selectors_say_whose_hints_are_ours() -> None:
 
 
 async def test_selectorless_services_are_left_alone() -> None:
-    """A Service that selects nothing, or is a mere name, has no slices of ours."""
+    """A Service without a selector, or an ExternalName, has no slices of ours."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await shop.service("bare", selector=None)
@@ -159,7 +158,7 @@ async def test_selectorless_services_are_left_alone() -> None:
 
 @pytest.mark.parametrize("role", [SliceRole.ADOPT, SliceRole.OBSERVE])
 async def test_roles_that_do_not_own_slices(role: SliceRole) -> None:
-    """Adopt puts hints on what others write; observe only says what it would do."""
+    """Adopt puts hints on slices of others; observe only reports its decision."""
     async with virtual_cluster({"watcher": hints(HintsSettings(role=role))}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)

@@ -73,7 +73,7 @@ async def test_a_lagging_watch_makes_no_duplicates() -> None:
         twice: list[str] = []
 
         def look(old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-            names = [one.target_ref.name for one in shop.endpoints("web") if one.target_ref]
+            names = [each.target_ref.name for each in shop.endpoints("web") if each.target_ref]
             twice.extend(name for name in names if names.count(name) > 1)
 
         shop.slices.on_change(look)
@@ -102,8 +102,8 @@ def piece(version: int, uid: str = "u1") -> EndpointSlice:
     return EndpointSlice(metadata=meta)
 
 
-def test_own_writes_are_told_from_foreign_edits() -> None:
-    """A version we were given is ours once; another is somebody's; nothing noted is somebody's."""
+def test_own_writes_are_distinguished_from_foreign_edits() -> None:
+    """A version that our write got is ours once; any other version is foreign."""
     store: Store[EndpointSlice] = Store()
     own_writes = OwnWrites(store)
     assert own_writes.foreign(KEY, None, piece(5))
@@ -149,7 +149,7 @@ def test_a_store_is_behind_until_it_shows_our_writes() -> None:
 
 
 def test_versions_that_are_no_numbers_are_not_waited_for() -> None:
-    """A server with other versions gives no order; nobody waits for ever."""
+    """Versions of such a server have no order, so nothing waits for them."""
     store: Store[EndpointSlice] = Store()
     own_writes = OwnWrites(store)
     odd = replace(piece(1), metadata=replace(piece(1).metadata, resource_version="abc"))

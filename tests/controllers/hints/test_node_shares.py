@@ -1,4 +1,4 @@
-"""Nodes come, go and change: who is decided again, and who is not. Virtual time."""
+"""Nodes come, go and change: which Services are decided again, and which are not. Virtual time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_node_without_zone_takes_all_hints_and_its_label_brings_them_bac
     ("missing", "expected"), [(MissingCpu.DISABLE, {"": 4}), (MissingCpu.EQUAL, {"a": 2, "b": 2})]
 )
 async def test_a_node_without_cpu(missing: MissingCpu, expected: dict[str, int]) -> None:
-    """Scenario 16: nobody is hinted, or all nodes count the same."""
+    """Scenario 16: nothing is hinted, or all nodes count the same."""
     async with virtual_cluster({"hints": hints(HintsSettings(missing_cpu=missing))}) as cluster:
         shop = Shop(cluster)
         await shop.node("a0", "a", cpu="64")

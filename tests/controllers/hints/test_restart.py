@@ -90,10 +90,10 @@ async def churn(shop: Shop, rng: random.Random, pods: dict[str, tuple[str, int]]
 def duplicates(shop: Shop) -> list[str]:
     """Pods that are in two slices."""
     names = [
-        one.target_ref.name
+        endpoint.target_ref.name
         for app in ("web", "api")
-        for one in shop.endpoints(app)
-        if one.target_ref is not None
+        for endpoint in shop.endpoints(app)
+        if endpoint.target_ref is not None
     ]
     return sorted({name for name in names if names.count(name) > 1})
 
@@ -110,9 +110,9 @@ async def test_killed_at_random_moments_of_500_events(seed: int) -> None:
         def watch(old: EndpointSlice | None, new: EndpointSlice | None) -> None:
             if old is None or new is None:
                 return
-            ready = sum(bool(one.conditions.ready) for one in new.endpoints or ())
-            had = any(one.hints is not None for one in old.endpoints or ())
-            has = any(one.hints is not None for one in new.endpoints or ())
+            ready = sum(bool(endpoint.conditions.ready) for endpoint in new.endpoints or ())
+            had = any(endpoint.hints is not None for endpoint in old.endpoints or ())
+            has = any(endpoint.hints is not None for endpoint in new.endpoints or ())
             if had and ready and not has:
                 needed = sum(OverloadLimits().minimum_to_keep(shares(1, 1, 1), ready).values())
                 if needed <= ready:
@@ -137,10 +137,10 @@ async def test_killed_at_random_moments_of_500_events(seed: int) -> None:
 
         def right() -> bool:
             there = sorted(
-                one.target_ref.name
+                endpoint.target_ref.name
                 for app in ("web", "api")
-                for one in shop.endpoints(app)
-                if one.target_ref is not None
+                for endpoint in shop.endpoints(app)
+                if endpoint.target_ref is not None
             )
             return there == sorted(pods) and not duplicates(shop)
 

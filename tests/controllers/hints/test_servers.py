@@ -42,7 +42,7 @@ class Between:
 def between(
     change: Callable[[Request], Request], metrics: Metrics | None = None
 ) -> Callable[[ControllerContext], HintsController]:
-    """The controller, with somebody between it and the server."""
+    """The controller, with a transport that changes its requests."""
 
     def make(context: ControllerContext) -> HintsController:
         return HintsController(
@@ -57,7 +57,7 @@ def between(
 
 
 def older(request: Request) -> Request:
-    """A server that has never heard of node hints drops them."""
+    """A server that does not know node hints drops them."""
     if request.body is None or b"forNodes" not in request.body:
         return request
     body = json.loads(request.body)
@@ -149,7 +149,7 @@ async def test_metrics() -> None:
             await shop.service(mode, annotations={MODE_ANNOTATION: f"zonewise.io/{mode}"})
         await shop.pods(a0=2, b0=2)
         await until(lambda: shop.per_zone() == {"a": 2, "b": 2})
-        shown = metrics.render().decode()
+        text = metrics.render().decode()
     for line in (
         'endpoint_slice_controller_syncs_total{result="success"}',
         'endpoint_slice_controller_changes_total{operation="create"} 4.0',
@@ -168,4 +168,4 @@ async def test_metrics() -> None:
         '{approach="auto",topology="zonewise.io/weighted",traffic_distribution=""}',
         'zonewise_hints_services{mode="PreferSameZone",reason="NoEndpoints",state="unhinted"} 1.0',
     ):
-        assert f"\n{line}" in shown, line
+        assert f"\n{line}" in text, line

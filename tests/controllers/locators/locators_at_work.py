@@ -44,8 +44,8 @@ class Counting:
         await self._inner.close()
 
 
-class Watched:
-    """A controller at work, what it asked of the server, and why."""
+class LocatorsRun:
+    """A running controller, the requests that it sent, and their causes."""
 
     def __init__(self, shop: Shop, cluster: VirtualCluster, settings: LocatorsSettings) -> None:
         self.shop = shop
@@ -62,11 +62,12 @@ class Watched:
         self.controller = LocatorsController(context, settings)
 
     def of(self, name: str) -> tuple[list[str], str, dict[str, str]] | None:
-        """What the locator of a pod says."""
-        found = self.locators.get((SPACE, name))
-        if found is None:
+        """Addresses, node and labels in the locator of a pod."""
+        locator = self.locators.get((SPACE, name))
+        if locator is None:
             return None
-        return [one.ip for one in found.ips or ()], found.node_name, dict(found.node_labels or {})
+        addresses = [address.ip for address in locator.ips or ()]
+        return addresses, locator.node_name, dict(locator.node_labels or {})
 
     def causes(self) -> dict[tuple[str, str], int]:
         """Writes by operation and cause."""
@@ -77,37 +78,37 @@ class Watched:
             if sample.name == "zonewise_locator_writes_total"
         }
 
-    async def asked(self) -> dict[str, int]:
+    async def count_requests(self) -> dict[str, int]:
         """The requests since the last time, after everything has come to rest."""
         await asyncio.sleep(60)
-        found = dict(self.transport.requests)
+        requests = dict(self.transport.requests)
         self.transport.requests.clear()
-        return found
+        return requests
 
 
 @asynccontextmanager
-async def working(
+async def running(
     cluster: VirtualCluster, shop: Shop, settings: LocatorsSettings | None = None
-) -> AsyncIterator[Watched]:
+) -> AsyncIterator[LocatorsRun]:
     """A controller over a cluster, stopped at the end."""
-    watched = Watched(shop, cluster, settings or LocatorsSettings())
+    run = LocatorsRun(shop, cluster, settings or LocatorsSettings())
     tasks = [
-        asyncio.create_task(watched.cache.run()),
-        asyncio.create_task(watched.controller.run()),
+        asyncio.create_task(run.cache.run()),
+        asyncio.create_task(run.controller.run()),
     ]
     try:
-        yield watched
+        yield run
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def defined(cluster: VirtualCluster) -> Shop:
+async def define_locators(cluster: VirtualCluster) -> Shop:
     """A cluster that knows PodLocators."""
-    wanted = definition()
-    name = wanted["metadata"]["name"]
-    await cluster.client.apply(CustomResourceDefinition, name, None, wanted)
+    body = definition()
+    name = body["metadata"]["name"]
+    await cluster.client.apply(CustomResourceDefinition, name, None, body)
     return Shop(cluster)
 
 

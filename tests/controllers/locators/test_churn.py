@@ -1,4 +1,4 @@
-"""PodLocators while a cluster churns: every request is one that a model foresaw, and its cause."""
+"""PodLocators while a cluster churns: a model predicts every request and its cause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 from tests.controllers.hints.shops import SPACE, Shop
-from tests.controllers.locators.locators_at_work import ZONE, Watched, defined, stamp, working
+from tests.controllers.locators.locators_at_work import (
+    ZONE,
+    LocatorsRun,
+    define_locators,
+    running,
+    stamp,
+)
 from tests.embedded.virtual_cluster import virtual_cluster
 
 from zonewise.api import Node, Pod
@@ -54,7 +60,7 @@ class Model:
         )
 
     async def churn(self) -> Counter[tuple[str, str]]:
-        """One thing happens; the writes that it must cause."""
+        """One random event; the writes that it must cause."""
         self.step += 1
         before = Counter(self.wrote)
         happens = [self.pod_comes, self.node_changes, self.node_goes_or_comes, self.noise]
@@ -102,10 +108,10 @@ class Model:
 
     async def node_changes(self) -> None:
         name = self.rng.choice(sorted(self.nodes))
-        wanted = {ZONE: self.rng.choice("ab"), RACK: self.rng.choice("12")}
-        changed = wanted != self.nodes[name]
-        self.nodes[name] = wanted
-        await self.shop.client.patch(Node, name, None, {"metadata": {"labels": wanted}})
+        labels = {ZONE: self.rng.choice("ab"), RACK: self.rng.choice("12")}
+        changed = labels != self.nodes[name]
+        self.nodes[name] = labels
+        await self.shop.client.patch(Node, name, None, {"metadata": {"labels": labels}})
         if changed:
             self.wrote["update", "node-labels"] += self.on(name)
 
@@ -153,30 +159,30 @@ class Model:
         return sum(pod.node == node for pod in self.pods.values())
 
 
-async def settled(model: Model, watched: Watched, wrote: Counter[tuple[str, str]]) -> None:
-    """Exactly these writes were made, and every locator says what is true."""
+async def settled(model: Model, run: LocatorsRun, wrote: Counter[tuple[str, str]]) -> None:
+    """Exactly these writes were sent, and every locator is right."""
     methods: Counter[str] = Counter()
     for (operation, _), count in wrote.items():
         methods[METHODS[operation]] += count
-    assert await watched.asked() == +methods
-    assert {one.metadata.name for one in watched.locators} == set(model.pods)
+    assert await run.count_requests() == +methods
+    assert {locator.metadata.name for locator in run.locators} == set(model.pods)
     for name in model.pods:
-        assert watched.of(name) == model.expected(name)
+        assert run.of(name) == model.expected(name)
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_every_write_is_foreseen(seed: int) -> None:
-    """Pods, nodes, noise and meddlers at random: the model's writes and causes, none else."""
+async def test_every_write_is_predicted(seed: int) -> None:
+    """Pods, nodes, noise and foreign edits at random: the model's writes and causes, no others."""
     async with virtual_cluster({}) as cluster:
-        model = Model(await defined(cluster), random.Random(seed))
+        model = Model(await define_locators(cluster), random.Random(seed))
         for name, zone in (("n0", "a"), ("n1", "b")):
             model.nodes[name] = {ZONE: zone}
             await model.shop.node(name, zone)
-        async with working(cluster, model.shop) as watched:
-            await watched.asked()
+        async with running(cluster, model.shop) as run:
+            await run.count_requests()
             for _ in range(STEPS):
-                await settled(model, watched, await model.churn())
-            assert watched.causes() == dict(+model.wrote)
-        async with working(cluster, model.shop) as again:
+                await settled(model, run, await model.churn())
+            assert run.causes() == dict(+model.wrote)
+        async with running(cluster, model.shop) as again:
             await settled(model, again, Counter())
             assert again.causes() == {}

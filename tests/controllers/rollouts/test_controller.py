@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.controllers.rollouts.rolled import (
+from tests.controllers.rollouts.rollout_scene import (
     Obj,
     Zones,
-    begun,
+    begin,
     complete,
-    finished,
+    finish,
+    get_rollout,
     rollout,
     state,
-    told,
     until,
     update,
     workload,
@@ -52,30 +52,30 @@ NO_SURGE = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavai
     ],
 )
 async def test_one_zone_after_the_other(kind: str, strategy: Obj | None) -> None:
-    """Every pod is replaced, zone by zone in the order asked for, and never two zones at once."""
+    """Every pod is replaced, zone by zone in the requested order, and never two zones at once."""
     async with whole([*NodeLayout().nodes(), workload(kind, strategy=strategy)]) as cluster:
-        zones = await begun(cluster, kind, **ORDER)
+        zones = await begin(cluster, kind, **ORDER)
         await update(cluster, kind)
-        item = await finished(cluster)
+        item = await finish(cluster)
         assert zones.order == ["b", "c", "a"]
         assert not zones.together
         assert item.status.progress == "3/3"
         assert {row.state for row in item.status.domains} == {"Done"}
 
 
-async def test_an_ondelete_statefulset_is_told_its_revision() -> None:
+async def test_an_ondelete_statefulset_gets_its_revision() -> None:
     """Evictions are as many as pods, and at the end the new revision is the current one."""
     async with whole(
         [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE)]
     ) as cluster:
-        zones = await begun(cluster, "StatefulSet")
+        zones = await begin(cluster, "StatefulSet")
         await update(cluster, "StatefulSet")
-        await finished(cluster)
+        await finish(cluster)
         await asyncio.sleep(5)
         group = await cluster.client.get(StatefulSet, "foo", "default")
         assert group.status.current_revision == group.status.update_revision
-        asked = (await cluster.client.raw("GET", "/metrics")).body.decode().splitlines()
-        sent = [line for line in asked if 'subresource="eviction"' in line]
+        lines = (await cluster.client.raw("GET", "/metrics")).body.decode().splitlines()
+        sent = [line for line in lines if 'subresource="eviction"' in line]
         assert [line.rpartition(" ")[2] for line in sent] == ["6.0"]
         assert zones.most == 6
 
@@ -85,7 +85,7 @@ async def test_a_budget_of_the_rollout_leaves_drains_alone() -> None:
     stay.
     """
     async with whole([*NodeLayout().nodes(), workload("Deployment", strategy=NO_SURGE)]) as cluster:
-        await begun(cluster, "Deployment", **ORDER)
+        await begin(cluster, "Deployment", **ORDER)
         pods = await cluster.client.list(Pod, "default")
         for zone in "abc":
             victim = next(pod for pod in pods if pod.spec.node_name.startswith(zone))
@@ -99,19 +99,19 @@ async def test_a_budget_of_the_rollout_leaves_drains_alone() -> None:
 async def test_a_statefulset_shrinks_under_its_rollout() -> None:
     """Its highest ordinals go, wherever they are: a scale-down is no update."""
     async with whole([*NodeLayout().nodes(), workload("StatefulSet")]) as cluster:
-        await begun(cluster, "StatefulSet")
+        await begin(cluster, "StatefulSet")
         for replicas in (5, 4, 3, 2, 1):
             body = {"spec": {"replicas": replicas}}
             await cluster.client.patch(StatefulSet, "foo", "default", body)
             await settled(cluster)
         await update(cluster, "StatefulSet")
-        await finished(cluster)
+        await finish(cluster)
 
 
 async def test_the_budget_goes_with_the_rollout() -> None:
     """Deleting a rollout deletes its budget; nothing is held any more."""
     async with whole([*NodeLayout().nodes(), workload("Deployment")]) as cluster:
-        await begun(cluster, "Deployment")
+        await begin(cluster, "Deployment")
         await cluster.client.delete(DomainRollout, "foo", "default")
         await asyncio.sleep(60)
         assert not await cluster.client.list(TopologyDisruptionBudget, "default")
@@ -123,10 +123,10 @@ async def test_an_unready_pod_of_another_zone_pauses_it() -> None:
     async with whole(
         [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE, replicas=9)]
     ) as cluster:
-        await begun(cluster, "StatefulSet", **ORDER)
+        await begin(cluster, "StatefulSet", **ORDER)
         await update(cluster, "StatefulSet")
         await until(cluster, lambda item: state(item, "c") == "Doing")
-        # One of the newest revision: an old one would be mended by the update.
+        # One of the newest revision: an old one would be repaired by the update.
         name = await updated_in(cluster, "b")
         mark: Obj = {"metadata": {"annotations": {"zonewise.io/unready": "true"}}}
         await cluster.client.patch(Pod, name, "default", mark)
@@ -134,13 +134,13 @@ async def test_an_unready_pod_of_another_zone_pauses_it() -> None:
         assert state(item, "c") == "Doing"
         await asyncio.sleep(90)
         events = await cluster.client.list(Event, "default")
-        reasons = {one.reason for one in events if one.regarding.kind == "DomainRollout"}
+        reasons = {event.reason for event in events if event.regarding.kind == "DomainRollout"}
         assert {"UpToDate", "Updating", "PodsNotReady"} <= reasons
         before = Zones(cluster).images()
-        version = (await told(cluster)).metadata.resource_version
+        version = (await get_rollout(cluster)).metadata.resource_version
         await asyncio.sleep(3600)
         assert Zones(cluster).images() == before
-        assert (await told(cluster)).metadata.resource_version == version
+        assert (await get_rollout(cluster)).metadata.resource_version == version
         mark["metadata"]["annotations"]["zonewise.io/unready"] = None
         await cluster.client.patch(Pod, name, "default", mark)
         await until(cluster, complete)
@@ -152,7 +152,7 @@ async def test_an_unready_pod_of_another_zone_pauses_it() -> None:
 async def test_a_rollback_takes_the_newest_zone_first(kind: str, strategy: Obj) -> None:
     """Taken back in the middle, the zone that was updated last is the first to go back."""
     async with whole([*NodeLayout().nodes(), workload(kind, strategy=strategy)]) as cluster:
-        await begun(cluster, kind, pauseSeconds=60, **ORDER)
+        await begin(cluster, kind, pauseSeconds=60, **ORDER)
         await update(cluster, kind)
         await until(cluster, lambda item: state(item, "c") == "Done")
         zones = Zones(cluster)
@@ -169,11 +169,11 @@ async def test_a_rollback_takes_the_newest_zone_first(kind: str, strategy: Obj) 
     [("StatefulSet", ON_DELETE), ("Deployment", NO_SURGE), ("DaemonSet", ON_DELETE)],
 )
 async def test_a_restart_goes_on_where_it_was(kind: str, strategy: Obj, tmp_path: Path) -> None:
-    """Whoever starts again in the middle finds everything in the cluster: same zone, same order."""
+    """A controller that starts in the middle reads all from the cluster: same zone, same order."""
     objects = [*NodeLayout().nodes(), workload(kind, strategy=strategy)]
     order: list[str] = []
     async with whole(objects, folder=tmp_path) as cluster:
-        zones = await begun(cluster, kind, **ORDER)
+        zones = await begin(cluster, kind, **ORDER)
         await update(cluster, kind)
         await until(cluster, lambda item: state(item, "c") == "Doing")
         order += zones.order
@@ -195,7 +195,7 @@ async def test_a_zone_that_fails_in_the_middle(monkeypatch: pytest.MonkeyPatch) 
     async with whole(
         [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE, replicas=9)]
     ) as cluster:
-        zones = await begun(cluster, "StatefulSet", **ORDER)
+        zones = await begin(cluster, "StatefulSet", **ORDER)
         await update(cluster, "StatefulSet")
         await until(cluster, lambda item: state(item, "c") == "Doing")
         for number in range(1, 4):
@@ -204,7 +204,7 @@ async def test_a_zone_that_fails_in_the_middle(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.sleep(200)
         during = zones.images()
         assert during["a", "c:1"] == 3
-        assert (await told(cluster)).status.domain == "c"
+        assert (await get_rollout(cluster)).status.domain == "c"
         await asyncio.sleep(200)
         assert zones.images()["a", "c:1"] == 3
         for number in range(1, 4):
@@ -219,7 +219,7 @@ async def test_a_zone_that_fails_in_the_middle(monkeypatch: pytest.MonkeyPatch) 
 async def test_paused_by_its_owner() -> None:
     """``paused`` stops it within the zone; taking it away lets it go on."""
     async with whole([*NodeLayout().nodes(), workload("Deployment", strategy=NO_SURGE)]) as cluster:
-        await begun(cluster, "Deployment", paused=True)
+        await begin(cluster, "Deployment", paused=True)
         await update(cluster, "Deployment")
         await until(cluster, lambda item: item.status.reason == "Paused")
         await asyncio.sleep(300)
@@ -242,14 +242,14 @@ async def test_another_budget_holds_it_and_says_so() -> None:
     async with whole(
         [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE)]
     ) as cluster:
-        await begun(cluster, "StatefulSet")
+        await begin(cluster, "StatefulSet")
         await cluster.seeder.create([tight])
         await asyncio.sleep(5)
         await update(cluster, "StatefulSet")
         item = await until(cluster, lambda item: item.status.reason == "EvictionsBlocked")
         assert "the budget tight" in item.status.conditions[0].message
         await asyncio.sleep(3600)
-        after = await told(cluster)
+        after = await get_rollout(cluster)
         assert after.metadata.resource_version == item.metadata.resource_version
         lines = (await cluster.client.raw("GET", "/metrics")).body.decode().splitlines()
         assert not [line for line in lines if 'subresource="eviction"' in line]
@@ -257,7 +257,7 @@ async def test_another_budget_holds_it_and_says_so() -> None:
         await until(cluster, complete)
 
 
-async def test_what_cannot_be_rolled_out_says_why() -> None:
+async def test_a_rollout_that_cannot_work_says_why() -> None:
     """A missing workload, one that recreates, a second rollout: one clear reason, no budget."""
     recreate = workload("Deployment", strategy={"type": "Recreate"})
     async with whole([*NodeLayout().nodes(), recreate]) as cluster:
@@ -295,7 +295,7 @@ async def test_what_cannot_be_rolled_out_says_why() -> None:
         ({"pauseSeconds": -1}, "spec.pauseSeconds"),
     ],
 )
-async def test_a_rollout_that_cannot_be_meant_is_refused(spec: Obj, says: str) -> None:
+async def test_an_invalid_rollout_is_refused(spec: Obj, says: str) -> None:
     """The server itself refuses it and names the field."""
     async with whole() as cluster:
         body = rollout("Deployment")
@@ -325,12 +325,12 @@ async def updated_in(cluster: EmbeddedCluster, zone: str) -> str:
     )
 
 
-async def test_a_pod_that_only_the_update_mends() -> None:
+async def test_a_pod_that_only_the_update_repairs() -> None:
     """A broken pod of the old revision in a zone whose turn has not come does not stop it all."""
     async with whole(
         [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE, replicas=9)]
     ) as cluster:
-        await begun(cluster, "StatefulSet", **ORDER)
+        await begin(cluster, "StatefulSet", **ORDER)
         await update(cluster, "StatefulSet")
         await until(cluster, lambda item: state(item, "b") == "Doing")
         hurt = next(

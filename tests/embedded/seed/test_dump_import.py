@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.controllers.rollouts.rolled import rollout, workload
+from tests.controllers.rollouts.rollout_scene import rollout, workload
 from tests.embedded.whole_cluster import dumped, settled, whole
 
 from zonewise.api import Pod, StatefulSet

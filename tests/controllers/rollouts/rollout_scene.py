@@ -62,7 +62,7 @@ def rollout(kind: str, **spec: Any) -> Obj:
 
 
 class Zones:
-    """Follows the pods at every change: which zones lack a Ready pod, and who was updated when."""
+    """Follows the pods at every change: which zones lack a Ready pod, and the order of updates."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self._pods = cluster.program.cache.store(Pod)
@@ -115,7 +115,7 @@ async def update(cluster: EmbeddedCluster, kind: str, image: str = "c:2") -> Non
     await cluster.client.patch(CLASSES[kind], "foo", "default", body)
 
 
-async def told(cluster: EmbeddedCluster) -> DomainRollout:
+async def get_rollout(cluster: EmbeddedCluster) -> DomainRollout:
     """The rollout as it is now."""
     return await cluster.client.get(DomainRollout, "foo", "default")
 
@@ -124,20 +124,20 @@ async def until(
     cluster: EmbeddedCluster, fine: Callable[[DomainRollout], bool], *, within: float = 900.0
 ) -> DomainRollout:
     """Wait for a state of the rollout."""
-    item = await told(cluster)
+    item = await get_rollout(cluster)
     try:
         async with asyncio.timeout(within):
             while not fine(item):
                 await asyncio.sleep(0.5)
-                item = await told(cluster)
+                item = await get_rollout(cluster)
     except TimeoutError:
-        raise AssertionError(f"not so: {item.status}") from None
+        raise AssertionError(f"not within {within} s: {item.status}") from None
     return item
 
 
 def complete(item: DomainRollout) -> bool:
     """What ``kubectl wait --for=condition=Complete`` waits for."""
-    return any(one.type == "Complete" and one.status == "True" for one in item.status.conditions)
+    return ("Complete", "True") in {(each.type, each.status) for each in item.status.conditions}
 
 
 def state(item: DomainRollout, domain: str) -> str:
@@ -145,15 +145,15 @@ def state(item: DomainRollout, domain: str) -> str:
     return next((row.state for row in item.status.domains if row.domain == domain), "")
 
 
-async def begun(cluster: EmbeddedCluster, kind: str, **spec: Any) -> Zones:
-    """The workload is there, its rollout is ready for an update."""
+async def begin(cluster: EmbeddedCluster, kind: str, **spec: Any) -> Zones:
+    """Wait for the workload, and create its rollout, ready for an update."""
     await settled(cluster)
     assert not await cluster.seeder.create([rollout(kind, **spec)])
     await until(cluster, complete)
     return Zones(cluster)
 
 
-async def finished(cluster: EmbeddedCluster, image: str = "c:2") -> DomainRollout:
+async def finish(cluster: EmbeddedCluster, image: str = "c:2") -> DomainRollout:
     """Wait for the end of an update that has just begun."""
     await until(cluster, lambda item: not complete(item), within=30)
     item = await until(cluster, complete)

@@ -1,4 +1,4 @@
-"""Pods that nobody but a test moves, under the controller of budgets, in virtual time."""
+"""Pods that only the test moves, under the controller of budgets, in virtual time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from zonewise.controllers.budgets.controller import BudgetsController, BudgetsSe
 from zonewise.disruption.definitions.schemas import resource_definitions
 from zonewise.embedded.seed.seeder import Seeder
 from zonewise.runtime.controller.controller import run_all
-from zonewise.runtime.program.context import ControllerContext
 
 NS = "shop"
 ZONE = "topology.kubernetes.io/zone"
@@ -27,7 +26,7 @@ WOKEN = "zonewise.io/woken"
 Obj = dict[str, Any]
 
 
-class Field:
+class BudgetScene:
     """A server with the pods of one ReplicaSet, in zones a, b and c."""
 
     def __init__(self, cluster: VirtualCluster) -> None:
@@ -35,10 +34,10 @@ class Field:
         self.client = cluster.client
         self.owner: ReplicaSet | None = None
         self.leading: asyncio.Task[None] | None = None
-        self.made = 0
+        self.pod_count = 0
 
     async def build(self, replicas: int, *, enforce: bool = True) -> None:
-        """A namespace, a node in each zone, and a ReplicaSet that asks for so many pods."""
+        """A namespace, a node in each zone, and a ReplicaSet of this many replicas."""
         await Seeder(self.client, self.cluster.server.registry).create(resource_definitions())
         labels = {"zonewise.io/budgets": "enforce"} if enforce else {}
         await self.client.create(Namespace(metadata=ObjectMeta(name=NS, labels=labels)))
@@ -70,16 +69,16 @@ class Field:
         owner: Object | Unstructured | None = None,
         generate_name: str = "",
     ) -> str:
-        """A pod of it, or of another owner, that runs there."""
-        mine = owner or self.owner
-        assert mine is not None
-        self.made += 1
-        name = f"web-{self.made}"
+        """A running pod of the ReplicaSet, or of another owner, in a zone."""
+        controller = owner or self.owner
+        assert controller is not None
+        self.pod_count += 1
+        name = f"web-{self.pod_count}"
         reference = {
-            "apiVersion": mine.resource.api_version,
-            "kind": mine.resource.kind,
-            "name": mine.metadata.name,
-            "uid": mine.metadata.uid,
+            "apiVersion": controller.resource.api_version,
+            "kind": controller.resource.kind,
+            "name": controller.metadata.name,
+            "uid": controller.metadata.uid,
             "controller": True,
         }
         body = {
@@ -98,8 +97,8 @@ class Field:
         await self.client.patch(Pod, name, NS, status, subresource="status")
         return name
 
-    async def gone(self, name: str) -> None:
-        """A pod is gone at once."""
+    async def remove_pod(self, name: str) -> None:
+        """Delete a pod without grace."""
         await self.client.delete(Pod, name, NS, grace_period=0)
 
     async def budget(self, name: str = "web", **spec: Any) -> None:
@@ -116,50 +115,45 @@ class Field:
         """Change the budget."""
         await self.client.patch(TopologyDisruptionBudget, "web", NS, {"spec": spec})
 
-    async def told(self, name: str = "web") -> TopologyDisruptionBudget:
+    async def get_budget(self, name: str = "web") -> TopologyDisruptionBudget:
         """The budget."""
         return await self.client.get(TopologyDisruptionBudget, name, NS)
 
     async def baseline(self) -> dict[str, int]:
-        """What is remembered."""
-        return {row.domain: row.expected_pods for row in (await self.told()).status.domains}
+        """The expected pods of each domain in the status."""
+        return {row.domain: row.expected_pods for row in (await self.get_budget()).status.domains}
 
-    async def woken(self) -> list[str]:
-        """What was written on pods to wake up their workload."""
+    async def wake_notes(self) -> list[str]:
+        """The annotations on pods that wake up their workload."""
         pods = await self.client.list(Pod, NS)
         return [
             pod.metadata.annotations[WOKEN] for pod in pods if WOKEN in pod.metadata.annotations
         ]
 
     def lead(self, **settings: Any) -> None:
-        """A leader takes over; the one before it ends, and nothing of what it knew is left."""
+        """Start a new leader with empty memory; the previous one ends."""
         if self.leading is not None:
             self.leading.cancel()
         context = self.cluster.program.context("zonewise-budgets")
-        leader = keeper(context, **settings)
-        self.leading = asyncio.create_task(run_all(leader.run(), context.recorder.run()))
-
-
-def keeper(context: ControllerContext, **settings: Any) -> BudgetsController:
-    """The controller, as on a real cluster."""
-    return BudgetsController(context, settings=BudgetsSettings(**settings))
+        controller = BudgetsController(context, settings=BudgetsSettings(**settings))
+        self.leading = asyncio.create_task(run_all(controller.run(), context.recorder.run()))
 
 
 @asynccontextmanager
-async def field(
+async def budget_scene(
     replicas: int, *zones: str, enforce: bool = True, **settings: Any
-) -> AsyncIterator[Field]:
-    """A field with pods in these zones."""
+) -> AsyncIterator[BudgetScene]:
+    """A scene with a pod in each of these zones, and a leader."""
     async with virtual_cluster({}) as cluster:
-        made = Field(cluster)
-        await made.build(replicas, enforce=enforce)
+        scene = BudgetScene(cluster)
+        await scene.build(replicas, enforce=enforce)
         for zone in zones:
-            await made.pod(zone)
-        made.lead(**settings)
-        assert made.leading is not None
+            await scene.pod(zone)
+        scene.lead(**settings)
+        assert scene.leading is not None
         try:
-            yield made
-            assert not made.leading.done()
+            yield scene
+            assert not scene.leading.done()
         finally:
-            made.leading.cancel()
-            await asyncio.gather(made.leading, return_exceptions=True)
+            scene.leading.cancel()
+            await asyncio.gather(scene.leading, return_exceptions=True)
