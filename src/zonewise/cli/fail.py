@@ -30,6 +30,6 @@ def command(options: Options, kind: str, names: tuple[str, ...], key: str | None
     'zonewise heal' brings them back.
     """
     for target in change_nodes(options, kind, names, key, fail=True):
-        already = f", {target.already} of them before" if target.already else ""
+        already = f", {target.unchanged} of them before" if target.unchanged else ""
         click.echo(f"{target} failed{already}")
     click.echo("The failure is detected after 20 to 50 s; 'zonewise status -w' shows what follows.")

@@ -27,7 +27,7 @@ from zonewise.cli.program.options import Options
 def command(options: Options, kind: str, names: tuple[str, ...], key: str | None) -> None:
     """Restore nodes of an embedded cluster that 'zonewise fail' made fail."""
     for target in change_nodes(options, kind, names, key, fail=False):
-        if target.already == len(target.nodes):
+        if target.unchanged == len(target.nodes):
             click.echo(f"{target.name}: nothing had failed")
         else:
             click.echo(f"{target} healed")

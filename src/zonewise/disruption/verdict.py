@@ -22,8 +22,9 @@ StatefulSet is scaled down by may be deleted: the set cannot delete others inste
 
 Budgets beyond the limit of their namespace are not counted and refuse; one of them is named.
 
-Plain PodDisruptionBudgets are judged by their status, as the API server does. Two of them on a pod
-are refused, as there, unless a third one has a term.
+A plain budget is a PodDisruptionBudget without ``nodeSelectorTerm``; it is judged by its status, as
+the API server does. Two of them on a pod refuse, as there, unless a third one has a term. Numbered
+rules are those of ``budget_state``, the clamp is ``zonewise.webhook.clamp``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A whole cluster in this process: the API server and all its components.
 
-``start`` serves (or, without a port, only callers in this process), ``run`` runs the components,
+``server.start`` serves (without a port, only callers in this process), ``run`` runs components,
 ``close`` ends both. A cluster needs no order between its parts: each waits for its own stores and
 finds its work in objects. Options are in ``ClusterSettings``; what the layers above add (a name
 server, a network) they add to ``program``.
@@ -121,12 +121,14 @@ class EmbeddedCluster:
         self.client = self.server.connect("zonewise")
         self.seeder = Seeder(self.client, self.server.registry)
         budgets = self._gate_evictions(clock)
-        self.clients = SimulatedTraffic(self.program.context("clients"), gates=settings.api.gates)
+        self.simulated_traffic = SimulatedTraffic(
+            self.program.context("clients"), gates=settings.api.gates
+        )
         self._add_kubernetes(settings, budgets, driver)
         self._add_zonewise(settings, budgets)
         if driver is not None:
             driver.add_controllers(self.program)
-        self.program.run_beside("simulated clients", self.clients)
+        self.program.run_beside("simulated clients", self.simulated_traffic)
 
     def _add_kubernetes(
         self, settings: ClusterSettings, budgets: BudgetsCache, driver: EmbeddedDriver | None

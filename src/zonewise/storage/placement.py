@@ -19,6 +19,8 @@ pool's own segments, never the rest of the term, or a volume of a zone would be 
     immediately, so a driver that spread such volumes *and* pinned them would make pods with two
     claims unschedulable.
 
+*   ``placement: default-pool``: that pool or none, usable from everywhere.
+
 A copy stays in its source's domain wherever a term allows that, in the source's own pool if it has
 room: that pool counts also if the copy's class names fewer or other segments of it. Elsewhere it is
 made only with ``crossDomain: copy``.

@@ -6,9 +6,10 @@ addresses of an endpoint count. Slices of the type FQDN have no defined meaning 
 
 Which endpoints of a headless Service a client gets depends on its location, by the rules of a proxy
 (``zonewise.traffic.routes.choice``): topology keys decide if there are any, and if none of them
-matches the answer is empty; otherwise hints decide. A Service that publishes addresses which are
-not ready is for peer discovery, and every peer has to be found: its hints are ignored, and only its
-topology keys, which were set on purpose, leave endpoints out.
+matches the answer is empty; otherwise hints decide. Weights are not used: an answer has none. A
+Service that publishes addresses which are not ready is for peer discovery, and every peer has to be
+found: its hints are ignored, and only its topology keys, which were set on purpose, leave endpoints
+out.
 """
 
 from __future__ import annotations

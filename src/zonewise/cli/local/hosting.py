@@ -137,7 +137,7 @@ class Host:
             pods=self._pods,
             services=self._services,
             slices=self._slices,
-            traffic=self._cluster.clients.service_traffic(),
+            traffic=self._cluster.simulated_traffic.service_traffic(),
         )
 
     def list_trials(self) -> list[Trial]:

@@ -59,7 +59,7 @@ class OutageTarget(NamedTuple):
 
     name: str
     nodes: tuple[str, ...]
-    already: int
+    unchanged: int
 
     def __str__(self) -> str:
         count = f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}"
@@ -117,14 +117,14 @@ def _select(nodes: Sequence[Node], kind: str, key: str, name: str) -> list[Node]
     from zonewise.topology.nodes import ZONE_LABEL
 
     if kind == "node":
-        names = {node.metadata.name: node.metadata.name for node in nodes}
+        by_node = {node.metadata.name: node.metadata.name for node in nodes}
     else:
         label = ZONE_LABEL if kind == "zone" else key
-        names = {node.metadata.name: node.metadata.labels.get(label, "") for node in nodes}
-    members = [node for node in nodes if names[node.metadata.name] == name]
+        by_node = {node.metadata.name: node.metadata.labels.get(label, "") for node in nodes}
+    members = [node for node in nodes if by_node[node.metadata.name] == name]
     if members and name:
         return members
-    existing = sorted(set(names.values()) - {""})
+    existing = sorted(set(by_node.values()) - {""})
     if existing:
         verb = "are" if len(existing) > 1 else "is"
         advice = f"there {verb} {join_some(existing, _NAMES)}"

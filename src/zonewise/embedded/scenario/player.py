@@ -70,7 +70,7 @@ class Player:
         self._clock = clock
         self._print_line = print_line
         self._start = 0.0
-        self._measurements = Measurements(cluster.program.cache, cluster.clients)
+        self._measurements = Measurements(cluster.program.cache, cluster.simulated_traffic)
         self._always = [_AlwaysCheck(assertion) for assertion in scenario.always]
         self._reported: dict[Key, tuple[int, int]] = {}
         self.failures: list[str] = []

@@ -1,7 +1,9 @@
 """The admission plugins of a default API server, as far as clients can observe them.
 
 Each plugin is one function, which ignores what it is not for. They run in the order of
-``Plugins.mutating`` and ``Plugins.validating``, which is the real server's.
+``Plugins.mutating`` and ``Plugins.validating``, then LimitRanges and quotas. The real server runs
+LimitRanges second and quotas after validating webhooks: which of two refusals a client gets may
+differ, what is stored does not.
 """
 
 from __future__ import annotations
