@@ -16,7 +16,12 @@ from zonewise.embedded.machinery.cel.compiler import compile_expression
 from zonewise.embedded.machinery.cel.kinds import CelKind, optional_of
 from zonewise.embedded.machinery.cel.syntax import CompileError
 from zonewise.embedded.machinery.crd.rules import MessageError, cel_kind_of, compile_rule
-from zonewise.embedded.machinery.crd.structural import Props, compile_schema, subschemas
+from zonewise.embedded.machinery.crd.structural import (
+    Props,
+    compile_below,
+    compile_schema,
+    subschemas,
+)
 from zonewise.embedded.machinery.schema.schema import Schema, ValidationRule
 
 
@@ -68,7 +73,7 @@ class _RulesValidation:
             field == path or field.startswith(within) for field in self.invalid_paths
         )
         if props.get("x-kubernetes-validations") and is_valid:
-            schema = compile_schema(props) if root else _compile_below(props)
+            schema = compile_schema(props) if root else compile_below(props)
             cel_kind = cel_kind_of(schema, root=root)
             for n, rule in enumerate(schema.rules):
                 rule_path = f"{path}.x-kubernetes-validations[{n}]"
@@ -150,10 +155,6 @@ def _estimate(rule: ValidationRule, text: str, schema: Schema, cel_kind: CelKind
     old = optional_of(cel_kind) if rule.optional_old_self else cel_kind
     program = compile_expression(text, {"self": cel_kind, "oldSelf": old})
     return cost.estimate_cost(program, {"self": schema, "oldSelf": schema})
-
-
-def _compile_below(props: Props) -> Schema:
-    return compile_schema({"type": "object", "properties": {"x": props}}).fields["x"]
 
 
 def _validate_old_self(

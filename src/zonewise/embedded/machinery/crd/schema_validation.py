@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zonewise.api.errors import ParseError, StatusCause
-from zonewise.api.field_errors import forbidden, invalid, required, unsupported
+from zonewise.api.errors import ParseError
+from zonewise.api.field_cursor import Field, FieldErrors
 from zonewise.embedded.machinery.crd import constraints
 from zonewise.embedded.machinery.crd.custom_resource import prune, validate_embedded_resources
 from zonewise.embedded.machinery.crd.structural import (
     META_FIELDS,
     Props,
-    compile_schema,
+    compile_below,
     has_rules,
     is_int_or_string,
     resolve_field_path,
@@ -66,7 +66,10 @@ EMPTY_TYPE = {
 }
 
 
-def validate_versions(spec: Mapping[str, Any]) -> list[StatusCause]:
+JUNCTORS = ("allOf", "anyOf", "oneOf")
+
+
+def validate_versions(spec: Mapping[str, Any]) -> FieldErrors:
     """The errors in the schemas of a CustomResourceDefinition's versions.
 
     Those of one schema for all versions have the real server's path, ``spec.validation``.
@@ -75,9 +78,9 @@ def validate_versions(spec: Mapping[str, Any]) -> list[StatusCause]:
     schemas = [(version.get("schema") or {}).get("openAPIV3Schema") for version in versions]
     has_status = ["status" in (version.get("subresources") or {}) for version in versions]
     if schemas and all(equal_strictly(schema, schemas[0]) for schema in schemas[1:]):
-        path = "spec.validation.openAPIV3Schema"
         if schemas[0] is None:
             return []
+        path = "spec.validation.openAPIV3Schema"
         return validate_schema(schemas[0], path, has_status=any(has_status))
     return [
         error
@@ -89,23 +92,29 @@ def validate_versions(spec: Mapping[str, Any]) -> list[StatusCause]:
     ]
 
 
-def validate_schema(props: Props, path: str, *, has_status: bool = False) -> list[StatusCause]:
+def validate_schema(props: Props, path: str, *, has_status: bool = False) -> FieldErrors:
     """The errors in an ``openAPIV3Schema`` at this path."""
+    errors: FieldErrors = []
+    structural: FieldErrors = []
+    schema, structure = Field(props, errors, path), Field(props, structural, path)
     if _depth_of(props) > DEPTH_LIMIT:
-        return [invalid(path, "", f"must not nest deeper than {DEPTH_LIMIT}")]
-    errors = list(_validate_root(props, path, has_status))
-    structural = [
-        *_validate_structure(props, path, "root"),
-        *_validate_completeness(props, props, path, path),
-    ]
+        schema.invalid(f"must not nest deeper than {DEPTH_LIMIT}", "")
+        return errors
+    _validate_root(schema, has_status)
+    _validate_structure(structure, "root")
+    _validate_completeness(structure, structure)
     structural.sort(key=lambda error: (error.field, error.message))
     if not structural:
-        structural = list(_validate_defaults(props, path, root=True))
+        _validate_defaults(structure, root=True)
     errors += structural
-    object_errors = list(_validate_object(props, path, _Scope(root=True)))
-    errors += object_errors
-    if not structural and _props_have_rules(props):
-        errors += _validate_rules(props, path, [error.field for error in object_errors])
+    count = len(errors)
+    _validate_object(schema, _Scope(root=True))
+    if not structural and _has_rules(schema):
+        from zonewise.embedded.machinery.crd.rule_validation import (
+            validate_rules,  # imports CEL: only if there are rules
+        )
+
+        errors += validate_rules(props, path, [error.field for error in errors[count:]])
     return errors
 
 
@@ -117,210 +126,173 @@ def _depth_of(props: Props) -> int:
     return depth
 
 
-def _validate_root(props: Props, path: str, has_status: bool) -> Iterator[StatusCause]:
+def _structural_parts(schema: Field) -> Iterator[Field]:
+    """The schemas of the items and the properties of what a schema is about."""
+    if isinstance(schema["items"].value, Mapping):
+        yield schema["items"]
+    for _, sub in schema["properties"].entries():
+        yield sub
+
+
+def _alternatives(schema: Field) -> Iterator[Field]:
+    for junctor in JUNCTORS:
+        yield from schema[junctor].each()
+    if schema["not"].value is not None:
+        yield schema["not"]
+
+
+def _validate_root(schema: Field, has_status: bool) -> None:
+    kind = schema["type"]
     if has_status:
-        type_name = props.get("type") or ""
-        if type_name and type_name != "object":
-            message = (
+        if kind.value and kind.value != "object":
+            kind.invalid(
                 'only "object" is allowed as the type at the root of the schema '
                 "if the status subresource is enabled"
             )
-            yield invalid(f"{path}.type", type_name, message)
-        elif any(props[name] not in _ZERO and name not in ROOT_FIELDS for name in props):
-            message = (
+        elif any(
+            value not in _ZERO and name not in ROOT_FIELDS for name, value in schema.value.items()
+        ):
+            schema.invalid(
                 "only a few fields are allowed at the root of the schema "
                 "if the status subresource is enabled"
             )
-            yield invalid(path, props, message)
-    if props.get("nullable"):
-        yield forbidden(f"{path}.nullable", "nullable cannot be true at the root")
+    schema["nullable"].forbid_filled("nullable cannot be true at the root")
 
 
 # --------------------------------------------------------------------------- what is structural
 
 
-def _validate_structure(props: Props, path: str, level: str) -> Iterator[StatusCause]:
-    type_name = props.get("type") or ""
-    embedded = bool(props.get("x-kubernetes-embedded-resource"))
-    preserve = bool(props.get("x-kubernetes-preserve-unknown-fields"))
-    int_or_string = bool(props.get("x-kubernetes-int-or-string"))
-    properties = props.get("properties") or {}
-    additional = props.get("additionalProperties")
-    if type_name == "array" and props.get("items") is None:
-        yield required(f"{path}.items", "must be specified")
-    if isinstance(props.get("items"), Mapping):
-        yield from _validate_structure(props["items"], f"{path}.items", "item")
-    for name, sub in properties.items():
-        yield from _validate_structure(sub, f"{path}.properties[{name}]", "field")
-    if additional is not None:
+def _validate_structure(schema: Field, level: str) -> None:
+    kind, additional = schema["type"], schema["additionalProperties"]
+    embedded = schema["x-kubernetes-embedded-resource"]
+    preserve = schema["x-kubernetes-preserve-unknown-fields"]
+    int_or_string = bool(schema["x-kubernetes-int-or-string"].value)
+    if kind.value == "array":
+        schema["items"].present("must be specified")
+    for sub in _structural_parts(schema):
+        _validate_structure(sub, "item" if sub.key == "items" else "field")
+    if additional.value is not None:
         if level == "root":
-            yield forbidden(f"{path}.additionalProperties", "must not be used at the root")
-        if isinstance(additional, Mapping):
-            yield from _validate_structure(additional, f"{path}.additionalProperties", "field")
-    message = "must be false if x-kubernetes-int-or-string is true"
-    if int_or_string and preserve:
-        yield invalid(f"{path}.x-kubernetes-preserve-unknown-fields", True, message)
-    if int_or_string and embedded:
-        yield invalid(f"{path}.x-kubernetes-embedded-resource", True, message)
-    first = (props.get("allOf") or [{}])[0]
-    yield from _validate_values(
-        props,
-        path,
-        skip_any=is_int_or_string(props.get("anyOf")),
+            additional.forbid("must not be used at the root")
+        if isinstance(additional.value, Mapping):
+            _validate_structure(additional, "field")
+    for flag in (preserve, embedded):
+        if int_or_string and flag.value:
+            flag.invalid("must be false if x-kubernetes-int-or-string is true")
+    first = (schema["allOf"].value or [{}])[0]
+    _validate_values(
+        schema,
+        skip_any=is_int_or_string(schema["anyOf"].value),
         skip_first=is_int_or_string(first.get("anyOf")),
     )
-    if embedded and type_name != "object":
-        message = "must be object if x-kubernetes-embedded-resource is true"
-        yield _invalid_or_required(f"{path}.type", type_name, message)
-    elif not type_name and not int_or_string and not preserve:
-        yield required(f"{path}.type", EMPTY_TYPE[level])
-    if embedded and additional is not None:
-        message = "must not be used if x-kubernetes-embedded-resource is set"
-        yield forbidden(f"{path}.additionalProperties", message)
-    if level == "root" and type_name and type_name != "object":
-        yield invalid(f"{path}.type", type_name, "must be object at the root")
-    yield from _validate_metadata(properties, path, level == "root", embedded)
-    if embedded and not preserve and not properties:
-        message = (
+    if embedded.value and kind.value != "object":
+        _reject_or_require(kind, "must be object if x-kubernetes-embedded-resource is true")
+    elif not int_or_string and not preserve.value:
+        kind.required(EMPTY_TYPE[level])
+    if embedded.value:
+        additional.forbid_set("must not be used if x-kubernetes-embedded-resource is set")
+    if level == "root" and kind.value and kind.value != "object":
+        kind.invalid("must be object at the root")
+    if level == "root" or embedded.value:
+        _validate_metadata(schema["properties"], root=level == "root")
+    if embedded.value and not preserve.value:
+        schema["properties"].required(
             "must not be empty if x-kubernetes-embedded-resource is true "
             "without x-kubernetes-preserve-unknown-fields"
         )
-        yield required(f"{path}.properties", message)
 
 
-def _invalid_or_required(path: str, value: Any, message: str) -> StatusCause:
-    if value:
-        return invalid(path, value, message)
-    return required(path, message)
+def _reject_or_require(field: Field, detail: str) -> None:
+    if field.required(detail):
+        field.invalid(detail)
 
 
-def _validate_metadata(
-    properties: Props, path: str, root: bool, embedded: bool
-) -> Iterator[StatusCause]:
-    if not root and not embedded:
+def _validate_metadata(properties: Field, *, root: bool) -> None:
+    for name, expected in (("kind", "string"), ("apiVersion", "string"), ("metadata", "object")):
+        kind = properties.entry(name).get("type", "")
+        if name in (properties.value or ()) and kind.value != expected:
+            kind.invalid(f"must be {expected}")
+    metadata = properties.entry("metadata")
+    if metadata.value is None or not root:
         return
-    for name in ("kind", "apiVersion"):
-        type_name = (properties.get(name) or {}).get("type") or ""
-        if name in properties and type_name != "string":
-            yield invalid(f"{path}.properties[{name}].type", type_name, "must be string")
-    metadata = properties.get("metadata")
-    if metadata is None:
-        return
-    type_name = metadata.get("type") or ""
-    if type_name != "object":
-        yield invalid(f"{path}.properties[metadata].type", type_name, "must be object")
-    names = set(metadata.get("properties") or {})
-    others = metadata.keys() - {"type", "default"}
-    other_keys = {key for key in others if metadata[key]}
-    if root and (not names <= {"name", "generateName"} or other_keys - {"properties"}):
-        message = (
+    other_keys = {key for key, value in metadata.value.items() if value} - {"type", "default"}
+    names = set(metadata["properties"].value or ())
+    if not names <= {"name", "generateName"} or other_keys - {"properties"}:
+        metadata.forbid(
             "must not specify anything other than name and generateName, "
             "but metadata is implicitly specified"
         )
-        yield forbidden(f"{path}.properties[metadata]", message)
 
 
-def _validate_values(
-    props: Props, path: str, *, skip_any: bool = False, skip_first: bool = False
-) -> Iterator[StatusCause]:
+def _validate_values(schema: Field, *, skip_any: bool = False, skip_first: bool = False) -> None:
     if not skip_any:
-        for n, sub in enumerate(props.get("anyOf") or ()):
-            yield from _validate_nested_values(sub, f"{path}.anyOf[{n}]")
-    for n, sub in enumerate(props.get("allOf") or ()):
-        skip = skip_first and n == 0
-        yield from _validate_nested_values(sub, f"{path}.allOf[{n}]", skip_any=skip)
-    for n, sub in enumerate(props.get("oneOf") or ()):
-        yield from _validate_nested_values(sub, f"{path}.oneOf[{n}]")
-    if props.get("not") is not None:
-        yield from _validate_nested_values(props["not"], f"{path}.not")
-    if pattern := props.get("pattern"):
+        for sub in schema["anyOf"].each():
+            _validate_nested_values(sub)
+    for sub in schema["allOf"].each():
+        _validate_nested_values(sub, skip_any=skip_first and sub.key == 0)
+    for sub in schema["oneOf"].each():
+        _validate_nested_values(sub)
+    if schema["not"].value is not None:
+        _validate_nested_values(schema["not"])
+    if pattern := schema["pattern"].value:
         try:
             patterns.compile_pattern(pattern)
         except ParseError as error:
-            message = f"must be a valid regular expression, but isn't: {error}"
-            yield invalid(f"{path}.pattern", pattern, message)
+            schema["pattern"].invalid(f"must be a valid regular expression, but isn't: {error}")
 
 
-def _validate_nested_values(
-    props: Props, path: str, *, skip_any: bool = False
-) -> Iterator[StatusCause]:
-    yield from _validate_values(props, path, skip_any=skip_any)
-    if isinstance(props.get("items"), Mapping):
-        yield from _validate_nested_values(props["items"], f"{path}.items")
-    for name, sub in (props.get("properties") or {}).items():
-        yield from _validate_nested_values(sub, f"{path}.properties[{name}]")
-    for name, message in FORBIDDEN_BELOW_JUNCTORS.items():
-        if props.get(name) or (name in ("additionalProperties",) and name in props):
-            yield forbidden(f"{path}.{name}", message)
-    if "metadata" in (props.get("properties") or {}):
-        message = "must not be specified in a nested context"
-        yield forbidden(f"{path}.properties[metadata]", message)
+def _validate_nested_values(schema: Field, *, skip_any: bool = False) -> None:
+    _validate_values(schema, skip_any=skip_any)
+    for sub in _structural_parts(schema):
+        _validate_nested_values(sub)
+    for name, detail in FORBIDDEN_BELOW_JUNCTORS.items():
+        if schema[name].value or (name == "additionalProperties" and name in schema.value):
+            schema[name].forbid(detail)
+    if "metadata" in (schema["properties"].value or ()):
+        metadata = schema["properties"].entry("metadata")
+        metadata.forbid("must not be specified in a nested context")
 
 
-def _validate_completeness(
-    values: Props, props: Props, path: str, junctor_path: str
-) -> Iterator[StatusCause]:
+def _validate_completeness(values: Field, structure: Field) -> None:
     """Fields that a junctor constrains and the structure does not have."""
-    alternatives = [("not", values["not"])] if values.get("not") is not None else []
-    for junctor in ("allOf", "anyOf", "oneOf"):
-        numbered = enumerate(values.get(junctor) or ())
-        alternatives += [(f"{junctor}[{n}]", sub) for n, sub in numbered]
-    for name, sub in alternatives:
-        inner_path = f"{junctor_path}.{name}"
-        yield from _validate_completeness(sub, props, path, inner_path)
-        items = sub.get("items")
-        if isinstance(items, Mapping):
-            yield from _require_in_structure(
-                items, props.get("items"), f"{path}.items", f"{inner_path}.items"
-            )
-        for key, value in (sub.get("properties") or {}).items():
-            property_props = (props.get("properties") or {}).get(key)
-            property_path = f"properties[{key}]"
-            yield from _require_in_structure(
-                value, property_props, f"{path}.{property_path}", f"{inner_path}.{property_path}"
-            )
-
-
-def _require_in_structure(
-    values: Props, props: Props | None, path: str, junctor_path: str
-) -> Iterator[StatusCause]:
-    if props is None:
-        yield required(path, f"because it is defined in {junctor_path}")
-    else:
-        yield from _validate_completeness(
-            {"allOf": [values]}, props, path, junctor_path.removesuffix(".allOf[0]")
-        )
+    for alternative in _alternatives(values):
+        _validate_completeness(alternative, structure)
+        for sub in _structural_parts(alternative):
+            part = structure["items"]
+            if isinstance(sub.key, tuple):
+                part = structure["properties"].entry(sub.key[0])
+            if part.present(f"because it is defined in {sub.path}"):
+                nested = Field({"allOf": [sub.value]}, [], sub.path.removesuffix(".allOf[0]"))
+                _validate_completeness(nested, part)
 
 
 # ------------------------------------------------------------------------------------- defaults
 
 
-def _validate_defaults(props: Props, path: str, *, root: bool = False) -> Iterator[StatusCause]:
-    default = props.get("default")
-    if default is not None:
-        yield from _validate_default(props, default, f"{path}.default", root)
-    if isinstance(props.get("items"), Mapping):
-        yield from _validate_defaults(props["items"], f"{path}.items")
-    for name, sub in (props.get("properties") or {}).items():
-        yield from _validate_defaults(sub, f"{path}.properties[{name}]")
+def _validate_defaults(schema: Field, *, root: bool = False) -> None:
+    if schema["default"].value is not None:
+        _validate_default(schema, root)
+    for sub in _structural_parts(schema):
+        _validate_defaults(sub)
 
 
-def _validate_default(props: Props, default: Any, path: str, root: bool) -> Iterator[StatusCause]:
-    schema = compile_schema({"type": "object", "properties": {"default": props}}).fields["default"]
+def _validate_default(props: Field, root: bool) -> None:
+    schema, default = compile_below(props.value), props["default"]
     schema.embedded_resource = schema.embedded_resource or root
-    if not equal_strictly(prune(schema, default).value, default):
-        yield invalid(path, default, "must not have unknown fields")
-    errors = validate_embedded_resources(schema, default, path) or constraints.validate_value(
-        schema, default, prefix=path
+    value, path = default.value, default.path
+    if not equal_strictly(prune(schema, value).value, value):
+        default.invalid("must not have unknown fields")
+    errors = validate_embedded_resources(schema, value, path) or constraints.validate_value(
+        schema, value, prefix=path
     )
     if not errors and has_rules(schema):
         from zonewise.embedded.machinery.crd.rules import (
             validate_rules,  # imports CEL: only if there are rules
         )
 
-        errors = validate_rules(schema, default, default, path=path)
-        errors = errors or validate_rules(schema, default, path=path)
-    yield from errors
+        errors = validate_rules(schema, value, value, path=path)
+        errors = errors or validate_rules(schema, value, path=path)
+    default.errors.extend(errors)
 
 
 # ------------------------------------------------------------------------- every schema object
@@ -335,174 +307,141 @@ class _Scope:
     no_defaults: str = ""
 
 
-def _validate_object(props: Props, path: str, scope: _Scope) -> Iterator[StatusCause]:
-    yield from _validate_supported(props, path, scope)
-    if props.get("uniqueItems"):
-        message = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
-        yield forbidden(f"{path}.uniqueItems", message)
-    additional, properties = props.get("additionalProperties"), props.get("properties") or {}
-    if additional is not None and properties and additional is not True:
-        message = "additionalProperties and properties are mutual exclusive"
-        yield forbidden(f"{path}.additionalProperties", message)
+def _validate_object(schema: Field, scope: _Scope) -> None:
+    _validate_supported(schema, scope)
+    schema["uniqueItems"].forbid_filled(
+        "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
+    )
+    additional, properties = schema["additionalProperties"], schema["properties"]
+    if properties.value and additional.value is not True:
+        additional.forbid_set("additionalProperties and properties are mutual exclusive")
     inner = replace(scope, root=False)
-    if isinstance(additional, Mapping):
+    if isinstance(additional.value, Mapping):
         reason = "inside additionalProperties applying to object metadata" if scope.meta else ""
         inner_scope = replace(inner, no_defaults=reason or inner.no_defaults)
-        yield from _validate_object(additional, f"{path}.additionalProperties", inner_scope)
-    for name, sub in properties.items():
+        _validate_object(additional, inner_scope)
+    is_resource = scope.root or schema["x-kubernetes-embedded-resource"].value
+    for name, sub in properties.entries():
         inner_scope = inner
-        if name in META_FIELDS and (scope.root or props.get("x-kubernetes-embedded-resource")):
+        if name in META_FIELDS and is_resource:
             reason = f"in top-level {name}" if scope.root else inner.no_defaults
             inner_scope = replace(inner, meta=True, no_defaults=reason)
-        yield from _validate_object(sub, f"{path}.properties[{name}]", inner_scope)
-    for inner_path, sub, structure in subschemas(props, path):
-        if not structure or inner_path == f"{path}.items":
-            yield from _validate_object(sub, inner_path, inner)
-    yield from _validate_extensions(props, path)
-    yield from _validate_list_keys(props, path)
-    for n, rule in enumerate(props.get("x-kubernetes-validations") or ()):
-        yield from _validate_rule(rule, props, f"{path}.x-kubernetes-validations[{n}]")
+        _validate_object(sub, inner_scope)
+    if isinstance(schema["items"].value, Mapping):
+        _validate_object(schema["items"], inner)
+    for alternative in _alternatives(schema):
+        _validate_object(alternative, inner)
+    _validate_extensions(schema)
+    _validate_list_keys(schema)
+    for rule in schema["x-kubernetes-validations"].each():
+        _validate_rule(rule, schema.value)
 
 
-def _validate_supported(props: Props, path: str, scope: _Scope) -> Iterator[StatusCause]:
-    type_name = props.get("type") or ""
-    if type_name and type_name not in TYPES:
-        yield unsupported(f"{path}.type", type_name, TYPES)
-    if props.get("default") is not None and scope.no_defaults:
-        yield forbidden(f"{path}.default", f"must not be set {scope.no_defaults}")
+def _validate_supported(schema: Field, scope: _Scope) -> None:
+    kind = schema["type"]
+    kind.optional().enum(TYPES)
+    if scope.no_defaults:
+        schema["default"].forbid_set(f"must not be set {scope.no_defaults}")
     for name in UNSUPPORTED_FIELDS:
-        if props.get(name):
-            yield forbidden(f"{path}.{name}", f"{name} is not supported")
-    if type_name == "null":
-        message = "type cannot be set to null, use nullable as an alternative"
-        yield forbidden(f"{path}.type", message)
-    if isinstance(props.get("items"), list):
-        message = "items must be a schema object and not an array"
-        yield forbidden(f"{path}.items", message)
-    if scope.meta and props.get("x-kubernetes-embedded-resource"):
-        message = "must not be used inside of resource meta"
-        yield forbidden(f"{path}.x-kubernetes-embedded-resource", message)
+        schema[name].forbid_filled(f"{name} is not supported")
+    if kind.value == "null":
+        kind.forbid("type cannot be set to null, use nullable as an alternative")
+    if isinstance(schema["items"].value, list):
+        schema["items"].forbid("items must be a schema object and not an array")
+    if scope.meta:
+        embedded = schema["x-kubernetes-embedded-resource"]
+        embedded.forbid_filled("must not be used inside of resource meta")
 
 
-def _validate_extensions(props: Props, path: str) -> Iterator[StatusCause]:
-    type_name = props.get("type") or ""
-    if props.get("x-kubernetes-preserve-unknown-fields") is False:
-        error_path = f"{path}.x-kubernetes-preserve-unknown-fields"
-        yield invalid(error_path, False, "must be true or undefined")
-    for name, required_type, allowed in (
+def _validate_extensions(schema: Field) -> None:
+    preserve = schema["x-kubernetes-preserve-unknown-fields"]
+    if preserve.value is False:
+        preserve.invalid("must be true or undefined")
+    for name, expected, allowed in (
         ("x-kubernetes-map-type", "object", ("atomic", "granular")),
         ("x-kubernetes-list-type", "array", ("atomic", "set", "map")),
     ):
-        value = props.get(name)
-        if value is None:
+        if schema[name].value is not None and schema["type"].value != expected:
+            _reject_or_require(schema["type"], f"must be {expected} if {name} is specified")
+        schema[name].enum(allowed)
+    items = schema["items"]
+    if schema["x-kubernetes-list-type"].value == "set" and isinstance(items.value, Mapping):
+        detail = "must be atomic as item of a list with x-kubernetes-list-type=set"
+        match items["type"].value:
+            case "array":
+                list_type = items["x-kubernetes-list-type"]
+                if list_type.value != "atomic" and list_type.key in items.value:
+                    list_type.invalid(detail)
+            case "object" if items["x-kubernetes-map-type"].value != "atomic":
+                items["x-kubernetes-map-type"].invalid(detail)
+
+
+def _validate_list_keys(schema: Field) -> None:
+    keys, list_type = schema["x-kubernetes-list-map-keys"], schema["x-kubernetes-list-type"]
+    items = schema["items"]
+    if keys.value and list_type.value != "map":
+        _reject_or_require(list_type, "must be map if x-kubernetes-list-map-keys is non-empty")
+    if list_type.value not in ("map", "set"):
+        return
+    if isinstance(items.value, Mapping):
+        detail = f"cannot be nullable when x-kubernetes-list-type is {list_type.value}"
+        items["nullable"].forbid_filled(detail)
+    if list_type.value == "set":
+        return
+    keys.required("must not be empty if x-kubernetes-list-type is map")
+    items.present("must have a schema if x-kubernetes-list-type is map")
+    if not isinstance(items.value, Mapping):
+        return
+    kind = items.get("type", "")
+    if kind.value != "object":
+        kind.invalid("must be object if parent array's x-kubernetes-list-type is map")
+        return
+    for n, key in enumerate(keys.value or ()):
+        sub = items["properties"].entry(key)
+        if sub.value is None:
+            keys.invalid("entries must all be names of item properties")
+        elif sub["type"].value in ("array", "object"):
+            detail = "must be a scalar type if parent array's x-kubernetes-list-type is map"
+            sub["type"].invalid(detail, kind.value)
+        if key in keys.value[:n]:
+            keys.invalid("must not contain duplicate entries")
+        if sub.value is None:
             continue
-        if type_name != required_type:
-            message = f"must be {required_type} if {name} is specified"
-            yield _invalid_or_required(f"{path}.type", type_name, message)
-        if value not in allowed:
-            yield unsupported(f"{path}.{name}", value, allowed)
-    items = props.get("items")
-    if props.get("x-kubernetes-list-type") == "set" and isinstance(items, Mapping):
-        message = "must be atomic as item of a list with x-kubernetes-list-type=set"
-        types = {"array": "x-kubernetes-list-type", "object": "x-kubernetes-map-type"}
-        for item_type, name in types.items():
-            wrong = items.get(name) not in ("atomic",) and (item_type == "object" or name in items)
-            if items.get("type") == item_type and wrong:
-                yield invalid(f"{path}.items.{name}", items.get(name), message)
+        detail = "this property is in x-kubernetes-list-map-keys, so it "
+        if key not in (items["required"].value or ()):
+            sub["default"].present(detail + "must have a default or be a required property")
+        sub["nullable"].forbid_filled(detail + "cannot be nullable")
 
 
-def _validate_list_keys(props: Props, path: str) -> Iterator[StatusCause]:
-    keys = props.get("x-kubernetes-list-map-keys") or []
-    list_type = props.get("x-kubernetes-list-type")
-    if keys and list_type != "map":
-        message = "must be map if x-kubernetes-list-map-keys is non-empty"
-        error_path = f"{path}.x-kubernetes-list-type"
-        yield (
-            invalid(error_path, list_type, message) if list_type else required(error_path, message)
-        )
-    items = props.get("items")
-    if list_type not in ("map", "set"):
-        return
-    if isinstance(items, Mapping) and items.get("nullable"):
-        message = f"cannot be nullable when x-kubernetes-list-type is {list_type}"
-        yield forbidden(f"{path}.items.nullable", message)
-    if list_type == "set":
-        return
-    error_path = f"{path}.x-kubernetes-list-map-keys"
-    if not keys:
-        yield required(error_path, "must not be empty if x-kubernetes-list-type is map")
-    if items is None:
-        message = "must have a schema if x-kubernetes-list-type is map"
-        yield required(f"{path}.items", message)
-    if not isinstance(items, Mapping):
-        return
-    if items.get("type") != "object":
-        message = "must be object if parent array's x-kubernetes-list-type is map"
-        yield invalid(f"{path}.items.type", items.get("type") or "", message)
-        return
-    properties, required_keys = items.get("properties") or {}, items.get("required") or []
-    for n, key in enumerate(keys):
-        sub, key_path = properties.get(key), f"{path}.items.properties[{key}]"
-        if sub is None:
-            yield invalid(error_path, keys, "entries must all be names of item properties")
-        elif sub.get("type") in ("array", "object"):
-            message = "must be a scalar type if parent array's x-kubernetes-list-type is map"
-            yield invalid(f"{key_path}.type", items["type"], message)
-        if key in keys[:n]:
-            yield invalid(error_path, keys, "must not contain duplicate entries")
-        if sub is None:
-            continue
-        message = "this property is in x-kubernetes-list-map-keys, so it "
-        if key not in required_keys and sub.get("default") is None:
-            detail = "must have a default or be a required property"
-            yield required(f"{key_path}.default", message + detail)
-        if sub.get("nullable"):
-            yield forbidden(f"{key_path}.nullable", message + "cannot be nullable")
-
-
-def _validate_rule(rule: Mapping[str, Any], props: Props, at: str) -> Iterator[StatusCause]:
-    text, message = rule.get("rule") or "", rule.get("message") or ""
-    expression = rule.get("messageExpression") or ""
+def _validate_rule(rule: Field, props: Props) -> None:
+    text, message = rule["rule"].value or "", rule["message"]
+    sentence, field_path = message.value or "", rule["fieldPath"]
     if not text.strip():
-        yield required(f"{at}.rule", "rule is not specified")
-    elif message and not message.strip():
-        yield invalid(f"{at}.message", message, "must be non-empty if specified")
-    elif "\n" in message.strip():
-        yield invalid(f"{at}.message", message, "must not contain line breaks")
-    elif "\n" in text.strip() and not message.strip():
-        detail = "message must be specified if rule contains line breaks"
-        yield required(f"{at}.message", detail)
-    if expression and not expression.strip():
-        detail = "messageExpression must be non-empty if specified"
-        yield required(f"{at}.messageExpression", detail)
-    reason = rule.get("reason")
-    if reason is not None and reason not in REASONS:
-        yield unsupported(f"{at}.reason", reason, REASONS)
-    field_path = rule.get("fieldPath") or ""
-    if not field_path:
+        rule["rule"].missing("rule is not specified")
+    elif sentence and not sentence.strip():
+        message.invalid("must be non-empty if specified")
+    elif "\n" in sentence.strip():
+        message.invalid("must not contain line breaks")
+    elif "\n" in text.strip() and not sentence:
+        message.missing("message must be specified if rule contains line breaks")
+    expression = rule["messageExpression"]
+    if expression.value and not expression.value.strip():
+        expression.missing("messageExpression must be non-empty if specified")
+    rule["reason"].enum(REASONS)
+    if not field_path.value:
         return
-    if not field_path.strip():
-        yield invalid(f"{at}.fieldPath", field_path, "must be non-empty if specified")
-    if "\n" in field_path:
-        yield invalid(f"{at}.fieldPath", field_path, "must not contain line breaks")
-    if (
-        resolve_field_path(
-            compile_schema({"type": "object", "properties": {"x": props}}).fields["x"], field_path
-        )
-        is None
-    ):
-        yield invalid(f"{at}.fieldPath", field_path, "must be a valid path")
+    if not field_path.value.strip():
+        field_path.invalid("must be non-empty if specified")
+    if "\n" in field_path.value:
+        field_path.invalid("must not contain line breaks")
+    if resolve_field_path(compile_below(props), field_path.value) is None:
+        field_path.invalid("must be a valid path")
 
 
-def _validate_rules(props: Props, path: str, invalid_paths: list[str]) -> list[StatusCause]:
-    from zonewise.embedded.machinery.crd.rule_validation import (
-        validate_rules,  # imports CEL, see above
-    )
-
-    return validate_rules(props, path, invalid_paths)
-
-
-def _props_have_rules(props: Props) -> bool:
-    return bool(props.get("x-kubernetes-validations")) or any(
-        _props_have_rules(sub) for _, sub, structure in subschemas(props, "") if structure
+def _has_rules(schema: Field) -> bool:
+    if schema["x-kubernetes-validations"].value:
+        return True
+    return any(_has_rules(sub) for sub in _structural_parts(schema)) or (
+        isinstance(schema["additionalProperties"].value, Mapping)
+        and _has_rules(schema["additionalProperties"])
     )

@@ -70,6 +70,11 @@ def compile_schema(props: Props | None, *, metadata: Schema = ANY_METADATA) -> S
     return root
 
 
+def compile_below(props: Props) -> Schema:
+    """The schema of a part of a custom resource."""
+    return compile_schema({"type": "object", "properties": {"x": props}}).fields["x"]
+
+
 def _compile_metadata(props: Props, metadata: Schema) -> Schema:
     """The schema of metadata with the constraints on name and generateName."""
     metadata_props = (props.get("properties") or {}).get("metadata") or {}
