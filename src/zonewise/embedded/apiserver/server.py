@@ -129,10 +129,7 @@ class ApiServer:
             ServiceResolver(self._get_object, self._list_slices, rng.choice)
         )
         self.webhooks = Webhooks(
-            state=self.state,
-            registry=self.registry,
-            caller=self._caller,
-            new_uid=self._new_uid,
+            state=self.state, registry=self.registry, caller=self._caller, new_uid=self._new_uid
         )
         ranges = LimitRanges(self._list_objects)
         self._quotas = Quotas(state=self.state, registry=self.registry, clock=clock)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from zonewise.embedded.apiserver.strategy.expressions import condition_error
+from zonewise.embedded.apiserver.strategy.cluster.webhooks import condition_error
 from zonewise.embedded.machinery.cel.match_conditions import compile_conditions
 
 

@@ -178,11 +178,7 @@ def _in_scope(scope: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
 
 
 def _is_best_effort(spec: Mapping[str, Any]) -> bool:
-    holders = (
-        spec,
-        *(spec.get("containers") or ()),
-        *(spec.get("initContainers") or ()),
-    )
+    holders = (spec, *(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
     return not any(
         name in COMPUTE[:2] and quantity.parse(amount).value > 0
         for holder in holders

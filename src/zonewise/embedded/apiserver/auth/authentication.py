@@ -120,11 +120,7 @@ class Authenticator:
         extra.append(("authentication.kubernetes.io/credential-id", (f"JTI={claims.token_id}",)))
         return User(
             f"system:serviceaccount:{claims.namespace}:{claims.account}",
-            (
-                "system:serviceaccounts",
-                f"system:serviceaccounts:{claims.namespace}",
-                AUTHENTICATED,
-            ),
+            ("system:serviceaccounts", f"system:serviceaccounts:{claims.namespace}", AUTHENTICATED),
             claims.account_uid,
             tuple(sorted(extra)),
         )

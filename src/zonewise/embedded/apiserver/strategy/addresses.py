@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from contextlib import suppress
 from functools import lru_cache
 
 from zonewise.api.field_cursor import NOTHING, Field
@@ -26,12 +27,14 @@ def parse_address(text: str) -> IPAddress | None:
         return None
 
 
-def parse_network(text: str) -> IPNetwork | None:
-    """The network a text is, whatever is behind its prefix; None if it is not one."""
-    try:
-        return ipaddress.ip_network(text, strict=False) if "/" in text else None
-    except ValueError:
-        return None
+def validate_network(network: Field) -> IPNetwork | None:
+    """A network, whatever is behind its prefix; None if it is not valid."""
+    text = network.value
+    if "/" in text:
+        with suppress(ValueError):
+            return ipaddress.ip_network(text, strict=False)
+    network.invalid(NOT_A_NETWORK)
+    return None
 
 
 def is_mapped(address: IPAddress) -> bool:

@@ -6,7 +6,7 @@ import msgspec
 
 from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
-from zonewise.embedded.apiserver.strategy.addresses import NOT_A_NETWORK, parse_network
+from zonewise.embedded.apiserver.strategy.addresses import validate_network
 from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
 from zonewise.embedded.apiserver.strategy.metadata import NOT_QUALIFIED, STANDARD_FINALIZERS
 from zonewise.embedded.apiserver.strategy.pod.affinity import TAINT_EFFECTS
@@ -94,12 +94,8 @@ class NodeRules(Rules):
     def validate(self, obj: Field, context: StrategyContext) -> None:
         _validate_node(obj)
         ranges = obj["spec"]["podCIDRs"]
-        versions = []
-        for item in ranges.each():
-            network = parse_network(item.value)
-            if network is None:
-                item.invalid(NOT_A_NETWORK)
-            versions.append(network.version if network else 0)
+        networks = [validate_network(network) for network in ranges.each()]
+        versions = [network.version if network else 0 for network in networks]
         if len(versions) > 1:
             if 0 in versions:
                 ranges.internal("invalid PodCIDRs")

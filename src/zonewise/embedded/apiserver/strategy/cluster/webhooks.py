@@ -10,7 +10,6 @@ from cryptography import x509 as certificates
 from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.strategy.base import Rules, StrategyContext
-from zonewise.embedded.apiserver.strategy.expressions import condition_error
 from zonewise.embedded.apiserver.strategy.selectors import validate_label_selector
 
 REVIEWS = ("v1", "v1beta1")
@@ -187,3 +186,21 @@ def _validate_match_conditions(conditions: Field) -> None:
         name = condition["name"]
         name.required().qualified_name()
         name.optional().unique(seen)
+
+
+def condition_error(text: str) -> str:
+    """Why an expression is not a valid match condition; empty if it is valid.
+
+    One that uses ``authorizer`` is accepted, as by a real server, and fails when it is evaluated.
+    """
+    # Loading the language is slow, and most servers never get an expression.
+    from zonewise.embedded.machinery.cel.match_conditions import AuthorizerUsed, compile_condition
+    from zonewise.embedded.machinery.cel.syntax import CompileError
+
+    try:
+        compile_condition(text)
+    except AuthorizerUsed:
+        return ""
+    except CompileError as error:
+        return str(error)
+    return ""

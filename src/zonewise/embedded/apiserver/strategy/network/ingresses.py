@@ -7,10 +7,9 @@ import ipaddress
 from zonewise.api.field_cursor import Field
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.strategy.addresses import (
-    NOT_A_NETWORK,
     NOT_AN_ADDRESS,
     parse_address,
-    parse_network,
+    validate_network,
 )
 from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
 from zonewise.embedded.apiserver.strategy.selectors import validate_label_selector
@@ -236,15 +235,12 @@ def _validate_ip_block(block: Field) -> None:
     cidr = block["cidr"]
     if not cidr.required():
         return
-    outer = parse_network(cidr.value)
+    outer = validate_network(cidr)
     if outer is None:
-        cidr.invalid(NOT_A_NETWORK)
         return
     for hole in block["except"].each():
-        inner = parse_network(hole.value)
-        if inner is None:
-            hole.invalid(NOT_A_NETWORK)
-        elif (
+        inner = validate_network(hole)
+        if inner is not None and (
             inner.version != outer.version
             or inner.prefixlen <= outer.prefixlen
             or inner.network_address not in outer

@@ -1,7 +1,8 @@
-"""The containers of a pod."""
+"""The containers of a pod: images, ports, restarts, mounts, devices, probes and hooks."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -9,15 +10,7 @@ import msgspec
 from zonewise.api.field_cursor import Field
 from zonewise.embedded.apiserver.strategy.base import Obj, words
 from zonewise.embedded.apiserver.strategy.pod.environment import validate_env, validate_env_from
-from zonewise.embedded.apiserver.strategy.pod.mounts import (
-    validate_volume_devices,
-    validate_volume_mounts,
-)
-from zonewise.embedded.apiserver.strategy.pod.probes import (
-    PROBES,
-    validate_lifecycle,
-    validate_probes,
-)
+from zonewise.embedded.apiserver.strategy.pod.references import validate_local_descending_path
 from zonewise.embedded.apiserver.strategy.pod.resources import validate_resource_requirements
 from zonewise.embedded.apiserver.strategy.pod.security import validate_security_context
 from zonewise.embedded.apiserver.strategy.pod.volumes import PULL_POLICIES
@@ -30,6 +23,17 @@ EXIT_CODES_LIMIT = 255
 NOT_EPHEMERAL = words(
     "ports resources resizePolicy restartPolicy restartPolicyRules livenessProbe readinessProbe"
     " startupProbe lifecycle"
+)
+PROPAGATIONS = ("Bidirectional", "HostToContainer", "None")
+RECURSIVE_MODES = ("Disabled", "Enabled", "IfPossible")
+MOUNT_OPTIONS = frozenset({"subPath", "subPathExpr", "mountPropagation", "recursiveReadOnly"})
+SCHEMES = ("HTTP", "HTTPS")
+PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+PROBE_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
+LIFECYCLE_HANDLERS = ("exec", "httpGet", "tcpSocket", "sleep")
+_HEADER_NAME = re.compile(r"[-A-Za-z0-9]+\Z")
+PROBE_COUNTS = words(
+    "initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold"
 )
 
 
@@ -126,9 +130,13 @@ def validate_image(image: Field) -> None:
 def _validate_lifecycle_and_probes(container: Field, pod: PodFacts) -> None:
     fields = container.value
     if fields.get("lifecycle") is not None:
-        validate_lifecycle(container["lifecycle"], pod.grace_period)
-    if "livenessProbe" in fields or "readinessProbe" in fields or "startupProbe" in fields:
-        validate_probes(container, pod.grace_period)
+        for key in ("postStart", "preStop"):
+            if fields["lifecycle"].get(key) is not None:
+                handler = container["lifecycle"][key]
+                _validate_handler(handler, pod.grace_period, LIFECYCLE_HANDLERS)
+    for kind in PROBES:
+        if fields.get(kind) is not None:
+            _validate_probe(container[kind], kind, pod.grace_period)
 
 
 def _validate_container_common(container: Field, pod: PodFacts) -> None:
@@ -144,9 +152,9 @@ def _validate_container_common(container: Field, pod: PodFacts) -> None:
     if fields.get("envFrom"):
         validate_env_from(container["envFrom"])
     if fields.get("volumeMounts"):
-        validate_volume_mounts(container, pod.volumes)
+        _validate_volume_mounts(container, pod.volumes)
     if fields.get("volumeDevices"):
-        validate_volume_devices(container, pod.volumes)
+        _validate_volume_devices(container, pod.volumes)
     container["imagePullPolicy"].required().enum(PULL_POLICIES)
     if fields.get("resources"):
         validate_resource_requirements(container["resources"], pod.claim_names)
@@ -202,3 +210,138 @@ def _validate_restart_policy(container: Field) -> None:
         if codes.present("must be specified"):
             codes.get("operator", "").enum(("In", "NotIn"))
             codes["values"].max_items(EXIT_CODES_LIMIT)
+
+
+def _validate_volume_mounts(container: Field, volumes: dict[str, Obj]) -> None:
+    """Where a container mounts volumes; ``volumes`` are the valid ones of the pod."""
+    mounts = container["volumeMounts"]
+    devices = {
+        device.get("name", ""): device.get("devicePath", "")
+        for device in container.value.get("volumeDevices") or ()
+    }
+    targets: set[str] = set()
+    for mount in mounts.each():
+        name, target = mount.get("name", ""), mount.get("mountPath", "")
+        name.required()
+        if name.value not in volumes:
+            name.not_found()
+        target.required()
+        if target.value in targets:
+            target.invalid("must be unique")
+        targets.add(target.value)
+        if devices:
+            if name.value in devices:
+                name.invalid("must not already exist in volumeDevices")
+            if target.value in devices.values():
+                target.invalid("must not already exist as a path in volumeDevices")
+        if not MOUNT_OPTIONS.isdisjoint(mount.value):
+            # These are reported without the index of the mount.
+            _validate_mount_options(mount, mounts.holding(mount.value), container)
+
+
+def _validate_mount_options(mount: Field, reported: Field, container: Field) -> None:
+    if mount.value.get("subPath"):
+        validate_local_descending_path(reported["subPath"])
+    if mount.value.get("subPathExpr"):
+        if mount.value.get("subPath"):
+            mount["subPathExpr"].invalid("subPathExpr and subPath are mutually exclusive")
+        validate_local_descending_path(reported["subPathExpr"])
+    propagation = reported["mountPropagation"].enum(PROPAGATIONS)
+    if propagation.value == "Bidirectional":
+        context = container.value.get("securityContext") or {}
+        if not context.get("privileged"):
+            propagation.forbid(
+                "Bidirectional mount propagation is available only to privileged containers"
+            )
+    recursive = reported["recursiveReadOnly"].enum(RECURSIVE_MODES)
+    if recursive.value not in {None, "Disabled"}:
+        if not mount.value.get("readOnly"):
+            recursive.forbid("may only be specified when readOnly is true")
+        if mount.value.get("mountPropagation") not in {None, "None"}:
+            recursive.forbid("may only be specified when mountPropagation is None or not specified")
+
+
+def _validate_volume_devices(container: Field, volumes: dict[str, Obj]) -> None:
+    """The block devices of a container."""
+    mounts = {
+        mount.get("name", ""): mount.get("mountPath", "")
+        for mount in container.value.get("volumeMounts") or ()
+    }
+    names: set[str] = set()
+    targets: set[str] = set()
+    for device in container["volumeDevices"].each():
+        name, target = device.get("name", ""), device.get("devicePath", "")
+        name.required()
+        if name.value in names:
+            name.invalid("must be unique")
+        volume = volumes.get(name.value)
+        if volume is None:
+            name.not_found()
+        elif volume.get("persistentVolumeClaim") is None and volume.get("ephemeral") is None:
+            name.invalid(
+                "can only use volume source type of PersistentVolumeClaim or Ephemeral for block"
+                " mode"
+            )
+        target.required()
+        if target.value in targets:
+            target.invalid("must be unique")
+        if ".." in target.value.split("/"):
+            target.invalid("can not contain backsteps ('..')")
+        else:
+            targets.add(target.value)
+        if name.value in mounts:
+            name.invalid("must not already exist in volumeMounts")
+        if target.value in mounts.values():
+            target.invalid("must not already exist as a path in volumeMounts")
+        if name.value:
+            names.add(name.value)
+
+
+def _validate_probe(probe: Field, kind: str, grace_period: Any) -> None:
+    _validate_handler(probe, grace_period, PROBE_HANDLERS)
+    fields = probe.value
+    for key in PROBE_COUNTS:
+        if fields.get(key, 0) < 0:
+            probe[key].invalid("must be non-negative")
+    if fields.get("terminationGracePeriodSeconds") is not None:
+        seconds = probe["terminationGracePeriodSeconds"]
+        seconds.positive()
+        if kind == "readinessProbe":
+            seconds.invalid("must not be set for readinessProbes")
+    if kind != "readinessProbe" and fields.get("successThreshold", 1) != 1:
+        probe["successThreshold"].invalid("must be 1")
+
+
+def _validate_handler(holder: Field, grace_period: Any, handlers: tuple[str, ...]) -> None:
+    chosen = [key for key in handlers if holder.value.get(key) is not None]
+    if not chosen:
+        holder.missing("must specify a handler type")
+        return
+    action = holder[chosen[0]]
+    match action.key:
+        case "exec":
+            action["command"].required()
+        case "httpGet":
+            _validate_http_get_action(action)
+        case "sleep":
+            seconds = action.value.get("seconds", 0)
+            if grace_period is not None and not 0 <= seconds <= grace_period:
+                action.invalid(
+                    "must be non-negative and less than terminationGracePeriodSeconds"
+                    f" ({grace_period})",
+                    seconds,
+                )
+        case _:
+            action.get("port", 0).port()
+    for key in chosen[1:]:
+        holder[key].forbid("may not specify more than 1 handler type")
+
+
+def _validate_http_get_action(action: Field) -> None:
+    action["path"].required()
+    action.get("port", 0).port()
+    action.get("scheme", "").enum(SCHEMES)
+    for header in action.value.get("httpHeaders") or ():
+        action.child("httpHeaders", header.get("name", "")).matches(
+            _HEADER_NAME, "a valid HTTP header must consist of alphanumeric characters or '-'"
+        )

@@ -259,9 +259,7 @@ def validate_profiles_agree(annotations: dict[str, str], spec: Field) -> None:
     for container in every_container(spec):
         name, own_context = container.value.get("name", ""), container["securityContext"]
         _validate_profile_matches(
-            annotations.get(f"{SECCOMP_CONTAINER}{name}"),
-            own_context["seccompProfile"],
-            "seccomp",
+            annotations.get(f"{SECCOMP_CONTAINER}{name}"), own_context["seccompProfile"], "seccomp"
         )
         if spec["os"]["name"].value != "windows":
             profile = own_context["appArmorProfile"]
