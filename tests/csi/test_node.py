@@ -872,7 +872,7 @@ def fails(number: int, outcome: int) -> Callable[..., Any]:
             987_654,
             "/dev/loop987654, which the kernel offers, cannot be opened",
         ),
-        (loops._LOOP_CONFIGURE, -errno.EBUSY, "others took the free one"),
+        (loops._LOOP_CONFIGURE, -errno.EBUSY, "other processes took the free one"),
     ],
     ids=["none", "no-node", "taken"],
 )

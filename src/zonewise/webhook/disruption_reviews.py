@@ -97,7 +97,7 @@ ELSEWHERE = Denied(
 
 
 NAMELESS = Denied(
-    "the name of the provided object is no valid name of a pod", code=400, status="BadRequest"
+    "the name of the provided object is not a valid name of a pod", code=400, status="BadRequest"
 )
 
 

@@ -272,7 +272,7 @@ class NodeService:
         required = requests.parse_size_range(request.capacity_range).required
         if required > entry.bytes:
             raise precondition(
-                f"{required} bytes were asked for and the controller made it {entry.bytes}"
+                f"{required} bytes were requested, the controller made it {entry.bytes}"
             )
         with self._plugin.locks.hold(self._lock_key(request.volume_id)):
             self._backend.expand(entry, path)

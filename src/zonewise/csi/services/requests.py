@@ -43,7 +43,7 @@ class SizeRange:
         size = backend.round_size(requested, access)
         if self.limit and size > self.limit:
             raise _out_of_range(
-                f"a volume kept as {access} takes {size} bytes, above the limit {self.limit}"
+                f"a volume stored as {access} takes {size} bytes, above the limit {self.limit}"
             )
         return size
 
@@ -82,7 +82,7 @@ def choose_access(
         return source.access
     if BLOCK in (access, source.access) and FOLDER not in (access, source.access):
         return access
-    raise invalid(f"the source is kept as {source.access} and cannot become {access}")
+    raise invalid(f"the source is stored as {source.access} and cannot become {access}")
 
 
 def find_mismatch(capabilities: Sequence[csi.VolumeCapability], entry: JournalEntry) -> str:
@@ -90,12 +90,12 @@ def find_mismatch(capabilities: Sequence[csi.VolumeCapability], entry: JournalEn
     for capability in capabilities:
         access_type = _access_type_of(capability)
         if (access_type == "block") != (entry.access == BLOCK):
-            return f"the volume is kept as {entry.access} and was asked for as {access_type}"
+            return f"the volume is stored as {entry.access} and was requested as {access_type}"
         file_system = capability.mount.fs_type
         if file_system and file_system != entry.access:
-            return f"the volume is kept as {entry.access} and was asked for as {file_system}"
+            return f"the volume is stored as {entry.access} and was requested as {file_system}"
         if capability.access_mode.mode in _MULTI_WRITER_MODES and entry.access != FOLDER:
-            return f"a volume kept as {entry.access} cannot be written by several nodes"
+            return f"a volume stored as {entry.access} cannot be written by several nodes"
     return ""
 
 

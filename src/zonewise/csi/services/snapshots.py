@@ -145,7 +145,7 @@ class SnapshotService:
         if not self._fits(requirement, source):
             raise exhausted(
                 f"a snapshot stays in the pool of its source, {source.pool}, "
-                "which is outside of the topology that was asked for"
+                "which is outside of the requested topology"
             )
         free = state.capacity - state.promised
         if state.limited and free < source.bytes:

@@ -496,7 +496,7 @@ def _page(decoder: Decoder[Page[P]], body: bytes) -> Page[P]:
     # Every member has a default, so any JSON object would pass as an empty list, and an empty list
     # empties a store.
     if not page.kind.endswith("List"):
-        raise _nonsense(f"a {page.kind or 'thing without a kind'} instead of a list")
+        raise _nonsense(f"a {page.kind or 'object without a kind'} instead of a list")
     return page
 
 

@@ -171,9 +171,9 @@ def decode(body: bytes) -> AdmissionRequest:
 def _check_names(request: AdmissionRequest) -> None:
     """Refuse names that no API server sends, so that they reach no cache, log or request."""
     if request.namespace and names.label_errors(request.namespace):
-        raise ParseError("the namespace of the AdmissionReview is no valid name of a namespace")
+        raise ParseError("the namespace of the AdmissionReview is not a valid name")
     if request.name and not valid_name(request.name):
-        raise ParseError("the name in the AdmissionReview is no valid name of an object")
+        raise ParseError("the name in the AdmissionReview is not a valid name")
 
 
 def valid_name(name: str) -> bool:

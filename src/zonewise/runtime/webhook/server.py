@@ -321,7 +321,7 @@ class WebhookServer:
         limit = self._dispatcher.limits.body
         try:
             if request.method != "POST":
-                raise Failed(405, "bad", "API servers ask with POST")
+                raise Failed(405, "bad", "the method must be POST")
             if request.content_type != "application/json":
                 raise Failed(415, "bad", "the body must be application/json")
             size = limit if request.content_length is None else request.content_length

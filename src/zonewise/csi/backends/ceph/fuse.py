@@ -53,7 +53,7 @@ def start_client(command: Sequence[str], folder: Path, is_ready: Callable[[], bo
     except FileNotFoundError:
         messages = ["it is not installed"]
     stop_client(folder)
-    raise unavailable(f"{command[0]} cannot show {folder.name}: {messages[-1][:300]}")
+    raise unavailable(f"{command[0]} cannot mount {folder.name}: {messages[-1][:300]}")
 
 
 def stop_client(folder: Path) -> None:
@@ -176,7 +176,7 @@ class RbdFuse:
         deadline = time.monotonic() + CLIENT_SECONDS
         while file is not None and _size_of(file) < size:
             if time.monotonic() > deadline:
-                raise aborted(f"{file.name} is not shown as large as it is yet; try again")
+                raise aborted(f"{file.name} does not have its new size yet; try again")
             time.sleep(0.05)
         loops.update_size(device)
 

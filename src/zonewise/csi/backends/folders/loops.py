@@ -171,7 +171,7 @@ def _configure(file_descriptor: int, file: Path, *, readonly: bool, keep: bool) 
             return device, descriptor
     finally:
         os.close(control)
-    raise _no_device(f"others took the free one {_TRIES} times; try again")
+    raise _no_device(f"other processes took the free one {_TRIES} times; try again")
 
 
 def _open_free_device(control: int) -> tuple[Path, int]:

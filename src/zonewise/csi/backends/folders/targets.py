@@ -54,7 +54,7 @@ def make_link(folder: Path, path: Path) -> None:
     if path.is_symlink():
         if path.resolve() == folder.resolve():
             return
-        raise precondition(f"{path} leads to something else")
+        raise precondition(f"{path} is a link to something else")
     if path.is_dir():
         path.rmdir()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def remove(path: Path, uuid: str, *, was_mounted: bool) -> None:
 
 def _refuse_link(path: Path) -> None:
     if path.is_symlink():
-        raise precondition(f"{path} is a link; a volume cannot be shown there")
+        raise precondition(f"{path} is a link; a volume cannot be mounted there")
 
 
 def _record_volume(path: Path, uuid: str) -> None:

@@ -316,7 +316,7 @@ class OmapJournal:
             except rados.ObjectBusy:
                 time.sleep(min(0.05, 0.002 * (attempt + 1)))
         else:
-            raise aborted(f"too many want room in pool {pool}; try again")
+            raise aborted(f"too many calls reserve space in pool {pool}; try again")
         try:
             yield
         finally:

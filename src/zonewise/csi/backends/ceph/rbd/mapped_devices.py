@@ -111,7 +111,7 @@ class MappedImages:
         deadline = time.monotonic() + GROW_SECONDS
         while filesystems.size_of(device) < size:
             if time.monotonic() > deadline:
-                raise aborted(f"{device} has not followed its image yet; try again")
+                raise aborted(f"{device} does not have the size of its image yet; try again")
             time.sleep(0.05)
 
     def unmap(self, uuid: str) -> None:
