@@ -63,7 +63,7 @@ def test_a_domain_is_taken_and_given_back(tmp_path: Path) -> None:
         for words in (*wrong, ("right", "all")):
             refused = takeover(folder, "set", words[0], "--by", words[1], "--force")
             assert refused.code == 1
-            assert "as it was" in refused.sentence()
+            assert "was not changed" in refused.sentence()
         missing = takeover(folder, "clear", "right")
         assert missing.code == 1
         assert "right is not taken over" in missing.sentence()

@@ -1,4 +1,4 @@
-"""``zonewise up --api-only``: what the server alone does that elsewhere others do."""
+"""``zonewise up --api-only``: what the server does without controllers."""
 
 from __future__ import annotations
 

@@ -30,13 +30,13 @@ Obj = dict[str, Any]
 
 
 class Api:
-    """A client that waits for what it asks to become true."""
+    """A client that repeats requests until a condition is true."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
     async def ask(self, method: str, path: str, body: Obj | None = None) -> tuple[int, Obj]:
-        """One request; 0 if nobody answered."""
+        """One request; status 0 without an answer."""
         patching = {"Content-Type": "application/merge-patch+json"}
         headers = patching if method == "PATCH" else {"Content-Type": "application/json"}
         data = None if body is None else json.dumps(body)
@@ -47,7 +47,7 @@ class Api:
             return 0, {}
 
     async def items(self, path: str) -> list[Obj]:
-        """A list, once somebody gives it."""
+        """A list, repeated until it is answered."""
         async with asyncio.timeout(SECONDS):
             while True:
                 status, answer = await self.ask("GET", path)
@@ -80,7 +80,7 @@ class Api:
 
 @contextlib.asynccontextmanager
 async def lives(folder: Path) -> AsyncIterator[tuple[Api, asyncio.subprocess.Process]]:
-    """One life of the cluster; killed at the end if it still lives."""
+    """The cluster in a process; killed at the end if it still runs."""
     (folder / "kubeconfig").unlink(missing_ok=True)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -111,7 +111,7 @@ async def lives(folder: Path) -> AsyncIterator[tuple[Api, asyncio.subprocess.Pro
 
 
 def living(pods: list[Obj]) -> dict[str, str]:
-    """Names of pods that run and do not leave, by uid."""
+    """Names of pods that run and are not terminating, by uid."""
     return {
         pod["metadata"]["uid"]: pod["metadata"]["name"]
         for pod in pods

@@ -1,4 +1,4 @@
-"""What ``zonewise install`` prints, applied to a cluster of our own, which has it built in."""
+"""The manifests of ``zonewise install``, applied to an embedded cluster."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def shop() -> list[Obj]:
 
 
 def path_of(cluster: EmbeddedCluster, item: Obj) -> str:
-    """Where an object is."""
+    """The path of an object."""
     served = cluster.server.registry.by_kind(item["apiVersion"], item["kind"])
     assert served is not None, item["kind"]
     meta = item["metadata"]
@@ -61,7 +61,7 @@ def path_of(cluster: EmbeddedCluster, item: Obj) -> str:
 
 
 async def apply(cluster: EmbeddedCluster, objects: list[Obj]) -> dict[str, str]:
-    """Apply them as kubectl would; gives what was warned about, by kind."""
+    """Apply objects as kubectl does; gives the warnings by kind."""
     warned = {}
     for item in objects:
         answer = await cluster.client.raw(
@@ -82,9 +82,9 @@ async def evicted(cluster: EmbeddedCluster) -> None:
     await cluster.client.evict(pod.metadata.name, "shop")
 
 
-async def test_a_cluster_of_our_own_needs_no_installation() -> None:
-    """The manifests are taken with a sentence that it is built in, the webhooks are not called, and
-    deleting the manifests leaves budgets and the kinds that the cluster needs.
+async def test_an_embedded_cluster_needs_no_installation() -> None:
+    """The manifests are accepted with a warning, the webhooks are not called, and deleting the
+    manifests leaves budgets and the kinds that the cluster needs.
     """
     printed = render_manifests(Installation(role="adopt", budgets="enforce"))
     async with whole(shop()) as cluster:

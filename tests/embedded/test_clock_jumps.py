@@ -1,4 +1,4 @@
-"""The time of day is set forward or back while a cluster runs: work goes on, nobody is lost."""
+"""The clock is set forward or back while a cluster runs: it keeps working, no node is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JUMPS = {"an hour back": -HOUR, "an hour on": HOUR, "a year back": -365 * 24 * H
 
 
 def verdicts(cluster: EmbeddedCluster) -> set[str | None]:
-    """What is said of the nodes."""
+    """The Ready conditions of the nodes."""
     return {health.ready_status(node) for node in cluster.program.cache.store(Node)}
 
 
@@ -52,8 +52,8 @@ def replicas(cluster: EmbeddedCluster, app: str) -> Callable[[], int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jump", JUMPS)
-async def test_a_cluster_goes_on_over_a_jump_of_the_clock(jump: str) -> None:
-    """Nodes stay ready, pods come and go, losses are noticed in the usual time."""
+async def test_a_cluster_works_after_a_clock_jump(jump: str) -> None:
+    """Nodes stay ready, pods are created and deleted, losses are noticed in the usual time."""
     shift = [0.0]
     async with whole(NodeLayout(("a", "b"), 2).nodes(), shift=lambda: shift[0]) as cluster:
         client = cluster.client
@@ -110,8 +110,8 @@ def _size(cpu: str) -> NodeStatus:
     return NodeStatus(capacity=size, allocatable=size)
 
 
-async def test_a_clock_set_back_prolongs_nobodys_welcome(tmp_path: Path) -> None:
-    """Who was known a moment ago is looked at again, whatever the clock says by then."""
+async def test_a_clock_set_back_does_not_extend_cached_authentication(tmp_path: Path) -> None:
+    """A cached authentication expires although the clock was set back."""
     now = [1_800_000_000.0]
     server = ApiServer(tmp_path, clock=lambda: now[0], rng=random.Random(1), inline=True)
     await server.start_local()
@@ -131,8 +131,8 @@ async def test_a_clock_set_back_prolongs_nobodys_welcome(tmp_path: Path) -> None
         await server.close()
 
 
-async def test_a_clock_set_back_keeps_no_disk_waiting(tmp_path: Path) -> None:
-    """After a full disk writes are tried again in a second, not when the clock is back there."""
+async def test_a_clock_set_back_does_not_delay_writes(tmp_path: Path) -> None:
+    """After a full disk, writes are tried again in a second, although the clock was set back."""
     clock = Ticks()
     state, log = gated(tmp_path, clock=clock)
     log.allowed.release()

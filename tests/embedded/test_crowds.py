@@ -1,4 +1,4 @@
-"""Crowds in a cluster: many custom objects, nodes that fail and heal faster than anybody looks."""
+"""Many custom objects, and nodes that fail and heal very fast."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ DEFINITION: dict[str, Any] = {
 
 @pytest.mark.timeout(600)
 async def test_many_custom_objects() -> None:
-    """Each is defaulted and judged by its rule; lists in pages, watches and deletions are whole."""
+    """Each object is defaulted and validated; paged lists, watches and deletions are complete."""
     number = 10_000
     async with virtual_cluster({}) as cluster:
         client = cluster.client
@@ -105,7 +105,7 @@ async def test_many_custom_objects() -> None:
 
 @pytest.mark.timeout(600)
 async def test_nodes_that_fail_and_heal_a_hundred_times_a_second() -> None:
-    """Afterwards all nodes are ready, all pods too, and none was evicted for a moment's silence."""
+    """Afterwards all nodes and pods are ready, and no pod was evicted."""
     async with whole(NodeLayout(("a", "b", "c"), 4).nodes()) as cluster:
         client = cluster.client
         await client.create(deployment(replicas=24))

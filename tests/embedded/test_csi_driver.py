@@ -1,4 +1,4 @@
-"""The driver of an embedded cluster, in virtual time: claims, zones, paths and what is left."""
+"""The CSI driver of an embedded cluster, in virtual time."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ async def all_ready(cluster: EmbeddedCluster) -> None:
     await until(lambda: len(pods(cluster)) == 3)
 
 
-async def test_a_pod_whose_volume_cannot_be_taken_away_waits_and_says_why(folder: Path) -> None:
-    """It ends soon after whatever was in the way is gone; nothing of somebody else is removed."""
+async def test_a_pod_whose_volume_cannot_be_unmounted_waits(folder: Path) -> None:
+    """The pod ends soon after the obstacle is gone; foreign files are not removed."""
     async with living(folder) as cluster:
         await all_ready(cluster)
         pod = pods(cluster)["db-0"]
@@ -69,8 +69,8 @@ async def test_a_pod_whose_volume_cannot_be_taken_away_waits_and_says_why(folder
         assert asyncio.get_running_loop().time() - began < 60
 
 
-async def test_volumes_sit_in_their_pods_zones_and_data_follows_the_pod(folder: Path) -> None:
-    """Three zones, a volume in each; a marker is still there when the pod is on another node."""
+async def test_volumes_are_in_the_zones_of_their_pods(folder: Path) -> None:
+    """Each of three zones has a volume, whose data is kept when the pod moves to another node."""
     async with living(folder) as cluster:
         await all_ready(cluster)
         by_name = pods(cluster)
@@ -95,8 +95,8 @@ async def test_volumes_sit_in_their_pods_zones_and_data_follows_the_pod(folder: 
         assert not old.exists() and not old.is_symlink()
 
 
-async def test_a_cluster_that_was_killed_goes_on_with_its_data(folder: Path) -> None:
-    """What was mounted is there again, also where somebody took the mounts away meanwhile."""
+async def test_a_killed_cluster_restarts_with_its_data(folder: Path) -> None:
+    """Volumes are mounted again, also if they were unmounted meanwhile."""
     async with living(folder, killed=True) as cluster:
         await all_ready(cluster)
         places = {name: path(folder, pod) for name, pod in pods(cluster).items()}
@@ -119,7 +119,7 @@ async def test_a_cluster_that_was_killed_goes_on_with_its_data(folder: Path) -> 
     assert not [*(folder / "csi" / "pools").rglob("vol-*")]
 
 
-async def test_every_node_tells_where_it_is(folder: Path) -> None:
+async def test_every_node_reports_its_topology(folder: Path) -> None:
     """CSINode and the driver's label come from the zone label, and follow it."""
     async with living(folder) as cluster:
         nodes, drivers = (cluster.program.cache.store(kind) for kind in (Node, CSINode))
@@ -139,8 +139,8 @@ async def test_every_node_tells_where_it_is(folder: Path) -> None:
         assert (driver.name, driver.topology_keys) == (DRIVER, (LABEL,))
 
 
-async def test_pools_are_a_config_map_that_is_followed(folder: Path) -> None:
-    """A new zone gets a pool; a faulty change is told and changes nothing."""
+async def test_pools_follow_their_config_map(folder: Path) -> None:
+    """A new zone gets a pool; an invalid change is reported and changes nothing."""
     async with living(folder) as cluster:
         await all_ready(cluster)
         maps = cluster.program.cache.store(
@@ -164,7 +164,7 @@ async def test_pools_are_a_config_map_that_is_followed(folder: Path) -> None:
 
 
 async def test_changed_pools_are_published_at_once(folder: Path) -> None:
-    """The scheduler knows what a changed ConfigMap leaves in each zone before the next round."""
+    """The capacities of a changed ConfigMap are published before the next round."""
     async with living(folder) as cluster:
         await all_ready(cluster)
         await asyncio.sleep(5)  # what the set's own volumes changed is published
@@ -192,8 +192,8 @@ async def test_changed_pools_are_published_at_once(folder: Path) -> None:
         "[" * 100_000,
     ],
 )
-async def test_a_faulty_configuration_is_left_to_whoever_wrote_it(folder: Path, text: str) -> None:
-    """No pool of a new zone is added to it, and what is wrong is told, whatever that is."""
+async def test_an_invalid_configuration_is_not_changed(folder: Path, text: str) -> None:
+    """No pool of a new zone is added to an invalid configuration, and the error is reported."""
     async with living(folder) as cluster:
         await all_ready(cluster)
         await cluster.client.patch(ConfigMap, "csi", NAMESPACE, {"data": {CONFIG_KEY: text}})
@@ -208,7 +208,7 @@ async def test_a_faulty_configuration_is_left_to_whoever_wrote_it(folder: Path, 
 
 
 async def test_a_snapshot_can_be_taken_restored_and_deleted(folder: Path) -> None:
-    """Content and snapshot say when they are ready; a claim made from it has the data."""
+    """Content and snapshot become ready; a claim from the snapshot has the data."""
     async with living(folder) as cluster:
         await all_ready(cluster)
         pod = pods(cluster)["db-0"]

@@ -1,4 +1,4 @@
-"""Tokens that end while a controller works: it reads the new one and loses nothing."""
+"""Tokens that expire while a controller runs: it reads the new one and loses nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOUR = 3600.0
 
 
 async def token(server: ApiServer, *, seconds: int = 600) -> str:
-    """A token of an account that may see everything."""
+    """A token of an account that may read everything."""
     client = server.connect("test")
     body = msgspec.json.encode({"spec": {"expirationSeconds": seconds}})
     answer = await client.raw("POST", f"{ACCOUNTS}/robot/token", body=body)
@@ -37,8 +37,8 @@ async def token(server: ApiServer, *, seconds: int = 600) -> str:
     return token
 
 
-async def test_a_token_that_ended_is_read_anew(tmp_path: Path) -> None:
-    """Requests are refused with 401; with the next token in the file, watches and writes go on."""
+async def test_an_expired_token_is_read_again(tmp_path: Path) -> None:
+    """After 401 the next token is read from the file, and watches and writes continue."""
     shift = [0.0]
     server = ApiServer(
         tmp_path / "data", clock=lambda: time.time() + shift[0], rng=random.Random(1)

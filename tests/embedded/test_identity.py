@@ -1,4 +1,4 @@
-"""The keys of a cluster: made once, kept, and never silently others."""
+"""The keys of a cluster are created once, kept, and never replaced silently."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_keys_are_made_once_and_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_or_missing_key_is_refused(tmp_path: Path, case: str) -> None:
-    """A new key in its place would shut out who holds a kubeconfig: one sentence, no change."""
+    """A damaged or missing key is one sentence, and no key is replaced."""
     identity(tmp_path)
     name, data = DAMAGE[case]
     path = tmp_path / "keys" / name
@@ -78,8 +78,8 @@ def test_a_damaged_or_missing_key_is_refused(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("gone", ["serving.key", "serving.crt"])
-def test_a_serving_certificate_is_made_anew(tmp_path: Path, gone: str) -> None:
-    """Clients trust the authority, so another serving certificate is no other identity."""
+def test_a_serving_certificate_is_created_again(tmp_path: Path, gone: str) -> None:
+    """The serving certificate is created again; the authority stays."""
     identity(tmp_path)
     before = read_keys(tmp_path)
     (tmp_path / "keys" / gone).unlink()
@@ -88,22 +88,22 @@ def test_a_serving_certificate_is_made_anew(tmp_path: Path, gone: str) -> None:
     assert {name for name in FILES if after[name] != before[name]} == {"serving.crt", "serving.key"}
 
 
-@pytest.mark.parametrize("made", range(len(FILES)))
-def test_a_first_start_that_was_killed_goes_on(tmp_path: Path, made: int) -> None:
-    """Keys are made one after the other; whatever there is by then is kept."""
+@pytest.mark.parametrize("present", range(len(FILES)))
+def test_a_killed_first_start_continues(tmp_path: Path, present: int) -> None:
+    """Keys are created one after the other; those that exist are kept."""
     order = ("ca.key", "ca.crt", "tokens.key", "owner.token", "serving.key", "serving.crt")
     identity(tmp_path)
     before = read_keys(tmp_path)
-    for name in order[made:]:
+    for name in order[present:]:
         (tmp_path / "keys" / name).unlink()
     identity(tmp_path).tls()
     after = read_keys(tmp_path)
     assert tuple(sorted(after)) == FILES
-    stays = order[:made] if made != 1 else ()  # a key without its certificate is of no use
+    stays = order[:present] if present != 1 else ()  # a key without its certificate is of no use
     assert all(after[name] == before[name] for name in stays if name != "serving.key")
 
 
-def test_an_authority_about_to_end_is_replaced(tmp_path: Path) -> None:
+def test_an_expiring_authority_is_replaced(tmp_path: Path) -> None:
     """After ten years there is a new authority; the owner's token stays."""
     before = identity(tmp_path).owner_token
     later = identity(tmp_path, now=NOW + dt.timedelta(days=3640))

@@ -1,4 +1,4 @@
-"""Simulated clients: where their requests go by the slices of the moment."""
+"""Simulated clients: their requests follow the current slices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEB = ("default", "web")
 
 
 async def post(cluster: VirtualCluster, path: str, body: dict[str, Any]) -> None:
-    """Create something."""
+    """Create an object."""
     await cluster.client.raw("POST", path, body=msgspec.json.encode(body))
 
 
@@ -39,7 +39,7 @@ async def node(cluster: VirtualCluster, name: str, zone: str, cpu: str) -> None:
 
 
 async def service(cluster: VirtualCluster, **spec: Any) -> None:
-    """The Service whose requests are looked at."""
+    """The Service that receives the requests."""
     spec = {"selector": {"app": "web"}, "ports": [{"port": 80}], **spec}
     path = "/api/v1/namespaces/default/services"
     await post(cluster, path, {"metadata": {"name": "web"}, "spec": spec})
@@ -68,7 +68,7 @@ async def endpoints(
 
 
 class Here:
-    """The clients of a test, to look into."""
+    """The simulated clients of a test."""
 
     def __init__(self) -> None:
         self.clients: SimulatedTraffic | None = None
@@ -78,13 +78,13 @@ class Here:
         return self.clients
 
     def seen(self) -> ServiceTraffic | None:
-        """What became of the Service's requests."""
+        """The counts of the Service's requests."""
         assert self.clients is not None
         return self.clients.service_traffic().get(WEB)
 
 
 async def test_hints_keep_requests_in_their_zone() -> None:
-    """With hints everything stays; without, what chance gives."""
+    """With hints all requests stay in their zone; without, only a random part."""
     here = Here()
     async with virtual_cluster({"clients": here}) as cluster:
         await node(cluster, "a1", "a", "4")
@@ -107,7 +107,9 @@ async def test_hints_keep_requests_in_their_zone() -> None:
 
 
 async def test_weights_divide_requests() -> None:
-    """Of zone a's requests a tenth leaves, as the weights say; zone b, without a row, stays."""
+    """A tenth of zone a's requests leaves by its weights; zone b has no weights, and its requests
+    stay.
+    """
     here = Here()
     async with virtual_cluster({"clients": here}) as cluster:
         await node(cluster, "a1", "a", "4")
@@ -122,7 +124,7 @@ async def test_weights_divide_requests() -> None:
 
 
 async def test_zones_send_by_their_cpu() -> None:
-    """Three quarters of the CPU send three quarters of the requests."""
+    """A zone with three quarters of the CPU sends three quarters of the requests."""
     here = Here()
     async with virtual_cluster({"clients": here}) as cluster:
         await node(cluster, "a1", "a", "6")
@@ -137,7 +139,7 @@ async def test_zones_send_by_their_cpu() -> None:
 
 
 async def test_a_node_may_be_of_any_size() -> None:
-    """A server takes a CPU of hundreds of digits; clients then start there, and nothing ends."""
+    """A node may have a CPU of hundreds of digits; requests then start there."""
     here = Here()
     async with virtual_cluster({"clients": here}) as cluster:
         await node(cluster, "a1", "a", "1e400")
@@ -150,8 +152,8 @@ async def test_a_node_may_be_of_any_size() -> None:
         assert seen.in_zone == 1
 
 
-async def test_without_endpoints_all_fails_and_the_wait_for_the_first_is_forgotten() -> None:
-    """All requests fail before the first endpoint and after the last; only the end is an outage."""
+async def test_requests_without_endpoints_fail() -> None:
+    """Requests fail without endpoints; those before the first endpoint are not counted later."""
     here = Here()
     async with virtual_cluster({"clients": here}) as cluster:
         await node(cluster, "a1", "a", "4")
@@ -177,7 +179,7 @@ async def test_without_endpoints_all_fails_and_the_wait_for_the_first_is_forgott
         assert seen.failed > 0.9
 
 
-async def test_the_dead_neither_send_nor_answer() -> None:
+async def test_failed_nodes_neither_send_nor_answer() -> None:
     """Until the cluster notices that a node failed, requests that go there are unanswered."""
     here = Here()
     async with virtual_cluster({"clients": here}) as cluster:
@@ -194,8 +196,8 @@ async def test_the_dead_neither_send_nor_answer() -> None:
         assert seen.in_zone == 1.0
 
 
-async def test_headless_services_are_not_asked() -> None:
-    """A Service without an address of its own has no proxy, so nobody is counted."""
+async def test_headless_services_get_no_requests() -> None:
+    """A Service without a ClusterIP gets no simulated requests."""
     here = Here()
     async with virtual_cluster({"clients": here}) as cluster:
         await node(cluster, "a1", "a", "4")
@@ -205,8 +207,8 @@ async def test_headless_services_are_not_asked() -> None:
         assert here.seen() is None
 
 
-async def test_the_numbers_are_told_and_read() -> None:
-    """The ConfigMap has what was seen, is read back, and rests when nothing changes."""
+async def test_the_numbers_are_published_and_read() -> None:
+    """The ConfigMap has the counts, and is not written when nothing changes."""
     here = Here()
     async with virtual_cluster({"clients": here}) as cluster:
         await node(cluster, "a1", "a", "4")
@@ -222,15 +224,15 @@ async def test_the_numbers_are_told_and_read() -> None:
         assert later.metadata.resource_version == config_map.metadata.resource_version
 
 
-async def test_strange_entries_are_left_out() -> None:
-    """Whatever somebody wrote into the ConfigMap, the rest of it is read."""
+async def test_invalid_entries_are_ignored() -> None:
+    """Invalid entries of the ConfigMap are ignored, and the rest is read."""
     good = '{"requests":1,"failed":0.0}'
     traffic = read_traffic({"a.b": good, "nodot": good, "c.d": "{", "e.f": '{"requests":"x"}'})
     assert traffic == {("a", "b"): ServiceTraffic(requests=1, failed=0.0)}
 
 
 async def test_the_same_seed_draws_the_same() -> None:
-    """Two crews with one seed count the same."""
+    """Two simulations with one seed have the same counts."""
 
     async def once() -> ServiceTraffic | None:
         here = Here()
@@ -245,7 +247,7 @@ async def test_the_same_seed_draws_the_same() -> None:
     assert await once() == await once()
 
 
-async def test_a_local_policy_fails_where_nobody_is() -> None:
+async def test_a_local_policy_fails_without_local_endpoints() -> None:
     """internalTrafficPolicy Local on a NodePort Service: no request leaves its node."""
     here = Here()
     async with virtual_cluster({"clients": here}) as cluster:
@@ -261,7 +263,7 @@ async def test_a_local_policy_fails_where_nobody_is() -> None:
 
 
 async def test_topology_keys_and_labels_that_change() -> None:
-    """Hard keys fail where nobody is near, until a node's label says otherwise."""
+    """Without a matching endpoint requests fail, until a node's label changes."""
     here = Here()
     async with virtual_cluster({"clients": here}) as cluster:
         await node(cluster, "a1", "a", "4")

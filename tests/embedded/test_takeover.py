@@ -1,4 +1,4 @@
-"""A zone that is lost, taken over and given back on an embedded cluster, in virtual time."""
+"""A failed zone is taken over and given back on an embedded cluster, in virtual time."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ async def configure(cluster: EmbeddedCluster, text: str) -> None:
 
 
 async def take(cluster: EmbeddedCluster, source: str, *by: str) -> None:
-    """Take a domain over, or (by nobody) give it back."""
+    """Take a domain over, or without targets give it back."""
     config_map = await cluster.client.get(ConfigMap, CONFIG_MAP, NAMESPACE)
     text = str(config_map.get("data", CONFIG_KEY))
     await configure(cluster, edit_takeover(text, {source: by or None}, LABELS))
 
 
 async def outage(cluster: EmbeddedCluster, zone_name: str, failed: str | None) -> None:
-    """Have a zone fail or heal, and wait until the cluster knows."""
+    """Make a zone fail or heal, and wait until the cluster notices."""
     nodes = cluster.program.cache.store(Node)
     names = [node.metadata.name for node in nodes if node.metadata.name.startswith(zone_name)]
     for name in names:
@@ -73,13 +73,13 @@ def standing_in(cluster: EmbeddedCluster) -> set[str]:
 
 
 async def status(cluster: EmbeddedCluster) -> TakeoverStatus:
-    """What the controller says."""
+    """The status of the controller."""
     config_map = await cluster.client.get(ConfigMap, STATUS_MAP, NAMESPACE)
     return TakeoverStatus.parse(str(config_map.get("data", "status.json")))
 
 
 async def untouched(cluster: EmbeddedCluster) -> dict[str, bytes]:
-    """What no takeover may change: volumes and what nodes report, byte for byte."""
+    """The objects that a takeover must not change: volumes and CSINodes, byte for byte."""
     bodies = {}
     for what in ("/api/v1/persistentvolumes", "/apis/storage.k8s.io/v1/csinodes"):
         items = msgspec.json.decode((await cluster.client.raw("GET", what)).body)["items"]
@@ -88,7 +88,7 @@ async def untouched(cluster: EmbeddedCluster) -> dict[str, bytes]:
 
 
 async def single(cluster: EmbeddedCluster) -> Pod:
-    """A StatefulSet of one in zone a, at home; its pod."""
+    """Create a StatefulSet of one pod in zone a; gives its pod."""
     await until(lambda: len(pods(cluster)) == 3)
     await cluster.client.raw("DELETE", "/apis/apps/v1/namespaces/default/statefulsets/db")
     claim = objects()[0]["spec"]["volumeClaimTemplates"][0]
@@ -177,7 +177,7 @@ async def test_a_lost_zone_is_taken_over_and_given_back(
 
 
 async def test_a_wrong_configuration_keeps_the_last_good_map(folder: Path) -> None:
-    """Half a file, a cycle, one without a map of its own: labels stay, and the fault is told."""
+    """With an invalid file, a cycle or no map the labels stay, and the error is reported."""
     async with living(folder) as cluster:
         await until(lambda: len(pods(cluster)) == 3)
         await take(cluster, "a", "b")
@@ -207,8 +207,8 @@ async def test_a_wrong_configuration_keeps_the_last_good_map(folder: Path) -> No
         assert (await status(cluster)).to_dict() == {"takeover": {"a": ["all"]}, "error": ""}
 
 
-async def test_a_configuration_that_is_deleted_gives_nothing_back(folder: Path) -> None:
-    """It is made anew with the takeover that is in force."""
+async def test_a_deleted_configuration_gives_nothing_back(folder: Path) -> None:
+    """A deleted configuration is created again with the takeover that is in force."""
     async with living(folder) as cluster:
         await until(lambda: len(pods(cluster)) == 3)
         await take(cluster, "a", "b")
@@ -221,7 +221,7 @@ async def test_a_configuration_that_is_deleted_gives_nothing_back(folder: Path) 
 
 
 async def test_a_restart_with_a_wrong_configuration_gives_nothing_back(folder: Path) -> None:
-    """As long as no configuration could be read, the labels are what holds."""
+    """Until a configuration can be read, the labels stay."""
     async with living(folder) as cluster:
         await until(lambda: len(pods(cluster)) == 3)
         await take(cluster, "a", "b")
@@ -256,7 +256,7 @@ async def test_new_volumes_belong_to_the_domain_of_the_node_that_stands_in(folde
             assert volume["spec"]["storageClassName"] == CLASS_NAME
 
 
-async def test_a_takeover_of_a_living_zone_disturbs_nobody(folder: Path) -> None:
+async def test_a_takeover_of_a_living_zone_moves_no_pod(folder: Path) -> None:
     """Labels come and go, pods on Ready nodes stay where they are."""
     async with living(folder) as cluster:
         pod = await single(cluster)

@@ -1,4 +1,4 @@
-"""What watchers do not read: who is ended, and when nobody is."""
+"""Slow watchers: which are ended, and when."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class Link:
         self.ended = False
 
     def end(self) -> None:
-        """Hang up."""
+        """End the connection."""
         self.ended = True
         self.unsent = 0
 
 
 def crowd(unread: UnreadBytes, *sizes: int) -> list[Any]:
-    """Watchers to whom something was written, one after the other."""
+    """Watchers with unread bytes, one after the other."""
     links = [Link(size) for size in sizes]
     for link in links:
         unread.update(cast("Encryption", link))
     return links
 
 
-def test_the_slowest_go_first() -> None:
-    """Above the limit those end whose bytes have waited longest, until a quarter is free again."""
+def test_the_slowest_are_ended_first() -> None:
+    """Above the limit watchers with the oldest unread bytes end, until a quarter is free."""
     unread = UnreadBytes(100)
     links = crowd(unread, 30, 10, 30, 30)
     assert not any(link.ended for link in links) and unread.total == 100
@@ -39,8 +39,8 @@ def test_the_slowest_go_first() -> None:
     assert unread.total == 70 and len(unread) == 3
 
 
-def test_who_has_read_in_the_meantime_stays() -> None:
-    """Before anybody is ended it is counted anew: buffers drain without a word."""
+def test_a_watcher_that_has_read_meanwhile_stays() -> None:
+    """Unread bytes are counted again before a watcher is ended."""
     unread = UnreadBytes(100)
     links = crowd(unread, 60, 30)
     links[0].unsent = 0
@@ -49,8 +49,8 @@ def test_who_has_read_in_the_meantime_stays() -> None:
     assert unread.total == 80 and not unread.is_waiting(links[0])
 
 
-def test_a_break_begins_the_waiting_anew() -> None:
-    """A watcher that once caught up is not the slowest because of what was before."""
+def test_a_watcher_that_caught_up_waits_anew() -> None:
+    """The waiting time of a watcher that caught up starts again."""
     unread = UnreadBytes(100)
     first, second = crowd(unread, 10, 60)
     first.unsent = 0
@@ -61,8 +61,8 @@ def test_a_break_begins_the_waiting_anew() -> None:
     assert (first.ended, second.ended) == (False, True)
 
 
-def test_who_leaves_is_forgotten() -> None:
-    """A watch that ends takes its bytes along."""
+def test_an_ended_watcher_is_forgotten() -> None:
+    """The bytes of an ended watch do not count any more."""
     unread = UnreadBytes(100)
     first, second = crowd(unread, 40, 40)
     unread.remove(first)

@@ -1,4 +1,4 @@
-"""The versions of a custom resource: who is asked how often, and what is believed for how long."""
+"""The versions of a custom resource: calls of the conversion webhook, and cached conversions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ V1, V2 = f"{GROUP}/v1", f"{GROUP}/v2"
 SCHEMA = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
-class Asked(WebhookCaller):
-    """A webhook in this process that says of each object which question it came with."""
+class RecordingCaller(WebhookCaller):
+    """A webhook in this process that records its calls, and numbers them in the objects."""
 
     def __init__(self) -> None:
         super().__init__(ServiceResolver(lambda *_: None, lambda *_: (), lambda some: some[0]))
@@ -45,12 +45,12 @@ class Asked(WebhookCaller):
         await self.gate.wait()
         request = msgspec.json.decode(body)["request"]
         self.questions.append(len(request["objects"]))
-        made = [
-            one | {"apiVersion": request["desiredAPIVersion"], "question": len(self.questions)}
-            for one in request["objects"]
+        converted = [
+            item | {"apiVersion": request["desiredAPIVersion"], "question": len(self.questions)}
+            for item in request["objects"]
         ]
         result = {"status": "Failure", "message": "no"} if self.broken else {"status": "Success"}
-        response = {"uid": request["uid"], "convertedObjects": made, "result": result}
+        response = {"uid": request["uid"], "convertedObjects": converted, "result": result}
         return msgspec.json.encode(
             {
                 "apiVersion": "apiextensions.k8s.io/v1",
@@ -60,7 +60,7 @@ class Asked(WebhookCaller):
         )
 
 
-def made(caller: WebhookCaller) -> Versions:
+def make_versions(caller: WebhookCaller) -> Versions:
     """Two versions; v1 is stored."""
     numbers = itertools.count()
     kinds = {
@@ -90,27 +90,27 @@ def entry(name: str, **more: Any) -> Entry:
     return Entry.decode(encode(obj), 7)
 
 
-def test_the_stored_version_asks_nobody() -> None:
-    """An entry in the version it is stored in is what it is."""
-    one = entry("a")
-    assert made(Asked()).view_at(one, V1) is one
+def test_the_stored_version_needs_no_conversion() -> None:
+    """An entry in its stored version is returned as it is."""
+    stored = entry("a")
+    assert make_versions(RecordingCaller()).view_at(stored, V1) is stored
 
 
-async def test_what_is_not_there_can_be_got() -> None:
-    """A look for what was not converted says so, and knows how to get it."""
-    all_of, one = made(Asked()), entry("a")
+async def test_missing_conversions_are_requested() -> None:
+    """A missing conversion raises Unconverted, which can be resolved."""
+    all_of, stored = make_versions(RecordingCaller()), entry("a")
     with pytest.raises(Unconverted):
-        all_of.view_at(one, V2)
-    seen = await with_conversions(lambda: all_of.view_at(one, V2))
+        all_of.view_at(stored, V2)
+    seen = await with_conversions(lambda: all_of.view_at(stored, V2))
     assert (msgspec.json.decode(seen.raw)["apiVersion"], seen.rv) == (V2, 7)
-    assert all_of.view_at(one, V2) is seen
+    assert all_of.view_at(stored, V2) is seen
 
 
-async def test_many_who_want_the_same_wait_for_one_question() -> None:
-    """However many watch a version, its webhook is asked once for each object."""
-    caller = Asked()
+async def test_concurrent_readers_share_one_conversion() -> None:
+    """However many watch a version, its webhook is called once for each object."""
+    caller = RecordingCaller()
     caller.gate.clear()
-    all_of, entries = made(caller), [entry("a"), entry("b")]
+    all_of, entries = make_versions(caller), [entry("a"), entry("b")]
     waiting = [asyncio.create_task(all_of.convert_entries(entries, V2)) for _ in range(50)]
     await asyncio.sleep(0)
     waiting[0].cancel()  # whoever leaves does not take the answer with them
@@ -121,46 +121,48 @@ async def test_many_who_want_the_same_wait_for_one_question() -> None:
     assert caller.questions == [2]
 
 
-async def test_questions_are_of_a_size_that_can_be_answered() -> None:
-    """Many objects are many questions, and a large object is one of its own."""
-    caller = Asked()
+async def test_calls_have_a_limited_size() -> None:
+    """Many objects are split into several calls, and a large object has a call of its own."""
+    caller = RecordingCaller()
     large = entry("large", text="x" * versions.BATCH_BYTES)
     small = [entry(f"n{number}") for number in range(2 * versions.BATCH + 1)]
-    await made(caller).convert_entries([*small, large], V2)
+    await make_versions(caller).convert_entries([*small, large], V2)
     assert sorted(caller.questions) == [1, 1, versions.BATCH, versions.BATCH]
 
 
-async def test_a_failure_is_everybodys_and_not_remembered() -> None:
-    """All who waited for a failed question hear of it; the next one asks again."""
-    caller = Asked()
+async def test_a_failure_is_shared_and_not_cached() -> None:
+    """All readers of a failed call get the error; the next reader calls again."""
+    caller = RecordingCaller()
     caller.broken = True
-    all_of, one = made(caller), entry("a")
+    all_of, stored = make_versions(caller), entry("a")
     outcome = await asyncio.gather(
-        *(all_of.convert_entries([one], V2) for _ in range(3)), return_exceptions=True
+        *(all_of.convert_entries([stored], V2) for _ in range(3)), return_exceptions=True
     )
-    said = "conversion webhook for example.io/v1, Kind=Door failed: no"
-    assert [str(found) for found in outcome if isinstance(found, ApiError)] == [said] * 3
+    message = "conversion webhook for example.io/v1, Kind=Door failed: no"
+    assert [str(error) for error in outcome if isinstance(error, ApiError)] == [message] * 3
     caller.broken = False
-    await all_of.convert_entries([one], V2)
-    assert all_of.view_at(one, V2).name == "a"
+    await all_of.convert_entries([stored], V2)
+    assert all_of.view_at(stored, V2).name == "a"
     assert caller.questions == [1, 1]
 
 
-async def test_a_changed_definition_believes_nothing_of_the_one_before() -> None:
-    """What was converted by other rules is converted again, and the old answer is dropped."""
-    caller = Asked()
-    before, after, one = made(caller), made(caller), entry("a")
-    await before.convert_entries([one], V2)
+async def test_a_changed_definition_drops_conversions() -> None:
+    """Objects are converted again after a change of the definition, and old conversions are
+    dropped.
+    """
+    caller = RecordingCaller()
+    before, after, stored = make_versions(caller), make_versions(caller), entry("a")
+    await before.convert_entries([stored], V2)
     with pytest.raises(Unconverted):
-        after.view_at(one, V2)
-    await after.convert_entries([one], V2)
-    assert one.views is not None
-    assert list(one.views) == [(after, V2)]
+        after.view_at(stored, V2)
+    await after.convert_entries([stored], V2)
+    assert stored.views is not None
+    assert list(stored.views) == [(after, V2)]
 
 
 async def test_a_copy_at_another_resource_version_keeps_its_views() -> None:
-    """What leaves a selection is shown at the version at which it left, without a question."""
-    all_of, one = made(Asked()), entry("a")
-    await all_of.convert_entries([one], V2)
-    moved = all_of.view_at(one.with_version(9), V2)
+    """A copy at another resourceVersion has the conversion, without another call."""
+    all_of, stored = make_versions(RecordingCaller()), entry("a")
+    await all_of.convert_entries([stored], V2)
+    moved = all_of.view_at(stored.with_version(9), V2)
     assert (moved.rv, msgspec.json.decode(moved.raw)["metadata"]["resourceVersion"]) == (9, "9")

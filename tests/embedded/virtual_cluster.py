@@ -1,4 +1,4 @@
-"""A living cluster in virtual time: an embedded server in memory and the parts a test asks for."""
+"""A cluster in virtual time: an embedded server in memory and the parts a test needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 @dataclass(frozen=True)
 class VirtualCluster:
-    """A running cluster; ``client`` is its owner's."""
+    """A running cluster; ``client`` is an administrator's."""
 
     server: ApiServer
     program: Program
@@ -56,7 +56,7 @@ async def virtual_cluster(parts: Parts, *, seed: int = 1) -> AsyncIterator[Virtu
 
 
 async def until(condition: Callable[[], bool], *, within: float = 120.0) -> None:
-    """Wait, in virtual time, until something is true."""
+    """Wait, in virtual time, until a condition is true."""
     async with asyncio.timeout(within):
         while True:
             if condition():

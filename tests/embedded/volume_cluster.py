@@ -23,7 +23,7 @@ from zonewise.embedded.seed.nodes import NodeLayout
 async def living(
     folder: Path, *, killed: bool = False, privileged: bool = False
 ) -> AsyncIterator[EmbeddedCluster]:
-    """A cluster with the driver; one that is killed leaves everything as it is."""
+    """A cluster with the driver; a killed one leaves everything as it is."""
     loop = asyncio.get_running_loop()
     driver = EmbeddedDriver(folder, worker=run_inline, privileged=privileged)
     cluster = EmbeddedCluster(
@@ -112,7 +112,7 @@ def zone(cluster: EmbeddedCluster, pod: Pod) -> str:
 
 
 def path(folder: Path, pod: Pod) -> Path:
-    """Where a pod finds its volume."""
+    """The path at which a pod has its volume."""
     pattern = f"**/{pod.spec.node_name}/**/pods/{pod.metadata.uid}/volumes/*/*/mount"
     (mount,) = folder.glob(pattern)
     return mount

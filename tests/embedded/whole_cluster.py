@@ -1,4 +1,4 @@
-"""A whole cluster in virtual time: every part at work, planted with what a test wants."""
+"""A whole cluster in virtual time, with all parts and the objects of a test."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ async def whole(
     settings: ClusterSettings | None = None,
     shift: Callable[[], float] = lambda: 0.0,
 ) -> AsyncIterator[EmbeddedCluster]:
-    """Start a cluster, plant the objects, and stop it; time is the event loop's.
-
-    ``shift`` is how far the time of day is off, in seconds.
+    """Start a cluster, create the objects, and stop it; time is the event loop's. ``shift`` is how
+    far the clock is off, in seconds.
     """
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory(prefix="zonewise-test-", dir=MEMORY) as temporary:
@@ -76,7 +75,7 @@ async def settled(cluster: EmbeddedCluster, *, within: float = 300.0) -> None:
 
 
 async def dumped(cluster: EmbeddedCluster) -> list[Obj]:
-    """Everything in a cluster, as ``kubectl get -o yaml`` shows it."""
+    """All objects of a cluster, as ``kubectl get -o yaml`` prints them."""
     objects: list[Obj] = []
     for served in cluster.server.registry:
         resource = served.kind.resource

@@ -1,4 +1,4 @@
-"""A cluster in virtual time with our driver in the same process, whose answers can be spoiled."""
+"""A cluster in virtual time with our driver in the same process, with injected errors."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ NAMESPACE = "default"
 
 @dataclass
 class SpoiledClient:
-    """Calls a driver; ``faults`` are answered instead, ``after`` lets the call happen first."""
+    """Calls a driver; ``faults`` are raised instead, with ``after`` once the call was made."""
 
     inner: InProcessClient
     faults: dict[str, list[Code]] = field(default_factory=dict)
     after: bool = False
-    asked: list[Any] = field(default_factory=list)
+    recorded: list[Any] = field(default_factory=list)
 
     async def call(
         self, method: Method[Request, Response], request: Request, *, timeout: float = TIMEOUT
     ) -> Response:
         """The answer, or the next fault."""
-        self.asked.append((method.name, request))
+        self.recorded.append((method.name, request))
         faults = self.faults.get(method.name)
         if not faults:
             return await self.inner.call(method, request, timeout=timeout)
@@ -62,13 +62,13 @@ class SpoiledClient:
         raise CsiError(code, "spoiled")
 
     def requests(self, name: str) -> list[Any]:
-        """What was asked with a method."""
-        return [request for asked, request in self.asked if asked == name]
+        """The requests of a method."""
+        return [request for method, request in self.recorded if method == name]
 
 
 @dataclass(frozen=True)
 class Loops:
-    """A cluster, its driver, and how to make things in it."""
+    """A cluster, its driver, and helpers to create objects."""
 
     cluster: VirtualCluster
     client: SpoiledClient
@@ -119,7 +119,7 @@ class Loops:
         body = {
             "containers": [{"name": "c", "image": "c"}],
             "volumes": [
-                {"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims
+                {"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims
             ],
             **spec,
         }
@@ -129,13 +129,13 @@ class Loops:
 
     def phase(self, name: str = "data") -> str:
         """The phase of a claim."""
-        found = self.cluster.program.cache.store(PersistentVolumeClaim).get(("default", name))
-        return found.status.phase if found else ""
+        claim = self.cluster.program.cache.store(PersistentVolumeClaim).get(("default", name))
+        return claim.status.phase if claim else ""
 
     def node_of(self, name: str) -> str:
         """The node of a pod."""
-        found = self.cluster.program.cache.store(Pod).get(("default", name))
-        return found.spec.node_name if found else ""
+        pod = self.cluster.program.cache.store(Pod).get(("default", name))
+        return pod.spec.node_name if pod else ""
 
     async def volume(self, name: str = "data") -> PersistentVolume:
         """The volume of a claim."""
@@ -147,7 +147,7 @@ class Loops:
         return len(self.cluster.program.cache.store(PersistentVolume))
 
     async def notes(self, reason: str) -> list[str]:
-        """What was told with a reason."""
+        """The notes of events with a reason."""
         await asyncio.sleep(1)
         answer = await self.cluster.client.raw("GET", "/apis/events.k8s.io/v1/events")
         items = msgspec.json.decode(answer.body)["items"]

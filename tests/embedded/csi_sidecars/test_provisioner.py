@@ -38,7 +38,7 @@ async def three(some: Loops) -> None:
 
 
 async def test_a_volume_is_made_where_its_first_pod_goes() -> None:
-    """The volume says from where it can be used, and who made it; both ends name each other."""
+    """The volume has its node affinity and driver; claim and volume refer to each other."""
     async with loops(ZONES) as some:
         await three(some)
         await some.storage_class()
@@ -62,7 +62,7 @@ async def test_a_volume_is_made_where_its_first_pod_goes() -> None:
 
 
 async def test_a_zone_without_room_sends_the_pod_to_another() -> None:
-    """RESOURCE_EXHAUSTED takes the node off the claim, and the scheduler chooses again."""
+    """RESOURCE_EXHAUSTED removes the node from the claim, and the scheduler chooses again."""
     async with loops(ZONES, options=TopologyOptions(strict=True)) as some:
         await three(some)
         await some.storage_class()
@@ -79,7 +79,7 @@ async def test_a_zone_without_room_sends_the_pod_to_another() -> None:
         )
 
 
-async def test_an_open_outcome_is_asked_for_with_the_same_words() -> None:
+async def test_an_unknown_outcome_is_repeated_with_the_same_request() -> None:
     """Between the calls the cluster changes, the request does not; there is one volume."""
     async with loops(ZONES) as some:
         await three(some)
@@ -99,8 +99,8 @@ async def test_an_open_outcome_is_asked_for_with_the_same_words() -> None:
         assert zones_of(await some.volume("www-web-1")) == ["b"]
 
 
-async def test_a_refusal_that_is_final_is_tried_as_if_new() -> None:
-    """After INTERNAL nothing is under way: the next request sees the cluster as it is then."""
+async def test_a_final_error_is_followed_by_a_new_request() -> None:
+    """After INTERNAL the next request is made from the current state of the cluster."""
     async with loops(ZONES) as some:
         await three(some)
         await some.storage_class(waits=False)
@@ -114,8 +114,8 @@ async def test_a_refusal_that_is_final_is_tried_as_if_new() -> None:
         assert terms == [3, 4]
 
 
-async def test_a_class_that_no_driver_understands_is_asked_for_seldom() -> None:
-    """INVALID_ARGUMENT cannot heal by itself, so it is tried again after five minutes."""
+async def test_an_invalid_class_is_tried_seldom() -> None:
+    """INVALID_ARGUMENT is tried again only after five minutes."""
     async with loops(ZONES) as some:
         await three(some)
         await some.storage_class(waits=False, parameters={"colour": "blue"})
@@ -128,8 +128,8 @@ async def test_a_class_that_no_driver_understands_is_asked_for_seldom() -> None:
         assert len(some.client.requests("CreateVolume")) == 2
 
 
-async def test_a_claim_deleted_while_its_volume_may_come_leaves_nothing() -> None:
-    """The claim stays until the driver's answer is final, and the volume goes before it."""
+async def test_a_claim_deleted_during_provisioning_leaves_nothing() -> None:
+    """The claim stays until the driver's answer is final, and the volume is deleted before it."""
     async with loops(ZONES) as some:
         await three(some)
         await some.storage_class(waits=False)
@@ -145,8 +145,8 @@ async def test_a_claim_deleted_while_its_volume_may_come_leaves_nothing() -> Non
         assert some.volumes() == 0
 
 
-async def test_a_deleted_claim_takes_its_volume_along_and_a_retained_one_stays() -> None:
-    """Delete asks the driver, then the object goes; Retain leaves both."""
+async def test_the_reclaim_policy_of_a_deleted_claim() -> None:
+    """Delete calls the driver, then deletes the object; Retain leaves both."""
     async with loops(ZONES) as some:
         await three(some)
         await some.storage_class(waits=False)
@@ -172,7 +172,7 @@ async def test_a_deleted_claim_takes_its_volume_along_and_a_retained_one_stays()
 
 
 async def test_both_claims_of_a_pod_are_usable_together() -> None:
-    """Immediate claims of one ordinal go into one zone; the pod finds a node there."""
+    """Immediate claims of one ordinal get volumes in one zone, and the pod a node there."""
     async with loops(ZONES) as some:
         await three(some)
         await some.storage_class(waits=False)
@@ -185,7 +185,7 @@ async def test_both_claims_of_a_pod_are_usable_together() -> None:
 
 
 async def test_without_immediate_topology_volumes_are_usable_everywhere() -> None:
-    """The driver is told nothing, balances, and ties the volume to no zone."""
+    """The driver gets no topology, balances pools, and ties the volume to no zone."""
     async with loops(ZONES, options=TopologyOptions(immediate=False)) as some:
         await three(some)
         await some.storage_class(waits=False)
@@ -196,8 +196,8 @@ async def test_without_immediate_topology_volumes_are_usable_everywhere() -> Non
         assert zones_of(await some.volume()) == []
 
 
-async def test_the_scheduler_knows_where_there_is_room() -> None:
-    """Capacities are told per zone, follow what is made, and keep pods off full zones."""
+async def test_capacities_are_published() -> None:
+    """Capacities are published per zone, follow new volumes, and keep pods off full zones."""
     async with loops({"a": "1Gi", "b": "8Gi"}) as some:
         await some.post(
             "/apis/storage.k8s.io/v1/csidrivers",
@@ -224,8 +224,8 @@ async def test_the_scheduler_knows_where_there_is_room() -> None:
         await until(lambda: some.node_of("q") == "n-b")
 
 
-async def test_room_is_told_of_every_class_that_is_understood() -> None:
-    """A class that the driver refuses hides no other; balanced volumes have room in all zones."""
+async def test_capacities_of_every_valid_class_are_published() -> None:
+    """A class that the driver refuses does not affect others; balanced ones have the sum of zones."""
     async with loops({"a": "1Gi", "b": "8Gi"}) as some:
         await some.post(
             "/apis/storage.k8s.io/v1/csidrivers",
@@ -257,7 +257,7 @@ def refused(some: Loops, name: str) -> str:
 
 
 async def test_a_claim_that_grows_gets_a_larger_volume() -> None:
-    """The driver's volume, the object and the claim's status follow what is asked for."""
+    """The driver's volume, the object and the claim's status follow the requested size."""
     async with loops(ZONES) as some:
         await three(some)
         await some.storage_class(waits=False)
@@ -281,7 +281,7 @@ async def test_a_claim_that_grows_gets_a_larger_volume() -> None:
 
 
 async def test_a_claim_can_be_a_copy_of_another() -> None:
-    """The source is told by its handle, and a copy is in its source's zone."""
+    """The request has the handle of the source, and the copy is in the zone of its source."""
     async with loops(ZONES) as some:
         await three(some)
         await some.storage_class(waits=False)
@@ -302,7 +302,7 @@ async def test_a_claim_can_be_a_copy_of_another() -> None:
 
 @asynccontextmanager
 async def working(some: Loops) -> AsyncIterator[None]:
-    """The loops as a process of their own, killed at the end."""
+    """The controllers of a provisioner, cancelled at the end."""
     components = Program(some.cluster.server.connect, clock=lambda: EPOCH, rng=random.Random(2))
     components.add("csi", lambda context: DriverSidecars(context, some.client, namespace=NAMESPACE))
     work = asyncio.create_task(components.run())
@@ -314,17 +314,17 @@ async def working(some: Loops) -> AsyncIterator[None]:
 
 
 class Idle:
-    """Nobody provisions."""
+    """A component that does nothing."""
 
     def __init__(self, _: ControllerContext) -> None: ...
 
     async def run(self) -> None:
-        """Wait for ever."""
+        """Wait until cancelled."""
         await asyncio.Event().wait()
 
 
 async def test_a_new_provisioner_clears_up_after_a_killed_one() -> None:
-    """The answer was lost, the claim deleted, the process killed: the next finds all of it."""
+    """A lost answer, a deleted claim and a killed process: the next process deletes the volume."""
     async with loops(ZONES, parts={"csi": Idle}) as some:
         await three(some)
         await some.storage_class(waits=False)
@@ -342,8 +342,8 @@ async def test_a_new_provisioner_clears_up_after_a_killed_one() -> None:
         assert not any((some.folder / "pools").rglob("vol-*"))
 
 
-async def test_a_volume_that_was_made_and_not_recorded_is_recorded_once() -> None:
-    """A kill between the driver's answer and the object: the next process asks again."""
+async def test_a_volume_without_its_object_is_recorded_once() -> None:
+    """After a kill between the driver's answer and the object the next process repeats the call."""
     async with loops(ZONES, parts={"csi": Idle}) as some:
         await three(some)
         await some.storage_class(waits=False)

@@ -1,4 +1,4 @@
-"""Temporary folders of killed clusters go; all other folders stay."""
+"""Temporary folders of killed clusters are removed; all other folders stay."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def other_program(temporary: Path) -> Iterator[tuple[subprocess.Popen[str], Path
 
 @pytest.mark.system
 def test_the_folder_of_a_killed_program_is_removed_by_the_next(temporary: Path) -> None:
-    """And that of a living one is left alone."""
+    """The folder of a killed program is removed, that of a running one is not."""
     with other_program(temporary) as (killed, left), other_program(temporary) as (_, used):
         killed.kill()
         killed.wait()
@@ -72,7 +72,7 @@ def test_the_folder_of_a_killed_program_is_removed_by_the_next(temporary: Path) 
 
 @pytest.mark.system
 def test_a_folder_that_became_a_data_folder_stays(temporary: Path) -> None:
-    """Whoever gives the folder of a killed program as --data wants to keep it."""
+    """A temporary folder that was given as --data is not removed."""
     with other_program(temporary) as (killed, left):
         killed.kill()
         killed.wait()
@@ -82,7 +82,7 @@ def test_a_folder_that_became_a_data_folder_stays(temporary: Path) -> None:
 
 
 def test_other_folders_stay(temporary: Path) -> None:
-    """Those without the marker, and links to folders with one."""
+    """Folders without the marker, and links to folders with it, are not removed."""
     data = temporary / "zonewise-data"
     data.mkdir()
     (data / "state.db").touch()
@@ -99,7 +99,7 @@ def test_other_folders_stay(temporary: Path) -> None:
 def test_a_folder_with_something_mounted_stays(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is mounted there would be emptied with it."""
+    """A folder with a mount below it is not removed."""
     monkeypatch.setattr("zonewise.embedded.leftovers.folders._has_mounts_below", lambda _: True)
     with other_program(temporary) as (killed, left):
         killed.kill()

@@ -1,4 +1,4 @@
-"""Mounts and loop devices of a killed cluster: the next one takes them away, and no others."""
+"""The next cluster removes the mounts and loop devices of a killed one, and no others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ os.kill(os.getpid(), 9)
 
 
 def mount_volumes(folder: Path) -> None:
-    """What a cluster has: a file system, a bind of it, a folder, and a device that is kept."""
+    """Mount what a cluster has: a file system, a bind mount, a folder, and an attached device."""
     pool, node = folder / "csi" / "pools" / "p", folder / "nodes" / "a-1"
     shared = pool / "vol-3"
     shared.mkdir(parents=True)
@@ -64,7 +64,7 @@ def take_away(folder: Path) -> None:
 
 @pytest.fixture
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Records of this test alone; nothing stays mounted."""
+    """A folder for records; everything is unmounted at the end."""
     monkeypatch.setattr(volumes, "RECORDS", tmp_path / "records")
     yield tmp_path / "records"
     take_away(tmp_path)
@@ -84,7 +84,7 @@ def kill_one(records: Path, folder: Path) -> None:
 
 @pytest.mark.system
 def test_the_next_cluster_cleans_up_after_a_killed_one(records: Path, tmp_path: Path) -> None:
-    """In another folder or in the same one: neither mounts nor devices are left, the data is."""
+    """In another folder or the same one, mounts and devices are removed, and the data stays."""
     killed = tmp_path / "killed"
     for following in (tmp_path / "another", killed):
         kill_one(records, killed)
@@ -121,7 +121,7 @@ def test_a_running_cluster_and_the_mounts_of_others_are_left_alone(
 
 @pytest.mark.system
 def test_what_is_busy_stays_for_the_next_start(records: Path, tmp_path: Path) -> None:
-    """A volume that a shell is in cannot go now; it goes when it can, and the record with it."""
+    """A busy volume is unmounted by a later start, and then its record is removed."""
     killed = tmp_path / "killed"
     kill_one(records, killed)
     busy = os.open(killed / "nodes" / "a-1" / "pod", os.O_RDONLY)
@@ -148,7 +148,7 @@ def test_a_folder_that_is_in_use_is_not_claimed_twice(records: Path, tmp_path: P
 def test_where_no_record_can_be_written_there_is_none(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cluster starts all the same."""
+    """A cluster starts without a record."""
 
     def refused(*_: object, **__: object) -> None:
         raise ConfigError("read-only")

@@ -1,4 +1,4 @@
-"""Namespaces of a cluster: named, recorded, and removed by whoever comes next."""
+"""Network namespaces of a cluster are named, recorded, and removed by the next cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def spaces(prefix: str) -> set[str]:
 
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Names and records of this test alone."""
+    """A prefix for names, and a folder for records."""
     own_prefix = f"zwi{os.getpid()}"
     monkeypatch.setattr(namespaces, "RECORDS", tmp_path / "records")
     monkeypatch.setattr(namespaces, "_PREFIX", own_prefix)
@@ -42,7 +42,7 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.system
-def test_what_was_made_is_gone_in_the_end(prefix: str) -> None:
+def test_a_cluster_removes_its_namespaces(prefix: str) -> None:
     """A cluster that ends leaves neither namespaces nor a record."""
     claimed = ClusterNamespaces.claim()
     claimed.add([claimed.node("a-1")])
@@ -53,8 +53,8 @@ def test_what_was_made_is_gone_in_the_end(prefix: str) -> None:
 
 
 @pytest.mark.system
-def test_two_clusters_do_not_meet(prefix: str) -> None:
-    """A second cluster has names of its own, and the end of one takes nothing from the other."""
+def test_two_clusters_are_separate(prefix: str) -> None:
+    """A second cluster has its own names, and the end of one does not affect the other."""
     first, second = ClusterNamespaces.claim(), ClusterNamespaces.claim()
     try:
         first.add([first.node("a-1")])
@@ -69,7 +69,7 @@ def test_two_clusters_do_not_meet(prefix: str) -> None:
 
 @pytest.mark.system
 def test_a_killed_program_is_cleaned_up_after(prefix: str) -> None:
-    """After kill -9 the namespaces are there, and the next start takes them away and their name."""
+    """After kill -9 the namespaces remain, and the next start removes them and uses their name."""
     words = [sys.executable, "-c", KILLED, str(namespaces.RECORDS), prefix]
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
@@ -82,7 +82,7 @@ def test_a_killed_program_is_cleaned_up_after(prefix: str) -> None:
 
 @pytest.mark.system
 def test_namespaces_of_others_are_left_alone(prefix: str) -> None:
-    """Somebody else's namespace with our prefix is not touched; another prefix is taken."""
+    """A foreign namespace with our prefix is not changed; another prefix is used."""
     ip([f"netns add {prefix}-mine"])
     try:
         claimed = ClusterNamespaces.claim()
@@ -105,8 +105,10 @@ def test_a_long_node_name_is_cut(prefix: str) -> None:
         claimed.close()
 
 
-def test_what_cannot_be_is_one_sentence(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without root, or without a program, it says so and makes nothing."""
+def test_missing_requirements_are_one_sentence(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without root, or without a program, there is an error and no namespace."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ConfigError, match="need root"):
         ClusterNamespaces.claim()

@@ -1,4 +1,4 @@
-"""What the network of a cluster is to be: nodes, pods and slices in, addresses and ports out."""
+"""The plan of a cluster's network: addresses and ports from nodes, pods and slices."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def piece(home: str, address: str, *ports: dict[str, Any]) -> EndpointSlice:
     )
 
 
-def test_a_pod_answers_on_its_own_ports_and_on_those_it_is_an_endpoint_with() -> None:
+def test_the_ports_of_a_pod() -> None:
     """Ports come from containers and from slices, at each address of the pod."""
     plan = plan_network(
         [node("n1", "172.16.0.2", "fd00::2")],
@@ -71,8 +71,8 @@ def test_a_pod_answers_on_its_own_ports_and_on_those_it_is_an_endpoint_with() ->
     }
 
 
-def test_who_is_not_there_has_no_address() -> None:
-    """Pods that ended, wait or are elsewhere, and nodes that are not ours, have no network."""
+def test_which_pods_have_no_address() -> None:
+    """Pods that have ended, are pending or run on foreign nodes have no network."""
     plan = plan_network(
         [node("n1", "172.16.0.2"), node("theirs", "172.16.0.3", kubelet="none"), node("new")],
         [
@@ -86,8 +86,8 @@ def test_who_is_not_there_has_no_address() -> None:
     assert plan == {"n1": NodeNetwork(("172.16.0.2",))}
 
 
-def test_garbage_and_what_is_claimed_twice() -> None:
-    """What is no address is left out, and of two claims the first by name holds."""
+def test_invalid_and_duplicate_addresses() -> None:
+    """Invalid addresses are left out, and a duplicate one belongs to the first name."""
     plan = plan_network(
         [node("n2", "172.16.0.2"), node("n1", "172.16.0.2", "x", "127.0.0.1")],
         [
@@ -115,7 +115,7 @@ def test_pods_of_the_hosts_network_answer_at_the_node() -> None:
 
 
 def test_a_failed_node_is_cut_off() -> None:
-    """Every address leads to its node, by way of the node's own of that family; or to nowhere."""
+    """Every address is routed to its node, or nowhere if the node failed."""
     plan = plan_network(
         [node("n1", "172.16.0.2"), node("n2", "172.16.0.3", failed="true")],
         [pod("a", "n1", "10.128.0.5", "fd01::5"), pod("b", "n2", "10.128.1.5")],

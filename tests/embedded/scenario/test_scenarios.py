@@ -1,4 +1,4 @@
-"""Every scenario in ``examples/scenarios`` comes true, in virtual time, with all parts at work."""
+"""Every scenario in ``examples/scenarios`` succeeds, in virtual time, on a whole cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ steps:
 
 
 async def play(text: bytes, dump: Sequence[dict[str, Any]] | None = None) -> tuple[bool, list[str]]:
-    """Play a scenario; whether it came true, and its lines."""
+    """Play a scenario; gives whether it succeeded, and its lines."""
     loop = asyncio.get_running_loop()
     lines: list[str] = []
     with tempfile.TemporaryDirectory(prefix="zonewise-test-", dir=MEMORY) as folder:
@@ -55,8 +55,8 @@ async def play(text: bytes, dump: Sequence[dict[str, Any]] | None = None) -> tup
 @pytest.mark.asyncio
 @pytest.mark.looptime
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-async def test_every_scenario_comes_true(file: Path) -> None:
-    """Each expectation is met in time, and what must always be true is so at every pod event."""
+async def test_every_scenario_succeeds(file: Path) -> None:
+    """Each expectation is met in time, and invariants hold at every pod event."""
     fine, lines = await play(TEXTS[file.stem])
     assert fine, "\n".join(lines)
     scenario = load_scenario(file)
@@ -67,8 +67,8 @@ async def test_every_scenario_comes_true(file: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_no_workload_has_more_ready_pods_than_it_is_to_have() -> None:
-    """Also when a zone is healed, whose DaemonSets are to have more pods a moment later."""
+async def test_no_workload_has_more_ready_pods_than_desired() -> None:
+    """Ready pods never exceed the desired ones, also when a zone is healed."""
     _, lines = await play(TEXTS["zone-outage"])
     pairs = [
         tuple(map(int, pair.split("/")))
@@ -102,8 +102,8 @@ steps:
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_what_a_dump_has_and_is_refused_does_not_fail_the_play() -> None:
-    """It is a line that says so."""
+async def test_a_refused_object_of_a_dump_does_not_fail_the_scenario() -> None:
+    """A refused object of a dump is a line of the output."""
     bad = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "Bad Name"}, "spec": {}}
     fine, lines = await play(b"steps: [{at: 0s, expect: nodes == 0}]", [bad])
     assert fine
@@ -122,8 +122,8 @@ async def test_the_same_scenario_plays_the_same() -> None:
 @pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_what_does_not_come_true_is_told() -> None:
-    """Unmet expectations, broken promises and actions that are refused fail a play with a line."""
+async def test_failures_are_lines() -> None:
+    """Unmet expectations, broken invariants and refused actions fail a scenario with a line."""
     fine, lines = await play(
         b"""
 always: ready shop/web >= 9
@@ -144,8 +144,8 @@ steps:
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_what_is_not_there_is_not_always_so() -> None:
-    """A promise about a workload or a Service that does not exist is broken, and a line says so."""
+async def test_an_invariant_of_a_missing_object_is_broken() -> None:
+    """An invariant about a workload or a Service that does not exist fails with a line."""
     fine, lines = await play(
         b"""
 always: [ready shop/nobody >= 5, in-zone shop/nobody >= 1%, nodes == 9]
@@ -163,8 +163,8 @@ steps: [{at: 0s, expect: nodes == 9, within: 1m}]
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_an_unknown_node_is_told_and_not_being_drained() -> None:
-    """Each action on it is a line that fails the play, and no drain is under way."""
+async def test_an_unknown_node_fails_the_scenario() -> None:
+    """Each action on an unknown node is a line that fails the scenario, and starts no drain."""
     fine, lines = await play(
         b"""
 workloads: []
@@ -179,7 +179,7 @@ steps: [{at: 0s, do: [drain zz, cordon zz, remove node zz], expect: drains == 0,
 
 
 def test_a_file_is_read_as_a_whole() -> None:
-    """All fields of a file are understood."""
+    """All fields of a file are read."""
     scenario = parse_scenario(WHOLE, "test")
     assert scenario.seed == 7
     assert scenario.removal == "delete"
@@ -206,7 +206,7 @@ def test_a_file_is_read_as_a_whole() -> None:
     ],
 )
 def test_a_bad_file_is_one_sentence(text: str, says: str) -> None:
-    """What is wrong with a scenario is told with its file, before anything starts."""
+    """The error in a scenario names its file, before anything starts."""
     with pytest.raises(ConfigError) as caught:
         parse_scenario(text.encode(), "bad.yaml")
     assert str(caught.value).startswith("bad.yaml is no")
@@ -214,6 +214,6 @@ def test_a_bad_file_is_one_sentence(text: str, says: str) -> None:
 
 
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
-    """A scenario that is not there is named."""
+    """The error for a missing scenario names the file."""
     with pytest.raises(ConfigError, match="cannot read the scenario"):
         load_scenario(tmp_path / "nobody.yaml")

@@ -1,4 +1,4 @@
-"""A loop whose time runs faster."""
+"""An event loop whose time runs faster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _day() -> list[str]:
 
 
 def test_a_day_takes_no_time() -> None:
-    """At infinite speed waits cost nothing, and happen in their order."""
+    """At infinite speed waits take no time, and keep their order."""
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(inf)) as runner:
         assert runner.run(_day()) == ["second", "hour", "day"]
         assert runner.get_loop().time() == pytest.approx(86_400, abs=1e-3)

@@ -1,4 +1,4 @@
-"""The shape of a cluster out of its dump: what stays, what goes, and that it grows again."""
+"""A cluster from its dump: what is kept, what is removed, and that it runs again."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def build_object(kind: str, name: str = "x", version: str = "v1", **fields: Any)
 
 
 def owned(kind: str) -> Obj:
-    """Metadata of something a controller made."""
+    """Metadata of an object that a controller created."""
     owner = {"kind": kind, "name": "o", "uid": "u", "controller": True}
     return {"namespace": "n", "ownerReferences": [owner]}
 
 
 def only(obj: Obj, **flags: bool) -> Obj:
-    """What becomes of one object."""
+    """The result of importing one object."""
     imported = import_dump([obj], **flags)
     (result,) = [item for item in imported.objects if item["kind"] == obj["kind"]]
     return result
@@ -64,8 +64,8 @@ def reason(obj: Obj, **flags: bool) -> str:
     return left.reason
 
 
-def test_what_the_other_server_wrote_is_stripped() -> None:
-    """Identity, owners, finalizers, status and bookkeeping annotations are gone; the rest stays."""
+def test_fields_of_the_other_server_are_removed() -> None:
+    """Identity, owners, finalizers, status and bookkeeping annotations are removed."""
     deployment = build_object(
         "Deployment",
         version="apps/v1",
@@ -97,8 +97,10 @@ def test_what_the_other_server_wrote_is_stripped() -> None:
     assert json.dumps(deployment) == before, "the dump itself was changed"
 
 
-def test_of_a_node_its_size_stays() -> None:
-    """Capacity, labels, cordon and its owner's taints stay; conditions, ranges, other taints go."""
+def test_fields_of_a_node() -> None:
+    """Capacity, labels, cordon and manual taints are kept; conditions, ranges, other taints are
+    removed.
+    """
     node = build_object(
         "Node",
         metadata={"labels": {"topology.kubernetes.io/zone": "a"}},
@@ -127,8 +129,8 @@ def test_of_a_node_its_size_stays() -> None:
     assert imported["metadata"]["labels"] == {"topology.kubernetes.io/zone": "a"}
 
 
-def test_addresses_of_services_are_given_anew() -> None:
-    """Cluster addresses go; a headless Service stays one; ports and wishes stay."""
+def test_addresses_of_services_are_removed() -> None:
+    """Cluster addresses are removed; headless Services, ports and policies are kept."""
     spec = {"clusterIP": "10.0.0.7", "clusterIPs": ["10.0.0.7"], "trafficDistribution": "x"}
     assert only(build_object("Service", spec=spec))["spec"] == {"trafficDistribution": "x"}
     headless = {"clusterIP": "None", "clusterIPs": ["None"], "selector": {"a": "b"}}
@@ -138,8 +140,8 @@ def test_addresses_of_services_are_given_anew() -> None:
     }
 
 
-def test_tokens_and_priorities_are_admissions_again() -> None:
-    """What admission put into a pod is taken out, so that admission here can put its own."""
+def test_fields_of_admission_are_removed() -> None:
+    """Fields that admission set in a pod are removed, so that admission here sets its own."""
     pod = build_object(
         "Pod",
         metadata={"namespace": "n"},
@@ -159,7 +161,7 @@ def test_tokens_and_priorities_are_admissions_again() -> None:
     assert only(pod, keep_placement=True)["spec"]["nodeName"] == "n1"
 
 
-def test_what_the_server_merged_into_selectors_is_taken_out() -> None:
+def test_merged_selectors_are_restored() -> None:
     """Label keys of constraints and affinities can be merged again by the server here."""
     keyed = {"key": "pod-template-hash", "operator": "In", "values": ["abc"]}
     other = {"key": "app", "operator": "Exists"}
@@ -226,18 +228,18 @@ def test_what_the_server_merged_into_selectors_is_taken_out() -> None:
         ),
     ],
 )
-def test_what_cannot_live_here_is_left_out_with_a_reason(obj: Obj, why: str) -> None:
-    """Each object that is left out says why."""
+def test_unsupported_objects_are_left_out_with_a_reason(obj: Obj, why: str) -> None:
+    """Each object that is left out has a reason."""
     assert reason(obj) == why
 
 
-def test_what_an_operator_that_is_not_here_owns_stays() -> None:
-    """Nobody here would make it again."""
+def test_objects_of_an_operator_are_kept() -> None:
+    """Objects of an operator that does not run here are kept."""
     assert only(build_object("TopologyDisruptionBudget", metadata=owned("Shop")))
 
 
 def test_events_are_not_mentioned() -> None:
-    """They say what happened in the other cluster; nothing recreates them."""
+    """Events are left out without a note."""
     imported = import_dump(
         [build_object("Event"), build_object("Event", version="events.k8s.io/v1")]
     )
@@ -255,8 +257,8 @@ def test_placement_is_kept_on_request() -> None:
     assert reason(pending, keep_placement=True) == RECREATED
 
 
-def test_what_is_referred_to_and_missing_is_invented() -> None:
-    """Namespaces, accounts, classes and claims that pods need are made, and told."""
+def test_missing_references_are_created() -> None:
+    """Namespaces, accounts, classes and claims that pods need are created, and reported."""
     spec = {
         "serviceAccountName": "robot",
         "priorityClassName": "gold",
@@ -284,8 +286,8 @@ def test_what_is_referred_to_and_missing_is_invented() -> None:
     assert again.invented == ()
 
 
-def test_an_object_without_a_name_is_told_with_its_line() -> None:
-    """A dump that is none is refused in one sentence that says where."""
+def test_an_object_without_a_name_is_refused_with_its_line() -> None:
+    """An invalid dump is refused with file and line."""
     entries = dump.parse(b"apiVersion: v1\nkind: Node\nmetadata: {}\n", "d.yaml")
     with pytest.raises(ConfigError, match=r"^d\.yaml:1: this Node has no name$"):
         list(read_dump(entries))
@@ -302,8 +304,8 @@ def test_an_object_without_a_name_is_told_with_its_line() -> None:
         ("5", "this Pod has no name"),
     ],
 )
-def test_a_name_that_yaml_reads_as_something_else_is_told(metadata: str, says: str) -> None:
-    """One sentence with file and line says what was read and what to write instead."""
+def test_a_name_that_yaml_does_not_read_as_text_is_refused(metadata: str, says: str) -> None:
+    """The sentence has file and line, what was read, and what to write instead."""
     text = f"apiVersion: v1\nkind: Pod\nmetadata: {metadata}\n"
     with pytest.raises(ConfigError, match=rf"^d\.yaml:1: {says}"):
         list(read_dump(dump.parse(text.encode(), "d.yaml")))
@@ -312,7 +314,7 @@ def test_a_name_that_yaml_reads_as_something_else_is_told(metadata: str, says: s
 @pytest.mark.asyncio
 @pytest.mark.looptime
 @pytest.mark.parametrize("kind", ["Node", "Pod", "Service", "ConfigMap", "StorageClass"])
-async def test_wrongly_typed_fields_of_a_dump_are_told_and_do_no_harm(kind: str) -> None:
+async def test_wrongly_typed_fields_of_a_dump_are_reported(kind: str) -> None:
     """An object with metadata or spec of a wrong type is left out or refused, with a reason."""
     wrong: list[dict[str, object]] = [
         {"metadata": {"name": "x", "labels": {"a": True}}},
@@ -379,8 +381,8 @@ values = st.recursive(
     st.dictionaries(st.sampled_from(["annotations", "labels", "ownerReferences"]), values),
     st.booleans(),
 )
-def test_no_dump_makes_it_fail(kind: str, fields: Obj, meta: Obj, keep: bool) -> None:
-    """However an object is formed, it is kept or left out, never a failure."""
+def test_no_dump_is_a_failure(kind: str, fields: Obj, meta: Obj, keep: bool) -> None:
+    """Any object is kept or left out, never a failure."""
     obj = {"apiVersion": "v1", "kind": kind, "metadata": {**meta, "name": "x"}, **fields}
     imported = import_dump([obj], keep_placement=keep)
     assert (
@@ -393,8 +395,8 @@ def test_no_dump_makes_it_fail(kind: str, fields: Obj, meta: Obj, keep: bool) ->
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_a_cluster_grows_again_from_its_dump() -> None:
-    """A whole cluster's dump comes up with every workload Ready; nothing of it is refused."""
+async def test_a_cluster_runs_from_its_dump() -> None:
+    """From the dump of a whole cluster every workload becomes Ready; no object is refused."""
     async with whole([*NodeLayout().nodes(), *shop_objects()]) as cluster:
         await settled(cluster)
         first = await dumped(cluster)
@@ -407,7 +409,7 @@ async def test_a_cluster_grows_again_from_its_dump() -> None:
 @pytest.mark.asyncio
 @pytest.mark.looptime
 async def test_with_placement_kept_every_pod_is_where_it_was() -> None:
-    """Pods keep their names and nodes, workloads adopt them, and none is made in addition."""
+    """Pods keep their names and nodes, workloads adopt them, and no other pod is created."""
     async with whole([*NodeLayout().nodes(), *shop_objects()]) as cluster:
         await settled(cluster)
         first = await dumped(cluster)
@@ -422,8 +424,8 @@ async def test_with_placement_kept_every_pod_is_where_it_was() -> None:
 @pytest.mark.asyncio
 @pytest.mark.looptime
 @pytest.mark.parametrize("keep", [False, True], ids=["scheduled", "placed"])
-async def test_a_rollout_by_domain_goes_on_in_a_recreated_cluster(keep: bool) -> None:
-    """Its budget is derived here again, and an update reaches every pod."""
+async def test_a_domain_rollout_continues_in_a_recreated_cluster(keep: bool) -> None:
+    """The budget of a DomainRollout is derived again, and an update reaches every pod."""
     nodes = NodeLayout().nodes()
     async with whole([*nodes, workload("StatefulSet"), rollout("StatefulSet")]) as cluster:
         await settled(cluster)

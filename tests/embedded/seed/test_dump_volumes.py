@@ -32,7 +32,7 @@ def kinds(objects: tuple[Obj, ...], kind: str) -> dict[str, Obj]:
 
 
 def without(*left_out: str) -> list[Obj]:
-    """The dump of someone who did not ask for these kinds."""
+    """The dump without these kinds."""
     return [item for item in eks_dump() if item["kind"] not in left_out]
 
 
@@ -69,10 +69,10 @@ async def phases(cluster: EmbeddedCluster) -> set[str]:
 @pytest.mark.asyncio
 @pytest.mark.looptime
 @pytest.mark.parametrize("left_out", [(), ("PersistentVolume",)], ids=["whole", "no volumes"])
-async def test_volumes_stay_bound_and_hold_their_pods_in_their_zones(
+async def test_volumes_stay_bound_and_keep_their_pods_in_their_zones(
     left_out: tuple[str, ...],
 ) -> None:
-    """Every claim is Bound under its running pod, and a pod that is deleted returns to its zone."""
+    """Every claim is Bound and its pod runs, and a deleted pod is replaced in its zone."""
     imported = import_dump(without(*left_out), keep_placement=True)
     async with whole(imported.objects) as cluster:
         await settled(cluster)
@@ -88,7 +88,7 @@ async def test_volumes_stay_bound_and_hold_their_pods_in_their_zones(
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_pods_that_are_scheduled_again_go_to_their_data() -> None:
+async def test_pods_are_scheduled_to_their_data() -> None:
     """Without --keep-placement, too, volumes keep their zones and their claims."""
     async with whole(import_dump(eks_dump()).objects) as cluster:
         await settled(cluster)
@@ -99,7 +99,7 @@ async def test_pods_that_are_scheduled_again_go_to_their_data() -> None:
 @pytest.mark.asyncio
 @pytest.mark.looptime
 async def test_the_default_class_is_that_of_the_dump() -> None:
-    """The class of this cluster is not a second default beside the dump's, whoever is first."""
+    """This cluster creates no second default class beside the dump's."""
     imported = import_dump(eks_dump())
     async with whole(imported.objects) as cluster:
         classes = await cluster.client.list(StorageClass)
@@ -113,8 +113,8 @@ async def test_the_default_class_is_that_of_the_dump() -> None:
     assert KindDifference("StorageClass", ADDED_CLASS, ("standard",)) in imported.changed
 
 
-def test_what_became_different_about_volumes_is_told() -> None:
-    """Provisioners, drivers and expansion that are not here are in the account, with the names."""
+def test_differences_of_volumes_are_reported() -> None:
+    """Unsupported provisioners, drivers and expansion are reported, with the names."""
     changes = {
         (change.kind, change.reason): change.names for change in import_dump(eks_dump()).changed
     }
@@ -132,8 +132,8 @@ def test_what_became_different_about_volumes_is_told() -> None:
     }
 
 
-def test_a_volume_keeps_its_place_and_its_claim_but_not_its_driver() -> None:
-    """Size, class, affinity and the claim's name stay; uids of the other cluster go."""
+def test_which_fields_of_a_volume_are_kept() -> None:
+    """Size, class, affinity and the claim's name are kept; uids of the other cluster are not."""
     volume = kinds(import_dump(eks_dump()).objects, "PersistentVolume")["pvc-kafka-1"]
     spec = volume["spec"]
     assert volume["metadata"]["annotations"] == {PROVISIONED_BY: EMBEDDED}
@@ -161,8 +161,8 @@ def test_a_released_volume_is_not_offered_again() -> None:
     assert volume["spec"]["claimRef"]["uid"] == "9f0c"
 
 
-def test_a_claim_whose_place_is_unknown_gets_a_volume_later() -> None:
-    """Without its volume and without a pod a claim is left unbound, and that is told."""
+def test_a_claim_without_volume_and_pod_stays_unbound() -> None:
+    """A claim without its volume and without a pod is left unbound, and reported."""
     imported = import_dump(without("PersistentVolume", "Pod"))
     claims = kinds(imported.objects, "PersistentVolumeClaim")
     assert not any("volumeName" in claim["spec"] for claim in claims.values())
@@ -171,7 +171,7 @@ def test_a_claim_whose_place_is_unknown_gets_a_volume_later() -> None:
 
 
 def test_a_claim_that_is_not_in_the_dump_gets_a_volume_where_its_pod_runs() -> None:
-    """Pods that keep their nodes do not run above claims that nobody binds."""
+    """A claim that is missing in the dump gets a volume in the zone of its pod."""
     imported = import_dump(
         without("PersistentVolume", "PersistentVolumeClaim"), keep_placement=True
     )
@@ -185,7 +185,7 @@ def test_a_claim_that_is_not_in_the_dump_gets_a_volume_where_its_pod_runs() -> N
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_claim_made_for_a_pod_is_made_again(keep: bool) -> None:
+def test_an_ephemeral_claim_is_created_again(keep: bool) -> None:
     """The volume of an ephemeral claim stays only if its pod keeps its name."""
     owner = {"kind": "Pod", "name": "job", "uid": "u", "controller": True}
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": {"volumeName": "v"}}
@@ -203,7 +203,7 @@ def test_a_claim_made_for_a_pod_is_made_again(keep: bool) -> None:
 
 
 def test_workloads_without_their_revisions_are_named() -> None:
-    """Where adopted pods may be replaced, the table says what to dump as well."""
+    """If adopted pods may be replaced, the note says what else to dump."""
     changes = [
         change
         for change in import_dump(eks_dump(), keep_placement=True).changed

@@ -38,9 +38,9 @@ def test_zones_are_alike_and_nodes_are_not() -> None:
         (("a",), 1, ("many",), "is not a number of CPUs"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused(
+def test_an_invalid_layout_is_refused(
     zones: tuple[str, ...], nodes: int, cpus: tuple[str, ...], says: str
 ) -> None:
-    """What is wrong is said in one sentence."""
+    """An invalid layout is refused with one sentence."""
     with pytest.raises(ConfigError, match=says):
         NodeLayout(zones, nodes, cpus)

@@ -1,4 +1,4 @@
-"""Objects put into a cluster, each once, and what a cluster remembers of it."""
+"""Objects are created in a cluster once, and the cluster records their origin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def config(name: str, namespace: str = "new") -> dict[str, Any]:
 
 
 def seeder(cluster: VirtualCluster) -> Seeder:
-    """Somebody who plants in this cluster."""
+    """A seeder for this cluster."""
     return Seeder(cluster.client, cluster.server.registry)
 
 
@@ -49,8 +49,8 @@ WIDGETS = build_object(
 )
 
 
-async def test_what_others_need_comes_first() -> None:
-    """In whatever order objects are given, they find their namespace and their definition."""
+async def test_dependencies_are_created_first() -> None:
+    """In any order of objects, namespaces and definitions are created first."""
     async with virtual_cluster({}) as cluster:
         written: list[str] = []
         refused = await seeder(cluster).create(
@@ -66,8 +66,8 @@ async def test_what_others_need_comes_first() -> None:
         assert written == ["CustomResourceDefinition", "Namespace", "ConfigMap", "Widget"]
 
 
-async def test_what_is_there_is_left_as_it_is() -> None:
-    """Planting again changes nothing, and is no refusal."""
+async def test_existing_objects_are_not_changed() -> None:
+    """Seeding again changes nothing, and is no refusal."""
     async with virtual_cluster({}) as cluster:
         objects = [build_object("Namespace", "new"), config("c")]
         await seeder(cluster).create(objects)
@@ -78,7 +78,7 @@ async def test_what_is_there_is_left_as_it_is() -> None:
 
 
 async def test_refusals_do_not_keep_others_out() -> None:
-    """What is refused or unknown is told; no namespace means default."""
+    """Refused and unknown objects are reported; no namespace means default."""
     async with virtual_cluster({}) as cluster:
         refused = await seeder(cluster).create(
             [
@@ -112,8 +112,8 @@ async def test_many_unknown_kinds_are_waited_for_together() -> None:
         assert loop.time() - began < 2 * RETRY_SECONDS
 
 
-async def test_a_cluster_remembers_what_it_was_made_from() -> None:
-    """Nothing is remembered before it was written, and the last word counts."""
+async def test_a_cluster_records_its_origin() -> None:
+    """There is no origin before it was recorded, and the last one counts."""
     async with virtual_cluster({}) as cluster:
         assert await seed_marker.read_origin(cluster.client) is None
         await seed_marker.record_origin(cluster.client, "a test")

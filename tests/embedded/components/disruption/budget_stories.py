@@ -1,4 +1,4 @@
-"""The stories of the sources on budgets per domain, and what is done and seen in them."""
+"""The stories of the sources on budgets per domain, as objects and steps."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Watcher:
         )
 
     def begin(self) -> None:
-        """Remember from here on."""
+        """Start to record."""
         self.watching = True
         self.least = dict(self.zones())
 
@@ -113,7 +113,7 @@ class Watcher:
 
 
 async def apply(cluster: EmbeddedCluster, text: str) -> None:
-    """Create what YAML says."""
+    """Create the objects of a YAML text."""
     await cluster.seeder.create([yaml.safe_load(text)])
 
 

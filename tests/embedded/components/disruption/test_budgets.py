@@ -38,19 +38,19 @@ async def post(cluster: VirtualCluster, path: str, body: dict[str, Any]) -> dict
 async def set_of(
     cluster: VirtualCluster, replicas: int, *, kind: str = "ReplicaSet"
 ) -> dict[str, Any]:
-    """A ReplicaSet, or a DaemonSet, of ``app=web`` that nobody looks after."""
+    """A ReplicaSet, or a DaemonSet, of ``app=web`` without a controller."""
     spec: dict[str, Any] = {
         "selector": {"matchLabels": {"app": "web"}},
         "template": TEMPLATE,
     }
     if kind == "ReplicaSet":
         spec["replicas"] = replicas
-    made = await post(
+    created = await post(
         cluster,
         f"/apis/apps/v1/namespaces/default/{kind.lower()}s",
         {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "web"}, "spec": spec},
     )
-    owner = {key: made["metadata"][key] for key in ("name", "uid")}
+    owner = {key: created["metadata"][key] for key in ("name", "uid")}
     return {"apiVersion": "apps/v1", "kind": kind, "controller": True, **owner}
 
 
@@ -110,7 +110,7 @@ async def status(cluster: VirtualCluster, *counts: int, name: str = "web") -> Po
 
 
 async def test_a_budget_follows_its_pods() -> None:
-    """Pods that come, become ready, unready and go change what is allowed."""
+    """Pods that are created, become ready or unready and are deleted change what is allowed."""
     async with virtual_cluster(PARTS) as cluster:
         owner = await set_of(cluster, 3)
         await budget(cluster, maxUnavailable=1)
@@ -129,7 +129,7 @@ async def test_a_budget_follows_its_pods() -> None:
 
 
 async def test_a_scaled_workload_is_counted_again() -> None:
-    """Less asked of a workload frees its budget although no pod has changed."""
+    """A workload that is scaled down frees its budget although no pod has changed."""
     async with virtual_cluster(PARTS) as cluster:
         owner = await set_of(cluster, 3)
         for name in "abc":
@@ -161,8 +161,8 @@ async def test_every_budget_of_a_pod_is_counted() -> None:
             await cluster.client.evict("a", "default")
 
 
-async def test_evictions_spend_the_budget_and_are_told_why_not() -> None:
-    """One of two evictions gets the last disruption; the other hears the numbers."""
+async def test_evictions_spend_the_budget_and_refusals_have_reasons() -> None:
+    """One of two evictions gets the last disruption; the other is refused with the numbers."""
     async with virtual_cluster(PARTS) as cluster:
         owner = await set_of(cluster, 3)
         for name in "abc":
@@ -187,7 +187,7 @@ async def test_evictions_spend_the_budget_and_are_told_why_not() -> None:
         assert "needs 2 healthy pods and has 2 currently" in details.causes[0].message
 
 
-async def test_a_promise_nobody_keeps_is_taken_back() -> None:
+async def test_an_eviction_without_deletion_is_taken_back() -> None:
     """An eviction that deleted nothing within two minutes gives its disruption back."""
     async with virtual_cluster(PARTS) as cluster:
         owner = await set_of(cluster, 3)
@@ -214,8 +214,8 @@ async def test_a_promise_nobody_keeps_is_taken_back() -> None:
         assert 100 < loop.time() - before < 130
 
 
-async def test_a_pod_left_alone_is_no_longer_a_target() -> None:
-    """A mark without a deletion goes after two minutes, with its reason."""
+async def test_a_disruption_target_without_deletion_is_cleared() -> None:
+    """The condition DisruptionTarget is cleared after two minutes without a deletion."""
     async with virtual_cluster(PARTS) as cluster:
         await pod(cluster, "a")
         now = (await cluster.client.get(Pod, "a", "default")).metadata.creation_timestamp
@@ -250,7 +250,7 @@ async def test_a_pod_left_alone_is_no_longer_a_target() -> None:
 
 
 async def test_pods_whose_controller_has_no_scale_cannot_be_counted() -> None:
-    """A DaemonSet's pods and maxUnavailable: nothing is allowed, and the status says why."""
+    """With maxUnavailable on a DaemonSet's pods nothing is allowed, and the status says why."""
     async with virtual_cluster(PARTS) as cluster:
         owner = await set_of(cluster, 0, kind="DaemonSet")
         await pod(cluster, "a", owner)
@@ -274,7 +274,7 @@ async def test_pods_whose_controller_has_no_scale_cannot_be_counted() -> None:
 
 
 async def test_budgets_without_a_label_of_their_own_find_their_pods() -> None:
-    """Everything, a choice of values, and what has no label: all follow the pods they select."""
+    """Budgets that select all pods, some values, or pods without a label follow their pods."""
     async with virtual_cluster(PARTS) as cluster:
         choice = [{"key": "app", "operator": "In", "values": ["web", "shop"]}]
         without = [{"key": "app", "operator": "DoesNotExist"}]

@@ -1,4 +1,4 @@
-"""Rollouts under a budget per zone that are disturbed: outages, edits, drains, a dying leader."""
+"""Rollouts under a budget per zone with outages, edits, drains and a lost leader."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
 def slow(replicas: int, **more: int) -> dict[str, Any]:
-    """Pods that need a while to get Ready, so that a rollout has a middle."""
+    """Pods that take some time to become Ready, so that a rollout takes some time."""
     body = deployment(replicas, **more)
     body["spec"]["template"]["metadata"]["annotations"] = {"zonewise.io/ready-after": "10s"}
     return body
 
 
 async def fail(cluster: EmbeddedCluster, zone: str, *, heal: bool = False) -> None:
-    """A zone goes out, or comes back."""
+    """Make a zone fail, or heal it."""
     for number in range(1, 4):
         body: dict[str, Any] = {
             "metadata": {"annotations": {FAILED_ANNOTATION: None if heal else "yes"}}
@@ -75,7 +75,7 @@ async def test_a_zone_fails_in_the_middle(heals: bool) -> None:
 
 
 async def test_a_budget_edited_in_the_middle() -> None:
-    """Closed in the middle, a rollout stops where it is; widened, it ends within the new limit."""
+    """A budget that is closed stops a rollout; widened, the rollout ends within the new limit."""
     async with whole([*NodeLayout().nodes(), slow(12, unavailable=9)]) as cluster:
         await settled(cluster)
         await apply(cluster, STORY_2)
@@ -101,7 +101,7 @@ async def test_a_budget_edited_in_the_middle() -> None:
 
 
 async def test_the_keys_of_a_budget_edited_in_the_middle() -> None:
-    """Grouped otherwise in the middle, a budget is counted anew, and nothing is granted before."""
+    """A budget with other keys is counted again, and nothing is granted before."""
     async with whole([*NodeLayout().nodes(), slow(9)]) as cluster:
         await settled(cluster)
         await apply(cluster, STORY_2)
@@ -159,8 +159,8 @@ async def test_two_nodes_are_drained_at_once() -> None:
 
 
 async def test_a_leader_dies_between_grant_and_eviction(tmp_path: Path) -> None:
-    """What it was granted counts for whoever comes after it: no second pod of the zone goes, the
-    same pod may, and a grant that nobody used is over after two minutes.
+    """A grant counts for the next leader: no second pod of the zone is evicted, the same pod may
+    be, and an unused grant ends after two minutes.
     """
     async with whole([*NodeLayout().nodes(), deployment(9)], folder=tmp_path) as cluster:
         await settled(cluster)
@@ -185,7 +185,7 @@ async def test_a_leader_dies_between_grant_and_eviction(tmp_path: Path) -> None:
 
 
 async def test_a_leader_dies_and_its_pod_goes_once(tmp_path: Path) -> None:
-    """Whoever takes over evicts the pod that was granted, without a second grant."""
+    """The next leader evicts the granted pod, without a second grant."""
     async with whole([*NodeLayout().nodes(), deployment(9)], folder=tmp_path) as cluster:
         await settled(cluster)
         await apply(cluster, STORY_2)

@@ -40,7 +40,7 @@ BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
 async def test_story_2_a_rollout_takes_one_pod_of_each_zone() -> None:
-    """A rollout that might take three pods at once takes no second one of any zone, and ends."""
+    """A rollout that may take three pods at once takes only one of each zone, and ends."""
     async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
         await settled(cluster)
         await apply(cluster, STORY_2)
@@ -55,7 +55,7 @@ async def test_story_2_a_rollout_takes_one_pod_of_each_zone() -> None:
 
 
 async def test_story_1_one_zone_at_a_time() -> None:
-    """Only the open zone is updated; moving the opening on completes the rollout."""
+    """Only the open zone is updated; opening the other zones completes the rollout."""
     async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
         await settled(cluster)
         await apply(cluster, STORY_1)
@@ -78,7 +78,7 @@ async def test_story_1_one_zone_at_a_time() -> None:
 
 
 async def test_story_4_scaling_down_keeps_the_spread() -> None:
-    """Ten pods become four: no zone gives more than it may, and they end evenly spread."""
+    """Ten pods become four: no zone loses more than it may, and the pods end evenly spread."""
     async with whole([*NodeLayout().nodes(), deployment(10)]) as cluster:
         await settled(cluster)
         await apply(cluster, STORY_2)
@@ -93,8 +93,8 @@ async def test_story_4_scaling_down_keeps_the_spread() -> None:
 
 @pytest.mark.parametrize("limit", [{"minAvailable": "50%"}, {"maxUnavailable": 0}])
 async def test_a_stateful_set_is_scaled_down_where_its_pods_are(limit: Obj) -> None:
-    """Its highest ordinals go, though the zones they are in are expected to keep a pod: at rest,
-    expected is where those pods are that stay.
+    """The highest ordinals are removed although their zones are expected to keep a pod; afterwards
+    the expectation follows the pods that stay.
     """
     labels = {"app": "foo"}
     zone = "topology.kubernetes.io/zone"
@@ -170,10 +170,9 @@ async def test_fifty_evictions_at_once_under_three_budgets() -> None:
         assert not ledger.spec.grants
 
 
-async def test_a_held_rollout_is_told_on_its_deployment() -> None:
-    """A condition and an event name the budget; no event tells of pods that went and did not.
-
-    When the budget is gone the rollout ends and so does the condition.
+async def test_a_held_rollout_is_reported_on_its_deployment() -> None:
+    """A condition and an event name the budget; no event claims a deletion that did not happen.
+    When the budget is deleted the rollout ends, and the condition is removed.
     """
     async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
         await settled(cluster)
@@ -199,7 +198,7 @@ async def test_a_held_rollout_is_told_on_its_deployment() -> None:
 
 
 async def _notes(cluster: EmbeddedCluster) -> list[tuple[str, str]]:
-    """What was told about Deployments."""
+    """The events about Deployments."""
     events = await cluster.client.list(Event, "default")
     return [
         (event.reason or "", event.note or "")
@@ -282,12 +281,12 @@ async def test_recreate_is_not_held(kind: str, most: int) -> None:
         ({"maxUnavailable": 1, "crossDomain": "Both"}, "spec.crossDomain"),
     ],
 )
-async def test_a_budget_that_cannot_be_meant_is_refused(spec: Obj, says: str) -> None:
-    """The server itself refuses it and names the field."""
+async def test_an_invalid_budget_is_refused(spec: Obj, says: str) -> None:
+    """The server refuses an invalid budget and names the field."""
     async with whole() as cluster:
         registry = cluster.server.registry
-        wanted = "TopologyDisruptionBudget"
-        await until(lambda: registry.by_kind("zonewise.io/v1alpha1", wanted) is not None)
+        kind_name = "TopologyDisruptionBudget"
+        await until(lambda: registry.by_kind("zonewise.io/v1alpha1", kind_name) is not None)
         body = {
             "metadata": {"name": "web", "namespace": "default"},
             "spec": {"selector": {"matchLabels": {"app": "foo"}}, **spec},
@@ -307,7 +306,7 @@ async def test_a_budget_that_cannot_be_meant_is_refused(spec: Obj, says: str) ->
 
 
 async def test_requests_are_counted() -> None:
-    """``/metrics`` tells how many requests there were, by verb, resource, subresource and code."""
+    """``/metrics`` counts requests by verb, resource, subresource and code."""
     async with whole([*NodeLayout().nodes(), deployment(3)]) as cluster:
         await settled(cluster)
         await apply(cluster, STORY_1.replace("- a", "- nowhere"))

@@ -57,7 +57,7 @@ async def requests(cluster: EmbeddedCluster) -> Counter[tuple[str, str]]:
 
 
 class Total(Watcher):
-    """Also knows how few healthy pods there were in all."""
+    """Also records the minimum of healthy pods."""
 
     fewest = 10**6
 
@@ -106,9 +106,11 @@ async def test_a_rollout_costs_what_it_must(story: str, together: int) -> None:
     [(0, "maxUnavailable: 2\n  crossDomain: Exclusive"), (3, "minAvailable: 3")],
     ids=["one zone at a time", "surge first"],
 )
-async def test_nobody_waits_for_what_a_status_never_shows(surge: int, limit: str) -> None:
-    """A domain that is closed for less than a second is in no status; the rollout goes on when a
-    pod becomes Ready, not after the pause of who was refused.
+async def test_a_domain_closed_shorter_than_its_status_delays_nothing(
+    surge: int, limit: str
+) -> None:
+    """A domain that is closed for less than a second is in no status; the rollout continues when a
+    pod becomes Ready, not after the pause of a refusal.
     """
     async with whole([*NodeLayout().nodes(), deployment(9, surge=surge)]) as cluster:
         await settled(cluster)
@@ -125,7 +127,7 @@ async def test_nobody_waits_for_what_a_status_never_shows(surge: int, limit: str
 
 
 async def test_a_closed_zone_costs_nothing() -> None:
-    """Story 1: three evictions for the pods of the open zone; the others are not even asked for."""
+    """Story 1: three evictions for the pods of the open zone, and no requests for the others."""
     async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
         await settled(cluster)
         await apply(cluster, STORY_1)
@@ -144,7 +146,7 @@ async def test_a_closed_zone_costs_nothing() -> None:
 
 @pytest.mark.parametrize("story", [STORY_2, STORY_3], ids=["per zone", "of all"])
 async def test_a_scale_down_costs_what_it_must(story: str) -> None:
-    """Story 4: six pods too many are six evictions, and none is refused."""
+    """Story 4: six surplus pods are six evictions, and none is refused."""
     async with whole([*NodeLayout().nodes(), deployment(10)]) as cluster:
         await settled(cluster)
         await apply(cluster, story)

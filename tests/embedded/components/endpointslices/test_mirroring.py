@@ -40,7 +40,7 @@ def subset(*addresses: str, port: int = 5432, down: tuple[str, ...] = ()) -> dic
 def summarize(
     cluster: VirtualCluster,
 ) -> list[tuple[str, list[tuple[str, bool | None]], list[int | None]]]:
-    """What the slices say."""
+    """The addresses and ports of the slices."""
     slices = cluster.program.cache.store(EndpointSlice)
     return sorted(
         (
@@ -79,8 +79,10 @@ async def test_slices_follow_their_endpoints() -> None:
         await until(lambda: not summarize(cluster))
 
 
-async def test_only_what_nobody_else_writes_is_mirrored() -> None:
-    """Not for a Service with a selector, not without a Service, not against the owner's wish."""
+async def test_what_is_not_mirrored() -> None:
+    """Nothing is mirrored for a Service with a selector, without a Service, or with the label that
+    forbids it.
+    """
     async with virtual_cluster(PARTS) as cluster:
         await put(cluster, "endpoints", subsets=[subset("10.0.0.2")])
         await asyncio.sleep(5)

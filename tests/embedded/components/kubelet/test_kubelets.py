@@ -1,4 +1,4 @@
-"""The kubelets: nodes come to life, pods run, fail and go, in virtual time."""
+"""The kubelets: nodes become Ready, pods run, fail and are removed, in virtual time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SIZE = {"cpu": "2", "memory": "1Gi"}
 
 
 class Scene:
-    """A cluster with kubelets, and what is seen of its pods."""
+    """A cluster with kubelets."""
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self.cluster = cluster
@@ -44,7 +44,7 @@ class Scene:
         self.nodes = cluster.program.cache.store(Node)
 
     async def node(self, name: str = "n1", **fields: Any) -> None:
-        """Create a node and wait until it lives."""
+        """Create a node and wait until it is Ready."""
         await self.post("nodes", {"metadata": {"name": name}, **fields})
         await until(lambda: bool(self.conditions(self.nodes.get(("", name)))))
 
@@ -93,8 +93,8 @@ def kubelets(**changes: Any) -> dict[str, Callable[[ControllerContext], Kubelets
     return {"kubelets": lambda context: Kubelets(context, KubeletSettings(**changes))}
 
 
-async def test_a_node_comes_to_life() -> None:
-    """A Node that has a name alone is Ready, with size, labels, address, range and lease."""
+async def test_a_node_becomes_ready() -> None:
+    """A Node that has only a name becomes Ready, with size, labels, address, range and lease."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -118,8 +118,8 @@ async def test_a_node_comes_to_life() -> None:
         assert later.spec.renew_time != lease.spec.renew_time
 
 
-async def test_what_a_node_says_is_kept() -> None:
-    """Size, labels, address and range that a Node brings stay, and what is missing is added."""
+async def test_the_fields_of_a_node_are_kept() -> None:
+    """Size, labels, address and range of a Node are kept, and missing ones are added."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         meta = {"name": "n1", "labels": {"kubernetes.io/arch": "arm64"}}
@@ -144,7 +144,7 @@ async def test_what_a_node_says_is_kept() -> None:
 
 
 async def test_a_node_without_a_kubelet_is_left_alone() -> None:
-    """An annotation keeps our hands off a Node and the pods on it."""
+    """A Node with the annotation, and the pods on it, are not changed."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.post(
@@ -160,7 +160,7 @@ async def test_a_node_without_a_kubelet_is_left_alone() -> None:
 
 
 async def test_a_bound_pod_becomes_ready_in_one_write() -> None:
-    """Without delays a pod is Pending, then ready, with nothing seen in between."""
+    """Without delays a pod is Pending, then ready, without another write."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -179,7 +179,7 @@ async def test_a_bound_pod_becomes_ready_in_one_write() -> None:
 
 
 async def test_a_long_start_is_seen_and_times_are_drawn_by_the_seed() -> None:
-    """While a pod takes its time its containers are being created; the same seed, the same time."""
+    """While a pod starts, its containers are being created; the same seed gives the same time."""
     took = [await time_to_start("10s..60s") for _ in range(2)]
     assert took[0] == pytest.approx(took[1])
     assert 10 <= took[0] <= 61
@@ -200,8 +200,8 @@ async def time_to_start(after: str) -> float:
         return asyncio.get_running_loop().time() - began
 
 
-async def test_annotations_steer_a_pod() -> None:
-    """A pod says how long it takes to start and to be ready, and that it is not ready."""
+async def test_annotations_configure_a_pod() -> None:
+    """Annotations set how long a pod takes to start and to be ready, and that it is not ready."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -224,8 +224,8 @@ async def test_annotations_steer_a_pod() -> None:
         await scene.ready()
 
 
-async def test_a_steering_annotation_nobody_understands_is_ignored() -> None:
-    """A pod with nonsense in an annotation does what all others do."""
+async def test_an_invalid_annotation_is_ignored() -> None:
+    """A pod with an invalid annotation behaves as without it."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -284,7 +284,7 @@ async def test_pods_of_jobs_end(
 
 
 async def test_a_failing_container_is_restarted_with_growing_pauses() -> None:
-    """The first restart is at once, the next after 10 s, then 20 s; people see it in an event."""
+    """The first restart is immediate, the next after 10 s, then 20 s; an event reports it."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -311,7 +311,7 @@ async def test_a_failing_container_is_restarted_with_growing_pauses() -> None:
 
 
 async def test_a_deadline_ends_a_pod() -> None:
-    """activeDeadlineSeconds makes a pod fail, whatever it was doing."""
+    """activeDeadlineSeconds makes a pod fail in any state."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -372,7 +372,9 @@ async def test_both_families() -> None:
 
 
 async def test_a_pod_outlives_its_node_object() -> None:
-    """A Node that is made anew at once may have other addresses; its pods go on and can go."""
+    """A Node that is created again may have other addresses; its pods keep running and can be
+    deleted.
+    """
     async with virtual_cluster(
         {"kubelets": lambda context: Kubelets(context, DUAL_STACK)}
     ) as cluster:
@@ -388,7 +390,7 @@ async def test_a_pod_outlives_its_node_object() -> None:
 
 
 async def test_deletion_takes_its_time_and_no_longer_than_its_grace() -> None:
-    """A deleted pod serves until it stops: after its own time, or when its grace is over."""
+    """A deleted pod runs until it stops by itself, or until its grace period ends."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -409,8 +411,8 @@ async def test_deletion_takes_its_time_and_no_longer_than_its_grace() -> None:
         assert ("default", "stubborn") not in scene.pods
 
 
-async def test_a_grace_of_ages_is_no_reason_to_stay() -> None:
-    """A pod that may take as long as numbers go can be deleted, and is."""
+async def test_a_pod_with_a_huge_grace_period_can_be_deleted() -> None:
+    """A pod with the largest grace period is deleted when its containers stop."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -443,10 +445,10 @@ async def test_a_grace_of_ages_is_no_reason_to_stay() -> None:
         ),
     ],
 )
-async def test_who_watches_a_deleted_pod_sees_it_end(
+async def test_the_last_status_of_a_deleted_pod(
     fields: dict[str, Any], reached: str, state: str, code: int | None
 ) -> None:
-    """The last word of a kubelet about a pod: not ready, containers ended, and then it is gone."""
+    """Watchers see a deleted pod not ready with ended containers, and then its deletion."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -486,7 +488,7 @@ async def test_who_watches_a_deleted_pod_sees_it_end(
 
 
 async def test_a_held_pod_ends_before_it_goes() -> None:
-    """A pod with a finalizer is written down as ended; its owner lets it go."""
+    """A pod with a finalizer gets an ended status; it is removed with its finalizer."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -506,7 +508,7 @@ async def test_a_held_pod_ends_before_it_goes() -> None:
 
 
 async def test_addresses_outlive_the_process() -> None:
-    """New kubelets over living pods change nothing, and give nobody an address that is in use."""
+    """New kubelets over running pods change nothing, and assign no address twice."""
     async with virtual_cluster({}) as cluster:
         before = await addresses(cluster, "a", "b")
         after = await addresses(cluster, "c")
@@ -555,7 +557,7 @@ async def test_a_full_range_makes_pods_wait() -> None:
 
 
 async def test_a_failed_node_is_silent_until_it_heals() -> None:
-    """No heartbeats, no starts and no ends on a failed node; healed, it catches up."""
+    """On a failed node there are no heartbeats, starts and ends; after healing they follow."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -578,7 +580,7 @@ async def test_a_failed_node_is_silent_until_it_heals() -> None:
         assert (await cluster.client.get(Lease, "n1", "kube-node-lease")) != lease
 
 
-async def test_a_node_made_anew_begins_anew() -> None:
+async def test_a_node_created_again_starts_from_scratch() -> None:
     """A Node of the same name gets a lease of its own and its pods run."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
@@ -594,8 +596,8 @@ async def test_a_node_made_anew_begins_anew() -> None:
         assert lease.metadata.owner_references[0].uid == node.metadata.uid
 
 
-async def test_who_outlives_its_node_keeps_its_address_to_itself() -> None:
-    """A range that passes to another node is handed out but for what its old pods still have."""
+async def test_a_pod_that_outlives_its_node_keeps_its_address() -> None:
+    """A range that passes to another node is assigned without the addresses of its old pods."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         first, second = (
@@ -632,7 +634,7 @@ LEASE = b'{"metadata": {"name": "one"}}'
 
 
 class Slow:
-    """A transport that takes five seconds for each request, and remembers when they came."""
+    """A transport that takes five seconds for each request, and records their times."""
 
     def __init__(self) -> None:
         self.seen: dict[str, list[float]] = {}
@@ -663,8 +665,8 @@ class LeaseAnswer:
         """Nothing to end."""
 
 
-async def test_slow_renewals_hold_up_nobody() -> None:
-    """With renewals that take longer than their turn, every node is still renewed in time."""
+async def test_slow_renewals_delay_no_other_node() -> None:
+    """With renewals that are slower than their interval, every node is still renewed in time."""
     slow = Slow()
     loop = asyncio.get_running_loop()
     beats = Heartbeats(Client(slow), clock=loop.time, period=30.0, duration=40)

@@ -1,4 +1,4 @@
-"""Stages, commands and addresses: what kubelets decide on, without a cluster."""
+"""Stages, commands and addresses, without a cluster."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_times(text: str, meant: DelayRange) -> None:
         ("{", "is not YAML"),
     ],
 )
-def test_stages_that_could_never_happen_are_refused(text: str, fault: str) -> None:
-    """A fault in a file is named with its place."""
+def test_impossible_stages_are_refused(text: str, fault: str) -> None:
+    """The error names the place in the file."""
     with pytest.raises(ConfigError, match="file") as caught:
         read_stages(text, "file")
     assert fault in str(caught.value)
 
 
-def test_the_stages_we_bring_know_every_state() -> None:
+def test_the_default_stages_are_valid() -> None:
     """Our own file is valid, and its times can be set by name."""
     stages = default_stages()
     assert [stage.name for stage in stages["terminating"]] == ["stop"]
@@ -99,8 +99,8 @@ def test_what_is_due_first_happens() -> None:
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**64 - 1), uid=st.text(max_size=8))
-def test_what_a_pod_draws_depends_on_seed_pod_and_stage_alone(seed: int, uid: str) -> None:
-    """A drawn time is within its range and the same whenever it is asked for."""
+def test_a_drawn_time_depends_on_seed_pod_and_stage_alone(seed: int, uid: str) -> None:
+    """A drawn time is within its range and the same at every call."""
     stage = read_stages("- {name: a, in: [bound], after: 1s..9s, do: start}", "f")["bound"][0]
     first = stage.delay(pod(uid=uid), seed=seed, restarts=0)
     assert 1 <= first <= 9
@@ -113,8 +113,8 @@ def test_pauses_before_restarts_grow_up_to_five_minutes() -> None:
     assert backoff_seconds(2_000_000) == 300
 
 
-def test_who_ran_long_is_restarted_at_once() -> None:
-    """A container that ran for ten minutes is not made to wait for its earlier crashes."""
+def test_a_container_that_ran_long_is_restarted_at_once() -> None:
+    """A container that ran for ten minutes is restarted without a pause."""
     progress = PodProgress(
         "ended", NOW, restarts=5, exit_code=1, last_started=NOW - 3600, last_ended=NOW
     )
@@ -139,7 +139,7 @@ def test_who_ran_long_is_restarted_at_once() -> None:
     ],
 )
 def test_commands_are_recognised(words: tuple[str, ...], meant: Outcome) -> None:
-    """What plainly ends is known to end, and how; the rest is unknown."""
+    """Commands that clearly end have a known end; the rest is unknown."""
     container = Container(name="c", command=words[:1], args=words[1:])
     assert predict_outcome(Pod(spec=PodSpec(containers=(container,)))) == meant
 
@@ -159,7 +159,7 @@ def test_a_pod_ends_as_the_worst_of_its_containers() -> None:
 
 
 def test_nothing_is_reported_twice() -> None:
-    """A status that says all of it already is not written again."""
+    """A status that would not change is not written again."""
     whole = pod()
     step = advance(whole, read_progress(whole, NOW), default_stages(), now=NOW, seed=1)
     addresses = PodAddresses(("192.0.2.1",), ("10.0.0.2",))
@@ -183,13 +183,13 @@ def test_addresses_are_used_again_last() -> None:
 
 
 def test_tiny_networks_give_what_they_have() -> None:
-    """A network without room for anybody gives nothing, and says so by None."""
+    """A network without free addresses gives None."""
     assert AddressPool("192.0.2.0/32").allocate() is None
     assert AddressPool("fd00::/126").allocate() == "fd00::2"
 
 
 def test_a_range_may_name_an_address_in_it() -> None:
-    """A server takes 192.0.2.9/29 as the range of a node, so its pods get addresses."""
+    """A server accepts 192.0.2.9/29 as the range of a node, and its pods get addresses."""
     assert AddressPool("192.0.2.9/29").allocate() == "192.0.2.10"
 
 
@@ -205,7 +205,7 @@ def test_ranges_are_cut_in_step() -> None:
     assert ranges.allocate() == ("10.0.1.0/24", "fd00:0:0:1::/64")
 
 
-def test_a_large_foreign_range_covers_all_it_covers() -> None:
+def test_a_large_foreign_range_takes_all_its_numbers() -> None:
     """A Node that brings a larger block takes all the numbers in it."""
     ranges = NodeCidrAllocator(("10.0.0.0/22",), mask_sizes=(24,))
     ranges.mark_used(("10.0.0.0/23", "172.16.0.0/24", "nonsense"))
@@ -213,7 +213,7 @@ def test_a_large_foreign_range_covers_all_it_covers() -> None:
 
 
 def lived(start: Pod, *, remembering: bool, seconds: int) -> list[tuple[float, object]]:
-    """What is written about a pod in some time, by a kubelet with or without a memory."""
+    """The writes about a pod by a kubelet with or without state in memory."""
     addresses = PodAddresses(("192.0.2.1",), ("10.0.0.2",))
     whole, now, written = start, NOW, list[tuple[float, object]]()
     progress = read_progress(whole, now)
@@ -249,7 +249,7 @@ SECONDS = st.integers(0, 20).map(lambda number: f"{number}s")
     ),
 )
 def test_all_that_matters_is_in_the_object(restart: str, marks: dict[str, str]) -> None:
-    """A kubelet that forgets everything between two looks writes what one that remembers does."""
+    """A kubelet that restarts before every pass writes the same as one that keeps running."""
     whole = pod(restart=restart, **marks)
     first = lived(whole, remembering=True, seconds=200)
     assert lived(whole, remembering=False, seconds=200) == first

@@ -1,4 +1,4 @@
-"""Lost, cordoned, tainted and deleted nodes, and what becomes of their pods, in virtual time."""
+"""Lost, cordoned, tainted and deleted nodes, and their pods, in virtual time."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ class Scene:
         return next((condition.status for condition in conditions if condition.type == "Ready"), "")
 
 
-async def test_a_pod_that_was_replaced_meanwhile_does_not_spare_its_node(
+async def test_a_replaced_pod_does_not_stop_the_taints_of_its_node(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A lost node is tainted although one of its pods is another one of that name by now."""
+    """A lost node is tainted although one of its pods was replaced under the same name."""
     original = Client.patch_status
     replaced: list[str] = []
 
@@ -124,8 +124,8 @@ async def test_a_pod_that_was_replaced_meanwhile_does_not_spare_its_node(
     assert "not retried" not in capsys.readouterr().err
 
 
-async def test_a_silent_node_is_lost_and_its_pods_leave_after_their_time() -> None:
-    """Silence ends in Unknown, two taints, unready pods, and after 300 s their deletion."""
+async def test_a_silent_node_is_lost_and_its_pods_are_deleted() -> None:
+    """A node without heartbeats gets Unknown, two taints and unready pods, deleted after 300 s."""
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         await scene.build("a1", "a2", "b1")
@@ -161,7 +161,7 @@ async def test_a_silent_node_is_lost_and_its_pods_leave_after_their_time() -> No
 
 
 async def test_a_node_that_returns_in_time_keeps_its_pods() -> None:
-    """Taints go when the node is back, and nobody is deleted."""
+    """The taints are removed when the node returns, and no pod is deleted."""
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         await scene.build("a1", "a2")
@@ -187,8 +187,8 @@ async def test_cordon_is_a_taint() -> None:
         await until(lambda: not scene.taints("a1"))
 
 
-async def test_a_node_that_never_speaks_is_lost_after_its_startup_grace() -> None:
-    """A Node without a kubelet keeps silent for a minute, then is in an unknown state."""
+async def test_a_node_without_a_kubelet_is_lost_after_its_startup_grace() -> None:
+    """A Node without a kubelet gets the status Unknown after a minute."""
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         await scene.build("a1")
@@ -205,8 +205,8 @@ async def test_a_node_that_never_speaks_is_lost_after_its_startup_grace() -> Non
         }
 
 
-async def test_what_a_kubelet_says_becomes_taints() -> None:
-    """A node that says it is not ready, or under pressure, has the taints for it."""
+async def test_conditions_become_taints() -> None:
+    """A node that is not ready, or under pressure, gets the taints for it."""
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         await scene.build("a1")
@@ -224,8 +224,8 @@ async def test_what_a_kubelet_says_becomes_taints() -> None:
             await scene.tainted("b1", {(PREFIX + key, effect) for key, effect in taints})
 
 
-async def test_pods_are_driven_away_by_any_taint_of_that_kind() -> None:
-    """NoExecute taints evict who does not tolerate them; taken back in time, they do not."""
+async def test_noexecute_taints_evict_pods() -> None:
+    """NoExecute taints evict pods without a toleration, unless they are removed in time."""
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         await scene.build("a1")
@@ -257,7 +257,7 @@ async def test_pods_are_driven_away_by_any_taint_of_that_kind() -> None:
 
 
 async def test_a_lost_zone_is_evicted_node_by_node() -> None:
-    """When a whole zone is lost its nodes are given up one every ten seconds."""
+    """When a whole zone is lost, the pods of one node every ten seconds are evicted."""
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         await scene.build("a1", "a2", "a3", "b1")
@@ -272,7 +272,7 @@ async def test_a_lost_zone_is_evicted_node_by_node() -> None:
 
 
 async def test_a_small_zone_that_is_mostly_lost_keeps_its_pods() -> None:
-    """With most of a small zone lost, the fault is likely elsewhere: no more nodes are given up."""
+    """When most of a small zone is lost, no more nodes are evicted."""
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         names = ("a1", "a2", "a3", "a4", "a5")
@@ -287,8 +287,8 @@ async def test_a_small_zone_that_is_mostly_lost_keeps_its_pods() -> None:
         assert len(given_up) < 4
 
 
-async def test_nobody_is_evicted_when_every_zone_is_lost() -> None:
-    """Taints that drive pods away are taken back when all is lost, and pods stay."""
+async def test_no_pod_is_evicted_when_every_zone_is_lost() -> None:
+    """When all zones are lost, the NoExecute taints are removed, and pods stay."""
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         await scene.build("a1", "b1")
@@ -307,7 +307,7 @@ async def test_nobody_is_evicted_when_every_zone_is_lost() -> None:
 
 
 async def test_pods_of_a_deleted_node_are_removed() -> None:
-    """Pods outlive their Node by seconds; one that is made anew in time keeps them."""
+    """Pods are removed seconds after their Node, unless it is created again in time."""
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         await scene.build("a1", "a2")
@@ -333,7 +333,7 @@ async def test_pods_of_a_deleted_node_are_removed() -> None:
 
 
 async def test_terminating_pods_of_a_node_out_of_service_are_removed() -> None:
-    """Who declares a lost node out of service gets the pods' names back at once."""
+    """With the taint out-of-service, terminating pods of a lost node are removed at once."""
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         await scene.build("a1", "b1")
@@ -366,8 +366,8 @@ async def test_the_oldest_finished_pods_go_beyond_a_number() -> None:
         assert {pod.metadata.name for pod in scene.pods} == {"third", "fourth"}
 
 
-async def test_a_finished_pod_that_may_not_go_ends_no_collector() -> None:
-    """Whatever refuses a deletion, such as a broken webhook, is asked again later."""
+async def test_a_refused_deletion_does_not_stop_the_collector() -> None:
+    """A deletion that is refused, for example by a broken webhook, is tried again later."""
     refusals = [ServerError(Status(message="a webhook is broken"))] * 2
 
     class Hindered(PodGCController):
@@ -386,8 +386,8 @@ async def test_a_finished_pod_that_may_not_go_ends_no_collector() -> None:
         assert not refusals
 
 
-async def test_a_machine_that_slept_blames_nobody() -> None:
-    """Time that passed while this process stood still is not held against its nodes."""
+async def test_time_asleep_does_not_count_against_nodes() -> None:
+    """Time that passed while this process was stopped does not make nodes lost."""
     slept = 0.0
     loop = asyncio.get_running_loop()
     async with virtual_cluster({}) as cluster:

@@ -1,4 +1,4 @@
-"""Pods that wait: order, pauses, and what wakes them."""
+"""The scheduling queue: order, pauses, and what makes pods ready to try."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_pauses_double_up_to_ten_seconds() -> None:
 
 
 def test_a_pod_that_rests_is_tried_after_minutes_anyway() -> None:
-    """A change that was missed costs minutes, not for ever."""
+    """A pod is tried after minutes even if no change was noticed."""
     pending = SchedulingQueue()
     pending.add(A, 0, 0.0)
     pending.pop(0.0)
@@ -60,8 +60,8 @@ def test_a_pod_that_rests_is_tried_after_minutes_anyway() -> None:
     assert pending.pop(FLUSH_SECONDS) == A
 
 
-def test_a_pod_that_is_gone_is_not_served() -> None:
-    """What was removed while it was ready, resting or pausing never comes up."""
+def test_a_removed_pod_is_not_scheduled() -> None:
+    """A pod that was removed while it was ready, resting or pausing is never given out."""
     pending = SchedulingQueue()
     for key in (A, B, C):
         pending.add(key, 0, 0.0)
@@ -77,7 +77,7 @@ def test_a_pod_that_is_gone_is_not_served() -> None:
     assert not len(pending) and A not in pending
 
 
-def test_a_changed_wish_is_tried_but_not_in_a_hot_loop() -> None:
+def test_a_changed_pod_is_tried_after_its_pause() -> None:
     """A pod that changes while it rests is ready when its pause is over."""
     pending = SchedulingQueue()
     pending.add(A, 0, 0.0)

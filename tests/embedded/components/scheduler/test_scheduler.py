@@ -71,13 +71,13 @@ def condition(
 
 
 def refused(cluster: VirtualCluster, name: str) -> str:
-    """Why a pod has no node, as it is told."""
+    """The message of the condition of a pod without a node."""
     scheduled = condition(cluster, name)
     return scheduled.message if scheduled is not None and scheduled.status == "False" else ""
 
 
 async def events(cluster: VirtualCluster, reason: str) -> set[str]:
-    """What was told with a reason."""
+    """The notes of events with a reason."""
     await asyncio.sleep(1)
     return {event.note for event in await cluster.client.list(Event) if event.reason == reason}
 
@@ -125,8 +125,8 @@ async def test_pods_are_bound_and_spread_over_zones() -> None:
         assert note in await events(cluster, "Scheduled")
 
 
-async def test_a_pod_that_fits_nowhere_is_told_why_and_tried_when_it_may_help() -> None:
-    """Condition and event carry the reasons; a node with room is used as soon as it comes."""
+async def test_a_pod_that_fits_nowhere_has_a_reason_and_is_tried_again() -> None:
+    """Condition and event have the reasons; a node with room is used as soon as it is created."""
     async with virtual_cluster(PARTS) as cluster:
         await add_node(cluster, "small", cpu="1")
         await add_pod(cluster, "p", cpu="2")
@@ -144,7 +144,7 @@ async def test_a_pod_that_fits_nowhere_is_told_why_and_tried_when_it_may_help() 
 
 
 async def test_nothing_is_tried_while_nothing_happens() -> None:
-    """A pod that fits nowhere rests for minutes, and is looked at from time to time only."""
+    """A pod that fits nowhere is tried only every few minutes."""
     schedulers: list[Scheduler] = []
 
     def part(context: ControllerContext) -> Scheduler:
@@ -163,7 +163,7 @@ async def test_nothing_is_tried_while_nothing_happens() -> None:
 
 
 async def test_the_more_important_pod_is_served_first() -> None:
-    """Of pods that wait for one node, priority decides, not who came first."""
+    """Of pods that wait for one node, the one with the highest priority gets it."""
     async with virtual_cluster(PARTS) as cluster:
         await add_priority(cluster, "high", 100)
         await add_pod(cluster, "first", cpu="3")
@@ -176,7 +176,7 @@ async def test_the_more_important_pod_is_served_first() -> None:
 
 
 async def test_less_important_pods_make_room() -> None:
-    """Victims are marked and deleted, the node is kept free, and the pod moves in."""
+    """Victims are marked and deleted, the node is reserved, and the pod is bound to it."""
     async with virtual_cluster(PARTS) as cluster:
         await add_priority(cluster, "high", 100)
         await add_node(cluster, "n", cpu="4")
@@ -211,7 +211,7 @@ async def test_less_important_pods_make_room() -> None:
 
 
 async def test_pods_of_others_and_gated_pods_are_left_alone() -> None:
-    """Another scheduler's pods get nothing; a gated pod is scheduled when its gates are gone."""
+    """Pods of another scheduler are not bound; a gated pod is scheduled without its gates."""
     async with virtual_cluster(PARTS) as cluster:
         await add_node(cluster, "n")
         await add_pod(cluster, "foreign", schedulerName="mine")
@@ -225,7 +225,7 @@ async def test_pods_of_others_and_gated_pods_are_left_alone() -> None:
         await until(lambda: node_of(cluster, "gated") == "n", within=3)
 
 
-async def test_a_claim_that_waits_is_told_the_node_and_waited_for() -> None:
+async def test_a_claim_that_waits_for_its_consumer_gets_a_node() -> None:
     """The node is written on the claim; the pod is bound when the claim is."""
     async with virtual_cluster(PARTS) as cluster:
         await add_node(cluster, "n")
@@ -291,13 +291,13 @@ async def wait_for_volumes(cluster: VirtualCluster) -> None:
 
 
 def selected(cluster: VirtualCluster) -> str:
-    """The node that the claim was told."""
+    """The selected node of the claim."""
     claim = cluster.program.cache.store(PersistentVolumeClaim).get(("default", "c"))
     return claim.metadata.annotations.get(SELECTED_NODE, "") if claim is not None else ""
 
 
-async def test_a_claim_whose_node_was_taken_off_is_told_another_at_once() -> None:
-    """A provisioner that cannot serve a node says so by that; the pod is scheduled anew."""
+async def test_a_claim_without_its_selected_node_gets_another_at_once() -> None:
+    """A provisioner that cannot serve a node removes the annotation; the pod is scheduled again."""
     async with virtual_cluster(PARTS) as cluster:
         await add_node(cluster, "n")
         await wait_for_volumes(cluster)
@@ -351,8 +351,8 @@ async def test_a_pod_is_not_bound_where_its_new_volume_cannot_be_used() -> None:
         await until(lambda: node_of(cluster, "p") == "m", within=15)
 
 
-async def test_a_node_that_goes_while_its_volumes_are_made_is_not_waited_for() -> None:
-    """The claim is told another node when the first is gone."""
+async def test_a_node_deleted_during_provisioning_is_replaced() -> None:
+    """The claim gets another node when the first is deleted."""
     async with virtual_cluster(PARTS) as cluster:
         await add_node(cluster, "n")
         await wait_for_volumes(cluster)
@@ -362,8 +362,8 @@ async def test_a_node_that_goes_while_its_volumes_are_made_is_not_waited_for() -
         await until(lambda: note in refused(cluster, "p"), within=15)
 
 
-async def test_a_selector_that_nobody_understands_stops_one_pod_and_no_scheduler() -> None:
-    """A pod that wants a label to be greater than a word waits; the next pod gets its node."""
+async def test_an_invalid_selector_stops_only_its_pod() -> None:
+    """A pod with an invalid node selector waits; the next pod gets its node."""
     async with virtual_cluster(PARTS) as cluster:
         await add_node(cluster, "n")
         words = {"key": "cpus", "operator": "Gt", "values": ["many"]}
@@ -375,8 +375,8 @@ async def test_a_selector_that_nobody_understands_stops_one_pod_and_no_scheduler
         await until(lambda: node_of(cluster, "plain") == "n")
 
 
-async def test_a_new_scheduler_goes_on_where_the_old_one_stopped() -> None:
-    """Who waits, and for whom a node is kept free, is found in the objects."""
+async def test_a_new_scheduler_continues_from_the_objects() -> None:
+    """Pending pods and nominated nodes are read from the objects."""
     async with virtual_cluster({}) as cluster:
         pods = cluster.program.cache.store(Pod)
         await add_priority(cluster, "high", 100)
@@ -400,7 +400,7 @@ async def test_a_new_scheduler_goes_on_where_the_old_one_stopped() -> None:
 
 @asynccontextmanager
 async def scheduling(cluster: VirtualCluster) -> AsyncIterator[None]:
-    """A scheduler of its own, for as long as it is needed."""
+    """A second scheduler, stopped at the end."""
     loop = asyncio.get_running_loop()
     components = Program(cluster.server.connect, clock=lambda: EPOCH + loop.time(), rng=Random(2))
     components.add("default-scheduler", Scheduler)
@@ -413,12 +413,12 @@ async def scheduling(cluster: VirtualCluster) -> AsyncIterator[None]:
 
 
 def binds(scheduler: Scheduler, pod: Pod) -> bool:
-    """Whether a scheduler knows to which pods a pod belongs."""
+    """Whether a scheduler knows the workload selector of a pod."""
     return str(scheduler.cluster.default_spread.selector_of(pod)) == "app=web"
 
 
 async def test_the_selectors_of_all_workloads_bind_their_pods() -> None:
-    """ReplicaSets, ReplicationControllers and StatefulSets tell which pods belong together."""
+    """ReplicaSets, ReplicationControllers and StatefulSets define which pods belong together."""
     template = {
         "metadata": {"labels": {"app": "web"}},
         "spec": {"containers": [{"name": "c", "image": "i"}]},

@@ -21,7 +21,7 @@ PARTS = {"tokens-controller": TokensController}
 
 
 async def secret(cluster: VirtualCluster, account: str) -> None:
-    """Ask for a token as a Secret."""
+    """A Secret that requests a token."""
     meta = {"name": "t", "annotations": {"kubernetes.io/service-account.name": account}}
     body = {"metadata": meta, "type": "kubernetes.io/service-account-token"}
     await cluster.client.raw(
@@ -30,7 +30,7 @@ async def secret(cluster: VirtualCluster, account: str) -> None:
 
 
 async def test_a_secret_is_filled_with_a_token_that_works() -> None:
-    """The token speaks for the account until the Secret is gone."""
+    """The token is valid for the account until the Secret is deleted."""
     async with virtual_cluster(PARTS) as cluster:
         await secret(cluster, "default")
         selector = "type=kubernetes.io/service-account-token"
@@ -57,7 +57,7 @@ async def test_a_secret_is_filled_with_a_token_that_works() -> None:
 
 
 async def test_a_secret_goes_with_its_account() -> None:
-    """Nobody keeps a token of an account that is gone; one without an account never stays."""
+    """The Secret is deleted with its account; one without an account is deleted at once."""
     async with virtual_cluster(PARTS) as cluster:
         body = msgspec.json.encode({"metadata": {"name": "robot"}})
         await cluster.client.raw("POST", "/api/v1/namespaces/default/serviceaccounts", body=body)

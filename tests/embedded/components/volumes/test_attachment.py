@@ -1,4 +1,4 @@
-"""Volumes of drivers that want to be asked before a node uses them, in virtual time."""
+"""Volumes of drivers that need attaching, in virtual time."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ async def use(cluster: VirtualCluster, name: str, node: str) -> None:
 
 
 def attached(cluster: VirtualCluster) -> list[str]:
-    """The nodes that the volume is attached to, or on its way off."""
+    """The nodes with an attachment of the volume, also one that is being deleted."""
     store = cluster.program.cache.store(VolumeAttachment)
     return sorted(attachment.spec.node_name for attachment in store)
 
 
 async def hold(cluster: VirtualCluster) -> None:
-    """What an attacher does: it keeps the attachment until the volume is off the node."""
+    """Add the finalizer of an attacher to the attachment."""
     (attachment,) = await cluster.client.list(VolumeAttachment)
     body = {"metadata": {"finalizers": [ATTACHER]}}
     await cluster.client.patch(VolumeAttachment, attachment.metadata.name, None, body)
@@ -100,7 +100,7 @@ async def test_a_volume_is_attached_for_its_first_pod_and_detached_after_its_las
 
 
 async def test_a_volume_of_one_node_moves_only_when_it_is_off_the_first() -> None:
-    """The next node waits for the finalizer of the attacher, and its pod is told why."""
+    """The next node waits for the finalizer of the attacher, and an event of its pod says why."""
     async with virtual_cluster(PARTS) as cluster:
         await prepare(cluster, required=True)
         await use(cluster, "p", "n1")
@@ -123,7 +123,7 @@ async def test_a_volume_of_one_node_moves_only_when_it_is_off_the_first() -> Non
 
 
 async def test_a_volume_of_many_nodes_is_attached_to_each() -> None:
-    """ReadWriteMany has no first node."""
+    """A ReadWriteMany volume is attached to several nodes at once."""
     async with virtual_cluster(PARTS) as cluster:
         await prepare(cluster, required=True, mode="ReadWriteMany")
         await use(cluster, "p", "n1")
@@ -134,7 +134,7 @@ async def test_a_volume_of_many_nodes_is_attached_to_each() -> None:
 
 
 async def test_a_driver_that_needs_no_attaching_is_left_alone() -> None:
-    """``attachRequired: false`` means that nobody asks."""
+    """With ``attachRequired: false`` there are no attachments."""
     async with virtual_cluster(PARTS) as cluster:
         await prepare(cluster, required=False)
         await use(cluster, "p", "n1")

@@ -39,7 +39,7 @@ async def post(cluster: VirtualCluster, path: str, body: dict[str, Any]) -> None
 
 
 def spec(**fields: Any) -> dict[str, Any]:
-    """What a claim asks for."""
+    """The spec of a claim."""
     requests = {"resources": {"requests": {"storage": "1Gi"}}}
     return {"accessModes": ["ReadWriteOnce"], **requests, **fields}
 
@@ -51,7 +51,7 @@ async def claim(cluster: VirtualCluster, name: str = "data", **fields: Any) -> N
 
 
 async def volume(cluster: VirtualCluster, name: str, **fields: Any) -> None:
-    """A volume that somebody made by hand."""
+    """A volume without a provisioner."""
     body = {
         "capacity": {"storage": "2Gi"},
         "accessModes": ["ReadWriteOnce"],
@@ -90,13 +90,13 @@ def volume_phase(cluster: VirtualCluster, name: str) -> str:
 
 
 async def select(cluster: VirtualCluster, node: str, name: str = "data") -> None:
-    """What the scheduler does when it knows where the claim's first pod goes."""
+    """Write the selected node on the claim, as the scheduler does."""
     body = {"metadata": {"annotations": {SELECTED_NODE: node}}}
     await cluster.client.patch(PersistentVolumeClaim, name, "default", body)
 
 
 async def reasons(cluster: VirtualCluster) -> set[str]:
-    """The reasons of all events there are."""
+    """The reasons of all events."""
     await asyncio.sleep(0.5)
     answer = await cluster.client.raw("GET", "/apis/events.k8s.io/v1/events")
     return {item["reason"] for item in msgspec.json.decode(answer.body)["items"]}
@@ -116,13 +116,13 @@ BETA_DEFAULT = "storageclass.beta.kubernetes.io/is-default-class"
 
 
 async def storage_class(cluster: VirtualCluster, name: str, **marks: str) -> None:
-    """A class whose volumes are made at once."""
+    """A class whose volumes are created at once."""
     body = {"metadata": {"name": name, "annotations": marks}, "provisioner": "zonewise.io/embedded"}
     await post(cluster, "/apis/storage.k8s.io/v1/storageclasses", body)
 
 
 async def test_early_and_late_claims_get_the_same_default_class() -> None:
-    """Of default classes of one second the first name counts, also by the beta annotation."""
+    """Of default classes with equal times the first name counts, also with the beta annotation."""
     async with virtual_cluster({"persistentvolume-binder": PersistentVolumeController}) as cluster:
         await claim(cluster, "early")
         await until(lambda: phase(cluster, "early") == "Pending")
@@ -131,12 +131,12 @@ async def test_early_and_late_claims_get_the_same_default_class() -> None:
         await claim(cluster, "late")
         await asyncio.sleep(60)
         for name in ("early", "late"):
-            found = await cluster.client.get(PersistentVolumeClaim, name, "default")
-            assert (name, found.spec.storage_class_name) == (name, "a")
+            bound = await cluster.client.get(PersistentVolumeClaim, name, "default")
+            assert (name, bound.spec.storage_class_name) == (name, "a")
 
 
-async def test_a_claim_may_name_its_class_by_the_annotation_of_old() -> None:
-    """The class that is named by annotation is used; the default one is not put beside it."""
+async def test_a_claim_may_name_its_class_by_the_beta_annotation() -> None:
+    """The class of the annotation is used, and no default class is added."""
     async with virtual_cluster(PARTS) as cluster:
         await class_there(cluster)
         await storage_class(cluster, "fast")
@@ -160,9 +160,9 @@ async def test_a_claim_waits_for_its_node_and_gets_a_volume_in_its_zone() -> Non
         assert "WaitForFirstConsumer" in await reasons(cluster)
         await select(cluster, "n1")
         await until(lambda: phase(cluster) == "Bound")
-        found = await cluster.client.get(PersistentVolumeClaim, "data", "default")
-        assert found.status.capacity == {"storage": "1Gi"}
-        volume = await cluster.client.get(PersistentVolume, found.spec.volume_name)
+        bound = await cluster.client.get(PersistentVolumeClaim, "data", "default")
+        assert bound.status.capacity == {"storage": "1Gi"}
+        volume = await cluster.client.get(PersistentVolume, bound.spec.volume_name)
         await until(lambda: volume_phase(cluster, volume.metadata.name) == "Bound")
         affinity = volume.spec.node_affinity
         assert affinity is not None and affinity.required is not None
@@ -173,8 +173,8 @@ async def test_a_claim_waits_for_its_node_and_gets_a_volume_in_its_zone() -> Non
         assert {"ExternalProvisioning", "ProvisioningSucceeded"} <= await reasons(cluster)
 
 
-async def test_a_deleted_claim_takes_its_volume_along_when_no_pod_uses_it() -> None:
-    """Protection holds the claim while a pod is there; then claim and volume go."""
+async def test_a_deleted_claim_is_removed_with_its_volume_when_unused() -> None:
+    """Protection keeps the claim while a pod uses it; then claim and volume are deleted."""
     async with virtual_cluster(PARTS) as cluster:
         await cluster.client.create(Node(metadata=ObjectMeta(name="n1", labels={ZONE: "b"})))
         await class_there(cluster)
@@ -193,8 +193,8 @@ async def test_a_deleted_claim_takes_its_volume_along_when_no_pod_uses_it() -> N
         await until(lambda: len(volumes) == 0)
 
 
-async def test_a_volume_made_by_hand_is_found_kept_and_released() -> None:
-    """A claim without a class takes the volume; with Retain it stays, released."""
+async def test_a_manual_volume_is_bound_and_retained() -> None:
+    """A claim without a class gets the volume; with Retain it becomes Released."""
     async with virtual_cluster(PARTS) as cluster:
         await claim(cluster, storageClassName="")
         await until(lambda: phase(cluster) == "Pending")
@@ -207,12 +207,12 @@ async def test_a_volume_made_by_hand_is_found_kept_and_released() -> None:
         await cluster.client.delete(PersistentVolumeClaim, "data", "default")
         await until(lambda: volume_phase(cluster, "large") == "Released")
         await asyncio.sleep(30)
-        kept = await cluster.client.get(PersistentVolume, "large")
-        assert kept.spec.claim_ref is not None
+        stored = await cluster.client.get(PersistentVolume, "large")
+        assert stored.spec.claim_ref is not None
 
 
-async def test_a_bound_volume_is_protected_and_its_loss_is_told() -> None:
-    """A deleted volume stays while it is bound; a claim that lost its volume says so."""
+async def test_a_bound_volume_is_protected_and_its_loss_is_reported() -> None:
+    """A deleted volume stays while it is bound; a claim without its volume is Lost."""
     async with virtual_cluster(PARTS) as cluster:
         await volume(cluster, "v")
         await claim(cluster, storageClassName="", volumeName="v")
@@ -239,7 +239,7 @@ async def test_a_claim_older_than_the_default_class_gets_it() -> None:
 
 
 async def test_two_claims_never_get_one_volume() -> None:
-    """Whoever comes second waits for the next volume."""
+    """The second claim waits for the next volume."""
     async with virtual_cluster(PARTS) as cluster:
         await asyncio.gather(*(claim(cluster, name, storageClassName="") for name in "ab"))
         await volume(cluster, "one")
@@ -251,7 +251,7 @@ async def test_two_claims_never_get_one_volume() -> None:
 
 
 async def test_an_ephemeral_volume_lives_and_dies_with_its_pod() -> None:
-    """The claim is named after pod and volume, owned by the pod, and goes with it."""
+    """The claim is named after pod and volume, owned by the pod, and deleted with it."""
     async with virtual_cluster(PARTS) as cluster:
         await cluster.client.create(Node(metadata=ObjectMeta(name="n1", labels={ZONE: "b"})))
         await class_there(cluster)

@@ -1,4 +1,4 @@
-"""A scheduler and kubelets in forty lines: pods get a node, become ready, and go when deleted."""
+"""A minimal scheduler and kubelet: pods get a node, become ready, and are removed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODES = 3
 
 
 class Attendant:
-    """Looks after pods; ``ready`` says which of them become so, ``stopping`` how long they take."""
+    """Runs pods; ``ready`` decides which become ready, ``stopping`` how long they take to stop."""
 
     def __init__(
         self,

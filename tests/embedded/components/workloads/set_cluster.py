@@ -1,4 +1,4 @@
-"""A cluster with everybody a set of pods needs, in virtual time, and words to talk about it."""
+"""A cluster with the components that a set of pods needs, in virtual time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Parts = Mapping[str, Callable[[ControllerContext], Runnable]]
 
 
 def parts(removal: Literal["evict", "delete"]) -> Parts:
-    """Everybody but who keeps other workloads."""
+    """The components, without controllers of other workloads."""
     return {
         "kubelets": Kubelets,
         "node-controller": NodeLifecycleController,
@@ -76,8 +76,8 @@ class SetCluster:
 
     async def patch(self, cls: type[T], name: str, body: object) -> None:
         """Change an object of the namespace ``default``."""
-        made = await self.client.patch(cls, name, "default", body, kind="strategic")
-        await self._seen(made)
+        item = await self.client.patch(cls, name, "default", body, kind="strategic")
+        await self._seen(item)
 
     async def _seen(self, item: Object) -> None:
         store = self.cache.store(type(item))
@@ -88,7 +88,7 @@ class SetCluster:
         await self.client.delete(Pod, name, "default")
 
     def pod(self, name: str) -> Pod:
-        """A pod that is there."""
+        """A pod of the cache."""
         pod = self.pods.get(("default", name))
         assert pod is not None
         return pod
@@ -105,30 +105,30 @@ class SetCluster:
         }
 
     def group(self, name: str = "web") -> StatefulSet:
-        """A StatefulSet that is there."""
+        """A StatefulSet of the cache."""
         group = self.sets.get(("default", name))
         assert group is not None
         return group
 
     def daemon(self, name: str = "agent") -> DaemonSet:
-        """A DaemonSet that is there."""
+        """A DaemonSet of the cache."""
         group = self.daemons.get(("default", name))
         assert group is not None
         return group
 
     def numbers(self) -> list[int]:
         """The numbers of all revisions."""
-        return sorted(one.revision for one in self.history)
+        return sorted(revision.revision for revision in self.history)
 
-    def told(self, kind: str) -> list[tuple[str, str]]:
+    def list_events(self, kind: str) -> list[tuple[str, str]]:
         """Reasons and notes of the events about objects of a kind, in order."""
-        about = [one for one in self.events if one.regarding.kind == kind]
-        about.sort(key=lambda one: one.event_time or "")
-        return [(one.reason, one.note) for one in about]
+        about = [event for event in self.events if event.regarding.kind == kind]
+        about.sort(key=lambda event: event.event_time or "")
+        return [(event.reason, event.note) for event in about]
 
     def reasons(self, kind: str) -> set[str]:
         """The reasons of the events about objects of a kind."""
-        return {reason for reason, _ in self.told(kind)}
+        return {reason for reason, _ in self.list_events(kind)}
 
 
 @asynccontextmanager
@@ -137,6 +137,6 @@ async def set_cluster(
 ) -> AsyncIterator[SetCluster]:
     """A cluster with these nodes."""
     async with virtual_cluster(parts(removal)) as cluster:
-        found = SetCluster(cluster)
-        await found.build(*nodes)
-        yield found
+        sets = SetCluster(cluster)
+        await sets.build(*nodes)
+        yield sets

@@ -22,7 +22,7 @@ OWNER = ReplicaSet(metadata=ObjectMeta(name="web", namespace="shop", uid="u"))
 
 
 def test_a_pod_has_all_of_its_template() -> None:
-    """Members nobody here knows are kept; name and namespace are the owner's business."""
+    """Unknown fields are kept; name and namespace are set by the owner."""
     drafted = msgspec.json.decode(encode(draft_pod(TEMPLATE, OWNER)))
     assert drafted == {
         "apiVersion": "v1",
@@ -49,7 +49,7 @@ def test_a_pod_has_all_of_its_template() -> None:
 
 
 def test_a_pod_may_have_a_name_and_more() -> None:
-    """What a workload adds comes on top of the template, and a spec in its place."""
+    """Metadata of a workload is added to the template, and a spec replaces it."""
     spec = msgspec.Raw(b'{"hostname":"web-0"}')
     pod = draft_pod(
         TEMPLATE, OWNER, name="web-0", labels={"app": "x", "n": "0"}, finalizers=["z"], spec=spec
@@ -61,7 +61,7 @@ def test_a_pod_may_have_a_name_and_more() -> None:
 
 
 @pytest.mark.asyncio
-async def test_batches_grow_while_all_goes_well() -> None:
+async def test_batches_grow_after_success() -> None:
     """One, two, four, and the rest; results keep their order."""
     running, sizes = 0, []
 
@@ -83,7 +83,7 @@ async def test_batches_grow_while_all_goes_well() -> None:
 
 @pytest.mark.asyncio
 async def test_the_first_bad_batch_is_the_last() -> None:
-    """A quota that is used up is asked as often as the batch was large, not once per pod."""
+    """After a failed batch no further pods are created."""
     attempts = 0
 
     async def work(number: int) -> int:
@@ -99,8 +99,8 @@ async def test_the_first_bad_batch_is_the_last() -> None:
     assert all(isinstance(outcome, ValueError) for outcome in results[5:])
 
 
-def test_templates_are_the_same_in_any_order_and_without_their_hash() -> None:
-    """The label that names a template is no part of it."""
+def test_templates_are_compared_without_order_and_hash() -> None:
+    """The pod-template-hash label does not count."""
     other = msgspec.Raw(
         b'{"spec":{"containers":[{"secret":{"unknown":[1,null]},"name":"main"}]},"metadata":'
         b'{"name":"no","finalizers":["x/y"],"labels":{"app":"web"},"annotations":{"a":"b"}}}'
@@ -131,8 +131,8 @@ def test_hashes_differ_by_template_and_collision() -> None:
     )
 
 
-def test_large_workloads_rest_longer() -> None:
-    """A small one hardly rests, and none for ever."""
+def test_large_workloads_pause_longer() -> None:
+    """The pause grows with the number of pods, up to a limit."""
     now = 100.0
     pacing: Pacing[str] = Pacing(lambda: now)
     assert pacing.wait("a") <= 0

@@ -1,4 +1,4 @@
-"""Large workloads tell how far they are: pods are made and taken away in bursts, each told."""
+"""The status of large workloads follows: pods are created and deleted in bursts."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ TEMPLATE = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of workload, who keeps it, a large one, and how many pods its status tells."""
+    """A kind of workload, its controller, a large spec, and the number of pods in its status."""
 
     cls: type[Object]
     keeper: Callable[[ControllerContext], Runnable]
     spec: dict[str, Any]
-    told: Callable[[Any], int]
+    count: Callable[[Any], int]
     burst: int
     size: int
 
@@ -103,11 +103,11 @@ KINDS = {
 
 
 class Lag:
-    """The most pods there ever were more, or fewer, than a workload said."""
+    """The largest difference between the pods and the status of a workload."""
 
-    def __init__(self, cluster: VirtualCluster, told: Callable[[], int]) -> None:
+    def __init__(self, cluster: VirtualCluster, count: Callable[[], int]) -> None:
         self.most = 0
-        self._told = told
+        self._count = count
         self._here: set[str] = set()
         cluster.program.cache.store(Pod).on_change(self._changed)
 
@@ -115,37 +115,37 @@ class Lag:
         del old
         if new is not None:
             (self._here.add if is_pod_active(new) else self._here.discard)(new.metadata.uid)
-        self.most = max(self.most, abs(len(self._here) - self._told()))
+        self.most = max(self.most, abs(len(self._here) - self._count()))
 
 
 @pytest.mark.parametrize("name", KINDS)
-async def test_a_large_workload_tells_how_far_it_is(name: str) -> None:
-    """At no moment is the status more than two bursts behind the pods, up and down."""
+async def test_the_status_of_a_large_workload_follows(name: str) -> None:
+    """The status is never more than two bursts behind the pods, up and down."""
     kind = KINDS[name]
     async with virtual_cluster({"keeper": kind.keeper}) as cluster:
         store = cluster.program.cache.store(kind.cls)
 
-        def told() -> int:
-            there: Any = store.get(("default", "web"))
-            return 0 if there is None else kind.told(there.status)
+        def count() -> int:
+            workload: Any = store.get(("default", "web"))
+            return 0 if workload is None else kind.count(workload.status)
 
-        lag = Lag(cluster, told)
+        lag = Lag(cluster, count)
         if kind.cls is DaemonSet:
             nodes = (Node(metadata=ObjectMeta(name=f"n{number}")) for number in range(kind.size))
             await asyncio.gather(*map(cluster.client.create, nodes))
         body = {"metadata": {"name": "web"}, "spec": kind.spec}
         path = kind.cls.resource.path("default")
         await cluster.client.raw("POST", path, body=msgspec.json.encode(body))
-        await until(lambda: told() == kind.size)
+        await until(lambda: count() == kind.size)
         assert lag.most <= 2 * kind.burst
         if "replicas" in kind.spec:
             await cluster.client.patch(kind.cls, "web", "default", {"spec": {"replicas": 0}})
-            await until(lambda: told() == 0, within=600.0)
+            await until(lambda: count() == 0, within=600.0)
             assert lag.most <= 2 * kind.burst
 
 
-async def test_a_large_deployment_tells_how_far_it_is() -> None:
-    """A Deployment sums its ReplicaSets, so it tells what they do."""
+async def test_the_status_of_a_large_deployment_follows() -> None:
+    """The status of a Deployment is the sum of its ReplicaSets."""
     parts: dict[str, Callable[[ControllerContext], Runnable]] = {
         "deployment-controller": DeploymentController,
         "replicaset-controller": ReplicaSetController,

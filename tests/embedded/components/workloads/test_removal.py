@@ -1,4 +1,4 @@
-"""Taking pods down: what is asked, what is granted, and how seldom it is asked again."""
+"""Removal of pods: requests, grants, and pauses after refusals."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ pytestmark = pytest.mark.asyncio
 
 
 class Server:
-    """Answers every request by a rule, and remembers what was asked."""
+    """Answers every request by a rule, and records it."""
 
     def __init__(self, rule: Any = None) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.bodies: list[Any] = []
         self._rule = rule or (lambda name: None)
 
@@ -40,7 +40,7 @@ class Server:
         parts = request.path.split("/")
         verb = "evict" if parts[-1] == "eviction" else "delete"
         name = parts[-2] if verb == "evict" else parts[-1]
-        self.asked.append((verb, name))
+        self.requests.append((verb, name))
         self.bodies.append(msgspec.json.decode(request.body or b"{}"))
         error = self._rule(name)
         if error is not None:
@@ -61,26 +61,26 @@ def pod(name: str, *, ready: bool = True) -> Pod:
 
 
 def refused(name: str = "", *, code: int = 429, after: float | None = None) -> ApiError:
-    """What a server says when it does not."""
+    """The error of a refused eviction."""
     kinds = {429: TooManyRequests, 409: Conflict, 404: NotFound}
     return kinds[code](Status(code=code, message=f"not {name}"), retry_after=after)
 
 
 def removal(server: Server, clock: Clock, mode: RemovalMode = "evict") -> Removal[str]:
-    """Removal against a server of ours."""
+    """Removal on a server."""
     return Removal(Client(server), mode=mode, clock=clock)
 
 
 def names(pods: tuple[Pod, ...]) -> list[str]:
     """Their names."""
-    return [one.metadata.name for one in pods]
+    return [pod.metadata.name for pod in pods]
 
 
 async def test_unready_pods_are_deleted_as_they_were_seen() -> None:
-    """No budget is asked about a pod that serves nobody; one that changed is left alone."""
+    """An unready pod is deleted without a budget, unless it changed meanwhile."""
     server = Server()
     taken = await removal(server, Clock()).remove("w", [pod("a", ready=False), pod("b")], 2)
-    assert sorted(server.asked) == [("delete", "a"), ("evict", "b")]
+    assert sorted(server.requests) == [("delete", "a"), ("evict", "b")]
     assert server.bodies[0]["preconditions"] == {"uid": "a", "resourceVersion": "7"}
     assert names(taken.granted) == ["a", "b"]
     server = Server(lambda name: refused(code=409))
@@ -89,23 +89,23 @@ async def test_unready_pods_are_deleted_as_they_were_seen() -> None:
     assert taken.retry_after is not None
 
 
-async def test_delete_asks_no_budget() -> None:
+async def test_delete_ignores_budgets() -> None:
     """With ``delete`` nothing is evicted, as on a plain cluster."""
     server = Server()
     taken = await removal(server, Clock(), "delete").remove("w", [pod("a"), pod("b")], 1)
-    assert server.asked == [("delete", "a")]
+    assert server.requests == [("delete", "a")]
     assert names(taken.granted) == ["a"]
 
 
-async def test_what_is_gone_counts_as_granted() -> None:
-    """Somebody else was quicker."""
+async def test_a_missing_pod_counts_as_granted() -> None:
+    """A pod that was deleted by others counts as granted."""
     server = Server(lambda name: refused(code=404))
     taken = await removal(server, Clock()).remove("w", [pod("a"), pod("b", ready=False)], 2)
     assert names(taken.granted) == ["b", "a"]
 
 
-async def test_a_refusal_ends_the_round_and_begins_a_rest() -> None:
-    """One refusal among four wishes costs one request, and the next comes after a pause."""
+async def test_a_refusal_ends_the_round_and_starts_a_pause() -> None:
+    """After a refusal no other pod is requested before a pause."""
     clock, server = Clock(), Server(refused)
     hands = removal(server, clock)
     pods = [pod(name) for name in "abcd"]
@@ -113,14 +113,14 @@ async def test_a_refusal_ends_the_round_and_begins_a_rest() -> None:
     assert (taken.granted, len(taken.refused), taken.retry_after) == ((), 1, 1.0)
     clock.now += 0.5
     assert (await hands.remove("w", pods, 4)).retry_after == 0.5
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     clock.now += 0.5
     assert (await hands.remove("w", pods, 4)).retry_after == 2.0
     assert (await hands.remove("other", pods, 4)).retry_after == 1.0
 
 
 async def test_a_refusal_says_why() -> None:
-    """The server's sentence and what it says about the budget."""
+    """A refusal has the server's message and the budget's details."""
     cause = StatusCause(reason="DisruptionBudget", message="The disruption budget web needs 2.")
     status = Status(code=429, message="Cannot evict pod.", details=StatusDetails(causes=(cause,)))
     server = Server(lambda name: TooManyRequests(status))
@@ -128,19 +128,19 @@ async def test_a_refusal_says_why() -> None:
     assert refusal.message == "Cannot evict pod. The disruption budget web needs 2."
 
 
-async def test_each_time_another_pod_is_asked_for() -> None:
-    """The first in line may be the one that is stuck."""
+async def test_each_round_begins_with_another_pod() -> None:
+    """The next round begins with the next pod, as the first may be blocked."""
     clock, server = Clock(), Server(refused)
     hands = removal(server, clock)
     pods = [pod(name) for name in "abc"]
     for _ in range(7):
         taken = await hands.remove("w", pods, 1)
         clock.now += taken.retry_after or 0.0
-    assert [name for _, name in server.asked] == list("abcabca")
+    assert [name for _, name in server.requests] == list("abcabca")
 
 
-async def test_a_grant_ends_the_rest() -> None:
-    """What was granted is told, and the pauses begin anew."""
+async def test_a_grant_resets_the_pause() -> None:
+    """After a grant the pauses start again from the shortest."""
     clock = Clock()
     server = Server(lambda name: refused() if name in "ac" else None)
     hands = removal(server, clock)
@@ -153,14 +153,14 @@ async def test_a_grant_ends_the_rest() -> None:
     assert taken.retry_after == 1.0
 
 
-async def test_the_server_may_ask_for_a_longer_rest() -> None:
-    """Retry-After is a lower bound."""
+async def test_retry_after_is_a_lower_bound() -> None:
+    """The pause is at least the server's Retry-After."""
     server = Server(lambda name: refused(after=10.0))
     assert (await removal(server, Clock()).remove("w", [pod("a")], 1)).retry_after == 10.0
 
 
 async def test_an_hour_of_refusals_costs_few_requests() -> None:
-    """However many pods there are and however often it is tried: no hot loop."""
+    """However many pods there are, and however often removal is tried, requests are few."""
     clock, server = Clock(), Server(refused)
     hands = removal(server, clock)
     pods = [pod(f"p{n}") for n in range(50)]
@@ -168,11 +168,11 @@ async def test_an_hour_of_refusals_costs_few_requests() -> None:
     while clock.now < end:
         await hands.remove("w", pods, 25)
         clock.now += 0.5
-    assert len(server.asked) < 100
+    assert len(server.requests) < 100
 
 
-async def test_news_about_a_budget_end_the_rest() -> None:
-    """Who rests may ask at once; who does not rest is not told."""
+async def test_a_changed_budget_ends_the_pause() -> None:
+    """After a change of a budget the next request may be sent at once."""
     clock, server = Clock(), Server(refused)
     hands = removal(server, clock)
     assert not hands.end_pause("w")
@@ -180,6 +180,6 @@ async def test_news_about_a_budget_end_the_rest() -> None:
     assert hands.paused() == ("w",)
     assert hands.end_pause("w")
     await hands.remove("w", [pod("a")], 1)
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
     hands.forget("w")
     assert hands.paused() == ()

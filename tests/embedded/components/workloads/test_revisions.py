@@ -19,14 +19,14 @@ DATA = b'{"x":1}'
 
 
 def revision(name: str, number: int, data: bytes) -> ControllerRevision:
-    """A revision that is there."""
+    """A stored revision."""
     return ControllerRevision(
         metadata=ObjectMeta(name=name, uid=name), data=msgspec.Raw(data), revision=number
     )
 
 
 def test_a_patch_is_written_as_kubernetes_writes_it() -> None:
-    """Members are sorted, and what HTML cares about is escaped: equal bytes give equal names."""
+    """Members are sorted and HTML is escaped: equal data gives equal bytes and names."""
     assert revisions.make_patch(msgspec.json.encode(TEMPLATE)) == (
         b'{"spec":{"template":{"$patch":"replace","metadata":{"annotations":{"note":'
         b'"a \\u003c b \\u0026 c"},"labels":{"app":"web"}},'
@@ -34,7 +34,7 @@ def test_a_patch_is_written_as_kubernetes_writes_it() -> None:
     )
 
 
-def test_a_template_survives_its_revision() -> None:
+def test_a_template_can_be_restored() -> None:
     """What a revision brings back is the template it was made from."""
     text = msgspec.json.encode(TEMPLATE)
     assert msgspec.json.decode(revisions.template_of(revisions.make_patch(text))) == TEMPLATE
@@ -50,7 +50,9 @@ def test_names_are_hashed(data: bytes, collisions: int | None, expected: str) ->
 
 
 def test_the_newest_equal_revision_is_chosen_and_gets_the_next_number() -> None:
-    """The last revision is kept as it is; an older one moves to the end; else a new one comes."""
+    """An equal last revision is kept; an equal older one gets the next number; else a new one is
+    created.
+    """
     older, two = revision("a", 1, b'{"x":1}'), revision("b", 2, b'{"x":2}')
     assert revisions.find_revision([], b'{"x":1}') == (None, 1)
     assert revisions.find_revision([older, two], b'{"x":2}') == (two, 2)
@@ -58,19 +60,19 @@ def test_the_newest_equal_revision_is_chosen_and_gets_the_next_number() -> None:
     assert revisions.find_revision([older, two], b'{"x":3}') == (None, 3)
 
 
-def test_data_is_compared_by_what_it_says() -> None:
-    """A store may order members anew; that changes nothing."""
+def test_data_is_compared_without_order() -> None:
+    """The order of members in stored data does not matter."""
     there = revision("a", 1, b'{ "y": 2, "x": "<" }')
     assert revisions.find_revision([there], b'{"x":"\\u003c","y":2}') == (there, 1)
 
 
 def test_history_is_ordered_by_number_then_age() -> None:
-    """Equal numbers are told apart by creation and name."""
+    """Equal numbers are ordered by creation and name."""
     several = [revision("b", 1, b"{}"), revision("a", 1, b"{}"), revision("c", 0, b"{}")]
     assert [item.metadata.name for item in revisions.sort_revisions(several)] == ["c", "a", "b"]
 
 
-def test_the_oldest_unused_revisions_are_forgotten() -> None:
+def test_the_oldest_unused_revisions_are_deleted() -> None:
     """Revisions in use stay and do not count."""
     several = [revision(name, number, b"{}") for number, name in enumerate("abcd")]
     gone = revisions.select_surplus(several, lambda item: item.metadata.name == "a", keep=1)
@@ -81,7 +83,7 @@ def test_the_oldest_unused_revisions_are_forgotten() -> None:
 @pytest.mark.asyncio
 @pytest.mark.looptime
 async def test_a_collision_is_counted_and_a_repetition_is_not() -> None:
-    """Recording twice finds the first; another revision of that name leads to the next count."""
+    """The same revision is recorded once; another revision of that name increases the count."""
     async with virtual_cluster({}) as cluster:
         client = cluster.client
         owner = DaemonSet(metadata=ObjectMeta(name="agent", namespace="default", uid="u"))

@@ -1,6 +1,5 @@
-"""CEL within its bounds: what it says of errors, what it may cost, what it keeps apart.
-
-That it decides as the real server does is shown by ``test_judged.py``.
+"""CEL: its errors, its cost limits and its types. That it decides as the real server does is tested
+by ``test_judged.py``.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def test_compile_errors_show_the_place() -> None:
     ids=lambda text: text[:12],
 )
 def test_hostile_text_is_refused_or_harmless(text: str) -> None:
-    """Nesting and length have limits, and what is no expression is an error and nothing else."""
+    """Nesting and length have limits, and invalid text is an error and nothing else."""
     try:
         program = compile_expression(text, VARIABLES)
         program.evaluate({"x": {}, "n": 1, "s": "", "l": []})
@@ -62,7 +61,7 @@ def test_hostile_text_is_refused_or_harmless(text: str) -> None:
         pass
 
 
-def test_long_chains_of_junctions_are_no_nesting() -> None:
+def test_long_chains_of_alternatives_do_not_nest() -> None:
     """A thousand alternatives are one junction."""
     assert value(" || ".join(["n == 1"] * 1000) + " || true", n=5) is True
     assert DEPTH_LIMIT < 1000
@@ -78,8 +77,8 @@ def test_any_text_compiles_or_is_refused(text: str) -> None:
         pass
 
 
-def test_loops_are_paid_for() -> None:
-    """Nested loops run out of budget; nothing an expression can say runs for long."""
+def test_loops_have_a_cost() -> None:
+    """Nested loops exceed the budget; no expression runs for long."""
     items = list(range(300))
     text = "l.all(a, l.all(b, l.all(c, a + b + c >= 0)))"
     with pytest.raises(OutOfBudget):
@@ -87,29 +86,29 @@ def test_loops_are_paid_for() -> None:
     assert value("l.all(a, l.all(b, a + b >= 0))", l=items) is True
 
 
-def test_running_out_of_budget_is_not_forgiven() -> None:
-    """An alternative does not hide that an expression costs too much."""
+def test_an_exceeded_budget_is_an_error() -> None:
+    """An alternative does not hide that an expression exceeds its budget."""
     text = "l.all(a, l.all(b, l.all(c, false || a >= 0))) || true"
     with pytest.raises(OutOfBudget):
         value(text, l=list(range(300)))
 
 
-def test_text_functions_are_paid_for() -> None:
-    """Going through a long text again and again costs what it costs."""
+def test_text_functions_have_a_cost() -> None:
+    """Repeated work on a long text is counted each time."""
     with pytest.raises(OutOfBudget):
         value("l.all(a, s.contains('b' + string(a)) || true)", l=[1] * 500, s="a" * 1_000_000)
 
 
 def test_steps_are_counted() -> None:
-    """An evaluation tells what it took, so that a caller can keep a budget over several."""
+    """An evaluation reports its cost, so that a caller can use one budget for several."""
     program = compile_expression("l.all(a, a > 0)", VARIABLES)
     few = program.evaluate({"l": [1] * 10})[1]
     many = program.evaluate({"l": [1] * 100})[1]
     assert 0 < few < many
 
 
-def test_an_error_counts_only_where_nothing_decides() -> None:
-    """A junction or a quantifier forgives an error that another operand makes irrelevant."""
+def test_an_error_counts_only_if_no_other_operand_decides() -> None:
+    """An operator or a quantifier ignores an error if another operand decides."""
     assert value("1 / n == 1 || true", n=0) is True
     assert value("1 / n == 1 && false", n=0) is False
     assert value("l.exists(a, 1 / a == 1)", l=[0, 1]) is True
@@ -133,27 +132,27 @@ def test_an_error_counts_only_where_nothing_decides() -> None:
     ],
 )
 def test_property_names_are_escaped(name: str, written: str | None) -> None:
-    """A property that is no identifier is written as one, or cannot be spoken of."""
+    """A property whose name is not an identifier is escaped, or has no name in CEL."""
     assert escape_name(name) == written
 
 
 @given(st.integers(-(2**62), 2**62))
 def test_durations_read_back(nanoseconds: int) -> None:
-    """What a duration prints is the duration."""
+    """A formatted duration parses as the same duration."""
     duration = Duration(nanoseconds)
     assert Duration.parse(str(duration)) == duration
 
 
 @given(st.integers(-62_135_596_800, 253_402_300_799), st.integers(0, 999_999_999))
 def test_timestamps_read_back(seconds: int, nanoseconds: int) -> None:
-    """What a timestamp prints is the timestamp, from year 1 to year 9999."""
+    """A formatted timestamp parses as the same timestamp, from year 1 to year 9999."""
     instant = Timestamp.of_seconds(seconds, nanoseconds)
     assert Timestamp.parse(str(instant)) == instant
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
 def test_arithmetic_is_exact_or_an_error(a: int, b: int) -> None:
-    """Sums, differences, products and quotients are those of 64 bits, never beyond."""
+    """Sums, differences, products and quotients have 64 bits; an overflow is an error."""
     for mark, exact in (("+", a + b), ("-", a - b), ("*", a * b)):
         try:
             assert value(f"x.a {mark} x.b", x={"a": a, "b": b}) == exact

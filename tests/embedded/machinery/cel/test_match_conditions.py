@@ -1,4 +1,4 @@
-"""Match conditions of webhooks: who is asked, who is not, and when nobody knows."""
+"""Match conditions of webhooks: called, not called, or an error."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def hold(*expressions: str) -> bool:
     ],
 )
 def test_all_conditions_must_hold(expressions: tuple[str, ...], answer: bool) -> None:
-    """One that is false decides, even where another cannot be evaluated."""
+    """A false condition decides, even if another one fails."""
     assert hold(*expressions) is answer
 
 
-def test_what_cannot_be_told_is_an_error() -> None:
-    """If nothing is false and something fails, the failure policy has to decide."""
+def test_a_failing_condition_is_an_error() -> None:
+    """If no condition is false and one fails, the failure policy decides."""
     with pytest.raises(ConditionFailed, match="no such key: nothing"):
         hold("true", "object.metadata.nothing == 1")
     with pytest.raises(ConditionFailed, match="authorizer is not supported"):
@@ -61,7 +61,7 @@ def test_what_cannot_be_told_is_an_error() -> None:
         ("authorizer.requestResource.check('get').allowed()", "authorizer is not supported"),
     ],
 )
-def test_what_is_no_condition_is_refused_in_words(expression: str, why: str) -> None:
-    """An expression that could never decide, or uses what we do not offer, is not compiled."""
+def test_invalid_conditions_are_refused(expression: str, why: str) -> None:
+    """An expression that is not a boolean, or uses unknown names, is not compiled."""
     with pytest.raises(CompileError, match=why):
         compile_condition(expression)

@@ -1,4 +1,4 @@
-"""Custom resources on their way in: defaulted, pruned, held to their past."""
+"""Custom resources are defaulted, pruned and validated against their old state."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def rule(text: str, **more: Any) -> dict[str, Any]:
 def test_bodies_are_defaulted_and_pruned(
     fields: dict[str, Any], sent: dict[str, Any], stored: dict[str, Any], unknown: tuple[str, ...]
 ) -> None:
-    """Nulls give way to defaults, unknown fields go and are named, metadata is left alone."""
+    """Nulls get defaults, unknown fields are removed and named, metadata is left alone."""
     body = thing(**sent)
     prepared = prepare(compile_schema(schema(**fields)), body)
     assert prepared.value == thing(**stored)
@@ -124,13 +124,13 @@ def reasons(kind: Any, new: dict[str, Any], old: dict[str, Any] | None = None) -
     ],
 )
 def test_multiples_of_any_number(step: float, number: float, fits: bool) -> None:
-    """A number is a multiple or is refused, however large it is and whatever the schema asks."""
+    """A number is a multiple or is refused, however large it is."""
     kind = compile_schema(schema(a={"type": "number", "multipleOf": step}))
     assert reasons(kind, thing(a=number)) == ([] if fits else ["FieldValueInvalid spec.a"])
 
 
-def test_faults_in_what_did_not_change_are_forgiven() -> None:
-    """A schema may become stricter: only what a write changes is held to it."""
+def test_errors_in_unchanged_fields_are_ignored() -> None:
+    """A schema may become stricter: only changed fields are validated."""
     kind = compile_schema(
         schema(a={**NUMBER, "minimum": 5}, b=TEXT, r={**NUMBER, **rule("self > 10")})
     )
@@ -141,8 +141,8 @@ def test_faults_in_what_did_not_change_are_forgiven() -> None:
     assert reasons(kind, thing(a=1, r=2), old) == ["FieldValueInvalid spec.r"]
 
 
-def test_transition_rules_are_asked_where_there_is_a_past() -> None:
-    """A rule about oldSelf is asked on updates of what was there, by field and by list key."""
+def test_transition_rules_need_an_old_value() -> None:
+    """A rule about oldSelf is evaluated on updates of existing values, by field and by list key."""
     item = {
         "type": "object",
         "required": ["k"],
@@ -159,8 +159,8 @@ def test_transition_rules_are_asked_where_there_is_a_past() -> None:
     assert reasons(kind, new, old) == ["FieldValueInvalid spec.l[1].v"]
 
 
-def test_optional_old_self_is_asked_always() -> None:
-    """A rule that takes its past as optional holds creations too."""
+def test_optional_old_self_is_evaluated_always() -> None:
+    """A rule with optionalOldSelf is evaluated on creations, too."""
     text = "oldSelf.hasValue() ? self >= oldSelf.value() : self == 1"
     kind = compile_schema(schema(n={**NUMBER, **rule(text, optionalOldSelf=True)}))
     assert reasons(kind, thing(n=2)) == ["FieldValueInvalid spec.n"]
@@ -169,16 +169,16 @@ def test_optional_old_self_is_asked_always() -> None:
     assert reasons(kind, thing(n=1), thing(n=2)) == ["FieldValueInvalid spec.n"]
 
 
-def test_rules_wait_until_the_object_is_sound() -> None:
-    """A rule is not asked about a value that is not what it was written for."""
+def test_rules_need_a_valid_object() -> None:
+    """A rule is not evaluated for a value of a wrong type."""
     kind = compile_schema(schema(a={**NUMBER, **rule("self > 1")}, b=NUMBER))
     faults = validate_custom_resource(kind, thing(a=0, b="x"))
     assert [fault.field for fault in faults] == ["spec.b", "<nil>"]
     assert "some validation rules were not checked" in faults[1].message
 
 
-def test_a_rule_says_what_its_author_wanted() -> None:
-    """Message, message expression, reason and path of a rule are those of the fault."""
+def test_a_rule_defines_its_error() -> None:
+    """Message, message expression, reason and path of a rule are those of the error."""
     more = {
         "message": "fixed words",
         "messageExpression": "'a is ' + string(self.a)",
@@ -194,7 +194,7 @@ def test_a_rule_says_what_its_author_wanted() -> None:
 
 
 def test_objects_that_cost_too_much_are_refused() -> None:
-    """When the budget of an object is spent, it is refused and nothing more is asked."""
+    """When the budget of an object is spent, it is refused and no more rules are evaluated."""
     dear = rule("self.all(a, self.all(b, self.all(c, a + b + c >= 0)))")
     lists = {f"l{n}": {"type": "array", "items": NUMBER, **dear} for n in range(6)}
     faults = validate_custom_resource(
@@ -205,7 +205,7 @@ def test_objects_that_cost_too_much_are_refused() -> None:
 
 
 def test_one_schema_for_all_versions_is_reported_once() -> None:
-    """Equal schemas are one validation; different ones are each their version's."""
+    """Equal schemas are validated once; different ones per version."""
     bad, fine = {"type": "string"}, {"type": "object"}
 
     def spec(*schemas: dict[str, Any]) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def test_one_schema_for_all_versions_is_reported_once() -> None:
 
 
 def test_schemas_nest_within_bounds() -> None:
-    """A schema that nests without end is refused, not followed."""
+    """A schema that nests too deeply is refused."""
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(5000):
         deep = {"type": "array", "items": deep}
@@ -230,13 +230,13 @@ def test_schemas_nest_within_bounds() -> None:
 
 @pytest.mark.parametrize("text", ["(?=a)", "a(", "\\Z", "(a+)\\1", "a{1001}", "[", "*"])
 def test_patterns_are_those_of_re2(text: str) -> None:
-    """What the real server's engine refuses is refused."""
+    """Patterns that RE2 refuses are refused."""
     with pytest.raises(ParseError, match="error parsing regexp"):
         compile_pattern(text)
 
 
 def test_patterns_run_in_linear_time() -> None:
-    """A pattern that makes backtracking engines hang answers at once."""
+    """A pattern that is slow in backtracking engines is evaluated in linear time."""
     assert not compile_pattern("^(a+)+$").matches("a" * 5000 + "b")
     assert compile_pattern("[a-c]").find_all("xaybzc", 2) == ["a", "b"]
     assert compile_pattern("b").find_first("abc") == "b"

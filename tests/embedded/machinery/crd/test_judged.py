@@ -1,4 +1,4 @@
-"""Schemas, rules and values of custom resources get the verdicts the real server gave."""
+"""Schemas, rules and values of custom resources are accepted or refused as by the real server."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ def cases(name: str) -> list[Any]:
 
 def verdict(case: dict[str, Any]) -> dict[str, Any]:
     schema = schema_of([case])
-    found = [(fault.reason, fault.field) for fault in validate_schema(schema, AT)]
-    refused = sorted_by_case(found, f"{AT}.properties[spec].properties", 1)[0]
+    causes = [(fault.reason, fault.field) for fault in validate_schema(schema, AT)]
+    refused = sorted_by_case(causes, f"{AT}.properties[spec].properties", 1)[0]
     if refused or "value" not in case:
         return {"definition": refused}
     kind = compile_schema(schema)
     value = {"apiVersion": "x/v1", "kind": "Thing", "spec": {"p0": case["value"]}}
     before = copy.deepcopy(value)
-    found = [
+    causes = [
         (fault.reason, fault.field)
         for fault in validate_custom_resource(kind, prepare(kind, value).value)
     ]
     assert value == before, "preparing must not change its input"
-    return {"object": sorted_by_case(found, "spec", 1)[0]}
+    return {"object": sorted_by_case(causes, "spec", 1)[0]}
 
 
 @pytest.mark.parametrize("case", cases("schemas"))
 def test_schemas_are_refused_for_the_same_causes(case: dict[str, Any]) -> None:
-    """What is not structural is refused for the reasons and paths of the real server."""
+    """A schema that is not structural is refused for the reasons and paths of the real server."""
     assert verdict(case) == {"definition": case["definition"]}
 
 
 @pytest.mark.parametrize("case", cases("costs"))
 def test_rules_that_may_cost_too_much_are_refused(case: dict[str, Any]) -> None:
-    """A rule that a schema does not bound enough is refused where the real server refuses it."""
+    """A rule whose estimated cost is too high is refused as by the real server."""
     assert verdict(case) == {"definition": case["definition"]}
 
 
@@ -61,6 +61,6 @@ def test_values_break_the_same_constraints(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases("expressions"))
 def test_rules_compile_and_decide_the_same(case: dict[str, Any]) -> None:
-    """A rule is refused where the real server refuses it, and else holds where it holds."""
+    """A rule is refused as by the real server, or else decides as the real server."""
     given = {key: case[key] for key in ("definition", "object") if key in case}
     assert verdict(case) == given

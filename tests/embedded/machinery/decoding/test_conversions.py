@@ -1,4 +1,4 @@
-"""Two forms of one stored object; tests/kubernetes asks a real server for the same."""
+"""Two versions of one stored object; tests/kubernetes compares them with a real server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scaler(metrics: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
 
 
 def test_an_event_has_two_sets_of_names() -> None:
-    """The newer API shows an old event under its own names and leaves out what is empty."""
+    """The newer API has an old event with its own field names, without empty fields."""
     event = {
         "involvedObject": {"kind": "Pod"},
         "message": "m",
@@ -86,8 +86,8 @@ def test_v1_has_one_target_and_annotations_for_the_rest() -> None:
 
 
 @pytest.mark.parametrize("metrics", [[CPU], [*METRICS, CPU], METRICS])
-def test_an_autoscaler_survives_the_way_there_and_back(metrics: list[dict[str, Any]]) -> None:
-    """What v1 cannot say is not lost when a v1 client reads and writes back."""
+def test_an_autoscaler_can_be_converted_and_back(metrics: list[dict[str, Any]]) -> None:
+    """Fields that v1 lacks are not lost when a v1 client reads and writes the object."""
     stored = scaler(copy.deepcopy(metrics))
     stored["spec"]["behavior"] = copy.deepcopy(BEHAVIOR)
     stored["status"]["conditions"] = [{"type": "AbleToScale", "status": "True"}]
@@ -98,7 +98,7 @@ def test_an_autoscaler_survives_the_way_there_and_back(metrics: list[dict[str, A
 
 
 def test_a_v1_autoscaler_without_a_target_aims_at_80_percent() -> None:
-    """v2 always has a metric."""
+    """A v1 autoscaler without a target has a CPU metric of 80 % in v2."""
     scaler_v1: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"maxReplicas": 2}}
     SCALERS.to_storage(scaler_v1)
     assert scaler_v1["spec"]["metrics"] == [
@@ -118,8 +118,8 @@ def test_current_cpu_is_a_field_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "{}", "[1]", "null", "[" * 5000])
-def test_annotations_that_cannot_be_read_say_nothing(text: str) -> None:
-    """People write annotations: nonsense in one is no metric, and no failure."""
+def test_invalid_annotations_are_ignored(text: str) -> None:
+    """An invalid annotation is no metric, and no error."""
     scaler_v1: dict[str, Any] = {
         "metadata": {"annotations": {"autoscaling.alpha.kubernetes.io/metrics": text, "a": "b"}},
         "spec": {"targetCPUUtilizationPercentage": 5},

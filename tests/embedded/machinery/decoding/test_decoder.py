@@ -1,4 +1,4 @@
-"""Bodies are refused, warned of and accepted in the words of a real server (see tools/tables)."""
+"""Bodies are refused, warned of and accepted as by a real server (see tools/tables)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def decoded(refusal: dict[str, Any], raw: bytes) -> Decoded:
 
 
 def describe(refusal: dict[str, Any]) -> tuple[str, list[str]]:
-    """What we say of a recorded body: the message of a refusal under Strict, and the warnings."""
+    """The message of a refusal under Strict, and the warnings, for a recorded body."""
     raw = refusal["body"].encode("latin-1")
     kind = "Sample" if refusal["path"] == CUSTOM else KINDS[refusal["path"]][0]
     try:
@@ -72,15 +72,15 @@ def describe(refusal: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: repr(refusal["body"][-60:]))
-def test_says_what_a_real_server_says(refusal: dict[str, Any]) -> None:
+def test_messages_are_those_of_a_real_server(refusal: dict[str, Any]) -> None:
     """A body is refused with the real server's message, or warned of with its warnings."""
     message, warnings = describe(refusal)
     assert message == refusal["message"]
     assert warnings == refusal["warnings"]
 
 
-def test_a_good_body_is_only_tidied() -> None:
-    """Nulls, empty plain values and other spellings go; what a pointer holds stays."""
+def test_a_valid_body_is_normalized() -> None:
+    """Nulls, empty plain values and other spellings are normalized; pointer fields are kept."""
     body = {
         "kind": "Pod",
         "metadata": {"name": "a", "labels": {}, "creationTimestamp": None, "finalizers": []},
@@ -131,8 +131,8 @@ def test_broken_text_is_repaired() -> None:
     assert decode(POD, b'{"metadata":{"name":"\\ud800"}}').value == {"metadata": {"name": "�"}}
 
 
-def test_unknown_fields_are_dropped_without_a_word_when_ignored() -> None:
-    """With fieldValidation=Ignore problems are not reported, and fields are gone all the same."""
+def test_unknown_fields_are_dropped_silently_with_ignore() -> None:
+    """With fieldValidation=Ignore unknown fields are dropped and not reported."""
     body = b'{"metadata":{"name":"a","name":"b"},"foo":1}'
     assert decode(POD, body, strict=False) == ({"metadata": {"name": "b"}}, ())
 
@@ -146,13 +146,13 @@ def test_problems_are_bounded() -> None:
 
 
 def test_fields_behind_disabled_gates_are_dropped() -> None:
-    """A field whose feature gate is off is known, so nothing is said when it goes."""
+    """A field whose feature gate is off is dropped without a warning."""
     body = b'{"spec":{"schedulingGroup":{"podGroupName":"a"}}}'
     assert decode(POD, body) == ({"spec": {}}, ())
 
 
 def test_deep_nesting_is_refused() -> None:
-    """What later walks could not walk is refused as too deep, wherever it is nested."""
+    """Bodies that are nested too deeply are refused, wherever they are nested."""
     for opening, closing in ((b'{"a":', b"}"), (b"[", b"]")):
         body = b'{"metadata":' + opening * 5000 + b"1" + closing * 5000 + b"}"
         with pytest.raises(NotJSON, match="exceeded max depth"):
@@ -162,14 +162,14 @@ def test_deep_nesting_is_refused() -> None:
 @pytest.mark.parametrize("odd", [b"1e400", b'"\xff"'])
 @pytest.mark.parametrize("depth", [250, 600, 900])
 def test_deep_nesting_is_refused_of_bodies_that_are_read_slowly(depth: int, odd: bytes) -> None:
-    """A byte that is not UTF-8, or a number no float holds, changes nothing about that."""
+    """Deep nesting is also refused in bodies with invalid UTF-8 or huge numbers."""
     body = b'{"metadata":' * depth + odd + b"}" * depth
     with pytest.raises(NotJSON, match="exceeded max depth"):
         decode(POD, body)
 
 
 def test_numbers_no_float_holds_are_refused() -> None:
-    """No infinity is stored, which JSON has not: custom resources refuse it, types name it."""
+    """Numbers beyond float64 are refused, in custom resources and in typed fields."""
     kind = compile_schema(SCHEMA, metadata=META)
     for body in (b'{"spec":{"free":[1e400]}}', b'{"spec":{"free":{"x":-1e400}}}'):
         with pytest.raises(NotJSON, match=r"cannot unmarshal number -?1e400 into .* float64"):
@@ -178,8 +178,8 @@ def test_numbers_no_float_holds_are_refused() -> None:
         decode(POD, b'{"spec":{"terminationGracePeriodSeconds":1e400}}')
 
 
-def test_years_python_cannot_tell_are_refused() -> None:
-    """The year 0 is a year for Go and not for us: a refusal, never a failure."""
+def test_years_outside_of_python_are_refused() -> None:
+    """The year 0, which Go accepts, is refused and not a failure."""
     body = b'{"metadata":{"creationTimestamp":"0000-01-01T00:00:00Z"}}'
     with pytest.raises(WrongType):
         decode(POD, body)
@@ -212,8 +212,8 @@ def test_custom_resources_keep_what_their_schema_allows() -> None:
     )
 
 
-def test_schema_faults_are_those_of_a_real_server() -> None:
-    """Fields that must be there and words outside an enum, where a real server insists on them."""
+def test_schema_errors_are_those_of_a_real_server() -> None:
+    """Required fields and enums are validated where a real server validates them."""
     kind = DEFINITIONS.schema("io.k8s.api.networking.v1.Ingress")
     path = {"backend": {"service": {"name": "a", "port": {"number": 1}}}, "pathType": "Bogus"}
     value = {"spec": {"rules": [{"http": {"paths": [path, {**path, "pathType": ""}]}}]}}
@@ -258,7 +258,7 @@ def test_any_bytes_are_accepted_or_refused(raw: bytes) -> None:
 
 
 @given(POD_LIKE)
-def test_tidying_is_done_once(value: Any) -> None:
+def test_normalizing_is_idempotent(value: Any) -> None:
     """What was accepted once is accepted again, unchanged and without problems."""
     if not isinstance(value, dict):
         return
@@ -271,7 +271,7 @@ def test_tidying_is_done_once(value: Any) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from('ab"\\é'), st.integers(0, 2)), max_size=4), st.booleans())
 def test_duplicates_are_never_missed(members: list[tuple[str, int]], numbered: bool) -> None:
-    """The quick check for duplicate keys never says no where there is one."""
+    """The quick check for duplicate keys never misses one."""
     text = ",".join(f"{json.dumps(k, ensure_ascii=numbered)} :{v}" for k, v in members)
     raw = ("{" + text + "}").encode()
     repeated = len({name for name, _ in members}) < len(members)

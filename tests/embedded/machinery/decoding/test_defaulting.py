@@ -1,4 +1,4 @@
-"""Objects are completed as a real server completes them: its recorded answers are the examples."""
+"""Objects get the defaults of a real server: its recorded answers are the examples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWERS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("answers.jso
 
 
 def completed(definition: str, value: dict[str, Any]) -> dict[str, Any]:
-    """An object with everything a server would add by itself."""
+    """An object with all defaults."""
     kind = DEFINITIONS.schema(definition)
     return complete(kind, decode_value(kind, copy.deepcopy(value)).value)
 
@@ -34,7 +34,7 @@ def name_of(answer: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=name_of)
-def test_makes_of_a_sample_what_a_real_server_makes_of_it(answer: dict[str, Any]) -> None:
+def test_defaults_are_those_of_a_real_server(answer: dict[str, Any]) -> None:
     """A sample with our defaults equals the real server's answer, less what admission sets."""
     kind = DEFINITIONS.schema(answer["type"])
     ours = completed(answer["type"], answer["sent"])
@@ -45,12 +45,12 @@ def test_makes_of_a_sample_what_a_real_server_makes_of_it(answer: dict[str, Any]
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=name_of)
 def test_completing_is_done_once(answer: dict[str, Any]) -> None:
-    """A complete object stays as it is, so a write that changes nothing changes nothing."""
+    """Defaulting is idempotent, so a write without changes changes nothing."""
     once = completed(answer["type"], answer["sent"])
     assert completed(answer["type"], once) == once
 
 
-def test_every_rule_by_hand_is_asked_for() -> None:
+def test_every_handwritten_rule_is_needed() -> None:
     """The fields computed here are those the generator found to depend on others."""
     unasked = {CORE + kind for kind in ("Service", "Namespace", "Secret", "Pod")}
     parents = {  # these stand at the kind whose field they fill
@@ -78,7 +78,7 @@ def test_defaults_are_never_shared() -> None:
 
 
 def test_empty_status_is_printed_as_go_prints_it() -> None:
-    """Fields without omitempty are there although nobody set them."""
+    """Fields without omitempty are present although they are not set."""
     budget = completed("io.k8s.api.policy.v1.PodDisruptionBudget", {})
     assert budget["status"] == {
         "currentHealthy": 0,
@@ -91,7 +91,7 @@ def test_empty_status_is_printed_as_go_prints_it() -> None:
     assert slices["ports"] is None
 
 
-def test_a_load_balancer_address_is_virtual_unless_it_says_otherwise() -> None:
+def test_the_default_ip_mode_of_a_load_balancer() -> None:
     """The ipMode of an ingress with an address is VIP, only for Services of type LoadBalancer."""
     status = {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}, {"hostname": "a"}]}}
     service = completed(CORE + "Service", {"spec": {"type": "LoadBalancer"}, "status": status})
@@ -102,7 +102,7 @@ def test_a_load_balancer_address_is_virtual_unless_it_says_otherwise() -> None:
     assert "ipMode" not in json.dumps(completed(CORE + "Service", {"status": status}))
 
 
-def test_allocatable_is_capacity_unless_a_node_says_otherwise() -> None:
+def test_allocatable_defaults_to_capacity() -> None:
     """A node that reports only its capacity can allocate all of it."""
     node = completed(CORE + "Node", {"status": {"capacity": {"cpu": "1"}}})
     assert node["status"]["allocatable"] == {"cpu": "1"}
@@ -111,7 +111,7 @@ def test_allocatable_is_capacity_unless_a_node_says_otherwise() -> None:
 
 
 def test_pod_level_requests_count_what_runs_at_the_same_time() -> None:
-    """Initial containers run one after the other, beside the ones that stay."""
+    """Init containers run one after the other, beside the sidecars."""
 
     def container(cpu: str, **more: Any) -> dict[str, Any]:
         return {"name": "a", "resources": {"requests": {"cpu": cpu}}, **more}
@@ -155,11 +155,11 @@ def test_pod_level_requests_count_what_runs_at_the_same_time() -> None:
     ],
 )
 def test_pull_policy_follows_the_tag(image: str, policy: str) -> None:
-    """Only `latest`, given or meant, is pulled always; what is no reference has no tag."""
+    """Only `latest`, given or implied, is pulled always; an invalid reference has no tag."""
     assert pull_policy(image) == policy
 
 
-def test_the_table_says_where_it_is_from() -> None:
+def test_generated_files_name_their_source() -> None:
     """Generated files name the command that made them and the version they were made from."""
     assert "python -m tools.tables" in defaults_table().generated
     assert defaults_table().version == "v1.36.4"

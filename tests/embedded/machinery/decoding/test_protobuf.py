@@ -96,7 +96,7 @@ def entry(schema: Schema, value: Any) -> bytes:
 
 
 def content(schema: Schema, value: Any) -> bytes:
-    """What stands inside a field that has a length."""
+    """The content of a field with a length."""
     if schema.shape == "object":
         return write(schema, value, protobuf._table().numbers.get(schema.name, {}))
     if schema.shape == "int-or-string":
@@ -122,7 +122,9 @@ def content(schema: Schema, value: Any) -> bytes:
 
 
 def without_nulls(value: Any) -> Any:
-    """A value without what protobuf cannot say: nulls, empty lists and maps, kinds of templates."""
+    """A value without what protobuf cannot express: nulls, empty lists and maps, kinds of
+    templates.
+    """
     if isinstance(value, dict):
         content = {
             key: item for key, item in value.items() if "spec" not in value or key not in KIND
@@ -135,7 +137,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def objects() -> list[tuple[str, Obj]]:
-    """What a real server answered, of the kinds that have a protobuf form."""
+    """The recorded answers of a real server, of the kinds that have a protobuf form."""
     samples: list[tuple[str, Obj]] = []
     for answer in ANSWERS:
         obj = next(
@@ -152,7 +154,7 @@ def test_there_is_something_to_compare() -> None:
 
 
 @pytest.mark.parametrize("obj", [obj for _, obj in objects()], ids=[name for name, _ in objects()])
-def test_objects_come_back(obj: Obj) -> None:
+def test_objects_can_be_written_and_read(obj: Obj) -> None:
     """An object written as protobuf is read as its JSON."""
     kind = KINDS[obj["apiVersion"], obj["kind"]].schema
     body = wrapped(
@@ -165,7 +167,7 @@ def test_objects_come_back(obj: Obj) -> None:
 
 
 def test_unknown_numbers_are_skipped() -> None:
-    """A field of a newer client is passed over."""
+    """An unknown field of a newer client is skipped."""
     kind = KINDS["v1", "ConfigMap"].schema
     data = block(2, block(1, b"k") + block(2, b"v"))
     assert decode(kind, scalar(999, 7) + data + block(998, b"x")) == {"data": {"k": "v"}}
@@ -184,7 +186,7 @@ def test_unknown_numbers_are_skipped() -> None:
     ],
 )
 def test_what_is_not_protobuf_is_refused(body: bytes) -> None:
-    """Bytes that are no Kubernetes protobuf are refused with a sentence."""
+    """Bytes that are not Kubernetes protobuf are refused with a sentence."""
     with pytest.raises(NotProtobuf):
         open_envelope(body)
 
@@ -200,7 +202,7 @@ def test_any_bytes_are_read_or_refused(message: bytes) -> None:
 
 
 def test_nesting_is_bounded() -> None:
-    """A message in a message in a message ends at a limit, not in the interpreter's."""
+    """Nested messages are refused at a limit, before the interpreter's own limit."""
     schema = KINDS["apiextensions.k8s.io/v1", "CustomResourceDefinition"].schema
     for name in ("spec", "versions"):
         schema = schema.fields[name]

@@ -1,4 +1,4 @@
-"""Who owns what after ordinary writes and after server-side apply."""
+"""The owners of fields after ordinary writes and after server-side apply."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def owners(entries: list[ManagedFieldsEntry]) -> dict[str, list[str]]:
 
 
 class Server:
-    """An object's life under apply and update, without defaults and admission."""
+    """An object under apply and update, without defaults and admission."""
 
     def __init__(self) -> None:
         self.live: dict[str, Any] | None = None
@@ -131,8 +131,8 @@ class Server:
         return self.live.get("spec")
 
 
-def test_who_creates_owns_what_was_not_there_from_the_beginning() -> None:
-    """A creator owns containers and leaves, but not what every object of the kind has."""
+def test_a_creator_owns_what_it_set() -> None:
+    """A creator owns the fields that it set, but not those that every object has."""
     server = Server()
     server.put("ann", {"replicas": 1}, metadata={"labels": {"a": "b"}})
     assert server.owners == {
@@ -140,8 +140,8 @@ def test_who_creates_owns_what_was_not_there_from_the_beginning() -> None:
     }
 
 
-def test_an_update_takes_what_it_changes() -> None:
-    """Changed and added fields go to the writer, removed ones to nobody, the rest stays."""
+def test_an_update_owns_what_it_changes() -> None:
+    """The writer owns changed and added fields; removed ones have no owner, the rest stays."""
     server = Server()
     server.put("ann", {"replicas": 1, "paused": True, "args": ["x"]})
     server.put("ben", {"replicas": 2, "paused": True, "nested": {"deep": {"x": 1}}})
@@ -156,8 +156,8 @@ def test_an_update_takes_what_it_changes() -> None:
     }
 
 
-def test_an_update_without_effect_leaves_every_entry_itself() -> None:
-    """A no-op keeps the very entries that were there, times included."""
+def test_an_update_without_effect_keeps_every_entry() -> None:
+    """An update without changes keeps the entries, with their times."""
     server = Server()
     live = server.put("ann", {"replicas": 1})
     again = update_managed_fields(write("ben", 5), live, {**live, "metadata": {"name": "t"}})
@@ -166,7 +166,7 @@ def test_an_update_without_effect_leaves_every_entry_itself() -> None:
 
 
 def test_untouched_entries_are_passed_on_as_they_are() -> None:
-    """A write that changes nothing of a manager costs that manager's entry nothing."""
+    """The entry of a manager whose fields do not change is not copied."""
     server = Server()
     live = server.put("ann", {"replicas": 1})
     new = thing({"replicas": 1}, metadata={"labels": {"a": "b"}})
@@ -175,7 +175,7 @@ def test_untouched_entries_are_passed_on_as_they_are() -> None:
 
 
 def test_status_and_main_resource_do_not_own_each_others_fields() -> None:
-    """What a write cannot reach it cannot own."""
+    """A write through a subresource owns only fields of that subresource."""
     server = Server()
     live = server.put("ann", {"replicas": 1}, status={"phase": "x"})
     assert server.owners == {"ann/Update": [".spec.replicas"]}
@@ -186,7 +186,7 @@ def test_status_and_main_resource_do_not_own_each_others_fields() -> None:
 
 
 @pytest.mark.parametrize("sent", [[], [{}]])
-def test_managers_can_be_forgotten(sent: list[ManagedFieldsEntry]) -> None:
+def test_managers_can_be_reset(sent: list[ManagedFieldsEntry]) -> None:
     """An empty list, or a list of one empty entry, resets; afterwards only apply tracks again."""
     server = Server()
     live = server.put("ann", {"replicas": 1})
@@ -203,7 +203,7 @@ def test_managers_can_be_forgotten(sent: list[ManagedFieldsEntry]) -> None:
 
 
 def test_sent_managers_count_only_through_the_main_resource() -> None:
-    """A client may rewrite the owners, but not through a subresource and not with nonsense."""
+    """A client may set the owners, but not through a subresource and not with invalid entries."""
     server = Server()
     live = server.put("ann", {"replicas": 1})
     claim = {**live["metadata"]["managedFields"][0], "manager": "eve"}
@@ -228,7 +228,7 @@ def test_sent_managers_count_only_through_the_main_resource() -> None:
 
 
 def test_old_updaters_are_united_beyond_ten() -> None:
-    """Of more than ten updaters the oldest become one, so that objects do not grow for ever."""
+    """Of more than ten updaters the oldest are merged, so that objects stay small."""
     server = Server()
     for n in range(15):
         labels = {f"l{k}": "x" for k in range(n + 1)}
@@ -243,7 +243,9 @@ def test_old_updaters_are_united_beyond_ten() -> None:
 
 
 def test_entries_are_in_the_stored_order() -> None:
-    """Applies come first, then by time, then by name; keys are in the order clients know."""
+    """Applies come first, then the order is by time and name; keys have the order of the real
+    server.
+    """
     server = Server()
     server.apply("zoe", {"replicas": 1})
     server.put("ann", {"replicas": 1, "paused": True})
@@ -262,7 +264,7 @@ def test_entries_are_in_the_stored_order() -> None:
 
 
 def test_times_stay_when_nothing_else_changes() -> None:
-    """An apply that only renews a time is no write at all."""
+    """An apply that would only change a time is not a write."""
     server = Server()
     live = server.apply("ann", {"replicas": 1})
     later = [{**entry, "time": TIME.format(9)} for entry in live["metadata"]["managedFields"]]
@@ -284,12 +286,12 @@ def test_times_stay_when_nothing_else_changes() -> None:
     ],
 )
 def test_the_manager_is_named_or_the_user_agent(named: str, agent: str, manager: str) -> None:
-    """Without a name the User-Agent up to its slash is one, printable and at most 128 bytes."""
+    """Without a name the User-Agent up to its slash is used, printable and at most 128 bytes."""
     assert manager_name(named, agent) == manager
 
 
 def test_apply_names_all_conflicts_at_once() -> None:
-    """A refusal has a cause per field and manager, in the real server's words."""
+    """A conflict has a cause per field and manager, with the real server's messages."""
     server = Server()
     server.apply("ann", {"replicas": 1, "ports": [{"port": 80, "name": "a"}]})
     server.put("ben", {"replicas": 1, "ports": [{"port": 80, "name": "a"}], "paused": True})
@@ -314,7 +316,7 @@ def test_apply_names_all_conflicts_at_once() -> None:
 
 
 def test_force_takes_over() -> None:
-    """With force the field changes hands, and who owns nothing any more is forgotten."""
+    """With force the field gets a new owner, and a manager without fields is removed."""
     server = Server()
     server.apply("ann", {"replicas": 1})
     server.apply("ben", {"replicas": 2}, force=True)
@@ -322,8 +324,8 @@ def test_force_takes_over() -> None:
     assert server.spec == {"replicas": 2}
 
 
-def test_equal_values_are_shared_and_outlive_their_first_owner() -> None:
-    """Setting what is there is no conflict; the field stays until its last owner lets go."""
+def test_equal_values_are_shared() -> None:
+    """Applying an equal value is no conflict; the field stays until its last owner removes it."""
     server = Server()
     server.apply("ann", {"replicas": 1, "paused": True})
     live = server.apply("ben", {"replicas": 1})
@@ -337,7 +339,7 @@ def test_equal_values_are_shared_and_outlive_their_first_owner() -> None:
 
 
 def test_list_keys_are_filled_in_with_defaults() -> None:
-    """A port without protocol is the TCP port, to its owner and to the merge."""
+    """A port without a protocol has the key of the TCP port."""
     server = Server()
     server.apply("ann", {"ports": [{"port": 80, "name": "a"}]})
     assert server.owners["ann/Apply"][0] == '.spec.ports[port=80,protocol="TCP"]'
@@ -357,13 +359,13 @@ def test_list_keys_are_filled_in_with_defaults() -> None:
     ],
 )
 def test_order_of_merged_lists(live: list[int], config: list[int], merged: list[int]) -> None:
-    """Shared items stand as configured, others keep their place among them."""
+    """Applied items have the applied order, others keep their position."""
     kind = Schema(shape="list", list_type="set", items=NUMBER)
     assert merge(kind, live, config) == merged
 
 
-def test_what_is_applied_no_more_goes_with_all_that_nobody_else_owns() -> None:
-    """Leaving out a list item removes it, but not what another manager has inside it."""
+def test_an_item_not_applied_any_more_is_removed() -> None:
+    """Leaving out a list item removes it, but not the fields that another manager owns in it."""
     server = Server()
     server.apply("ann", {"ports": [{"port": 80, "name": "a"}, {"port": 81, "name": "b"}]})
     server.apply("ben", {"ports": [{"port": 81, "targetPort": 1}]})
@@ -383,7 +385,7 @@ def test_atomic_values_have_one_owner() -> None:
 
 
 def test_an_applier_and_an_updater_of_one_name_are_two() -> None:
-    """The operation is part of who a manager is."""
+    """A manager is identified by name and operation."""
     server = Server()
     server.put("ann", {"replicas": 1})
     with pytest.raises(Conflict):
@@ -391,7 +393,7 @@ def test_an_applier_and_an_updater_of_one_name_are_two() -> None:
 
 
 def test_kubectl_may_take_over_from_client_side_apply() -> None:
-    """What the annotation says kubectl applied before conflicts with others only."""
+    """Fields of the last-applied annotation do not conflict with kubectl itself."""
     recorded = '{"apiVersion":"v1","kind":"Thing","metadata":{"name":"t"},"spec":{"replicas":1}}'
     annotations = {LAST_APPLIED: recorded}
     server = Server()
@@ -404,7 +406,7 @@ def test_kubectl_may_take_over_from_client_side_apply() -> None:
 
 
 def test_kubectl_still_conflicts_with_what_changed_since() -> None:
-    """A field somebody changed after client-side apply recorded it is theirs."""
+    """A field that was changed after client-side apply is a conflict."""
     recorded = '{"apiVersion":"v1","kind":"Thing","metadata":{"name":"t"},"spec":{"replicas":1}}'
     annotations = {LAST_APPLIED: recorded}
     server = Server()
@@ -429,14 +431,14 @@ def test_kubectl_still_conflicts_with_what_changed_since() -> None:
         ({"ports": [None]}, ".spec.ports: element 0: associative list with keys may not have"),
     ],
 )
-def test_what_the_type_cannot_describe_is_refused(spec: dict[str, Any], words: str) -> None:
-    """A configuration with undeclared fields, wrong types or duplicates says where."""
+def test_invalid_configurations_are_refused(spec: dict[str, Any], words: str) -> None:
+    """The error for undeclared fields, wrong types or duplicates has the path."""
     with pytest.raises(SchemaViolation, match="failed to create typed patch object") as refused:
         Server().apply("ann", spec)
     assert words in str(refused.value)
 
 
-def test_a_configuration_may_not_bring_its_own_owners() -> None:
+def test_a_configuration_may_not_have_owners() -> None:
     """managedFields in an applied configuration, or another version, are bad requests."""
     with pytest.raises(BadRequest):
         Server().apply("ann", {}, metadata={"managedFields": []})
@@ -444,8 +446,8 @@ def test_a_configuration_may_not_bring_its_own_owners() -> None:
         apply(write("ann"), None, {**thing({}), "apiVersion": "v2"})
 
 
-def test_managers_of_other_versions_see_the_object_at_theirs() -> None:
-    """An entry made at another version is compared there, and dropped when that version is gone."""
+def test_managers_of_other_versions() -> None:
+    """An entry of another version is compared in that version, and dropped with it."""
     older = record(**{**THING.fields, "spec": record(count=NUMBER)})
 
     def convert(value: dict[str, Any]) -> dict[str, Any]:
@@ -471,7 +473,7 @@ def test_managers_of_other_versions_see_the_object_at_theirs() -> None:
 
 
 def test_a_schema_that_became_atomic_is_owned_whole() -> None:
-    """Owners of parts of a custom resource's field become owners of the field when it is one."""
+    """Owners of parts of a field become owners of the field when it becomes atomic."""
     entry = {
         "manager": "ann",
         "operation": "Apply",
@@ -499,7 +501,7 @@ def test_untyped_values_are_maps_of_maps_with_atomic_lists() -> None:
 
 
 def filled(value: Any) -> Any:
-    """The value without empty containers, which are fields of their own and tested apart."""
+    """The value without empty containers, which are tested separately."""
     if not isinstance(value, dict):
         return value
     members = {key: filled(sub) for key, sub in value.items()}
@@ -565,8 +567,8 @@ def values_in(value: Any) -> list[Any]:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["ann", "ben"]), SPECS), min_size=1, max_size=5))
-def test_appliers_own_what_they_last_said(steps: list[tuple[str, dict[str, Any]]]) -> None:
-    """Whoever applied last with force owns exactly their configuration, and it is in the object."""
+def test_appliers_own_their_last_configuration(steps: list[tuple[str, dict[str, Any]]]) -> None:
+    """The last manager that applied with force owns exactly its configuration."""
     server = Server()
     for manager, spec in steps:
         server.apply(manager, spec, force=True)

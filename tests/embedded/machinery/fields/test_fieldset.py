@@ -1,4 +1,4 @@
-"""Sets of fields behave as sets of paths, and read and write as the real server's."""
+"""Sets of fields behave as sets of paths, in the real server's format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def members(fields: fieldset.FieldsV1) -> frozenset[tuple[str, ...]]:
 
 @given(SETS)
 def test_a_set_is_its_paths(paths: frozenset[tuple[str, ...]]) -> None:
-    """Paths make a set and come back out of it, in canonical order and no other."""
+    """A set has exactly its paths, in canonical order."""
     fields = tree(paths)
     assert members(fields) == paths
     assert repr(fieldset.canonicalize(fields)) == repr(fields)
@@ -39,7 +39,7 @@ def test_a_set_is_its_paths(paths: frozenset[tuple[str, ...]]) -> None:
 def test_operations_are_those_of_sets(
     left: frozenset[tuple[str, ...]], right: frozenset[tuple[str, ...]]
 ) -> None:
-    """Union, difference and intersection of trees are those of their paths, and stay in order."""
+    """Union, difference and intersection of trees are those of their paths, in order."""
     a, b = tree(left), tree(right)
     before = repr((a, b))
     for computed, expected in [
@@ -56,24 +56,24 @@ def test_operations_are_those_of_sets(
 def test_without_takes_what_lies_below(
     left: frozenset[tuple[str, ...]], right: frozenset[tuple[str, ...]]
 ) -> None:
-    """Taking a field away recursively takes every path that begins with it."""
+    """Removing a field recursively removes every path that begins with it."""
     remaining = fieldset.recursive_difference(tree(left), tree(right))
     prefixes = {path for path in left if any(path[:n] in right for n in range(1, 5))}
     assert members(remaining) == left - prefixes
 
 
 @given(SETS, SETS)
-def test_what_does_not_change_is_not_copied(
+def test_unchanged_sets_are_not_copied(
     left: frozenset[tuple[str, ...]], right: frozenset[tuple[str, ...]]
 ) -> None:
-    """An operation that changes nothing gives back its operand itself."""
+    """An operation that changes nothing returns its operand."""
     a = tree(left)
     assert fieldset.union(a, tree(left & right)) is a or not left
     assert fieldset.difference(a, tree(right - left)) is a
 
 
 @pytest.mark.parametrize(
-    ("made", "element", "text"),
+    ("name", "element", "text"),
     [
         ("f:spec", "f:spec", ".spec"),
         (fieldset.key_element([("name", "x")]), 'k:{"name":"x"}', '[name="x"]'),
@@ -88,10 +88,10 @@ def test_what_does_not_change_is_not_copied(
         ("i:3", "i:3", "[3]"),
     ],
 )
-def test_elements_are_written_as_the_real_server_does(made: str, element: str, text: str) -> None:
+def test_elements_are_written_as_the_real_server_does(name: str, element: str, text: str) -> None:
     """Keys are sorted, values are JSON with HTML escaped, conflicts print them readably."""
-    assert made == element
-    assert fieldset.format_path((made,)) == text
+    assert name == element
+    assert fieldset.format_path((name,)) == text
 
 
 def test_order_is_by_meaning() -> None:
@@ -124,19 +124,19 @@ def test_order_is_by_meaning() -> None:
     ],
 )
 def test_malformed_sets_are_refused(sent: Any) -> None:
-    """A client's set that is not one is an error, never half of a set."""
+    """An invalid set is an error."""
     with pytest.raises(ParseError):
         fieldset.canonicalize(sent)
 
 
 def test_unknown_kinds_of_elements_are_dropped() -> None:
-    """What a later version may mean is left out, and keys are brought into the one spelling."""
+    """Unknown elements are left out, and keys are normalized."""
     sent: dict[str, Any] = {"x:new": {}, 'k:{"b": 1, "a":2}': {".": {}}}
     assert fieldset.canonicalize(sent) == {'k:{"a":2,"b":1}': {}}
 
 
 def test_depth_is_bounded() -> None:
-    """A set that nests without end is refused before it exhausts the stack."""
+    """A set that nests too deeply is refused."""
     deep: dict[str, Any] = {}
     for _ in range(10_000):
         deep = {"f:a": deep}

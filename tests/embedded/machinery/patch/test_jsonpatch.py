@@ -24,7 +24,7 @@ DOC: dict[str, Any] = {
 
 
 def op(verb: str, path: str, **members: Any) -> dict[str, Any]:
-    """One operation; ``source`` stands for the member ``from``."""
+    """One operation; ``source`` is the member ``from``."""
     if "source" in members:
         members["from"] = members.pop("source")
     return {"op": verb, "path": path, **members}
@@ -94,8 +94,8 @@ def test_operations_do_what_the_rfc_says(
         (op("test", "/s/x", value=None), "neither an object nor a list"),
     ],
 )
-def test_what_does_not_fit_the_document_says_where(operation: dict[str, Any], words: str) -> None:
-    """A patch that does not apply names its operation and the place, and is no parse error."""
+def test_errors_name_operation_and_path(operation: dict[str, Any], words: str) -> None:
+    """A patch that does not apply raises an error with operation and path, and no ParseError."""
     good = op("test", "/s", value="t")
     with pytest.raises(PatchFailed) as caught:
         jsonpatch.apply(DOC, [good, operation])
@@ -123,7 +123,7 @@ def test_what_does_not_fit_the_document_says_where(operation: dict[str, Any], wo
     ],
 )
 def test_a_malformed_patch_is_refused(patch: Any, words: str) -> None:
-    """What is no JSON patch is a ParseError that says which operation and why."""
+    """An invalid JSON patch is a ParseError that names the operation and the reason."""
     with pytest.raises(ParseError) as caught:
         jsonpatch.apply(DOC, patch)
     assert type(caught.value) is ParseError
@@ -145,7 +145,7 @@ def test_a_malformed_patch_is_refused(patch: Any, words: str) -> None:
     ],
 )
 def test_leniences_of_api_servers(operation: dict[str, Any], expected: Any) -> None:
-    """What real API servers accept beyond the RFC is accepted when asked for, and only then."""
+    """What real API servers accept beyond the RFC is accepted only on request."""
     assert jsonpatch.apply(DOC, [operation], lenient=True) == expected
     with pytest.raises(ParseError):
         jsonpatch.apply(DOC, [operation])
@@ -165,13 +165,13 @@ def test_leniences_of_api_servers(operation: dict[str, Any], expected: Any) -> N
     ],
 )
 def test_leniency_has_its_limits(operation: dict[str, Any]) -> None:
-    """What real API servers refuse stays refused."""
+    """What real API servers refuse is refused."""
     with pytest.raises(PatchFailed):
         jsonpatch.apply(DOC, [operation], lenient=True)
 
 
-def test_a_failed_patch_leaves_no_trace() -> None:
-    """Document and patch are untouched after success and after failure half way."""
+def test_inputs_are_not_changed() -> None:
+    """Document and patch are not changed by a patch that succeeds or fails."""
     document, before = copy.deepcopy(DOC), copy.deepcopy(DOC)
     patch = [
         op("add", "/a/b/-", value={"deep": [1]}),
@@ -225,7 +225,7 @@ JSON = st.recursive(
 
 
 def diff(before: Any, after: Any, at: tuple[str | int, ...] = ()) -> list[dict[str, Any]]:
-    """A patch that leads from one value to the other, made the plain way."""
+    """A simple patch from one value to another."""
     path = jsonpatch.format_pointer(at)
     if jsonpatch.equal(before, after):
         return []
@@ -239,8 +239,8 @@ def diff(before: Any, after: Any, at: tuple[str | int, ...] = ()) -> list[dict[s
         return patch
     if isinstance(before, list) and isinstance(after, list):
         patch = []
-        for number, (old, two) in enumerate(zip(before, after, strict=False)):
-            patch += diff(old, two, (*at, number))
+        for number, (old, new) in enumerate(zip(before, after, strict=False)):
+            patch += diff(old, new, (*at, number))
         surplus = range(len(before) - 1, len(after) - 1, -1)
         patch += [op("remove", jsonpatch.format_pointer((*at, number))) for number in surplus]
         patch += [op("add", f"{path}/-", value=value) for value in after[len(before) :]]
@@ -250,7 +250,7 @@ def diff(before: Any, after: Any, at: tuple[str | int, ...] = ()) -> list[dict[s
 
 @given(JSON, JSON)
 def test_a_diff_leads_where_it_should(before: Any, after: Any) -> None:
-    """Applying the difference of two values to the first gives the second, input untouched."""
+    """Applying the difference of two values to the first gives the second."""
     patch = diff(before, after)
     original = copy.deepcopy((before, patch))
     assert jsonpatch.equal(jsonpatch.apply(before, patch), after)
@@ -270,12 +270,12 @@ def test_a_tested_diff_fails_on_another_document(before: Any, other: Any) -> Non
 
 
 @given(JSON, JSON, JSON)
-def test_patches_can_be_chained(one: Any, two: Any, three: Any) -> None:
+def test_patches_can_be_chained(start: Any, middle: Any, end: Any) -> None:
     """Two patches after each other do what their concatenation does."""
-    first, second = diff(one, two), diff(two, three)
+    first, second = diff(start, middle), diff(middle, end)
     assert jsonpatch.equal(
-        jsonpatch.apply(jsonpatch.apply(one, first), second),
-        jsonpatch.apply(one, [*first, *second]),
+        jsonpatch.apply(jsonpatch.apply(start, first), second),
+        jsonpatch.apply(start, [*first, *second]),
     )
 
 
@@ -294,7 +294,7 @@ OPERATIONS = st.lists(
 
 
 @given(st.fixed_dictionaries({"a": st.lists(JSON, max_size=3), "b": JSON}), OPERATIONS)
-def test_no_patch_does_more_than_be_refused(document: Any, patch: list[dict[str, Any]]) -> None:
+def test_any_patch_applies_or_is_refused(document: Any, patch: list[dict[str, Any]]) -> None:
     """Any list of operations gives a document or one of two errors, and changes no input."""
     for lenient in (False, True):
         original = copy.deepcopy((document, patch))

@@ -88,7 +88,7 @@ def test_a_diff_leads_where_it_should(before: Any, after: Any) -> None:
 
 
 @given(DOCUMENTS)
-def test_nothing_to_say_changes_nothing(document: Any) -> None:
+def test_the_empty_patch_changes_nothing(document: Any) -> None:
     """The empty patch is neutral."""
     assert mergepatch.apply(document, {}) == document
 

@@ -21,7 +21,7 @@ from zonewise.embedded.machinery.schema.definitions import Definitions, types_ta
 
 @dataclass
 class Known:
-    """The least that is a schema."""
+    """A minimal schema."""
 
     fields: dict[str, Known] = field(default_factory=dict)
     items: Known | None = None
@@ -191,7 +191,7 @@ def names(document: dict[str, Any]) -> str:
 def test_patches_do_what_a_server_does(
     document: dict[str, Any], patch: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """Each directive and each kind of list gives a real API server's result; input is kept."""
+    """Each directive and each kind of list gives a real API server's result."""
     original = copy.deepcopy((document, patch))
     assert strategic.apply(document, patch, SCHEMA) == expected
     assert (document, patch) == original
@@ -264,7 +264,7 @@ def test_what_kubectl_apply_sends() -> None:
 
 
 def test_plain_values_can_be_put_in_order() -> None:
-    """A list of finalizers is merged, cleared of some and put in order by one patch."""
+    """One patch can merge, delete and order a list of finalizers."""
     patch = {
         "metadata": {
             "$setElementOrder/finalizers": ["c", "a"],
@@ -286,8 +286,8 @@ def test_a_deletion_and_an_addition_of_the_same_value_adds_it() -> None:
         assert result == {"metadata": {"finalizers": ["a"]}}
 
 
-def test_directives_in_added_items_are_not_taken_for_data() -> None:
-    """An item that a patch adds has no $ members and no deleted parts in it."""
+def test_directives_in_added_items_are_not_stored() -> None:
+    """An item that a patch adds has no $ members and no deleted parts."""
     patch = spec(
         containers=[
             {
@@ -314,7 +314,7 @@ def test_items_of_equal_key_are_changed_as_a_server_does() -> None:
 
 
 def test_true_is_not_one() -> None:
-    """Plain values are told apart by type and value, as JSON does."""
+    """Plain values are compared by type and value."""
     document = {"metadata": {"finalizers": [1]}}
     result = strategic.apply(document, {"metadata": {"finalizers": [True]}}, SCHEMA)
     assert result["metadata"]["finalizers"] == [True, 1]
@@ -322,7 +322,7 @@ def test_true_is_not_one() -> None:
 
 
 def test_merge_can_be_spelled_out() -> None:
-    """$patch: merge says what happens anyway, in objects, known items and new items."""
+    """$patch: merge is the default, in objects, known items and new items."""
     patch = spec(
         a={"$patch": "merge", "c": 2},
         containers=[{"name": "a", "$patch": "merge", "x": 1}, {"name": "b", "$patch": "merge"}],
@@ -332,7 +332,7 @@ def test_merge_can_be_spelled_out() -> None:
 
 
 def test_the_table_of_a_real_server_is_a_schema() -> None:
-    """Facts of the built-in kinds lead: containers merge, tolerations and taints are replaced."""
+    """With the built-in kinds containers merge, tolerations and taints are replaced."""
     definitions = Definitions(table=types_table().types)
     pod: PatchSchema = definitions.schema("io.k8s.api.core.v1.Pod")
     document = {"spec": {"containers": items("a"), "tolerations": [{"key": "x"}]}}
@@ -352,7 +352,7 @@ def test_the_table_of_a_real_server_is_a_schema() -> None:
 
 
 def test_without_a_schema_lists_are_replaced() -> None:
-    """Knowing nothing about the fields, a strategic merge is a plain one."""
+    """Without a schema a strategic merge is a JSON merge."""
     assert strategic.apply(spec(a=[1], b={"c": 1}), spec(a=[2], b={"d": 2}), None) == spec(
         a=[2], b={"c": 1, "d": 2}
     )
@@ -415,8 +415,8 @@ def test_a_malformed_directive_is_refused(patch: dict[str, Any], words: str) -> 
         ),
     ],
 )
-def test_what_does_not_fit_says_where(patch: dict[str, Any], words: str) -> None:
-    """Items that cannot be told apart are named by their path."""
+def test_errors_name_the_path(patch: dict[str, Any], words: str) -> None:
+    """The error for items without a merge key has their path."""
     document = {
         "metadata": {"finalizers": ["f"]},
         "spec": {"containers": [{"name": "a", "env": [{"name": "x"}]}]},
@@ -510,7 +510,7 @@ def test_every_item_is_there_once(document: Any, patch: Any) -> None:
 
 @given(DOCUMENTS, PATCHES)
 def test_both_orders_are_kept(document: Any, patch: Any) -> None:
-    """Items of the patch stand in its order; items only the document has stand in its own."""
+    """Items of the patch have its order; items only the document has keep their own."""
     result = strategic.apply(document, patch, SCHEMA)
     after = [item["name"] for item in result["spec"].get("containers", [])]
     patched = [i["name"] for i in patch["spec"].get("containers", []) if "$patch" not in i]
@@ -525,7 +525,7 @@ def test_both_orders_are_kept(document: Any, patch: Any) -> None:
 
 @given(st.permutations("abcd"), st.permutations("abcd"), st.integers(0, 4))
 def test_a_whole_order_is_obeyed(before: list[str], order: list[str], count: int) -> None:
-    """When $setElementOrder names every item, the result stands in that order."""
+    """When $setElementOrder names every item, the result has that order."""
     patch = {
         "spec": {
             "$setElementOrder/containers": [{"name": name} for name in order],

@@ -1,4 +1,4 @@
-"""The sources' own fields: kept where their gate is on, dropped where it is off."""
+"""The sources' own fields are kept if their gate is on, and dropped if it is off."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_gates_off(tmp_path: Path) -> None:
 
 
 async def test_faults(tmp_path: Path) -> None:
-    """Wrong values are named with their fields."""
+    """The error for a wrong value names its field."""
     server = await _server(tmp_path, TOPOLOGY)
     code, causes = await _service(embedded(server), topologyKeys=["*", "a b", "a b"])
     assert code == 422
@@ -90,7 +90,7 @@ KEYS = "zonewise.io/topology-keys"
 
 
 async def test_keys_in_an_annotation(tmp_path: Path) -> None:
-    """The annotation needs no gate and is judged by the same rules as the field."""
+    """The annotation needs no gate and is validated by the rules of the field."""
     server = await _server(tmp_path, FeatureGates())
     send = embedded(server)
 
@@ -151,7 +151,7 @@ async def test_budget_per_domain(version: str, tmp_path: Path) -> None:
 
 
 async def test_eviction_from_a_budget_per_domain(tmp_path: Path) -> None:
-    """Where nobody counts such a budget an eviction waits, and its answer says why."""
+    """Without a controller for such a budget an eviction is refused, and the answer says why."""
     server = await _server(tmp_path, FeatureGates())
     send = embedded(server)
     account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"

@@ -52,14 +52,14 @@ def test_lists_know_how_they_are_merged() -> None:
 
 
 def test_atomic_objects_may_be_granular_in_one_place() -> None:
-    """What is owned as one value is a fact of the definition, unless a place says otherwise."""
+    """Whether an object is atomic is defined by its type, unless a field overrides it."""
     assert core("ObjectReference").atomic
     assert not core("PersistentVolumeSpec", "claimRef").atomic
     assert core("EndpointAddress", "targetRef").atomic
 
 
 def test_enums_required_and_formats_are_known() -> None:
-    """Facts that validation and documents are made from."""
+    """Enums, required fields and formats are those of a real server."""
     assert core("ServicePort", "protocol").enum == ("SCTP", "TCP", "UDP")
     assert core("PodSpec").required == ("containers",)
     assert core("Secret", "data").values is not None
@@ -72,8 +72,8 @@ def test_enums_required_and_formats_are_known() -> None:
     assert not core("Sysctl", "value").enforce_required
 
 
-def test_printing_is_go_s() -> None:
-    """A pointer keeps an explicit zero, a plain value forgets it, no omitempty prints it."""
+def test_encoding_is_that_of_go() -> None:
+    """A pointer keeps an explicit zero, a plain value drops it, without omitempty it is encoded."""
     grace = core("PodSpec", "terminationGracePeriodSeconds")
     assert (grace.omit_empty, grace.absent_value) == (False, UNSET)
     network = core("PodSpec", "hostNetwork")
@@ -112,21 +112,21 @@ def test_all_definitions_can_be_made() -> None:
 
 
 def test_extensions_stay_in_their_own_graph() -> None:
-    """A field of our own is in the server that wants it and nowhere else."""
+    """A field of our own is only in the server that adds it."""
     mine = Definitions([Extension(CORE + "ServiceSpec", "extra", FieldRow(of="[]string"))])
     assert mine.schema(CORE + "Service").fields["spec"].fields["extra"].shape == "list"
     assert "extra" not in core("ServiceSpec").fields
 
 
 def test_go_names_follow_from_expressions() -> None:
-    """What an error calls a type is derived where it can be."""
+    """The Go name of a type in errors is derived from its expression if possible."""
     assert go_name("[]" + CORE + "Container") == "[]v1.Container"
     assert go_name("{}string") == "map[string]string"
     assert go_name("io.k8s.apimachinery.pkg.api.resource.Quantity") == "resource.Quantity"
     assert core("PodSpec", "restartPolicy").go_type == "v1.RestartPolicy"
 
 
-def test_a_type_is_what_a_strategic_merge_asks_for() -> None:
+def test_a_type_is_a_schema_for_strategic_merges() -> None:
     """Containers merge by name through the real types, tolerations are replaced."""
     schema: PatchSchema = DEFINITIONS.schema(CORE + "Pod")
     pod = {
@@ -143,7 +143,7 @@ def test_a_type_is_what_a_strategic_merge_asks_for() -> None:
 
 
 def test_kinds_have_the_names_and_subresources_clients_ask_for() -> None:
-    """What kubectl and client libraries read from discovery."""
+    """Kinds have the names and subresources that clients read from discovery."""
     kinds = by_path(builtin_kinds(DEFINITIONS))
     pods = kinds["", "v1", "pods"]
     assert (pods.singular, pods.short_names, pods.categories) == ("pod", ("po",), ("all",))
@@ -157,7 +157,7 @@ def test_kinds_have_the_names_and_subresources_clients_ask_for() -> None:
 
 
 def test_kinds_of_one_storage_are_kept_together() -> None:
-    """Events of both groups and both versions of an autoscaler are one stored thing."""
+    """Events of both groups, and autoscalers of both versions, have one storage."""
     kinds = by_path(builtin_kinds(DEFINITIONS))
     assert kinds["", "v1", "events"].storage == "/events"
     assert kinds["events.k8s.io", "v1", "events"].storage == "/events"
@@ -187,7 +187,7 @@ def test_the_embedded_server_has_the_fields_of_the_sources() -> None:
 
 
 @pytest.mark.parametrize("facts", [{"default": 1}, {"shape": "map"}])
-def test_only_facts_of_a_place_keep_the_link(facts: dict[str, object]) -> None:
-    """A use that changes the content is a type of its own, so compiled walks are not mixed up."""
+def test_only_overrides_of_a_field_keep_the_link(facts: dict[str, object]) -> None:
+    """A field that changes the content has a type of its own."""
     base = DEFINITIONS.schema(CORE + "PodSpec")
     assert (base.used_as(**facts).definition is base) == ("default" in facts)

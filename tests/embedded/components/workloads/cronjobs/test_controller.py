@@ -1,4 +1,4 @@
-"""CronJobs: when they are due, what they make, and what they forget."""
+"""CronJobs: their schedule, the Jobs they create, and those they delete."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def test_when_a_schedule_is_due(schedule: str, zone: str, after: str, expected: 
 
 
 def test_a_day_that_never_comes_is_never_due() -> None:
-    """The 31st of February is not waited for."""
+    """The 31st of February has no next time."""
     assert parse_schedule("0 0 31 2 *", "").next(NOON) is None
 
 
 def cron(schedule: str = "* * * * *", *, last: str = "", **spec: Any) -> CronJob:
-    """A CronJob that is as old as its last Job."""
+    """A CronJob that was last scheduled when it was created."""
     return CronJob(
         metadata=ObjectMeta(
             name="tick", namespace="default", uid="c", creation_timestamp="2025-06-15T11:59:10Z"
@@ -87,7 +87,7 @@ def job(name: str, *, end: str = "", at: str = "2025-06-15T12:00:01Z") -> Job:
 
 
 def active(cron_job: CronJob, *jobs: Job) -> CronJob:
-    """The CronJob with these Jobs under way."""
+    """The CronJob with these active Jobs."""
     status = msgspec.structs.replace(cron_job.status, active=tuple(map(ObjectReference.to, jobs)))
     return msgspec.structs.replace(cron_job, status=status)
 
@@ -103,7 +103,7 @@ def test_a_due_job_is_made_once() -> None:
 
 
 def test_only_the_latest_missed_moment_counts() -> None:
-    """After days of silence one Job is made, with a warning if many were missed."""
+    """After days without a controller one Job is created, with a warning if many were missed."""
     steps = decide(cron(last="2025-06-10T00:00:00Z"), [], now=NOON.timestamp())
     assert steps.due == NOON.replace(second=0)
     assert [note.reason for note in steps.events] == ["TooManyMissedTimes"]
@@ -111,28 +111,28 @@ def test_only_the_latest_missed_moment_counts() -> None:
     assert decide(late, [], now=NOON.timestamp()).due is None
 
 
-def test_a_suspended_or_leaving_one_makes_nothing() -> None:
-    """Suspended CronJobs rest."""
+def test_a_suspended_or_deleted_cronjob_creates_nothing() -> None:
+    """A suspended or deleted CronJob creates no Job."""
     steps = decide(cron(suspend=True), [], now=NOON.timestamp())
     assert (steps.due, steps.requeue_after) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("policy", "made", "removed"),
+    ("policy", "starts", "removed"),
     [("Allow", True, []), ("Forbid", False, []), ("Replace", True, ["tick-1"])],
 )
-def test_concurrency(policy: str, made: bool, removed: list[str]) -> None:
-    """What happens to a new Job, and to the one that still runs."""
+def test_concurrency(policy: str, starts: bool, removed: list[str]) -> None:
+    """The policy decides about a new Job while another one still runs."""
     running = job("tick-1")
     steps = decide(
         active(cron(concurrency_policy=policy), running), [running], now=NOON.timestamp()
     )
-    assert (steps.due is not None) is made
+    assert (steps.due is not None) is starts
     assert [job.metadata.name for job in steps.delete] == removed
 
 
 def test_finished_jobs_leave_the_status_and_the_oldest_go() -> None:
-    """The limits of successes and failures are counted apart."""
+    """Successful and failed Jobs have separate limits."""
     ended = [
         job("a", end="Complete", at="2025-06-15T11:00:00Z"),
         job("b", end="Complete", at="2025-06-15T11:01:00Z"),
@@ -146,22 +146,22 @@ def test_finished_jobs_leave_the_status_and_the_oldest_go() -> None:
     assert {note.reason for note in steps.events} == {"SawCompletedJob"}
 
 
-def test_jobs_that_are_gone_or_unknown_are_told() -> None:
-    """A Job that vanished leaves the status; one nobody knows is reported."""
+def test_missing_and_unexpected_jobs_are_reported() -> None:
+    """A deleted Job is removed from the status; an unexpected one is reported."""
     steps = decide(active(cron(suspend=True), job("a")), [job("b")], now=NOON.timestamp())
     assert [note.reason for note in steps.events] == ["UnexpectedJob", "MissingJob"]
     assert steps.status.active == ()
 
 
-def test_an_unknown_zone_is_told() -> None:
-    """A CronJob of a zone nobody knows rests."""
+def test_an_unknown_time_zone_is_reported() -> None:
+    """A CronJob with an unknown time zone creates nothing."""
     steps = decide(cron(time_zone="Nowhere/Town"), [], now=NOON.timestamp())
     assert [note.reason for note in steps.events] == ["UnknownTimeZone"]
     assert steps.due is None
 
 
 def test_jobs_are_named_by_the_minute() -> None:
-    """Who tries twice finds the first."""
+    """A second attempt for the same minute has the same name."""
     assert job_name(cron(), NOON) == f"tick-{int(NOON.timestamp()) // 60}"
 
 
@@ -174,8 +174,8 @@ async def post(cluster: VirtualCluster, body: Any) -> CronJob:
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_a_cronjob_lives() -> None:
-    """Every minute a Job runs to its end; three are remembered, the status tells the rest."""
+async def test_a_cronjob_over_time() -> None:
+    """Every minute a Job runs to its end; three are kept, and the status has the last times."""
     parts = {
         "kubelets": Kubelets,
         "node-controller": NodeLifecycleController,

@@ -61,7 +61,7 @@ def on_nodes(here: SetCluster) -> list[str]:
 
 
 async def test_every_node_gets_a_pod_also_new_and_cordoned_ones() -> None:
-    """A pod is tied to each node by its name and bound by the scheduler; cordons do not matter."""
+    """Each node gets a pod by node affinity, bound by the scheduler, also a cordoned node."""
     async with set_cluster("n1", "n2") as here:
         await here.client.patch(Node, "n2", None, {"spec": {"unschedulable": True}})
         await here.post(DaemonSet, manifest())
@@ -88,12 +88,12 @@ async def test_every_node_gets_a_pod_also_new_and_cordoned_ones() -> None:
         ]
         await here.client.create(Node(metadata=ObjectMeta(name="n3")))
         await until(lambda: settled(here, 3))
-        await until(lambda: len(here.told("DaemonSet")) == 3)
+        await until(lambda: len(here.list_events("DaemonSet")) == 3)
         assert here.reasons("DaemonSet") == {"SuccessfulCreate"}
 
 
 async def test_labels_and_taints_decide() -> None:
-    """Pods come and go with a node's labels; a taint keeps newcomers off, or drives out."""
+    """Pods follow the labels of nodes; a taint prevents new pods, or evicts."""
     async with set_cluster("n1", "n2") as here:
         await here.post(DaemonSet, manifest(pod={"nodeSelector": {"color": "blue"}}))
         await asyncio.sleep(1)
@@ -118,7 +118,7 @@ async def test_labels_and_taints_decide() -> None:
 
 
 async def test_an_update_takes_one_node_at_a_time() -> None:
-    """Without surge a node's new pod comes when the old one is gone, one node after the other."""
+    """Without surge a node's new pod is created when the old one is gone, node by node."""
     async with set_cluster("n1", "n2", "n3") as here:
         await here.post(DaemonSet, manifest())
         await until(lambda: settled(here, 3))
@@ -143,8 +143,8 @@ async def test_an_update_takes_one_node_at_a_time() -> None:
         assert here.numbers() == [2, 3]
 
 
-async def test_a_surge_never_leaves_a_node_without() -> None:
-    """With surge the new pod is there before the old one goes."""
+async def test_a_surge_never_leaves_a_node_without_a_pod() -> None:
+    """With surge the new pod is ready before the old one is deleted."""
     rolling = {"maxSurge": 1, "maxUnavailable": 0}
     strategy = {"type": "RollingUpdate", "rollingUpdate": rolling}
     async with set_cluster("n1", "n2", "n3") as here:
@@ -169,8 +169,8 @@ async def test_a_surge_never_leaves_a_node_without() -> None:
         end()
 
 
-async def test_under_on_delete_who_deletes_gets_the_new_pod() -> None:
-    """OnDelete leaves outdated pods; a deleted one comes back updated."""
+async def test_on_delete_updates_deleted_pods() -> None:
+    """OnDelete leaves outdated pods; a deleted pod is replaced by an updated one."""
     async with set_cluster("n1", "n2") as here:
         await here.post(DaemonSet, manifest(updateStrategy={"type": "OnDelete"}))
         await until(lambda: settled(here, 2))
@@ -206,7 +206,7 @@ async def test_a_failed_pod_is_killed_and_made_again() -> None:
 
 
 async def test_a_budget_holds_back_an_update() -> None:
-    """With evictions a budget is asked before a daemon is taken down."""
+    """With evictions a budget decides before a daemon pod is removed."""
     budget = {
         "metadata": {"name": "agent"},
         "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "agent"}}},
@@ -223,8 +223,8 @@ async def test_a_budget_holds_back_an_update() -> None:
         assert set(here.images().values()) == {"app:2"}
 
 
-async def test_old_revisions_are_forgotten() -> None:
-    """Of the revisions no pod refers to, revisionHistoryLimit stay."""
+async def test_old_revisions_are_deleted() -> None:
+    """Of the unused revisions, revisionHistoryLimit are kept."""
     async with set_cluster("n1") as here:
         await here.post(DaemonSet, manifest(revisionHistoryLimit=1))
         for number in range(2, 5):

@@ -1,4 +1,4 @@
-"""Which pods of a DaemonSet come and go, and which nodes it means."""
+"""Which pods of a DaemonSet are created and deleted, and on which nodes it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.embedded.components.workloads.statefulsets.numbered_pods import NOW, made
+from tests.embedded.components.workloads.statefulsets.numbered_pods import NOW, make_pod
 
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node, NodeSpec, Taint
@@ -43,21 +43,21 @@ def daemon_node(node: str, *pods: Pod, fit: DaemonFit = YES) -> DaemonNode:
 
 def pod(node: str, **fields: Any) -> Pod:
     """A node's pod."""
-    return made(f"agent-{node}-{fields.get('revision', 'r1')}", node=node, **fields)
+    return make_pod(f"agent-{node}-{fields.get('revision', 'r1')}", node=node, **fields)
 
 
 def going(decision: DaemonSetPlan) -> list[tuple[str, str]]:
-    """Who goes for other reasons than an update."""
+    """The pods that are deleted for other reasons than an update."""
     return [(removal.pod.metadata.name, removal.cause) for removal in decision.removals]
 
 
 def replaced(decision: DaemonSetPlan) -> list[str]:
-    """Who goes for an update."""
+    """The pods that are deleted for an update."""
     return [pod.metadata.name for pod in decision.outdated[: decision.allowed]]
 
 
 def test_nodes_get_what_they_should_have() -> None:
-    """A missing pod is made, a misplaced one goes, one that may stay stays."""
+    """A missing pod is created, a misplaced one deleted, one that may continue stays."""
     decision = decide(
         PLAIN,
         [
@@ -73,8 +73,8 @@ def test_nodes_get_what_they_should_have() -> None:
     assert going(decision) == [("agent-c-r1", "misplaced")]
 
 
-def test_a_leaving_pod_keeps_its_place() -> None:
-    """Without surge a new pod comes when the old one is gone; with surge it comes at once."""
+def test_a_terminating_pod_keeps_its_node() -> None:
+    """Without surge a new pod is created when the old one is gone; with surge at once."""
     leaving = [daemon_node("a", pod("a", leaving=True))]
     assert decide(PLAIN, leaving, now=NOW).creations == []
     assert decide(SURGE, leaving, now=NOW).creations == ["a"]
@@ -82,12 +82,12 @@ def test_a_leaving_pod_keeps_its_place() -> None:
 
 def test_of_two_pods_the_older_stays() -> None:
     """A bound pod is older than one that waits, then age decides."""
-    two = daemon_node("a", pod("a", created="2025-01-02T00:00:00Z"), made("b-1", node="a"))
+    two = daemon_node("a", pod("a", created="2025-01-02T00:00:00Z"), make_pod("b-1", node="a"))
     assert going(decide(PLAIN, [two], now=NOW)) == [("agent-a-r1", "surplus")]
 
 
 def test_finished_pods_go_and_failed_ones_may_have_to_wait() -> None:
-    """Failed and succeeded pods are deleted; a node that rests keeps its failed one for now."""
+    """Failed and succeeded pods are deleted; during the pause of a node its failed pod stays."""
     spots = [
         daemon_node("a", pod("a", phase="Failed")),
         daemon_node("b", pod("b", phase="Succeeded")),
@@ -102,13 +102,13 @@ def test_finished_pods_go_and_failed_ones_may_have_to_wait() -> None:
 
 
 def test_a_pod_for_a_node_that_is_gone_is_deleted_if_it_was_never_bound() -> None:
-    """Bound pods of lost nodes are the pod collector's."""
-    decision = decide(PLAIN, [], now=NOW, stranded=[made("x"), made("y", node="lost")])
+    """Bound pods of lost nodes are left to the pod garbage collector."""
+    decision = decide(PLAIN, [], now=NOW, stranded=[make_pod("x"), make_pod("y", node="lost")])
     assert going(decision) == [("x", "misplaced")]
 
 
 def test_an_update_stays_within_max_unavailable() -> None:
-    """Available pods go while fewer than maxUnavailable nodes are without; broken ones at once."""
+    """Available pods are deleted up to maxUnavailable; unavailable ones at once."""
     spots = [daemon_node(name, pod(name)) for name in "abcd"]
     assert replaced(decide(NEXT, spots, now=NOW)) == ["agent-a-r1"]
     two = replace(NEXT, unavailable="50%")
@@ -121,14 +121,14 @@ def test_an_update_stays_within_max_unavailable() -> None:
 
 
 def test_an_update_waits_until_nothing_is_to_be_repaired() -> None:
-    """A missing pod is made first."""
+    """A missing pod is created before the update continues."""
     spots = [daemon_node("a", pod("a")), daemon_node("b")]
     decision = decide(NEXT, spots, now=NOW)
     assert (decision.creations, decision.allowed) == (["b"], 0)
 
 
 def test_a_surge_makes_the_new_pod_first() -> None:
-    """Up to maxSurge new pods stand beside old ones, which go when the new ones are available."""
+    """Up to maxSurge new pods run beside old ones, which are deleted when those are available."""
     spots = [daemon_node(name, pod(name)) for name in "abc"]
     assert decide(SURGE, spots, now=NOW).creations == ["a"]
     young = [daemon_node("a", pod("a"), pod("a", revision="r2", ready=False)), *spots[1:]]
@@ -144,7 +144,7 @@ def test_a_surge_makes_the_new_pod_first() -> None:
 
 
 def test_a_broken_old_pod_gets_its_successor_beyond_the_surge() -> None:
-    """Who is down anyway does not count."""
+    """A pod that is unavailable does not count against the surge."""
     spots = [
         daemon_node("a", pod("a")),
         daemon_node("b", pod("b", ready=False)),
@@ -154,7 +154,7 @@ def test_a_broken_old_pod_gets_its_successor_beyond_the_surge() -> None:
 
 
 def test_with_surge_a_leftover_goes_when_enough_others_are_available() -> None:
-    """A node that takes no new pod keeps its old one until the others are up."""
+    """A node that may get no new pod keeps its old one until the others are available."""
     left = daemon_node("z", pod("z"), fit=NO_MORE)
     new = [
         daemon_node("a", pod("a", revision="r2")),
@@ -241,12 +241,12 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
         ),
     ],
 )
-def test_which_nodes_are_meant(spec: dict[str, Any], where: Node, fit: DaemonFit) -> None:
-    """Selector, affinity and taints decide; daemons tolerate what troubled nodes carry."""
+def test_which_nodes_get_a_pod(spec: dict[str, Any], where: Node, fit: DaemonFit) -> None:
+    """Selector, affinity and taints decide; daemons tolerate the taints of unhealthy nodes."""
     assert placement_of(template(**spec)).fit(where) == fit
 
 
-def test_a_pod_is_tied_to_its_node_by_name() -> None:
+def test_a_pod_has_the_affinity_of_its_node() -> None:
     """The required node affinity is replaced, everything else of the affinity stays."""
     affinity = {
         "nodeAffinity": {
@@ -265,7 +265,7 @@ def test_a_pod_is_tied_to_its_node_by_name() -> None:
 
 
 def test_an_own_toleration_is_not_repeated() -> None:
-    """What the template tolerates for a while, a daemon tolerates for ever; it is said once."""
+    """A toleration of the template that a daemon has anyway is there only once."""
     own = {
         "key": "node.kubernetes.io/not-ready",
         "operator": "Exists",
@@ -307,7 +307,7 @@ def build_nodes(crowd: Crowd) -> list[DaemonNode]:
             name,
             YES,
             tuple(
-                made(f"{name}{number}", node=name, revision=revision, **FIELDS[state])
+                make_pod(f"{name}{number}", node=name, revision=revision, **FIELDS[state])
                 for number, (state, revision) in enumerate(crowd.get(name, []))
             ),
         )
@@ -353,7 +353,7 @@ def test_an_update_never_leaves_more_nodes_without_than_allowed(
 def test_any_order_of_nodes_gives_the_same_decision(
     rule: DaemonSetRule, crowd: Crowd, seed: int
 ) -> None:
-    """A decision depends on what is there, not on the order in which it comes."""
+    """A decision does not depend on the order of nodes."""
     spots = build_nodes(crowd)
     mixed = random.Random(seed).sample(spots, len(spots))
     assert decide(rule, spots, now=NOW) == decide(rule, mixed, now=NOW)
@@ -362,7 +362,7 @@ def test_any_order_of_nodes_gives_the_same_decision(
 @settings(max_examples=60, deadline=None)
 @given(rule=RULES, crowd=CROWDS, seed=st.integers())
 def test_every_crowd_converges(rule: DaemonSetRule, crowd: Crowd, seed: int) -> None:
-    """Whatever fails on the way, in the end every node has one updated pod that is up."""
+    """Whatever fails meanwhile, in the end every node has one updated pod that is available."""
     rng = random.Random(seed)
     for turn in range(150):
         crowd = carried_out(crowd, decide(rule, build_nodes(crowd), now=NOW))

@@ -1,4 +1,4 @@
-"""Deployments and ReplicaSets as people write them, and how to follow them in a living cluster."""
+"""Deployments and ReplicaSets as manifests, and how to follow them in a running cluster."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def image(name: str) -> dict[str, Any]:
 
 
 async def change(cluster: VirtualCluster, spec: dict[str, Any], name: str = "web") -> None:
-    """Change a Deployment's spec, and wait until that is seen."""
+    """Change a Deployment's spec, and wait until that is observed."""
     changed = await cluster.client.patch(DEPLOYMENTS, name, "default", {"spec": spec})
     store = cluster.program.cache.store(Deployment)
 
@@ -90,7 +90,7 @@ async def change(cluster: VirtualCluster, spec: dict[str, Any], name: str = "web
 
 
 def seen(cluster: VirtualCluster, name: str = "web") -> Deployment:
-    """A Deployment as the components see it."""
+    """A Deployment in the cache of the components."""
     deployment = cluster.program.cache.store(Deployment).get(("default", name))
     assert deployment is not None
     return deployment
@@ -116,12 +116,12 @@ def sets_of(cluster: VirtualCluster, name: str = "web") -> dict[str, ReplicaSet]
 
 
 def living_pods(cluster: VirtualCluster) -> list[Pod]:
-    """The pods that are there and stay."""
+    """The pods that are not terminating."""
     return [pod for pod in cluster.program.cache.store(Pod) if is_pod_active(pod)]
 
 
 async def events(cluster: VirtualCluster, kind: str = "") -> list[tuple[str, str, int]]:
-    """Reason, note and count of what was told about objects of a kind."""
+    """Reason, note and count of the events about objects of a kind."""
     path = "/apis/events.k8s.io/v1/namespaces/default/events"
     items = (await cluster.client.raw("GET", path)).json()["items"]
     return [
@@ -148,6 +148,6 @@ class Bounds:
         self.least = serving if self.least is None else min(self.least, serving)
 
     def end(self) -> tuple[int, int | None]:
-        """Stop looking; gives both."""
+        """Stop recording; gives both."""
         self._end()
         return self.most, self.least

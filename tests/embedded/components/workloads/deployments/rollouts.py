@@ -72,7 +72,7 @@ def deployment(
     )
 
 
-def replica_set(
+def make_set(
     version: int,
     replicas: int,
     *,
@@ -114,10 +114,9 @@ def replica_set(
 
 @dataclass
 class Cluster:
-    """A Deployment, its ReplicaSets and their pods, moved one step at a time.
-
-    A pod is True once it is available. ReplicaSets' statuses change only when ``count`` is called,
-    so plans are made from old news as they are in a real cluster.
+    """A Deployment, its ReplicaSets and their pods, moved one step at a time. A pod is True once it
+    is available. Statuses of ReplicaSets change only when ``count`` is called, so plans are made
+    from an older state, as in a real cluster.
     """
 
     owner: Deployment
@@ -127,7 +126,7 @@ class Cluster:
     created: int = 0
 
     def settle(self) -> None:
-        """Bring everything to rest, granting all that is asked for."""
+        """Run until nothing changes, granting every eviction."""
         for _ in range(400):
             before = (dict(self.sets), {uid: list(pods) for uid, pods in self.pods.items()})
             self.think()
@@ -142,7 +141,7 @@ class Cluster:
     def think(self) -> None:
         """A pass of the Deployment."""
         sets = split_sets(self.owner, self.sets.values())
-        old_pods = any(self.pods[one.metadata.uid] for one in sets.old)
+        old_pods = any(self.pods[replica_set.metadata.uid] for replica_set in sets.old)
         step = plan_rollout(self.owner, sets, old_pods=old_pods)
         status = rollout_status.compute_status(self.owner, sets, scaling=step.scaling, now=0.0)
         self.owner = replace(self.owner, status=status)
@@ -150,14 +149,14 @@ class Cluster:
             self._create(sets, step.create)
         elif sets.new is not None:
             self._annotate(sets.new, missing_annotations(self.owner, sets))
-        for one in step.resizes:
-            now = self.sets[one.replica_set.metadata.uid]
-            shrinks = one.replicas < now.spec.replicas
+        for resize in step.resizes:
+            now = self.sets[resize.replica_set.metadata.uid]
+            shrinks = resize.replicas < now.spec.replicas
             if self.evicts and shrinks:
-                self._annotate(now, {REDUCE_TO: str(one.replicas)})
-            elif one.replicas != target_replicas(now):
-                self.sets[now.metadata.uid] = _sized(_without_wish(now), one.replicas)
-            if not one.short:
+                self._annotate(now, {REDUCE_TO: str(resize.replicas)})
+            elif resize.replicas != target_replicas(now):
+                self.sets[now.metadata.uid] = _resize(_without_reduction(now), resize.replicas)
+            if not resize.short:
                 self._annotate(self.sets[now.metadata.uid], size_annotations(self.owner))
         for gone in step.delete:
             assert not self.pods.pop(gone.metadata.uid)
@@ -169,17 +168,17 @@ class Cluster:
 
     def work(self, uid: str, granted: Callable[[], bool]) -> None:
         """A pass of a ReplicaSet; ``granted`` answers evictions."""
-        one, pods = self.sets[uid], self.pods[uid]
-        self.created += max(0, target_replicas(one) - len(pods))
-        pods += [False] * (target_replicas(one) - len(pods))
-        for available in sorted(pods)[: max(0, len(pods) - target_replicas(one))]:
+        replica_set, pods = self.sets[uid], self.pods[uid]
+        self.created += max(0, target_replicas(replica_set) - len(pods))
+        pods += [False] * (target_replicas(replica_set) - len(pods))
+        for available in sorted(pods)[: max(0, len(pods) - target_replicas(replica_set))]:
             if not available or not self.evicts or granted():
                 pods.remove(available)
-        if REDUCE_TO in one.metadata.annotations:
-            size = sizes.lower_replicas(one, len(pods))
-            done = size == target_replicas(one)
-            one = _sized(one, size)
-            self.sets[uid] = _without_wish(one) if done else one
+        if REDUCE_TO in replica_set.metadata.annotations:
+            size = sizes.lower_replicas(replica_set, len(pods))
+            done = size == target_replicas(replica_set)
+            replica_set = _resize(replica_set, size)
+            self.sets[uid] = _without_reduction(replica_set) if done else replica_set
 
     def count(self, uid: str) -> None:
         """A ReplicaSet writes its status."""
@@ -208,42 +207,42 @@ class Cluster:
         return sum(map(sum, self.pods.values()))
 
     @property
-    def held(self) -> int:
+    def replicas(self) -> int:
         """The sum of all sizes."""
-        return sum(one.spec.replicas for one in self.sets.values())
+        return sum(replica_set.spec.replicas for replica_set in self.sets.values())
 
     def within_limits(self) -> bool:
         """Whether there are neither too many pods nor too few available ones."""
         bounds = rollout_limits(self.owner)
-        most = self.living if self.evicts else self.held
+        most = self.living if self.evicts else self.replicas
         return most <= bounds.max_pods and self.available >= bounds.min_available
 
     def _create(self, sets: DeploymentSets, size: int) -> None:
         version = msgspec.json.decode(self.owner.spec.template)["spec"]["version"]
-        one = replica_set(version, size, available=0, have=0)
-        meta = replace(one.metadata, annotations=missing_annotations(self.owner, sets))
-        self.sets[one.metadata.uid] = replace(one, metadata=meta)
-        self._annotate(self.sets[one.metadata.uid], size_annotations(self.owner))
-        self.pods[one.metadata.uid] = []
+        replica_set = make_set(version, size, available=0, have=0)
+        meta = replace(replica_set.metadata, annotations=missing_annotations(self.owner, sets))
+        self.sets[replica_set.metadata.uid] = replace(replica_set, metadata=meta)
+        self._annotate(self.sets[replica_set.metadata.uid], size_annotations(self.owner))
+        self.pods[replica_set.metadata.uid] = []
 
-    def _annotate(self, one: ReplicaSet, annotations: dict[str, str]) -> None:
-        now = self.sets[one.metadata.uid]
+    def _annotate(self, replica_set: ReplicaSet, annotations: dict[str, str]) -> None:
+        now = self.sets[replica_set.metadata.uid]
         meta = replace(now.metadata, annotations={**now.metadata.annotations, **annotations})
-        self.sets[one.metadata.uid] = replace(now, metadata=meta)
+        self.sets[replica_set.metadata.uid] = replace(now, metadata=meta)
 
 
-def _sized(one: ReplicaSet, size: int) -> ReplicaSet:
-    if size == one.spec.replicas:
-        return one
-    meta = replace(one.metadata, generation=one.metadata.generation + 1)
-    return replace(one, metadata=meta, spec=replace(one.spec, replicas=size))
+def _resize(replica_set: ReplicaSet, size: int) -> ReplicaSet:
+    if size == replica_set.spec.replicas:
+        return replica_set
+    meta = replace(replica_set.metadata, generation=replica_set.metadata.generation + 1)
+    return replace(replica_set, metadata=meta, spec=replace(replica_set.spec, replicas=size))
 
 
-def _without_wish(one: ReplicaSet) -> ReplicaSet:
-    annotations = {k: v for k, v in one.metadata.annotations.items() if k != REDUCE_TO}
-    return replace(one, metadata=replace(one.metadata, annotations=annotations))
+def _without_reduction(replica_set: ReplicaSet) -> ReplicaSet:
+    annotations = {k: v for k, v in replica_set.metadata.annotations.items() if k != REDUCE_TO}
+    return replace(replica_set, metadata=replace(replica_set.metadata, annotations=annotations))
 
 
 def sized(sets: Iterable[ReplicaSet]) -> dict[str, int]:
     """Names and sizes."""
-    return {one.metadata.name: one.spec.replicas for one in sets}
+    return {replica_set.metadata.name: replica_set.spec.replicas for replica_set in sets}

@@ -149,7 +149,7 @@ async def test_a_paused_deployment_scales_and_does_not_roll() -> None:
 
 
 async def test_recreate_never_mixes() -> None:
-    """New pods come when the last old one is gone, the terminating ones included."""
+    """New pods are created when the last old one is gone, also the terminating ones."""
     parts = {**PARTS, "nodes": lambda context: Attendant(context, stopping=20.0)}
     async with virtual_cluster(parts) as cluster:
         await deployed(cluster, 3, strategy={"type": "Recreate"})
@@ -171,7 +171,7 @@ async def test_recreate_never_mixes() -> None:
 
 
 async def test_history_is_kept_up_to_its_limit() -> None:
-    """Two old ReplicaSets are kept, the others are forgotten."""
+    """Two old ReplicaSets are kept, the others are deleted."""
     async with virtual_cluster(PARTS) as cluster:
         await deployed(cluster, 1, revisionHistoryLimit=2)
         for version in range(2, 7):
@@ -180,8 +180,8 @@ async def test_history_is_kept_up_to_its_limit() -> None:
         await until(lambda: sorted(sets_of(cluster)) == ["4", "5", "6"])
 
 
-async def test_a_taken_name_is_a_collision() -> None:
-    """Another template under the name that a ReplicaSet would get: it gets another one."""
+async def test_a_name_in_use_is_a_collision() -> None:
+    """If a ReplicaSet with another template has the name, the new one gets another name."""
     async with virtual_cluster(PARTS) as cluster:
         await deployed(cluster, 1)
         (mine,) = sets_of(cluster).values()
@@ -199,8 +199,8 @@ async def test_a_taken_name_is_a_collision() -> None:
         assert name not in {replica_set.metadata.name for replica_set in sets_of(cluster).values()}
 
 
-async def test_a_refused_replica_set_is_told() -> None:
-    """A name that leaves no room for the hash can never get pods; condition and event say so."""
+async def test_a_refused_replica_set_is_reported() -> None:
+    """A name that is too long for the hash can never have pods; condition and event say so."""
     async with virtual_cluster(PARTS) as cluster:
         name = "x" * 250
         owner = deployment()
@@ -216,7 +216,7 @@ async def test_a_refused_replica_set_is_told() -> None:
 
 
 async def test_an_orphaned_replica_set_is_adopted() -> None:
-    """A Deployment that returns finds its pods where it left them."""
+    """A Deployment that is created again adopts its ReplicaSet and its pods."""
     async with virtual_cluster(PARTS) as cluster:
         await deployed(cluster, 2)
         before = {pod.metadata.name for pod in living_pods(cluster)}
@@ -228,7 +228,7 @@ async def test_an_orphaned_replica_set_is_adopted() -> None:
 
 
 async def test_the_surge_holds_while_evictions_are_refused() -> None:
-    """Three new pods wait beside ten old ones for an hour, and few requests are made."""
+    """Three new pods run beside ten old ones for an hour, with few requests."""
     async with virtual_cluster(WITH_BUDGETS) as cluster:
         await deployed(cluster)
         await cluster.client.create(budget(minAvailable=13))
@@ -261,7 +261,7 @@ async def test_a_budget_paces_a_rollout() -> None:
 
 
 async def test_a_repairing_rollout_is_not_held_back() -> None:
-    """Pods that never became ready go without asking, however unmet the budget is."""
+    """Pods that never became ready are deleted without a budget."""
     async with virtual_cluster(WITH_BUDGETS) as cluster:
         await cluster.client.create(budget(minAvailable=4))
         await cluster.client.create(deployment(replicas=4, image="app:bad"))
@@ -271,8 +271,8 @@ async def test_a_repairing_rollout_is_not_held_back() -> None:
         await until(lambda: done(cluster), within=60)
 
 
-async def test_going_back_ends_a_wish() -> None:
-    """Refused evictions of a rollout that was taken back do not happen later."""
+async def test_a_rollback_ends_a_reduction() -> None:
+    """Refused evictions of a rollout that was undone are not tried later."""
     async with virtual_cluster(WITH_BUDGETS) as cluster:
         await deployed(cluster, strategy={"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 5}})
         before = {pod.metadata.name for pod in living_pods(cluster)}
@@ -289,7 +289,7 @@ async def test_going_back_ends_a_wish() -> None:
 
 
 async def test_a_rollout_survives_restarts() -> None:
-    """Controllers stopped at many moments of a rollout: it finishes within its limits."""
+    """A rollout whose controllers are restarted many times finishes within its limits."""
     async with virtual_cluster(
         {"nodes": Attendant, "disruption-controller": DisruptionController}
     ) as cluster:

@@ -1,4 +1,4 @@
-"""Rollouts as arithmetic: what one pass does, and what no order of events can break."""
+"""The arithmetic of rollouts: one pass, and invariants for any order of events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.embedded.components.workloads.deployments.rollouts import (
     Cluster,
     deployment,
-    replica_set,
+    make_set,
     sized,
     template,
 )
@@ -57,22 +57,22 @@ def resizes(step: RolloutPlan) -> dict[str, int]:
 def test_surge_rounds_up_and_unavailable_down(
     replicas: int, surge: int | str, unavailable: int | str, expected: tuple[int, int]
 ) -> None:
-    """Percentages are of replicas; both coming to nothing would stop every rollout."""
+    """Percentages are of replicas; if both round to 0, one pod may be unavailable."""
     limits = rollout_limits(deployment(replicas, surge=surge, unavailable=unavailable))
     assert limits == RolloutLimits(replicas, *expected)
 
 
 def test_the_first_pass_creates_the_new_and_shrinks_the_old() -> None:
     """Of ten with 25 % each way, three new ones come and two old ones go in the same pass."""
-    step = planned(deployment(version=2), replica_set(1, 10))
+    step = planned(deployment(version=2), make_set(1, 10))
     assert step.create == 3
     assert resizes(step) == {"web-1": 8}
 
 
-def test_a_stuck_rollout_rests() -> None:
-    """Five new pods that never become available leave eight old ones in peace."""
+def test_a_stuck_rollout_changes_nothing() -> None:
+    """While five new pods are not available, eight old ones stay."""
     cluster = Cluster(deployment(version=2), evicts=False)
-    cluster.sets["v1"] = replica_set(1, 10)
+    cluster.sets["v1"] = make_set(1, 10)
     cluster.pods["v1"] = [True] * 10
     for _ in range(10):
         cluster.think()
@@ -88,9 +88,11 @@ def test_a_stuck_rollout_rests() -> None:
 def test_scaling_a_stuck_rollout_is_shared(
     surge: int | str, unavailable: int | str, expected: tuple[int, int]
 ) -> None:
-    """From ten to fifteen, eight and five grow in proportion, the rest goes to the larger."""
+    """From ten to fifteen, sets of eight and five grow in proportion, the remainder goes to the
+    larger.
+    """
     owner = deployment(15, version=2, surge=surge, unavailable=unavailable)
-    step = planned(owner, replica_set(1, 8), replica_set(2, 5, available=0))
+    step = planned(owner, make_set(1, 8), make_set(2, 5, available=0))
     assert resizes(step) == {"web-1": expected[0], "web-2": expected[1]}
     assert step.scaling
 
@@ -99,15 +101,15 @@ def test_scaling_down_a_stuck_rollout_is_shared() -> None:
     """From fifteen to four, twelve and seven become three and two, as on a real cluster."""
     owner = deployment(4, version=2)
     sets = (
-        replica_set(1, 12, desired=15, most=19),
-        replica_set(2, 7, available=0, desired=15, most=19),
+        make_set(1, 12, desired=15, most=19),
+        make_set(2, 7, available=0, desired=15, most=19),
     )
     assert resizes(planned(owner, *sets)) == {"web-1": 3, "web-2": 2}
 
 
 def test_a_paused_deployment_scales_and_does_not_roll() -> None:
-    """The new template waits, the size does not."""
-    step = planned(deployment(6, version=2, paused=True), replica_set(1, 4, desired=4, most=5))
+    """While paused, the size changes and the template does not."""
+    step = planned(deployment(6, version=2, paused=True), make_set(1, 4, desired=4, most=5))
     assert step.create is None
     assert resizes(step) == {"web-1": 6}
 
@@ -115,33 +117,39 @@ def test_a_paused_deployment_scales_and_does_not_roll() -> None:
 def test_going_back_renumbers() -> None:
     """Revisions 1, 2, 3 become 2, 3, 4 when the first template returns; its numbers are kept."""
     owner = deployment(version=1)
-    sets = [replica_set(1, 0), replica_set(2, 0), replica_set(3, 10)]
+    sets = [make_set(1, 0), make_set(2, 0), make_set(3, 10)]
     annotations = missing_annotations(owner, split_sets(owner, sets))
     assert annotations == {REVISION: "4", REVISION_HISTORY: "1"}
-    again = [replica_set(1, 0, revision=4, history="1"), replica_set(2, 10, revision=5)]
+    again = [make_set(1, 0, revision=4, history="1"), make_set(2, 10, revision=5)]
     assert missing_annotations(owner, split_sets(owner, again)) == {
         REVISION: "6",
         REVISION_HISTORY: "1,4",
     }
-    latest = [replica_set(1, 10, revision=6, history="1,4"), replica_set(2, 0, revision=5)]
+    latest = [
+        make_set(1, 10, revision=6, history="1,4"),
+        make_set(2, 0, revision=5),
+    ]
     assert missing_annotations(owner, split_sets(owner, latest)) == {}
 
 
 def test_a_long_history_forgets_its_beginning() -> None:
-    """No annotation grows without bound."""
+    """The annotation keeps only the latest revisions."""
     past = ",".join(str(number) for number in range(1000, 1400))
     owner = deployment(version=1)
-    sets = [replica_set(1, 0, revision=1400, history=past), replica_set(2, 10, revision=1401)]
+    sets = [
+        make_set(1, 0, revision=1400, history=past),
+        make_set(2, 10, revision=1401),
+    ]
     history = missing_annotations(owner, split_sets(owner, sets))[REVISION_HISTORY]
     assert history.endswith(",1399,1400")
     assert len(history) <= 2000
 
 
 def test_recreate_waits_for_the_last_old_pod() -> None:
-    """All old ones down first; nothing new while one is there, even one that is terminating."""
+    """New pods are created when no old pod is left, not even a terminating one."""
     owner = deployment(3, version=2, recreate=True)
-    assert resizes(planned(owner, replica_set(1, 3, desired=3, most=3))) == {"web-1": 0}
-    gone = replica_set(1, 0)
+    assert resizes(planned(owner, make_set(1, 3, desired=3, most=3))) == {"web-1": 0}
+    gone = make_set(1, 0)
     assert planned(owner, gone, old_pods=True) == RolloutPlan()
     assert planned(owner, gone, old_pods=False).create == 3
 
@@ -149,79 +157,85 @@ def test_recreate_waits_for_the_last_old_pod() -> None:
 def test_history_is_kept_up_to_its_limit() -> None:
     """The oldest empty ReplicaSets go; one that still has pods stays."""
     owner = deployment(version=5, history=1)
-    sets = [replica_set(1, 0, have=1), *(replica_set(n, 0) for n in (2, 3, 4)), replica_set(5, 10)]
+    sets = [
+        make_set(1, 0, have=1),
+        *(make_set(n, 0) for n in (2, 3, 4)),
+        make_set(5, 10),
+    ]
     surplus = surplus_sets(owner, split_sets(owner, sets))
-    assert [replica_set.metadata.name for replica_set in surplus] == ["web-2", "web-3"]
+    assert [item.metadata.name for item in surplus] == ["web-2", "web-3"]
     everything = deployment(version=5, history=None)
     assert surplus_sets(everything, split_sets(everything, sets)) == ()
 
 
-def test_nothing_is_forgotten_before_a_rollout_is_done() -> None:
-    """Whoever wants to go back in the middle of it still can."""
+def test_history_is_kept_until_a_rollout_is_done() -> None:
+    """During a rollout every revision can still be restored."""
     done = DeploymentStatus(
         observed_generation=1, replicas=10, updated_replicas=10, available_replicas=10
     )
-    sets = [replica_set(1, 0), replica_set(2, 0), replica_set(3, 10)]
+    sets = [make_set(1, 0), make_set(2, 0), make_set(3, 10)]
     assert planned(deployment(version=3, history=0), *sets).delete == ()
     names = [
-        replica_set.metadata.name
-        for replica_set in planned(deployment(version=3, history=0, status=done), *sets).delete
+        item.metadata.name
+        for item in planned(deployment(version=3, history=0, status=done), *sets).delete
     ]
     assert names == ["web-1", "web-2"]
 
 
 def test_room_is_counted_in_pods_that_are_still_there() -> None:
-    """While old pods are only wished away, the new ReplicaSet gets none of their places."""
+    """While old pods wait for their eviction, the new ReplicaSet does not grow."""
     owner = deployment(version=2)
-    old = replica_set(1, 10, reducing=8)
-    new = replica_set(2, 3)
+    old = make_set(1, 10, reducing=8)
+    new = make_set(2, 3)
     step = planned(owner, old, new)
     # Three new ones are available: of thirteen, five may go in all, and two are wished away.
     assert resizes(step) == {"web-1": 5}
-    assert resizes(planned(owner, replica_set(1, 10, reducing=5), new)) == {}
-    assert resizes(planned(owner, replica_set(1, 9, reducing=5), new)) == {"web-2": 4}
+    assert resizes(planned(owner, make_set(1, 10, reducing=5), new)) == {}
+    assert resizes(planned(owner, make_set(1, 9, reducing=5), new)) == {"web-2": 4}
 
 
 def test_unavailable_old_pods_go_first() -> None:
-    """Three of ten do not work: two of them make room, while three new ones are on their way."""
+    """Of three unavailable pods two are removed first, while three new ones start."""
     step = planned(
-        deployment(version=2), replica_set(1, 10, available=7), replica_set(2, 3, available=0)
+        deployment(version=2),
+        make_set(1, 10, available=7),
+        make_set(2, 3, available=0),
     )
     assert resizes(step) == {"web-1": 8}
 
 
-def test_old_news_take_nothing_down() -> None:
-    """A ReplicaSet whose status is older than its size may have fewer pods than it says."""
-    new = replica_set(2, 3)
+def test_an_outdated_status_removes_nothing() -> None:
+    """A ReplicaSet whose status is older than its spec is not scaled down."""
+    new = make_set(2, 3)
     late = msgspec.structs.replace(
         new, metadata=msgspec.structs.replace(new.metadata, generation=2)
     )
     owner = deployment(version=2)
-    assert resizes(planned(owner, replica_set(1, 10), new)) == {"web-1": 5}
-    assert resizes(planned(owner, replica_set(1, 10), late)) == {}
+    assert resizes(planned(owner, make_set(1, 10), new)) == {"web-1": 5}
+    assert resizes(planned(owner, make_set(1, 10), late)) == {}
 
 
-def test_a_wish_ends_when_its_replica_set_is_to_grow() -> None:
-    """Going back in the middle: the old template's ReplicaSet gets all its pods again."""
+def test_a_reduction_ends_when_its_replica_set_is_to_grow() -> None:
+    """After a rollback the ReplicaSet of the old template gets all its pods again."""
     owner = deployment(version=1)
-    step = planned(owner, replica_set(1, 9, reducing=5), replica_set(2, 3))
+    step = planned(owner, make_set(1, 9, reducing=5), make_set(2, 3))
     (resize,) = step.resizes
     assert (resize.replica_set.metadata.name, resize.replicas) == ("web-1", 10)
 
 
 def test_scaling_up_waits_for_room() -> None:
-    """What a refused eviction keeps is not replaced on top; the rest follows later."""
+    """Pods that a refused eviction keeps count against the limit; the rest follows later."""
     owner = deployment(12, version=2, surge=0, unavailable=1)
-    stays = replica_set(1, 2, reducing=0, most=10)
-    step = planned(owner, stays, replica_set(2, 10, most=10))
+    stays = make_set(1, 2, reducing=0, most=10)
+    step = planned(owner, stays, make_set(2, 10, most=10))
     (resize,) = step.resizes
     assert (resize.replicas, resize.short) == (10, True)
 
 
 def test_order_of_replica_sets_does_not_matter() -> None:
-    """A list comes from a store in any order."""
+    """The plan does not depend on the order of ReplicaSets."""
     owner = deployment(15, version=3)
-    sets = [replica_set(1, 4), replica_set(2, 4), replica_set(3, 5, available=0)]
+    sets = [make_set(1, 4), make_set(2, 4), make_set(3, 5, available=0)]
     assert resizes(planned(owner, *sets)) == resizes(planned(owner, *reversed(sets)))
 
 
@@ -229,14 +243,14 @@ AMOUNTS = st.one_of(st.integers(0, 12), st.integers(0, 100).map(lambda n: f"{n}%
 
 
 def at_rest(owner: Deployment, *, evicts: bool) -> Cluster:
-    """A cluster in which a Deployment is done."""
+    """A cluster with a Deployment that is rolled out."""
     cluster = Cluster(owner, evicts=evicts)
     cluster.settle()
     return cluster
 
 
 def move(cluster: Cluster, rng: random.Random) -> None:
-    """One step of somebody."""
+    """One step of a controller, a pod or a user."""
     action = rng.choice(["think", "think", "work", "work", "work", "count", "count", "ready"])
     uid = rng.choice(sorted(cluster.sets))
     pods = cluster.pods[uid]
@@ -261,10 +275,12 @@ def move(cluster: Cluster, rng: random.Random) -> None:
     evicts=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_limits_hold_in_any_order_and_everything_comes_to_rest(
+def test_limits_hold_in_any_order_and_the_rollout_ends(
     replicas: int, surge: int | str, unavailable: int | str, evicts: bool, seed: int
 ) -> None:
-    """Whatever is seen late or refused: never too many, never too few, and done in the end."""
+    """With late or refused steps, too, there are never too many or too few pods, and the rollout
+    ends.
+    """
     rng = random.Random(seed)
     cluster = at_rest(deployment(replicas, surge=surge, unavailable=unavailable), evicts=evicts)
     for _ in range(200):
@@ -274,16 +290,13 @@ def test_limits_hold_in_any_order_and_everything_comes_to_rest(
     new = split_sets(cluster.owner, cluster.sets.values()).new
     assert new is not None
     assert sized(cluster.sets.values())[new.metadata.name] == replicas == cluster.living
-    assert all(
-        target_replicas(replica_set) == replica_set.spec.replicas
-        for replica_set in cluster.sets.values()
-    )
+    assert all(target_replicas(item) == item.spec.replicas for item in cluster.sets.values())
 
 
 @settings(max_examples=100, deadline=None)
 @given(evicts=st.booleans(), seed=st.integers(0, 2**32))
-def test_scaling_in_the_middle_comes_to_rest(evicts: bool, seed: int) -> None:
-    """Sizes change during rollouts and refusals: never more pods than ever asked for."""
+def test_scaling_during_a_rollout_ends(evicts: bool, seed: int) -> None:
+    """Sizes change during rollouts and refusals: never more pods than the largest size."""
     rng = random.Random(seed)
     cluster = at_rest(deployment(6), evicts=evicts)
     most = rollout_limits(cluster.owner).max_pods
@@ -292,6 +305,6 @@ def test_scaling_in_the_middle_comes_to_rest(evicts: bool, seed: int) -> None:
             cluster.change(replicas=rng.randrange(15))
             most = max(most, rollout_limits(cluster.owner).max_pods)
         move(cluster, rng)
-        assert (cluster.living if evicts else cluster.held) <= most
+        assert (cluster.living if evicts else cluster.replicas) <= most
     cluster.settle()
     assert cluster.living == cluster.owner.spec.replicas == cluster.available

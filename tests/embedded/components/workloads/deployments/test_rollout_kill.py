@@ -33,14 +33,14 @@ ROUNDS = int(os.environ.get("ZONEWISE_KILL_ROUNDS", "4"))
 PATIENCE = 180.0
 """A disruption that was granted before the kill, and not used, counts for two minutes."""
 Workload = DaemonSet | Deployment | StatefulSet
-WANTED = {"cache": 9, "cart": 2, "catalog": 6, "checkout": 3, "orders": 3, "search": 4, "web": 9}
+REPLICAS = {"cache": 9, "cart": 2, "catalog": 6, "checkout": 3, "orders": 3, "search": 4, "web": 9}
 ROLLED: dict[str, type[Workload]] = {"cache": DaemonSet, "orders": StatefulSet, "web": Deployment}
 UNTOUCHED = {"cart", "catalog", "checkout", "search"}
 
 
 @contextlib.asynccontextmanager
 async def up(folder: Path) -> AsyncIterator[tuple[Client, asyncio.subprocess.Process]]:
-    """``zonewise up`` on a folder and a client of it; ended politely, so that no mount stays."""
+    """``zonewise up`` on a folder and a client of it; SIGTERM ends it, so that no mount stays."""
     kubeconfig = folder / "kubeconfig"
     kubeconfig.unlink(missing_ok=True)
     process = await asyncio.create_subprocess_exec(
@@ -66,26 +66,26 @@ async def up(folder: Path) -> AsyncIterator[tuple[Client, asyncio.subprocess.Pro
 
 
 async def settled(client: Client) -> dict[str, list[Pod]]:
-    """Wait until every workload is whole and rolled out; its pods by workload."""
+    """Wait until every workload is complete and rolled out; gives the pods by workload."""
     deadline = asyncio.get_running_loop().time() + PATIENCE
     while True:
         pods: dict[str, list[Pod]] = {}
         for pod in await client.list(Pod, "shop"):
             pods.setdefault(pod.metadata.labels["app"], []).append(pod)
-        counts = {app: len(pods.get(app, ())) for app in WANTED}
+        counts = {app: len(pods.get(app, ())) for app in REPLICAS}
         behind = [name async for name in unfinished(client)]
-        if counts == WANTED and not behind:
+        if counts == REPLICAS and not behind:
             return pods
         if asyncio.get_running_loop().time() > deadline:
-            states = [shown(pod) for found in pods.values() for pod in found]
+            states = [describe(pod) for group in pods.values() for pod in group]
             pytest.fail(f"{counts}, {behind}\n" + "\n".join(states))
         await asyncio.sleep(0.1)
 
 
-def shown(pod: Pod) -> str:
-    """A pod in a line, for whoever has to find out what became of it."""
+def describe(pod: Pod) -> str:
+    """A pod in a line, for the message of a failed test."""
     meta, owner = pod.metadata, pod.metadata.controller
-    ready = [one.status for one in pod.status.conditions if one.type == "Ready"]
+    ready = [condition.status for condition in pod.status.conditions if condition.type == "Ready"]
     return (
         f"{meta.name} {pod.status.phase} ready={ready} node={pod.spec.node_name} "
         f"owner={owner.name if owner else None} made={meta.creation_timestamp} "
@@ -95,18 +95,21 @@ def shown(pod: Pod) -> str:
 
 async def unfinished(client: Client) -> AsyncIterator[str]:
     """The workloads that are not rolled out."""
-    for one in (*await client.list(Deployment, "shop"), *await client.list(StatefulSet, "shop")):
-        status, wanted = one.status, one.spec.replicas
-        seen = status.observed_generation >= one.metadata.generation
+    for workload in (
+        *await client.list(Deployment, "shop"),
+        *await client.list(StatefulSet, "shop"),
+    ):
+        status, desired = workload.status, workload.spec.replicas
+        seen = status.observed_generation >= workload.metadata.generation
         if not seen or not (
-            wanted == status.replicas == status.ready_replicas == status.updated_replicas
+            desired == status.replicas == status.ready_replicas == status.updated_replicas
         ):
-            yield f"{one.metadata.name}: {status}"
+            yield f"{workload.metadata.name}: {status}"
     for each in await client.list(DaemonSet, "shop"):
         state = each.status
         seen = state.observed_generation >= each.metadata.generation
         if not seen or not (
-            state.updated_number_scheduled == state.number_ready == WANTED["cache"]
+            state.updated_number_scheduled == state.number_ready == REPLICAS["cache"]
         ):
             yield f"{each.metadata.name}: {state}"
 
@@ -121,17 +124,17 @@ async def events(client: Client, number: int) -> None:
 
 
 def uids(pods: dict[str, list[Pod]], apps: set[str]) -> set[str]:
-    """The identities of some workloads' pods."""
+    """The uids of the pods of some workloads."""
     return {pod.metadata.uid for app in apps for pod in pods[app]}
 
 
 def check(before: dict[str, list[Pod]], after: dict[str, list[Pod]]) -> None:
-    """Nothing was lost or doubled, and everything that was rolled is new."""
+    """Assert that no pod was lost or duplicated, and that all rolled out pods are new."""
     assert uids(after, UNTOUCHED) == uids(before, UNTOUCHED)
     assert not uids(after, set(ROLLED)) & uids(before, set(ROLLED))
     names = sorted(pod.metadata.name for pod in after["orders"])
     assert names == ["orders-0", "orders-1", "orders-2"]
-    assert len({pod.spec.node_name for pod in after["cache"]}) == WANTED["cache"]
+    assert len({pod.spec.node_name for pod in after["cache"]}) == REPLICAS["cache"]
     addresses = [pod.status.pod_ip for pods in after.values() for pod in pods]
     assert len(set(addresses)) == len(addresses)
 
@@ -139,7 +142,7 @@ def check(before: dict[str, list[Pod]], after: dict[str, list[Pod]]) -> None:
 @pytest.mark.system
 @pytest.mark.timeout(900)
 async def test_a_rollout_survives_kill(tmp_path: Path) -> None:
-    """After kill -9 at a random moment the rollout finishes; no pod is lost or doubled."""
+    """After kill -9 at a random moment the rollout finishes; no pod is lost or duplicated."""
     rng = random.Random(11)
     before: dict[str, list[Pod]] = {}
     for round_ in range(ROUNDS + 1):
@@ -161,8 +164,8 @@ async def test_a_rollout_survives_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.looptime
-async def test_a_pod_that_was_half_removed_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that dies between a pod's last mark and its end leaves nothing behind."""
+async def test_a_removal_interrupted_by_a_kill_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is killed between a pod's last status and its deletion deletes it later."""
     removed = Deleter._write
 
     async def dies(self: Deleter, *arguments: Any) -> Any:

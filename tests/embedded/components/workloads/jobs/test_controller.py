@@ -61,13 +61,13 @@ def ended(cluster: VirtualCluster) -> bool:
 
 
 async def reasons(cluster: VirtualCluster) -> set[str]:
-    """The reasons of all events there are."""
+    """The reasons of all events."""
     answer = await cluster.client.raw("GET", "/apis/events.k8s.io/v1/events")
     return {item["reason"] for item in msgspec.json.decode(answer.body)["items"]}
 
 
 async def test_a_job_completes() -> None:
-    """All pods run, are counted once and lose their finalizer; conditions and events tell it."""
+    """All pods run, are counted once and lose their finalizer, with conditions and events."""
     async with virtual_cluster(PARTS) as cluster:
         most = 0
 
@@ -114,7 +114,7 @@ async def test_failing_pods_are_replaced_ever_later_until_the_limit() -> None:
 
 
 async def test_an_exit_code_ends_the_job() -> None:
-    """The Job's rule about failures is read, and takes the other pods down."""
+    """The failure policy ends the Job, and the other pods are deleted."""
     async with virtual_cluster(PARTS) as cluster:
         rule = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}
         script = ["sh", "-c", "sleep 2; exit 42"]
@@ -144,8 +144,8 @@ async def test_an_indexed_job_gives_every_index_a_pod() -> None:
         assert b'"JOB_COMPLETION_INDEX"' in whole.body
 
 
-async def test_a_deadline_takes_running_pods_down() -> None:
-    """The Job fails when its time is over, and its pods go."""
+async def test_a_deadline_deletes_running_pods() -> None:
+    """The Job fails at its deadline, and its pods are deleted."""
     async with virtual_cluster(PARTS) as cluster:
         await start(cluster, command=["sleep", "infinity"], activeDeadlineSeconds=20)
         await until(lambda: ended(cluster))
@@ -155,7 +155,7 @@ async def test_a_deadline_takes_running_pods_down() -> None:
 
 
 async def test_a_suspended_job_waits() -> None:
-    """No pods while suspended; they come with the wish to go on."""
+    """There are no pods while suspended; they are created when the Job is resumed."""
     async with virtual_cluster(PARTS) as cluster:
         await start(cluster, command=["sleep", "1"], suspend=True)
         await until(lambda: conditions(cluster) == [("Suspended", "JobSuspended")])
@@ -168,7 +168,7 @@ async def test_a_suspended_job_waits() -> None:
 
 
 async def test_a_finished_job_expires() -> None:
-    """With a time to live the Job and its pods go by themselves."""
+    """With ttlSecondsAfterFinished the Job and its pods are deleted."""
     async with virtual_cluster(PARTS) as cluster:
         await start(cluster, command=["true"], ttlSecondsAfterFinished=30)
         await until(lambda: ended(cluster))
@@ -178,8 +178,8 @@ async def test_a_finished_job_expires() -> None:
         await until(lambda: not cluster.program.cache.store(Pod).values())
 
 
-async def test_pods_of_a_job_that_is_gone_are_let_go() -> None:
-    """Whoever deletes the Job alone keeps its pods, without the finalizer."""
+async def test_pods_of_a_deleted_job_lose_their_finalizer() -> None:
+    """If only the Job is deleted, its pods stay, without the finalizer."""
     async with virtual_cluster(PARTS) as cluster:
         await start(cluster, command=["sleep", "infinity"])
         pods = cluster.program.cache.store(Pod)
@@ -191,7 +191,7 @@ async def test_pods_of_a_job_that_is_gone_are_let_go() -> None:
 
 
 async def test_a_restarted_controller_counts_no_pod_twice() -> None:
-    """A controller that begins in the middle finds out from the objects how far the Job is."""
+    """A restarted controller reads from the objects which pods were counted."""
     async with virtual_cluster({"kubelets": Kubelets}) as cluster:
         await start(cluster, command=["sleep", "2"], completions=4, parallelism=2)
         for _ in range(8):

@@ -1,4 +1,4 @@
-"""What is to be done about a Job: counting, ending, waiting, indexes and policies."""
+"""The plan for a Job: counting, ending, waiting, indexes and policies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NOW = 1_750_000_000.0
 
 
 def text(seconds: float) -> str:
-    """A moment as the wire has it."""
+    """A time as RFC 3339 text."""
     return times.format_time(times.from_epoch(seconds))
 
 
@@ -73,7 +73,7 @@ def pod(
     *,
     index: int | None = None,
     at: float = NOW,
-    held: bool = True,
+    tracked: bool = True,
     leaving: bool = False,
     code: int = 0,
     failures: int = 0,
@@ -91,7 +91,7 @@ def pod(
             namespace="n",
             uid=name,
             annotations=annotations,
-            finalizers=(TRACKING_FINALIZER,) if held else (),
+            finalizers=(TRACKING_FINALIZER,) if tracked else (),
             creation_timestamp=text(NOW - 60),
             deletion_timestamp=text(at) if leaving else None,
         ),
@@ -103,18 +103,18 @@ def pod(
     )
 
 
-def decide(one: Job, *pods: Pod, backoff: Backoff | None = None, now: float = NOW) -> JobPlan:
-    """Decide."""
-    return plan_job(one, pods, backoff=backoff or Backoff(), now=now)
+def decide(owner: Job, *pods: Pod, backoff: Backoff | None = None, now: float = NOW) -> JobPlan:
+    """The plan for a Job."""
+    return plan_job(owner, pods, backoff=backoff or Backoff(), now=now)
 
 
 def types(conditions: tuple[Condition, ...]) -> list[str]:
-    """Which conditions there are."""
-    return [one.type for one in conditions]
+    """The types of conditions."""
+    return [condition.type for condition in conditions]
 
 
 def test_a_new_job_starts_as_many_pods_as_may_run() -> None:
-    """Parallelism bounds pods, and so does what is left to complete."""
+    """The number of pods is limited by parallelism and by the remaining completions."""
     steps = decide(job(parallelism=3, completions=5))
     assert steps.create == (PodCreation(),) * 3
     assert (steps.status.active, steps.status.start_time) == (3, text(NOW))
@@ -123,17 +123,17 @@ def test_a_new_job_starts_as_many_pods_as_may_run() -> None:
 
 
 def test_a_finished_pod_is_noted_released_then_counted() -> None:
-    """The three steps by which a pod is counted exactly once."""
-    one = job(parallelism=2, completions=2)
+    """A pod is noted as uncounted, loses its finalizer, and is counted: exactly once."""
+    owner = job(parallelism=2, completions=2)
     done, other = pod("a", "Succeeded"), pod("b")
-    steps = decide(one, done, other)
+    steps = decide(owner, done, other)
     assert steps.status.uncounted_terminated_pods == UncountedPods(succeeded=("a",))
     assert (steps.status.succeeded, steps.release, steps.create) == (0, (done,), ())
     after = settle_status(steps, steps.status, [other], now=text(NOW))
     assert (after.succeeded, after.uncounted_terminated_pods) == (1, UncountedPods())
     # Had the controller died before the last step, the next look would make it.
     again = decide(
-        job(steps.status, parallelism=2, completions=2), pod("a", "Succeeded", held=False)
+        job(steps.status, parallelism=2, completions=2), pod("a", "Succeeded", tracked=False)
     )
     assert (again.status.succeeded, again.status.failed) == (1, 0)
     # Had it died before the finalizer went, the pod would not be noted twice.
@@ -175,10 +175,10 @@ def test_a_success_ends_the_waiting() -> None:
 
 
 def test_too_many_failures_end_the_job() -> None:
-    """FailureTarget takes the running pods down, Failed follows when they are gone."""
-    one = job(JobStatus(failed=1, start_time=text(NOW)), backoff_limit=1, parallelism=2)
+    """With FailureTarget the running pods are deleted, Failed follows when they are gone."""
+    owner = job(JobStatus(failed=1, start_time=text(NOW)), backoff_limit=1, parallelism=2)
     bad, other = pod("a", "Failed"), pod("b")
-    steps = decide(one, bad, other)
+    steps = decide(owner, bad, other)
     target = steps.status.conditions[0]
     assert (target.type, target.reason) == ("FailureTarget", "BackoffLimitExceeded")
     assert target.message == "Job has reached the specified backoff limit"
@@ -194,7 +194,7 @@ def test_too_many_failures_end_the_job() -> None:
 
 
 def test_restarts_inside_pods_count_against_the_limit() -> None:
-    """With OnFailure containers restart in place, and that has the same limit."""
+    """With OnFailure, restarts of containers count against the same limit."""
     template = {"spec": {"restartPolicy": "OnFailure"}}
     restarted = msgspec.structs.replace(
         pod("a"),
@@ -209,7 +209,7 @@ def test_restarts_inside_pods_count_against_the_limit() -> None:
 
 
 def test_a_deadline_ends_the_job() -> None:
-    """Time counts from the start; until then the Job is looked at when it is over."""
+    """The deadline counts from the start, and the next check is at the deadline."""
     status = JobStatus(start_time=text(NOW - 30), active=1, ready=0)
     early = decide(job(status, active_deadline_seconds=40), pod("a"))
     assert (early.requeue_after, early.final_condition) == (10.0, None)
@@ -219,10 +219,10 @@ def test_a_deadline_ends_the_job() -> None:
 
 
 def test_a_suspended_job_has_no_pods_and_starts_anew() -> None:
-    """Suspending sheds pods uncounted; resuming sets a new start."""
+    """Suspending deletes pods without counting them; resuming sets a new start time."""
     status = JobStatus(start_time=text(NOW - 99), active=1)
     steps = decide(job(status, suspend=True), pod("a"))
-    assert [one.metadata.name for one in steps.surplus] == ["a"]
+    assert [item.metadata.name for item in steps.surplus] == ["a"]
     condition = steps.status.conditions[0]
     assert (condition.type, condition.status, condition.reason) == (
         "Suspended",
@@ -238,28 +238,28 @@ def test_a_suspended_job_has_no_pods_and_starts_anew() -> None:
 
 
 def test_indexes_are_given_once_and_completed_in_text() -> None:
-    """The first indexes nobody works on are next; completed ones are written as ranges."""
-    one = job(
+    """The lowest free indexes are next; completed ones are written as ranges."""
+    owner = job(
         JobStatus(completed_indexes="0"), completion_mode="Indexed", completions=6, parallelism=4
     )
     steps = decide(
-        one, pod("a", "Succeeded", index=1), pod("b", "Succeeded", index=2), pod("c", index=4)
+        owner, pod("a", "Succeeded", index=1), pod("b", "Succeeded", index=2), pod("c", index=4)
     )
     assert steps.create == (PodCreation(3), PodCreation(5))
     assert (steps.status.completed_indexes, steps.status.succeeded) == ("0-2", 3)
 
 
 def test_pods_with_a_taken_or_wrong_index_go() -> None:
-    """Of two pods with one index the one that is further stays."""
-    one = job(completion_mode="Indexed", completions=2, parallelism=2)
+    """Of two pods with one index the one that has progressed further stays."""
+    owner = job(completion_mode="Indexed", completions=2, parallelism=2)
     steps = decide(
-        one, pod("a", "Pending", index=0), pod("b", index=0), pod("c", index=7), pod("d", index=1)
+        owner, pod("a", "Pending", index=0), pod("b", index=0), pod("c", index=7), pod("d", index=1)
     )
     assert {pod.metadata.name for pod in steps.surplus} == {"a", "c"}
 
 
 def test_an_index_fails_by_itself() -> None:
-    """With a limit per index one that failed too often is left, and others go on."""
+    """With a limit per index an index that failed too often is given up, and others continue."""
     spec: dict[str, Any] = {
         "completion_mode": "Indexed",
         "completions": 2,
@@ -313,22 +313,22 @@ def test_failure_rules() -> None:
 
 
 def test_success_rules() -> None:
-    """Some indexes may be enough; the pods that still run are taken down and not counted."""
+    """Some indexes may be enough; the pods that still run are deleted and not counted."""
     rules = {"rules": [{"succeededIndexes": "0,2-3", "succeededCount": 1}]}
-    one = job(completion_mode="Indexed", completions=4, parallelism=4, success_policy=rules)
-    steps = decide(one, pod("a", "Succeeded", index=2), pod("b", index=0))
+    owner = job(completion_mode="Indexed", completions=4, parallelism=4, success_policy=rules)
+    steps = decide(owner, pod("a", "Succeeded", index=2), pod("b", index=0))
     target = steps.status.conditions[0]
     assert (target.type, target.reason, target.message) == (
         "SuccessCriteriaMet",
         "SuccessPolicy",
         "Matched rules at index 0",
     )
-    assert [one.metadata.name for one in steps.delete] == ["b"]
+    assert [item.metadata.name for item in steps.delete] == ["b"]
     assert steps.status.uncounted_terminated_pods == UncountedPods()
 
 
-def test_pods_that_are_replaced_only_when_failed_hold_their_place() -> None:
-    """A pod on its way out is no failure yet, and no new one is made beside it."""
+def test_terminating_pods_are_replaced_only_when_failed() -> None:
+    """A terminating pod is not counted as failed, and no new pod is created for it."""
     leaving = pod("a", leaving=True)
     eager = decide(job(), leaving, backoff=Backoff(), now=NOW + 11)
     assert len(eager.create) == 1
@@ -336,8 +336,8 @@ def test_pods_that_are_replaced_only_when_failed_hold_their_place() -> None:
     assert (patient.create, patient.release, patient.status.terminating) == ((), (), 1)
 
 
-def test_a_deleted_job_lets_its_pods_go() -> None:
-    """Nothing is made any more, and every pod loses the finalizer."""
+def test_pods_of_a_terminating_job_lose_their_finalizer() -> None:
+    """No pod is created any more, and every pod loses the finalizer."""
     steps = decide(job(leaving=True), pod("a"), pod("b", "Succeeded"))
     assert steps.create == ()
     assert len(steps.release) == 2
@@ -350,11 +350,11 @@ def test_index_texts_can_be_read_back(indexes: frozenset[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("indexes", "wanted"), [((1, 3, 4, 5), "1,3-5"), ((0, 1), "0,1"), ((), ""), ((7,), "7")]
+    ("indexes", "expected"), [((1, 3, 4, 5), "1,3-5"), ((0, 1), "0,1"), ((), ""), ((7,), "7")]
 )
-def test_index_texts(indexes: tuple[int, ...], wanted: str) -> None:
+def test_index_texts(indexes: tuple[int, ...], expected: str) -> None:
     """Two neighbours are listed, three are a range."""
-    assert format_indexes(indexes) == wanted
+    assert format_indexes(indexes) == expected
 
 
 PHASES = st.sampled_from(["Pending", "Running", "Succeeded", "Failed"])
@@ -368,30 +368,30 @@ PHASES = st.sampled_from(["Pending", "Running", "Succeeded", "Failed"])
     st.booleans(),
     st.integers(0, 2**16),
 )
-def test_no_look_does_too_much(
+def test_invariants_of_a_plan(
     shape: list[tuple[str, bool, bool, int]],
     parallelism: int,
     completions: int,
     indexed: bool,
     seed: int,
 ) -> None:
-    """Never more pods than wanted, no pod counted twice, and the order of pods does not matter."""
+    """Never more pods than desired, no pod counted twice, and the order of pods does not matter."""
     pods = [
         pod(
             f"p{n}",
             phase,
-            held=held,
+            tracked=tracked,
             leaving=leaving,
             index=index if indexed else None,
             at=NOW - 900,
         )
-        for n, (phase, held, leaving, index) in enumerate(shape)
+        for n, (phase, tracked, leaving, index) in enumerate(shape)
     ]
     mode = "Indexed" if indexed else "NonIndexed"
-    one = job(
+    owner = job(
         parallelism=parallelism, completions=completions, completion_mode=mode, backoff_limit=4
     )
-    steps = decide(one, *pods)
+    steps = decide(owner, *pods)
     going = len(steps.delete) + len(steps.surplus)
     active = sum(phase in {"Pending", "Running"} and not leaving for phase, _, leaving, _ in shape)
     if steps.create:
@@ -401,8 +401,8 @@ def test_no_look_does_too_much(
     assert noted is not None
     uids = noted.succeeded + noted.failed
     assert len(set(uids)) == len(uids)
-    assert set(uids) <= {one.metadata.uid for one in steps.release}
+    assert set(uids) <= {item.metadata.uid for item in steps.release}
     given_births = [birth.index for birth in steps.create if birth.index is not None]
     assert len(set(given_births)) == len(given_births)
     random.Random(seed).shuffle(pods)
-    assert decide(one, *pods) == steps
+    assert decide(owner, *pods) == steps

@@ -1,4 +1,4 @@
-"""The ReplicaSet controller over a living API server, in virtual time."""
+"""The ReplicaSet controller on an API server, in virtual time."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ ACCOUNTS = unstructured(Resource("", "v1", "ServiceAccount", "serviceaccounts"))
 
 
 def seen(cluster: VirtualCluster, name: str = "web") -> ReplicaSet:
-    """A ReplicaSet as the components see it."""
+    """A ReplicaSet in the cache of the components."""
     return cluster.program.cache.store(ReplicaSet).get(("default", name)) or ReplicaSet()
 
 
 def at_size(cluster: VirtualCluster, size: int) -> bool:
-    """Whether a ReplicaSet says that it has so many pods, all available, and none on the way."""
+    """Whether the status of a ReplicaSet has so many pods, all available."""
     replica_set = seen(cluster)
     status = replica_set.status
     return (
@@ -55,8 +55,8 @@ async def scale(cluster: VirtualCluster, size: int) -> None:
     await until(lambda: seen(cluster).metadata.generation >= changed.metadata.generation)
 
 
-async def test_a_replica_set_gets_its_pods_and_gives_them_back() -> None:
-    """As many pods as asked for, made from the template, owned and counted; then fewer."""
+async def test_a_replica_set_is_scaled_up_and_down() -> None:
+    """There are as many pods as desired, from the template, owned and counted; then fewer."""
     async with virtual_cluster(PARTS) as cluster:
         await cluster.client.create(replica_set(replicas=5))
         await until(lambda: at_size(cluster, 5))
@@ -83,7 +83,7 @@ async def test_a_replica_set_gets_its_pods_and_gives_them_back() -> None:
 
 
 async def test_a_failed_pod_is_replaced() -> None:
-    """What has ended does not count."""
+    """A failed pod does not count, and a new one is created."""
     async with virtual_cluster(PARTS) as cluster:
         await cluster.client.create(replica_set(replicas=2))
         await until(lambda: at_size(cluster, 2))
@@ -96,7 +96,7 @@ async def test_a_failed_pod_is_replaced() -> None:
 
 
 async def test_pods_are_adopted_and_released_by_their_labels() -> None:
-    """An orphan that matches is taken in; a pod that matches no more is let go and replaced."""
+    """A matching orphan is adopted; a pod that does not match any more is released and replaced."""
     async with virtual_cluster(PARTS) as cluster:
         labels = {"app": "web"}
         spec = {"containers": [{"name": "main", "image": "app:1"}]}
@@ -115,7 +115,7 @@ async def test_pods_are_adopted_and_released_by_their_labels() -> None:
         assert free is not None and free.metadata.controller is None
 
 
-async def test_an_owner_that_goes_adopts_nobody() -> None:
+async def test_a_terminating_owner_adopts_nothing() -> None:
     """A ReplicaSet that waits for a finalizer neither adopts nor creates."""
     async with virtual_cluster(PARTS) as cluster:
         owner = replica_set(replicas=1)
@@ -129,8 +129,8 @@ async def test_an_owner_that_goes_adopts_nobody() -> None:
         assert [pod.metadata.controller for pod in pods] == [None]
 
 
-async def test_what_cannot_be_created_is_told_and_tried_again() -> None:
-    """A refused creation is a condition and an event; it works once nothing is missing."""
+async def test_a_failed_creation_is_reported_and_tried_again() -> None:
+    """A refused creation is a condition and an event; it is repeated until it works."""
     async with virtual_cluster(PARTS) as cluster:
         owner = replica_set(replicas=4)
         owner.raw["spec"]["template"]["spec"]["serviceAccountName"] = "late"
@@ -153,7 +153,7 @@ async def test_what_cannot_be_created_is_told_and_tried_again() -> None:
 
 
 async def test_available_only_after_a_while() -> None:
-    """With minReadySeconds a pod is ready at once and available when it has stayed so."""
+    """With minReadySeconds a pod is available when it has been ready for that long."""
     async with virtual_cluster(PARTS) as cluster:
         await cluster.client.create(replica_set(replicas=2, minReadySeconds=30))
         await until(lambda: seen(cluster).status.ready_replicas == 2)
@@ -164,7 +164,7 @@ async def test_available_only_after_a_while() -> None:
 
 
 async def test_a_budget_holds_back_a_scale_down() -> None:
-    """Only what the budget grants goes; an hour of refusals costs few requests."""
+    """Only what the budget grants is deleted; an hour of refusals costs few requests."""
     async with virtual_cluster({**PARTS, "disruption-controller": DisruptionController}) as cluster:
         await cluster.client.create(replica_set(replicas=6))
         await until(lambda: at_size(cluster, 6))
@@ -181,7 +181,7 @@ async def test_a_budget_holds_back_a_scale_down() -> None:
 
 
 async def test_with_delete_no_budget_holds_back() -> None:
-    """``delete`` is what a plain cluster does."""
+    """With ``delete`` pods are deleted without a budget, as in Kubernetes."""
     parts: Parts = {
         "replicaset-controller": lambda context: ReplicaSetController(context, removal="delete"),
         "nodes": Attendant,
@@ -196,8 +196,8 @@ async def test_with_delete_no_budget_holds_back() -> None:
         await until(lambda: at_size(cluster, 1), within=5)
 
 
-async def test_a_wish_is_followed_as_far_as_it_is_granted() -> None:
-    """``spec.replicas`` is what a ReplicaSet still holds; a fulfilled wish leaves no trace."""
+async def test_a_reduction_is_followed_as_far_as_it_is_granted() -> None:
+    """``spec.replicas`` follows the granted evictions; the annotation is removed at the end."""
     async with virtual_cluster({**PARTS, "disruption-controller": DisruptionController}) as cluster:
         await cluster.client.create(replica_set(replicas=5))
         await until(lambda: at_size(cluster, 5))
@@ -215,8 +215,8 @@ async def test_a_wish_is_followed_as_far_as_it_is_granted() -> None:
         assert seen(cluster).metadata.annotations == {}
 
 
-async def test_a_controller_that_starts_anew_makes_nothing_twice() -> None:
-    """Stopped at any moment and started again, there are as many pods as asked for."""
+async def test_a_restarted_controller_creates_nothing_twice() -> None:
+    """Stopped at any moment and started again, there are as many pods as desired."""
     async with virtual_cluster({"nodes": Attendant}) as cluster:
         await cluster.client.create(replica_set(replicas=40))
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""ReplicationControllers are kept as ReplicaSets are."""
+"""ReplicationControllers work as ReplicaSets do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATH = "/api/v1/namespaces/default/replicationcontrollers"
 
 
 async def test_a_replication_controller_has_its_pods() -> None:
-    """Pods come, follow the scale, and the status is written no more once it is true."""
+    """Pods follow the scale, and the status is not written when it does not change."""
     parts = {"rc": lambda context: ReplicaSetController(context, kind=ReplicationController)}
     async with virtual_cluster(parts) as cluster:
         template = {
@@ -29,11 +29,11 @@ async def test_a_replication_controller_has_its_pods() -> None:
         body = {"metadata": {"name": "web"}, "spec": spec}
         await cluster.client.raw("POST", PATH, body=msgspec.json.encode(body))
         pods = cluster.program.cache.store(Pod)
-        found = cluster.program.cache.store(ReplicationController)
+        store = cluster.program.cache.store(ReplicationController)
 
         def replicas() -> int:
-            one = found.get(("default", "web"))
-            return one.status.replicas if one else -1
+            controller = store.get(("default", "web"))
+            return controller.status.replicas if controller else -1
 
         await until(lambda: len(pods) == 3 and replicas() == 3)
         owner = pods.values()[0].metadata.controller
@@ -42,6 +42,6 @@ async def test_a_replication_controller_has_its_pods() -> None:
         change = {"spec": {"replicas": 1}}
         await cluster.client.patch(ReplicationController, "web", "default", change)
         await until(lambda: len(pods) == 1 and replicas() == 1)
-        before = found.values()[0].metadata.resource_version
+        before = store.values()[0].metadata.resource_version
         await asyncio.sleep(30)
-        assert found.values()[0].metadata.resource_version == before
+        assert store.values()[0].metadata.resource_version == before

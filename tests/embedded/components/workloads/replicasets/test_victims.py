@@ -1,4 +1,4 @@
-"""Which pods go first."""
+"""The order in which pods are deleted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW = times.parse("2026-01-02T00:00:00Z").timestamp()
 
 
 def pod(name: str, **features: Any) -> Pod:
-    """A pod that has been running for an hour, but for what is said."""
+    """A pod that has been running for an hour, unless arguments say otherwise."""
     ready = features.get("ready", "2026-01-01T23:00:00Z")
     condition = {"type": "Ready", "status": "True" if ready else "False"}
     if ready:
@@ -65,29 +65,29 @@ def names(pods: list[Pod]) -> list[str]:
         ({"created": "2026-01-01T23:58:00Z"}, {}),
     ],
 )
-def test_the_more_dispensable_goes_first(first: dict[str, Any], second: dict[str, Any]) -> None:
+def test_the_order_of_deletion(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Each feature decides where those before it are equal, whatever the names are."""
-    one, other = pod("z", **first), pod("a", **second)
-    assert names(rank_for_deletion([one, other], now=NOW)) == ["z", "a"]
-    assert names(rank_for_deletion([other, one], now=NOW)) == ["z", "a"]
+    victim, other = pod("z", **first), pod("a", **second)
+    assert names(rank_for_deletion([victim, other], now=NOW)) == ["z", "a"]
+    assert names(rank_for_deletion([other, victim], now=NOW)) == ["z", "a"]
 
 
-def test_the_crowded_node_gives_first() -> None:
-    """Crowding counts the pods of all ReplicaSets of the Deployment, finished ones not."""
+def test_pods_on_crowded_nodes_are_deleted_first() -> None:
+    """All pods of the Deployment on a node count, except finished ones."""
     a, b = pod("a", node="n1"), pod("b", node="n2")
     other = [pod("x", node="n2"), pod("y", node="n1", phase="Failed")]
     assert names(rank_for_deletion([a, b], related=[a, b, *other], now=NOW)) == ["b", "a"]
 
 
-def test_nobody_is_crowded_without_an_owner() -> None:
-    """A ReplicaSet of nobody looks at age next."""
+def test_crowding_needs_an_owner() -> None:
+    """Without an owner the age decides next."""
     a, b, c = (pod(n, node="n1") for n in "abc")
     d = pod("d", node="n2", ready="2026-01-01T23:50:00Z")
     assert names(rank_for_deletion([a, b, c, d], now=NOW))[0] == "d"
 
 
-def test_about_equally_old_is_left_to_chance() -> None:
-    """Within a factor of two the uid decides, not the second."""
+def test_similar_ages_are_ordered_by_uid() -> None:
+    """Within a factor of two in age the uid decides."""
     older = pod("older", uid="1", ready="2026-01-01T23:00:00Z")
     younger = pod("younger", uid="2", ready="2026-01-01T23:05:00Z")
     assert names(rank_for_deletion([younger, older], now=NOW)) == ["older", "younger"]
@@ -108,7 +108,7 @@ def test_about_equally_old_is_left_to_chance() -> None:
         ("-2147483648", -2147483648),
     ],
 )
-def test_costs_that_are_none_are_nothing(text: str, cost: int) -> None:
+def test_invalid_deletion_costs_are_ignored(text: str, cost: int) -> None:
     """Only a plain 32-bit number is a cost."""
     assert deletion_cost(pod("a", cost=text)) == cost
 

@@ -1,4 +1,4 @@
-"""Pods of sets, made for decisions."""
+"""Pods of sets, for tests of decisions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zonewise.api.values import times
 NOW = 1_750_000_000.0
 
 
-def made(
+def make_pod(
     name: str,
     *,
     phase: str = "Running",
@@ -21,7 +21,7 @@ def made(
     created: str = "2025-01-01T00:00:00Z",
     uid: str = "",
 ) -> Pod:
-    """A pod; it is Ready if it runs, for an hour already, unless told otherwise."""
+    """A pod; a running one has been Ready for an hour unless arguments say otherwise."""
     up = phase == "Running" if ready is None else ready
     moment = times.format_time(times.from_epoch(NOW - since))
     condition = PodCondition(

@@ -1,4 +1,4 @@
-"""Whose the claims of a StatefulSet's pods are."""
+"""The owners of claims of a StatefulSet's pods."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_claims_are_named_after_template_set_and_number() -> None:
 def test_the_policy_says_who_owns_a_claim(
     deleted: str, scaled: str, condemned: bool, expected: tuple[OwnerReference, ...]
 ) -> None:
-    """Whatever owned it before, strangers stay, and what is right is left alone."""
+    """The policy sets the owners; foreign owners stay, and a correct claim is not changed."""
     for before in ((), (OURS,), (PODS,), (OURS, PODS)):
         given = claims.desired_owners(
             claim(OTHER, *before), group(deleted, scaled), POD, condemned=condemned
@@ -71,14 +71,14 @@ def test_the_policy_says_who_owns_a_claim(
         assert given == (None if before == expected else (OTHER, *expected))
 
 
-def test_an_owner_that_is_no_controller_is_made_one() -> None:
+def test_an_owner_becomes_the_controller() -> None:
     """A reference without control is replaced."""
     weak = msgspec.structs.replace(OURS, controller=None)
     assert claims.desired_owners(claim(weak), group("Delete"), POD, condemned=False) == (OURS,)
 
 
-def test_claims_of_the_past_are_left_alone() -> None:
-    """A claim that names a former set or pod is about to be collected."""
+def test_claims_of_former_owners_are_left_alone() -> None:
+    """A claim of a former set or pod will be garbage collected."""
     former = msgspec.structs.replace(PODS, uid="former")
     assert (
         claims.desired_owners(claim(former), group("Delete", "Delete"), POD, condemned=False)
@@ -89,7 +89,7 @@ def test_claims_of_the_past_are_left_alone() -> None:
 
 
 def test_another_controller_keeps_its_claim() -> None:
-    """The policy is ignored where somebody else manages a claim; our references are taken back."""
+    """The policy is ignored for a claim with another controller; our references are removed."""
     manager = msgspec.structs.replace(OTHER, controller=True)
     policy = group("Delete", "Delete")
     assert claims.has_conflicting_controller(claim(manager), policy, POD)

@@ -37,7 +37,7 @@ def manifest(replicas: int = 3, image: str = "app:1", **spec: Any) -> dict[str, 
 
 
 def settled(here: SetCluster, replicas: int) -> bool:
-    """Whether all pods are there, up to date and ready."""
+    """Whether all pods exist, up to date and ready."""
     group = here.group()
     status = group.status
     return (
@@ -46,8 +46,8 @@ def settled(here: SetCluster, replicas: int) -> bool:
     )
 
 
-async def test_pods_come_up_in_order_with_names_of_their_own() -> None:
-    """Pods are made one after the other and carry number, name, host name and revision."""
+async def test_pods_are_created_in_order_with_stable_names() -> None:
+    """Pods are created one after the other with ordinal, name, host name and revision."""
     async with set_cluster("n1", "n2") as here:
         await here.post(StatefulSet, manifest())
         await until(lambda: settled(here, 3))
@@ -66,8 +66,8 @@ async def test_pods_come_up_in_order_with_names_of_their_own() -> None:
         status = here.group().status
         assert status.current_revision == status.update_revision == revision.metadata.name
         assert (status.available_replicas, status.collision_count) == (3, 0)
-        await until(lambda: len(here.told("StatefulSet")) == 3)
-        assert here.told("StatefulSet") == [
+        await until(lambda: len(here.list_events("StatefulSet")) == 3)
+        assert here.list_events("StatefulSet") == [
             ("SuccessfulCreate", f"Create Pod web-{n} in StatefulSet web successful")
             for n in range(3)
         ]
@@ -85,7 +85,7 @@ async def test_an_update_goes_from_the_top_and_an_undo_renumbers() -> None:
         assert set(here.images().values()) == {"app:2"}
         assert here.numbers() == [1, 2]
         assert here.group().status.current_revision != first
-        deleted = [note for reason, note in here.told("StatefulSet") if "Delete" in reason]
+        deleted = [note for reason, note in here.list_events("StatefulSet") if "Delete" in reason]
         assert deleted == [f"Delete Pod web-{n} in StatefulSet web successful" for n in (2, 1, 0)]
         back = {"spec": {"template": manifest(image="app:1")["spec"]["template"]}}
         await here.patch(StatefulSet, "web", back)
@@ -96,7 +96,7 @@ async def test_an_update_goes_from_the_top_and_an_undo_renumbers() -> None:
 async def test_adopted_pods_of_an_unknown_revision_are_replaced(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """They are counted in no revision, and the status is written at each step of the update."""
+    """Pods of an unknown revision are in no count, and the status follows each step."""
     async with set_cluster("n1") as here:
         for name in ("web-0", "web-1"):
             labels = {"app": "web", "controller-revision-hash": "web-elsewhere"}
@@ -112,8 +112,8 @@ async def test_adopted_pods_of_an_unknown_revision_are_replaced(
     assert "not retried" not in capsys.readouterr().err
 
 
-async def test_a_set_of_none_has_a_revision() -> None:
-    """Revision 1 is there at 0 replicas."""
+async def test_an_empty_set_has_a_revision() -> None:
+    """A set with 0 replicas has revision 1."""
     async with set_cluster("n1") as here:
         await here.post(StatefulSet, manifest(replicas=0))
         await until(lambda: here.numbers() == [1] and settled(here, 0))
@@ -121,7 +121,7 @@ async def test_a_set_of_none_has_a_revision() -> None:
 
 
 def claiming(replicas: int) -> dict[str, Any]:
-    """A set whose claims go when it is scaled down."""
+    """A set whose claims are deleted when it is scaled down."""
     template = {
         "metadata": {"name": "data"},
         "spec": {
@@ -137,41 +137,41 @@ def claiming(replicas: int) -> dict[str, Any]:
     )
 
 
-def kept(here: SetCluster) -> list[str]:
+def claim_names(here: SetCluster) -> list[str]:
     """The names of all claims."""
-    return sorted(one.metadata.name for one in here.claims)
+    return sorted(claim.metadata.name for claim in here.claims)
 
 
 async def test_claims_are_made_and_follow_the_policy() -> None:
-    """Every number has its claim; whenScaled Delete gives it to the pod that goes."""
+    """Every ordinal has its claim; whenScaled Delete makes the removed pod its owner."""
     async with set_cluster("n1") as here:
         await here.post(StatefulSet, claiming(2))
         await until(lambda: here.names() == ["web-0", "web-1"])
         volume = here.pod("web-1").spec.volumes[0]
         assert volume.persistent_volume_claim is not None
         assert volume.persistent_volume_claim.claim_name == "data-web-1"
-        await until(lambda: kept(here) == ["data-web-0", "data-web-1"])
+        await until(lambda: claim_names(here) == ["data-web-0", "data-web-1"])
         claim = here.claims.get(("default", "data-web-1"))
         assert claim is not None
         assert claim.metadata.labels == {"app": "web"}
         await here.patch(StatefulSet, "web", {"spec": {"replicas": 1}})
         await until(lambda: here.names() == ["web-0"])
-        await until(lambda: kept(here) == ["data-web-0"])
+        await until(lambda: claim_names(here) == ["data-web-0"])
 
 
-async def test_no_claim_is_left_behind_by_haste() -> None:
-    """A set that grows and shrinks at once gives away every claim it made."""
+async def test_fast_scaling_leaves_no_claim() -> None:
+    """A set that is scaled up and down at once leaves no claim."""
     async with set_cluster("n1") as here:
         await here.post(StatefulSet, claiming(1))
         for replicas in (9, 1, 6, 2):
             await here.patch(StatefulSet, "web", {"spec": {"replicas": replicas}})
             await asyncio.sleep(0.03)
         await until(lambda: here.names() == ["web-0", "web-1"])
-        await until(lambda: kept(here) == ["data-web-0", "data-web-1"])
+        await until(lambda: claim_names(here) == ["data-web-0", "data-web-1"])
 
 
 async def test_a_failed_pod_is_made_again() -> None:
-    """A pod that has failed goes and comes back under its name."""
+    """A failed pod is deleted and created again with its name."""
     async with set_cluster("n1") as here:
         await here.post(StatefulSet, manifest(replicas=2))
         await until(lambda: settled(here, 2))
@@ -191,7 +191,7 @@ async def test_min_ready_seconds_halts_the_set() -> None:
         await until(lambda: here.group().status.available_replicas == 2, within=120)
 
 
-async def test_an_identity_is_mended() -> None:
+async def test_an_identity_is_restored() -> None:
     """A pod that lost its name label gets it back."""
     async with set_cluster("n1") as here:
         await here.post(StatefulSet, manifest(replicas=1))
@@ -201,8 +201,8 @@ async def test_an_identity_is_mended() -> None:
         await until(lambda: here.pod("web-0").metadata.labels.get(label) == "web-0")
 
 
-async def test_a_budget_holds_back_an_update_until_it_gives() -> None:
-    """With evictions a budget is asked; a refused update goes on as soon as the budget allows."""
+async def test_a_budget_delays_an_update() -> None:
+    """With evictions a budget decides; a refused update continues as soon as it allows."""
     budget = {
         "metadata": {"name": "web"},
         "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "web"}}},
@@ -243,7 +243,7 @@ async def test_several_pods_are_updated_together() -> None:
         assert max(down) == 2
 
 
-async def test_a_set_made_again_takes_over_its_pods() -> None:
+async def test_a_set_created_again_adopts_its_pods() -> None:
     """Pods and revisions that were orphaned are adopted, not replaced."""
     async with set_cluster("n1") as here:
         await here.post(StatefulSet, manifest())
@@ -258,7 +258,7 @@ async def test_a_set_made_again_takes_over_its_pods() -> None:
 
 
 async def test_a_foreground_deletion_ends() -> None:
-    """A set that waits for its pods to go makes nothing anew."""
+    """A set that is deleted in the foreground creates no pods."""
     async with set_cluster("n1") as here:
         await here.post(StatefulSet, manifest())
         await until(lambda: settled(here, 3))
@@ -268,7 +268,7 @@ async def test_a_foreground_deletion_ends() -> None:
 
 @pytest.mark.parametrize("most", [0, "150%", "x", -1])
 async def test_a_bad_max_unavailable_is_refused(most: int | str) -> None:
-    """The server keeps the field, so it also checks it."""
+    """The server validates maxUnavailable."""
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": most}}
     async with virtual_cluster({}) as cluster:
         body = msgspec.json.encode(manifest(updateStrategy=rolling))

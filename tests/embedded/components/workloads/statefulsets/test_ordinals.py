@@ -1,4 +1,4 @@
-"""Which pod of a StatefulSet comes or goes next."""
+"""Which pod of a StatefulSet is created or deleted next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.embedded.components.workloads.statefulsets.numbered_pods import NOW, made
+from tests.embedded.components.workloads.statefulsets.numbered_pods import NOW, make_pod
 
 from zonewise.api.objects.pod import Pod
 from zonewise.embedded.components.workloads.statefulsets.ordinals import (
@@ -28,13 +28,13 @@ PARALLEL = replace(ORDERED, parallel=True)
 
 
 def going(decision: StatefulSetPlan) -> list[tuple[str, str]]:
-    """Who goes, and why."""
-    return [(one.pod.metadata.name, one.cause) for one in decision.removals]
+    """The pods that are deleted, and why."""
+    return [(removal.pod.metadata.name, removal.cause) for removal in decision.removals]
 
 
 def pods(*numbers: int, **fields: Any) -> list[Pod]:
     """Pods of the set ``web``."""
-    return [made(f"web-{number}", **fields) for number in numbers]
+    return [make_pod(f"web-{number}", **fields) for number in numbers]
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,14 @@ def test_a_parallel_set_makes_all_missing_pods() -> None:
 
 @pytest.mark.parametrize(
     "below",
-    [made("web-0", phase="Pending"), made("web-0", ready=False), made("web-0", leaving=True)],
+    [
+        make_pod("web-0", phase="Pending"),
+        make_pod("web-0", ready=False),
+        make_pod("web-0", leaving=True),
+    ],
 )
 def test_an_ordered_set_waits_for_the_pod_below(below: Pod) -> None:
-    """Nothing is made above a pod that is not available."""
+    """No pod is created above one that is not available."""
     decision = decide(ORDERED, [below], now=NOW)
     assert decision.creations == ()
     assert decision.removals == ()
@@ -84,61 +88,61 @@ def test_a_young_pod_halts_an_ordered_set() -> None:
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
 def test_finished_pods_are_deleted_and_made_again_later(phase: str) -> None:
-    """A finished pod goes; its successor comes when it is gone, and nothing else happens."""
-    decision = decide(ORDERED, [*pods(0, 2), made("web-1", phase=phase)], now=NOW)
+    """A finished pod is deleted; its successor is created when it is gone, and nothing else."""
+    decision = decide(ORDERED, [*pods(0, 2), make_pod("web-1", phase=phase)], now=NOW)
     assert going(decision) == [("web-1", "finished")]
-    gone = decide(ORDERED, [*pods(0, 2), made("web-1", phase=phase, leaving=True)], now=NOW)
+    gone = decide(ORDERED, [*pods(0, 2), make_pod("web-1", phase=phase, leaving=True)], now=NOW)
     assert (gone.creations, gone.removals) == ((), ())
 
 
 def test_a_scale_down_takes_the_highest_first() -> None:
-    """Condemned pods go one by one from the top, once all others are available."""
+    """Condemned pods are deleted one by one from the top, once all others are available."""
     assert going(decide(ORDERED, pods(0, 1, 2, 3, 4), now=NOW)) == [("web-4", "scale-down")]
-    leaving = [*pods(0, 1, 2, 3), made("web-4", leaving=True)]
+    leaving = [*pods(0, 1, 2, 3), make_pod("web-4", leaving=True)]
     assert going(decide(ORDERED, leaving, now=NOW)) == []
-    unready = [*pods(0, 2, 3), made("web-1", ready=False)]
+    unready = [*pods(0, 2, 3), make_pod("web-1", ready=False)]
     assert going(decide(ORDERED, unready, now=NOW)) == []
     together = decide(PARALLEL, pods(0, 1, 2, 3, 4), now=NOW)
     assert going(together) == [("web-4", "scale-down"), ("web-3", "scale-down")]
 
 
 def test_of_condemned_pods_that_are_down_the_lowest_may_go() -> None:
-    """A broken condemned pod goes if nothing below it is broken; else it waits."""
-    lone = [*pods(0, 1, 2, 3), made("web-4", ready=False)]
+    """An unavailable condemned pod is deleted if no pod below is unavailable."""
+    lone = [*pods(0, 1, 2, 3), make_pod("web-4", ready=False)]
     assert going(decide(ORDERED, lone, now=NOW)) == [("web-4", "scale-down")]
-    two = [*pods(0, 1, 2), made("web-3", ready=False), made("web-4", ready=False)]
+    two = [*pods(0, 1, 2), make_pod("web-3", ready=False), make_pod("web-4", ready=False)]
     assert going(decide(ORDERED, two, now=NOW)) == []
 
 
 def test_an_update_goes_from_the_top_one_by_one() -> None:
-    """The highest outdated pod goes when those above are available again."""
+    """The highest outdated pod is deleted when those above are available again."""
     rule = replace(ORDERED, update="r2")
     assert going(decide(rule, pods(0, 1, 2), now=NOW)) == [("web-2", "update")]
-    fresh = [*pods(0, 1), made("web-2", revision="r2")]
+    fresh = [*pods(0, 1), make_pod("web-2", revision="r2")]
     assert going(decide(rule, fresh, now=NOW)) == [("web-1", "update")]
-    young = [*pods(0, 1), made("web-2", revision="r2", ready=False)]
+    young = [*pods(0, 1), make_pod("web-2", revision="r2", ready=False)]
     assert going(decide(rule, young, now=NOW)) == []
 
 
 def test_a_broken_outdated_pod_is_replaced_in_a_parallel_set() -> None:
-    """Without maxUnavailable an outdated pod goes whatever its state."""
+    """Without maxUnavailable an outdated pod is deleted in any state."""
     rule = replace(PARALLEL, update="r2")
-    broken = [*pods(0, 1), made("web-2", ready=False)]
+    broken = [*pods(0, 1), make_pod("web-2", ready=False)]
     assert going(decide(rule, broken, now=NOW)) == [("web-2", "update")]
 
 
 def test_a_partition_keeps_the_lower_pods() -> None:
-    """Pods below the partition stay, and are made again, at the current revision."""
+    """Pods below the partition stay, or are created again, at the current revision."""
     rule = replace(ORDERED, update="r2", partition=2)
-    fresh = [*pods(0, 1), made("web-2", revision="r2")]
+    fresh = [*pods(0, 1), make_pod("web-2", revision="r2")]
     assert going(decide(rule, fresh, now=NOW)) == []
     assert [rule.revision_for(number) for number in rule.ordinals] == ["r1", "r1", "r2"]
     later = replace(rule, start=5, partition=1)
     assert [later.revision_for(number) for number in later.ordinals] == ["r1", "r2", "r2"]
 
 
-def test_under_on_delete_nothing_is_taken_down() -> None:
-    """OnDelete never takes a pod down; who deletes one gets it back updated."""
+def test_on_delete_deletes_nothing() -> None:
+    """OnDelete deletes no pod; a deleted pod is replaced by an updated one."""
     rule = replace(ORDERED, update="r2", on_delete=True)
     assert going(decide(rule, pods(0, 1, 2), now=NOW)) == []
     assert rule.revision_for(0) == "r2"
@@ -146,13 +150,13 @@ def test_under_on_delete_nothing_is_taken_down() -> None:
 
 
 def test_several_pods_may_be_updated_together() -> None:
-    """maxUnavailable pods go together; those that are down already are counted."""
+    """maxUnavailable pods are deleted together; unavailable ones count."""
     rule = replace(PARALLEL, replicas=5, update="r2", max_unavailable=2)
     assert going(decide(rule, pods(0, 1, 2, 3, 4), now=NOW)) == [
         ("web-4", "update"),
         ("web-3", "update"),
     ]
-    down = [*pods(1, 2, 3, 4), made("web-0", ready=False)]
+    down = [*pods(1, 2, 3, 4), make_pod("web-0", ready=False)]
     assert going(decide(rule, down, now=NOW)) == [("web-4", "update")]
 
 
@@ -162,20 +166,20 @@ def test_several_pods_may_be_updated_together() -> None:
 def test_percentages_round_down_to_one_at_least(
     most: int | str, replicas: int, expected: int
 ) -> None:
-    """A share of the pods, and never none."""
+    """A percentage rounds down, and is at least one."""
     assert allowed_unavailable(most, replicas) == expected
 
 
 def test_a_stale_claim_holds_back_its_number() -> None:
-    """A number whose claim belongs to a former pod waits; a parallel set goes on with others."""
+    """An ordinal with a former pod's claim waits; a parallel set continues with others."""
     assert decide(ORDERED, pods(0), now=NOW, stale={1}).creations == ()
     assert decide(PARALLEL, pods(0), now=NOW, stale={1}).creations == (2,)
 
 
 def test_statuses_count_leaving_pods_in_no_revision() -> None:
-    """A leaving pod is still a replica, and Ready if it is, but of no revision."""
+    """A terminating pod counts as a replica, and as ready if it is, but for no revision."""
     rule = replace(ORDERED, update="r2")
-    several = [made("web-0"), made("web-1", revision="r2"), made("web-2", leaving=True)]
+    several = [make_pod("web-0"), make_pod("web-1", revision="r2"), make_pod("web-2", leaving=True)]
     assert count(rule, several, now=NOW) == StatefulSetCounts(
         replicas=3, ready=3, available=3, current=1, updated=1
     )
@@ -207,16 +211,16 @@ CROWDS = st.dictionaries(
 Crowd = dict[int, tuple[str, str]]
 
 
-def shown(crowd: Crowd) -> list[Pod]:
+def make_pods(crowd: Crowd) -> list[Pod]:
     """Pods of these numbers in these states, at these revisions."""
     return [
-        made(f"web-{number}", revision=revision, **FIELDS[state])
+        make_pod(f"web-{number}", revision=revision, **FIELDS[state])
         for number, (state, revision) in crowd.items()
     ]
 
 
 def down(rule: StatefulSetRule, crowd: Crowd) -> int:
-    """How many wanted pods are not available."""
+    """How many desired pods are not available."""
     return sum(crowd.get(number, ("none", ""))[0] != "up" for number in rule.ordinals)
 
 
@@ -235,8 +239,8 @@ def carried_out(rule: StatefulSetRule, crowd: Crowd, decision: StatefulSetPlan) 
 def test_any_order_of_pods_gives_the_same_decision(
     rule: StatefulSetRule, crowd: Crowd, seed: int
 ) -> None:
-    """A decision depends on the pods, not on the order in which they come."""
-    several = shown(crowd)
+    """A decision does not depend on the order of pods."""
+    several = make_pods(crowd)
     mixed = random.Random(seed).sample(several, len(several))
     assert decide(rule, several, now=NOW) == decide(rule, mixed, now=NOW)
 
@@ -245,9 +249,9 @@ def test_any_order_of_pods_gives_the_same_decision(
 def test_an_ordered_step_is_one_step_above_available_pods(
     rule: StatefulSetRule, crowd: Crowd
 ) -> None:
-    """An ordered set makes one pod, with all below available, or takes down what waits for none."""
+    """An ordered set creates one pod when all below are available, or deletes pods."""
     rule = replace(rule, parallel=False)
-    decision = decide(rule, shown(crowd), now=NOW)
+    decision = decide(rule, make_pods(crowd), now=NOW)
     assert len(decision.creations) <= 1
     for number in decision.creations:
         assert all(crowd[lower][0] == "up" for lower in range(rule.start, number))
@@ -260,9 +264,9 @@ def test_an_ordered_step_is_one_step_above_available_pods(
 
 @given(rule=RULES, crowd=CROWDS)
 def test_updates_never_take_down_more_than_allowed(rule: StatefulSetRule, crowd: Crowd) -> None:
-    """What an update takes down leaves no more pods unavailable than maxUnavailable says."""
-    decision = decide(rule, shown(crowd), now=NOW)
-    taken = [one.pod for one in decision.removals if one.cause == "update"]
+    """Deletions for an update leave at most maxUnavailable pods unavailable."""
+    decision = decide(rule, make_pods(crowd), now=NOW)
+    taken = [removal.pod for removal in decision.removals if removal.cause == "update"]
     numbers = [int(pod.metadata.name.removeprefix("web-")) for pod in taken]
     assert all(number >= rule.start + rule.partition for number in numbers)
     assert all(crowd[number][1] != rule.update for number in numbers)
@@ -276,10 +280,9 @@ def test_updates_never_take_down_more_than_allowed(rule: StatefulSetRule, crowd:
 @settings(max_examples=60, deadline=None)
 @given(rule=RULES, crowd=CROWDS, seed=st.integers())
 def test_every_crowd_converges(rule: StatefulSetRule, crowd: Crowd, seed: int) -> None:
-    """Whatever fails on the way, in the end the wanted pods are up at their revisions.
-
-    Condemned pods that have finished are left out: nobody makes them again, and an ordered set
-    waits for them for ever, as a real one does.
+    """Whatever fails meanwhile, in the end the desired pods are available at their revisions.
+    Condemned pods that have finished are left out: an ordered set waits for them for ever, as a
+    real one does.
     """
     rng = random.Random(seed)
     crowd = {
@@ -288,7 +291,7 @@ def test_every_crowd_converges(rule: StatefulSetRule, crowd: Crowd, seed: int) -
         if number in rule.ordinals or state != "failed"
     }
     for turn in range(200):
-        decision = decide(rule, shown(crowd), now=NOW)
+        decision = decide(rule, make_pods(crowd), now=NOW)
         crowd = carried_out(rule, crowd, decision)
         calm = turn > 20
         for number in sorted(crowd):
@@ -307,4 +310,4 @@ def test_every_crowd_converges(rule: StatefulSetRule, crowd: Crowd, seed: int) -
     for number, (_, revision) in crowd.items():
         if number >= rule.start + rule.partition:
             assert revision == rule.update
-    assert decide(rule, shown(crowd), now=NOW).removals == ()
+    assert decide(rule, make_pods(crowd), now=NOW).removals == ()
