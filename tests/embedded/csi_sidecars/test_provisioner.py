@@ -225,7 +225,7 @@ async def test_capacities_are_published() -> None:
 
 
 async def test_capacities_of_every_valid_class_are_published() -> None:
-    """A class that the driver refuses does not affect others; balanced ones have the sum of zones."""
+    """A class that the driver refuses affects no other; balanced ones have the sum of zones."""
     async with loops({"a": "1Gi", "b": "8Gi"}) as some:
         await some.post(
             "/apis/storage.k8s.io/v1/csidrivers",
