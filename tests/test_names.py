@@ -36,16 +36,6 @@ EMPTY = frozenset(
 ALLOWED: dict[str, str] = {}
 """Definitions, as ``module:name``, for which such a word is the best name, and why."""
 
-NOT_YET: frozenset[str] = frozenset()
-"""Packages whose names are still to be read."""
-
-NOT_YET_OUTSIDE = frozenset(
-    {
-        "tests/embedded",
-    }
-)
-"""The same for what is not shipped."""
-
 
 def definitions(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Every name that a module defines, in any scope, with its line."""
@@ -78,34 +68,17 @@ def empty_names(folder: Path, *, rooms: str = "") -> dict[str, list[str]]:
 
 def test_names_say_what_they_hold() -> None:
     """No definition of the product has a name that could name anything."""
-    by_package = empty_names(SOURCE, rooms="embedded")
-    assert {package: names for package, names in by_package.items() if package not in NOT_YET} == {}
-
-
-def empty_names_outside() -> dict[str, list[str]]:
-    """The same in tests, by package, and in tools and benchmarks, each as one."""
-    by_package = {
-        f"tests/{package}".rstrip("/"): names
-        for package, names in empty_names(ROOT / "tests").items()
-    }
-    for root in ("tools", "benchmarks"):
-        by_package[root] = [name for names in empty_names(ROOT / root).values() for name in names]
-    return by_package
+    assert empty_names(SOURCE, rooms="embedded") == {}
 
 
 def test_names_in_tests_and_tools_say_what_they_hold() -> None:
     """The same holds for what is not shipped: tests, tools, benchmarks."""
-    by_package = empty_names_outside()
-    done = {package: names for package, names in by_package.items() if names}.items()
-    assert {package: names for package, names in done if package not in NOT_YET_OUTSIDE} == {}
+    for root in ("tests", "tools", "benchmarks"):
+        assert empty_names(ROOT / root) == {}
 
 
-def test_nothing_is_listed_in_vain() -> None:
-    """A package that is done is taken off the list, and so is an exception that is gone."""
-    by_package = empty_names(SOURCE, rooms="embedded")
-    by_package |= empty_names_outside()
-    listed = NOT_YET | NOT_YET_OUTSIDE
-    assert {package for package in listed if not by_package.get(package)} == set()
+def test_every_exception_is_needed() -> None:
+    """An exception whose definition is gone is taken off the list."""
     defined = {
         f"{path.relative_to(SOURCE).as_posix()}:{name}"
         for path in SOURCE.rglob("*.py")
