@@ -19,48 +19,35 @@ import click
 from zonewise.cli.program.command import CommandEntry, CommandGroup, CommandRefused
 from zonewise.cli.program.screen import screen_output
 
-TRY = "Try it"
-UNDERSTAND = "Understand a cluster"
-OPERATE = "Run on a cluster"
-ABOUT = "About this program"
+COMMANDS = {
+    "Try it": {
+        "up": "Run a cluster on this machine, with no Kubernetes.",
+        "status": "Show zones, pods and in-zone traffic on a page.",
+        "fail": "Make a node, rack or zone of that cluster fail.",
+        "heal": "Restore a failed node, rack or zone.",
+    },
+    "Understand a cluster": {"explain": "Explain hints, budgets, pods, names and volumes."},
+    "Run on a cluster": {
+        "install": "Print manifests for a cluster.",
+        "controller": "Run the controllers: hints, PodLocators, budgets.",
+        "csi": "Provision volumes next to the pods that use them.",
+        "takeover": "Let living domains use the volumes of a failed one.",
+        "dns": "Serve DNS names with nearby endpoints.",
+        "proxy": "Send a node's packets to nearby endpoints.",
+        "webhook": "Serve admission webhooks.",
+    },
+    "About this program": {
+        "version": "Show the versions of client and server.",
+        "completion": "Print a script that lets your shell complete commands.",
+    },
+}
+"""The modules of commands and their sentences, by the sections of the help."""
 
 ENTRIES = {
-    "up": CommandEntry(
-        "zonewise.cli.up", "Run a cluster on this machine, with no Kubernetes.", TRY
-    ),
-    "status": CommandEntry(
-        "zonewise.cli.status", "Show zones, pods and in-zone traffic on a page.", TRY
-    ),
-    "fail": CommandEntry(
-        "zonewise.cli.fail", "Make a node, rack or zone of that cluster fail.", TRY
-    ),
-    "heal": CommandEntry("zonewise.cli.heal", "Restore a failed node, rack or zone.", TRY),
-    "explain": CommandEntry(
-        "zonewise.cli.explain", "Explain hints, budgets, pods, names and volumes.", UNDERSTAND
-    ),
-    "install": CommandEntry("zonewise.cli.install", "Print manifests for a cluster.", OPERATE),
-    "controller": CommandEntry(
-        "zonewise.cli.controller", "Run the controllers: hints, PodLocators, budgets.", OPERATE
-    ),
-    "csi": CommandEntry(
-        "zonewise.cli.csi", "Provision volumes next to the pods that use them.", OPERATE
-    ),
-    "takeover": CommandEntry(
-        "zonewise.cli.takeover", "Let living domains use the volumes of a failed one.", OPERATE
-    ),
-    "dns": CommandEntry("zonewise.cli.dns", "Serve DNS names with nearby endpoints.", OPERATE),
-    "proxy": CommandEntry(
-        "zonewise.cli.proxy", "Send a node's packets to nearby endpoints.", OPERATE
-    ),
-    "webhook": CommandEntry("zonewise.cli.webhook", "Serve admission webhooks.", OPERATE),
-    "version": CommandEntry(
-        "zonewise.cli.version", "Show the versions of client and server.", ABOUT
-    ),
-    "completion": CommandEntry(
-        "zonewise.cli.completion", "Print a script that lets your shell complete commands.", ABOUT
-    ),
-    "__complete": CommandEntry("zonewise.cli.completion", function="complete"),
-}
+    name: CommandEntry(f"zonewise.cli.{name}", sentence, section)
+    for section, commands in COMMANDS.items()
+    for name, sentence in commands.items()
+} | {"__complete": CommandEntry("zonewise.cli.completion", function="complete")}
 
 EXAMPLES = (
     "up                          # see what Zonewise does, without a cluster",
