@@ -1,4 +1,4 @@
-"""An answer of a server whose stream a test alters on the way to the client."""
+"""An answer whose stream a test alters on the way to the client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Alteration: TypeAlias = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 
 
 class AlteredStream:
-    """All as the server says, but for the pieces of the body."""
+    """The server's answer, with other pieces of the body."""
 
     def __init__(self, response: Response, alter: Alteration) -> None:
         self._response = response
@@ -32,7 +32,7 @@ class AlteredStream:
         return await self._response.read()
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """What becomes of the pieces that the server sends."""
+        """The altered pieces of the body."""
         return self._alter(self._response.chunks())
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Storms: many endpoints, zones renamed in a hurry, nodes that flap, a server that fails often."""
+"""Heavy load: many endpoints, zones renamed quickly, nodes that flap, a server that fails often."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def rename(shop: Shop, old: str, new: str) -> None:
 
 
 def matched(shop: Shop, zones: set[str]) -> bool:
-    """Whether every endpoint has the zone of its node, and a hint for one that exists."""
+    """Whether every endpoint has the zone of its node, and a hint for an existing zone."""
     home = {
         n.metadata.name: n.metadata.labels[ZONE] for n in shop.cluster.program.cache.store(Node)
     }
@@ -60,7 +60,7 @@ def matched(shop: Shop, zones: set[str]) -> bool:
 
 
 class Writes:
-    """How often slices were written."""
+    """Counts the writes of slices."""
 
     number = 0
 
@@ -76,7 +76,7 @@ class Writes:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_service_of_5000_endpoints() -> None:
-    """Full slices, each written about once; one change later is one slice written."""
+    """Full slices, each written about once; one later change is one slice written."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await crowd(shop, 5000, per_node=50)
@@ -162,7 +162,7 @@ def cut(rng: random.Random) -> Alteration:
 
 
 class Stormy:
-    """A transport to a server that fails every third request as long as there is a storm."""
+    """A transport to a server that fails every third request for some time."""
 
     def __init__(self, transport: Transport, rng: random.Random) -> None:
         self._transport = transport
@@ -196,7 +196,7 @@ class Stormy:
 def stormy(
     cluster: VirtualCluster, seed: int
 ) -> tuple[Stormy, HintsController, asyncio.Task[None]]:
-    """The controller with a cache of its own, both behind a storm."""
+    """The controller with its own cache, both with such a transport."""
     context: ControllerContext = cluster.program.context("hints")
     storm = Stormy(context.client.transport, random.Random(seed))
     client = Client(storm, field_manager="hints")

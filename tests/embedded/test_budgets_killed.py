@@ -1,4 +1,4 @@
-"""Evictions through the embedded server as a process of its own, killed while it answers."""
+"""Evictions through the embedded server as a process that is killed while it answers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Api:
                 await asyncio.sleep(0.2)
 
     async def evict(self, name: str) -> int:
-        """Ask for an eviction."""
+        """Evict a pod."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -128,7 +128,7 @@ def ready(pod: Obj) -> bool:
 
 
 async def build(api: Api) -> None:
-    """Nodes in three zones, fifty Ready pods, three budgets; then no node takes another pod."""
+    """Nodes in three zones, fifty Ready pods, three budgets; then no node accepts another pod."""
     for zone in "abc":
         labels = {"topology.kubernetes.io/zone": zone}
         node = {"metadata": {"name": f"{zone}-1", "labels": labels}}
@@ -172,8 +172,8 @@ async def build(api: Api) -> None:
 
 @pytest.mark.parametrize("after", [1, 3])
 async def test_fifty_evictions_and_a_kill(after: int, tmp_path: Path) -> None:
-    """Killed -9 while it answers fifty evictions, and asked for all of them again after a restart,
-    a cluster lets exactly as many pods go as all three budgets allow.
+    """Killed with -9 while it answers fifty evictions, and sent all of them again after a restart,
+    a cluster evicts exactly as many pods as all three budgets allow.
     """
     granted = 0
     async with lives(tmp_path) as (api, process):

@@ -77,7 +77,7 @@ async def apply(cluster: EmbeddedCluster, objects: list[Obj]) -> dict[str, str]:
 
 
 async def evicted(cluster: EmbeddedCluster) -> None:
-    """Evict a pod of the shop."""
+    """Evict a pod of the namespace."""
     pod, *_ = await cluster.client.list(Pod, "shop")
     await cluster.client.evict(pod.metadata.name, "shop")
 

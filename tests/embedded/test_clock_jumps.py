@@ -38,7 +38,7 @@ def verdicts(cluster: EmbeddedCluster) -> set[str | None]:
 
 
 def replicas(cluster: EmbeddedCluster, app: str) -> Callable[[], int]:
-    """How many ready pods an application has."""
+    """The number of ready pods of an application."""
     pods = cluster.program.cache.store(Pod)
     return lambda: sum(
         any(

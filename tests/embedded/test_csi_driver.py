@@ -42,7 +42,7 @@ def folder() -> Any:
 
 
 async def all_ready(cluster: EmbeddedCluster) -> None:
-    """Wait for the whole set."""
+    """Wait until all pods of the set are Ready."""
     await until(lambda: len(pods(cluster)) == 3)
 
 

@@ -112,7 +112,7 @@ def test_an_expiring_authority_is_replaced(tmp_path: Path) -> None:
 
 
 def test_kubeconfigs_of_two_clusters_can_be_merged(tmp_path: Path) -> None:
-    """Names of context, cluster and user are the cluster's own, and the same after a restart."""
+    """Names of context, cluster and user are unique to the cluster, and stable."""
     names = []
     for folder in ("one", "two", "one"):
         (tmp_path / folder).mkdir(exist_ok=True)

@@ -48,7 +48,7 @@ async def service(cluster: VirtualCluster, **spec: Any) -> None:
 async def endpoints(
     cluster: VirtualCluster, *, hints: bool = False, weights: str = "", **zones: int
 ) -> None:
-    """A slice with so many endpoints in each zone."""
+    """A slice with a number of endpoints in each zone."""
     endpoints = [
         {
             "addresses": [f"10.0.{ord(zone) - 97}.{number}"],

@@ -67,7 +67,7 @@ async def outage(cluster: EmbeddedCluster, zone_name: str, failed: str | None) -
 
 
 def standing_in(cluster: EmbeddedCluster) -> set[str]:
-    """The nodes that carry the label."""
+    """The nodes with the label."""
     nodes = cluster.program.cache.store(Node)
     return {node.metadata.name for node in nodes if node.metadata.labels.get(LABEL) == "true"}
 
@@ -137,7 +137,7 @@ async def single(cluster: EmbeddedCluster) -> Pod:
 async def test_a_lost_zone_is_taken_over_and_given_back(
     folder: Path, tmp_path: Path, privileged: bool
 ) -> None:
-    """The pod runs in b with its data, then at home again; volume and CSINode never change."""
+    """The pod runs in b with its data, then in a again; volume and CSINode never change."""
     folder = tmp_path if privileged else folder
     async with living(folder, privileged=privileged) as cluster:
         pod = await single(cluster)
@@ -234,7 +234,7 @@ async def test_a_restart_with_a_wrong_configuration_gives_nothing_back(folder: P
 
 
 async def test_new_volumes_belong_to_the_domain_of_the_node_that_stands_in(folder: Path) -> None:
-    """During a takeover a new claim is cut from b's own pool, and names b as its home."""
+    """During a takeover a new claim gets a volume of b's own pool, with b as its home."""
     async with living(folder) as cluster:
         await single(cluster)
         await outage(cluster, "a", "true")

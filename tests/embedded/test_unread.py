@@ -9,7 +9,7 @@ from zonewise.runtime.serving.listener import Encryption
 
 
 class Link:
-    """A connection with so many bytes that its socket has not taken."""
+    """A connection with unsent bytes."""
 
     def __init__(self, unsent: int) -> None:
         self.unsent = unsent

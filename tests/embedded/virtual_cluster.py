@@ -31,7 +31,7 @@ class VirtualCluster:
 
 @asynccontextmanager
 async def virtual_cluster(parts: Parts, *, seed: int = 1) -> AsyncIterator[VirtualCluster]:
-    """Start the parts over a fresh server, and stop them; time is the event loop's."""
+    """Start components over a new server, and stop them; time is the event loop's."""
     loop = asyncio.get_running_loop()
 
     def clock() -> float:

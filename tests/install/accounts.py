@@ -1,4 +1,4 @@
-"""Programs with the rights that ``zonewise install`` prints, and what is refused to them."""
+"""Programs with the permissions that ``zonewise install`` prints, and what they are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROLES = ("ClusterRole", "Role")
 
 @dataclass
 class Refusals:
-    """What was refused to any of the programs."""
+    """The refused requests of all programs."""
 
     refused: list[str] = field(default_factory=list)
     first: asyncio.Event = field(default_factory=asyncio.Event)
@@ -35,7 +35,7 @@ class Refusals:
 
 @dataclass
 class Watched:
-    """A transport of one account that notes what was refused."""
+    """A transport of one account that records refusals."""
 
     below: LocalTransport
     refusals: Refusals
@@ -54,7 +54,7 @@ class Watched:
 
 @dataclass
 class Accounts:
-    """The clients of the two programs, and what either was refused."""
+    """The clients of the two programs, and their refusals."""
 
     controller: Client
     webhook: Client
@@ -97,7 +97,7 @@ def list_verbs(installation: Installation) -> Iterator[Verb]:
 
 
 def without(objects: list[Obj], less: Verb) -> list[Obj]:
-    """The manifests with one verb on one resource less."""
+    """The manifests without one verb on one resource."""
     changed: list[Obj] = json.loads(json.dumps(objects))
     number, resource, verb = less.number, less.resource, less.verb
     rules = next(
@@ -136,7 +136,7 @@ async def create(cluster: VirtualCluster, objects: list[Obj]) -> None:
 
 
 async def until_refused(work: Coroutine[Any, Any, Any], refusals: Refusals) -> None:
-    """Let the programs work until something is refused, or to their end."""
+    """Run the programs until a request is refused, or to their end."""
     tasks = [asyncio.create_task(work), asyncio.create_task(refusals.first.wait())]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

@@ -85,7 +85,7 @@ class Try:
     body: Any
 
     async def send(self, account: Client, owner: Client) -> Obj:
-        """Send it, with no effect if it is allowed."""
+        """Send it as a dry run."""
         body, kind = self.body, "application/json"
         if self.method == "PATCH":
             manner = "json-patch" if isinstance(body, list) else "merge-patch"

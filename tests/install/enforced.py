@@ -1,6 +1,6 @@
 """Printed policies in force on an embedded server, which itself only stores them.
 
-Each validating policy judges writes by the CEL of this repository, as a real server's plugin would:
+Each validating policy is evaluated with the CEL of this repository, as by a real server's plugin:
 rules, the binding's namespaces, match conditions, validations.
 """
 
@@ -22,7 +22,7 @@ from zonewise.install.installation import Obj
 
 
 def enforce(server: ApiServer, objects: list[Obj]) -> None:
-    """Have the server obey the policies among some manifests."""
+    """Let the server enforce the policies among some manifests."""
     bindings = {
         item["spec"]["policyName"]: item["spec"]
         for item in objects
@@ -35,7 +35,7 @@ def enforce(server: ApiServer, objects: list[Obj]) -> None:
 
 
 class Policy:
-    """One policy as a plugin."""
+    """One policy as an admission plugin."""
 
     def __init__(self, server: ApiServer, spec: Obj, binding: Obj) -> None:
         assert (spec["failurePolicy"], binding["validationActions"]) == ("Fail", ["Deny"])

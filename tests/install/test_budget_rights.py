@@ -133,7 +133,7 @@ async def create_unwatched(scene: BudgetScene) -> list[Object]:
 
 
 async def life(cluster: VirtualCluster, accounts: Accounts) -> set[str]:
-    """Everything budgets and rollouts ever do; returns the pods that were granted."""
+    """Everything budgets and rollouts do; returns the granted pods."""
     loop, rng = asyncio.get_running_loop(), random.Random(3)
 
     def clock() -> float:
@@ -212,7 +212,7 @@ async def life(cluster: VirtualCluster, accounts: Accounts) -> set[str]:
 
 
 async def test_what_is_printed_is_enough() -> None:
-    """Under the printed roles nothing is refused, and everything was done."""
+    """With the printed roles nothing is refused, and everything was done."""
     async with virtual_cluster({}) as cluster:
         await install(cluster, render_manifests(ENFORCING))
         accounts = Accounts.of(cluster)
@@ -235,7 +235,7 @@ async def test_what_is_printed_is_enough() -> None:
 
 @pytest.mark.parametrize("less", list(of_budgets()), ids=str)
 async def test_one_verb_less_fails(less: Verb) -> None:
-    """Whichever verb is taken from them, something that budgets or rollouts do is refused."""
+    """Without any single verb, something that budgets or rollouts do is refused."""
     async with virtual_cluster({}) as cluster:
         await install(cluster, without(render_manifests(ENFORCING), less))
         accounts = Accounts.of(cluster)

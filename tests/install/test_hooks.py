@@ -108,7 +108,7 @@ def test_deletions_of_pods_without_an_owner_are_not_gated() -> None:
     ],
 )
 def test_which_replicasets_are_clamped(user: str, before: int, after: int, clamped: bool) -> None:
-    """Only those that a Deployment makes smaller."""
+    """Only those that a Deployment scales down."""
     old, new = ({"metadata": {}, "spec": {"replicas": size}} for size in (before, after))
     assert is_called(hooks()["/replicasets"], user, new, old, "UPDATE") is clamped
 

@@ -41,7 +41,7 @@ async def test_an_attack_is_refused(attack: Try) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("work", WORK, ids=lambda work: work.what)
 async def test_work_is_allowed(work: Try) -> None:
-    """What the programs do passes."""
+    """The programs' own requests are allowed."""
     assert await send_attempt(work)
 
 
@@ -69,8 +69,8 @@ def own_slice(service: str, manager: str) -> Obj:
         ("kubernetes", "endpointslice-controller.k8s.io", False),
     ],
 )
-async def test_whose_slices_are_written(service: str, manager: str, allowed: bool) -> None:
-    """With own the controller writes slices of its kind, and none of the API server's Service."""
+async def test_which_slices_may_be_written(service: str, manager: str, allowed: bool) -> None:
+    """With own the controller writes its own slices, but none of the API server's Service."""
     own = Installation(role="own")
     async with virtual_cluster({}) as cluster:
         await create(cluster, render_manifests(own))

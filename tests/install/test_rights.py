@@ -66,7 +66,7 @@ async def forever() -> None:
 
 
 async def life(cluster: VirtualCluster, accounts: Accounts, choice: Choice) -> None:
-    """Everything the programs ever do."""
+    """Everything the programs do."""
     loop, rng = asyncio.get_running_loop(), random.Random(2)
 
     def clock() -> float:
@@ -157,7 +157,7 @@ async def check_work(cluster: VirtualCluster, choice: Choice) -> None:
 
 @pytest.mark.parametrize("choice", ["own", "adopt", "observe"])
 async def test_what_is_printed_is_enough(choice: Choice) -> None:
-    """Under the printed roles nothing that the programs do is refused."""
+    """With the printed roles nothing that the programs do is refused."""
     async with virtual_cluster({}) as cluster:
         await install(cluster, render_manifests(Installation(role=choice)))
         accounts = Accounts.of(cluster)
@@ -176,7 +176,7 @@ async def test_what_is_printed_is_enough(choice: Choice) -> None:
     ],
 )
 async def test_one_verb_less_fails(choice: Choice, less: Verb) -> None:
-    """Whichever verb is taken from the printed roles, something the programs do is refused."""
+    """Without any single verb of the printed roles, something the programs do is refused."""
     async with virtual_cluster({}) as cluster:
         await install(cluster, without(render_manifests(Installation(role=choice)), less))
         accounts = Accounts.of(cluster)

@@ -207,7 +207,7 @@ async def test_unknown_namespaces_leave_nothing_behind() -> None:
 
 
 async def test_an_eviction_of_another_namespace_is_refused() -> None:
-    """The namespace in an Eviction or in a deleted pod has to be that of the request."""
+    """The namespace in an Eviction or in a deleted pod must be that of the request."""
     async with budget_scene(3, *"abc") as scene:
         await scene.budget(maxUnavailable=1)
         caller = GateCaller(scene, "enforce")
@@ -336,7 +336,7 @@ async def test_a_controller_manager_without_accounts() -> None:
 
 
 async def ready(scene: BudgetScene, name: str, status: str) -> None:
-    """A pod becomes Ready, or no longer is."""
+    """Make a pod Ready, or not."""
     conditions = [{"type": "Ready", "status": status}]
     body = {"status": {"conditions": conditions}}
     await scene.client.patch(Pod, name, NS, body, subresource="status")

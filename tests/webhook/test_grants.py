@@ -1,4 +1,4 @@
-"""Grants under contention: two replicas over one server, each with a cache of its own."""
+"""Grants under contention: two replicas over one server, each with its own cache."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def replica(cluster: VirtualCluster, *budgets: Budget, pods: list[Pod] | None = 
 
 @asynccontextmanager
 async def ground() -> AsyncIterator[VirtualCluster]:
-    """A server that knows ledgers."""
+    """A server with ledgers."""
     async with virtual_cluster({}) as cluster:
         seeder = Seeder(cluster.client, cluster.server.registry)
         await seeder.create(resource_definitions())
@@ -82,7 +82,7 @@ async def ground() -> AsyncIterator[VirtualCluster]:
 
 
 async def test_two_replicas_grant_exactly_what_is_allowed() -> None:
-    """Thirty questions at once to each of two replicas give three grants, and few writes."""
+    """Thirty concurrent requests to each of two replicas give three grants, and few writes."""
     async with ground() as cluster:
         replicas = [replica(cluster, counted(maxUnavailable=1)) for _ in range(2)]
         questions = [who.ask(item, evicting=True) for item in spread(**ALL) for who in replicas]
@@ -119,8 +119,8 @@ class DatedTransport:
 
 
 async def test_replicas_whose_clocks_differ_grant_what_is_allowed() -> None:
-    """Clocks that are 400 s apart change nothing, because grants are timed by the server's: nine
-    pods in three zones, one each, however the questions are spread over time and replicas.
+    """Clocks that are 400 s apart change nothing, because grants have the server's time: nine pods
+    in three zones, one each, however the requests are spread over time and replicas.
     """
     async with ground() as cluster:
         loop = asyncio.get_running_loop()
@@ -164,9 +164,8 @@ async def test_a_burst_is_few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert who.writes == 1 + 2
 
 
-async def test_a_loud_namespace_waits_for_itself() -> None:
-    """A quiet namespace's answer is among the first, though thirty questions came before its own.
-
+async def test_a_busy_namespace_does_not_delay_others() -> None:
+    """A quiet namespace's answer is among the first, though thirty requests came before its own.
     Those are about pods under a hundred budgets, of which none shares a count.
     """
     async with ground() as cluster:
@@ -204,7 +203,7 @@ async def test_a_loud_namespace_waits_for_itself() -> None:
 async def test_a_batch_is_written_on_the_ledger_it_was_judged_by(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A grant of another replica that arrives while a batch is judged is not overlooked."""
+    """A grant of another replica that arrives while a batch is judged is not lost."""
     async with ground() as cluster:
         grants = replica(cluster, counted(maxUnavailable=1))
         other = replica(cluster, counted(maxUnavailable=1))
@@ -229,7 +228,7 @@ async def test_a_batch_is_written_on_the_ledger_it_was_judged_by(
 
 
 async def test_a_refusal_costs_no_request() -> None:
-    """Nothing is written for a pod that may not go, nor for a dry run."""
+    """Nothing is written for a refused pod or for a dry run."""
     async with ground() as cluster:
         who = replica(cluster, counted(maxUnavailable=0))
         assert not (await who.ask(spread(a=1)[0], evicting=True)).allowed
@@ -264,7 +263,7 @@ async def test_a_ledger_that_cannot_be_written_grants_nothing(
 
 
 async def test_a_budget_that_was_never_counted_grants_nothing() -> None:
-    """Until its baseline is written the answer is: not now."""
+    """Until its baseline is written requests are refused."""
     async with ground() as cluster:
         who = replica(cluster, tdb(**per_zone(maxUnavailable=1)))
         verdict = await who.ask(spread(a=1)[0], evicting=True)
@@ -319,7 +318,7 @@ async def test_a_refusal_names_every_blocker() -> None:
 
 
 def shrinking(before: int, after: int) -> Any:
-    """A Deployment's controller makes its ReplicaSet smaller."""
+    """A Deployment's controller scales its ReplicaSet down."""
     owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "controller": True}
 
     def item(replicas: int) -> dict[str, Any]:
@@ -347,7 +346,7 @@ def shrinking(before: int, after: int) -> Any:
     ("marked", "unready", "size"), [(0, 0, 9), (2, 0, 8), (0, 1, 8), (9, 0, 8)]
 )
 async def test_the_clamp(marked: int, unready: int, size: int) -> None:
-    """A ReplicaSet becomes smaller only by marked pods that may go, and by unready ones."""
+    """A ReplicaSet is scaled down only by marked pods that may go, and by unready ones."""
     cost = {"controller.kubernetes.io/pod-deletion-cost": "-1000000"}
     pods = []
     for number in range(9):

@@ -62,7 +62,7 @@ async def injection(
 async def written(
     handler: HintInjection, new: Item, old: Item | None = None, *, by: str = "kcm"
 ) -> Item:
-    """What the API server would store."""
+    """The slice as the API server would store it."""
     answer = await handler(
         AdmissionRequest(
             uid="1",
@@ -88,7 +88,7 @@ def zones(piece: Item) -> list[list[str]]:
 
 
 def own(rows: Iterable[str]) -> list[list[str]]:
-    """Each for one zone."""
+    """Each endpoint for its own zone."""
     return [[zone] for zone in rows]
 
 
@@ -104,13 +104,13 @@ async def test_a_write_that_only_strips_hints_is_no_write() -> None:
 
 
 async def test_the_first_slice_of_a_service() -> None:
-    """It is stored with its hints at once."""
+    """It is stored with its hints."""
     async with injection(service()) as handler:
         assert zones(await written(handler, six())) == own("aabbcc")
 
 
 async def test_new_endpoints() -> None:
-    """They get hints; those that were there keep theirs, in this slice and in others."""
+    """They get hints; existing ones keep theirs, in this slice and in others."""
     hinted = six(hints=True)
     more = part([endpoint("10.0.1.1", "a"), endpoint("10.0.1.2", ready=False)], name="x", **OURS)
     async with injection(service(), hinted) as handler:

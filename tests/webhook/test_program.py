@@ -1,4 +1,4 @@
-"""The webhooks of a program: which paths are served, and which configurations are to trust them."""
+"""The webhooks of a program: which paths are served, and which configurations trust them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SERVED: dict[str, Any] = {
     ],
 )
 async def test_what_is_chosen_is_served(settings: dict[str, Any], paths: set[str]) -> None:
-    """Each choice adds its paths; nothing else is served."""
+    """Each option adds its paths; nothing else is served."""
     async with virtual_cluster({}) as cluster:
         webhooks = AdmissionWebhooks(
             cluster.program.context("webhook"), WebhookSettings(**SERVED, **settings)

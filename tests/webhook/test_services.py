@@ -1,4 +1,4 @@
-"""Services that may not be written."""
+"""Services that are refused on write."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ async def test_marks_are_removed_when_the_scale_down_is_cancelled() -> None:
 
 
 async def deploy(scene: BudgetScene) -> Deployment:
-    """A Deployment to which the ReplicaSet belongs."""
+    """Create a Deployment that owns the ReplicaSet."""
     owner = await scene.client.get(ReplicaSet, "web", NS)
     labels = {"app": "web"}
     template = {
@@ -137,9 +137,9 @@ async def hold_events(scene: BudgetScene) -> list[Event]:
     return sorted(events, key=lambda event: event.event_time or "")
 
 
-async def test_a_hold_is_an_event_on_the_deployment() -> None:
-    """One event names the ReplicaSet, its sizes and the budget, however long the hold lasts and
-    whatever changes meanwhile; the next hold is another event.
+async def test_a_clamp_is_an_event_on_the_deployment() -> None:
+    """One event names the ReplicaSet, its sizes and the budget, however long the clamp lasts and
+    whatever changes meanwhile; the next clamp is another event.
     """
     async with budget_scene(3, *"abc") as scene:
         deployment = await deploy(scene)

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
 async def test_a_minute_of_rest() -> None:
-    """Rest is a minute without a move; a move begins it anew; ten minutes are the most."""
+    """Rest is a minute without a change; a change restarts it; ten minutes are the most."""
     rest = Rest(0, 100.0, 100.0)
     assert not rest.due(159.0)
     assert rest.left(159.0) == 1.0
@@ -27,7 +27,7 @@ async def test_a_minute_of_rest() -> None:
 
 
 async def test_the_baseline_waits_for_rest() -> None:
-    """A pod that moved to another zone counts where it was for a minute, then where it is."""
+    """A pod that moved to another zone counts in the old one for a minute, then in the new one."""
     async with budget_scene(3, *"ab") as scene:
         moved = await scene.pod("c")
         await scene.budget(maxUnavailable=1)

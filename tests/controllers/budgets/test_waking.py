@@ -1,4 +1,4 @@
-"""Workloads that were refused are woken up once when a budget gives more, and never otherwise."""
+"""Refused workloads are woken up once when a budget allows more, and never otherwise."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 async def test_domains_are_compared_not_sums(
     before: dict[str, int | None], now: dict[str, int | None], wakes: bool
 ) -> None:
-    """A domain that opens wakes, also while another one closes; a budget that is gone opens all."""
+    """A domain that opens wakes workloads, also while others close; a deleted budget opens all."""
     assert opened(before, now) is wakes
 
 
 async def test_a_widened_budget_wakes_once() -> None:
-    """One pod of a ReplicaSet that has too many is changed, once, and an hour later still once."""
+    """One pod of a ReplicaSet with surplus pods is changed, once, and an hour later still once."""
     async with budget_scene(3, *"aabbcc") as scene:
         await scene.budget(minAvailable=2)
         await asyncio.sleep(5)

@@ -29,7 +29,7 @@ def hints(settings: HintsSettings | None = None) -> Callable[[ControllerContext]
 
 
 class Shop:
-    """A cluster in which a test is the kubelet, the scheduler and the user."""
+    """A cluster in which a test acts as the kubelet, the scheduler and the user."""
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self.cluster = cluster
@@ -40,13 +40,13 @@ class Shop:
     async def node(
         self, name: str, zone: str | None, cpu: str = "4", *, ready: bool = True
     ) -> None:
-        """A node, or a new state of it."""
+        """Create a node, or change it."""
         labels = {} if zone is None else {"topology.kubernetes.io/zone": zone}
         await self.client.create(convert(Node, {"metadata": {"name": name, "labels": labels}}))
         await self.status(name, cpu=cpu, ready=ready)
 
     async def status(self, name: str, *, cpu: str = "4", ready: bool = True) -> None:
-        """What a node reports."""
+        """The status that a node reports."""
         condition = {"type": "Ready", "status": "True" if ready else "False"}
         body = {"status": {"allocatable": {"cpu": cpu}, "conditions": [condition]}}
         await self.client.patch(Node, name, None, body, subresource="status")
@@ -90,7 +90,7 @@ class Shop:
         await self.ready(name, address, ready=ready)
 
     async def ready(self, name: str, address: str | tuple[str, ...], *, ready: bool = True) -> None:
-        """What its kubelet reports of a pod."""
+        """The readiness that a kubelet reports of a pod."""
         addresses = (address,) if isinstance(address, str) else address
         moment = "2026-01-02T03:04:05Z"
         state = {
@@ -132,7 +132,7 @@ class Shop:
         return [endpoint for piece in self.of(service) for endpoint in piece.endpoints or ()]
 
     def per_zone(self, service: str = "web") -> dict[str, int]:
-        """How many endpoints are hinted to each zone; "" is no hint."""
+        """The number of endpoints hinted to each zone; "" means no hint."""
         hinted = [endpoint.hints for endpoint in self.endpoints(service)]
         return dict(Counter(hints.for_zones[0].name if hints else "" for hints in hinted))
 

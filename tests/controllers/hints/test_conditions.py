@@ -150,7 +150,7 @@ class MemoryRecorder(Recorder):
         self.notes: list[tuple[str, str]] = []
 
     def event(self, regarding: object, reason: str, action: str, note: str, **_: Any) -> None:
-        """Remember reason and note."""
+        """Store reason and note."""
         self.notes.append((reason, note))
 
 

@@ -91,7 +91,7 @@ async def test_own_writes_cause_no_turn() -> None:
 
 
 async def test_changes_of_pods_are_collected() -> None:
-    """With a batch period many pods that come within it are one write."""
+    """With a batch period many pods that are added within it are one write."""
     async with virtual_cluster({"hints": hints(HintsSettings(batch=5.0))}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)

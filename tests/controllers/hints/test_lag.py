@@ -1,4 +1,4 @@
-"""Stores that lag behind what was written: nothing is written twice. Virtual time."""
+"""Stores that lag behind writes: nothing is written twice. Virtual time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = (SPACE, "web")
 
 
 async def late(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """What the server sends, each piece a while later."""
+    """What the server sends, each piece later."""
     async for chunk in chunks:
         await asyncio.sleep(LAG)
         yield chunk
@@ -64,7 +64,7 @@ def lagging(cluster: VirtualCluster) -> tuple[HintsController, list[asyncio.Task
 @pytest.mark.asyncio
 @pytest.mark.looptime
 async def test_a_lagging_watch_makes_no_duplicates() -> None:
-    """Pods come faster than slices are seen: no endpoint is ever in two slices, none conflicts."""
+    """Pods are added faster than slices are seen: no endpoint is ever in two slices."""
     async with virtual_cluster({}) as cluster:
         shop = Shop(cluster)
         part, tasks = lagging(cluster)
@@ -128,7 +128,9 @@ def test_own_writes_that_come_before_the_answer() -> None:
 
 
 def test_a_store_is_behind_until_it_shows_our_writes() -> None:
-    """Older than our last write, or with a slice we deleted: behind. Then all is forgotten."""
+    """It is behind while older than our last write, or with a slice we deleted; then all is
+    forgotten.
+    """
     store: Store[EndpointSlice] = Store()
     store.apply(piece(5))
     own_writes = OwnWrites(store)

@@ -32,8 +32,8 @@ async def label(shop: Shop, node: str, **labels: str | None) -> None:
     await shop.client.patch(Node, node, None, body)
 
 
-async def test_a_node_without_zone_takes_all_hints_and_its_label_brings_them_back() -> None:
-    """Scenarios 15 and 19: the reason names the node; a late label is enough."""
+async def test_a_node_without_a_zone_removes_all_hints_until_it_has_one() -> None:
+    """Scenarios 15 and 19: the reason names the node; a later label is enough."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)
@@ -89,8 +89,8 @@ async def test_only_services_that_cross_a_limit_are_written() -> None:
         assert shop.per_zone()["a"] > 7
 
 
-async def test_a_node_that_comes_can_bring_hints() -> None:
-    """Scenario 18: with no event of pods, a Service without hints gets them."""
+async def test_a_new_node_can_bring_hints() -> None:
+    """Scenario 18: without an event of pods, a Service without hints gets them."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1, c=1)
@@ -116,7 +116,7 @@ async def test_a_node_that_grows_in_place_counts() -> None:
 
 
 async def test_shares_of_the_nodes_within_reach() -> None:
-    """A Service can leave out nodes its pods never run on; a taint that goes is noticed."""
+    """A Service can exclude nodes its pods never run on; a removed taint is noticed."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)
@@ -156,7 +156,7 @@ async def test_of_ten_thousand_services_few_are_concerned() -> None:
 
 
 async def test_a_node_deleted_by_mistake_takes_no_endpoints() -> None:
-    """While its pods are there and nothing else happens, slices stay as they are."""
+    """While its pods exist and nothing else happens, slices stay as they are."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1)

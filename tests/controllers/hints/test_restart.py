@@ -1,4 +1,4 @@
-"""Controllers that die at any moment of a busy life, and two at once. Virtual time."""
+"""Controllers that are killed at any moment, and two at once. Virtual time."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ NODES = ("a0", "a1", "b0", "b1", "c0", "c1")
 
 
 class SlowNodes:
-    """A transport over which nodes are listed late."""
+    """A transport that lists nodes late."""
 
     def __init__(self, transport: Transport, seconds: float) -> None:
         self._transport = transport
         self._seconds = seconds
 
     async def send(self, request: Request) -> Response:
-        """Send a request, in its time."""
+        """Send a request, perhaps late."""
         if request.path == "/api/v1/nodes":
             await asyncio.sleep(self._seconds)
         return await self._transport.send(request)
@@ -43,7 +43,7 @@ class SlowNodes:
 
 
 class Killed:
-    """A controller with a cache of its own, as in a process of its own, that can be killed."""
+    """A controller with its own cache, as in a separate process, that can be killed."""
 
     def __init__(self, cluster: VirtualCluster, *, nodes_after: float = 0.0) -> None:
         context = cluster.program.context("hints")
@@ -57,7 +57,7 @@ class Killed:
         ]
 
     async def kill(self) -> None:
-        """End at once, in the middle of whatever it does."""
+        """End it at once, whatever it is doing."""
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -66,7 +66,7 @@ class Killed:
 
 
 async def churn(shop: Shop, rng: random.Random, pods: dict[str, tuple[str, int]]) -> None:
-    """One event: a pod comes, goes or changes its readiness."""
+    """One random event: a pod is added, removed or changes its readiness."""
     app = rng.choice(("web", "api"))
     mine = [name for name, (owner, _) in pods.items() if owner == app]
     what = rng.random()
@@ -101,7 +101,7 @@ def duplicates(shop: Shop) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_killed_at_random_moments_of_500_events(seed: int) -> None:
-    """Scenario 30: it converges, with no duplicate, and no start takes hints away."""
+    """Scenario 30: it converges, without duplicates, and no start removes hints."""
     rng = random.Random(seed)
     async with virtual_cluster({}, seed=seed) as cluster:
         shop = Shop(cluster)
@@ -160,7 +160,7 @@ async def test_killed_at_random_moments_of_500_events(seed: int) -> None:
 
 
 async def test_a_restart_takes_no_hints_away() -> None:
-    """A hundred starts over a hinted Service write nothing: nodes are known before any turn."""
+    """A hundred starts over a hinted Service write nothing: nodes are known before any sync."""
     async with virtual_cluster({}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=2, b=2, c=2)
@@ -178,7 +178,7 @@ async def test_a_restart_takes_no_hints_away() -> None:
 
 
 async def test_two_controllers_at_once_do_no_harm() -> None:
-    """Should two ever lead at once, conflicts protect: no duplicate lasts, both settle."""
+    """If two lead at once, conflicts protect: no duplicate lasts, both settle."""
     async with virtual_cluster({"one": hints(), "two": hints()}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)

@@ -1,4 +1,4 @@
-"""Servers that differ: older ones, failing ones, ones whose namespace goes away. Virtual time."""
+"""Servers that differ: older ones, failing ones, ones whose namespace is deleted. Virtual time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
 class Between:
-    """A transport that lets a test change, or refuse, what is sent."""
+    """A transport that lets a test change, or refuse, requests."""
 
     def __init__(self, transport: Transport, change: Callable[[Request], Request]) -> None:
         self._transport = transport
@@ -73,7 +73,7 @@ def older(request: Request) -> Request:
 
 
 async def test_servers_without_node_hints() -> None:
-    """On older servers PreferSameNode hints zones, and nothing is written again and again."""
+    """On older servers PreferSameNode hints zones, without repeated writes."""
     async with virtual_cluster({"hints": between(older)}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)
@@ -105,7 +105,7 @@ class Failing:
 
 
 async def settled(shop: Shop) -> None:
-    """One Service with two pods, in a cluster in which nothing else happens any more."""
+    """One Service with two pods, in a cluster at rest."""
     await shop.zones(a=1)
     await shop.pods(a0=2)
     await asyncio.sleep(5)
@@ -113,7 +113,7 @@ async def settled(shop: Shop) -> None:
 
 
 async def test_retries_back_off() -> None:
-    """After 1 s, 2 s, 4 s, each a quarter shorter at most; then it works."""
+    """After 1 s, 2 s, 4 s, each up to a quarter shorter; then it works."""
     failing = Failing(5)
     async with virtual_cluster({"hints": between(failing)}) as cluster:
         shop = Shop(cluster)
@@ -126,7 +126,7 @@ async def test_retries_back_off() -> None:
 
 
 async def test_a_service_that_cannot_be_written_rests() -> None:
-    """After 15 tries it rests until something about it changes."""
+    """After 15 attempts it is left until something about it changes."""
     failing = Failing(15)
     async with virtual_cluster({"hints": between(failing)}) as cluster:
         shop = Shop(cluster)
@@ -138,7 +138,7 @@ async def test_a_service_that_cannot_be_written_rests() -> None:
 
 
 async def test_metrics() -> None:
-    """Upstream's names and labels, the source's approach, and Services by mode and reason."""
+    """Upstream's names and labels, the KEP's approach, and Services by mode and reason."""
     metrics = Metrics()
     async with virtual_cluster({"hints": between(lambda request: request, metrics)}) as cluster:
         shop = Shop(cluster)

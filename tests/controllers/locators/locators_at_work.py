@@ -1,4 +1,4 @@
-"""A locators controller at work on a virtual cluster, with every request it sends counted."""
+"""A running locators controller on a virtual cluster, with all its requests counted."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ METHODS = {"create": "POST", "update": "PATCH", "delete": "DELETE"}
 
 @dataclass
 class PodState:
-    """What the model knows of a pod."""
+    """A pod in the model."""
 
     node: str
     ips: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class PodState:
 
 @dataclass
 class Model:
-    """The cluster as it should be, and the writes each step must cost, by operation and cause."""
+    """The expected state of the cluster, and the writes of each step by operation and cause."""
 
     shop: Shop
     rng: random.Random
@@ -50,7 +50,7 @@ class Model:
     step: int = 0
 
     def expected(self, name: str) -> tuple[list[str], str, dict[str, str]]:
-        """What the locator of a pod must say."""
+        """The expected locator of a pod."""
         pod = self.pods[name]
         known = pod.node in self.nodes
         return (

@@ -108,7 +108,7 @@ async def test_a_pod_without_an_address_gets_its_locator_a_little_later() -> Non
 
 
 async def test_a_new_locator_of_a_finished_pod_says_that_it_has_no_address() -> None:
-    """The server has every field, also of one that is created after its pod has finished."""
+    """Every field is stored, also in one that is created after its pod has finished."""
     async with virtual_cluster({}) as cluster:
         shop = await define_locators(cluster)
         await shop.pod("p", "gone", "10.0.0.1")

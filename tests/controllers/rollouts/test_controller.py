@@ -81,8 +81,8 @@ async def test_an_ondelete_statefulset_gets_its_revision() -> None:
 
 
 async def test_a_budget_of_the_rollout_leaves_drains_alone() -> None:
-    """While nothing is rolled out every zone may be drained; during one, old pods of a closed zone
-    stay.
+    """Without a rollout in progress every zone may be drained; during one, old pods of a closed
+    zone stay.
     """
     async with whole([*NodeLayout().nodes(), workload("Deployment", strategy=NO_SURGE)]) as cluster:
         await begin(cluster, "Deployment", **ORDER)
@@ -97,7 +97,7 @@ async def test_a_budget_of_the_rollout_leaves_drains_alone() -> None:
 
 
 async def test_a_statefulset_shrinks_under_its_rollout() -> None:
-    """Its highest ordinals go, wherever they are: a scale-down is no update."""
+    """Its highest ordinals are deleted, whatever their zone: a scale-down is no update."""
     async with whole([*NodeLayout().nodes(), workload("StatefulSet")]) as cluster:
         await begin(cluster, "StatefulSet")
         for replicas in (5, 4, 3, 2, 1):
@@ -109,7 +109,7 @@ async def test_a_statefulset_shrinks_under_its_rollout() -> None:
 
 
 async def test_the_budget_goes_with_the_rollout() -> None:
-    """Deleting a rollout deletes its budget; nothing is held any more."""
+    """Deleting a rollout deletes its budget, and nothing is blocked any more."""
     async with whole([*NodeLayout().nodes(), workload("Deployment")]) as cluster:
         await begin(cluster, "Deployment")
         await cluster.client.delete(DomainRollout, "foo", "default")
@@ -119,7 +119,7 @@ async def test_the_budget_goes_with_the_rollout() -> None:
 
 @pytest.mark.slow
 async def test_an_unready_pod_of_another_zone_pauses_it() -> None:
-    """Nothing is replaced while a zone that is not worked on lacks a Ready pod, and it says so."""
+    """Nothing is replaced while another zone lacks a Ready pod, and the status says so."""
     async with whole(
         [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE, replicas=9)]
     ) as cluster:
@@ -150,7 +150,7 @@ async def test_an_unready_pod_of_another_zone_pauses_it() -> None:
     ("kind", "strategy"), [("StatefulSet", ON_DELETE), ("Deployment", NO_SURGE)]
 )
 async def test_a_rollback_takes_the_newest_zone_first(kind: str, strategy: Obj) -> None:
-    """Taken back in the middle, the zone that was updated last is the first to go back."""
+    """In a rollback the zone that was updated last is the first."""
     async with whole([*NodeLayout().nodes(), workload(kind, strategy=strategy)]) as cluster:
         await begin(cluster, kind, pauseSeconds=60, **ORDER)
         await update(cluster, kind)
@@ -191,7 +191,7 @@ async def test_a_restart_goes_on_where_it_was(kind: str, strategy: Obj, tmp_path
 
 
 async def test_a_zone_that_fails_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The zone being updated goes out: nothing else is touched; it ends when the zone is back."""
+    """If the zone being updated fails, nothing else is touched until it is back."""
     async with whole(
         [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE, replicas=9)]
     ) as cluster:
@@ -217,7 +217,7 @@ async def test_a_zone_that_fails_in_the_middle(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_paused_by_its_owner() -> None:
-    """``paused`` stops it within the zone; taking it away lets it go on."""
+    """``paused`` stops it within the zone; removing it lets it continue."""
     async with whole([*NodeLayout().nodes(), workload("Deployment", strategy=NO_SURGE)]) as cluster:
         await begin(cluster, "Deployment", paused=True)
         await update(cluster, "Deployment")
@@ -231,8 +231,8 @@ async def test_paused_by_its_owner() -> None:
 
 
 @pytest.mark.slow
-async def test_another_budget_holds_it_and_says_so() -> None:
-    """A budget that allows nothing costs no eviction, and its words are in the reason."""
+async def test_another_budget_blocks_it_and_is_named() -> None:
+    """A budget that allows nothing causes no eviction, and its message is in the reason."""
     tight = {
         "apiVersion": "zonewise.io/v1alpha1",
         "kind": "TopologyDisruptionBudget",
@@ -307,7 +307,7 @@ async def test_an_invalid_rollout_is_refused(spec: Obj, says: str) -> None:
 
 
 async def test_a_rollout_keeps_its_workload() -> None:
-    """The workload of a rollout cannot be changed afterwards."""
+    """The workload of a rollout cannot be changed."""
     async with whole() as cluster:
         await served(cluster)
         await cluster.seeder.create([rollout("Deployment")])

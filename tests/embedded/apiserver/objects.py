@@ -1,4 +1,4 @@
-"""Small objects, and how to look into a state."""
+"""Small objects, and helpers to read a state."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def frames(*chunks: bytes | None) -> list[tuple[str, str, int]]:
 
 
 def keys(entries: Iterable[Entry]) -> list[str]:
-    """Where these objects are."""
+    """The keys of these objects."""
     return [entry.key for entry in entries]

@@ -1,4 +1,4 @@
-"""``zonewise up --api-only`` as a process, and a client that says exactly the bytes it is given."""
+"""``zonewise up --api-only`` as a process, and a client that sends given bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Answered:
-    """What came back: status 0 where the server hung up without a word."""
+    """An answer; status 0 if the server closed the connection without one."""
 
     status: int
     head: bytes
@@ -33,7 +33,7 @@ class Answered:
 
     @property
     def ends(self) -> bool:
-        """Whether nothing more can be said on this connection."""
+        """Whether the connection is closed."""
         return not LENGTH.search(self.head) or b"connection: close" in self.head.lower()
 
     def json(self) -> Any:
@@ -80,7 +80,7 @@ class Program:
         return "\r\n".join(lines).encode("utf-8", "surrogateescape") + body
 
     def ask(self, method: str, path: str, content: Any = None, token: str | None = None) -> Any:
-        """One good request; its decoded answer."""
+        """Send a valid request; its decoded answer."""
         body = b"" if content is None else json.dumps(content).encode()
         headers = (("Content-Type", "application/json"),)
         with self.connect() as link:
@@ -97,7 +97,7 @@ class Program:
 
 
 def say(link: ssl.SSLSocket, request: bytes) -> Answered:
-    """Send bytes and read one answer; a server may hang up before it has read all."""
+    """Send bytes and read one answer; a server may close before it has read all."""
     received, bodiless = b"", request.startswith(b"HEAD ")
     with suppress(ConnectionError, ssl.SSLError):
         link.sendall(request)
@@ -119,7 +119,7 @@ def say(link: ssl.SSLSocket, request: bytes) -> Answered:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Program]:
-    """A server with its data in ``folder``; stopped by its pid at the end."""
+    """Run a server with its data in ``folder``; it is stopped at the end."""
     arguments = [sys.executable, "-m", "zonewise", "up", "--api-only", "--data", str(folder)]
     log = folder.parent / f"{folder.name}.log"
     with log.open("wb") as out:

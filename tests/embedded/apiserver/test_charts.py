@@ -1,4 +1,4 @@
-"""Manifests as charts render them come up Ready, with everything that belongs to them."""
+"""Manifests as charts render them become Ready, with everything that belongs to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 def chart(name: str) -> list[Obj]:
-    """The objects of a chart, in the namespace ``default`` as a client would send them."""
+    """The objects of a chart, in the namespace ``default``, as a client sends them."""
     objects = [obj for obj in yaml.safe_load_all((CHARTS / f"{name}.yaml").read_text()) if obj]
     for obj in objects:
         if not obj["kind"].startswith("Cluster") and obj["kind"] != "IngressClass":
@@ -99,7 +99,7 @@ async def test_a_web_application_comes_up() -> None:
 
 @pytest.mark.slow
 async def test_a_replicated_database_comes_up() -> None:
-    """One pod and one volume per zone, in order; its Jobs run, its backup makes the next ones."""
+    """One pod and one volume per zone, in order; its Jobs run, its CronJob creates more."""
     async with whole([*nodes(), *chart("postgresql")]) as cluster:
         await settled(cluster)
         await asyncio.sleep(10)
@@ -136,7 +136,7 @@ async def test_a_replicated_database_comes_up() -> None:
 
 
 async def test_a_pod_that_comes_again_finds_its_volume() -> None:
-    """Beside another application, a pod of the database goes and is back where its volume is."""
+    """A deleted pod of the database returns to the zone of its volume."""
     objects = [*nodes(), *chart("web-application"), *chart("postgresql")]
     async with whole(objects) as cluster:
         await settled(cluster)

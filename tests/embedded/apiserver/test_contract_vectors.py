@@ -1,4 +1,4 @@
-"""The steps recorded from a real API server, asked of the embedded one."""
+"""The steps recorded from a real API server, sent to the embedded one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kubeconfig() -> Iterator[Path]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_every_step_is_answered_as_by_a_real_server(scenario: str, kubeconfig: Path) -> None:
-    """What a real server answered, the embedded one answers."""
+    """The embedded server gives the recorded answers."""
     replay = Replay(kubeconfig)
     disagreed: list[str] = []
     try:
@@ -44,7 +44,7 @@ async def test_every_step_is_answered_as_by_a_real_server(scenario: str, kubecon
 
 
 def test_the_vectors_are_all_there() -> None:
-    """334 judged steps of 11 scenarios were recorded."""
+    """334 steps of 11 scenarios were recorded."""
     assert len(SCENARIOS) == 11
     assert sum(not step.get("setup") for step in STEPS) == 334
 
@@ -105,7 +105,7 @@ REFUSAL = {
 def test_an_answer_that_differs_is_noticed(
     judge: dict[str, Any], agreed: dict[str, Any], other: dict[str, Any], answer: Answer
 ) -> None:
-    """A comparison that accepts everything proves nothing."""
+    """A changed answer is reported as a difference."""
     known = {"rv": "6"}
     assert not list(disagreements({"judge": judge, "expect": agreed}, answer, known))
     assert list(disagreements({"judge": judge, "expect": other}, answer, known))

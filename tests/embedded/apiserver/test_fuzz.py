@@ -1,8 +1,8 @@
 """Whatever is sent to the server: it answers with a refusal, and keeps running.
 
-One server process for all tests here. The owner's requests must never make it fail; a stranger's
-must in addition show nothing and change nothing. What is stored before is compared with what is
-stored afterwards, and memory is looked at.
+All tests here share one server process. An administrator's requests must never make it fail; those
+of a user without permissions must also show nothing and change nothing. The stored objects before
+and after are compared, and the memory is checked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KNOWN = re.compile(
     r"|This pod has more than one PodDisruptionBudget|unable to find api field|mergeKey|patch"
     r"|map: map\["
 )
-"""What a real server, too, answers with 500 or 501."""
+"""What a real server also answers with 500 or 501."""
 
 quickly = settings(
     max_examples=150,
@@ -46,7 +46,7 @@ quickly = settings(
 @pytest.fixture(scope="module")
 @starts_programs
 def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """The server that all attacks go to; it must survive them and stop in order."""
+    """The server for all attacks; it must survive them and stop gracefully."""
     with running(tmp_path_factory.mktemp("fuzz") / "data") as started:
         for path, content in SEEDS:
             started.ask("POST", path, content)
@@ -58,7 +58,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 
 @pytest.fixture(scope="module")
 def stranger(program: Program) -> str:
-    """The token of a service account that may do nothing."""
+    """The token of a service account without permissions."""
     path = f"{SPACE}/serviceaccounts"
     program.ask("POST", path, {"metadata": {"name": "stranger"}})
     request: Any = program.ask("POST", f"{path}/stranger/token", {"spec": {}})
@@ -164,7 +164,7 @@ values = st.recursive(
 
 
 def judged(answer: Answered) -> Answered:
-    """An answer that is no failure of the server's own."""
+    """Send a request; the answer must not be a failure of the server."""
     if answer.status >= 500 and answer.body:
         status = answer.json()
         assert status["kind"] == "Status", answer
@@ -176,7 +176,7 @@ REUSED: list[ssl.SSLSocket] = []
 
 
 def attack(program: Program, request: bytes) -> Answered:
-    """Send a request, on the connection of the last one if that is still good."""
+    """Send a request, on the connection of the last one if it is still open."""
     answer = Answered(0, b"", b"")
     if REUSED:
         answer = say(REUSED[0], request)
@@ -190,13 +190,13 @@ def attack(program: Program, request: bytes) -> Answered:
 
 
 def hang_up() -> None:
-    """Forget the kept connection."""
+    """Close the open connection."""
     while REUSED:
         REUSED.pop().close()
 
 
 def state(program: Program) -> dict[str, Any]:
-    """Versions of all there is, for those who must not have changed anything."""
+    """The versions of all objects."""
     versions = {}
     for kind in ("configmaps", "secrets", "services", "pods", "namespaces", "serviceaccounts"):
         for item in program.ask("GET", f"/api/v1/{kind}")["items"]:
@@ -210,7 +210,7 @@ def state(program: Program) -> dict[str, Any]:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where in a value something could be replaced."""
+    """The positions in a value where something could be replaced."""
     paths = [path] if path else []
     if isinstance(value, dict | list):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
@@ -219,7 +219,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """The value with something else in one place."""
+    """The value with something else at one position."""
     if not path:
         return new
     copy = value.copy()
@@ -230,7 +230,7 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 @quickly
 @given(st.data())
 def test_odd_values(program: Program, data: st.DataObject) -> None:
-    """An object with anything in any place is stored or refused, whatever the method."""
+    """An object with any value at any position is stored or refused, by every method."""
     path, body = data.draw(st.sampled_from(BODIES))
     for _ in range(data.draw(st.integers(1, 3))):
         body = replaced(body, data.draw(st.sampled_from(places(body))), data.draw(values))
@@ -253,7 +253,7 @@ def test_odd_values(program: Program, data: st.DataObject) -> None:
 @quickly
 @given(st.data())
 def test_odd_bytes(program: Program, data: st.DataObject) -> None:
-    """A body that is no JSON, no YAML, no UTF-8 or no protobuf is refused with a 4xx."""
+    """A body that is not JSON, YAML, UTF-8 or protobuf is refused with a 4xx."""
     path, body = data.draw(st.sampled_from(BODIES))
     text = bytearray(json.dumps(body).encode())
     for _ in range(data.draw(st.integers(1, 6))):
@@ -282,7 +282,7 @@ def test_odd_bytes(program: Program, data: st.DataObject) -> None:
 def test_broken_protobuf(
     program: Program, fields: list[tuple[int, int, bytes, int]], head: bool
 ) -> None:
-    """Protobuf with wrong tags, lengths and types is refused, never believed."""
+    """Protobuf with wrong tags, lengths and types is refused."""
     raw = b"k8s\x00" if head else b""
     for number, kind, content, length in fields:
         raw += varint(number << 3 | kind) + varint(length % 40) + content
@@ -323,7 +323,7 @@ QUERIES = (
 @quickly
 @given(st.data())
 def test_path_tricks(program: Program, stranger: str, data: st.DataObject) -> None:
-    """No spelling of a path makes the server fail, climb, or show a stranger anything."""
+    """No spelling of a path makes the server fail, leave its root, or show anything."""
     start = data.draw(st.sampled_from(["", "/api/v1", "/apis/apps/v1", SPACE, "//", "/apis"]))
     rest = data.draw(st.lists(st.sampled_from(NASTY), min_size=1, max_size=6))
     path = "/".join([start, *rest]) + data.draw(st.sampled_from(QUERIES))
@@ -356,13 +356,13 @@ def test_path_tricks(program: Program, stranger: str, data: st.DataObject) -> No
     )
 )  # fmt: skip
 def test_odd_headers(program: Program, headers: list[tuple[str, str]]) -> None:
-    """Headers with anything in them are read or refused."""
+    """Headers with any content are read or refused."""
     for path in (f"{SPACE}/configmaps/victim", f"{SPACE}/pods?limit=1"):
         attack(program, program.render("GET", path, headers=tuple(headers)))
 
 
 def raw_attacks() -> dict[str, bytes]:
-    """Requests that no client library would send; ``@`` stands for good credentials."""
+    """Requests that no client library sends; ``@`` stands for valid credentials."""
     get = b"GET /api/v1/namespaces/default/configmaps/victim HTTP/1.1\r\nHost: x\r\n@"
     post = b"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\n@"
     smuggled = b"GET /api/v1/secrets HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -418,7 +418,7 @@ def raw_attacks() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", sorted(raw_attacks()))
 def test_malformed_requests(program: Program, name: str) -> None:
-    """A request no client would send gets a refusal or an end, and smuggles no second one."""
+    """A malformed request is refused or the connection closed, and smuggles no second one."""
     proof = f"Authorization: Bearer {program.token}\r\n".encode()
     request = raw_attacks()[name]
     with program.connect() as link:
@@ -434,7 +434,7 @@ def test_malformed_requests(program: Program, name: str) -> None:
 
 
 def test_huge_bodies(program: Program) -> None:
-    """More than 3 MiB is refused, announced or in chunks, and nothing of it is kept."""
+    """More than 3 MiB is refused, announced or in chunks, and leaves no memory in use."""
     path, before = f"{SPACE}/configmaps", program.memory()
     headers = (("Content-Type", "application/json"),)
     body = json.dumps({"metadata": {"name": "huge"}, "data": {"a": "x" * (4 * MIB)}}).encode()
@@ -449,7 +449,7 @@ def test_huge_bodies(program: Program) -> None:
 
 
 def nested() -> dict[str, tuple[str, bytes]]:
-    """Content type and body of values that nest deeper than any recursion goes."""
+    """Content type and body of very deeply nested values."""
     deep = 200_000
     aliases = b"a: &a [x]\n" + b"".join(
         b"%c: &%c [%s]\n" % (98 + n, 98 + n, b",".join([b"*%c" % (97 + n)] * 9)) for n in range(9)
@@ -491,7 +491,7 @@ def nested() -> dict[str, tuple[str, bytes]]:
 
 @pytest.mark.parametrize("name", sorted(nested()))
 def test_deep_nesting(program: Program, name: str) -> None:
-    """What nests without end, or multiplies, is refused and costs little."""
+    """Values that nest or expand without end are refused at little cost."""
     kind, body = nested()[name]
     headers, before = (("Content-Type", kind),), program.memory()
     victim = f"{SPACE}/configmaps/victim?fieldManager=f"
@@ -502,7 +502,7 @@ def test_deep_nesting(program: Program, name: str) -> None:
 
 
 def test_bad_credentials(program: Program, stranger: str) -> None:
-    """Forged, cut, unsigned and foreign credentials are refused: 401, or no connection at all."""
+    """Forged, truncated, unsigned and foreign credentials are refused: 401, or no connection."""
     head, claims, signature = stranger.split(".")
     nobody = base64.urlsafe_b64encode(b'{"alg":"none"}').rstrip(b"=").decode()
     for token in (
@@ -527,7 +527,7 @@ def test_bad_credentials(program: Program, stranger: str) -> None:
 
 
 def test_stranger_changes_and_sees_nothing(program: Program, stranger: str) -> None:
-    """Who has no permission gets 403 for every verb of every resource, existing or not."""
+    """A user without permissions gets 403 for every verb of every resource, existing or not."""
     before = state(program)
     groups = ["/api/v1"] + [
         f"/apis/{group['preferredVersion']['groupVersion']}"
@@ -571,7 +571,7 @@ def test_stranger_cannot_become_another(
 
 
 def test_still_there(program: Program) -> None:
-    """After all that the server takes and shows objects as before."""
+    """After all attacks the server accepts and shows objects as before."""
     path = f"{SPACE}/configmaps"
     created = program.ask("POST", path, {"metadata": {"name": "after"}, "data": {"a": "b"}})
     assert program.ask("GET", f"{path}/after") == created

@@ -36,7 +36,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def schema(given: dict[str, Any]) -> dict[str, Any]:
-    """A text with a format, or with a rule."""
+    """A string with a format, or with a rule."""
     rules = [{"rule": given["rule"]}] if "rule" in given else []
     more = {"x-kubernetes-validations": rules} if rules else given
     return {"type": "string", "maxLength": 6000} | more
@@ -52,7 +52,7 @@ async def code(cluster: VirtualCluster, path: str, body: dict[str, Any]) -> int:
 
 
 async def test_built_in_kinds_refuse_or_ignore_them() -> None:
-    """What must be a number and is too long for one is invalid; elsewhere it says nothing."""
+    """Where a number is required it is invalid; elsewhere it is ignored."""
     annotations = {"controller.kubernetes.io/pod-deletion-cost": LONG}
     pod = {"metadata": {"name": "p", "annotations": annotations}, "spec": SPEC}
     old = {"deprecated.daemonset.template.generation": LONG}
@@ -73,7 +73,7 @@ async def test_built_in_kinds_refuse_or_ignore_them() -> None:
 
 
 async def test_formats_and_rules_of_custom_resources_refuse_them() -> None:
-    """A format or a rule that reads a number is broken by one that is too long."""
+    """A format or a rule that reads a number fails for one that is too long."""
     properties = {name: schema(given) for name, (given, _) in FIELDS.items()}
     version = {
         "name": "v1",

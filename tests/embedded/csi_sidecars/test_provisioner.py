@@ -248,7 +248,7 @@ async def test_capacities_of_every_valid_class_are_published() -> None:
 
 
 def refused(some: Loops, name: str) -> str:
-    """Why a pod has no node."""
+    """The message why a pod has no node."""
     pod = some.cluster.program.cache.store(Pod).get(("default", name))
     conditions = pod.status.conditions if pod is not None else ()
     return next(

@@ -49,7 +49,7 @@ def mount_volumes(folder: Path) -> None:
 
 
 def left_in(folder: Path) -> tuple[int, int]:
-    """How many mounts and devices there are."""
+    """The number of mounts and devices."""
     there = [mount for mount in mounts.read_table() if mount.target.is_relative_to(folder)]
     return len(there), len(loops.find_below(folder))
 
@@ -71,7 +71,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def kill_one(records: Path, folder: Path) -> None:
-    """A cluster with volumes that was killed."""
+    """Run a cluster with volumes and kill it."""
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(records), str(folder)],
         check=False,
@@ -104,7 +104,7 @@ def test_the_next_cluster_cleans_up_after_a_killed_one(records: Path, tmp_path: 
 def test_a_running_cluster_and_the_mounts_of_others_are_left_alone(
     records: Path, tmp_path: Path
 ) -> None:
-    """What another cluster has, and what was mounted elsewhere in the folder, stays."""
+    """Mounts of another cluster, and other mounts in the folder, stay."""
     killed, living = tmp_path / "killed", tmp_path / "living"
     running = VolumeRecord.claim(living)
     mount_volumes(living)

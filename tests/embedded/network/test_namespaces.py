@@ -95,7 +95,7 @@ def test_namespaces_of_others_are_left_alone(prefix: str) -> None:
 
 @pytest.mark.system
 def test_a_long_node_name_is_cut(prefix: str) -> None:
-    """A namespace is a file: names at the limit are cut and stay different."""
+    """Names at the limit of file names are cut and stay different."""
     claimed = ClusterNamespaces.claim()
     try:
         long = [claimed.node("n" * 252 + suffix) for suffix in "ab"]

@@ -103,7 +103,7 @@ def test_invalid_and_duplicate_addresses() -> None:
 
 
 def test_pods_of_the_hosts_network_answer_at_the_node() -> None:
-    """A pod in the host's network has the node's addresses and adds none."""
+    """A pod in the host network has the node's addresses and adds none."""
     plan = plan_network(
         [node("n1", "172.16.0.2", zone="")],
         [pod("agent", "n1", "172.16.0.2", hostNetwork=True)],

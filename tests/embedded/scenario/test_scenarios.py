@@ -84,7 +84,7 @@ async def test_no_workload_has_more_ready_pods_than_desired() -> None:
 @pytest.mark.asyncio
 @pytest.mark.looptime
 async def test_a_scenario_is_played_on_the_shape_of_a_dump() -> None:
-    """Nodes and workloads are the dump's; the demo is left out; pods wait for their zone's data."""
+    """Nodes and workloads are the dump's, without the demo; pods wait for their zone's data."""
     dump = import_dump(eks_dump(), keep_placement=True).objects
     fine, lines = await play(
         b"""
@@ -114,7 +114,7 @@ async def test_a_refused_object_of_a_dump_does_not_fail_the_scenario() -> None:
 @pytest.mark.asyncio
 @pytest.mark.looptime
 async def test_the_same_scenario_plays_the_same() -> None:
-    """With one seed every line is the same each time."""
+    """With the same seed every line is the same."""
     text = TEXTS["rolling-update"]
     assert await play(text) == await play(text)
 

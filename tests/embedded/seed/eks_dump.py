@@ -298,7 +298,7 @@ def _object(
     owner: tuple[str, str] | None = None,
     **fields: Any,
 ) -> Obj:
-    """An object with what the server there wrote into it."""
+    """An object with fields that the server there wrote."""
     meta: Obj = {
         "name": name,
         "uid": f"{kind.lower()}-{name}",

@@ -59,7 +59,7 @@ def only(obj: Obj, **flags: bool) -> Obj:
 
 
 def reason(obj: Obj, **flags: bool) -> str:
-    """Why an object is left out."""
+    """The reason why an object is left out."""
     (left,) = import_dump([obj], **flags).left_out
     return left.reason
 

@@ -9,7 +9,7 @@ from zonewise.embedded.seed.nodes import NodeLayout
 
 
 def test_zones_are_alike_and_nodes_are_not() -> None:
-    """Every zone has the same sizes in turn; names, zones, racks and sizes are on the nodes."""
+    """Every zone has the same sizes in turn; nodes have names, zones, racks and sizes."""
     nodes = list(NodeLayout(("a", "b"), 4, ("8", "500m")).nodes())
     assert [node["metadata"]["name"] for node in nodes] == [
         *("a-1", "a-2", "a-3", "a-4"),

@@ -103,7 +103,7 @@ async def test_refusals_do_not_keep_others_out() -> None:
 
 
 async def test_many_unknown_kinds_are_waited_for_together() -> None:
-    """A dump with custom resources and not their definitions takes no longer for more of them."""
+    """Waiting for missing definitions takes no longer for more of them."""
     async with virtual_cluster({}) as cluster:
         loop = asyncio.get_running_loop()
         began = loop.time()

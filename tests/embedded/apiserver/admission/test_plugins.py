@@ -35,7 +35,7 @@ async def test_a_pod_may_follow_its_namespace_at_once() -> None:
     assert created["spec"]["serviceAccountName"] == "default"
 
 
-async def test_no_pod_waits_for_an_account_that_nobody_makes() -> None:
+async def test_no_pod_waits_for_an_account_that_does_not_exist() -> None:
     """Only the account that every namespace gets is waited for; others are refused at once."""
     async with virtual_cluster({}) as cluster:
         with pytest.raises(Forbidden, match='serviceaccount "other" not found'):

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 @asynccontextmanager
 async def counting() -> AsyncIterator[VirtualCluster]:
-    """A cluster that writes what its quotas count."""
+    """A cluster that writes the status of its quotas."""
     async with virtual_cluster({}) as cluster:
         work = asyncio.create_task(cluster.server.quota_status.run())
         yield cluster
@@ -45,7 +45,7 @@ async def pod(
 
 
 def used(cluster: VirtualCluster, name: str = "q") -> dict[str, str]:
-    """What a quota's status says is used."""
+    """The usage in a quota's status."""
     entry = cluster.server.state.get("/resourcequotas", "default", name)
     status = msgspec.json.decode(entry.raw).get("status") if entry else None
     usage: dict[str, str] = (status or {}).get("used") or {}
@@ -53,7 +53,7 @@ def used(cluster: VirtualCluster, name: str = "q") -> dict[str, str]:
 
 
 async def test_a_quota_counts_and_refuses() -> None:
-    """Pods, processors, Services and objects of a kind; what goes is free again."""
+    """Pods, CPU, Services and objects of a kind are counted; what is deleted is free again."""
     async with counting() as cluster:
         hard = {
             "pods": "2",
@@ -89,7 +89,7 @@ async def test_a_quota_counts_and_refuses() -> None:
 
 
 async def test_the_last_of_a_quota_is_given_once() -> None:
-    """Of many pods that come at the same moment only as many as fit get in."""
+    """Of many concurrent pods only as many are created as fit."""
     async with counting() as cluster:
         await post(cluster, "resourcequotas", "q", spec={"hard": {"pods": "3"}})
         await until(lambda: used(cluster) == {"pods": "0"})
@@ -104,7 +104,7 @@ async def test_the_last_of_a_quota_is_given_once() -> None:
 
 
 async def test_scopes() -> None:
-    """A quota of best effort pods sees no others; finished pods use nothing."""
+    """A quota of best effort pods counts no others; finished pods use nothing."""
     async with counting() as cluster:
         spec = {"hard": {"pods": "5"}}
         await post(cluster, "resourcequotas", "best", spec={**spec, "scopes": ["BestEffort"]})
@@ -118,7 +118,7 @@ async def test_scopes() -> None:
 
 
 async def test_limit_ranges_give_and_refuse() -> None:
-    """Containers get what they did not ask for; too little and too much is refused."""
+    """Containers get defaults; too small and too large requests are refused."""
     async with virtual_cluster({}) as cluster:
         limit = {
             "type": "Container",
@@ -149,7 +149,7 @@ async def test_limit_ranges_give_and_refuse() -> None:
 async def test_a_status_that_is_refused_is_written_later_and_not_in_a_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever refuses the status, such as a broken webhook, is asked again every few seconds."""
+    """If a webhook refuses the status, the write is retried every few seconds."""
     attempts: list[str] = []
 
     async def refuse(*_: object, **__: object) -> None:

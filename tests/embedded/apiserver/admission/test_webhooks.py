@@ -1,4 +1,4 @@
-"""Webhooks of the embedded API server: every situation of the contract, and what only ours has."""
+"""Webhooks of the embedded API server: every situation of the contract, and our own rules."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SERVICE: dict[str, Any] = {"spec": {"ports": [{"name": "https", "port": 8443}]}}
 
 
 def _slice(port: int, *, ready: bool = True, name: str = "https") -> dict[str, Any]:
-    """An EndpointSlice; the API takes none with loopback addresses, so these are not stored."""
+    """An EndpointSlice; the API refuses loopback addresses, so these are not stored through it."""
     return {
         "addressType": "IPv4",
         "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": ready}}],
@@ -96,15 +96,15 @@ async def test_a_service_is_called_at_a_ready_endpoint_under_its_own_name() -> N
         assert behind.seen[-1].path == "/behind?timeout=10s"
 
 
-async def test_a_service_whose_certificate_is_for_another_name_is_not_believed() -> None:
-    """The address is not enough: the certificate must be the Service's."""
+async def test_a_service_whose_certificate_is_for_another_name_is_not_trusted() -> None:
+    """The certificate must be for the Service's name."""
     tls = server_tls(CA, "other.ns.svc")
     with web(tls=tls) as behind, pytest.raises(WebhookCallError, match="certificate"):
         await _called([_slice(behind.port)])
 
 
 async def test_a_service_without_endpoints_is_reported() -> None:
-    """No Service, no such port, no ready endpoint: each has its sentence."""
+    """A missing Service, port or ready endpoint each has its error."""
     with pytest.raises(WebhookCallError, match='service "hook" not found'):
         await _called([], service=None)
     with pytest.raises(WebhookCallError, match='no service port 1 found for service "hook"'):
@@ -123,7 +123,7 @@ async def test_only_https_is_called() -> None:
 
 
 async def test_an_answer_that_is_too_long_is_not_read_to_its_end(bench: Bench) -> None:
-    """An answer may have three mebibytes."""
+    """The limit of an answer is three mebibytes."""
     await bench.register("long", lambda _: Reply(body=b" " * (ANSWER_LIMIT + 1)))
     refused = await create(bench, "a")
     assert refused.status == 500
@@ -131,7 +131,7 @@ async def test_an_answer_that_is_too_long_is_not_read_to_its_end(bench: Bench) -
 
 
 async def test_connections_are_used_again(bench: Bench, stranger: WebhookPlayer) -> None:
-    """Twenty questions one after another need no new connection."""
+    """Twenty sequential calls use one connection."""
     await bench.register("yes")
     before = set(stranger.connections)
     for number in range(20):
@@ -142,7 +142,7 @@ async def test_connections_are_used_again(bench: Bench, stranger: WebhookPlayer)
 async def test_of_several_refusals_the_first_in_order_is_given(
     bench: Bench, stranger: WebhookPlayer
 ) -> None:
-    """The slowest refusal wins if it is first in the list."""
+    """The refusal of the first webhook in order wins, even if it is the slowest."""
     heard = threading.Event()
 
     def slow(_: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ async def test_of_several_refusals_the_first_in_order_is_given(
 async def test_a_patch_starts_over_when_a_webhook_took_too_long(
     bench: Bench, stranger: WebhookPlayer, server: ApiServer
 ) -> None:
-    """What another writer did while a webhook thought is not lost."""
+    """A concurrent write during a call of a webhook is not lost."""
     await bench.register("thinks")
     assert (await create(bench, "a", x="1")).status == 201
     called, go_on = threading.Event(), threading.Event()

@@ -74,7 +74,7 @@ def test_cluster_role_binding_holds_everywhere() -> None:
 
 
 def test_changes_take_effect_at_once() -> None:
-    """A decision that was remembered is forgotten when a role or a binding changes."""
+    """A cached decision is dropped when a role or a binding changes."""
     roles = Authorizer()
     act = AccessAttributes(verb="get", resource="pods")
     roles.put_role("", "reader", role(READ_PODS))
@@ -88,7 +88,7 @@ def test_changes_take_effect_at_once() -> None:
 
 
 def test_names_and_subresources_are_precise() -> None:
-    """Rules for one object or one subresource give nothing beside them."""
+    """Rules for one object or one subresource allow nothing else."""
     rule = PolicyRule.parse(
         {
             "verbs": ["update"],
@@ -111,7 +111,7 @@ def test_names_and_subresources_are_precise() -> None:
 
 
 def test_any_resource_with_a_subresource() -> None:
-    """`*/scale` is the scale of everything and nothing else of it."""
+    """`*/scale` allows the scale of every resource and nothing else."""
     rule = PolicyRule.parse({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*/scale"]})
     assert rule.allows(AccessAttributes(verb="get", resource="replicasets", subresource="scale"))
     assert not rule.allows(AccessAttributes(verb="get", resource="replicasets"))
@@ -126,7 +126,7 @@ def test_paths_match_by_prefix() -> None:
 
 
 def test_escalation_names_what_is_missing() -> None:
-    """What somebody does not hold cannot be handed out by them."""
+    """A user cannot grant permissions that they do not have."""
     roles = Authorizer()
     roles.put_role("", "reader", role(READ_PODS))
     roles.put_binding("", "b", binding("ClusterRole", "reader", USER_BOB))
@@ -138,7 +138,7 @@ def test_escalation_names_what_is_missing() -> None:
 
 
 def test_refusals_read_as_a_real_servers() -> None:
-    """The sentence of a refusal names user, verb, resource, group and place."""
+    """The message of a refusal names user, verb, resource, group and scope."""
     act = AccessAttributes(verb="list", group="apps", resource="deployments", namespace="x")
     assert refusal_message(BOB, act) == (
         'User "bob" cannot list resource "deployments" in API group "apps" in the namespace "x"'

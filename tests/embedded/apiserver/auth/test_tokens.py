@@ -1,4 +1,4 @@
-"""Service account tokens: who may use them, and for how long."""
+"""Service account tokens: their users and their expiry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zonewise.embedded.apiserver.auth.tokens import AUDIENCE, BadToken, BoundObj
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """A clock that a test moves."""
 
     now = 1_800_000_000.0
 
@@ -26,7 +26,7 @@ def clock() -> Clock:
 
 
 def tokens(clock: Callable[[], float]) -> Tokens:
-    """Tokens with a key of their own."""
+    """Tokens with their own key."""
     return Tokens(ec.generate_private_key(ec.SECP256R1()), clock=clock, new_id=lambda: "id-1")
 
 
@@ -39,7 +39,7 @@ def issue(issuer: Tokens, bound: BoundObject | None = None) -> str:
 
 
 def test_claims_come_back(clock: Clock) -> None:
-    """A token says whom it speaks for, for which audience and until when."""
+    """A token has its subject, audience and expiry."""
     issuer = tokens(clock)
     claims = issuer.read(issue(issuer, BoundObject(kind="Pod", name="p", uid="u-2")))
     assert (claims.namespace, claims.account, claims.account_uid) == ("ns", "robot", "u-1")
@@ -49,7 +49,7 @@ def test_claims_come_back(clock: Clock) -> None:
 
 
 def test_tokens_end(clock: Clock) -> None:
-    """A token is refused from the second it ends."""
+    """A token is refused from the second it expires."""
     issuer = tokens(clock)
     token = issue(issuer)
     clock.now += 3599
@@ -60,7 +60,7 @@ def test_tokens_end(clock: Clock) -> None:
 
 
 def test_foreign_and_forged_tokens_are_refused(clock: Clock) -> None:
-    """Only tokens signed with this key are taken, unchanged."""
+    """Only unchanged tokens signed with this key are accepted."""
     issuer = tokens(clock)
     token = issue(issuer)
     with pytest.raises(BadToken):

@@ -1,4 +1,4 @@
-"""Custom resources whose definition has defaults: what readers get, and what that costs."""
+"""Custom resources whose definition has defaults: what is read, and the cost of that."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ async def read(cluster: VirtualCluster) -> Obj:
     return answer
 
 
-async def test_what_is_stored_with_its_defaults_is_read_as_it_is(
+async def test_objects_stored_with_defaults_are_read_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Reading an object that lacks nothing decodes it by no schema."""
+    """Reading an object that lacks no default does not decode it by the schema."""
     decoded: list[Obj] = []
     decode = decoder.decode_custom_value
 
@@ -90,7 +90,7 @@ async def test_what_is_stored_with_its_defaults_is_read_as_it_is(
 
 
 async def test_a_default_that_a_write_removed_is_read() -> None:
-    """A new object is stored without a status; readers get the default of it."""
+    """A new object is stored without a status; readers get its default."""
     async with virtual_cluster({}) as cluster:
         status = {
             "type": "object",
@@ -104,7 +104,7 @@ async def test_a_default_that_a_write_removed_is_read() -> None:
 
 
 async def test_a_changed_definition_applies_to_what_is_stored() -> None:
-    """A default that was added is read, a field that was removed is not."""
+    """An added default is read in stored objects, a removed field is not."""
     async with virtual_cluster({}) as cluster:
         text = {"type": "string"}
         before = definition({"color": {**text, "default": "red"}, "old": text})

@@ -1,4 +1,4 @@
-"""Tables: lengths of time, and the cells whose rules are not obvious."""
+"""Tables: durations, and cells with special rules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS = by_path(served_kinds())
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    """A length of time has two units at most."""
+    """A duration has two units at most."""
     assert format_duration(seconds) == text
 
 
@@ -60,7 +60,7 @@ def test_every_kind_fills_its_columns() -> None:
 
 
 def test_a_kind_without_a_printer_has_columns_of_every_object_only() -> None:
-    """All other columns have a printer: `<none>` never stands for a missing one."""
+    """All other columns have a printer: `<none>` never means a missing one."""
     plain = {"Name", "Age", "Created At"}
     missing = {
         kind.storage
@@ -73,7 +73,7 @@ def test_a_kind_without_a_printer_has_columns_of_every_object_only() -> None:
 
 
 def test_a_pod_that_is_being_deleted() -> None:
-    """A marked pod is Terminating whatever its phase."""
+    """A pod with a deletion timestamp is Terminating, whatever its phase."""
     pod = {
         "metadata": {"deletionTimestamp": NOW},
         "spec": {"containers": [{"name": "a"}]},
@@ -83,7 +83,7 @@ def test_a_pod_that_is_being_deleted() -> None:
 
 
 def test_a_pod_that_crashes() -> None:
-    """The reason a container waits for is the pod's status, restarts tell how long ago."""
+    """The reason why a container waits is the pod's status; restarts show how long ago."""
     pod = {
         "spec": {"containers": [{"name": "a"}, {"name": "b"}]},
         "status": {
@@ -121,7 +121,7 @@ def test_a_pod_that_initializes() -> None:
 
 
 def test_an_autoscaler_shows_its_target_and_its_first_metrics() -> None:
-    """What is not measured is unknown; from the third metric on only their number is shown."""
+    """Unknown values are shown as such; from the third metric on only the number is shown."""
     cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}
     load = {"metric": {"name": "load"}, "target": {"type": "AverageValue", "averageValue": "5"}}
     outside = {"metric": {"name": "queue"}, "target": {"type": "Value", "value": "30"}}
@@ -153,7 +153,7 @@ def test_an_autoscaler_shows_its_target_and_its_first_metrics() -> None:
 def test_components_are_healthy_or_not(
     condition: tuple[str, str, str], row: dict[str, str]
 ) -> None:
-    """`kubectl get cs` says how each component is, and with which message."""
+    """`kubectl get cs` shows the state of each component, and its message."""
     kind, status, message = condition
     component = {"conditions": [{"type": kind, "status": status, "message": message}]}
     assert cells("", "v1", "componentstatuses", component) == {"Name": "x", **row}
@@ -210,7 +210,7 @@ def test_policies_count_their_rules(plural: str, rules: str, column: str) -> Non
 def test_bindings_name_their_policy_and_parameters(
     sort: str, parameters: dict[str, Any] | None, rendered: str
 ) -> None:
-    """Parameters are named with a namespace, `*` if there is none; a selector is as in Go."""
+    """Parameters are shown with a namespace, `*` if there is none; a selector as Go prints it."""
     spec = {"policyName": "p"} | ({} if parameters is None else {"paramRef": parameters})
     group, plural = "admissionregistration.k8s.io", f"{sort}admissionpolicybindings"
     row = {"Name": "x", "PolicyName": "p", "ParamRef": rendered, "Age": "10m"}
@@ -231,7 +231,7 @@ def test_bindings_name_their_policy_and_parameters(
 def test_the_state_of_a_claim_for_devices(
     deleted: bool, status: dict[str, Any] | None, state: str
 ) -> None:
-    """A claim waits, is allocated, is reserved for pods; one that is marked is deleted first."""
+    """A claim is pending, allocated or reserved for pods; deletion is shown first."""
     obj: dict[str, Any] = {"metadata": {"deletionTimestamp": NOW} if deleted else {}}
     if status is not None:
         obj["status"] = status
@@ -265,7 +265,7 @@ def test_slices_of_devices() -> None:
 def test_services_of_apis_are_available_or_say_why_not(
     spec: dict[str, Any], conditions: list[dict[str, str]], service: str, available: str
 ) -> None:
-    """`kubectl get apiservices` says who serves an API, and why it is not available."""
+    """`kubectl get apiservices` shows the server of an API, and why it is not available."""
     api_service = {"spec": spec, "status": {"conditions": conditions}}
     row = {"Name": "x", "Service": service, "Available": available, "Age": "10m"}
     assert cells("apiregistration.k8s.io", "v1", "apiservices", api_service) == row

@@ -1,4 +1,4 @@
-"""Garbage collection on a world of its own, without a server."""
+"""Garbage collection on objects in memory, without a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETS, PODS = "apps/replicasets", "/pods"
 
 
 class World:
-    """Objects, and a collector that sees what happens to them."""
+    """Objects, and a collector that gets their changes."""
 
     def __init__(self) -> None:
         self.objects: dict[ObjectKey, Obj] = {}
@@ -59,12 +59,12 @@ class World:
         return node
 
     def tell(self, node: ObjectKey) -> None:
-        """The collector hears of an object's present state."""
+        """Pass an object's current state to the collector."""
         obj = self.objects[node]
         self.collector.observe(node, obj["metadata"]["uid"], msgspec.json.encode(obj))
 
     def gone(self, node: ObjectKey) -> None:
-        """An object is gone."""
+        """Remove an object."""
         uid = self.objects.pop(node)["metadata"]["uid"]
         self.collector.observe(node, uid, None)
 
@@ -79,7 +79,7 @@ class World:
             self.gone(node)
 
     def mark(self, node: ObjectKey, finalizer: str) -> None:
-        """A deletion that waits for a finalizer."""
+        """Delete an object that waits for a finalizer."""
         meta = self.objects[node]["metadata"]
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         meta.setdefault("finalizers", [])
@@ -126,7 +126,7 @@ async def world() -> World:
 
 
 async def test_dependents_follow_their_owner(world: World) -> None:
-    """When the last owner is gone its dependents go, and theirs."""
+    """When the last owner is gone, its dependents are deleted, and theirs."""
     top = world.put(SETS, "top")
     middle = world.put(SETS, "middle", owner("top"))
     leaf = world.put(PODS, "leaf", owner("middle"))
@@ -136,8 +136,8 @@ async def test_dependents_follow_their_owner(world: World) -> None:
     assert leaf not in world.objects
 
 
-async def test_a_refused_deletion_is_tried_again_and_holds_up_nobody(world: World) -> None:
-    """Of three dependents the first is refused once; the others go at once, it goes later."""
+async def test_a_refused_deletion_is_tried_again_and_delays_no_other(world: World) -> None:
+    """Of three dependents the first is refused once; the others are deleted at once, it later."""
     top = world.put(SETS, "web")
     pods = [world.put(PODS, f"p{n}", owner("web")) for n in range(3)]
     world.refused = {pods[0]}
@@ -150,7 +150,7 @@ async def test_a_refused_deletion_is_tried_again_and_holds_up_nobody(world: Worl
 
 
 async def test_a_living_owner_keeps(world: World) -> None:
-    """With one living owner an object stays and loses only the dead references."""
+    """With one existing owner an object stays and loses only references to missing ones."""
     first = world.put(SETS, "first")
     world.put(SETS, "second")
     pod = world.put(PODS, "pod", owner("first"), owner("second"))
@@ -161,7 +161,7 @@ async def test_a_living_owner_keeps(world: World) -> None:
 
 
 async def test_a_namesake_is_no_owner(world: World) -> None:
-    """An owner of the right name and the wrong uid does not count."""
+    """An owner with the right name and the wrong uid does not count."""
     world.put(SETS, "set")
     pod = world.put(PODS, "pod", owner("set", uid="another"))
     await world.collector.process_queue()
@@ -169,14 +169,14 @@ async def test_a_namesake_is_no_owner(world: World) -> None:
 
 
 async def test_unknown_kinds_are_taken_as_alive(world: World) -> None:
-    """Nothing is deleted because its owner's kind is not known."""
+    """Nothing is deleted because its owner's kind is unknown."""
     pod = world.put(PODS, "pod", {**owner("x"), "apiVersion": "example.com/v1", "kind": "Thing"})
     await world.collector.process_queue()
     assert pod in world.objects
 
 
 async def test_orphans_are_let_go(world: World) -> None:
-    """An owner that orphans its dependents goes, they stay without it."""
+    """An owner that orphans its dependents is deleted, and they stay without a reference."""
     top = world.put(SETS, "top")
     pod = world.put(PODS, "pod", owner("top"))
     world.mark(top, ORPHAN)
@@ -186,7 +186,7 @@ async def test_orphans_are_let_go(world: World) -> None:
 
 
 async def test_foreground_waits_for_what_blocks(world: World) -> None:
-    """An owner deleted in the foreground goes after the dependents that block it."""
+    """An owner deleted in the foreground is removed after the dependents that block it."""
     top = world.put(SETS, "top")
     pod = world.put(PODS, "pod", owner("top", block=True), finalizers=["example.com/slow"])
     world.mark(top, FOREGROUND)
@@ -199,7 +199,7 @@ async def test_foreground_waits_for_what_blocks(world: World) -> None:
 
 
 async def test_a_circle_does_not_wait_for_itself(world: World) -> None:
-    """Three that own each other all go when one of them is deleted and waits for the others."""
+    """Three objects that own each other are all deleted when one is deleted in the foreground."""
     for name, above in (("a", "c"), ("b", "a"), ("c", "b")):
         world.put(SETS, name, owner(above, block=True))
     world.mark(ObjectKey(SETS, "d", "a"), FOREGROUND)

@@ -77,7 +77,7 @@ def test_versions_stand_best_first() -> None:
 
 
 def test_resources_name_the_kinds_of_subresources() -> None:
-    """kubectl looks for eviction's group and for the kind of scale."""
+    """kubectl needs the group of evictions and the kind of scales."""
     resources = {
         resource["name"]: resource
         for resource in answer(Discovery(BUILTIN), "/api/v1")["resources"]
@@ -96,7 +96,7 @@ def test_resources_name_the_kinds_of_subresources() -> None:
 
 
 def test_aggregated_discovery_says_everything_at_once() -> None:
-    """One document has all groups, with the kinds of built-in ones in short form."""
+    """One document has all groups and kinds, the built-in ones in short form."""
     discovery = Discovery((*BUILTIN, custom("a.example", "v1", "A")))
     response = ask(discovery, "/apis", accept=f"{AGGREGATED},application/json")
     assert response is not None
@@ -130,7 +130,7 @@ def test_an_unchanged_document_is_not_sent_again() -> None:
 
 
 def test_old_aggregated_versions_fall_back_to_the_plain_form() -> None:
-    """A client that also takes plain JSON gets it; one that does not is refused."""
+    """A client that also accepts plain JSON gets it; another is refused."""
     beta = AGGREGATED.replace("v=v2", "v=v2beta1")
     assert answer(Discovery(BUILTIN), "/apis", accept=f"{beta},application/json")["kind"] == (
         "APIGroupList"
@@ -148,7 +148,7 @@ def test_yaml_is_written_for_people() -> None:
 
 
 @pytest.mark.parametrize("path", ["/apis/none", "/apis/apps/v9", "/api/v9", "/apis/", "/api/v1/x"])
-def test_what_is_not_served_is_not_there(path: str) -> None:
+def test_unknown_paths_are_not_found(path: str) -> None:
     """Unknown groups, versions and deeper paths do not exist."""
     assert ask(Discovery(BUILTIN), path) is None
 

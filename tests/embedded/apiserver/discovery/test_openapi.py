@@ -64,7 +64,7 @@ def references(value: Any) -> set[str]:
 
 @pytest.mark.parametrize("name", sorted({kind.resource.root[1:] for kind in KINDS}))
 def test_a_document_is_complete(name: str) -> None:
-    """Every reference leads somewhere, and every kind can be found by group, version and kind."""
+    """Every reference can be resolved, and every kind is found by group, version and kind."""
     openapi = document(name)
     schemas = openapi["components"]["schemas"]
     assert references(openapi) <= schemas.keys()
@@ -80,7 +80,7 @@ def test_a_document_is_complete(name: str) -> None:
 
 
 def test_kubectl_finds_the_parameter_it_asks_for() -> None:
-    """PATCH of every kind says that it takes fieldValidation."""
+    """PATCH of every kind has the parameter fieldValidation."""
     for name in ("api/v1", "apis/apps/v1"):
         for path, operations in document(name)["paths"].items():
             patch = operations.get("patch")
@@ -92,7 +92,7 @@ def test_kubectl_finds_the_parameter_it_asks_for() -> None:
 
 
 def test_fields_carry_what_merging_needs() -> None:
-    """List types, keys and patch strategies are published as a real server publishes them."""
+    """List types, keys and patch strategies are published as by a real server."""
     schemas = document("api/v1")["components"]["schemas"]
     ports = schemas["io.k8s.api.core.v1.Container"]["properties"]["ports"]
     assert ports["x-kubernetes-list-map-keys"] == ["containerPort", "protocol"]
@@ -105,7 +105,7 @@ def test_fields_carry_what_merging_needs() -> None:
 
 
 def test_scalars_with_names_are_described() -> None:
-    """Quantities, times and ports are what generators expect."""
+    """Quantities, times and ports have the types that generators expect."""
     schemas = document("api/v1")["components"]["schemas"]
     assert schemas["io.k8s.apimachinery.pkg.apis.meta.v1.Time"] == {
         "type": "string",
@@ -118,7 +118,7 @@ def test_scalars_with_names_are_described() -> None:
 
 
 def test_custom_resources_are_published_as_written() -> None:
-    """The schema of the definition, with its prose, and the metadata every object has."""
+    """The schema of the definition with its descriptions, and the metadata of every object."""
     schemas = document("apis/example.com/v1", CUSTOM)["components"]["schemas"]
     sample = schemas["com.example.v1.Sample"]
     assert sample["description"] == "A sample"
@@ -133,7 +133,7 @@ def test_custom_resources_are_published_as_written() -> None:
 
 
 def test_fields_of_the_sources_are_published() -> None:
-    """`kubectl explain service.spec.trafficPolicy` knows what the embedded server knows."""
+    """`kubectl explain service.spec.trafficPolicy` works on the embedded server."""
     schemas = document("api/v1")["components"]["schemas"]
     spec = schemas["io.k8s.api.core.v1.ServiceSpec"]["properties"]
     assert spec["trafficPolicy"]["enum"] == ["Cluster", "Local", "PreferZone"]
@@ -145,7 +145,7 @@ def test_fields_of_the_sources_are_published() -> None:
 
 
 def test_the_index_names_each_document_with_its_hash() -> None:
-    """A hash changes with the document and only then, and a document with it may be kept."""
+    """A hash changes with its document and only then, so the document may be cached."""
     response = ask(OpenApiDocuments(KINDS), "/openapi/v3")
     assert response is not None
     index = json.loads(response.body)["paths"]
@@ -165,7 +165,7 @@ def test_the_index_names_each_document_with_its_hash() -> None:
     assert others["api/v1"] == index["api/v1"]
 
 
-def test_unknown_documents_are_not_there() -> None:
+def test_unknown_documents_are_not_found() -> None:
     """Only groups and versions that are served have a document."""
     documents = OpenApiDocuments([by_path(KINDS)["", "v1", "pods"]])
     assert ask(documents, "/openapi/v3/apis/apps/v1") is None
@@ -173,7 +173,7 @@ def test_unknown_documents_are_not_there() -> None:
 
 
 def test_version_2_is_there_and_empty() -> None:
-    """kubectl, looking for a kind nobody serves, finds a version 2 without definitions."""
+    """If kubectl looks for an unknown kind, it finds a version 2 without definitions."""
     documents = OpenApiDocuments([by_path(KINDS)["", "v1", "pods"]])
     answer = ask(documents, "/openapi/v2")
     assert answer is not None

@@ -1,4 +1,4 @@
-"""ComponentStatuses: who is at work in a control plane."""
+"""ComponentStatuses: which components of a control plane work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def component_states(*, failure: str | None, running: bool) -> dict[str, tuple[s
 
 
 def test_each_component_has_its_own_state() -> None:
-    """Without components the scheduler is unhealthy; a log that fails says why."""
+    """Without components the scheduler is unhealthy; a failing log has its reason."""
     assert component_states(failure=None, running=True) == {
         "scheduler": ("True", "ok"),
         "controller-manager": ("True", "ok"),

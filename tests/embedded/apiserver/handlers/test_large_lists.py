@@ -1,4 +1,4 @@
-"""Lists of megabytes: written in slices, shared by those who ask at the same moment."""
+"""Lists of megabytes: written in slices, and shared by concurrent readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE = 300_000
 
 
 def test_large_lists(tmp_path: Path) -> None:
-    """Many readers of a large list get all of it, and at once what was written since."""
+    """Many readers of a large list get all of it, with the latest writes."""
     with running(tmp_path / "data") as program:
         expected: set[str] = set()
 
@@ -43,7 +43,7 @@ def test_large_lists(tmp_path: Path) -> None:
 
 
 def test_readers_of_large_lists_may_leave(tmp_path: Path) -> None:
-    """A reader that stops in the middle of a large answer costs nothing that lasts."""
+    """A reader that stops in the middle of a large answer leaves no memory in use."""
     with running(tmp_path / "data") as program:
         for number in range(10):
             content = {"metadata": {"name": f"large-{number}"}, "data": {"a": "x" * SIZE}}

@@ -1,4 +1,4 @@
-"""Who owns a field after a write through a subresource."""
+"""The owner of a field after a write through a subresource."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ DEFINITION: dict[str, Any] = {
 }
 
 
-async def test_who_scales_owns_the_size_wherever_it_is() -> None:
-    """After a custom object was scaled, an apply of another size is a conflict."""
+async def test_the_writer_of_a_scale_owns_the_size() -> None:
+    """After a custom object was scaled, applying another size is a conflict."""
     async with virtual_cluster({}) as cluster:
         registry = cluster.server.registry
         await Seeder(cluster.client, registry).create([DEFINITION])

@@ -26,7 +26,7 @@ PATIENCE = 60.0
 @pytest.fixture
 @starts_programs
 def program(tmp_path: Path) -> Iterator[Program]:
-    """A server of its own for each attack, so that its memory tells of nothing else."""
+    """A separate server for each attack, so that its memory shows nothing else."""
     with running(tmp_path / "data") as started:
         started.ask("GET", SPACE)
         yield started
@@ -34,7 +34,7 @@ def program(tmp_path: Path) -> Iterator[Program]:
 
 @contextmanager
 def many(program: Program, count: int, *, buffer: int = 0) -> Iterator[list[ssl.SSLSocket]]:
-    """So many connections, each of which takes in no more than ``buffer`` bytes by itself."""
+    """Many connections, each of which buffers no more than ``buffer`` bytes."""
     context = program.context()
     with ExitStack() as stack:
         stack.enter_context(descriptors(count + 400))
@@ -51,7 +51,7 @@ def many(program: Program, count: int, *, buffer: int = 0) -> Iterator[list[ssl.
 
 
 def settled(program: Program, limit: int) -> int:
-    """The memory of the process, once it is below ``limit`` or has had time enough."""
+    """The memory of the process, once it is below ``limit`` or after a while."""
     deadline = time.monotonic() + PATIENCE
     while (now := program.memory()) > limit and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -99,7 +99,7 @@ def test_watches_that_nobody_reads(program: Program) -> None:
 @pytest.mark.system
 @pytest.mark.timeout(600)
 def test_more_connections_than_descriptors(tmp_path: Path) -> None:
-    """With its descriptors used up the server serves who is connected, and says so in one line."""
+    """Without free descriptors the server serves open connections, and logs one line."""
     with running(tmp_path / "data") as program, ExitStack() as stack:
         stack.enter_context(descriptors(1024))
         context = program.context()

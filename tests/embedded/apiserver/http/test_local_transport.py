@@ -1,4 +1,4 @@
-"""The in-process way into the API server is the same API."""
+"""The in-process transport to the API server is the same API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOBODY = User("nobody")
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
-    """A server that nobody has used, without a socket."""
+    """A new server without a socket."""
     server = ApiServer(tmp_path, clock=lambda: 1_800_000_000.0, rng=random.Random(1), inline=True)
     await server.boot()
     yield server
@@ -61,7 +61,7 @@ async def test_validation_is_the_servers(server: ApiServer) -> None:
 
 
 async def test_stale_writes_are_conflicts(server: ApiServer) -> None:
-    """Two writers who read the same version cannot both win."""
+    """Of two writes based on the same version, one is a conflict."""
     client = Client(LocalTransport(server.handle, OWNER))
     meta = ObjectMeta(name="l", namespace="default")
     created = await client.create(Lease(metadata=meta, spec=LeaseSpec(holder_identity="a")))
@@ -71,7 +71,7 @@ async def test_stale_writes_are_conflicts(server: ApiServer) -> None:
 
 
 async def test_binding_schedules_a_pod(server: ApiServer) -> None:
-    """A bound pod has its node, the node's zone, and the condition that says so."""
+    """A bound pod has its node, the node's zone, and the condition PodScheduled."""
     client = Client(LocalTransport(server.handle, OWNER))
     await client.create(
         Node(metadata=ObjectMeta(name="n1", labels={"topology.kubernetes.io/zone": "a"}))
@@ -93,7 +93,7 @@ async def test_binding_schedules_a_pod(server: ApiServer) -> None:
 
 
 async def test_creating_by_update_needs_the_permission_to_create(server: ApiServer) -> None:
-    """Who may only update and patch cannot create by PUT or by apply."""
+    """A user who may only update and patch cannot create by PUT or by apply."""
     owner = Client(LocalTransport(server.handle, OWNER))
     role = (
         b'{"metadata":{"name":"changer"},"rules":[{"apiGroups":["coordination.k8s.io"],'

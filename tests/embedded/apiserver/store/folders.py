@@ -1,4 +1,4 @@
-"""Data folders as a crash leaves them, and what should be in them."""
+"""Data folders after a crash, and their expected content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zonewise.embedded.apiserver.store.state import State
 
 @dataclass(frozen=True)
 class Stored:
-    """What a state holds: its objects, its version and the stream of its history."""
+    """The content of a state: its objects, its version and the stream of its history."""
 
     objects: dict[str, bytes]
     rv: int
@@ -26,7 +26,7 @@ class Stored:
 
 
 def read_state(state: State) -> Stored:
-    """What a state holds now."""
+    """The current content of a state."""
     return Stored(
         contents(state),
         state.visible_rv,
@@ -35,14 +35,14 @@ def read_state(state: State) -> Stored:
 
 
 def copy(source: Path, target: Path) -> Path:
-    """The files as they are now: what a killed process leaves."""
+    """Copy the files as a killed process would leave them."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     return target
 
 
 async def reopened(path: Path) -> Stored:
-    """What a state has after a restart; a write and another restart must work, too."""
+    """The content of a state after a restart; a write and another restart must work, too."""
     state = State.open(path, clock=time.monotonic, inline=True)
     image = read_state(state)
     await put(state, "after", value="restart")
@@ -79,4 +79,4 @@ def _kind(state: State, name: str, rng: random.Random) -> WatchEventType:
 
 
 SMALL = StoreLimits(history_events=30, waste_bytes=2000, compact_bytes=3000)
-"""Bounds that a test can reach."""
+"""Limits that a test can reach."""

@@ -1,4 +1,4 @@
-"""A clock that a test moves, and a log whose commits wait for its permission."""
+"""A clock that a test moves, and a log whose commits wait for the test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ticks:
 
 
 class Gate(Log):
-    """A log whose commits wait for a test's permission, and fail if it says so."""
+    """A log whose commits wait for a test, and fail if it says so."""
 
     def prepare(self) -> None:
         self.allowed = threading.Semaphore(0)
@@ -49,7 +49,7 @@ class Gate(Log):
 def gated(
     path: Path, limits: StoreLimits | None = None, clock: Ticks | None = None, permits: int = 0
 ) -> tuple[State, Gate]:
-    """A state on a log that waits for permission."""
+    """A state on such a log."""
     log, recovered = Gate.open(path)
     assert isinstance(log, Gate)
     log.prepare()

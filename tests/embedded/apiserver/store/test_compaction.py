@@ -1,4 +1,4 @@
-"""Compaction: whatever is removed and whenever, the log still says what there was."""
+"""Compaction: whatever is removed and whenever, the log has the state since its floor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STEPS: st.SearchStrategy[list[Commit | float | int]] = st.lists(
 
 
 class Rows:
-    """A log in a list, with what was there at each version to compare with."""
+    """A log in a list, with the expected state at each version."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, list[Record]]] = []
@@ -83,7 +83,7 @@ class Rows:
         return True
 
     def run(self, steps: list[Commit | float | int]) -> None:
-        """Do all that, and look at the log after each step."""
+        """Do all steps, and check the log after each."""
         for step in steps:
             if isinstance(step, list):
                 self.commit(step)
@@ -94,7 +94,7 @@ class Rows:
             self.check()
 
     def check(self) -> None:
-        """A reader of the rows finds the objects at the floor, every event since, no more."""
+        """Reading the rows gives the objects at the floor and every event since, no more."""
         floor = FloorReader(self.floor)
         for _, records in self.rows:
             for record in records:
@@ -115,7 +115,7 @@ def test_the_state_at_the_floor_can_always_be_read(steps: list[Commit | float | 
 @settings(max_examples=100, deadline=None)
 @given(steps=_STEPS)
 def test_nothing_is_repeated_for_ever(steps: list[Commit | float | int]) -> None:
-    """Two sweeps that forget everything leave one copy of each object and of nothing else."""
+    """After two complete sweeps there is one copy of each object and nothing else."""
     log = Rows()
     log.run(steps)
     for _ in range(2):

@@ -27,13 +27,13 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)
 def writer(
     folder: Path, *, since: int, writers: int = 4, rounds: int = 0, history: int = 10_000
 ) -> list[str]:
-    """How to run the program that writes."""
+    """The command of the program that writes."""
     numbers = [str(number) for number in (writers, since, rounds, history)]
     return [sys.executable, "-m", "tests.embedded.apiserver.store.writer", str(folder), *numbers]
 
 
 def killed(command: list[str], lines: int) -> list[list[str]]:
-    """Let the program write, kill it after so many lines, and return all it said."""
+    """Run the program, kill it after a number of lines, and return its output."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as program:
         assert program.stdout is not None
         output = [program.stdout.readline() for _ in range(lines)]
@@ -92,7 +92,7 @@ def test_nothing_acknowledged_is_lost_to_kill(tmp_path: Path, history: int) -> N
 
 
 def test_a_write_is_synced_before_it_is_acknowledged(tmp_path: Path) -> None:
-    """The kernel's own account: the log's fdatasync has returned before the program says so."""
+    """By strace: the log's fdatasync returns before the program prints the acknowledgement."""
     trace = tmp_path / "trace"
     watched = ["strace", "-f", "-y", "-e", "trace=fdatasync,pwrite64,write", "-o", str(trace)]
     subprocess.run(

@@ -1,7 +1,7 @@
-"""Damage: a bad byte, a torn tail or a lost file is refused in a sentence or does no harm.
+"""Damage: a bad byte, a torn tail or a lost file is refused with an error or harmless.
 
-Never does a start give back fewer or other objects than were acknowledged. The images are what a
-killed process leaves: one with commits in the write-ahead log, one with them in the database.
+A start never returns fewer or other objects than were acknowledged. The images are what a killed
+process leaves: one with commits in the write-ahead log, one with them in the database.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ DATABASE, WRITE_AHEAD, RECORD = "state.db", "state.db-wal", "acknowledged"
 
 @dataclass(frozen=True)
 class Image:
-    """A folder as a crash left it, and what was acknowledged in it."""
+    """A folder after a crash, and the acknowledged content."""
 
     path: Path
     contents: Stored
     scratch: Path
 
     def opened(self, change: Callable[[Path], None]) -> Stored | FolderDamaged | LayoutTooNew:
-        """What a restart makes of a changed copy; a refusal must leave every file as it was."""
+        """The result of a restart on a changed copy; a refusal must leave every file unchanged."""
         path = copy(self.path, self.scratch)
         change(path)
         before = {file.name: file.read_bytes() for file in path.iterdir() if file.name != "lock"}
@@ -110,14 +110,14 @@ def with_log(data: bytes) -> Callable[[Path], None]:
 
 
 def positions(size: int, number: int, special: list[int]) -> list[tuple[int, int]]:
-    """Some places all over a file, those of special interest, and what to do to the byte there."""
+    """Positions all over a file, some special ones, and what to do to the byte there."""
     rng = random.Random(size)
     places = special + [rng.randrange(size) for _ in range(number)]
     return [(position, 1 << rng.randrange(8)) for position in places]
 
 
 def outcomes(image: Image, name: str, places: list[tuple[int, int]]) -> Counter[str]:
-    """What became of an image with each of these bytes changed."""
+    """The results for an image with each of these bytes changed."""
     tally: Counter[str] = Counter()
     for position, mask in places:
         outcome = image.opened(flip(name, position, mask))
@@ -150,14 +150,14 @@ def test_a_bad_byte_anywhere_in_the_write_ahead_log_is_refused(in_log: Image) ->
 
 @pytest.mark.slow
 def test_a_bad_byte_in_the_database_under_its_log_is_refused_or_harmless(in_log: Image) -> None:
-    """What the log is about to replace may be bad; anything else is noticed."""
+    """Pages that the log is about to replace may be bad; anything else is noticed."""
     size = (in_log.path / DATABASE).stat().st_size
     outcomes(in_log, DATABASE, positions(size, 60, [*range(0, 100, 3)]))
 
 
 @pytest.mark.slow
 def test_a_bad_byte_anywhere_in_the_database_is_refused_or_harmless(in_database: Image) -> None:
-    """Unused space may hold anything; every byte that means something is checked."""
+    """Unused space may hold anything; every used byte is checked."""
     size = (in_database.path / DATABASE).stat().st_size
     tally = outcomes(in_database, DATABASE, positions(size, 200, [*range(100)]))
     assert tally["refused"] > 60
@@ -224,7 +224,7 @@ def test_a_cut_log_is_noticed(in_log: Image) -> None:
 
 
 def test_an_older_copy_of_the_database_is_noticed(tmp_path: Path) -> None:
-    """Putting yesterday's database beside today's other files is refused."""
+    """An older database beside the other current files is refused."""
 
     async def run() -> None:
         state = State.open(tmp_path / "data", clock=time.monotonic)
@@ -242,7 +242,7 @@ def test_an_older_copy_of_the_database_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_its_record_is_refused_until_its_owner_accepts_it(in_log: Image) -> None:
-    """Whether its last writes are lost is unknown; its owner can declare that they are not."""
+    """It is unknown whether its last writes are lost; its owner can declare that they are not."""
 
     def gone(path: Path) -> None:
         (path / RECORD).unlink()
@@ -267,7 +267,7 @@ def test_an_empty_cluster_needs_no_record(tmp_path: Path) -> None:
 
 
 def test_without_the_record_the_log_itself_tells_damage_from_a_tear(in_log: Image) -> None:
-    """A bad frame with commits behind it is damage, also where the record was given up."""
+    """A bad frame with commits after it is damage, also without the record."""
     frames = ((in_log.path / WRITE_AHEAD).stat().st_size - 32) // FRAME
 
     def broken(frame: int) -> Callable[[Path], None]:
@@ -305,7 +305,7 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Image, bytes, Stored
 def test_a_torn_tail_starts_with_every_acknowledged_write(
     torn: tuple[Image, bytes, Stored],
 ) -> None:
-    """A commit cut off at any length is there whole or not at all; nothing before it is lost."""
+    """A truncated commit is there completely or not at all; nothing before it is lost."""
     image, log, after = torn
     start = (image.path / WRITE_AHEAD).stat().st_size
     rng = random.Random(1)
@@ -332,7 +332,7 @@ def test_a_tail_written_out_of_order_starts_with_every_acknowledged_write(
         assert outcome in (image.contents, after), lost
 
 
-def test_left_over_frames_of_an_earlier_round_say_nothing(tmp_path: Path) -> None:
+def test_left_over_frames_of_an_earlier_round_are_ignored(tmp_path: Path) -> None:
     """After a checkpoint the log starts over, on old frames that are neither read nor missed."""
 
     async def run() -> None:
@@ -354,7 +354,7 @@ def test_left_over_frames_of_an_earlier_round_say_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("data", [b"", b"short", bytes(32), bytes(10_000)])
 def test_a_log_with_nothing_in_it_is_no_damage(tmp_path: Path, data: bytes) -> None:
-    """A log that was just being started when power failed holds no commit."""
+    """A log that was just created when power failed has no commits."""
     (tmp_path / "log").write_bytes(data)
     assert wal.inspect(tmp_path / "log") == 0
     assert wal.inspect(tmp_path / "missing") == 0

@@ -1,4 +1,4 @@
-"""Entries: what is known of an object without decoding it."""
+"""Entries: fields of an object that are known without decoding it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zonewise.embedded.apiserver.store.entry import Entry, key_of
 
 
 def test_facts_are_read_from_the_bytes() -> None:
-    """Version, place, uid, labels and the deletion mark come from the object's own metadata."""
+    """Version, key, uid, labels and the deletion mark come from the object's metadata."""
     raw = msgspec.json.encode(
         {
             "kind": "Pod",
@@ -34,8 +34,8 @@ def test_facts_are_read_from_the_bytes() -> None:
     assert entry.raw is raw
 
 
-def test_null_metadata_is_as_good_as_none() -> None:
-    """Fields that a client sent as null are empty, and the version may be given from outside."""
+def test_null_metadata_counts_as_absent() -> None:
+    """Null fields are empty, and the version may be given separately."""
     entry = Entry.decode(
         b'{"metadata":{"name":"n","namespace":null,"labels":null,"deletionTimestamp":null}}', 7
     )
@@ -50,7 +50,7 @@ def test_bytes_without_a_name_are_refused(raw: bytes) -> None:
 
 
 def test_another_version_changes_nothing_else() -> None:
-    """The same content under another version differs in that number only, wherever else it is."""
+    """The same content with another version differs only in that number."""
     entry = Entry.decode(
         configmap("a", value='"resourceVersion":"5"', labels={"resourceVersion": "5"})(5)
     )
@@ -64,7 +64,7 @@ def test_another_version_changes_nothing_else() -> None:
 
 
 def test_selectable_fields_are_extracted_once() -> None:
-    """However many selectors ask, an object is decoded for its fields one time."""
+    """An object is decoded once for its fields, whatever the number of selectors."""
     entry = Entry.decode(configmap("a")(5))
     decoded = []
 

@@ -59,7 +59,7 @@ def test_idle_watchers(tmp_path: Path) -> None:
 
 
 def opened(stack: ExitStack, program: Program) -> dict[int, ssl.SSLSocket]:
-    """The watchers' connections, each with its watch asked for."""
+    """The watchers' connections, each with a watch."""
     context = program.context()
     version = program.ask("GET", PATH)["metadata"]["resourceVersion"]
     request = program.render("GET", f"{PATH}?watch=1&resourceVersion={version}")

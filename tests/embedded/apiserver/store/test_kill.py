@@ -1,8 +1,8 @@
-"""What was answered survives kill -9, over HTTPS and with several writers.
+"""Acknowledged writes survive kill -9, over HTTPS and with several writers.
 
-The server is a process of its own and is killed while four writers create and change objects. After
-each restart on the same folder every acknowledged write must be there, versions must have gone up,
-and a watch that resumes must see what it missed, once.
+The server is a process that is killed while four writers create and change objects. After each
+restart on the same folder every acknowledged write must be there, versions must have gone up, and a
+watch that resumes must see what it missed, once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ READY_SECONDS = 30.0
 
 
 class Served:
-    """One life of the server."""
+    """One run of the server."""
 
     def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
         self.process = process
@@ -75,7 +75,7 @@ async def served(folder: Path) -> AsyncIterator[Served]:
 
 
 class Ledger:
-    """What the server acknowledged as stored, and the versions it answered."""
+    """The acknowledged objects, and the versions in the answers."""
 
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
@@ -99,7 +99,7 @@ class Ledger:
 
 
 async def write(session: aiohttp.ClientSession, ledger: Ledger, writer: int, number: int) -> None:
-    """One writer: a new object, then a change of it, for as long as the server lives."""
+    """One writer: creates an object, then changes it, as long as the server runs."""
     path = "/api/v1/namespaces/default/configmaps"
     with contextlib.suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
         while True:
@@ -150,7 +150,7 @@ async def test_no_acknowledged_write_is_lost(tmp_path: Path) -> None:
 
 
 async def resumed(session: aiohttp.ClientSession, path: str, seen: list[int]) -> asyncio.Task[None]:
-    """Watch on from the last version seen; done when what was missed has been caught up."""
+    """Resume a watch from the last version seen; done when it has caught up."""
     async with session.get(path) as answer:
         listing = await answer.json()
     newest = int(listing["metadata"]["resourceVersion"])

@@ -1,4 +1,4 @@
-"""The log: one owner, its layout's number, compaction, a full disk."""
+"""The log: one owner, the version of its layout, compaction, a full disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def record(rv: int, key: str = "default/a", type: int = 0, raw: bytes = b"{}") -
 
 
 def test_a_folder_has_one_owner(tmp_path: Path) -> None:
-    """A second owner is refused with the first one's process number; after the first it may."""
+    """A second owner is refused with the first one's process id, until the first has closed it."""
     log, _ = Log.open(tmp_path)
     with pytest.raises(FolderInUse, match=f"in use by process {os.getpid()}: stop it"):
         Log.open(tmp_path)
@@ -40,7 +40,7 @@ def test_a_folder_has_one_owner(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
-    """The kernel gives up the lock of a process that ends without closing."""
+    """The kernel drops the lock of a process that ends without closing."""
     program = (
         "import os, sys; from pathlib import Path;"
         "from zonewise.embedded.apiserver.store.log import Log;"
@@ -52,7 +52,7 @@ def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
 
 
 def test_only_its_user_may_read_the_folder(tmp_path: Path) -> None:
-    """The folder holds Secrets: nobody else may look inside, whatever the umask."""
+    """The folder holds Secrets: no other user can read it, whatever the umask."""
     old = os.umask(0)
     try:
         log, _ = Log.open(tmp_path / "data")
@@ -65,15 +65,15 @@ def test_only_its_user_may_read_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["file/data", "file"])
-def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, path: str) -> None:
-    """A path that is no folder is refused in a sentence."""
+def test_a_path_that_is_no_folder_is_refused(tmp_path: Path, path: str) -> None:
+    """The error is one sentence."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="it is not a folder; give another data folder"):
         Log.open(tmp_path / path)
 
 
 def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
-    """A file of a later release is not touched; the sentence says what to do."""
+    """A file of a later release is not changed; the error says what to do."""
     later = (*MIGRATIONS, ("ALTER TABLE log ADD COLUMN author TEXT",))
     log, _ = Log.open(tmp_path, migrations=later)
     log.close(1)
@@ -143,7 +143,7 @@ def test_a_creation_that_was_cut_short_is_begun_again(tmp_path: Path) -> None:
 
 
 async def test_compaction_bounds_the_file_under_load(tmp_path: Path) -> None:
-    """However long it is written to, the folder holds the objects and the bounded history."""
+    """However long it is written to, the folder has the objects and a bounded history."""
     state = State.open(tmp_path, clock=time.monotonic, limits=SMALL)
 
     async def writer(name: str) -> None:
@@ -178,7 +178,7 @@ async def test_restarts_between_compactions_agree(tmp_path: Path) -> None:
 
 
 def test_compaction_removes_only_what_was_forgotten(tmp_path: Path) -> None:
-    """Commits that the history still has stay; what goes leaves its objects behind."""
+    """Commits that are in the history stay; removed commits leave their objects."""
     log, _ = Log.open(tmp_path)
     log.append([record(2, "a", raw=b"1"), record(3, "b", raw=b"2")])
     log.append([record(4, "a", 1, b"3"), record(5, "b", 2, b"2")])
@@ -286,7 +286,7 @@ asyncio.run(main())
 
 @pytest.mark.system
 def test_a_full_disk_fails_writes_and_loses_nothing(tmp_path: Path) -> None:
-    """On a really full disk writes fail in a sentence; what was acknowledged stays; space heals."""
+    """On a full disk writes fail with an error; acknowledged ones stay."""
     mounts.mount(Path("none"), tmp_path, "tmpfs", ["size=3m"])
     try:
         done = subprocess.run(

@@ -45,7 +45,7 @@ async def test_versions_follow_the_order_of_calls() -> None:
 
 
 async def test_a_write_that_was_overtaken_is_refused() -> None:
-    """Of two writers that read the same version, the second is told and nothing is written."""
+    """Of two writers that read the same version, the second is refused and nothing is written."""
     state = memory()
     read = await put(state, "a")
     newer = await state.write(
@@ -86,7 +86,7 @@ async def test_the_weight_is_that_of_the_objects(tmp_path: Path) -> None:
 
 
 async def test_a_build_that_fails_uses_no_version() -> None:
-    """An object that cannot be encoded, or is not the one announced, leaves no trace."""
+    """An object that cannot be encoded, or is not the announced one, changes nothing."""
     state = memory()
 
     def broken(rv: int) -> bytes:
@@ -140,7 +140,7 @@ async def test_one_sync_serves_all_writers_there_are(tmp_path: Path) -> None:
 
 
 async def test_create_delete_and_create_again_in_one_batch(tmp_path: Path) -> None:
-    """The latest version is right through several lives of one object that wait for one commit."""
+    """The latest version is right through several creations of one object in one commit."""
     state, log = gated(tmp_path)
     blocker = state.write(KIND, "default", "x", "ADDED", configmap("x"))
     await log.enter()
@@ -160,8 +160,8 @@ async def test_create_delete_and_create_again_in_one_batch(tmp_path: Path) -> No
     await state.close()
 
 
-async def test_a_write_that_nobody_waits_for_still_happens(tmp_path: Path) -> None:
-    """A client that goes away while its write is being stored does not take it back."""
+async def test_a_write_happens_even_if_its_client_leaves(tmp_path: Path) -> None:
+    """A client that disconnects while its write is being stored does not undo it."""
     state, log = gated(tmp_path)
     future = state.write(KIND, "default", "a", "ADDED", configmap("a"))
     await log.enter()
@@ -173,7 +173,7 @@ async def test_a_write_that_nobody_waits_for_still_happens(tmp_path: Path) -> No
 
 
 async def test_a_refused_commit_undoes_every_write_that_waits(tmp_path: Path) -> None:
-    """When the disk refuses, all who wait hear the same sentence and the state is as before."""
+    """When the disk refuses, all waiting writers get the error and the state is as before."""
     clock = Ticks()
     state, log = gated(tmp_path, clock=clock)
     log.allowed.release()
@@ -202,7 +202,7 @@ async def test_a_refused_commit_undoes_every_write_that_waits(tmp_path: Path) ->
 
 
 async def test_a_lasting_failure_ends_writing_for_good(tmp_path: Path) -> None:
-    """After an error that leaves the file's state unknown only reading goes on."""
+    """After an error that leaves the file's state unknown only reads work."""
     clock = Ticks()
     state, log = gated(tmp_path, clock=clock)
     log.trouble = WriteFailed("disk I/O error; check the disk, then start again", permanent=True)
@@ -217,7 +217,7 @@ async def test_a_lasting_failure_ends_writing_for_good(tmp_path: Path) -> None:
 
 
 async def test_too_many_waiting_writes_are_refused(tmp_path: Path) -> None:
-    """What waits for the disk is bounded; one more is refused at once and changes nothing."""
+    """The number of writes that wait for the disk is bounded; one more is refused at once."""
     state, log = gated(tmp_path, StoreLimits(pending_writes=5))
     futures = [state.write(KIND, "default", "first", "ADDED", configmap("first"))]
     await log.enter()
@@ -234,7 +234,7 @@ async def test_too_many_waiting_writes_are_refused(tmp_path: Path) -> None:
 
 
 async def test_large_batches_are_cut(tmp_path: Path) -> None:
-    """One commit takes at most so many writes and about so many bytes."""
+    """One commit has a bounded number of writes and bytes."""
     state, log = gated(tmp_path, StoreLimits(batch_writes=4, batch_bytes=1000))
     for _ in range(20):
         log.allowed.release()
@@ -284,7 +284,7 @@ async def test_pages_go_on_where_the_last_one_ended() -> None:
 
 
 async def test_a_selected_page_says_nothing_of_what_remains() -> None:
-    """With a selector a page is filled with what matches, and the rest is not counted."""
+    """With a selector a page is filled with matches, and the rest is not counted."""
     state = memory()
     for n in range(10):
         await put(state, f"n{n}", labels={"odd": str(n % 2)})
@@ -298,7 +298,7 @@ async def test_a_selected_page_says_nothing_of_what_remains() -> None:
 
 
 async def test_old_states_expire_with_age_and_watches_with_numbers() -> None:
-    """An exact list ends after the age kept; a watch may resume as long as the event is kept."""
+    """An exact list works up to an age; a watch may resume while the history has the event."""
     clock = Ticks()
     state = memory(clock, StoreLimits(history_age=300, history_keep=3, history_events=5))
     for n in range(3):
@@ -322,7 +322,9 @@ async def test_old_states_expire_with_age_and_watches_with_numbers() -> None:
 
 
 async def test_listeners_hear_of_every_write_before_its_writer() -> None:
-    """A listener is called for each event while it is published, and its failure stops nothing."""
+    """A listener is called for each event before its writer continues, and its failure stops
+    nothing.
+    """
     state = memory()
     heard: list[tuple[str, str, str]] = []
 
@@ -358,7 +360,7 @@ async def renew(state: State, value: str) -> Entry:
 
 
 async def test_renewals_are_seen_at_once_and_stored_with_the_next_commit(tmp_path: Path) -> None:
-    """A write that need not be durable costs no sync of its own but keeps its order."""
+    """A write that need not be durable causes no sync but keeps its order."""
     state, log = gated(tmp_path, StoreLimits(unsynced_seconds=3600), permits=50)
     await put(state, "lease")
     await renew(state, "1")  # the first one stores the ceiling
@@ -406,7 +408,7 @@ async def test_renewals_are_stored_soon_even_alone(tmp_path: Path) -> None:
 
 
 async def test_a_renewal_that_could_not_be_stored_is_kept_for_the_next_try(tmp_path: Path) -> None:
-    """What was shown already stays, and goes to the disk with the next commit that succeeds."""
+    """What was visible stays, and is stored with the next commit that succeeds."""
     clock = Ticks()
     state, log = gated(tmp_path, StoreLimits(unsynced_seconds=3600), clock, permits=50)
     await put(state, "lease")
@@ -424,7 +426,7 @@ async def test_a_renewal_that_could_not_be_stored_is_kept_for_the_next_try(tmp_p
 
 
 async def test_versions_that_were_seen_are_never_used_again(tmp_path: Path) -> None:
-    """After a crash that lost renewals, versions go on above all that anybody may have seen."""
+    """After a crash that lost renewals, versions continue above all that were visible."""
     state = State.open(
         tmp_path / "a", clock=time.monotonic, limits=StoreLimits(unsynced_seconds=3600)
     )
@@ -459,7 +461,7 @@ _STEPS = st.lists(
 def test_every_old_state_can_be_listed(
     steps: list[tuple[str, str, str]], data: st.DataObject
 ) -> None:
-    """A list at any version is exactly what was there then, in order, page by page."""
+    """A list at any version is exactly the state at that version, in order, page by page."""
 
     async def run() -> None:
         state = memory()

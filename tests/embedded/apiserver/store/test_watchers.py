@@ -37,7 +37,7 @@ def labelled(**labels: str) -> Callable[[Entry], bool]:
 
 
 def drain(watcher: Watcher) -> list[tuple[str, str, int]]:
-    """Everything that is there for a watcher now."""
+    """Everything that a watcher can read now."""
     chunks = []
     while (chunk := watcher.poll()) or (chunk is not None and watcher.is_behind):
         chunks.append(chunk)
@@ -62,7 +62,7 @@ async def test_events_come_in_order_and_whole() -> None:
 
 
 async def test_a_watch_resumes_without_gap_or_repeat() -> None:
-    """From any version that is kept a watch goes on with exactly the events behind it."""
+    """From any version in the history a watch continues with exactly the events after it."""
     state = memory()
     expected = []
     for n in range(10):
@@ -75,7 +75,7 @@ async def test_a_watch_resumes_without_gap_or_repeat() -> None:
 
 
 async def test_initial_events_are_the_state_and_then_what_follows() -> None:
-    """What is there comes first as ADDED, then the mark of its end, then later events."""
+    """Existing objects come first as ADDED, then the mark of their end, then later events."""
     state = memory()
     for n in range(3):
         await put(state, f"n{n}")
@@ -99,7 +99,7 @@ async def test_initial_events_are_the_state_and_then_what_follows() -> None:
 
 
 async def test_initial_events_come_in_chunks() -> None:
-    """A long list is not made into one long answer."""
+    """A long list is sent in several chunks."""
     state = memory(StoreLimits(chunk_bytes=1000))
     for n in range(50):
         await put(state, f"n{n:02}")
@@ -156,7 +156,7 @@ async def test_a_selected_object_that_stops_matching_is_deleted_with_its_old_con
 def test_a_watch_always_adds_up_to_the_list(
     steps: list[tuple[str, str, str, int]], data: st.DataObject
 ) -> None:
-    """Whoever applies a watch's events to what was listed at its start has what is listed now."""
+    """A watch's events applied to the list at its start give the list of now."""
 
     async def run() -> None:
         state = memory(StoreLimits(chunk_bytes=300))
@@ -196,7 +196,7 @@ def test_a_watch_always_adds_up_to_the_list(
 
 
 async def test_watchers_of_one_object_or_namespace_hear_nothing_else() -> None:
-    """A watch of a place wakes for events there and for no others."""
+    """A watch of an object or namespace wakes for events there and for no others."""
     state = memory()
     woken: list[str] = []
     watchers = {
@@ -239,11 +239,11 @@ async def test_a_selection_is_tried_before_its_watcher_is_woken() -> None:
 
 
 async def test_an_event_is_encoded_once_per_representation() -> None:
-    """Watchers of one representation are handed the same bytes, others their own."""
+    """Watchers of one representation get the same bytes, others their own."""
     state = memory()
 
     class Names:
-        """Only names."""
+        """A representation of names only."""
 
         def __init__(self) -> None:
             self.calls = 0
@@ -264,7 +264,7 @@ async def test_an_event_is_encoded_once_per_representation() -> None:
 
 
 async def test_cached_encodings_are_bounded() -> None:
-    """Frames are kept for others only up to a number of bytes; what was dropped is made again."""
+    """Frames are cached up to a number of bytes; dropped ones are encoded again."""
     state = memory(StoreLimits(encoding_bytes=1000))
     watcher = state.watch(KIND)
     for n in range(20):
@@ -278,7 +278,7 @@ async def test_cached_encodings_are_bounded() -> None:
 
 
 async def test_bursts_are_coalesced() -> None:
-    """Many events between two reads come as one chunk, up to the size of one write."""
+    """Many events between two reads come as one chunk of bounded size."""
     state = memory(StoreLimits(chunk_bytes=2000))
     watcher = state.watch(KIND)
     for n in range(40):
@@ -320,7 +320,7 @@ async def test_a_watcher_that_falls_behind_in_bytes_is_closed() -> None:
 
 
 async def test_a_slow_watcher_costs_no_memory_of_its_own() -> None:
-    """What waits for watchers is kept once for all and bounded by the history."""
+    """What waits for watchers is stored once for all and bounded by the history."""
     state = memory(StoreLimits(history_events=100, lag_events=10**9, lag_bytes=10**12))
     slow = [state.watch(KIND) for _ in range(50)]
     for n in range(1000):
@@ -333,7 +333,7 @@ async def test_a_slow_watcher_costs_no_memory_of_its_own() -> None:
 
 @pytest.mark.looptime
 async def test_waiting_ends_with_an_event_a_timeout_or_the_end() -> None:
-    """A reader waits until there is something, its patience ends, or the watch does."""
+    """A reader waits until there is an event, the timeout is over, or the watch ends."""
     loop = asyncio.get_running_loop()
     state = memory()
     watcher = state.watch(KIND)
@@ -353,13 +353,13 @@ async def test_waiting_ends_with_an_event_a_timeout_or_the_end() -> None:
 
 @pytest.mark.looptime
 async def test_a_timer_that_fires_a_rounding_error_early_has_fired() -> None:
-    """A loop calls timers that are due within its clock's resolution; that is the end of a wait."""
+    """A loop calls timers that are due within its clock's resolution; that ends a wait."""
     assert await memory().watch(KIND).next(1e-10) == b""
 
 
 @pytest.mark.looptime
 async def test_a_later_deadline_outlives_an_earlier_timer() -> None:
-    """A wait that starts while the timer of an earlier one still runs lasts as long as it says."""
+    """A wait that starts while the timer of an earlier one still runs has its full length."""
     loop = asyncio.get_running_loop()
     state = memory()
     watcher = state.watch(KIND)
@@ -374,7 +374,7 @@ async def test_a_later_deadline_outlives_an_earlier_timer() -> None:
 
 
 async def test_a_reader_that_gives_up_loses_nothing() -> None:
-    """Cancelling a wait leaves the watch as it was: the next one gets what came meanwhile."""
+    """Cancelling a wait does not change the watch: the next one gets what came meanwhile."""
     state = memory()
     watcher = state.watch(KIND)
     waiting = asyncio.create_task(watcher.next())
@@ -388,7 +388,7 @@ async def test_a_reader_that_gives_up_loses_nothing() -> None:
 
 
 async def test_long_stretches_of_nothing_are_walked_in_steps() -> None:
-    """A selection that excludes thousands of events lets others run while it looks at them."""
+    """A selection that excludes thousands of events lets other tasks run in between."""
     state = memory(StoreLimits(history_events=10 * SCAN_LIMIT, lag_events=10 * SCAN_LIMIT))
     for n in range(3 * SCAN_LIMIT):
         await put(state, "a", "MODIFIED" if n else "ADDED")
@@ -400,8 +400,8 @@ async def test_long_stretches_of_nothing_are_walked_in_steps() -> None:
     assert frames(await watcher.next(0)) == [("ADDED", "default/b", state.visible_rv)]
 
 
-async def test_a_selection_that_fails_hurts_nobody_else() -> None:
-    """An error in one watcher's selection reaches that watcher's reader and no other."""
+async def test_a_selection_that_fails_affects_no_other_watcher() -> None:
+    """An error in one watcher's selection is raised to that watcher's reader only."""
     state = memory()
 
     def broken(entry: Entry) -> bool:
@@ -417,8 +417,8 @@ async def test_a_selection_that_fails_hurts_nobody_else() -> None:
         bad.poll()
 
 
-async def test_a_callback_that_fails_hurts_nobody_else() -> None:
-    """A watcher whose callback raises is closed; the write and the others go on."""
+async def test_a_callback_that_fails_affects_no_other_watcher() -> None:
+    """A watcher whose callback raises is closed; the write and the others continue."""
     state = memory()
     bad, good = state.watch(KIND), state.watch(KIND)
 
@@ -434,7 +434,7 @@ async def test_a_callback_that_fails_hurts_nobody_else() -> None:
 
 
 async def test_ending_a_kind_and_stopping_end_watches() -> None:
-    """When a kind is removed or the server stops, those who wait hear why."""
+    """When a kind is removed or the server stops, watches end with the reason."""
     state = memory()
     pods, nodes = state.watch("/pods"), state.watch("/nodes")
     waiting = asyncio.create_task(nodes.next())
@@ -448,7 +448,7 @@ async def test_ending_a_kind_and_stopping_end_watches() -> None:
 
 
 async def test_arming_says_whether_there_is_something_already() -> None:
-    """A callback is kept only by a watcher that has nothing to read, and is called once."""
+    """A callback is stored only if there is nothing to read, and is called once."""
     state = memory()
     calls: list[int] = []
     watcher = state.watch(KIND)
@@ -471,7 +471,7 @@ async def test_arming_says_whether_there_is_something_already() -> None:
 
 
 async def test_a_sink_takes_frames_while_the_reader_waits() -> None:
-    """What a sink takes is not returned again; what it declines comes next, in order, once."""
+    """Frames that a sink takes are not returned again; declined ones come next, in order, once."""
     state = memory()
     watcher = state.watch(KIND, "default")
     taken: list[bytes] = []
@@ -501,7 +501,7 @@ async def test_a_sink_takes_frames_while_the_reader_waits() -> None:
 
 
 async def test_frames_a_sink_declined_survive_a_reader_that_gives_up() -> None:
-    """A reader that is cancelled as its frames come finds them when it asks again."""
+    """A reader that is cancelled as its frames come gets them at its next read."""
     state = memory()
     watcher = state.watch(KIND)
     watcher.sink = lambda _: False

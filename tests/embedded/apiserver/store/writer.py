@@ -47,13 +47,13 @@ async def write(state: State, writer: int, rounds: int) -> None:
 
 
 def tell_all(chunk: bytes) -> None:
-    """Tell every event of a chunk."""
+    """Print every event of a chunk."""
     for _, _, rv in frames(chunk):
         tell(f"saw {rv}")
 
 
 async def watch(watcher: Watcher) -> None:
-    """Tell every event."""
+    """Print every event."""
     while (chunk := await watcher.next()) is not None:
         tell_all(chunk)
 

@@ -1,8 +1,8 @@
-"""How a case of the tables is asked, of any server, and what of its answers is compared.
+"""Runs a case of the tables on any server, and extracts what is compared.
 
-A case makes one object and then changes it step by step. Of a refusal the status, the reason and
-the set of causes count; of an acceptance the whole object but for what no two servers share: uid,
-times, versions and who owns which field.
+A case creates one object and then changes it step by step. Of a refusal the status, the reason and
+the causes are compared; of an accepted object everything except uid, times, versions and field
+owners.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One object that is posted to a collection, and what is done to it then."""
+    """An object that is posted to a collection, and the steps after that."""
 
     label: str
     path: str
@@ -48,7 +48,7 @@ class Case:
 
 
 async def ask(send: Send, case: Case, namespace: str) -> list[Obj]:
-    """Every answer to a case, cleaned for comparison; the object is gone afterwards."""
+    """Every answer to a case, cleaned for comparison; the object is deleted afterwards."""
     path = case.path.replace("{ns}", namespace)
     code, created = await send("POST", path, placed(case.body, namespace), PLAIN)
     answers = [clean(code, created, namespace)]
@@ -79,12 +79,12 @@ async def ask(send: Send, case: Case, namespace: str) -> list[Obj]:
 
 
 def placed(value: Any, namespace: str) -> Any:
-    """A value in the namespace that its ``{ns}`` stands for."""
+    """A value with ``{ns}`` replaced by the namespace."""
     return json.loads(json.dumps(value).replace("{ns}", namespace))
 
 
 def clean(code: int, body: Obj, namespace: str) -> Obj:
-    """What of an answer is compared."""
+    """The part of an answer that is compared."""
     if body.get("kind") == "Status" and code >= 400:
         causes = (body.get("details") or {}).get("causes") or ()
         pairs = sorted({(cause.get("reason", ""), cause.get("field", "")) for cause in causes})

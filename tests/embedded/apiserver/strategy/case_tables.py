@@ -1,6 +1,4 @@
-"""The tables of this folder, and who answers them: an embedded server in this process, or a story
-told to any two servers.
-"""
+"""The tables of this folder, and how an embedded server in this process answers them."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ JOE = User(cases_escalation.USER, (*cases_escalation.GROUPS, "system:authenticat
 
 
 def embedded(server: ApiServer, user: User = OWNER) -> Send:
-    """How to ask an embedded server as somebody."""
+    """A function that asks an embedded server as a user."""
 
     async def send(method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, Obj]:
         path, _, query = path.partition("?")
@@ -72,7 +70,7 @@ def embedded(server: ApiServer, user: User = OWNER) -> Send:
 
 
 async def embedded_server(folder: Path) -> ApiServer:
-    """A server with the namespace the cases use; it takes no port."""
+    """A server with the namespace of the cases, without a port."""
     server = ApiServer(folder, clock=lambda: 1.8e9, rng=random.Random(7), inline=True)
     await server.boot()
     await open_namespace(embedded(server))
@@ -80,7 +78,7 @@ async def embedded_server(folder: Path) -> ApiServer:
 
 
 async def open_namespace(send: Send) -> None:
-    """Make the namespace the cases use."""
+    """Create the namespace of the cases."""
     await send("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}}, PLAIN)
 
 
@@ -90,7 +88,7 @@ async def table_answers(send: Send, name: str) -> dict[str, list[Obj]]:
 
 
 async def story_answers(owner: Send, joe: Send) -> dict[str, list[Obj]]:
-    """The answers to the story of somebody who may write roles but holds little."""
+    """The answers to the steps of a user who may write roles but has few permissions."""
     for path, body in cases_escalation.SETUP:
         await owner("POST", path.replace("{ns}", NAMESPACE), placed(body, NAMESPACE), PLAIN)
     answers = {}
@@ -106,7 +104,7 @@ async def story_answers(owner: Send, joe: Send) -> dict[str, list[Obj]]:
 
 
 def short(answers: dict[str, list[Obj]]) -> dict[str, list[Obj]]:
-    """Answers as they are kept: of a large object only its digest."""
+    """Answers as they are stored: of a large object only its digest."""
     return {label: [_short(answer) for answer in many] for label, many in answers.items()}
 
 

@@ -1,9 +1,9 @@
-"""A table of questions for API servers: objects to create and changes to make, and the answers.
+"""A table of cases for API servers: objects to create and changes to make, and the answers.
 
-A case is a good object with a few edits. Edits name places by dots (``spec.containers.0.image``);
-``GONE`` takes away what is there. The same cases are asked of a real server and of the embedded
-one; what is compared is the status, the reason, the set of causes and, where the object was taken,
-the object without what differs from server to server.
+A case is a valid object with a few edits. Edits name fields by dots (``spec.containers.0.image``);
+``GONE`` removes one. The same cases are sent to a real server and to the embedded one; compared are
+the status, the reason, the causes and, if the object was accepted, the object without what differs
+between servers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ask = Callable[[str, str, Any], Awaitable[tuple[int, dict[str, Any]]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One question."""
+    """One case."""
 
     label: str
     path: str
@@ -53,7 +53,7 @@ def change(
     status: dict[str, Any] | None = None,
     part: str = "",
 ) -> Case:
-    """Create an object, perhaps give it a status, then change it or a part of it."""
+    """Create an object, perhaps write its status, then change it or a part of it."""
     return Case(
         label=label,
         path=path,
@@ -85,7 +85,7 @@ def edited(base: dict[str, Any], edits: dict[str, Any]) -> dict[str, Any]:
 
 
 async def answer(ask: Ask, case: Case, namespace: str) -> dict[str, Any]:
-    """What a server says to a case, as far as servers agree."""
+    """The comparable part of a server's answer to a case."""
     path = case.path.replace("{ns}", namespace)
     if not case.change:
         return summary(*await ask("POST", f"{path}?dryRun=All", case.body))
@@ -120,7 +120,7 @@ def summary(code: int, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(obj: dict[str, Any]) -> dict[str, Any]:
-    """An object without what differs from server to server."""
+    """An object without what differs between servers."""
     text = json.dumps(obj)
     uid = obj["metadata"].get("uid")
     if uid:

@@ -1,4 +1,6 @@
-"""Good and bad ConfigMaps, Secrets, ServiceAccounts, Nodes, Namespaces, Events, Leases, quotas."""
+"""Valid and invalid ConfigMaps, Secrets, ServiceAccounts, Nodes, Namespaces, Events, Leases,
+quotas.
+"""
 
 from __future__ import annotations
 

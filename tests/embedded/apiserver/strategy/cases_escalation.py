@@ -1,7 +1,7 @@
-"""What somebody who may write roles, but holds little, may write into them.
+"""What a user who may write roles, but has few permissions, may write into them.
 
-Unlike the other tables this is one story: the owner's objects come first, then the steps of a
-user who is not the owner, each on top of those before it.
+Unlike the other tables this is one sequence: the administrator's objects come first, then the steps
+of the user, each after those before it.
 """
 
 from __future__ import annotations

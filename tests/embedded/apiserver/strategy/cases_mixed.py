@@ -1,4 +1,4 @@
-"""What a careful tester asks next: several faults at once, growing claims, selections, nulls."""
+"""Further cases: several errors at once, growing claims, selections, nulls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Good and bad Ingresses, IngressClasses and NetworkPolicies."""
+"""Valid and invalid Ingresses, IngressClasses and NetworkPolicies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that a real API server was asked about: each is a good pod with a few edits."""
+"""Pods that were sent to a real API server: each is a valid pod with a few edits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Good and bad roles and bindings."""
+"""Valid and invalid roles and bindings."""
 
 from __future__ import annotations
 

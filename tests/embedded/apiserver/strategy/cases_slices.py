@@ -1,4 +1,4 @@
-"""Good and bad EndpointSlices and Endpoints."""
+"""Valid and invalid EndpointSlices and Endpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Good and bad volumes, claims, storage classes and what drivers report."""
+"""Valid and invalid volumes, claims, storage classes and objects of drivers."""
 
 from __future__ import annotations
 

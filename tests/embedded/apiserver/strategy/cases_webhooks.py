@@ -1,4 +1,4 @@
-"""Good and bad webhook configurations."""
+"""Valid and invalid webhook configurations."""
 
 from __future__ import annotations
 

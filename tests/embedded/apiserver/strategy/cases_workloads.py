@@ -1,4 +1,4 @@
-"""Workloads that a real API server was asked about: each is a good object with a few edits."""
+"""Workloads that were sent to a real API server: each is a valid object with a few edits."""
 
 from __future__ import annotations
 

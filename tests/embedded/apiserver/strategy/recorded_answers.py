@@ -1,8 +1,8 @@
-"""What a real API server answered to the cases, kept so that no server is needed to compare.
+"""The recorded answers of a real API server to the cases.
 
-A refusal is kept as it is; of an accepted object only a digest is kept, since the objects would be
-a megabyte. ``tests/kubernetes/test_rules_workloads.py`` proves the file current and shows
-differences in full; ``record`` writes it anew.
+A refusal is stored as it is; of an accepted object only a digest, since the objects would be a
+megabyte. ``tests/kubernetes/test_rules_workloads.py`` proves the file current and shows differences
+in full; ``record`` writes it again.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ def load() -> dict[str, str]:
 
 
 async def record(ask: Ask, namespace: str) -> None:
-    """Ask a real server and write its answers down."""
+    """Record the answers of a real server."""
     answers = {case.label: short(await answer(ask, case, namespace)) for case in CASES}
     FILE.write_text(json.dumps(answers, indent=0, sort_keys=True, ensure_ascii=False) + "\n")

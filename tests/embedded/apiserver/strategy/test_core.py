@@ -1,6 +1,7 @@
-"""Every object of the tables is taken or refused as the real server's recorded answers say.
+"""Every object of the tables is accepted or refused as by the real server, by its recorded answers.
 
-``tests/kubernetes/test_rules_core.py`` asks a real server the same and keeps the record current.
+``tests/kubernetes/test_rules_core.py`` sends the same to a real server and keeps the record
+current.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ async def test_table(name: str, tmp_path: Path) -> None:
 
 
 async def test_escalation(tmp_path: Path) -> None:
-    """Whoever may write roles and bindings cannot give away more than they hold."""
+    """A user who may write roles and bindings cannot grant more than they have."""
     server = await case_tables.embedded_server(tmp_path)
     try:
         answers = case_tables.short(
@@ -45,6 +46,6 @@ async def test_escalation(tmp_path: Path) -> None:
 
 
 def test_record_is_complete() -> None:
-    """Nothing is recorded that is no longer asked."""
+    """No recorded answer is without a case."""
     tables = {name: {case.label for case in cases} for name, cases in case_tables.TABLES.items()}
     assert {name: set(RECORD[name]) for name in tables} == tables

@@ -1,4 +1,4 @@
-"""Expressions in objects: what is accepted when it is written can be evaluated later."""
+"""Expressions in objects: accepted ones can be evaluated later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zonewise.embedded.machinery.cel.match_conditions import compile_conditions
     "text", ["true", "namespaceObject == null", "object.metadata.name in request.userInfo.groups"]
 )
 def test_an_accepted_condition_decides(text: str) -> None:
-    """A webhook that could be written is called or not; its conditions never fail to compile."""
+    """The conditions of an accepted webhook always compile."""
     assert condition_error(text) == ""
     request = {"userInfo": {"groups": ["a"]}}
     pod = {"metadata": {"name": "a"}}
@@ -30,14 +30,14 @@ def test_an_accepted_condition_decides(text: str) -> None:
         ("nothing.here", "compilation failed"),
     ],
 )
-def test_what_could_never_decide_is_refused(text: str, why: str) -> None:
-    """Otherwise every request that the webhook selects would be refused, or pass it over."""
+def test_conditions_that_cannot_compile_are_refused(text: str, why: str) -> None:
+    """Otherwise every request that the webhook selects would be refused, or skip it."""
     assert why in condition_error(text)
 
 
 @pytest.mark.system
 def test_a_server_without_expressions_does_not_load_their_language() -> None:
-    """Who never writes a rule or a condition does not pay for it at every start."""
+    """A server without a rule or a condition does not import CEL."""
     program = (
         "import sys, zonewise.embedded.apiserver.server;"
         "print('zonewise.embedded.machinery.cel' in sys.modules)"

@@ -1,4 +1,4 @@
-"""The embedded server refuses what a Service may not be written with."""
+"""The embedded server refuses Services that may not be written."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_annotations_of_services(tmp_path: Path) -> None:
 async def test_prefer_zone_without_its_gate_is_stored_with_a_warning(
     tmp_path: Path, gate: bool
 ) -> None:
-    """Hints that are switched off cause a warning for whoever requests them."""
+    """Requesting hints that are switched off causes a warning."""
     gates = FeatureGates({"TopologyAwareHints": gate})
     server = ApiServer(
         tmp_path,

@@ -1,7 +1,7 @@
-"""Pods and workloads are refused, changed and kept as a real server does it.
+"""Pods and workloads are refused, changed and stored as by a real server.
 
-The whole embedded server answers, in this process and without a socket: rules see objects as
-decoding, defaults and admission leave them, and so do these tests.
+The whole embedded server answers, in this process and without a socket, so rules see objects after
+decoding, defaults and admission.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def ask(tmp_path: Path) -> AsyncIterator[Ask]:
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 async def test_answers_are_a_real_servers(ask: Ask, batch: int) -> None:
-    """Every object and every change gets the status, reason, causes or object it got there."""
+    """Every object and every change gets the recorded status, reason, causes or object."""
     known = recorded_answers.load()
     wrong = {}
     for case in recorded_answers.CASES[batch::BATCHES]:
@@ -78,21 +78,21 @@ async def test_answers_are_a_real_servers(ask: Ask, batch: int) -> None:
 
 
 def test_every_case_is_recorded_once() -> None:
-    """No label names two cases, and none is without an answer."""
+    """Labels are unique, and each has an answer."""
     labels = [case.label for case in recorded_answers.CASES]
     assert len(labels) == len(set(labels))
     assert set(labels) == set(recorded_answers.load())
 
 
 async def listed(ask: Ask, path: str, selector: str) -> list[str]:
-    """The names a field selector selects."""
+    """The names that a field selector selects."""
     code, body = await ask("GET", f"{path}?fieldSelector={selector}", None)
     assert code == 200, body
     return [item["metadata"]["name"] for item in body["items"]]
 
 
 async def test_fields_of_workloads_can_be_selected(ask: Ask) -> None:
-    """Controllers by their replicas, jobs by their successes, pods by where and how they run."""
+    """Controllers by replicas, jobs by successes, pods by node and phase."""
     jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
     assert (await ask("POST", jobs, JOB))[0] == 201
     assert await listed(ask, jobs, "status.successful=0") == ["j"]
@@ -110,7 +110,7 @@ async def test_fields_of_workloads_can_be_selected(ask: Ask) -> None:
 
 
 async def test_a_deleted_job_leaves_its_pods(ask: Ask) -> None:
-    """Whoever deletes a job and says nothing of its pods orphans them."""
+    """Without a propagation policy deleting a job orphans its pods."""
     path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
     assert (await ask("POST", path, JOB))[0] == 201
     code, gone = await ask("DELETE", f"{path}/j", None)
@@ -119,7 +119,7 @@ async def test_a_deleted_job_leaves_its_pods(ask: Ask) -> None:
 
 
 def test_odd_pods_are_warned_of() -> None:
-    """What is old or probably not meant is said in one line each, and plain pods are left alone."""
+    """Deprecated or suspicious fields cause a warning each, and other pods none."""
     spec = {
         "containers": [
             {
@@ -141,7 +141,7 @@ def test_odd_pods_are_warned_of() -> None:
 
 
 async def test_annotations_count_as_changes_of_deployments(ask: Ask) -> None:
-    """A deployment's generation rises with its annotations, but not by way of its status."""
+    """A deployment's generation grows with its annotations, but not by a write of its status."""
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
     body = {
         "metadata": {"name": "d"},

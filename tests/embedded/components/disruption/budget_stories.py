@@ -85,7 +85,7 @@ def deployment(replicas: int, *, surge: int = 0, unavailable: int = 3, **strateg
 
 
 class Watcher:
-    """Follows pods at every change: how many are healthy in each zone, and the most there were."""
+    """Records, at every change of a pod, the healthy pods in each zone and the most there were."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self._pods = cluster.program.cache.store(Pod)
@@ -118,7 +118,7 @@ async def apply(cluster: EmbeddedCluster, text: str) -> None:
 
 
 async def counted(cluster: EmbeddedCluster, name: str = "app-pdb") -> dict[str, int | None]:
-    """What a budget allows by domain, once it was counted."""
+    """The allowed disruptions of a budget by domain, once it was counted."""
     while True:
         budget = await cluster.client.get(PodDisruptionBudget, name, "default")
         status = budget.status

@@ -84,7 +84,7 @@ async def budget(cluster: VirtualCluster, name: str = "web", **spec: Any) -> Non
 
 
 async def status(cluster: VirtualCluster, *counts: int, name: str = "web") -> PodDisruptionBudget:
-    """Wait for expected, desired, healthy and allowed pods; gives the budget."""
+    """Wait for expected, desired, healthy and allowed pods; returns the budget."""
     budgets = cluster.program.cache.store(PodDisruptionBudget)
     seen: PodDisruptionBudget | None = None
 

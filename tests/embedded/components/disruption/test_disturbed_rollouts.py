@@ -128,7 +128,7 @@ async def test_the_keys_of_a_budget_edited_in_the_middle() -> None:
 
 
 async def test_two_nodes_are_drained_at_once() -> None:
-    """Drains in two zones that try again every five seconds both end, one pod of a zone at once."""
+    """Drains in two zones that retry every five seconds both end, one pod of a zone at once."""
     async with whole([*NodeLayout(nodes_per_zone=2).nodes(), deployment(12)]) as cluster:
         await settled(cluster)
         await apply(cluster, STORY_2)

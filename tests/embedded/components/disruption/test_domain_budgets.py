@@ -209,7 +209,7 @@ async def _notes(cluster: EmbeddedCluster) -> list[tuple[str, str]]:
 
 @pytest.mark.slow
 async def test_an_hour_of_being_blocked_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rollout that no budget allows costs no eviction and no write of a status."""
+    """A rollout that no budget allows causes no eviction and no write of a status."""
     async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
         await settled(cluster)
         await apply(cluster, STORY_1.replace("- a", "- nowhere"))
@@ -241,8 +241,8 @@ async def test_an_hour_of_being_blocked_is_quiet(monkeypatch: pytest.MonkeyPatch
     ],
 )
 @pytest.mark.parametrize("most", [0, 1])
-async def test_recreate_is_not_held(kind: str, most: int) -> None:
-    """A Deployment that recreates its pods is updated, whatever a budget of either kind says."""
+async def test_recreate_is_not_blocked(kind: str, most: int) -> None:
+    """A Deployment of type Recreate is updated, whatever a budget of either kind allows."""
     plain = f"""
 {{apiVersion: {kind}, metadata: {{name: plain, namespace: default}},
   spec: {{maxUnavailable: {most}, selector: {{matchLabels: {{app: foo}}}}}}}}

@@ -1,8 +1,8 @@
 """What KEP-8's stories cost on a whole cluster: evictions, refusals, writes, pods at the peak.
 
-The bounds are those that were agreed on: an eviction for each pod that goes and none that is
-refused, a write of the ledger for each grant at most (and one for each that is dropped), two of a
-budget's status for each step.
+The agreed limits: one eviction for each pod that goes and none that is refused, at most one write
+of the ledger for each grant (and one for each that is dropped), two of a budget's status for each
+step.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Total(Watcher):
 )
 async def test_a_rollout_costs_what_it_must(story: str, together: int) -> None:
     """Nine pods are nine evictions, none is refused, and at no event are there more pods than
-    asked for or fewer healthy ones than the budget wants: two of each zone, or eight of all.
+    desired or fewer healthy ones than the budget requires: two of each zone, or eight of all.
     """
     async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
         await settled(cluster)

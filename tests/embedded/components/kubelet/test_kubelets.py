@@ -234,7 +234,7 @@ async def test_an_invalid_annotation_is_ignored() -> None:
 
 
 async def test_readiness_gates_are_honoured() -> None:
-    """A pod is ready when its containers are and the conditions it waits for are true."""
+    """A pod is ready when its containers are and the conditions of its gates are true."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -325,7 +325,7 @@ async def test_a_deadline_ends_a_pod() -> None:
 
 
 async def test_init_containers_and_sidecars_have_their_state() -> None:
-    """Init containers have ended when a pod runs; those that stay beside it run."""
+    """Init containers have ended when a pod runs; sidecars keep running."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -341,7 +341,7 @@ async def test_init_containers_and_sidecars_have_their_state() -> None:
 
 
 async def test_a_pod_on_the_host_network_has_its_nodes_address() -> None:
-    """hostNetwork pods take no address of the range."""
+    """hostNetwork pods use no address of the range."""
     async with virtual_cluster(kubelets()) as cluster:
         scene = Scene(cluster)
         await scene.node()
@@ -517,7 +517,7 @@ async def test_addresses_outlive_the_process() -> None:
 
 
 async def addresses(cluster: VirtualCluster, *names: str) -> list[tuple[str, str]]:
-    """Start kubelets and some pods, stop them, and give all pods' versions and addresses."""
+    """Start kubelets and some pods, stop them, and return all pods' versions and addresses."""
     loop = asyncio.get_running_loop()
     components = Program(
         cluster.server.connect, clock=lambda: EPOCH + loop.time(), rng=random.Random(2)
@@ -540,7 +540,7 @@ async def addresses(cluster: VirtualCluster, *names: str) -> list[tuple[str, str
 
 
 async def test_a_full_range_makes_pods_wait() -> None:
-    """A pod that gets no address says so in an event, and runs when one is free."""
+    """A pod without a free address has an event, and runs when one is free."""
     small = replace(KubeletSettings(), pod_networks=("192.0.2.0/30",), node_cidr_mask_sizes=(30,))
     async with virtual_cluster({"kubelets": lambda context: Kubelets(context, small)}) as cluster:
         scene = Scene(cluster)

@@ -81,7 +81,7 @@ def test_the_default_stages_are_valid() -> None:
     assert changed["running"] == stages["running"]
 
 
-def test_what_is_due_first_happens() -> None:
+def test_the_earliest_stage_happens_first() -> None:
     """Of two stages the earlier one wins, whatever their order in the file."""
     text = """
     - {name: late, in: [ready], after: 20s, do: exit}
@@ -108,7 +108,7 @@ def test_a_drawn_time_depends_on_seed_pod_and_stage_alone(seed: int, uid: str) -
 
 
 def test_pauses_before_restarts_grow_up_to_five_minutes() -> None:
-    """None at first, then 10 s, doubled each time."""
+    """No pause at first, then 10 s, doubled each time."""
     assert [backoff_seconds(count) for count in (0, 1, 2, 5, 6, 100)] == [0, 10, 20, 160, 300, 300]
     assert backoff_seconds(2_000_000) == 300
 
@@ -145,7 +145,7 @@ def test_commands_are_recognised(words: tuple[str, ...], meant: Outcome) -> None
 
 
 def test_a_pod_ends_as_the_worst_of_its_containers() -> None:
-    """It ends when the last of them does, and is unknown as long as one is."""
+    """It ends when the last of them does; its end is unknown as long as one is."""
     quick = Container(name="a", command=("sh", "-c", "exit 3"))
     slow = Container(name="b", command=("sleep", "8"))
     unknown = Container(name="c", image="registry.invalid/web:1")
@@ -172,7 +172,7 @@ def test_nothing_is_reported_twice() -> None:
 
 
 def test_addresses_are_used_again_last() -> None:
-    """An address given back is not handed out while others are free, and never twice at once."""
+    """A freed address is not used while others are free, and never twice at once."""
     addresses = AddressPool("192.0.2.0/29")
     addresses.mark_used("192.0.2.4")
     addresses.mark_used("198.51.100.1")
@@ -194,7 +194,7 @@ def test_a_range_may_name_an_address_in_it() -> None:
 
 
 def test_ranges_are_cut_in_step() -> None:
-    """A node's ranges have the same number in each network; foreign ones keep theirs."""
+    """A node's ranges have the same index in each network; given ones are kept."""
     ranges = NodeCidrAllocator(("10.0.0.0/22", "fd00::/48"), mask_sizes=(24, 64))
     ranges.mark_used(("10.0.1.0/24",))
     assert ranges.allocate() == ("10.0.0.0/24", "fd00::/64")

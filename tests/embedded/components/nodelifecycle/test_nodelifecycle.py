@@ -176,7 +176,7 @@ async def test_a_node_that_returns_in_time_keeps_its_pods() -> None:
 
 
 async def test_cordon_is_a_taint() -> None:
-    """spec.unschedulable and the taint come and go together."""
+    """spec.unschedulable and the taint are added and removed together."""
     async with virtual_cluster(PARTS) as cluster:
         scene = Scene(cluster)
         await scene.build("a1")

@@ -9,7 +9,7 @@ A, B, C = ("default", "a"), ("default", "b"), ("default", "c")
 
 
 def test_priority_then_time_decides() -> None:
-    """More important pods come first, then those that have waited longer."""
+    """Higher priority comes first, then longer waiting."""
     pending = SchedulingQueue()
     pending.add(A, 0, 0.0)
     pending.add(B, 0, 1.0)
@@ -35,7 +35,7 @@ def test_a_pod_rests_until_something_helps() -> None:
 
 
 def test_pauses_double_up_to_ten_seconds() -> None:
-    """A pod that fails again and again is tried every ten seconds at most."""
+    """A pod that fails again and again is tried at least every ten seconds."""
     pending = SchedulingQueue()
     pending.add(A, 0, 0.0)
     now, pauses = 0.0, []

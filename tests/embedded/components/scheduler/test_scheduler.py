@@ -30,7 +30,7 @@ PARTS = {"default-scheduler": Scheduler}
 
 
 async def add_node(cluster: VirtualCluster, name: str, *, cpu: str = "4", zone: str = "a") -> None:
-    """A node that is ready to take pods."""
+    """Add a node that is ready for pods."""
     node = {
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, ZONE: zone}},
         "spec": {},
@@ -88,7 +88,7 @@ async def create(cluster: VirtualCluster, path: str, obj: dict[str, Any]) -> Non
 
 
 async def add_priority(cluster: VirtualCluster, name: str, value: int) -> None:
-    """A class of pods."""
+    """Add a PriorityClass."""
     obj = {"metadata": {"name": name}, "value": value}
     await create(cluster, "/apis/scheduling.k8s.io/v1/priorityclasses", obj)
 
@@ -100,7 +100,7 @@ def node_of(cluster: VirtualCluster, name: str) -> str:
 
 
 async def test_pods_are_bound_and_spread_over_zones() -> None:
-    """Pods get nodes within the bounds of their constraints, and an event says so."""
+    """Pods get nodes within their constraints, and an event."""
     async with virtual_cluster(PARTS) as cluster:
         for number in range(6):
             await add_node(cluster, f"n{number}", zone="abc"[number % 3])
@@ -314,7 +314,7 @@ async def test_a_claim_without_its_selected_node_gets_another_at_once() -> None:
 
 
 async def test_a_pod_is_not_bound_where_its_new_volume_cannot_be_used() -> None:
-    """A provisioner put the volume into another zone than the chosen node's; the pod follows."""
+    """If the volume is in another zone than the selected node, the pod goes to that zone."""
     async with virtual_cluster(PARTS) as cluster:
         await add_node(cluster, "n", zone="b")
         await wait_for_volumes(cluster)

@@ -35,7 +35,7 @@ async def post(cluster: VirtualCluster, path: str, body: dict[str, Any]) -> None
 
 
 async def prepare(cluster: VirtualCluster, *, required: bool, mode: str = "ReadWriteOnce") -> None:
-    """Two nodes, a driver, a volume and its claim."""
+    """Create two nodes, a driver, a volume and its claim."""
     for name in ("n1", "n2"):
         await cluster.client.create(Node(metadata=ObjectMeta(name=name)))
     driver = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": required}}
@@ -59,7 +59,7 @@ async def prepare(cluster: VirtualCluster, *, required: bool, mode: str = "ReadW
 
 
 async def use(cluster: VirtualCluster, name: str, node: str) -> None:
-    """A pod on a node that uses the claim."""
+    """Create a pod on a node that uses the claim."""
     spec = {
         "nodeName": node,
         "containers": [{"name": "c", "image": "c"}],

@@ -103,7 +103,7 @@ async def reasons(cluster: VirtualCluster) -> set[str]:
 
 
 async def class_there(cluster: VirtualCluster) -> None:
-    """Wait for the default class, which claims without a class get when they are made."""
+    """Wait for the default class, which claims without a class get at creation."""
     await until(
         lambda: (
             cluster.server.state.latest("storage.k8s.io/storageclasses", "", "standard") is not None
@@ -150,7 +150,7 @@ async def test_a_claim_may_name_its_class_by_the_beta_annotation() -> None:
 
 
 async def test_a_claim_waits_for_its_node_and_gets_a_volume_in_its_zone() -> None:
-    """The default class waits; the volume's affinity is the zone of the chosen node."""
+    """The default class waits for a pod; the volume's affinity is the zone of the selected node."""
     async with virtual_cluster(PARTS) as cluster:
         await cluster.client.create(Node(metadata=ObjectMeta(name="n1", labels={ZONE: "b"})))
         await class_there(cluster)
@@ -226,7 +226,7 @@ async def test_a_bound_volume_is_protected_and_its_loss_is_reported() -> None:
 
 
 async def test_a_claim_older_than_the_default_class_gets_it() -> None:
-    """A claim without a class takes the default as soon as there is one."""
+    """A claim without a class gets the default one as soon as it exists."""
     parts = {name: part for name, part in PARTS.items() if name != "provisioner"}
     async with virtual_cluster(parts) as cluster:
         await claim(cluster)
@@ -266,7 +266,7 @@ async def test_an_ephemeral_volume_lives_and_dies_with_its_pod() -> None:
 
 
 async def test_a_class_that_binds_at_once_spreads_over_the_zones() -> None:
-    """Without a node to go by the claims of a set get neighbouring zones."""
+    """Without a node the claims of a set get different zones."""
     async with virtual_cluster(PARTS) as cluster:
         for zone in "abc":
             labels = {ZONE: zone}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that a test moves."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now

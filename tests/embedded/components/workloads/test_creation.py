@@ -1,4 +1,4 @@
-"""Pods made from templates, in batches; templates compared and hashed."""
+"""Pods created from templates, in batches; templates compared and hashed."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_templates_are_compared_without_order_and_hash() -> None:
 
 
 def test_hashes_differ_by_template_and_collision() -> None:
-    """Equal templates have equal hashes; a collision leads to another one."""
+    """Equal templates have equal hashes; a collision changes the hash."""
     digest = templates.hash_template(TEMPLATE, None)
     assert digest == templates.hash_template(templates.add_hash_label(TEMPLATE, "x"), None)
     assert digest.isalnum() and len(digest) <= 10

@@ -24,7 +24,7 @@ def value(text: str, **variables: Any) -> Any:
 
 
 def test_compile_errors_show_the_place() -> None:
-    """An error names line and column, shows the line and marks the place."""
+    """An error has line and column, shows the line and marks the position."""
     with pytest.raises(CompileError) as refused:
         compile_expression("true &&\n  n + 'a' == 1", VARIABLES)
     assert str(refused.value) == (
@@ -69,7 +69,7 @@ def test_long_chains_of_alternatives_do_not_nest() -> None:
 
 @given(st.text(alphabet="xnsl.()[]{}?:+-*/%!<>=&|,'\"0123456789 aeui\\\n", max_size=60))
 def test_any_text_compiles_or_is_refused(text: str) -> None:
-    """No text makes the compiler, or what it compiles, fail in any other way."""
+    """No text makes the compiler or an evaluation raise another exception."""
     try:
         program = compile_expression(text, VARIABLES)
         program.evaluate({"x": {"a": [1]}, "n": 1, "s": "a", "l": [1, 2]})

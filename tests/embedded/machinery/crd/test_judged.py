@@ -55,7 +55,7 @@ def test_rules_that_may_cost_too_much_are_refused(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases("values"))
 def test_values_break_the_same_constraints(case: dict[str, Any]) -> None:
-    """A value is refused, or not, for the reasons and paths of the real server."""
+    """A value is accepted or refused with the real server's reasons and paths."""
     assert verdict(case) == {"object": case["object"]}
 
 

@@ -53,7 +53,7 @@ def test_an_event_has_two_sets_of_names() -> None:
 
 
 def test_v1_has_one_target_and_annotations_for_the_rest() -> None:
-    """The CPU target is a field; other metrics and the behaviour are kept as JSON."""
+    """The CPU target is a field; other metrics and the behaviour are JSON annotations."""
     converted = scaler([*METRICS[:1], CPU, *METRICS[1:]])
     converted["spec"]["behavior"] = BEHAVIOR
     SCALERS.from_storage(converted)
@@ -107,7 +107,7 @@ def test_a_v1_autoscaler_without_a_target_aims_at_80_percent() -> None:
 
 
 def test_current_cpu_is_a_field_of_its_own() -> None:
-    """What v2 reports as a metric, v1 reports as a percentage."""
+    """The CPU metric of v2 is a percentage in v1."""
     stored = scaler([CPU])
     current = {"averageUtilization": 70, "averageValue": "70m"}
     stored["status"]["currentMetrics"] = [

@@ -45,7 +45,7 @@ POD = DEFINITIONS.schema("io.k8s.api.core.v1.Pod")
 
 
 def decoded(refusal: dict[str, Any], raw: bytes) -> Decoded:
-    """A recorded body as our server would read it."""
+    """A recorded body as our server decodes it."""
     if refusal["path"] == CUSTOM:
         return decode_custom(compile_schema(SCHEMA, metadata=META), META, raw)
     kind = DEFINITIONS.schema(KINDS[refusal["path"]][1])
@@ -119,7 +119,7 @@ def test_a_valid_body_is_normalized() -> None:
 
 
 def test_null_inside_lists_and_maps_is_the_zero_value() -> None:
-    """Go makes a zero value of a null that is not a field."""
+    """As in Go, a null that is not a field becomes a zero value."""
     spec = {"nodeSelector": {"a": None}, "tolerations": [None]}
     value = decode(POD, json.dumps({"spec": spec}).encode()).value
     assert value == {"spec": {"nodeSelector": {"a": ""}, "tolerations": [{}]}}
@@ -186,7 +186,7 @@ def test_years_outside_of_python_are_refused() -> None:
 
 
 def test_custom_resources_keep_what_their_schema_allows() -> None:
-    """Nulls become defaults, stay or go, as the schema says; numbers stay as they are."""
+    """Nulls become defaults, stay or are dropped by the schema; numbers are unchanged."""
     kind = compile_schema(SCHEMA, metadata=META)
     spec = {
         "number": None,
@@ -240,7 +240,7 @@ POD_LIKE = st.recursive(
 
 @given(JSON_VALUES | POD_LIKE)
 def test_any_json_is_accepted_or_refused(value: Any) -> None:
-    """No JSON makes decoding fail in another way than by a refusal."""
+    """No JSON makes decoding raise another exception."""
     try:
         decode(POD, json.dumps(value).encode())
     except (NotJSON, WrongType):
@@ -249,7 +249,7 @@ def test_any_json_is_accepted_or_refused(value: Any) -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_accepted_or_refused(raw: bytes) -> None:
-    """No bytes make decoding fail in another way than by a refusal."""
+    """No bytes make decoding raise another exception."""
     for read_body in (decode, decode_yaml):
         try:
             read_body(POD, raw)

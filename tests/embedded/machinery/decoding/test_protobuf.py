@@ -1,8 +1,7 @@
-"""Protobuf bodies end in the same values as JSON bodies.
+"""Protobuf bodies are decoded to the same values as JSON bodies.
 
-The writer here is the reader's mirror image, made from the same table and types: what it writes of
-a real server's recorded objects must come back unchanged. That real clients write this form is
-shown by kubectl in `make e2e`.
+The writer here mirrors the reader, with the same table and types: recorded objects of a real server
+must come back unchanged. That real clients write this form is shown by kubectl in `make e2e`.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ def objects() -> list[tuple[str, Obj]]:
     return samples
 
 
-def test_there_is_something_to_compare() -> None:
+def test_many_kinds_are_compared() -> None:
     """The recorded answers cover many kinds."""
     assert len({obj["kind"] for _, obj in objects()}) > 40
 
@@ -193,7 +192,7 @@ def test_what_is_not_protobuf_is_refused(body: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(message: bytes) -> None:
-    """No bytes make the reader fail in any other way."""
+    """No bytes make the reader raise another exception."""
     kind = KINDS["v1", "Pod"].schema
     try:
         decode(kind, message)

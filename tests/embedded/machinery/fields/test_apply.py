@@ -374,7 +374,7 @@ def test_an_item_not_applied_any_more_is_removed() -> None:
 
 
 def test_atomic_values_have_one_owner() -> None:
-    """An atomic map or list is replaced whole and owned whole."""
+    """An atomic map or list is replaced and owned as a whole."""
     server = Server()
     server.apply("ann", {"selector": {"a": "1", "b": "1"}, "args": ["x", "y"]})
     assert server.owners == {"ann/Apply": [".spec.args", ".spec.selector"]}
@@ -530,7 +530,7 @@ SPECS = st.fixed_dictionaries(
 
 @given(SPECS, SPECS)
 def test_comparison_tells_every_difference(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """The three sets are disjoint, empty for equal values, and swap when the sides do."""
+    """The three sets are disjoint, empty for equal values, and swap with the sides."""
     there = compare(THING, thing(old), thing(new))
     back = compare(THING, thing(new), thing(old))
     sets = [set(paths(field_set)) for field_set in there]
@@ -543,7 +543,7 @@ def test_comparison_tells_every_difference(old: dict[str, Any], new: dict[str, A
 
 @given(SPECS, SPECS)
 def test_merging_keeps_both(live: dict[str, Any], config: dict[str, Any]) -> None:
-    """After a merge every configured field has its value, and nothing the object had is lost."""
+    """After a merge every applied field has its value, and nothing else is lost."""
     spec = THING.fields["spec"]
     merged = merge(spec, live, config)
     assert merge(spec, merged, config) == merged
@@ -555,7 +555,7 @@ def test_merging_keeps_both(live: dict[str, Any], config: dict[str, Any]) -> Non
 
 @given(SPECS)
 def test_removing_every_field_leaves_nothing(value: dict[str, Any]) -> None:
-    """What a value mentions, taken out of it, leaves no value behind, only emptied containers."""
+    """Removing all fields of a value leaves only empty containers."""
     spec = THING.fields["spec"]
     assert not values_in(remove(spec, value, fields_of(spec, value)))
 

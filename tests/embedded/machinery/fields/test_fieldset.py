@@ -145,7 +145,7 @@ def test_depth_is_bounded() -> None:
 
 
 def test_patterns_select_what_is_at_or_below_them() -> None:
-    """A pattern with a star reaches every item, and nothing beside it."""
+    """A pattern with a star matches every item, and nothing else."""
     fields = fieldset.from_paths(
         [
             ("f:spec", "f:containers", 'k:{"name":"a"}', "f:resources", "f:limits"),

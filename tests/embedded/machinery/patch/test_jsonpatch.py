@@ -1,4 +1,4 @@
-"""JSON Patch: the RFC, the leniences of API servers, atomicity, bounds."""
+"""JSON Patch: the RFC, the leniences of API servers, atomicity, limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON Merge Patch: the examples of RFC 7386 and its laws."""
+"""JSON Merge Patch: the examples of RFC 7386 and its properties."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_second_time_changes_nothing(document: Any, patch: Any) -> None:
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_a_diff_leads_where_it_should(before: Any, after: Any) -> None:
+def test_a_diff_leads_to_the_other_document(before: Any, after: Any) -> None:
     """Applying the difference of two documents to the first gives the second."""
     assert mergepatch.apply(before, diff(before, after)) == after
 

@@ -68,7 +68,7 @@ def spec(**fields: Any) -> dict[str, Any]:
 
 
 def items(names: str) -> list[dict[str, Any]]:
-    """Items that have nothing but a name."""
+    """Items with only a name."""
     return [{"name": name} for name in names]
 
 
@@ -229,7 +229,7 @@ def test_order_of_merged_lists(before: str, patch: str, order: str | None, after
 
 
 def test_what_kubectl_apply_sends() -> None:
-    """Order, deletion and change of items come together in one patch."""
+    """Order, deletion and change of items in one patch."""
     document = spec(
         containers=[
             {"name": "app", "image": "1", "env": [{"name": "A", "value": "1"}, {"name": "B"}]},
@@ -305,7 +305,7 @@ def test_directives_in_added_items_are_not_stored() -> None:
 
 
 def test_items_of_equal_key_are_changed_as_a_server_does() -> None:
-    """Where a document has a key twice, the first is merged and a deletion takes both."""
+    """If a document has a key twice, the first is merged and a deletion removes both."""
     document = spec(volumes=[{"name": "a", "x": 1}, {"name": "a", "x": 2}, {"name": "b"}])
     changed = strategic.apply(document, spec(volumes=[{"name": "a", "x": 3}]), SCHEMA)
     assert changed == spec(volumes=[{"name": "a", "x": 3}, {"name": "a", "x": 2}, {"name": "b"}])
@@ -383,7 +383,7 @@ def test_without_a_schema_lists_are_replaced() -> None:
     ],
 )
 def test_a_malformed_directive_is_refused(patch: dict[str, Any], words: str) -> None:
-    """A directive that cannot be read is a ParseError with the field's path."""
+    """An invalid directive is a ParseError with the field's path."""
     with pytest.raises(ParseError, match="strategic merge patch") as caught:
         strategic.apply(spec(a={"b": 1}, containers=items("a")), patch, SCHEMA)
     assert type(caught.value) is ParseError
@@ -489,7 +489,7 @@ def test_a_second_time_changes_nothing(document: Any, patch: Any) -> None:
 
 @given(DOCUMENTS, PATCHES)
 def test_inputs_stay_as_they_are_and_no_directive_stays(document: Any, patch: Any) -> None:
-    """Neither input is changed, and nothing with a $ is ever stored."""
+    """Inputs are unchanged, and no $ member is stored."""
     original = copy.deepcopy((document, patch))
     result = strategic.apply(document, patch, SCHEMA)
     assert (document, patch) == original
@@ -498,7 +498,7 @@ def test_inputs_stay_as_they_are_and_no_directive_stays(document: Any, patch: An
 
 @given(DOCUMENTS, PATCHES)
 def test_every_item_is_there_once(document: Any, patch: Any) -> None:
-    """Items are those of the document and the patch without the deleted ones, each once."""
+    """The result has the items of document and patch without the deleted ones, each once."""
     result = strategic.apply(document, patch, SCHEMA)
     before = [item["name"] for item in document["spec"].get("containers", [])]
     changes = patch["spec"].get("containers", [])

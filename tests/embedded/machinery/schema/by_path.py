@@ -1,4 +1,4 @@
-"""Kinds as a request's path names them."""
+"""Kinds by the path of a request."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ async def _service(send: Send, **fields: Any) -> tuple[int, Any]:
 
 
 async def test_gates_on(tmp_path: Path) -> None:
-    """A field whose gate is on comes back as it was sent, and can be patched."""
+    """A field whose gate is on is stored as it was sent, and can be patched."""
     server = await _server(tmp_path, TOPOLOGY)
     send = embedded(server)
     keys = ["kubernetes.io/hostname", "*"]
@@ -61,7 +61,7 @@ async def test_gates_on(tmp_path: Path) -> None:
 
 
 async def test_gates_off(tmp_path: Path) -> None:
-    """A field whose gate is off is not stored, whether it is created or patched in."""
+    """A field whose gate is off is not stored, by a create or a patch."""
     server = await _server(tmp_path, FeatureGates())
     send = embedded(server)
     _, spec = await _service(send, topologyKeys=["*"], trafficPolicy="PreferZone")
@@ -115,9 +115,7 @@ async def test_keys_in_an_annotation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 async def test_budget_per_domain(version: str, tmp_path: Path) -> None:
-    """A budget with nodeSelectorTerm is one in both versions, and keeps what is counted in each
-    domain.
-    """
+    """A budget with nodeSelectorTerm is the same in both versions, and stores its counts."""
     server = await _server(tmp_path, FeatureGates())
     send = embedded(server)
     body = {

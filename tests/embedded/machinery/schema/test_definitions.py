@@ -86,7 +86,7 @@ def test_encoding_is_that_of_go() -> None:
 
 
 def test_uses_share_the_content_of_a_definition() -> None:
-    """A field is a copy with its own facts that keeps the link to its definition."""
+    """A field is a copy with its own facts that refers to its definition."""
     spec = core("Pod", "spec")
     assert spec is not DEFINITIONS.schema(CORE + "PodSpec")
     assert spec.definition is DEFINITIONS.schema(CORE + "PodSpec")
@@ -105,7 +105,7 @@ def test_a_schema_of_schemas_ends_in_itself() -> None:
 
 
 def test_all_definitions_can_be_made() -> None:
-    """Every definition of the table makes a type, and every kind has one."""
+    """Every definition of the table can be built, and every kind has one."""
     fresh = Definitions()
     assert all(fresh.schema(name).name == name for name in fresh)
     assert {row.type for row in kind_table().kinds} <= set(types_table().types)
@@ -170,7 +170,7 @@ def test_kinds_of_one_storage_are_kept_together() -> None:
 
 
 def test_the_embedded_server_has_the_fields_of_the_sources() -> None:
-    """Services and budgets have the sources' fields, budgets also in v1beta1."""
+    """Services and budgets have the fields of the KEPs, budgets also in v1beta1."""
     kinds = by_path(served_kinds())
     spec = kinds["", "v1", "services"].schema.fields["spec"]
     assert spec.fields["trafficPolicy"].enum == ("Cluster", "Local", "PreferZone")

@@ -27,8 +27,8 @@ def request() -> str:
     return base64.b64encode(request.public_bytes(Encoding.PEM)).decode()
 
 
-async def test_nobody_asks_in_anothers_name() -> None:
-    """The server writes who asks, and finds requests by their signer."""
+async def test_the_server_records_the_requesting_user() -> None:
+    """The server sets the requesting user, and requests are selected by their signer."""
     async with virtual_cluster({}) as cluster:
         spec = {
             "request": request(),
@@ -47,8 +47,8 @@ async def test_nobody_asks_in_anothers_name() -> None:
             assert len(msgspec.json.decode(answer.body)["items"]) == count
 
 
-async def test_who_approves_does_not_sign_and_who_signs_does_not_approve() -> None:
-    """Each of the two subresources changes its own part of the status."""
+async def test_approval_and_certificate_are_separate_subresources() -> None:
+    """Each of the two subresources changes its own part of the status only."""
     async with virtual_cluster({}) as cluster:
         spec = {
             "request": request(),

@@ -17,7 +17,7 @@ ME, YOU = ("d", "me"), ("d", "you")
 
 
 def test_addresses_are_free_when_their_service_is_deleted() -> None:
-    """An address belongs to one Service until that is gone."""
+    """An address belongs to one Service until it is deleted."""
     allocation = Allocation(["10.96.0.0/16"], random.Random(1))
     allocation.hold(ME, {"clusterIPs": ["10.96.5.5"]})
     assert allocation.address_error("10.96.5.5", "IPv4", YOU) == "provided IP is already allocated"
@@ -27,13 +27,13 @@ def test_addresses_are_free_when_their_service_is_deleted() -> None:
 
 
 def test_addresses_outside_the_range_are_refused() -> None:
-    """Only addresses of the cluster's range can be asked for."""
+    """Only addresses of the cluster's range can be requested."""
     allocation = Allocation(["10.96.0.0/16"], random.Random(1))
     assert "does not match" in allocation.address_error("10.97.0.1", "IPv4", ME)
 
 
 def test_the_first_address_is_the_api_servers() -> None:
-    """Nobody but the API server's own Service gets the first address."""
+    """Only the API server's own Service gets the first address."""
     allocation = Allocation(["10.96.0.0/16"], random.Random(1))
     assert allocation.api_server_address() == "10.96.0.1"
     assert allocation.address_error("10.96.0.1", "IPv4", ME)
@@ -41,7 +41,7 @@ def test_the_first_address_is_the_api_servers() -> None:
 
 
 def test_a_small_range_is_used_up_and_then_says_so() -> None:
-    """Every address of a range can be had once, then there are none."""
+    """Every address of a range is allocated once, then the error says that none is left."""
     allocation = Allocation(["10.0.0.0/28"], random.Random(1))
     chosen = set()
     for number in range(13):
@@ -64,7 +64,7 @@ def test_node_ports_are_unique_per_protocol() -> None:
 
 
 def test_chosen_node_ports_are_free() -> None:
-    """A port that is chosen is in the range and free."""
+    """A requested port must be in the range and free."""
     allocation = Allocation(["10.96.0.0/16"], random.Random(1))
     taken = set(PORTS) - {31999}
     assert allocation.choose_port(taken) == 31999

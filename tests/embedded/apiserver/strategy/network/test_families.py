@@ -17,7 +17,7 @@ REQUIRED = {"ipFamilyPolicy": "RequireDualStack"}
 
 
 async def create(folder: Path, networks: tuple[str, ...], **spec: Any) -> tuple[int, Any]:
-    """What a new server with such networks says of a Service."""
+    """The answer of a new server with such networks to a Service."""
     server = ApiServer(
         folder,
         settings=ServerSettings(service_networks=networks),
@@ -45,7 +45,7 @@ async def create(folder: Path, networks: tuple[str, ...], **spec: Any) -> tuple[
 async def test_two_families_where_there_is_one(
     tmp_path: Path, families: list[str], fields: list[str]
 ) -> None:
-    """The policy that cannot be met and each family that is missing are causes of their own."""
+    """The policy that cannot be met and each missing family are separate causes."""
     code, answer = await create(tmp_path, DUAL_STACK[:1], ipFamilies=families, **REQUIRED)
     assert code == 422
     assert [cause["field"] for cause in answer["details"]["causes"]] == fields

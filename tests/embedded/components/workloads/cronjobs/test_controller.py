@@ -55,7 +55,7 @@ NOON = datetime(2025, 6, 15, 12, 0, 30, tzinfo=UTC)
     ],
 )
 def test_when_a_schedule_is_due(schedule: str, zone: str, after: str, expected: str) -> None:
-    """The next moment after another, in the schedule's time zone."""
+    """The next time after another, in the schedule's time zone."""
     moment = parse_schedule(schedule, zone).next(times.parse(after))
     assert moment is not None
     assert times.format_time(moment) == expected
@@ -93,7 +93,7 @@ def active(cron_job: CronJob, *jobs: Job) -> CronJob:
 
 
 def test_a_due_job_is_made_once() -> None:
-    """A Job is due for the last full minute, and not again for the same."""
+    """A Job is created for the last full minute, and not again for the same."""
     steps = decide(cron(), [], now=NOON.timestamp())
     assert steps.due == NOON.replace(second=0)
     assert steps.requeue_after == pytest.approx(30.1)

@@ -36,7 +36,7 @@ def manifest(image: str = "app:1", *, pod: dict[str, Any] | None = None, **spec:
 
 
 def settled(here: SetCluster, nodes: int) -> bool:
-    """Whether there is a ready, up-to-date pod on so many nodes, and none elsewhere."""
+    """Whether there is a ready, updated pod on a number of nodes, and none elsewhere."""
     group = here.daemon()
     status = group.status
     return (

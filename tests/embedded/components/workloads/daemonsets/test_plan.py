@@ -81,7 +81,7 @@ def test_a_terminating_pod_keeps_its_node() -> None:
 
 
 def test_of_two_pods_the_older_stays() -> None:
-    """A bound pod is older than one that waits, then age decides."""
+    """A bound pod counts as older than a pending one, then age decides."""
     two = daemon_node("a", pod("a", created="2025-01-02T00:00:00Z"), make_pod("b-1", node="a"))
     assert going(decide(PLAIN, [two], now=NOW)) == [("agent-a-r1", "surplus")]
 
@@ -166,7 +166,7 @@ def test_with_surge_a_leftover_goes_when_enough_others_are_available() -> None:
 
 
 def test_a_status_counts_by_the_oldest_pod_of_a_node() -> None:
-    """Nodes are counted, not pods; misscheduled are those that have a pod and should not."""
+    """Nodes are counted, not pods; misscheduled nodes have a pod and should not."""
     spots = [
         daemon_node("a", pod("a"), pod("a", revision="r2", created="2025-02-01T00:00:00Z")),
         daemon_node("b", pod("b", revision="r2", ready=False)),
@@ -179,7 +179,7 @@ def test_a_status_counts_by_the_oldest_pod_of_a_node() -> None:
 
 
 def test_a_pod_of_the_present_generation_is_updated() -> None:
-    """The generation's label counts as well as the revision's."""
+    """The label of the generation counts as well as that of the revision."""
     labels = {"pod-template-generation": "7"}
     labelled = msgspec.structs.replace(
         pod("a"), metadata=msgspec.structs.replace(pod("a").metadata, labels=labels)
@@ -301,7 +301,7 @@ RULES = st.builds(
 
 
 def build_nodes(crowd: Crowd) -> list[DaemonNode]:
-    """Nodes with pods in these states at these revisions."""
+    """Nodes with pods in these states and revisions."""
     return [
         DaemonNode(
             name,
@@ -332,7 +332,7 @@ def carried_out(crowd: Crowd, decision: DaemonSetPlan) -> Crowd:
 
 
 def without(crowd: Crowd) -> int:
-    """How many nodes have no pod that is up."""
+    """The number of nodes without an available pod."""
     return sum(all(state != "up" for state, _ in crowd.get(name, [])) for name in NODES)
 
 

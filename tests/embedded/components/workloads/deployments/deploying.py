@@ -132,7 +132,7 @@ async def events(cluster: VirtualCluster, kind: str = "") -> list[tuple[str, str
 
 
 class Bounds:
-    """The most living and the fewest ready pods there ever were, at every change."""
+    """The most existing and the fewest ready pods, over all changes."""
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self.most = 0

@@ -1,4 +1,4 @@
-"""Deployments and ReplicaSets as values, and a cluster small enough to try every order in."""
+"""Deployments and ReplicaSets as values, and a model of a cluster to try any order of events."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Cluster:
         raise AssertionError("it never comes to rest")
 
     def think(self) -> None:
-        """A pass of the Deployment."""
+        """One pass of the Deployment controller."""
         sets = split_sets(self.owner, self.sets.values())
         old_pods = any(self.pods[replica_set.metadata.uid] for replica_set in sets.old)
         step = plan_rollout(self.owner, sets, old_pods=old_pods)
@@ -167,7 +167,7 @@ class Cluster:
                 assert self.sets[after.metadata.uid].spec.replicas == after.spec.replicas
 
     def work(self, uid: str, granted: Callable[[], bool]) -> None:
-        """A pass of a ReplicaSet; ``granted`` answers evictions."""
+        """One pass of the ReplicaSet controller; ``granted`` answers evictions."""
         replica_set, pods = self.sets[uid], self.pods[uid]
         self.created += max(0, target_replicas(replica_set) - len(pods))
         pods += [False] * (target_replicas(replica_set) - len(pods))
@@ -181,7 +181,7 @@ class Cluster:
             self.sets[uid] = _without_reduction(replica_set) if done else replica_set
 
     def count(self, uid: str) -> None:
-        """A ReplicaSet writes its status."""
+        """Update the status of a ReplicaSet."""
         pods = self.pods[uid]
         status = ReplicaSetStatus(
             observed_generation=self.sets[uid].metadata.generation,

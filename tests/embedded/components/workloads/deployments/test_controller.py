@@ -1,4 +1,4 @@
-"""The Deployment controller with real ReplicaSets over a living API server, in virtual time."""
+"""The Deployment controller with real ReplicaSets on a running API server, in virtual time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def deployed(cluster: VirtualCluster, replicas: int = 10, **spec: Any) -> 
 
 @pytest.mark.parametrize("removal", ["evict", "delete"])
 async def test_a_rollout_stays_within_its_limits(removal: RemovalMode) -> None:
-    """Ten pods change two by two and three by three; neither limit is broken at any change."""
+    """Ten pods are replaced in steps; neither limit is broken at any change."""
     parts = {
         **WITH_BUDGETS,
         "deployment-controller": lambda context: DeploymentController(context, removal=removal),
@@ -113,7 +113,7 @@ async def test_going_back_and_forth_renumbers() -> None:
 
 
 async def test_a_stuck_rollout_says_so_and_scales() -> None:
-    """Nothing moves past the deadline; a change of size is shared by old and new."""
+    """The deadline is reported; a change of size is shared by old and new ReplicaSets."""
     async with virtual_cluster(PARTS) as cluster:
         await deployed(cluster, progressDeadlineSeconds=60)
         bounds = Bounds(cluster)
@@ -133,7 +133,7 @@ async def test_a_stuck_rollout_says_so_and_scales() -> None:
 
 
 async def test_a_paused_deployment_scales_and_does_not_roll() -> None:
-    """While paused, replicas follow and the template waits."""
+    """While paused, replicas follow and the template does not."""
     async with virtual_cluster(PARTS) as cluster:
         await deployed(cluster, 4)
         await change(cluster, {"paused": True})
@@ -247,7 +247,7 @@ async def test_the_surge_holds_while_evictions_are_refused() -> None:
 
 
 async def test_a_budget_paces_a_rollout() -> None:
-    """The tighter of budget and strategy counts, and the rollout still ends."""
+    """The stricter of budget and strategy counts, and the rollout still ends."""
     async with virtual_cluster(WITH_BUDGETS) as cluster:
         await deployed(cluster)
         await cluster.client.create(budget(maxUnavailable=1))

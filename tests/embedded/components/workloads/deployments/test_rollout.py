@@ -63,7 +63,7 @@ def test_surge_rounds_up_and_unavailable_down(
 
 
 def test_the_first_pass_creates_the_new_and_shrinks_the_old() -> None:
-    """Of ten with 25 % each way, three new ones come and two old ones go in the same pass."""
+    """Of ten with 25 % each way, three new ones are created and two old ones removed at once."""
     step = planned(deployment(version=2), make_set(1, 10))
     assert step.create == 3
     assert resizes(step) == {"web-1": 8}
@@ -155,7 +155,7 @@ def test_recreate_waits_for_the_last_old_pod() -> None:
 
 
 def test_history_is_kept_up_to_its_limit() -> None:
-    """The oldest empty ReplicaSets go; one that still has pods stays."""
+    """The oldest empty ReplicaSets are deleted; one that still has pods stays."""
     owner = deployment(version=5, history=1)
     sets = [
         make_set(1, 0, have=1),

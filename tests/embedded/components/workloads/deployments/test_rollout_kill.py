@@ -1,9 +1,9 @@
-"""kill -9 in the middle of a rollout: the next start on the same folder finishes it.
+"""After kill -9 during a rollout, the next start on the same folder finishes it.
 
-``zonewise up`` is a process of its own with its demo. Rollouts of a Deployment, a StatefulSet and a
-DaemonSet are begun, and the process is killed when a random number of pod events was seen. After a
-restart all are finished, no pod is there twice or too many, and pods that nobody rolled are the
-same ones as before.
+``zonewise up`` is a separate process with its demo. Rollouts of a Deployment, a StatefulSet and a
+DaemonSet are started, and the process is killed after a random number of pod events. After a
+restart all are finished, no pod is duplicated or surplus, and pods of other workloads are the same
+as before.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def describe(pod: Pod) -> str:
 
 
 async def unfinished(client: Client) -> AsyncIterator[str]:
-    """The workloads that are not rolled out."""
+    """The workloads whose rollout is not complete."""
     for workload in (
         *await client.list(Deployment, "shop"),
         *await client.list(StatefulSet, "shop"),

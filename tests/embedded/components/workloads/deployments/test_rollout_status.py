@@ -37,7 +37,7 @@ def read_condition(status: DeploymentStatus, type: str) -> tuple[str, str, str]:
 
 
 def progressing(reason: str, status: str = "True", moment: str = EARLIER) -> WorkloadCondition:
-    """A condition Progressing as it was some time ago."""
+    """A condition Progressing of some time ago."""
     return WorkloadCondition(
         type="Progressing",
         status=status,
@@ -188,7 +188,7 @@ def test_a_replica_sets_failure_is_copied() -> None:
 
 
 def test_a_condition_that_changes_goes_to_the_end() -> None:
-    """The order of conditions is that of their last changes, as on a real cluster."""
+    """Conditions are in the order of their last changes, as on a real cluster."""
     first = status_after(deployment(), make_set(1, 10, available=0, have=0))
     assert [condition.type for condition in first.conditions] == ["Progressing", "Available"]
     then = status_after(deployment(status=first), make_set(1, 10, available=8))

@@ -26,7 +26,7 @@ PATH = "/apis/batch/v1/namespaces/default/jobs"
 async def start(
     cluster: VirtualCluster, *, command: list[str], name: str = "j", **spec: Any
 ) -> None:
-    """A Job whose pods run a command on one node."""
+    """Start a Job whose pods run a command on one node."""
     await cluster.client.create(Node(metadata=ObjectMeta(name="n1")))
     policy = spec.pop("restartPolicy", "Never")
     template = {
@@ -124,7 +124,7 @@ async def test_an_exit_code_ends_the_job() -> None:
 
 
 async def test_an_indexed_job_gives_every_index_a_pod() -> None:
-    """Pods know their index by label, annotation, variable and host name."""
+    """Pods have their index in a label, an annotation, a variable and the host name."""
     async with virtual_cluster(PARTS) as cluster:
         await start(
             cluster, command=["sleep", "1"], completions=3, parallelism=3, completionMode="Indexed"

@@ -156,7 +156,7 @@ def test_a_job_is_decided_first_and_over_when_all_is_counted() -> None:
 
 
 def test_new_pods_wait_after_failures() -> None:
-    """Ten seconds after the first failure, then twice as long each time, ten minutes at most."""
+    """Ten seconds after the first failure, doubled each time, ten minutes at most."""
     steps = decide(job(), pod("a", "Failed", at=NOW - 4))
     assert (steps.create, steps.requeue_after) == ((), 6.0)
     assert steps.backoff == Backoff(1, NOW - 4)
@@ -284,7 +284,7 @@ def test_an_index_fails_by_itself() -> None:
 
 
 def test_failure_rules() -> None:
-    """A pod's end may fail the Job at once, or not count at all."""
+    """A pod's end may fail the Job at once, or not count."""
     rules = {
         "rules": [
             {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}},
@@ -345,7 +345,7 @@ def test_pods_of_a_terminating_job_lose_their_finalizer() -> None:
 
 @given(st.frozensets(st.integers(0, 40)))
 def test_index_texts_can_be_read_back(indexes: frozenset[int]) -> None:
-    """What is written is read as the same indexes."""
+    """Written indexes are read as the same indexes."""
     assert parse_indexes(format_indexes(indexes), 41) == indexes
 
 

@@ -74,7 +74,7 @@ async def test_pods_are_created_in_order_with_stable_names() -> None:
 
 
 async def test_an_update_goes_from_the_top_and_an_undo_renumbers() -> None:
-    """A new template replaces pods from the top; the old template gets its revision back."""
+    """A new template replaces pods from the top; a rollback reuses the old revision."""
     async with set_cluster("n1") as here:
         await here.post(StatefulSet, manifest())
         await until(lambda: settled(here, 3))
@@ -182,7 +182,7 @@ async def test_a_failed_pod_is_made_again() -> None:
 
 
 async def test_min_ready_seconds_halts_the_set() -> None:
-    """The second pod waits until the first was ready for long enough."""
+    """The second pod waits until the first was ready for that long."""
     async with set_cluster("n1") as here:
         await here.post(StatefulSet, manifest(replicas=2, minReadySeconds=30))
         await until(lambda: here.group().status.ready_replicas == 1)
@@ -221,7 +221,7 @@ async def test_a_budget_delays_an_update() -> None:
 
 
 async def test_several_pods_are_updated_together() -> None:
-    """With maxUnavailable 2 two pods are down at a time, and never more."""
+    """With maxUnavailable 2 at most two pods are down at a time."""
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}}
     async with set_cluster("n1") as here:
         body = manifest(replicas=5, podManagementPolicy="Parallel", updateStrategy=rolling)

@@ -49,12 +49,12 @@ def pods(*numbers: int, **fields: Any) -> list[Pod]:
     ],
 )
 def test_numbers_are_read_from_names(name: str, number: int | None) -> None:
-    """Only names that the set itself would give have a number."""
+    """Only names that the set itself would give have an ordinal."""
     assert ordinal_of(name, "web") == number
 
 
 def test_an_ordered_set_makes_the_lowest_missing_pod() -> None:
-    """One pod at a time is made, the lowest first."""
+    """One pod at a time is created, the lowest first."""
     assert decide(ORDERED, [], now=NOW).creations == (0,)
     assert decide(ORDERED, pods(0, 2), now=NOW).creations == (1,)
 
@@ -80,7 +80,7 @@ def test_an_ordered_set_waits_for_the_pod_below(below: Pod) -> None:
 
 
 def test_a_young_pod_halts_an_ordered_set() -> None:
-    """minReadySeconds holds the set at a pod that became Ready just now."""
+    """With minReadySeconds the set waits at a pod that became Ready just now."""
     rule = replace(ORDERED, min_ready=30)
     assert decide(rule, pods(0, since=10), now=NOW).creations == ()
     assert decide(rule, pods(0, since=30), now=NOW).creations == (1,)
