@@ -1,6 +1,6 @@
 """Names say what they hold: words that fit everything are not names.
 
-``found`` may be a node, a list of errors or a boolean; whoever reads it has to go and look. A test
+``found`` may be a node, a list of errors or a boolean; a reader has to go and look. A test
 counts definitions (variables, parameters, attributes, functions, classes), package by package.
 """
 

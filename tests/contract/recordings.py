@@ -16,7 +16,7 @@ ANSWERS = Path(__file__).parent / "answers"
 
 @cache
 def recorded_answers(file: Path) -> dict[str, list[Any]]:
-    """Pairs of question and answer by test; whoever records replaces them in this dictionary."""
+    """Pairs of question and answer by test; recording replaces them in this dictionary."""
     by_test: dict[str, list[Any]] = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         test, question, answer = json.loads(line)

@@ -173,7 +173,7 @@ def test_only_yaml(api: Api) -> None:
 
 
 def test_scaled_to_nothing(api: Api) -> None:
-    """A Scale of 0 leaves its size out, so neither its writer nor anybody else owns the field."""
+    """A Scale of 0 leaves its size out, so no manager owns the field."""
     path = f"{api.group('apps/v1')}/deployments"
     spec = {"selector": SELECTOR, "template": TEMPLATE, "replicas": 2}
     body: Obj = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}}

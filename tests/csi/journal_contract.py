@@ -215,7 +215,7 @@ class JournalContract:
         assert journal.promised_bytes() == {"a": ROOM}
 
     def test_the_holder(self, open_journal: OpenJournal) -> None:
-        """An entry is ours, another's while that controller lives, and nobody's afterwards."""
+        """An entry is ours, another's while that controller lives, and free afterwards."""
         journal, other = open_journal(), open_journal()
         entry = reserved(journal, volume(1))
         assert journal.holder_of(entry) is Holder.OURS

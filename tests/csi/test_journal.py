@@ -124,7 +124,7 @@ def test_two_processes(path: Path) -> None:
 
 @pytest.mark.system
 def test_another_process_lives(path: Path) -> None:
-    """An entry of a living process is another's, and nobody's as soon as it was killed."""
+    """An entry of a living process is another's, and free as soon as it was killed."""
     process = writer(path, 1, 1)
     go(process)
     assert process.stdout is not None

@@ -112,7 +112,7 @@ def goes(case: Case, pod: Pods, *, evicting: bool = True, always_allow: bool = F
         return "Granted"
     if here["allowed"] is None:
         return "Uncovered"
-    # Of no expected pod any percentage is 0; that holds evictions, and nobody who repairs.
+    # Without expected pods any percentage is 0; that blocks evictions, but no repairs.
     expected = here["expected"] or 0
     closed = (
         not case.at_least and whole(case.limit, expected if evicting else max(1, expected)) == 0

@@ -1,4 +1,4 @@
-"""Reading ledgers, whoever wrote them."""
+"""Reading ledgers that any writer may have changed."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_two_zones_never_share_an_answer(source: Source) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_any_label_is_a_key_and_keys_step_down(source: Source) -> None:
-    """54, 51: host first, then rack, then everybody; a label changed later counts at once."""
+    """54, 51: host first, then rack, then all endpoints; a label changed later counts at once."""
     world = zones(source)
     world.names.put(headless("db", keys=f"{HOST},{RACK},*"))
     world.node("n-d", {RACK: "r0"})

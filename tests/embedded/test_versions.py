@@ -113,7 +113,7 @@ async def test_concurrent_readers_share_one_conversion() -> None:
     all_of, entries = make_versions(caller), [entry("a"), entry("b")]
     waiting = [asyncio.create_task(all_of.convert_entries(entries, V2)) for _ in range(50)]
     await asyncio.sleep(0)
-    waiting[0].cancel()  # whoever leaves does not take the answer with them
+    waiting[0].cancel()  # a cancelled reader does not cancel the request of others
     caller.gate.set()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert caller.questions == [2]

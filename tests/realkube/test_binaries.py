@@ -94,7 +94,7 @@ def test_a_second_build_starts_no_go(workshop: Workshop) -> None:
 
 @pytest.mark.system
 def test_commands_are_stamped_and_reproducible(workshop: Workshop) -> None:
-    """Go is told the version strings, no machine path, and to leave go.mod alone."""
+    """Go gets the version strings, no path of the machine, and does not change go.mod."""
     workshop.build()
     for call in workshop.calls:
         assert "-X a.b=c" in call

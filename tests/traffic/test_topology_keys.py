@@ -41,7 +41,7 @@ def test_valid_lists(keys: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  "])
-def test_none(text: str) -> None:
+def test_blank_annotations(text: str) -> None:
     """A blank annotation is no list."""
     annotated = service({ANNOTATION: text})
     assert (

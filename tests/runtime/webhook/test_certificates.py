@@ -427,8 +427,8 @@ def test_no_replica_serves_a_certificate_that_is_not_trusted(
                 case "slow":
                     replica.way.there = replica.way.back = slow(4.0)
                 case "apply":
-                    # Trust is taken away by somebody else; what is served then is not our doing,
-                    # so everything settles again before the next step.
+                    # Another client removes trust, so what is served then may be untrusted;
+                    # everything settles again before the next step.
                     world.server.put(VALIDATING, world.server.objects[MUTATING])
                 case _:
                     world.server.objects.pop(SECRET, None)

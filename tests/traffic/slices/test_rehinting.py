@@ -248,7 +248,7 @@ def test_half_a_plan_is_completed() -> None:
         assert server.settled()
 
 
-# Slices that somebody else fills.
+# Slices that another controller fills.
 
 
 def stripped(server: SliceServer) -> None:

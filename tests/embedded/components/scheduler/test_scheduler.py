@@ -37,7 +37,7 @@ async def add_node(cluster: VirtualCluster, name: str, *, cpu: str = "4", zone: 
         "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "110"}},
     }
     created = await cluster.client.create(convert(Node, node))
-    # A new node is tainted until its kubelet speaks; here nobody does.
+    # A new node is tainted until its kubelet reports; here there is no kubelet.
     assert created.spec.taints
     await cluster.client.patch(Node, name, None, {"spec": {"taints": None}})
 
