@@ -360,7 +360,7 @@ async def test_the_program(pair: dict[str, CephCluster], tmp_path: Path) -> None
         text, key = clusters(pair), tmp_path / "key"
         text["clusters"][1]["keyFile"] = str(key)
         program.config.write_text(json.dumps(text))
-        await until(lambda: "was read anew" in program.log)
+        await until(lambda: "was read again" in program.log)
         # A missing key fails only its own cluster.
         assert await refused(plain.create("pvc-3", parameters=of("west"))) is Code.UNAUTHENTICATED
         volumes.append(await plain.create("pvc-4", parameters=of("east")))

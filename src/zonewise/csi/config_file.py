@@ -90,7 +90,7 @@ class ConfigFile:
             self.current = configuration
             for listener in self._change_listeners:
                 listener(configuration)
-            _log.info("the configuration was read anew", pools=len(configuration.pools))
+            _log.info("the configuration was read again", pools=len(configuration.pools))
             self._notify()
         elif recovered:
             _log.info("the configuration can be read, and has not changed")

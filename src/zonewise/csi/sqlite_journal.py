@@ -404,7 +404,7 @@ def bad_token(token: str) -> StorageError:
             Reason(
                 code="BadToken",
                 message=f"no page begins at {token[:64]!r}",
-                fix="Begin the list anew, without a token.",
+                fix="Start the list again without a token.",
             ),
         )
     )

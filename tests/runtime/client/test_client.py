@@ -122,14 +122,14 @@ async def test_refusals_are_typed_and_keep_the_status() -> None:
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"metadata":{"name":1}}', b""])
 async def test_an_answer_that_is_not_an_object_is_an_error(body: bytes) -> None:
     """A server that answers 200 with something else is not an API server."""
-    with pytest.raises(ProtocolError, match="not what was asked for"):
+    with pytest.raises(ProtocolError, match="not what was requested"):
         await Client(Recorder(Answered(200, body))).get(Node, "a")
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"error":"x"}', b'{"kind":"Status"}', b"null", b"<a>"])
 async def test_an_answer_that_is_no_list_is_not_an_empty_list(body: bytes) -> None:
     """An empty page of a proxy does not look like an empty list."""
-    with pytest.raises(ProtocolError, match="not what was asked for"):
+    with pytest.raises(ProtocolError, match="not what was requested"):
         await Client(Recorder(Answered(200, body))).list(Node)
 
 

@@ -271,7 +271,7 @@ async def test_endless_output_is_bounded(script: Script) -> None:
 async def test_a_person_is_asked_only_at_a_terminal(script: Script) -> None:
     """Always needs a terminal; Never gets no input even at one."""
     command = script(printed(token="t"))
-    with pytest.raises(ConfigError, match="wants to ask a person"):
+    with pytest.raises(ConfigError, match="needs interactive input"):
         await source(command, interactive_mode="Always").current()
     text = "case $KUBERNETES_EXEC_INFO in *'\"interactive\": true'*) exit 9;; esac;"
     silent = source(

@@ -522,6 +522,6 @@ def _decoded(cls: type[T], body: bytes) -> T:
 
 def _nonsense(what: str) -> ProtocolError:
     return ProtocolError(
-        f"the server's answer is not what was asked for: {what}; "
+        f"the server's answer is not what was requested: {what}; "
         "check that the server address is that of a Kubernetes API server"
     )

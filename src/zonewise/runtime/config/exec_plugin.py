@@ -143,7 +143,8 @@ class ExecCredentials(FetchedCredentials):
             available = sys.stdin is not None and sys.stdin.isatty()
         if mode == "Always" and not available:
             raise self._hopeless(
-                "wants to ask a person and standard input is not a terminal", "run it in a terminal"
+                "needs interactive input and standard input is not a terminal",
+                "run it in a terminal",
             )
         return available and mode != "Never"
 

@@ -176,7 +176,7 @@ class CephClusters(Generic[B]):
                             self._clusters = {**self._clusters, name: reconnected}
                             self._retired.append((self._generation, storage))
                             self._generation += 1
-                            _log.warning("blocklisted, and connected anew", cluster=name)
+                            _log.warning("blocklisted, and connected again", cluster=name)
 
     def storage_of(self, entry: JournalEntry) -> CephStorage[B]:
         """Where an entry is, though its cluster may be called otherwise now."""
