@@ -202,6 +202,16 @@ async def test_shutdown_gives_the_lease_back(server: SwapServer) -> None:
     await second.stop()
 
 
+async def test_a_renewal_that_arrived_unnoticed_does_not_keep_the_lease(server: SwapServer) -> None:
+    """A leader that is stopped gives the lease back also if it does not know its last version."""
+    replica = Replica(server, "one")
+    replica.start(replica.idle)
+    await replica.leading.wait()
+    server.put(PATH, {"spec": server.objects[PATH]["spec"] | {"renewTime": "2026-01-01T00:00:00Z"}})
+    await replica.stop()
+    assert holder(server) == ""
+
+
 @pytest.mark.looptime
 async def test_the_lease_is_kept_while_the_work_ends(server: SwapServer) -> None:
     """No other replica leads before the work has ended, even if it outlasts the lease."""

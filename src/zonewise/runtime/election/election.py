@@ -358,7 +358,14 @@ class Election:
         gone = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now}
         try:
             async with asyncio.timeout(self.timing.renew):
-                await self._patch(gone)
+                try:
+                    await self._patch(gone)
+                except Conflict:
+                    # A renewal that was cut off has arrived: the lease is ours in a new version.
+                    lease = await self._client.get(Lease, self.name, self.namespace)
+                    if lease.spec.holder_identity == self.identity:
+                        self._version = lease.metadata.resource_version
+                        await self._patch(gone)
         except (ZonewiseError, TimeoutError) as error:
             _log.warning("the lease was not released", lease=self.name, error=_sentence(error))
 
