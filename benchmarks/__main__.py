@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 import benchmarks
-from benchmarks.against import against
+from benchmarks.against import compare_with
 
 
 class Report(Protocol):
@@ -73,7 +73,7 @@ def main() -> None:
     arguments = parser.parse_args()
     selected = chosen(arguments.names, find_benchmarks())
     if arguments.against:
-        selected = {name: partial(against, arguments.against, name) for name in selected}
+        selected = {name: partial(compare_with, arguments.against, name) for name in selected}
     tables: dict[str, list[Report]] = {}
     for name, function in selected.items():
         print(f"== {name}", file=sys.stderr, flush=True)

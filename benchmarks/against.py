@@ -37,15 +37,15 @@ class Number:
 Numbers = dict[tuple[str, str], Number]
 
 
-def against(revision: str, name: str) -> Iterator[Sheet]:
+def compare_with(revision: str, name: str) -> Iterator[Sheet]:
     """The lines of a benchmark that both revisions have, with both revisions' numbers."""
     with tempfile.TemporaryDirectory(prefix="zonewise-against-") as folder:
         there = Path(folder)
-        archived(revision, there)
+        extract_revision(revision, there)
         runs: dict[Path, list[Numbers]] = {there: [], HERE: []}
         for tree in (there, HERE, HERE, there):
-            runs[tree].append(numbers(measured(tree, name)))
-    before, now = merged(runs[there]), merged(runs[HERE])
+            runs[tree].append(read_numbers(run_benchmark(tree, name)))
+    before, now = merge_numbers(runs[there]), merge_numbers(runs[HERE])
     for title in dict.fromkeys(title for title, _ in now):
         lines = tuple(
             Line(
@@ -62,7 +62,7 @@ def against(revision: str, name: str) -> Iterator[Sheet]:
             yield Sheet(title=title, lines=lines, peer=revision, goal=NOISE)
 
 
-def archived(revision: str, folder: Path) -> None:
+def extract_revision(revision: str, folder: Path) -> None:
     """That revision's files in a folder."""
     archive = folder / ".archive"
     packed = subprocess.run(
@@ -73,7 +73,7 @@ def archived(revision: str, folder: Path) -> None:
     subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
 
 
-def measured(tree: Path, name: str) -> dict[str, Any]:
+def run_benchmark(tree: Path, name: str) -> dict[str, Any]:
     """What a revision's own benchmark says."""
     print(
         f"== {name} of {'this tree' if tree == HERE else 'the other'}", file=sys.stderr, flush=True
@@ -90,19 +90,23 @@ def measured(tree: Path, name: str) -> dict[str, Any]:
     return benchmarks
 
 
-def numbers(benchmarks: dict[str, Any]) -> Numbers:
-    """Our number of every line of every sheet."""
-    return {
-        (sheet["title"], line["name"]): Number(
-            line["unit"], line["higher_is_better"], (line["ours"],)
-        )
-        for sheets in benchmarks.values()
-        for sheet in sheets
-        for line in sheet.get("lines", ())
-    }
+def read_numbers(benchmarks: dict[str, Any]) -> Numbers:
+    """Our number of every line of every sheet, and of every row of ours in every table."""
+    result: Numbers = {}
+    for report in (report for reports in benchmarks.values() for report in reports):
+        for line in report.get("lines", ()):
+            result[report["title"], line["name"]] = Number(
+                line["unit"], line["higher_is_better"], (line["ours"],)
+            )
+        for row in report.get("rows", ()):
+            if row["ours"]:
+                result[report["title"], row["name"]] = Number(
+                    report["unit"], report["higher_is_better"], (row["value"],)
+                )
+    return result
 
 
-def merged(runs: Sequence[Numbers]) -> Numbers:
+def merge_numbers(runs: Sequence[Numbers]) -> Numbers:
     """The numbers of several runs together; only what all of them have."""
     first, *others = runs
     return {
