@@ -23,9 +23,8 @@ import msgspec
 from zonewise.api.errors import ApiError
 from zonewise.api.gates import FeatureGates
 from zonewise.api.values import times
-from zonewise.embedded.apiserver.admission.admission import Admission
 from zonewise.embedded.apiserver.admission.limit_ranges import LimitRanges
-from zonewise.embedded.apiserver.admission.plugins import Plugins
+from zonewise.embedded.apiserver.admission.plugins import Plugins, order_admission
 from zonewise.embedded.apiserver.admission.quotas import Quotas
 from zonewise.embedded.apiserver.admission.webhooks import Webhooks
 from zonewise.embedded.apiserver.auth.authentication import AUTHENTICATED, Authenticator
@@ -124,20 +123,18 @@ class ApiServer:
             get_object=self._get_object,
             clock=clock,
         )
-        plugins = Plugins(self._get_object, self._list_objects, rng.choice)
         self._caller = WebhookCaller(
             ServiceResolver(self._get_object, self._list_slices, rng.choice)
         )
         self.webhooks = Webhooks(
             state=self.state, registry=self.registry, caller=self._caller, new_uid=self._new_uid
         )
-        ranges = LimitRanges(self._list_objects)
         self._quotas = Quotas(state=self.state, registry=self.registry, clock=clock)
-        self.admission = admission = Admission(
-            (*plugins.mutating, ranges.apply_defaults),
-            (*plugins.validating, ranges.check, self._quotas.admit),
+        self.admission = admission = order_admission(
+            Plugins(self._get_object, self._list_objects, rng.choice),
+            LimitRanges(self._list_objects),
             self.webhooks,
-            wait=plugins.wait_for_default_account,
+            self._quotas,
         )
         self.writer = Writer(
             registry=self.registry,

@@ -40,3 +40,15 @@ async def test_no_pod_waits_for_an_account_that_does_not_exist() -> None:
     async with virtual_cluster({}) as cluster:
         with pytest.raises(Forbidden, match='serviceaccount "other" not found'):
             await post(cluster, "namespaces/default/pods", pod("other"))
+
+
+async def test_the_first_plugin_in_the_order_of_a_real_server_refuses() -> None:
+    """Of several plugins that would refuse a pod, ServiceAccount is before Priority."""
+    body = pod("other")
+    body["spec"]["priorityClassName"] = "none"
+    async with virtual_cluster({}) as cluster:
+        with pytest.raises(Forbidden, match='serviceaccount "other" not found'):
+            await post(cluster, "namespaces/default/pods", body)
+        del body["spec"]["serviceAccountName"]
+        with pytest.raises(Forbidden, match="no PriorityClass with name none"):
+            await post(cluster, "namespaces/default/pods", body)

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.webhook_bench import CA, MERGE_PATCH, Bench, WebhookPlayer, rule
+from tests.contract.webhook_bench import (
+    CA,
+    MERGE_PATCH,
+    Answer,
+    Bench,
+    WebhookPlayer,
+    allow,
+    deny,
+    rule,
+)
 from tests.contract.webhook_cases import SITUATIONS, Situation, configmap_path, create
 from tests.runtime.loopback import Reply, Web, server_tls, web
 
@@ -156,6 +165,24 @@ async def test_of_several_refusals_the_first_in_order_is_given(
     await bench.register("first", slow, more={"second": quick})
     refused = await create(bench, "a")
     assert "from the first" in refused.body["message"]
+
+
+async def test_a_write_that_a_webhook_denies_charges_no_quota(
+    bench: Bench, stranger: WebhookPlayer
+) -> None:
+    """Quotas come after webhooks: what these deny leaves the last free place of a quota free."""
+    await bench.register("no", deny(message="not now"), rules=[rule("configmaps", "secrets")])
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"count/secrets": "1"}}}
+    assert (await bench.ask("POST", f"{bench.path}/resourcequotas", quota)).status == 201
+
+    async def post_secret(name: str) -> Answer:
+        return await bench.ask("POST", f"{bench.path}/secrets", {"metadata": {"name": name}})
+
+    for _ in range(2):
+        assert "denied the request: not now" in (await post_secret("a")).body["message"]
+    stranger.handlers["no"] = allow()
+    assert (await post_secret("a")).status == 201
+    assert "exceeded quota: q" in (await post_secret("b")).body["message"]
 
 
 async def test_a_patch_starts_over_when_a_webhook_took_too_long(

@@ -1,8 +1,9 @@
 """Admission: changes or refuses a write after authorization.
 
-Built-in plugins are functions on ``Attributes`` and run first, in a fixed order; webhooks follow,
-because they should get what the server itself added. Mutation comes before the kind's own
-validation, validation after it: so everything a webhook writes is validated.
+Built-in plugins are functions on ``Attributes`` and run in a fixed order (``plugins``); webhooks
+follow, because they should get what the server itself added. Mutation comes before the kind's own
+validation, validation after it: so everything a webhook writes is validated. Quotas are last, so
+that a write which is refused charges nothing.
 """
 
 from __future__ import annotations
@@ -97,14 +98,16 @@ class Admission:
         self,
         mutating: Sequence[AdmissionPlugin],
         validating: Sequence[AdmissionPlugin],
-        webhooks: WebhookAdmission | None = None,
+        webhooks: WebhookAdmission,
         *,
-        wait: WaitBeforePlugins | None = None,
+        wait: WaitBeforePlugins,
+        quotas: AdmissionPlugin,
     ) -> None:
         self._wait = wait
         self._mutating = tuple(mutating)
         self._validating = tuple(validating)
         self._webhooks = webhooks
+        self._quotas = quotas
 
     def add(self, plugin: AdmissionPlugin) -> None:
         """Add a validating plugin, after the built-in ones."""
@@ -112,26 +115,25 @@ class Admission:
 
     async def mutate(self, attributes: Attributes) -> bool:
         """Run mutating plugins and webhooks; True if a webhook was called."""
-        if self._wait:
-            await self._wait(attributes)
+        await self._wait(attributes)
         self._run_mutating_plugins(attributes)
-        if self._webhooks and self._webhooks_may_match(attributes):
+        if self._webhooks_may_match(attributes):
             return await self._webhooks.mutate(attributes, self._run_mutating_plugins)
         return False
 
     async def validate(self, attributes: Attributes) -> None:
-        """Run validating plugins and webhooks."""
+        """Run validating plugins and webhooks, then charge quotas."""
         for plugin in self._validating:
             plugin(attributes)
-        if self._webhooks and self._webhooks_may_match(attributes):
+        if self._webhooks_may_match(attributes):
             await self._webhooks.validate(attributes)
+        self._quotas(attributes)
 
     def _run_mutating_plugins(self, attributes: Attributes) -> None:
         for plugin in self._mutating:
             plugin(attributes)
 
     def _webhooks_may_match(self, attributes: Attributes) -> bool:
-        assert self._webhooks is not None
         return self._webhooks.may_match(
             attributes.served, attributes.operation, attributes.subresource
         )

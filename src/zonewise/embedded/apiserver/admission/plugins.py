@@ -1,9 +1,7 @@
 """The admission plugins of a default API server, as far as clients can observe them.
 
-Each plugin is one function, which ignores what it is not for. They run in the order of
-``Plugins.mutating`` and ``Plugins.validating``, then LimitRanges and quotas. The real server runs
-LimitRanges second and quotas after validating webhooks: which of two refusals a client gets may
-differ, what is stored does not.
+Each plugin is one function, which ignores what it is not for. ``order_admission`` is their order,
+which is the real server's: it decides which of two refusals a client gets.
 """
 
 from __future__ import annotations
@@ -15,7 +13,13 @@ from typing import Any
 from zonewise.api.errors import StatusCause
 from zonewise.api.objects.core import Namespace
 from zonewise.api.objects.storage import LEGACY_CLASS, is_default_class, newest_default_class
-from zonewise.embedded.apiserver.admission.admission import AdmissionPlugin, Attributes
+from zonewise.embedded.apiserver.admission.admission import (
+    Admission,
+    Attributes,
+    WebhookAdmission,
+)
+from zonewise.embedded.apiserver.admission.limit_ranges import LimitRanges
+from zonewise.embedded.apiserver.admission.quotas import Quotas
 from zonewise.embedded.apiserver.request import status_errors
 from zonewise.embedded.apiserver.strategy.pod.volumes import token_projection
 from zonewise.topology.nodes import REGION_LABEL, ZONE_LABEL
@@ -41,6 +45,30 @@ PROTECTION_FINALIZERS = {
 TOPOLOGY_LABELS = (REGION_LABEL, ZONE_LABEL)
 
 
+def order_admission(
+    plugins: Plugins, limit_ranges: LimitRanges, webhooks: WebhookAdmission, quotas: Quotas
+) -> Admission:
+    """The admission chain of a server."""
+    return Admission(
+        wait=plugins.wait_for_default_account,
+        mutating=(
+            plugins.check_namespace,
+            limit_ranges.apply_defaults,
+            plugins.set_service_account,
+            taint_new_node,
+            plugins.set_priority,
+            add_default_tolerations,
+            plugins.set_default_storage_class,
+            add_protection_finalizer,
+            plugins.apply_runtime_class,
+            plugins.set_default_ingress_class,
+        ),
+        validating=(plugins.protect_namespaces, limit_ranges.check),
+        webhooks=webhooks,
+        quotas=quotas.admit,
+    )
+
+
 class Plugins:
     """The built-in plugins; they can read other objects."""
 
@@ -50,18 +78,6 @@ class Plugins:
         self._get_object = get_object
         self._list_objects = list_objects
         self._choose = choose
-        self.mutating: tuple[AdmissionPlugin, ...] = (
-            self.check_namespace,
-            self.set_service_account,
-            add_default_tolerations,
-            self.set_priority,
-            taint_new_node,
-            add_protection_finalizer,
-            self.set_default_storage_class,
-            self.set_default_ingress_class,
-            self.apply_runtime_class,
-        )
-        self.validating: tuple[AdmissionPlugin, ...] = (self.protect_namespaces,)
 
     def check_namespace(self, attributes: Attributes) -> None:
         """Refuse new objects in namespaces that do not exist or are being deleted."""

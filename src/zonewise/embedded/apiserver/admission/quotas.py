@@ -1,10 +1,10 @@
 """ResourceQuotas: a namespace cannot exceed its limits, and the status says how much it uses.
 
-Admission checks quotas after all plugins, when nothing can change an object any more. Checking and
-charging are one step without an await, so of two writes for the last free pod only one is admitted:
-its usage is *reserved* under the new object's uid until the object exists, or for some seconds if
-it is never stored. Usage is recounted from the objects shortly after any of them changed, later if
-there are many, so that counting takes a bounded part of a processor; where
+Admission checks quotas after plugins and webhooks, when nothing else can refuse a write. Checking
+and charging are one step without an await, so of two writes for the last free pod only one is
+admitted: its usage is *reserved* under the new object's uid until the object exists, or for some
+seconds if it is never stored. Usage is recounted from the objects shortly after any of them
+changed, later if there are many, so that counting takes a bounded part of a processor; where
 ``embedded.apiserver.controllers.quota_status`` runs, the status then follows. A namespace without a
 quota costs one dictionary lookup.
 """
@@ -69,7 +69,7 @@ class Quotas:
         return asyncio.create_task(self._run(), name="quotas")
 
     def admit(self, attributes: Attributes) -> None:
-        """Refuse an object that exceeds a quota; the last built-in plugin."""
+        """Refuse an object that exceeds a quota."""
         quotas = self._quotas.get(attributes.namespace)
         obj = attributes.obj
         if not quotas or obj is None or attributes.subresource:
