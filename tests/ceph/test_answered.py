@@ -121,7 +121,7 @@ async def test_an_answered_volume_is_like_any_other(
     other: CephCaller,
     lives: bool,
 ) -> None:
-    """It is listed, checked, copied and deleted like any other."""
+    """A volume that was answered but not yet recorded is listed, checked, copied and deleted."""
     with ExitStack() as life:
         first = life.enter_context(unrecorded(ceph, tmp_path, monkeypatch))
         volume, doomed = [
@@ -166,7 +166,9 @@ async def test_staging_a_volume_records_it(
 async def test_killed_right_after_the_answer(
     ceph: CephCluster, tmp_path: Path, other: CephCaller
 ) -> None:
-    """After kill -9 a repeated create elsewhere gives the same id and the same data."""
+    """If a controller is killed right after its answer, another one answers a repeated create with
+    the same id and the same data.
+    """
     (tmp_path / "program").mkdir()
     program = CephProgram(tmp_path / "program")
     program.config.write_text(config(ceph))
@@ -193,7 +195,9 @@ async def test_half_an_image_is_made_again(
     left: str,
     topology: csi.TopologyRequirement,
 ) -> None:
-    """Killed within librbd: what it left is removed, and a whole image is made as requested."""
+    """What a kill within librbd left of an image is removed, and a whole image is made as
+    requested.
+    """
     with unrecorded(ceph, tmp_path, monkeypatch) as first:
         volume = await first.create("made", capability=DEVICE, topology=IN_A)
     name = f"zw-vol-{volume.volume_id.split('-')[1]}"

@@ -109,7 +109,9 @@ async def watched(
 
 
 async def test_a_lost_zone(zone: CephCluster, tmp_path: Path) -> None:
-    """Down for the whole pause it is taken over, flapping not; up for the pause it is returned."""
+    """A zone that was down for the whole pause is taken over, and given back after it was up for as
+    long; a zone that flaps is neither.
+    """
     async with watched(zone, tmp_path) as (cluster, storage):
         assert storage.read_domain_health(LABELS) == (frozenset("abc"), frozenset())
         first = await version(cluster)
@@ -142,7 +144,9 @@ async def test_a_lost_zone(zone: CephCluster, tmp_path: Path) -> None:
 
 
 async def test_manual_changes_win(zone: CephCluster, tmp_path: Path) -> None:
-    """Given back by hand, a lost zone has a whole pause again; taken by hand, it stays taken."""
+    """A lost zone that is given back by hand has a whole pause again; one that is taken over by
+    hand stays taken over.
+    """
     async with watched(zone, tmp_path) as (cluster, _):
         lost(zone)
         await asyncio.sleep(90)

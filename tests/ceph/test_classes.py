@@ -44,7 +44,7 @@ def opened(caller: CephCaller, id: str) -> Any:
 
 
 async def test_options_of_mkfs(caller: CephCaller) -> None:
-    """A file system is made with them; with wrong ones staging fails."""
+    """A file system is made with the mkfs options of its class; with wrong ones staging fails."""
     marked = await caller.create(
         "pvc-1", topology=IN_A, parameters=parameters(mkfsOptions="-L marked -m 1")
     )
@@ -177,7 +177,7 @@ async def test_the_claims_names(caller: CephCaller) -> None:
 
 
 async def test_a_pool_that_cannot_hold_an_image(ceph: CephCluster, caller: CephCaller) -> None:
-    """Erasure-coded pools are refused, for headers and without overwrites; nothing is reserved."""
+    """An erasure-coded pool is refused for headers, or without overwrites; nothing is reserved."""
 
     def room(name: str) -> int:
         pool = caller.storage.backend.pools().get(name)

@@ -126,7 +126,9 @@ async def refusal(call: Any) -> CsiError:
 async def test_a_volume_is_in_the_cluster_of_its_class(
     pair: dict[str, CephCluster], tmp_path: Path
 ) -> None:
-    """It is made, copied, listed and mounted there; its id names the cluster; no copy leaves it."""
+    """A volume is made, copied, listed and mounted in the cluster of its class, which its id names;
+    no copy leaves it.
+    """
     async with driver(pair, tmp_path) as caller:
         volumes = {name: await caller.create("pvc-1", parameters=of(name)) for name in pair}
         ids = {name: volume.volume_id for name, volume in volumes.items()}
@@ -169,7 +171,7 @@ async def test_a_volume_is_in_the_cluster_of_its_class(
 
 
 async def test_what_a_class_must_say(pair: dict[str, CephCluster], tmp_path: Path) -> None:
-    """It must name one of several clusters; free space without a class is that of all."""
+    """A class must name one of several clusters; free space without a class is that of all."""
     pools = [pool(f"rbd-{zone}", zone) for zone in "abc"]
     async with driver(pair, tmp_path, pools=pools) as caller:
         missing = await refusal(caller.create("pvc-1", parameters=parameters()))
@@ -247,7 +249,7 @@ async def used(caller: Pair, waiting: list[asyncio.Task[Any]]) -> None:
 async def test_a_stopped_cluster_does_not_delay_the_other(
     pair: dict[str, CephCluster], tmp_path: Path
 ) -> None:
-    """While as many calls as there are threads wait for it, the other can be used."""
+    """While as many calls as threads wait for a stopped cluster, the other can be used."""
     async with driver(pair, tmp_path) as caller:
         await caller.create("pvc-0", parameters=of("west"))
         with stopped(pair["west"]):
@@ -269,7 +271,7 @@ async def test_a_stopped_cluster_does_not_delay_the_other(
 async def test_a_cluster_without_monitors_does_not_delay_the_others(
     pair: dict[str, CephCluster], tmp_path: Path
 ) -> None:
-    """Calls to it fail soon; capacity, health and check work without it."""
+    """Calls to a cluster without monitors fail soon; capacity, health and check work without it."""
     text = clusters(pair, pools=[pool(f"rbd-{zone}", zone) for zone in "abc"])
     async with driver(pair, tmp_path) as caller:
         caller.use(text)
@@ -293,7 +295,7 @@ async def test_a_cluster_without_monitors_does_not_delay_the_others(
 async def test_a_node_is_shut_out_of_the_cluster_of_its_volume(
     pair: dict[str, CephCluster], tmp_path: Path
 ) -> None:
-    """A takeover blocklists the client only in that cluster; the data is read in b."""
+    """A takeover blocklists the client only in the cluster of its volume; the data is read in b."""
 
     def listed(name: str) -> set[str]:
         return {*pair[name].command("osd dump")["blocklist"]}
@@ -331,7 +333,9 @@ async def test_a_node_is_shut_out_of_the_cluster_of_its_volume(
 async def test_a_driver_that_was_blocklisted_in_one_of_them(
     ceph: CephCluster, tmp_path: Path
 ) -> None:
-    """It reconnects to that cluster only; here one cluster has two names."""
+    """A driver that one cluster blocklisted reconnects to that cluster only; here one cluster has
+    two names.
+    """
     async with driver({"east": ceph, "west": ceph}, tmp_path) as caller:
         first = await caller.create("pvc-1", parameters=of("west"))
         before = dict(caller.storage.clusters())

@@ -32,7 +32,7 @@ def blocklisted(ceph: CephCluster) -> set[str]:
 
 
 async def test_a_client_that_dies(ceph: CephCluster, tmp_path: Path) -> None:
-    """Stats fail; staged and published again the volume has its data."""
+    """When the client of a volume dies, stats fail; staged and published again it has its data."""
     with calling(ceph, tmp_path) as caller:
         xfs = mount_capability(fs_type="xfs")
         volume = await caller.create("pvc-1", size=320 * MIB, capability=xfs)

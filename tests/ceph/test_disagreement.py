@@ -28,7 +28,9 @@ def caller(ceph: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
 
 
 async def test_an_image_that_is_gone(caller: CephCaller) -> None:
-    """Check and a repeated create report it; it is not made again, and can be deleted."""
+    """Check and a repeated create report a volume without its image; it is not made again, and can
+    be deleted.
+    """
     import rbd
 
     volume = await caller.create("pvc-1", capability=DEVICE, topology=IN_A)
@@ -44,7 +46,7 @@ async def test_an_image_that_is_gone(caller: CephCaller) -> None:
 
 
 async def test_an_image_without_an_entry(caller: CephCaller) -> None:
-    """Check reports it; it is neither adopted nor removed."""
+    """Check reports an image without an entry, which is neither adopted nor removed."""
     import rbd
 
     pool, name = caller.storage.ceph.open_pool("rbd-a"), f"zw-vol-{'0' * 32}"

@@ -147,7 +147,9 @@ async def test_monitors_lost_in_mid_run(ceph: CephCluster, caller: CephCaller) -
 
 
 async def test_a_driver_that_was_blocklisted(ceph: CephCluster, tmp_path: Path) -> None:
-    """It reconnects and works: a takeover or an administrator may have meant another client."""
+    """A blocklisted driver reconnects and works: a takeover or an administrator may have meant
+    another client.
+    """
     with calling(ceph, tmp_path) as caller:
         first = await caller.create("pvc-1", topology=in_zone("a"), capability=DEVICE)
         addresses = caller.storage.ceph.handle().get_addrs()
@@ -165,7 +167,9 @@ async def test_a_driver_that_was_blocklisted(ceph: CephCluster, tmp_path: Path) 
 async def test_a_driver_that_starts_while_a_zone_is_dead(
     ceph: CephCluster, caller: CephCaller, tmp_path: Path
 ) -> None:
-    """It is unknown whether its pools have a journal; volumes of other journals work."""
+    """A driver that starts while a zone is dead cannot know whether its pools have a journal;
+    volumes of other journals work.
+    """
     first = await caller.create("pvc-1", topology=in_zone("a"), capability=DEVICE)
     head, _, tail = str(first.volume_id).split("-", 2)
     unknown = f"{head}-{'0' * 32}-{tail}"
@@ -250,7 +254,9 @@ async def test_deadlines_shorter_than_the_work(ceph: CephCluster, tmp_path: Path
 async def test_a_snapshots_name_and_a_kill(
     ceph: CephCluster, caller: CephCaller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name has one source; killed between snap and clone it is finished, and no snap is left."""
+    """A snapshot's name has one source; one that was killed between snap and clone is finished, and
+    no snap is left.
+    """
     import rbd
 
     volumes: Any = []

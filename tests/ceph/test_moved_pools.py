@@ -85,7 +85,7 @@ def checked(ceph: CephCluster, folder: Path) -> tuple[int, list[dict[str, str]],
 
 
 async def test_a_renamed_pool(pool: CephCluster, caller: CephCaller, tmp_path: Path) -> None:
-    """Its volumes are found under its new name, grow, are copied, staged and deleted."""
+    """Volumes of a renamed pool are found by its new name, grow, are copied, staged and deleted."""
     id = await create_volume(caller, "pvc-1")
     rename(pool, POOL, OTHER)
     assert await asyncio.to_thread(checked, pool, tmp_path / "check") == (
@@ -139,7 +139,7 @@ async def test_a_new_pool_with_the_old_name(
 
 
 async def test_a_deleted_pool(pool: CephCluster, caller: CephCaller, tmp_path: Path) -> None:
-    """Its volumes are lost: calls fail without hanging, and they can be deleted."""
+    """Volumes of a deleted pool are lost: calls fail without hanging, and they can be deleted."""
     ids = [await create_volume(caller, f"pvc-{number}") for number in range(3)]
     recorded = caller.storage.journal.list_page(StoredKind.VOLUME).entries
     assert {entry.state for entry in recorded} == {EntryState.CREATED}
@@ -170,7 +170,9 @@ async def test_a_deleted_pool(pool: CephCluster, caller: CephCaller, tmp_path: P
 async def test_a_pool_deleted_under_staged_volumes(
     pool: CephCluster, caller: CephCaller, tmp_path: Path
 ) -> None:
-    """Nothing hangs: volumes cannot be staged elsewhere, and are unstaged and deleted."""
+    """When the pool of staged volumes is deleted nothing hangs: they cannot be staged elsewhere,
+    and are unstaged and deleted.
+    """
     volume = await settled(partial(caller.create, "pvc-1", topology=IN_A, parameters=named()))
     device, staging, target = (
         await create_volume(caller, "pvc-2"),
@@ -194,7 +196,9 @@ async def test_a_pool_deleted_under_staged_volumes(
 
 
 async def test_a_file_systems_pool(ceph: CephCluster, tmp_path: Path) -> None:
-    """Its volumes are lost, though they are still listed; they are unstaged and deleted."""
+    """Volumes in a deleted pool of a file system are lost, though they are still listed; they are
+    unstaged and deleted.
+    """
     ceph.pool(POOL, "zone-a", application="cephfs")
     ceph.command("fs add_data_pool", fs_name="files", pool=POOL)
     ceph.wait("numbers", ceph.counted)

@@ -55,7 +55,7 @@ class TestOmapJournal(JournalContract):
 
 
 def test_an_invalid_token(connection: CephConnection) -> None:
-    """It is refused even before there is a journal."""
+    """An invalid page token is refused even before there is a journal."""
     journals = ClusterJournal(connection, namespace=f"test-{uuid.uuid4().hex}")
     assert journals.list_page(StoredKind.VOLUME).entries == ()
     with pytest.raises(StorageError, match="no page begins"):

@@ -70,7 +70,7 @@ async def parts(caller: CephCaller, ceph: CephCluster, id: str) -> list[float]:
 
 
 async def test_reads_stay_in_the_nodes_zone(ceph: CephCluster, tmp_path: Path) -> None:
-    """With it a volume is read from the node's zone; without it, from the primaries."""
+    """With read affinity a volume is read from the node's zone, without it from the primaries."""
     given = parameters()
     given["topologyConstrainedPools"] = given["topologyConstrainedPools"].replace("rbd-a", JOURNAL)
     capability = block_capability()

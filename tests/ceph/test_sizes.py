@@ -63,7 +63,7 @@ async def test_xfs_grows_while_it_is_used(caller: CephCaller) -> None:
 
 
 async def test_a_device_grows_while_it_is_used(caller: CephCaller) -> None:
-    """A pod that has it open sees its new size."""
+    """A pod that has a block device open sees its new size after an expansion."""
     device = block_capability()
     volume = await caller.create("pvc-1", capability=device)
     await caller.stage(volume.volume_id, device)
@@ -95,7 +95,9 @@ async def test_ext4_grows_when_it_is_staged_next(caller: CephCaller) -> None:
 
 
 async def test_a_restore_has_the_size_it_asks_for(caller: CephCaller) -> None:
-    """A larger one has a file system that fills it and the data; a smaller one is OUT_OF_RANGE."""
+    """A larger restore has the data and a file system that fills it; one smaller than its source is
+    OUT_OF_RANGE.
+    """
     original = await caller.create("pvc-1")
     await caller.stage(original.volume_id)
     target = await caller.publish(original.volume_id)

@@ -111,7 +111,9 @@ def fill(path: Path, size: int) -> None:
 async def test_a_repeated_create_does_not_move_the_layout(
     ceph: CephCluster, caller: CephCaller
 ) -> None:
-    """Repeated with another preference it gives the first pool; with another class it fails."""
+    """A create that is repeated with another preference gives the first pool; with another class it
+    fails.
+    """
     everywhere = [segments(zone) for zone in "abc"]
     volume = await caller.create("pvc-1", topology=requirement(everywhere, [segments("a")]))
     again = await caller.create("pvc-1", topology=requirement(everywhere, [segments("c")]))
@@ -208,7 +210,7 @@ async def test_a_copy_survives_its_sources_zone(ceph: CephCluster, caller: CephC
 
 
 async def test_a_client_that_dies(ceph: CephCluster, caller: CephCaller) -> None:
-    """Without its ceph-fuse stats fail; staged and published again the volume has its data."""
+    """When a volume's ceph-fuse dies, stats fail; staged and published again it has its data."""
     volume = await caller.create("pvc-1")
     await caller.stage(volume.volume_id)
     target = await caller.publish(volume.volume_id)

@@ -83,7 +83,9 @@ async def released(caller: CephCaller, id: str) -> None:
 async def test_a_fenced_writers_late_write_is_refused(
     shared: CephCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounter: str
 ) -> None:
-    """Data written in a is read in b; later writes of a are refused; then it returns to a."""
+    """Data written in zone a is read in b, and later writes of a are refused; then the volume
+    returns to a.
+    """
     program = rbd_stand_in.installed(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     capability = mount_capability()

@@ -167,7 +167,9 @@ class JournalContract:
         assert other.promised_bytes() == {"a": 10}
 
     def test_forgetting_twice(self, open_journal: OpenJournal) -> None:
-        """Forgetting twice is fine and gives the bytes back once; changing it is a conflict."""
+        """Forgetting an entry twice is no error and gives the bytes back once; changing it is a
+        conflict.
+        """
         journal = open_journal()
         keep, entry = reserved(journal, volume(1)), reserved(journal, volume(2))
         journal.forget(entry)

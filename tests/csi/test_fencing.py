@@ -120,7 +120,9 @@ def opened(path: Path, *, device: bool = False) -> Iterator[int]:
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 async def test_later_writes_of_a_fenced_node_are_refused(machine: Machine, kind: str) -> None:
-    """The kernel refuses them, and the node that stands in reads what was written before."""
+    """The kernel refuses later writes of a fenced node, and the node that stands in reads what was
+    written before.
+    """
     capability = mount_capability(fs_type=kind)
     a, b = machine.node("a1"), machine.node("b1")
     id = await volume(a, capability)
@@ -204,7 +206,9 @@ async def test_a_fenced_node_shows_no_pod_the_device_of_another(machine: Machine
 
 
 async def test_a_volume_is_not_unstaged_while_another_node_stages_it(machine: Machine) -> None:
-    """The second call is ABORTED: a device that was just attached stays."""
+    """Unstaging a volume while another call stages it is ABORTED: a device that was just attached
+    stays.
+    """
     capability = block_capability()
     a = machine.node("a1")
     id = await volume(a, capability)

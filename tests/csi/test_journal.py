@@ -109,7 +109,9 @@ def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
 
 @pytest.mark.system
 def test_two_processes(path: Path) -> None:
-    """Two processes that reserve the same hundred names at once share them, and the room."""
+    """Of two processes that reserve the same hundred names at once, each name and its room go to
+    one.
+    """
     processes = [writer(path, 1, 100), writer(path, 1001, 100)]
     for process in processes:
         go(process)

@@ -45,7 +45,7 @@ def test_krbd_is_configured_by_options() -> None:
 
 
 def test_the_first_protocol_is_krbds_own() -> None:
-    """If a monitor may speak it, no ms_mode is given: old kernels know no other."""
+    """If a monitor may speak the first protocol, no ms_mode is given: old kernels know no other."""
     for monitors in (("10.0.0.1:6789",), ("10.0.0.1:3300", "10.0.0.2:6789")):
         cluster = CephCluster("c", monitors, "zonewise", "/etc/key")
         assert client_conf.kernel_options(cluster) == ["noshare", "noudev"]

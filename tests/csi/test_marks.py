@@ -59,7 +59,9 @@ def as_before(folder: Path) -> None:
 
 
 async def test_a_volume_is_deleted_whatever_its_tenant_marks_it_as(caller: Caller) -> None:
-    """A repeated create finds the volume, and after the delete its folder is gone."""
+    """Whatever a tenant writes as the mark of its volume, a repeated create finds the volume, and a
+    delete removes its folder.
+    """
     id, folder = await shared(caller)
     forge(folder)
     assert (await caller.create("v", capability=SHARED)).volume_id == id
@@ -70,7 +72,9 @@ async def test_a_volume_is_deleted_whatever_its_tenant_marks_it_as(caller: Calle
 async def test_a_volume_of_an_earlier_version_is_protected_from_the_next_start_on(
     tmp_path: Path,
 ) -> None:
-    """Its mark moves to an attribute that the tenant cannot change."""
+    """At the next start the mark of an earlier version's volume moves to an attribute that the
+    tenant cannot change.
+    """
     with calling(tmp_path, ONE_POOL) as caller:
         id, folder = await shared(caller)
         as_before(folder)
@@ -83,7 +87,7 @@ async def test_a_volume_of_an_earlier_version_is_protected_from_the_next_start_o
 
 
 async def test_a_start_ignores_the_mark_of_a_tenant(tmp_path: Path) -> None:
-    """If there is a mark of root, that of the tenant is ignored."""
+    """If a volume has a mark of root at a start, that of its tenant is ignored."""
     with calling(tmp_path, ONE_POOL) as caller:
         id, folder = await shared(caller)
         forge(folder)
@@ -97,7 +101,9 @@ async def test_a_start_ignores_the_mark_of_a_tenant(tmp_path: Path) -> None:
 async def test_a_folder_of_another_name_is_not_deleted_and_the_refusal_names_it(
     caller: Caller, attribute: str
 ) -> None:
-    """The entry stays with the folder, and the delete succeeds once the mark is right."""
+    """A folder that is marked with another name is not deleted, and the refusal names it; the
+    delete succeeds once the mark is right.
+    """
     id, folder = await shared(caller)
     (folder / "data").write_text("x")
     os.removexattr(folder, TRUSTED_MARK)

@@ -136,7 +136,7 @@ async def test_every_node_call_may_be_repeated(caller: Caller) -> None:
 
 @pytest.mark.system
 async def test_a_volume_in_use_is_not_deleted(caller: Caller) -> None:
-    """FAILED_PRECONDITION while it is staged; afterwards it can be deleted."""
+    """Deleting a staged volume is FAILED_PRECONDITION; afterwards it can be deleted."""
     for number, capability in enumerate((mount_capability(), block_capability(), SHARED)):
         volume = await caller.create(f"v{number}", capability=capability)
         await caller.stage(volume.volume_id, capability)
@@ -159,7 +159,9 @@ def copied_mounts() -> Iterator[subprocess.Popen[bytes]]:
 async def test_a_volume_that_is_mounted_elsewhere_is_not_released(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ABORTED while another mount namespace has it; then it can be unstaged and deleted."""
+    """Unstaging is ABORTED while another mount namespace has the volume; then it can be unstaged
+    and deleted.
+    """
     monkeypatch.setattr(loops, "RELEASE_SECONDS", 0.0)
     volume = await caller.create("v")
     await used(caller, volume.volume_id)
@@ -177,7 +179,9 @@ async def test_a_volume_that_is_mounted_elsewhere_is_not_released(
 async def test_a_volume_that_is_still_in_use_gets_no_second_device(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Staged again it uses the same device; two file systems on one image would destroy it."""
+    """A volume that is staged again while in use has the same device; two file systems on one image
+    would destroy it.
+    """
     monkeypatch.setattr(loops, "RELEASE_SECONDS", 0.0)
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
@@ -199,7 +203,9 @@ async def test_a_volume_that_is_still_in_use_gets_no_second_device(
 async def test_a_device_that_is_being_detached_is_not_published(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would vanish from its pod when the last user closes it."""
+    """A device that is being detached is not staged: it would vanish from its pod when the last
+    user closes it.
+    """
     monkeypatch.setattr(loops, "RELEASE_SECONDS", 0.0)
     capability = block_capability()
     volume = await caller.create("v", capability=capability)
@@ -397,7 +403,9 @@ async def test_copies_of_a_mounted_volume_mount_beside_it(
 
 
 async def test_a_copy_is_not_smaller_than_its_source(caller: Caller) -> None:
-    """OUT_OF_RANGE for a smaller clone, and for a limit below what the file system needs."""
+    """A clone smaller than its source, or a limit below what the file system needs, is
+    OUT_OF_RANGE.
+    """
     volume = await caller.create("v", size=32 * MIB)
     source = of_volume(volume.volume_id)
     assert await refused(caller.create("c", size=16 * MIB, source=source)) is Code.OUT_OF_RANGE
@@ -416,7 +424,9 @@ def mounted(target: Path) -> list[mounts.Mount]:
 
 @pytest.mark.system
 async def test_a_volume_is_not_unmounted_while_a_copy_holds_its_writers(caller: Caller) -> None:
-    """Frozen and unmounted it would be stuck forever: nothing could be thawed."""
+    """Unpublishing a frozen volume is refused: frozen and unmounted it would be stuck forever,
+    since nothing could be thawed.
+    """
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
     with copies.freeze(mounted(target)):
@@ -430,7 +440,9 @@ async def test_a_volume_is_not_unmounted_while_a_copy_holds_its_writers(caller: 
 async def test_only_the_given_mount_is_frozen(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unmounted meanwhile, its path is on the machine's own disk, which is not frozen."""
+    """If a volume was unmounted meanwhile, its path is on the machine's own disk, which is not
+    frozen.
+    """
     volume = await caller.create("v")
     gone = mounted(await used(caller, volume.volume_id))
     await released(caller, volume.volume_id)
@@ -446,7 +458,9 @@ async def test_only_the_given_mount_is_frozen(
 async def test_a_volume_that_was_left_frozen_and_unmounted_can_be_used_again(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A controller was killed during a copy, and a node unmounted before the next one started."""
+    """A volume that a killed controller left frozen, and that was unmounted then, can be used
+    again.
+    """
     monkeypatch.setattr(loops, "RELEASE_SECONDS", 0.0)
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
@@ -517,7 +531,7 @@ async def test_copies_of_a_mounted_volume_take_turns(
 
 @pytest.mark.system
 async def test_stats_and_expand_know_where_a_volume_is(caller: Caller) -> None:
-    """NOT_FOUND for an unknown volume and for a path where it is not."""
+    """Stats and expand are NOT_FOUND for an unknown volume and for a path where it is not."""
     volume = await caller.create("v")
     await used(caller, volume.volume_id)
     assert {usage.unit for usage in await caller.stats(volume.volume_id)} == {1, 2}
@@ -597,7 +611,9 @@ async def test_on_a_full_disk_nothing_is_made_and_volumes_can_be_deleted(
 
 @pytest.mark.system
 async def test_a_full_disk_leaves_nothing_of_a_copy(tmp_path: Path) -> None:
-    """With the disk full before the pool: RESOURCE_EXHAUSTED, no file, no promised bytes."""
+    """If the disk is full before the pool, a snapshot is RESOURCE_EXHAUSTED and leaves no file and
+    no promised bytes.
+    """
     data = tmp_path / "data"
     data.mkdir()
     mounts.mount(Path("none"), data, "tmpfs", ["size=8m"])
@@ -660,7 +676,9 @@ async def test_what_others_mounted_is_left_alone(caller: Caller, tmp_path: Path)
 
 @pytest.mark.system
 async def test_nothing_is_mounted_through_a_link(caller: Caller, tmp_path: Path) -> None:
-    """The mount would outlive the link; files instead of folders are refused as well."""
+    """Nothing is mounted through a link, since the mount would outlive it; files instead of folders
+    are refused as well.
+    """
     id = (await caller.create("v")).volume_id
     behind = tmp_path / "behind"
     behind.mkdir()
@@ -794,7 +812,7 @@ async def test_an_own_path_is_removed_also_if_it_is_no_longer_mounted(
 async def test_nothing_is_mounted_over_the_drivers_own_data(
     caller: Caller, tmp_path: Path, where: str, capability: csi.VolumeCapability
 ) -> None:
-    """A wrong path must not hide all other volumes."""
+    """Nothing is mounted over the driver's own data, since it would hide all other volumes."""
     path = tmp_path / where
     volume = await caller.create("v", capability=capability)
     if capability.HasField("mount"):
@@ -809,7 +827,7 @@ async def test_nothing_is_mounted_over_the_drivers_own_data(
 
 
 async def test_only_regular_empty_files_are_removed(caller: Caller, tmp_path: Path) -> None:
-    """A pipe at a wrong path has no size either, and is not ours."""
+    """A pipe at a wrong path is not removed: it has no size either, and is not ours."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert await refused(caller.unpublish("vol-x", pipe)) is Code.FAILED_PRECONDITION
@@ -817,7 +835,7 @@ async def test_only_regular_empty_files_are_removed(caller: Caller, tmp_path: Pa
 
 
 async def test_impossible_paths(caller: Caller, tmp_path: Path) -> None:
-    """Too long a path is refused; below a file there is nothing to unpublish."""
+    """A path that is too long is refused; below a file there is nothing to unpublish."""
     volume = await caller.create("v")
     for text in ("/" + "a" * 256, "/a" * 2048):
         for call in (
@@ -834,7 +852,7 @@ async def test_impossible_paths(caller: Caller, tmp_path: Path) -> None:
 
 @pytest.mark.system
 async def test_a_refused_staging_makes_no_folder(caller: Caller, tmp_path: Path) -> None:
-    """Nothing is left at the path."""
+    """Staging that is refused leaves nothing at the path."""
     id = (await caller.create("v")).volume_id
     await caller.stage(id)
     second = tmp_path / "second"
@@ -887,7 +905,9 @@ async def test_without_a_free_loop_device_nothing_is_staged_until_there_is_one(
     outcome: int,
     sentence: str,
 ) -> None:
-    """RESOURCE_EXHAUSTED with advice, nothing left behind; it works as soon as one is free."""
+    """Without a free loop device staging is refused with advice and leaves nothing behind; it works
+    as soon as one is free.
+    """
     id = (await caller.create("v", capability=capability)).volume_id
     before = open_files()
     with monkeypatch.context() as patch:
@@ -922,7 +942,7 @@ async def test_without_devices_the_error_says_what_to_do(
 
 
 async def test_texts_with_a_null_are_refused(caller: Caller) -> None:
-    """The kernel would read only the part before it."""
+    """Texts with a null character are refused: the kernel would read only the part before it."""
     id = (await caller.create("v")).volume_id
     capability = mount_capability(flags=["ro\0x"])
     assert await refused(caller.stage(id, capability)) is Code.INVALID_ARGUMENT

@@ -70,7 +70,9 @@ def test_a_class_names_its_cluster(plugin: Plugin, folders: dict[str, DataFolder
 
 
 def test_an_id_leads_to_its_cluster(plugin: Plugin, folders: dict[str, DataFolder]) -> None:
-    """By the cluster's name in it, else by its uuid; an id of an unknown cluster is not gone."""
+    """An id leads to its cluster by the name in it, else by its uuid; one of an unknown cluster is
+    not NOT_FOUND.
+    """
     uuid = "1" * 32
     entry = recorded(folders["west"], "pvc-1", uuid)
     for cluster in ("west", "", "renamed"):
@@ -85,7 +87,9 @@ def test_an_id_leads_to_its_cluster(plugin: Plugin, folders: dict[str, DataFolde
 
 
 def test_pages_go_over_all_clusters(plugin: Plugin, folders: dict[str, DataFolder]) -> None:
-    """By uuid, each volume once, also if two names mean the same cluster."""
+    """Pages list the volumes of all clusters by uuid, each once, also if two names mean the same
+    cluster.
+    """
     for number in range(9):
         recorded(folders["east" if number % 3 else "west"], f"pvc-{number}", f"{number:032x}")
     folders["orient"] = folders["east"]
@@ -111,7 +115,7 @@ def test_pages_go_over_all_clusters(plugin: Plugin, folders: dict[str, DataFolde
 
 
 def test_the_cluster_of_a_request(plugin: Plugin) -> None:
-    """It is that of its class, volume, snapshot or source; a list has none."""
+    """A request's cluster is that of its class, volume, snapshot or source; a list has none."""
     id = str(StorageId(StoredKind.VOLUME, "1" * 32, 4, "west"))
     for request in (
         csi.CreateVolumeRequest(parameters={"clusterID": "west"}),
@@ -125,7 +129,9 @@ def test_the_cluster_of_a_request(plugin: Plugin) -> None:
 
 
 def test_clusters_without_an_answer_are_left_out() -> None:
-    """The answers of the others are used; if there is none, that is an error."""
+    """If a cluster does not answer, the answers of the others are used; if none answers, that is an
+    error.
+    """
 
     def away() -> int:
         raise aborted("away")

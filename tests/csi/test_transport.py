@@ -68,7 +68,7 @@ async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def test_both_transports_answer_alike(client: CsiClient, tmp_path: Path) -> None:
-    """A volume is created, found again, refused and deleted through either."""
+    """Over either transport a volume is created, found again, refused and deleted."""
     caller = Caller(client, tmp_path)
     volume = await caller.create("v")
     assert await caller.create("v") == volume
@@ -335,7 +335,9 @@ async def test_a_driver_runs_in_virtual_time(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_a_cluster_in_one_process_loads_no_grpc() -> None:
-    """Its driver is called without a socket, and the library for sockets takes 8 MB."""
+    """A cluster in one process calls its driver without a socket, and does not load the library for
+    sockets, which takes 8 MB.
+    """
     code = "import sys, zonewise.embedded.csi_driver; sys.exit('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
     assert done.returncode == 0

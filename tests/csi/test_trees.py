@@ -256,7 +256,9 @@ def test_a_removal_that_meets_a_link_removes_the_link(
 
 @pytest.mark.system
 def test_a_copy_has_all_that_its_source_has(tmp_path: Path, way: str) -> None:
-    """Owners, modes, attributes, ACLs, times, holes, hard links, links and special files."""
+    """A copy has the owners, modes, attributes, ACLs, times, holes, hard links, links and special
+    files of its source.
+    """
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "folder" / "deep").mkdir(parents=True)
     plain = source / "plain"
@@ -401,7 +403,7 @@ def test_a_tree_of_any_depth_is_removed(tmp_path: Path, way: str) -> None:
 
 
 def test_a_tree_with_paths_that_are_too_long_is_not_copied(tmp_path: Path, way: str) -> None:
-    """The error says so, whichever way folders are opened; measuring it is no error."""
+    """A tree with paths that are too long is not copied, as the error says; it can be measured."""
     source, target = tmp_path / "source", tmp_path / "target"
     nest(source, "d" * 255, 17)
     with pytest.raises(OSError, match="4096 bytes"):

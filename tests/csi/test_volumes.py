@@ -52,7 +52,9 @@ async def test_a_volume_is_cut_from_the_preferred_domain(caller: Caller) -> None
 
 
 async def test_without_a_requirement_a_volume_is_usable_everywhere(caller: Caller) -> None:
-    """No requirement, no topology: never an empty term, which an API server would refuse."""
+    """A volume without a requirement has no topology, rather than an empty term, which an API
+    server would refuse.
+    """
     volume = await caller.create("v")
     assert list(volume.accessible_topology) == []
 
@@ -95,7 +97,7 @@ async def test_the_same_name_for_something_else_is_refused(
 
 
 async def test_a_full_domain_is_refused_and_nothing_stays(caller: Caller) -> None:
-    """RESOURCE_EXHAUSTED moves the pod, so the attempt must leave no entry."""
+    """A create in a full domain is RESOURCE_EXHAUSTED, which moves the pod, and leaves no entry."""
     await caller.create("big", size=1000 * MIB, topology=requirement([B]))
     code = await refused(caller.create("more", size=100 * MIB, topology=requirement([B])))
     assert code is Code.RESOURCE_EXHAUSTED
@@ -271,7 +273,7 @@ async def test_a_volume_is_found_again_without_its_pool_in_the_configuration(
 async def test_bad_requests_are_refused_and_change_nothing(
     caller: Caller, arguments: dict[str, object], code: Code
 ) -> None:
-    """Each has its code, and the journal stays empty."""
+    """Each bad request is refused with its code, and the journal stays empty."""
     assert await refused(caller.create("v", **arguments)) is code  # type: ignore[arg-type]
     assert await caller.volumes() == []
 
@@ -285,7 +287,9 @@ async def test_names_have_the_length_the_protocol_allows(caller: Caller) -> None
 
 @pytest.mark.parametrize("name", ["a\x00", "\x1b[31m", "a\x7f", "\x9b1m"])
 async def test_names_have_no_control_characters(caller: Caller, name: str) -> None:
-    """The protocol bans them: names are shown to people."""
+    """Names with control characters, which are shown to people, are refused: the protocol bans
+    them.
+    """
     assert await refused(caller.create(name)) is Code.INVALID_ARGUMENT
     volume = await caller.create("tab\tand é")
     assert await refused(caller.snapshot(name, volume.volume_id)) is Code.INVALID_ARGUMENT

@@ -128,7 +128,7 @@ def test_a_claim_that_waits_gets_what_its_node_can_use() -> None:
 
 
 def test_a_volume_requested_by_name_is_refused_with_a_reason() -> None:
-    """The text is that of Kubernetes."""
+    """The reason why a volume that was requested by name is refused has the text of Kubernetes."""
     assert find_mismatch(volume("v", "1Gi"), claim()) == "requested PV is too small"
     assert find_mismatch(volume("v", kind="x"), claim()) == "storageClassName does not match"
     assert find_mismatch(volume("v", modes=(RWX,)), claim()) == "incompatible accessMode"

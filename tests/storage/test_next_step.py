@@ -74,7 +74,9 @@ def after(
 def test_create(
     entry: JournalEntry | None, image: Image | None, fits: bool, step: Step, holder: Holder
 ) -> None:
-    """The table of crash points, whether we or a controller that is gone crashed."""
+    """A create continues by the table of crash points, whether we or a controller that is gone
+    crashed.
+    """
     assert after(entry, image, holder=holder, fits=fits) == NextStep(step)
 
 

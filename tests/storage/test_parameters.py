@@ -286,7 +286,7 @@ def test_too_long() -> None:
     ],
 )
 def test_pools_that_a_class_names(given: dict[str, str], expected: list[tuple[str, str]]) -> None:
-    """The pools with their domains, and the data pools; an invalid class names none."""
+    """A class names its pools with their domains, and its data pools; an invalid one names none."""
     zones = [
         (class_pool.name, class_pool.segments["zone"])
         for class_pool in lenient_class_pools(given, LABELS)

@@ -50,7 +50,7 @@ def test_stored_cases() -> None:
 
 
 def test_the_stored_cases_cover_all_outcomes() -> None:
-    """Among them are all policies, refusals, ties, and copies in and out of a domain."""
+    """The stored cases have all policies, refusals, ties, and copies in and out of a domain."""
     seen: Counter[str] = Counter()
     for row in rows():
         case, answer = row["case"], row["answer"]

@@ -114,13 +114,13 @@ def test_claims_of_a_stateful_set() -> None:
     [("data-web-0", "logs-web-0"), ("web-7", "x-web-7"), ("data-web-00", "data-web-0")],
 )
 def test_the_index_of_a_claim(claim: str, same: str) -> None:
-    """Only the set's name and the ordinal count."""
+    """Only the set's name and the ordinal count for the index of a claim."""
     assert topology_offset(claim) == topology_offset(same)
 
 
 @pytest.mark.parametrize("claim", ["data", "", "data-", "data-x", "data-４", f"data-{2**32}"])
 def test_names_without_an_ordinal(claim: str) -> None:
-    """Other names are hashed whole; FNV-1 of nothing is its offset."""
+    """Names of claims without an ordinal are hashed whole; FNV-1 of nothing is its offset."""
     assert 0 <= topology_offset(claim) < 2**32
     assert topology_offset("") == 2166136261
 

@@ -42,7 +42,9 @@ class Zones:
 
 
 async def test_a_zone_that_stays_down_is_taken_over_and_given_back() -> None:
-    """It happens after the pause; manual entries stay; an unanswered query is no failure."""
+    """A zone that stays down is taken over after the pause, and given back; manual entries stay,
+    and an unanswered query is no failure.
+    """
     zones, source = Zones(), FollowedConfiguration()
     parts = {
         "automatic": lambda context: AutomaticLoop(
@@ -77,7 +79,7 @@ async def test_a_zone_that_stays_down_is_taken_over_and_given_back() -> None:
 
 
 async def test_it_is_off_by_default() -> None:
-    """Without the key nothing is written, whatever fails."""
+    """Without the key of automatic takeover nothing is written, whatever fails."""
     zones, source = Zones(), FollowedConfiguration()
     zones.failed = frozenset("a")
     parts = {
@@ -101,7 +103,9 @@ async def test_it_is_off_by_default() -> None:
 
 
 async def test_manual_changes_win() -> None:
-    """Given back by hand, a domain has a whole pause again; taken by hand, it stays taken."""
+    """A domain that is given back by hand has a whole pause again; one that is taken over by hand
+    stays taken over.
+    """
     zones, source = Zones(), FollowedConfiguration()
     zones.failed = frozenset("a")
     parts = {
@@ -141,7 +145,9 @@ async def test_manual_changes_win() -> None:
 
 
 async def test_an_unreachable_api_server_restarts_the_pause() -> None:
-    """Time does not count while it is away, and the pause starts again when it is back."""
+    """Time does not count while the API server is unreachable, and the pause starts again when it
+    is back.
+    """
     zones, source = Zones(), FollowedConfiguration()
     zones.failed, zones.broken = frozenset("a"), True
     parts = {

@@ -49,7 +49,7 @@ async def test_a_controller_listens_while_it_leads() -> None:
 
 
 def test_removed_listeners_are_not_called() -> None:
-    """Others still are, also if a listener removes itself while it is called."""
+    """A removed listener is not called, others still are, also if it removes itself in its call."""
     source = FollowedConfiguration()
     calls: list[str] = []
 

@@ -52,7 +52,9 @@ class Life:
 
 
 def test_down_for_the_whole_pause() -> None:
-    """Taken over when the pause is over, not before; given back when it was up for as long."""
+    """A domain is taken over when the pause is over, not before, and given back when it was up for
+    as long.
+    """
     life = Life()
     assert life.look(0, "a") == PAUSE
     assert life.look(299, "a") == 1
@@ -129,7 +131,9 @@ def test_a_domain_that_stands_in_is_taken_over_by_healthy_ones() -> None:
 
 
 def test_the_configuration_turns_it_on() -> None:
-    """It is off without the key; an invalid value is an error of one sentence with its path."""
+    """Automatic takeover is off without the key; an invalid value is an error of one sentence with
+    its path.
+    """
     text = json.dumps({"version": 2, "automatic-takeover": {"by": ["all"], "pause": "5m"}})
     assert parse_configuration(text, LABELS).automatic_takeover == BY_ALL
     assert parse_configuration('{"version": 2}', LABELS).automatic_takeover is None

@@ -21,7 +21,9 @@ TEXT = json.dumps({"version": 2, "pools": [POOL], "topology-takeover": {"c": ["a
 
 
 def test_an_entry_comes_and_goes() -> None:
-    """The rest of the text keeps its meaning, and without entries the map is removed."""
+    """When an entry is added or removed the rest of the text keeps its meaning; without entries the
+    map is removed.
+    """
     taken = edit_takeover(TEXT, {"a": ("b", "c/x")}, LABELS)
     assert json.loads(taken) == {
         "version": 2,

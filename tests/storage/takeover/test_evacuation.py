@@ -25,7 +25,9 @@ def pod(**more: object) -> VolumePod:
 
 
 def test_a_pod_of_a_dead_node_is_deleted() -> None:
-    """The reason has the pod, the node and the domain that takes over."""
+    """A pod of a dead node whose domain is taken over is deleted for a reason with the pod and the
+    node.
+    """
     why = find_reason_to_delete(pod(), TAKEN, [B])
     assert why is not None
     assert why.code == "TakenOver"
@@ -48,5 +50,7 @@ def test_a_pod_of_a_dead_node_is_deleted() -> None:
 def test_other_pods_stay(
     staying: VolumePod, taken: TakeoverMap, living: list[dict[str, str]]
 ) -> None:
-    """Pods on a Ready node, elsewhere, with other volumes, or without a domain that stands in."""
+    """Pods on a Ready node, elsewhere, with other volumes, or without a domain that stands in,
+    stay.
+    """
     assert find_reason_to_delete(staying, taken, living) is None
