@@ -209,7 +209,9 @@ def test_broken_kubeconfigs(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     "case", ["missing file", "a directory", "not YAML", "binary", "brackets without end"]
 )
 def test_broken_kubeconfigs_in_a_process(tmp_path: Path, case: str) -> None:
-    """The same as a program of its own: nothing else appears on stderr."""
+    """In a process of its own, too, an error in a kubeconfig is one sentence, and nothing else is
+    on stderr.
+    """
     make, says = FILES[case]
     refused(apart(tmp_path, *ask(make(tmp_path / "config"))), says)
 
@@ -378,7 +380,9 @@ def test_servers_that_never_answer(
 @pytest.mark.system
 @pytest.mark.parametrize("case", ["expired token", "wrong authority", "unreachable", "garbage"])
 def test_bad_servers_in_a_process(tmp_path: Path, case: str) -> None:
-    """The same as a program of its own: nothing else appears on stderr."""
+    """In a process of its own, too, an error of a server is one sentence, and nothing else is on
+    stderr.
+    """
     make, says = SERVERS[case]
     with make() as server:
         result = apart(tmp_path, *ask(kubeconfig_for(tmp_path / "config", server)))
@@ -467,7 +471,9 @@ def test_bad_plugins(tmp_path: Path, capsys: pytest.CaptureFixture[str], case: s
 @pytest.mark.system
 @pytest.mark.parametrize("case", ["missing", "fails", "prints garbage", "hangs"])
 def test_bad_plugins_in_a_process(tmp_path: Path, case: str) -> None:
-    """The same as a program of its own: nothing of the plugin's own output appears."""
+    """In a process of its own, too, an error of a plugin is one sentence, without the plugin's
+    other output.
+    """
     script, says = PLUGINS[case]
     timeout = "1s" if case == "hangs" else "20s"
     refused(apart(tmp_path, *ask(plugin_config(tmp_path, script), timeout=timeout)), says)
@@ -507,7 +513,7 @@ def test_wrong_usage(
 
 @pytest.mark.system
 def test_wrong_usage_in_a_process(tmp_path: Path) -> None:
-    """The same as a program of its own."""
+    """In a process of its own, too, wrong usage is a sentence with a suggestion and exit code 2."""
     result = apart(tmp_path, "versoin")
     assert (result.code, result.out) == (2, "")
     assert 'did you mean "python -m zonewise version"?' in result.sentence()

@@ -71,7 +71,9 @@ async def slices(client: Client) -> list[EndpointSlice]:
 
 @pytest.mark.system
 async def test_it_writes_slices_and_releases_its_lease(tmp_path: Path) -> None:
-    """It takes the lease, writes slices, and on SIGTERM releases the lease and ends with 0."""
+    """The controller takes the lease, writes slices, and on SIGTERM releases the lease and ends
+    with 0.
+    """
     async with cluster() as (kubeconfig, client):
         with controller(tmp_path, kubeconfig, "--endpointslices", "own") as program:
             await client.create(convert(Service, WEB))
@@ -91,7 +93,7 @@ async def test_it_writes_slices_and_releases_its_lease(tmp_path: Path) -> None:
 
 @pytest.mark.system
 async def test_by_default_it_writes_no_slice(tmp_path: Path) -> None:
-    """Observe is the default, and a second replica only follows."""
+    """By default the controller observes and writes no slice, and a second replica only follows."""
     async with cluster() as (kubeconfig, client):
         await client.create(convert(Service, WEB))
         with controller(tmp_path, kubeconfig) as first:

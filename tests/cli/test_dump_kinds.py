@@ -95,7 +95,7 @@ def written(folder: Path, items: Iterable[Item]) -> Path:
 def test_what_a_dump_lacks_is_refused(
     words: tuple[str, ...], items: list[Item], missing: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    """The only output is a sentence that names the kind and how to dump it."""
+    """For a kind that a dump lacks the only output is a sentence: the kind and how to dump it."""
     path = written(tmp_path, items)
     result = here(capsys, "explain", *words, "-f", path)
     assert (result.code, result.out) == (1, "")
@@ -119,7 +119,7 @@ def test_what_a_dump_lacks_is_refused(
 def test_an_empty_file_is_no_cluster(
     words: tuple[str, ...], expected: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    """The sentence says what to dump, for every kind of report."""
+    """The error about an empty file says what to dump, for every kind of report."""
     path = tmp_path / "empty.yaml"
     path.write_text("")
     result = here(capsys, "explain", *words, "-f", path)
@@ -180,7 +180,7 @@ def test_budgets_of_ours_that_were_not_dumped_are_noted(
 
 
 def test_owners_that_were_not_dumped_are_noted(tmp_path: Path, capsys: Capture) -> None:
-    """The number of their replicas is unknown, and the note names their kind."""
+    """The replicas of owners that were not dumped are unknown, and the note names their kind."""
     owned = [
         pod
         | {

@@ -68,7 +68,7 @@ def story(tmp_path: Path) -> str:
 def test_a_template_of_another_form_is_one_sentence(
     tmp_path: Path, capsys: Capture, template: object, what: str
 ) -> None:
-    """The sentence names the owner whose template cannot be read."""
+    """The error about a template that cannot be read names its owner."""
     meta = {"name": "r", "namespace": "n"}
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta}
     path = tmp_path / "dump.json"
@@ -357,7 +357,9 @@ def test_a_folder_of_clusters_agrees_with_the_model(tmp_path: Path, capsys: Capt
 
 
 def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) -> None:
-    """The sentence says why once: which budgets agree, or what the pod is."""
+    """The page of a pod that may be disrupted says why once: which budgets agree, or what the pod
+    is.
+    """
     path = tmp_path / NAMED
     path.write_text(STORY.replace("maxUnavailable: 0", "maxUnavailable: 1"))
     lines = [
@@ -403,7 +405,9 @@ def test_a_budget_by_its_kind(words: tuple[str, ...], story: str, capsys: Captur
 def test_a_pod_that_is_held_lists_every_budget_that_covers_it(
     tmp_path: Path, capsys: Capture
 ) -> None:
-    """Each with what it says now: one refuses and why, one allows, and others do not apply."""
+    """The page of a pod that is held lists every budget that covers it: one refuses and why, one
+    allows, and others do not apply.
+    """
     pods = [owned(f"p{n}", "apps/v1", "ReplicaSet", "web-1") for n in range(2)]
     owner = {
         "apiVersion": "apps/v1",
@@ -521,7 +525,9 @@ def test_a_budget_that_never_allows_says_what_its_pods_say(
 def test_the_first_line_of_a_budget_says_what_it_refuses_at_all(
     tmp_path: Path, capsys: Capture
 ) -> None:
-    """One that observes refuses nothing, and one of a DomainRollout does not refuse drains."""
+    """The first line about a budget that observes says that it refuses nothing, about one of a
+    DomainRollout that it does not refuse drains.
+    """
     page = _page(capsys, tmp_path, _budget("web", maxUnavailable=0, mode="Observe"))
     assert page[0] == (
         "TopologyDisruptionBudget shop/web: it observes only, and nothing is refused (mode:"

@@ -65,7 +65,7 @@ def test_a_claim_of_a_dump_is_explained(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_unknown_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The sentence names another namespace that has a claim of this name."""
+    """The error about an unknown claim names another namespace that has a claim of this name."""
     file = tmp_path / "dump.yaml"
     file.write_text(DUMP)
     missing = here(capsys, "explain", "pvc", "data", "-f", file)

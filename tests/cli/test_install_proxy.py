@@ -39,7 +39,9 @@ def printed(capsys: Capture, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_the_pod_has_one_capability_and_no_privilege(capsys: Capture) -> None:
-    """NET_ADMIN in the node's network; no other capability, no host path, no privilege."""
+    """The proxy's pod has NET_ADMIN in the node's network; no other capability, no host path, no
+    privilege.
+    """
     objects = printed(
         capsys,
         *("--cluster-cidr", "10.244.0.0/16", "--api-server", "[fd00::1]:6443", "--image", "me:1"),

@@ -57,7 +57,7 @@ DEEP = 5_000
 def test_a_file_nested_too_deeply_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, command: str
 ) -> None:
-    """Each form of nesting, to each command that reads files."""
+    """Every command that reads files refuses each form of too deep nesting with a sentence."""
     path = tmp_path / name
     path.write_text(TEXTS[name](DEEP))
     result = here(capsys, *COMMANDS[command], path)
@@ -79,7 +79,7 @@ def test_a_file_nested_too_deeply_ends_no_process(tmp_path: Path, name: str, com
 
 
 def test_the_error_names_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The sentence names file and line of the object, also inside a list."""
+    """The error about deep nesting names file and line of the object, also inside a list."""
     for name, line in (("items.json", 2), ("lists.yaml", 4), ("items.yaml", 4)):
         path = tmp_path / name
         path.write_text(TEXTS[name](DEEP))

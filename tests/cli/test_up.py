@@ -225,7 +225,7 @@ def test_foreign_folders_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If another program listens there, the sentence says so and what to do."""
+    """If another program listens on the port, the error says so and what to do."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -89,7 +89,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[ApiServer, Client]]:
 @pytest.mark.system
 @pytest.mark.parametrize("role", ["adopt", "observe"])
 async def test_the_program(tmp_path: Path, role: str) -> None:
-    """It creates its certificate, refuses bad Services, adds hints to slices, and stops."""
+    """The webhook creates its certificate, refuses bad Services, adds hints to slices, and ends."""
     async with cluster(tmp_path) as (server, client):
         for row in CONFIGURATIONS:
             await client.create(configuration(*row))
@@ -190,7 +190,7 @@ def heard(program: subprocess.Popen[bytes], event: str) -> dict[str, Any]:
 def test_a_bad_address_names_its_flag(
     capsys: pytest.CaptureFixture[str], flag: str, example: str
 ) -> None:
-    """The sentence names the flag and gives an example."""
+    """The error about an invalid address names its flag and gives an example."""
     result = here(capsys, "webhook", flag, "foo")
     assert result.code == 2
     expected = f"error: {flag} 'foo' is not an address with a port; write it like {example}"

@@ -25,7 +25,7 @@ def test_resources(api: Api) -> None:
 
 
 def test_pages(api: Api) -> None:
-    """The pages of a server, and unknown paths."""
+    """Pages about health and versions are answered, and unknown paths are not found."""
     for path in ("/healthz", "/livez", "/readyz", "/healthz/ping"):
         api.note(path, api.get(path, quiet=True, expect="200 OK").status)
     api.note("/livez/nothing", api.get("/livez/nothing", quiet=True, expect="404 Not Found").status)

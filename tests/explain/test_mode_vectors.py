@@ -72,8 +72,9 @@ def explain_recorded(
 
 
 def test_shared_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In-zone of 600 is at least 0.717, with three to six endpoints 0.639; no endpoint carries
-    20 % more than the average, and ``assigned`` and ``overload`` of zones are those of endpoints.
+    """In mode shared 600 clusters keep at least 0.717 in zone, those with three to six endpoints
+    0.639; no endpoint carries 20 % more than the average, and ``assigned`` and ``overload`` of
+    zones are those of endpoints.
     """
     every, small = [], []
     for report, row in explain_recorded(MODES[0], tmp_path, capsys):
@@ -99,8 +100,8 @@ def test_shared_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_weighted_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the limit 0.999 is kept on average and 0.995 everywhere, below 20 %; ``stock`` is what
-    hints alone do, and that is what mode shared keeps.
+    """In mode weighted 0.999 of what the limit allows stays in zone on average, and 0.995 in every
+    cluster, with an overload below 20 %; ``stock`` is what hints alone do, as in mode shared.
     """
     parts, stock = [], []
     for report, row in explain_recorded(MODES[1], tmp_path, capsys):
@@ -121,8 +122,8 @@ def test_weighted_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("mode", MODES)
 def test_lives(mode: str) -> None:
-    """States whose slices carry hints and weights of the step before: few changes, few texts, much
-    in zone, no limit broken, and a second decision changes nothing.
+    """Over recorded states, each with the hints and weights of the step before, hints and texts
+    change seldom, much stays in zone, no limit is broken, and a second decision changes nothing.
     """
     changes = moved = texts = steps = 0
     stays = limits = 0.0

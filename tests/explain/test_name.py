@@ -55,7 +55,7 @@ def test_the_rule_the_key_and_what_was_left_out(keyed: str, capsys: Capture) -> 
 
 
 def test_a_single_label_is_a_service_of_the_namespace(keyed: str, capsys: Capture) -> None:
-    """Without a pod whose search path counts, -n completes the name; else it is in default."""
+    """Without a pod's search path, -n completes a single label; else it is in default."""
     result = here(capsys, "explain", "name", "db", "-n", "shop", "-f", keyed)
     assert result.code == 0
     assert result.out.startswith("db.shop.svc.cluster.local for ")
@@ -85,7 +85,7 @@ def test_a_client_may_be_an_address(keyed: str, capsys: Capture) -> None:
 
 
 def test_json_has_the_same(keyed: str, capsys: Capture) -> None:
-    """-o json: code, rule, key, and what is returned and left out."""
+    """With -o json there are the code, the rule, the key, and what is returned and left out."""
     arguments = ("db.shop.svc", "--client", "front/web-0", "-f", keyed, "-o", "json")
     report = json.loads(here(capsys, "explain", "name", *arguments).out)
     assert (report["code"], report["rule"]) == ("NOERROR", "TopologyKey")
@@ -96,7 +96,9 @@ def test_json_has_the_same(keyed: str, capsys: Capture) -> None:
 
 
 def test_names_that_are_the_same_for_everybody_say_so(keyed: str, capsys: Capture) -> None:
-    """Cluster IPs and names of one endpoint are the same for all; unknown names exit with 1."""
+    """Cluster IPs and names of one endpoint are shown as the same for every client; unknown names
+    exit with 1.
+    """
     assert (
         "same for every client" in here(capsys, "explain", "name", "web.shop.svc", "-f", keyed).out
     )
@@ -108,7 +110,9 @@ def test_names_that_are_the_same_for_everybody_say_so(keyed: str, capsys: Captur
 
 
 def test_bad_questions_get_one_sentence(keyed: str, capsys: Capture) -> None:
-    """No name, a client that does not exist, a client with something that is not a name."""
+    """A missing name, an unknown client, and a client for something that is not a name get one
+    sentence.
+    """
     for arguments in (
         ("explain", "name", "-f", keyed),
         ("explain", "name", "db.shop", "--client", "front/nobody", "-f", keyed),
@@ -120,7 +124,9 @@ def test_bad_questions_get_one_sentence(keyed: str, capsys: Capture) -> None:
 def test_hard_keys_say_what_would_help(
     tmp_path_factory: pytest.TempPathFactory, capsys: Capture
 ) -> None:
-    """No endpoint near: NODATA, the keys, and what to change."""
+    """If hard keys match no endpoint the report says NODATA, names the keys, and says what to
+    change.
+    """
     path = tmp_path_factory.mktemp("dump") / "dump.yaml"
     path.write_text(dump(*cluster(keys=ZONE)))
     result = here(capsys, "explain", "name", "db.shop.svc", "--client", "192.0.2.1", "-f", path)

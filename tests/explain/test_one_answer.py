@@ -62,7 +62,9 @@ def sum_routes(dump: Path, capsys: Capture) -> dict[str, tuple[float, float]]:
 
 
 def test_what_slices_do_is_what_routes_do(dump: Path, capsys: Capture) -> None:
-    """In-zone and unanswered of the slices as they are equal the sum over all nodes' routes."""
+    """The parts of traffic in zone and unanswered, by the slices as they are, equal the sum over
+    all nodes' routes.
+    """
     reports, routes = explain_services(dump, capsys), sum_routes(dump, capsys)
     assert {"local", "keyed", "two-zones", "kept", "kubernetes"} <= routes.keys()
     for name, (in_zone, unanswered) in routes.items():

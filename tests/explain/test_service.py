@@ -113,7 +113,9 @@ def test_hints_on_slices_are_the_previous_state() -> None:
 
 
 def test_an_endpoint_that_came_later() -> None:
-    """One without a hint among hinted ones is new: the others keep theirs, proxies ignore all."""
+    """An endpoint without a hint among hinted ones is new: the others keep theirs, and proxies
+    ignore all.
+    """
     endpoints = [*spread(4, 4, 2, hints=True), endpoint("10.0.9.9", "c", on="n3")]
     report = explain([*THREE, service(), part(endpoints)])
     assert report.primary.decided.hinted
@@ -187,7 +189,9 @@ def test_modes(annotations: dict[str, str], spec: dict[str, Any], code: str, mod
 
 
 def test_the_service_of_the_api_servers_gets_no_advice() -> None:
-    """They write its slices, and are in no zone: there is neither a remedy nor a number."""
+    """API servers write the slices of their Service, and are in no zone: there is neither a remedy
+    nor a number.
+    """
     api = service("kubernetes", annotations={}, selector=None)
     report = explain([*THREE, api, part([endpoint("192.0.2.1")], of="kubernetes")])
     assert (report.primary.reason.code, report.primary.reason.fix) == ("NoSelector", "")
@@ -198,7 +202,9 @@ def test_the_service_of_the_api_servers_gets_no_advice() -> None:
 
 
 def test_an_external_name_has_no_zones() -> None:
-    """Its traffic goes to no endpoint: there is no table, no number, and nothing unanswered."""
+    """Traffic to an ExternalName goes to no endpoint: there is no table, no number, and nothing
+    unanswered.
+    """
     report = explain([*THREE, service(type="ExternalName", selector=None, externalName="a.b")])
     body = report.to_dict()
     assert (body["zones"], body["inZone"], body.get("unanswered")) == ([], 0, None)

@@ -139,7 +139,9 @@ def test_a_full_zone_says_what_was_tried_and_what_helps() -> None:
 
 
 def test_a_volume_that_would_be_elsewhere_today_says_so() -> None:
-    """Pools changed since it was made; it stays where it is."""
+    """A volume stays where it is when pools change, and its report names the pool it would get
+    today.
+    """
     report = explain_pvc(claim(node="n-a", volume="v"), volume("b"))
     assert report.reason.code == "PlacedBefore"
     assert "today it would get pool pool-a" in report.reason.message
@@ -152,7 +154,7 @@ def copied(pvc: PersistentVolumeClaim, kind: str, name: str) -> PersistentVolume
 
 
 def test_a_copy_is_explained_by_its_source() -> None:
-    """It stays with its source, whichever node was chosen, so nothing has changed since."""
+    """A copy stays with its source, whichever node was chosen, so nothing has changed since."""
     for kind in ("VolumeSnapshot", "PersistentVolumeClaim"):
         report = explain_pvc(copied(claim(node="n-a", volume="v"), kind, "old"), volume("b"))
         assert report.reason.code == "Copied"
@@ -162,7 +164,9 @@ def test_a_copy_is_explained_by_its_source() -> None:
 
 
 def test_a_waiting_copy_is_explained_by_its_source() -> None:
-    """It would get the pool of its source; a source that is not known is not guessed."""
+    """A copy that waits would get the pool of its source; a source that is not known is not
+    guessed.
+    """
     old = structs.replace(claim(volume="v"), metadata=ObjectMeta(name="old", namespace="shop"))
     new = copied(claim("64Mi", node="n-a"), "PersistentVolumeClaim", "old")
     claims = {pvc.key: pvc for pvc in (old, new)}
@@ -174,7 +178,9 @@ def test_a_waiting_copy_is_explained_by_its_source() -> None:
 
 
 def test_a_waiting_claim_says_what_is_missing() -> None:
-    """A class, a pod, a node, or the volume that the claim names."""
+    """The report of a waiting claim names what is missing: a class, a pod, a node, the pools, or
+    the volume that the claim names.
+    """
     assert explain_pvc(claim()).reason.code == "WaitsForPod"
     body = {
         "metadata": {"name": "p", "namespace": "shop"},
@@ -199,7 +205,7 @@ def test_a_waiting_claim_says_what_is_missing() -> None:
 
 
 def test_a_volume_of_another_driver() -> None:
-    """Without a pool there is no decision to repeat; without a claim its domain is still known."""
+    """A volume without a pool has no decision to repeat; one without a claim has its domain."""
     body = {"metadata": {"name": "nfs"}, "spec": {"capacity": {"storage": "1Gi"}}}
     foreign = convert(PersistentVolume, body)
     report = explain_volume(cluster(claim(), foreign), foreign)

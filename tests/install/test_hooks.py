@@ -63,7 +63,9 @@ def is_called(hook: Obj, user: str, object: Obj | None, old: Obj | None, operati
     ],
 )
 def test_whose_deletions_are_gated(user: str, gated: bool) -> None:
-    """Those of workload controllers and named users, unless the pod is being deleted already."""
+    """Deletions by workload controllers and named users are gated, unless the pod is being deleted
+    already.
+    """
     hook = hooks()["/deletions"]
     assert is_called(hook, user, None, OWNED, "DELETE") is gated
     leaving = {"metadata": {**OWNED["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
@@ -108,7 +110,7 @@ def test_deletions_of_pods_without_an_owner_are_not_gated() -> None:
     ],
 )
 def test_which_replicasets_are_clamped(user: str, before: int, after: int, clamped: bool) -> None:
-    """Only those that a Deployment scales down."""
+    """Only ReplicaSets that a Deployment scales down are clamped."""
     old, new = ({"metadata": {}, "spec": {"replicas": size}} for size in (before, after))
     assert is_called(hooks()["/replicasets"], user, new, old, "UPDATE") is clamped
 

@@ -46,7 +46,9 @@ def limit(app: str = "web", **spec: Any) -> Obj:
 
 
 async def test_budgets_count_alike(realkube: real.ControlPlane, ours: Path) -> None:
-    """Whole numbers and percentages, ready, unready and missing pods, scaling."""
+    """Both clusters count budgets alike: whole numbers and percentages, ready, unready and missing
+    pods, scaling.
+    """
 
     async def scene(there: Side) -> Any:
         limits: dict[str, tuple[Obj, tuple[int, ...], tuple[int, ...]]] = {
@@ -73,7 +75,9 @@ async def test_budgets_count_alike(realkube: real.ControlPlane, ours: Path) -> N
 
 
 async def test_budgets_that_are_odd(realkube: real.ControlPlane, ours: Path) -> None:
-    """Bare pods, pods of Jobs, two controllers under one budget, and a budget without pods."""
+    """Both clusters count alike bare pods, pods of Jobs, two controllers under one budget, and a
+    budget without pods.
+    """
 
     async def scene(there: Side) -> Any:
         spec = {"completions": 1, "template": job_template()}
@@ -118,7 +122,9 @@ async def _there(events: Awaitable[set[tuple[str, str]]], *reasons: str) -> bool
 
 
 async def test_evictions_are_answered_alike(realkube: real.ControlPlane, ours: Path) -> None:
-    """Granted, refused with numbers, unready pods, policies, dry runs, two budgets, versions."""
+    """Both clusters answer evictions alike: granted, refused with numbers, unready pods, policies,
+    dry runs, two budgets, versions.
+    """
 
     async def scene(there: Side) -> Any:
         await there.make("replicasets", "web", replicas(3))
@@ -177,7 +183,9 @@ def describe_pod(pod: Obj) -> Obj:
 
 
 async def test_jobs_end_alike(realkube: real.ControlPlane, ours: Path) -> None:
-    """Complete, failed by limit, by deadline and by rule, enough by rule, suspended and resumed."""
+    """Jobs end alike in both clusters: complete, failed by limit, by deadline and by rule, enough
+    by rule, suspended and resumed.
+    """
 
     async def scene(there: Side) -> Any:
         seen: list[Any] = []

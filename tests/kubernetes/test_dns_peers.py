@@ -73,7 +73,7 @@ async def dig(*arguments: str) -> list[str]:
 
 
 async def test_dig(tmp_path: Path) -> None:
-    """Cookies, EDNS, TCP, subnets and sources: dig complains of nothing."""
+    """dig complains of nothing in answers about cookies, EDNS, TCP, subnets and sources."""
     async with named(tmp_path) as (_, names):
         port = ("@127.0.0.1", "-p", str(names.port))
         assert await dig(*port, DB, "+short") == ["10.0.0.1", "10.0.0.2"]

@@ -39,7 +39,9 @@ def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_what_is_printed_applies(plane: real.ControlPlane, form: str) -> None:
-    """kubectl applies it without a warning, and the server finds nothing wrong in its policies."""
+    """kubectl applies what ``install`` prints without a warning, and the server finds nothing wrong
+    in its policies.
+    """
     namespace = f"printed-{form}"
     command = [sys.executable, "-m", "zonewise", "install", "-n", namespace, *FORMS[form]]
     printed = await asyncio.to_thread(

@@ -62,7 +62,9 @@ async def used(there: Side, name: str, **expected: str) -> Obj:
 
 
 async def test_quotas(realkube: real.ControlPlane, ours: Path) -> None:
-    """Quotas on compute resources, counts and storage, and with scopes."""
+    """Both servers count and refuse alike under quotas on compute resources, counts and storage,
+    and with scopes.
+    """
 
     async def scene(there: Side) -> Any:
         hard = {
@@ -113,7 +115,9 @@ async def test_quotas(realkube: real.ControlPlane, ours: Path) -> None:
 
 
 async def test_limit_ranges(realkube: real.ControlPlane, ours: Path) -> None:
-    """Defaults with their annotation; minimum, maximum and ratio; pods and claims."""
+    """Both servers apply limit ranges alike: defaults with their annotation; minimum, maximum and
+    ratio; for pods and claims.
+    """
 
     async def scene(there: Side) -> Any:
         limits: list[Obj] = [

@@ -55,7 +55,9 @@ async def quiet(cache: Cache, namespace: str) -> dict[str, str]:
 
 
 async def test_both_write_the_same(plane: real.ControlPlane) -> None:
-    """Neither finds anything to change in what the other wrote."""
+    """Neither the built-in controller nor ours finds anything to change in slices that the other
+    wrote.
+    """
     built_in = plane.controller_manager
     assert built_in is not None
     async with Client(HttpsTransport(load_config(plane.kubeconfig))) as client:

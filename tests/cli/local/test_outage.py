@@ -79,7 +79,9 @@ async def test_racks_are_named_by_a_label(cluster: Cluster) -> None:
 
 
 async def test_nodes_and_everything(cluster: Cluster) -> None:
-    """Nodes are named one by one; all heals whatever failed, and says if nothing had."""
+    """Nodes are failed and healed by name; ``heal all`` heals whatever failed, and says if nothing
+    had.
+    """
     await cluster.run("fail", "node", "a-1", "b-1")
     assert set(await cluster.failed()) == {"a-1", "b-1"}
     assert (await cluster.run("heal", "all")).out == "all: 2 nodes (a-1, b-1) healed\n"

@@ -34,7 +34,9 @@ def test_a_folder_with_spaces_is_quoted() -> None:
 def test_commands_name_the_program_as_it_was_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: str
 ) -> None:
-    """By its name if that is this program on the PATH, else by an absolute path."""
+    """Printed commands use the program's name if that is this program on the PATH, else its
+    absolute path.
+    """
     for folder in ("my env", "another"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "zonewise").write_text("#!/bin/sh\n")
@@ -48,6 +50,6 @@ def test_commands_name_the_program_as_it_was_started(
 
 
 def test_commands_use_python_m_if_it_was_started_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Started with python -m, the commands have the same interpreter."""
+    """If the program was started with python -m, printed commands use the same interpreter."""
     monkeypatch.setattr(sys, "argv", ["/src/zonewise/__main__.py", "up"])
     assert [sys.executable, "-m", "zonewise", "status", "-w"] in commands()
