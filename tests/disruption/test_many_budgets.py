@@ -181,7 +181,9 @@ def test_the_oldest_budgets_of_a_namespace_are_counted() -> None:
 
 
 def test_a_budget_beyond_the_limit_blocks_what_it_would_guard() -> None:
-    """It does not block where it guards nothing or observes, or controllers repair unready pods."""
+    """A budget above the limit blocks what it would guard; not if it guards nothing or observes,
+    nor controllers that repair unready pods.
+    """
     first = [selecting(f"z{number}", group=str(number)) for number in range(BUDGETS_LIMIT)]
     only_b = {"key": ZONE, "operator": "In", "values": ["b"]}
     late = tdb("~", maxUnavailable=1, nodeSelectorTerm={"matchExpressions": [EXISTS, only_b]})
@@ -203,7 +205,7 @@ def test_one_of_thousands_beyond_the_limit_is_named() -> None:
 
 
 def test_plain_budgets_do_not_count_toward_the_limit() -> None:
-    """Their own controller counts them."""
+    """Plain budgets do not count toward the limit, since their own controller counts them."""
     namespace = namespace_budgets(spread(a=3), selecting("web", app="web"))
     assert namespace.counted_budgets == 1
 

@@ -85,7 +85,7 @@ def test_3_one_zone_is_open() -> None:
 
 
 def test_4_both_must_agree() -> None:
-    """Stories 1 and 3 together: zone a, one at a time, and every blocking budget is named."""
+    """Under stories 1 and 3 pods of zone a go one by one, and each blocking budget is named."""
     namespace = namespace_budgets(spread(**ALL), tdb("one", **BUT_A), tdb("all", maxUnavailable=1))
     assert code(namespace, "a-0") == "Allowed"
     namespace.ledger = granted("a-0")
@@ -133,7 +133,9 @@ def test_11_a_number_that_must_stay() -> None:
     ],
 )
 def test_12_13_uneven(spec: dict[str, Any], expected: dict[str, int]) -> None:
-    """Six, two and one: one each; counted literally by the KEP the small zones are blocked."""
+    """With six, two and one pods each zone allows one; counted literally by the KEP the small zones
+    are blocked.
+    """
     assert allowed(namespace_budgets(spread(a=6, b=2, c=1), tdb(**ONE_EACH, **spec))) == expected
 
 
@@ -156,7 +158,7 @@ def test_14_percentages_round_up(percent: str, expected: dict[str, int]) -> None
 
 
 def test_15_at_least_half() -> None:
-    """Half of three is two that must stay."""
+    """With at least half of three pods required, two must stay."""
     namespace = namespace_budgets(spread(**ALL), tdb(**per_zone(minAvailable="50%")))
     assert allowed(namespace) == {"a": 1, "b": 1, "c": 1}
 
@@ -168,7 +170,7 @@ def test_16_fewer_pods_than_zones() -> None:
 
 
 def test_17_a_surge() -> None:
-    """Three pods too many, Ready, may go as well; not while they are unready."""
+    """Three surplus pods may go as well when they are Ready, and not while they are unready."""
     pods = spread(a=4, b=4, c=4)
     budget = tdb(domains=ALL, **ONE_EACH)
     assert allowed(namespace_budgets(pods, budget)) == {"a": 2, "b": 2, "c": 2}
@@ -206,7 +208,7 @@ def test_21_pods_have_moved() -> None:
 
 
 def test_23_a_node_without_the_label() -> None:
-    """Its pods are not covered, but they count in all sums."""
+    """Pods on a node without the label are not covered, but they count in all sums."""
     nodes = zones("a", "b", "c") | {"n-x": node("n-x")}
     namespace = namespace_budgets(
         [*spread(**ALL), pod("x-0", "n-x")], tdb(**ONE_EACH), nodes=nodes, replicas=10
@@ -217,7 +219,7 @@ def test_23_a_node_without_the_label() -> None:
 
 
 def test_24_a_node_is_gone() -> None:
-    """Its pod is in the domain of its own label; without one it is not covered."""
+    """A pod whose node is gone is in the domain of its own label; without one it is not covered."""
     labelled = pod("gone", "n-gone", labels={ZONE: "a"})
     namespace = namespace_budgets([*spread(a=2, b=3, c=3), labelled], tdb(**ONE_EACH))
     assert namespace.state(next(iter(namespace.budgets)), NOW).domains["a"].present == 3
@@ -290,7 +292,7 @@ def test_33_the_plain_budget_is_asked_too() -> None:
 
 
 def test_34_a_grant_that_was_not_used() -> None:
-    """It charges the budget for two minutes and no longer."""
+    """A grant that was not used charges the budget for two minutes and no longer."""
     for age, expected in ((119.0, 0), (121.0, 1)):
         namespace = namespace_budgets(
             spread(**ALL), tdb(**ONE_EACH), ledger=granted("a-0", age=age)
@@ -328,7 +330,9 @@ def test_38_pods_that_may_go_freely(item: Pod) -> None:
 
 
 def test_39_unready_pods() -> None:
-    """They may be evicted if enough are healthy or the policy allows it; controllers always may."""
+    """Unready pods may be evicted if enough are healthy or the policy allows it; controllers may
+    always delete them.
+    """
     pods = [*spread(a=2, b=3, c=3), pod("x", "n-a", ready=False)]
     assert code(namespace_budgets(pods, tdb(**ONE_EACH)), "x") == "Unready"
     strict = namespace_budgets(pods, tdb(**per_zone(maxUnavailable=0)))
@@ -362,20 +366,20 @@ def test_49_daemons_expect_their_nodes() -> None:
     ],
 )
 def test_55_an_invalid_budget(spec: dict[str, Any]) -> None:
-    """It allows nothing and says what is wrong with it."""
+    """An invalid budget allows nothing and says what is wrong with it."""
     namespace = namespace_budgets(spread(**ALL), tdb(**spec))
     assert code(namespace, "a-0") == "Blocked"
     assert namespace.state(next(iter(namespace.budgets)), NOW).reason().code == "InvalidBudget"
 
 
 def test_55_an_empty_term() -> None:
-    """It selects no node, so nothing is covered."""
+    """An empty term selects no node, so nothing is covered."""
     namespace = namespace_budgets(spread(**ALL), tdb(nodeSelectorTerm={}, maxUnavailable=0))
     assert code(namespace, "a-0") == "Uncovered"
 
 
 def test_60_a_budget_that_only_observes() -> None:
-    """It blocks no pod and charges no grant."""
+    """A budget that only observes blocks no pod and charges no grant."""
     namespace = namespace_budgets(spread(**ALL), tdb(maxUnavailable=0, mode="Observe"))
     verdict = namespace.judge(named(namespace, "a-0"), NOW)
     assert (verdict.reason.code, verdict.charged) == ("Uncovered", False)
@@ -397,7 +401,9 @@ def test_61_old_and_new_keys(key: str, labelled: str) -> None:
 
 
 def test_two_plain_budgets_are_one_too_many() -> None:
-    """As on a real server; if one of them has a term, all are checked."""
+    """Two plain budgets of a pod block it, as on a real server; if one of its budgets has a term,
+    all are checked.
+    """
     fine = {"disruptionsAllowed": 1}
     two = [pdb("p1", maxUnavailable=1, status=fine), pdb("p2", maxUnavailable=1, status=fine)]
     assert code(namespace_budgets(spread(**ALL), *two), "a-0") == "Blocked"
@@ -405,7 +411,7 @@ def test_two_plain_budgets_are_one_too_many() -> None:
 
 
 def test_a_plain_budget_costs_no_grant() -> None:
-    """The server itself charges it."""
+    """A plain budget costs no grant, since the server itself charges it."""
     namespace = namespace_budgets(
         spread(**ALL), pdb(maxUnavailable=1, status={"disruptionsAllowed": 1})
     )
@@ -446,7 +452,9 @@ def test_which_object_has_the_number_of_replicas() -> None:
 
 
 def test_an_owner_that_is_not_there() -> None:
-    """Without it the expected number is unknown, so no pod may go; a terminating one may."""
+    """While the owner of a pod is missing the expected number is unknown, so no pod may go, unless
+    the pod is terminating.
+    """
     lost = pod("lost", "n-a", owner="other", kind="Thing")
     namespace = namespace_budgets([*spread(**ALL), lost], tdb(**ONE_EACH))
     standing = namespace.state(next(iter(namespace.budgets)), NOW)
@@ -557,7 +565,9 @@ def test_a_budget_that_guards_nothing_says_that_all_may_go() -> None:
 
 
 def test_a_budget_with_an_invalid_selector_says_that_it_blocks_no_pod() -> None:
-    """It selects no pod, so it must not claim that it allows no disruption."""
+    """A budget with an invalid selector says that it selects no pod, not that it allows no
+    disruption.
+    """
     wrong = tdb(maxUnavailable=0, selector={"matchLabels": {"a b": "c"}})
     namespace = namespace_budgets(spread(**ALL), wrong)
     assert wrong.invalid_reason is not None
@@ -566,7 +576,7 @@ def test_a_budget_with_an_invalid_selector_says_that_it_blocks_no_pod() -> None:
 
 
 def test_a_refusal_by_an_invalid_budget_is_a_sentence() -> None:
-    """It says what is wrong and what to do, with one full stop."""
+    """A refusal by an invalid budget says what is wrong and what to do, with one full stop."""
     term = ({"key": "z", "operator": "Gt", "values": ["x"]},)
     namespace = namespace_budgets(spread(**ALL), tdb(**per_zone(term=term, maxUnavailable=1)))
     message = namespace.judge(named(namespace, "a-0"), NOW).reason.message
@@ -637,7 +647,7 @@ def test_of_two_plain_budgets_the_one_that_never_allows_is_removed() -> None:
 
 
 def test_budgets_of_two_kinds_on_a_pod_are_named_with_their_kind() -> None:
-    """Both may have the same name."""
+    """A refusal by budgets of two kinds names their kinds, since both may have the same name."""
     status = {"expectedPods": 9, "desiredHealthy": 9, "currentHealthy": 9}
     namespace = namespace_budgets(
         spread(a=9), pdb("web", status=status), tdb(**per_zone(maxUnavailable=0))

@@ -62,8 +62,8 @@ async def test_a_budget_that_observes_does_not_refuse() -> None:
 
 @pytest.mark.parametrize("dry_run", ["query", "All", "all"])
 async def test_a_dry_run_writes_nothing(dry_run: str) -> None:
-    """Requested in the query or in the body alone, the answer is the same and no grant is written;
-    nor if it is written in a way that the server will refuse.
+    """A dry run, requested in the query or in the body alone, has the same answer and no grant is
+    written; nor if it is written in a way that the server will refuse.
     """
     async with budget_scene(3, *"abc") as scene:
         await scene.budget(maxUnavailable=1)

@@ -306,7 +306,7 @@ def judge_pod(namespace_budgets: NamespaceBudgets, name: str) -> DisruptionVerdi
 
 
 async def test_a_refusal_names_every_blocker() -> None:
-    """The answer is 429 with a cause for each budget, and without Retry-After."""
+    """A refusal is 429 with a cause for each budget, and without Retry-After."""
     budgets = [tdb("one", **per_zone(maxUnavailable=0)), tdb("two", maxUnavailable=0)]
     namespace_budgets = NamespaceBudgets(
         zones("a", "b", "c"), budgets=budgets, pods=spread(**ALL), owners=deployment(30)

@@ -104,13 +104,13 @@ async def test_a_write_that_only_strips_hints_is_no_write() -> None:
 
 
 async def test_the_first_slice_of_a_service() -> None:
-    """It is stored with its hints."""
+    """The first slice of a Service is stored with its hints."""
     async with injection(service()) as handler:
         assert zones(await written(handler, six())) == own("aabbcc")
 
 
 async def test_new_endpoints() -> None:
-    """They get hints; existing ones keep theirs, in this slice and in others."""
+    """New endpoints get hints; existing ones keep theirs, in this slice and in others."""
     hinted = six(hints=True)
     more = part([endpoint("10.0.1.1", "a"), endpoint("10.0.1.2", ready=False)], name="x", **OURS)
     async with injection(service(), hinted) as handler:
@@ -130,7 +130,9 @@ async def test_hints_are_removed_with_their_endpoints() -> None:
 
 
 async def test_what_is_left_unchanged() -> None:
-    """Writes of our controller, foreign slices, and slices of Services without hints or unknown."""
+    """Writes of our controller, foreign slices, and slices of Services without hints or unknown are
+    not changed.
+    """
     silent = service("silent", annotations={})
     async with injection(service(), silent) as handler:
         for new, by in (
@@ -144,14 +146,16 @@ async def test_what_is_left_unchanged() -> None:
 
 @pytest.mark.parametrize("field", ["services", "namespaces"])
 async def test_services_that_are_not_selected(field: str) -> None:
-    """A gradual rollout does not change the others."""
+    """A gradual rollout does not change slices of Services that are not selected."""
     chosen: dict[str, Any] = {field: parse("rollout=yes")}
     async with injection(service(), settings=InjectionSettings(**chosen)) as handler:
         assert await written(handler, six()) == six()
 
 
 async def test_shares_that_depend_on_pods() -> None:
-    """Such hints are carried over, new endpoints get their own zone; otherwise none are added."""
+    """Hints by shares that depend on pods are carried over, and new endpoints get their own zone;
+    otherwise none are added.
+    """
     hinted = six(hints=True)
     hinted["endpoints"][0]["hints"] = {"forZones": [{"name": "c"}]}
     grown = six()

@@ -26,7 +26,9 @@ def request(new: dict[str, Any] | None, old: dict[str, Any] | None = None) -> Ad
 
 
 async def test_an_unknown_mode() -> None:
-    """It is refused with the words the API server itself would use, unless it was there before."""
+    """An unknown mode is refused with the words the API server itself would use, unless it was
+    there before.
+    """
     answer = await validate_service(request(service(annotations=WRONG)))
     assert isinstance(answer, Denied)
     assert (answer.code, answer.status) == (422, "Invalid")

@@ -27,7 +27,9 @@ async def read_enforced(scene: BudgetScene) -> tuple[str, str, str]:
 
 
 async def test_a_namespace_that_has_not_opted_in() -> None:
-    """The condition names the command; after it the budget is in force."""
+    """The condition of a budget in a namespace that has not opted in names the command to do so;
+    after it the budget is in force.
+    """
     async with budget_scene(3, *"abc", enforce=False) as scene:
         await scene.budget(maxUnavailable=1)
         await asyncio.sleep(5)
@@ -41,7 +43,7 @@ async def test_a_namespace_that_has_not_opted_in() -> None:
 
 
 async def test_a_budget_that_observes_is_counted() -> None:
-    """With ``mode: Observe`` it has all its numbers, and says that it refuses nothing."""
+    """A budget with ``mode: Observe`` has all its numbers, and says that it refuses nothing."""
     async with budget_scene(3, *"abc") as scene:
         await scene.budget(maxUnavailable=0, mode="Observe")
         await asyncio.sleep(5)

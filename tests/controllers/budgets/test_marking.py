@@ -41,8 +41,8 @@ async def replicas(scene: BudgetScene) -> int:
 
 
 async def test_the_fullest_zone_gives_first() -> None:
-    """Three of zone a, two of b, one of c become four: both that go are from the fullest zones, and
-    as many as the budget allows go at once.
+    """When three pods of zone a, two of b and one of c become four, both that go are from the
+    fullest zones, and as many as the budget allows go at once.
     """
     async with budget_scene(6, *"aaabbc") as scene:
         await scene.budget(maxUnavailable=2)

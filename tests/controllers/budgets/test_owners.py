@@ -64,7 +64,7 @@ async def allowed(scene: BudgetScene) -> str:
 
 @pytest.mark.parametrize("scope", ["Namespaced", "Cluster"])
 async def test_the_scale_of_a_custom_kind_is_read(scope: str) -> None:
-    """Its scale subresource says how many pods there should be, and is read again."""
+    """The scale of a custom kind says how many pods there should be, and is read again."""
     async with budget_scene(1) as scene:
         owner = await ring(scene, 4, scope=scope, scaled=True)
         for zone in "abc":
@@ -77,7 +77,7 @@ async def test_the_scale_of_a_custom_kind_is_read(scope: str) -> None:
 
 
 async def test_an_owner_without_a_number_expects_its_present_pods() -> None:
-    """A custom kind without a scale, and a node that owns pods itself."""
+    """A custom kind without a scale, and a node that owns pods, expect the pods they have."""
     async with budget_scene(1) as scene:
         owner = await ring(scene, 9, scope="Namespaced", scaled=False)
         await scene.pod("a", owner=owner)
@@ -94,7 +94,7 @@ async def reads(client: Client, plural: str) -> float:
 
 
 async def test_an_owner_without_pods_is_not_read_any_more() -> None:
-    """Its scale is read while it has pods, and not afterwards."""
+    """The scale of an owner is read while it has pods, and not afterwards."""
     async with budget_scene(1) as scene:
         owner = await ring(scene, 1, scope="Namespaced", scaled=True)
         await scene.pod("a")

@@ -37,7 +37,7 @@ async def granted(scene: BudgetScene) -> list[str]:
 
 
 async def test_grants_from_the_future_are_removed() -> None:
-    """One of tomorrow is removed at once, and one of the next minute when it has expired."""
+    """A grant of tomorrow is removed at once, and one of the next minute when it has expired."""
     async with budget_scene(3, *"abc") as scene:
         await write(scene, now=0, soon=GRANT_SECONDS / 2, tomorrow=86400)
         await asyncio.sleep(5)

@@ -43,7 +43,7 @@ async def test_the_baseline_waits_for_rest() -> None:
 
 
 async def test_pods_that_never_rest() -> None:
-    """Pods that come and go every half minute delay it to ten minutes and no longer."""
+    """Pods that come and go every half minute delay the baseline to ten minutes and no longer."""
     async with budget_scene(3, *"ab") as scene:
         moved = await scene.pod("c")
         await scene.budget(maxUnavailable=1)

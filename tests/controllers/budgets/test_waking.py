@@ -60,7 +60,7 @@ async def test_a_deleted_budget_wakes() -> None:
 
 
 async def test_a_pod_that_becomes_ready_wakes() -> None:
-    """Its domain allows a disruption again, which wakes, too."""
+    """A pod that becomes Ready lets its domain allow a disruption again, which wakes, too."""
     async with budget_scene(3, *"aabbc") as scene:
         late = await scene.pod("c", ready=False)
         await scene.budget(minAvailable=2, nodeSelectorTerm=None, topologyKeys=None)

@@ -32,7 +32,9 @@ async def mode(shop: Shop, value: str | None) -> None:
 
 
 async def test_transitions_are_reported_once() -> None:
-    """Scenario 24: on, off by losing pods, on, off by removing the annotation; nothing between."""
+    """Scenario 24: hints that appear, are lost with pods, appear again and end with the annotation
+    are reported once each.
+    """
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)
@@ -58,7 +60,7 @@ async def test_transitions_are_reported_once() -> None:
 
 
 async def test_a_service_created_again_is_reported_again() -> None:
-    """Scenario 24: the same name, another Service: enabled again, and slices of its own."""
+    """Scenario 24: a new Service under an old name is reported again and has slices of its own."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)
@@ -86,7 +88,9 @@ def family(code: str, *, hinted: bool) -> FamilyPlan:
 
 
 async def test_two_families_are_one_event() -> None:
-    """Scenario 23: IPv4 is hinted, IPv6 is not; ten more turns report nothing."""
+    """Scenario 23: if IPv4 is hinted and IPv6 is not there is one event; ten more turns report
+    nothing.
+    """
     async with virtual_cluster({}) as cluster:
         shop = Shop(cluster)
         await shop.service("web")

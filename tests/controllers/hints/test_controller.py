@@ -105,7 +105,7 @@ async def test_changes_of_pods_are_collected() -> None:
 
 
 async def test_a_pod_whose_node_comes_later_is_added() -> None:
-    """It is left out, and written as soon as its node is there."""
+    """A pod without its node is left out, and written as soon as the node is there."""
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1)

@@ -128,8 +128,8 @@ def test_own_writes_that_come_before_the_answer() -> None:
 
 
 def test_a_store_is_behind_until_it_shows_our_writes() -> None:
-    """It is behind while older than our last write, or with a slice we deleted; then all is
-    forgotten.
+    """A store is behind while it is older than our last write, or has a slice we deleted; then all
+    is forgotten.
     """
     store: Store[EndpointSlice] = Store()
     store.apply(piece(5))

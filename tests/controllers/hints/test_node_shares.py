@@ -33,7 +33,9 @@ async def label(shop: Shop, node: str, **labels: str | None) -> None:
 
 
 async def test_a_node_without_a_zone_removes_all_hints_until_it_has_one() -> None:
-    """Scenarios 15 and 19: the reason names the node; a later label is enough."""
+    """Scenarios 15 and 19: a node without a zone removes all hints, and the reason names it; a
+    later label is enough.
+    """
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await shop.zones(a=1, b=1)
@@ -60,7 +62,7 @@ async def test_a_node_without_a_zone_removes_all_hints_until_it_has_one() -> Non
     ("missing", "expected"), [(MissingCpu.DISABLE, {"": 4}), (MissingCpu.EQUAL, {"a": 2, "b": 2})]
 )
 async def test_a_node_without_cpu(missing: MissingCpu, expected: dict[str, int]) -> None:
-    """Scenario 16: nothing is hinted, or all nodes count the same."""
+    """Scenario 16: with a node without CPU nothing is hinted, or all nodes count the same."""
     async with virtual_cluster({"hints": hints(HintsSettings(missing_cpu=missing))}) as cluster:
         shop = Shop(cluster)
         await shop.node("a0", "a", cpu="64")

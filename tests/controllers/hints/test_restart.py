@@ -101,7 +101,9 @@ def duplicates(shop: Shop) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_killed_at_random_moments_of_500_events(seed: int) -> None:
-    """Scenario 30: it converges, without duplicates, and no start removes hints."""
+    """Scenario 30: a controller that is killed at random moments converges without duplicates, and
+    no start removes hints.
+    """
     rng = random.Random(seed)
     async with virtual_cluster({}, seed=seed) as cluster:
         shop = Shop(cluster)

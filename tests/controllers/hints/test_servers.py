@@ -113,7 +113,7 @@ async def settled(shop: Shop) -> None:
 
 
 async def test_retries_back_off() -> None:
-    """After 1 s, 2 s, 4 s, each up to a quarter shorter; then it works."""
+    """A failed write is repeated after 1 s, 2 s, 4 s, each up to a quarter less, until it works."""
     failing = Failing(5)
     async with virtual_cluster({"hints": between(failing)}) as cluster:
         shop = Shop(cluster)
@@ -126,7 +126,7 @@ async def test_retries_back_off() -> None:
 
 
 async def test_a_service_that_cannot_be_written_rests() -> None:
-    """After 15 attempts it is left until something about it changes."""
+    """After 15 failed attempts a Service is left until something about it changes."""
     failing = Failing(15)
     async with virtual_cluster({"hints": between(failing)}) as cluster:
         shop = Shop(cluster)
@@ -138,7 +138,9 @@ async def test_a_service_that_cannot_be_written_rests() -> None:
 
 
 async def test_metrics() -> None:
-    """Upstream's names and labels, the KEP's approach, and Services by mode and reason."""
+    """Metrics have upstream's names and labels, the KEP's approach, and Services by mode and
+    reason.
+    """
     metrics = Metrics()
     async with virtual_cluster({"hints": between(lambda request: request, metrics)}) as cluster:
         shop = Shop(cluster)

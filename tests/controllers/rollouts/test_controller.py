@@ -97,7 +97,9 @@ async def test_a_budget_of_the_rollout_leaves_drains_alone() -> None:
 
 
 async def test_a_statefulset_shrinks_under_its_rollout() -> None:
-    """Its highest ordinals are deleted, whatever their zone: a scale-down is no update."""
+    """The highest ordinals of a StatefulSet that shrinks during its rollout are deleted, whatever
+    their zone: a scale-down is no update.
+    """
     async with whole([*NodeLayout().nodes(), workload("StatefulSet")]) as cluster:
         await begin(cluster, "StatefulSet")
         for replicas in (5, 4, 3, 2, 1):
@@ -217,7 +219,7 @@ async def test_a_zone_that_fails_in_the_middle(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_paused_by_its_owner() -> None:
-    """``paused`` stops it within the zone; removing it lets it continue."""
+    """A paused rollout replaces no pod, and completes when it is no longer paused."""
     async with whole([*NodeLayout().nodes(), workload("Deployment", strategy=NO_SURGE)]) as cluster:
         await begin(cluster, "Deployment", paused=True)
         await update(cluster, "Deployment")
@@ -258,7 +260,9 @@ async def test_another_budget_blocks_it_and_is_named() -> None:
 
 
 async def test_a_rollout_that_cannot_work_says_why() -> None:
-    """A missing workload, one that recreates, a second rollout: one clear reason, no budget."""
+    """A rollout of a missing workload, of one that recreates, or beside another one has a clear
+    reason and no budget.
+    """
     recreate = workload("Deployment", strategy={"type": "Recreate"})
     async with whole([*NodeLayout().nodes(), recreate]) as cluster:
         await settled(cluster)

@@ -51,7 +51,7 @@ def test_nothing_to_do_is_complete() -> None:
     ],
 )
 def test_the_order(town: Rolling, order: list[str]) -> None:
-    """The emptiest domain first, or as listed; domains that are not listed follow by name."""
+    """The emptiest domain goes first, or as listed; domains that are not listed follow by name."""
     assert played(update(town)) == order
 
 
