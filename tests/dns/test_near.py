@@ -39,7 +39,7 @@ EVERYBODY = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_soft_keys_answer_near_and_widen(source: Source) -> None:
-    """58: clients get their zone's endpoints in A, AAAA and SRV with glue; else all."""
+    """Scenario 58: clients get their zone's endpoints in A, AAAA and SRV with glue; else all."""
     world = zones(source)
     world.names.put(headless("db", keys=f"{ZONE},*"))
     ask = world.names.addresses
@@ -57,7 +57,9 @@ def test_soft_keys_answer_near_and_widen(source: Source) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_hard_keys_without_a_match_are_nodata(source: Source) -> None:
-    """58, 60: the name exists, so never NXDOMAIN; unknown clients match nothing."""
+    """Scenarios 58 and 60: a name whose hard keys match nothing exists, so it is never NXDOMAIN;
+    unknown clients match nothing.
+    """
     world = zones(source)
     world.names.put(headless("db", keys=ZONE))
     for client in ("10.0.1.4", "203.0.113.1"):
@@ -71,7 +73,9 @@ def test_hard_keys_without_a_match_are_nodata(source: Source) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_two_zones_never_share_an_answer(source: Source) -> None:
-    """59: the same question from two zones, in turn, gets two answers, also from the cache."""
+    """Scenario 59: the same question from two zones, in turn, gets two answers, also from the
+    cache.
+    """
     world = zones(source)
     world.names.put(headless("db", keys=f"{ZONE},*"))
     query_a = world.names.addresses
@@ -83,7 +87,9 @@ def test_two_zones_never_share_an_answer(source: Source) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_any_label_is_a_key_and_keys_step_down(source: Source) -> None:
-    """54, 51: host first, then rack, then all endpoints; a label changed later counts at once."""
+    """Scenarios 51 and 54: keys choose by host first, then by rack, then all endpoints; a label
+    changed later counts at once.
+    """
     world = zones(source)
     world.names.put(headless("db", keys=f"{HOST},{RACK},*"))
     world.node("n-d", {RACK: "r0"})
@@ -99,7 +105,9 @@ def test_any_label_is_a_key_and_keys_step_down(source: Source) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_an_address_that_is_reused_belongs_to_its_newest_pod(source: Source) -> None:
-    """62: the newest pod counts, whether the old one finished, was deleted or still exists."""
+    """Scenario 62: a reused address belongs to its newest pod, whether the old one finished, was
+    deleted or still exists.
+    """
     world = zones(source)
     world.names.put(headless("db", keys=f"{ZONE},*"))
     assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
@@ -119,7 +127,9 @@ def test_an_address_that_is_reused_belongs_to_its_newest_pod(source: Source) -> 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_clients_in_the_host_network_are_on_their_node(source: Source) -> None:
-    """60: known from a locator of such a pod, or from the node's address if nodes can be read."""
+    """Scenario 60: the node of a client in the host network is known from a locator of such a pod,
+    or from the node's address if nodes can be read.
+    """
     world = zones(source)
     world.names.put(headless("db", keys=f"{ZONE},*"))
     known = [] if source == "locators" else ["10.0.0.2"]
@@ -187,7 +197,9 @@ def test_peers_that_look_for_each_other_are_not_filtered_by_hints() -> None:
 
 
 def test_other_answers_do_not_depend_on_the_client() -> None:
-    """61: cluster IPs, endpoints and zones by name, PTR records and pods are equal for all."""
+    """Scenario 61: cluster IPs, endpoints and zones by name, PTR records and pods are equal for
+    all.
+    """
     world = zones("locators")
     world.names.put(
         headless("db", keys=ZONE),

@@ -218,7 +218,9 @@ async def test_an_alias_ends_outside() -> None:
 
 
 async def test_names_of_the_cluster_are_never_forwarded() -> None:
-    """Whether they exist or not, and also before the first lists."""
+    """Names of the cluster are not forwarded, whether they exist or not, nor before the first
+    lists.
+    """
     async with other(says("A 198.51.100.7")) as (upstream, peer):
         cluster = names(forwards=Forwarder(lambda: [upstream]))
         async with serving(cluster) as number:
@@ -413,7 +415,9 @@ async def test_failures_may_come_without_the_question(code: dns.rcode.Rcode) -> 
 
 
 async def test_an_answer_without_a_question_can_only_be_a_failure() -> None:
-    """It cannot say that a name does not exist or has no records."""
+    """An upstream's answer without a question cannot say that a name does not exist or has no
+    records.
+    """
     for code in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
 
         def header(query: dns.message.Message, code: int = code) -> bytes:
@@ -469,7 +473,7 @@ async def test_too_many_questions_at_a_time_fail_at_once() -> None:
 
 
 async def test_stale_answers_are_used_when_no_upstream_answers() -> None:
-    """This happens only if a time for stale answers is set."""
+    """If no upstream answers, stale answers are used only if a time for them is set."""
     for stale, code in ((0.0, dns.rcode.SERVFAIL), (3600.0, dns.rcode.NOERROR)):
         async with other(says("A 198.51.100.7", ttl=1)) as (upstream, peer):
             cache = UpstreamCache(stale=stale)

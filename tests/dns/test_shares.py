@@ -109,7 +109,9 @@ async def test_unanswered_questions_leave_capacity_for_other_clients() -> None:
 
 @pytest.mark.asyncio
 async def test_silent_servers_of_a_stub_domain_leave_capacity_for_others() -> None:
-    """The same client's other names are forwarded, because other servers answer them."""
+    """While the servers of a stub domain are silent, a client's other names are forwarded to other
+    servers.
+    """
     async with (
         other(lambda _: None) as (silent, mute),
         other(says("A 198.51.100.7")) as (good, _),
@@ -149,7 +151,7 @@ async def test_a_client_that_repeats_a_question_leaves_others_room_to_wait() -> 
 async def test_an_upstream_that_no_longer_loops_is_used_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is probed again, and asked as soon as a probe does not come back."""
+    """An upstream that looped is probed again, and asked as soon as a probe does not come back."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as relay:
         relay.bind(("127.0.0.1", 0))
         relay.setblocking(False)

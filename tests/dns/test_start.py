@@ -46,7 +46,7 @@ def name_server(metrics: object = None) -> NameServer:
 
 
 async def test_a_start_that_is_cancelled_closes_its_sockets(sockets: list[socket.socket]) -> None:
-    """Even between binding them and serving."""
+    """A start that is cancelled closes its sockets, even between binding them and serving."""
     names = name_server()
     running = asyncio.create_task(names.run())
     await asyncio.sleep(0)
@@ -60,7 +60,7 @@ async def test_a_start_that_is_cancelled_closes_its_sockets(sockets: list[socket
 async def test_a_start_whose_metrics_are_refused_closes_its_sockets(
     sockets: list[socket.socket],
 ) -> None:
-    """The error is raised, and the port is free again."""
+    """A start whose metrics are refused raises the error and closes its sockets."""
     with pytest.raises(ValueError, match="duplicated"):
         await name_server(SimpleNamespace(registry=RefusingRegistry())).run()
     assert [sock.fileno() for sock in sockets] == [-1, -1]
@@ -69,7 +69,7 @@ async def test_a_start_whose_metrics_are_refused_closes_its_sockets(
 async def test_a_start_that_fails_after_binding_closes_its_sockets(
     sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here the kernel refuses an option of the UDP socket."""
+    """A start closes its sockets if the kernel refuses an option of the UDP socket."""
 
     def refuse(_: Any) -> int:
         raise OSError("no such option")

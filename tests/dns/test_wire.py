@@ -89,7 +89,9 @@ def test_an_unknown_version_of_edns_is_badvers() -> None:
 
 
 def test_unknown_options_and_cookies_are_ignored() -> None:
-    """They change nothing, are not repeated, and such answers are not cached as packets."""
+    """Unknown options and cookies change nothing, are not repeated, and such answers are not cached
+    as packets.
+    """
     cluster = names()
     options = [
         dns.edns.GenericOption(dns.edns.OptionType(10), b"12345678"),
@@ -393,7 +395,9 @@ def test_chains_of_pointers_are_refused() -> None:
 
 
 def test_the_opt_record_of_an_upstream_is_not_passed_on() -> None:
-    """It concerns our query only, but its upper bits of the code count."""
+    """The OPT record of an upstream concerns our query only and is not passed on, but its upper
+    bits of the code count.
+    """
     query = dns.message.make_query("a.example.", "A", use_edns=0)
     response = dns.message.make_response(query)
     response.answer.append(dns.rrset.from_text("a.example.", 60, "IN", "A", "198.51.100.7"))

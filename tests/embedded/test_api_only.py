@@ -20,7 +20,9 @@ def test_addresses_of_both_families(tmp_path: Path) -> None:
 
 
 def test_a_new_namespace_gets_its_account_and_no_other(tmp_path: Path) -> None:
-    """One ServiceAccount more than with a bare kube-apiserver: docs/embedded-reference.md."""
+    """A new namespace gets one ServiceAccount more than with a bare kube-apiserver:
+    docs/embedded-reference.md.
+    """
     path = "/api/v1/namespaces/new/serviceaccounts"
     with running(tmp_path / "data") as program:
         program.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "new"}})

@@ -105,7 +105,9 @@ async def test_many_custom_objects() -> None:
 
 @pytest.mark.timeout(600)
 async def test_nodes_that_fail_and_heal_a_hundred_times_a_second() -> None:
-    """Afterwards all nodes and pods are ready, and no pod was evicted."""
+    """After nodes failed and healed a hundred times a second all nodes and pods are ready, and no
+    pod was evicted.
+    """
     async with whole(NodeLayout(("a", "b", "c"), 4).nodes()) as cluster:
         client = cluster.client
         await client.create(deployment(replicas=24))

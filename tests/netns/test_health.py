@@ -159,7 +159,7 @@ async def test_health_checks_answer_for_the_family_that_asks(lab: Lab) -> None:
 
 
 async def test_health_checks_are_where_node_ports_are(lab: Lab) -> None:
-    """They listen at the Node's addresses, or within --nodeport-addresses; nowhere else."""
+    """Health checks listen at the Node's addresses, or within --nodeport-addresses only."""
     service = await lab.service(
         "placed", type="LoadBalancer", externalTrafficPolicy="Local", nodePort=30103
     )

@@ -74,7 +74,9 @@ async def test_source_ranges_and_a_local_policy(lab: Lab) -> None:
 
 
 async def test_keys_refusals_and_unassigned_addresses(lab: Lab) -> None:
-    """No key matches, or another port: refused at once. An unassigned ClusterIP: dropped."""
+    """A request is refused at once if no key matches or its port is another, and dropped at an
+    unassigned ClusterIP.
+    """
     keys = {"zonewise.io/topology-keys": "topology.kubernetes.io/zone"}
     address = await lab.cluster_ip("keyed", annotations=keys, **ONLY)
     await lab.endpoints("keyed", "pod-1x", "pod-5x", family="IPv6")

@@ -279,7 +279,9 @@ async def test_a_pod_reaches_itself_through_its_service(lab: Lab) -> None:
 
 
 async def test_no_endpoint_is_refused_at_once_and_other_addresses_are_dropped(lab: Lab) -> None:
-    """No endpoints, or another port: refused. An unassigned ClusterIP: dropped."""
+    """A request is refused at once without endpoints or at another port, and dropped at an
+    unassigned ClusterIP.
+    """
     address = await lab.cluster_ip("empty")
     await lab.reaches("pod-1x", address, "refused")
     await lab.reaches("node-1", address, "refused")
@@ -453,7 +455,7 @@ async def test_foreign_services_are_left_alone(lab: Lab) -> None:
 
 
 async def test_ipv6_has_the_same_rules(lab: Lab) -> None:
-    """IPv6: ClusterIP, NodePort, hints, refusal."""
+    """ClusterIP, NodePort, hints and refusals work over IPv6 as over IPv4."""
     service = await lab.service(
         "six",
         ipFamilyPolicy="SingleStack",

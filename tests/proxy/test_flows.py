@@ -117,7 +117,7 @@ def removed(netns: str, monkeypatch: pytest.MonkeyPatch) -> list[UdpFlow]:
 
 
 def test_nothing_is_removed_at_a_restart(removed: list[UdpFlow]) -> None:
-    """It is unknown what the first write changed, so it removes no flow; nor does a comparison."""
+    """The first write removes no flow, as it is unknown what it changed; nor does a comparison."""
     flows = StaleFlows(everywhere)
     flows.routed(KEY, datagrams(5))
     flows.synced(sync(first=True, full=True))

@@ -389,7 +389,9 @@ async def test_an_address_of_a_node_is_no_external_ip() -> None:
 
 
 async def test_a_service_that_the_kernel_refuses_stops_no_other() -> None:
-    """Its rules stay as they were, others are written; it is retried after growing pauses."""
+    """The rules of a Service that the kernel refuses stay as they were, and others are written; it
+    is retried after growing pauses.
+    """
     async with trial() as proxy:
         proxy.kernel.forbidden = "10.244.0.3 "
         first = await proxy.service("good", "n1")

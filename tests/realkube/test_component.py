@@ -187,7 +187,9 @@ def test_the_tail_of_a_log_is_bounded(tmp_path: Path) -> None:
 
 
 def test_a_port_stays_ours_until_its_server_listens() -> None:
-    """No other program can bind it; a server that may reuse addresses can, more than once."""
+    """No other program can bind a reserved port; a server that may reuse addresses can, more than
+    once.
+    """
     port = Port()
     for _ in range(2):
         with socket.socket() as other, pytest.raises(OSError, match="in use"):

@@ -75,7 +75,9 @@ async def budget(cluster: EmbeddedCluster, name: str) -> tuple[int, int, int]:
 
 
 async def test_a_web_application_comes_up() -> None:
-    """Its pods are Ready, its Service has endpoints, its budget counts, its test ends."""
+    """The pods of a web application are Ready, its Service has endpoints, its budget counts, its
+    test ends.
+    """
     async with whole([*nodes(), *chart("web-application")]) as cluster:
         await settled(cluster)
         await asyncio.sleep(10)
@@ -99,7 +101,9 @@ async def test_a_web_application_comes_up() -> None:
 
 @pytest.mark.slow
 async def test_a_replicated_database_comes_up() -> None:
-    """One pod and one volume per zone, in order; its Jobs run, its CronJob creates more."""
+    """A replicated database has one pod and one volume per zone, in order; its Jobs run, its
+    CronJob creates more.
+    """
     async with whole([*nodes(), *chart("postgresql")]) as cluster:
         await settled(cluster)
         await asyncio.sleep(10)

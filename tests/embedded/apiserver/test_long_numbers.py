@@ -52,7 +52,7 @@ async def code(cluster: VirtualCluster, path: str, body: dict[str, Any]) -> int:
 
 
 async def test_built_in_kinds_refuse_or_ignore_them() -> None:
-    """Where a number is required it is invalid; elsewhere it is ignored."""
+    """A number that is too long is invalid where a number is required, and ignored elsewhere."""
     annotations = {"controller.kubernetes.io/pod-deletion-cost": LONG}
     pod = {"metadata": {"name": "p", "annotations": annotations}, "spec": SPEC}
     old = {"deprecated.daemonset.template.generation": LONG}

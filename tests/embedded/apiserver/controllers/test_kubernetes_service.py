@@ -21,7 +21,9 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
     ],
 )
 async def test_endpoints_and_a_slice_name_the_server(host: str, address: str, family: str) -> None:
-    """Both have the same address and port, also after a restart; loopback is not published."""
+    """Endpoints and a slice have the server's address and port, also after a restart; loopback is
+    not published.
+    """
     async with virtual_cluster({}) as cluster:
         for port in (1234, 6443):
             await publish(cluster.server.connect("apiserver"), host, port)

@@ -58,7 +58,9 @@ def test_groups_stand_in_the_order_of_a_real_server() -> None:
 
 
 def test_versions_stand_best_first() -> None:
-    """Stable before beta before alpha, higher before lower, unknown forms last by name."""
+    """Versions are in the order stable, beta, alpha, then higher before lower; unknown forms are
+    last by name.
+    """
     versions = ["foo10", "v1", "v2alpha1", "v10", "v3beta1", "foo2", "v11beta2", "v12alpha1", "v2"]
     assert sorted(versions, key=version_rank) == [
         "v10",

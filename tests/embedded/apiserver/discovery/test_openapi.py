@@ -118,7 +118,9 @@ def test_scalars_with_names_are_described() -> None:
 
 
 def test_custom_resources_are_published_as_written() -> None:
-    """The schema of the definition with its descriptions, and the metadata of every object."""
+    """A custom resource is published with its definition's schema and descriptions, and the
+    metadata of every object.
+    """
     schemas = document("apis/example.com/v1", CUSTOM)["components"]["schemas"]
     sample = schemas["com.example.v1.Sample"]
     assert sample["description"] == "A sample"

@@ -31,7 +31,7 @@ async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
 
 
 async def test_client_works_over_it(server: ApiServer) -> None:
-    """The one client creates, reads, patches, lists and deletes through it."""
+    """The client creates, reads, patches, lists and deletes over the transport in process."""
     client = Client(LocalTransport(server.handle, OWNER))
     created = await client.create(Node(metadata=ObjectMeta(name="n1", labels={"zone": "a"})))
     assert created.key == ("", "n1")

@@ -164,7 +164,7 @@ def test_a_bad_byte_anywhere_in_the_database_is_refused_or_harmless(in_database:
 
 
 def test_a_bad_byte_in_the_record_of_acknowledgements_is_refused(in_log: Image) -> None:
-    """The record itself is checked, too."""
+    """The record of acknowledgements is checked, too: any bad byte in it is refused."""
     size = (in_log.path / RECORD).stat().st_size
     assert outcomes(in_log, RECORD, positions(size, 0, [*range(size)]))["harmless"] == 0
 
@@ -242,7 +242,9 @@ def test_an_older_copy_of_the_database_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_its_record_is_refused_until_its_owner_accepts_it(in_log: Image) -> None:
-    """It is unknown whether its last writes are lost; its owner can declare that they are not."""
+    """Without its record a folder may have lost its last writes; it is refused until its owner
+    accepts it.
+    """
 
     def gone(path: Path) -> None:
         (path / RECORD).unlink()

@@ -66,7 +66,7 @@ def test_only_its_user_may_read_the_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["file/data", "file"])
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path, path: str) -> None:
-    """The error is one sentence."""
+    """A path that is not a folder is refused in one sentence."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="it is not a folder; give another data folder"):
         Log.open(tmp_path / path)

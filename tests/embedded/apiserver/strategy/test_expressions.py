@@ -31,7 +31,9 @@ def test_an_accepted_condition_decides(text: str) -> None:
     ],
 )
 def test_conditions_that_cannot_compile_are_refused(text: str, why: str) -> None:
-    """Otherwise every request that the webhook selects would be refused, or skip it."""
+    """A condition that cannot compile is refused, or every request that the webhook selects would
+    be refused, or skip it.
+    """
     assert why in condition_error(text)
 
 

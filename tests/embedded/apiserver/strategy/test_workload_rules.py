@@ -92,7 +92,7 @@ async def listed(ask: Ask, path: str, selector: str) -> list[str]:
 
 
 async def test_fields_of_workloads_can_be_selected(ask: Ask) -> None:
-    """Controllers by replicas, jobs by successes, pods by node and phase."""
+    """Field selectors select controllers by replicas, jobs by successes, pods by node and phase."""
     jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
     assert (await ask("POST", jobs, JOB))[0] == 201
     assert await listed(ask, jobs, "status.successful=0") == ["j"]

@@ -54,7 +54,7 @@ def summarize(
 
 @pytest.mark.slow
 async def test_slices_follow_their_endpoints() -> None:
-    """One slice per family and ports; they are changed and deleted with the Endpoints."""
+    """Endpoints get one slice per family and ports, which is changed and deleted with them."""
     async with virtual_cluster(PARTS) as cluster:
         await put(cluster, "services", spec={"ports": [{"port": 5432}]})
         subsets = [subset("10.0.0.2", "fd00::2", down=("10.0.0.1",))]

@@ -145,7 +145,9 @@ def test_commands_are_recognised(words: tuple[str, ...], meant: Outcome) -> None
 
 
 def test_a_pod_ends_as_the_worst_of_its_containers() -> None:
-    """It ends when the last of them does; its end is unknown as long as one is."""
+    """A pod ends when the last of its containers does; its end is unknown as long as that of one
+    is.
+    """
     quick = Container(name="a", command=("sh", "-c", "exit 3"))
     slow = Container(name="b", command=("sleep", "8"))
     unknown = Container(name="c", image="registry.invalid/web:1")

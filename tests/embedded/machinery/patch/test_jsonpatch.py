@@ -63,7 +63,7 @@ def op(verb: str, path: str, **members: Any) -> dict[str, Any]:
 def test_operations_do_what_the_rfc_says(
     operation: dict[str, Any], pointer: str, expected: Any
 ) -> None:
-    """Every operation, on members, items and the whole document."""
+    """Every operation has the RFC's result, on members, items and the whole document."""
     result = jsonpatch.apply(DOC, [operation])
     for part in jsonpatch.parse_pointer(pointer):
         result = result[int(part) if isinstance(result, list) else part]

@@ -229,7 +229,7 @@ def test_order_of_merged_lists(before: str, patch: str, order: str | None, after
 
 
 def test_what_kubectl_apply_sends() -> None:
-    """Order, deletion and change of items in one patch."""
+    """One patch of kubectl apply orders, deletes and changes items."""
     document = spec(
         containers=[
             {"name": "app", "image": "1", "env": [{"name": "A", "value": "1"}, {"name": "B"}]},

@@ -96,7 +96,9 @@ async def test_a_job_completes() -> None:
 
 
 async def test_failing_pods_are_replaced_ever_later_until_the_limit() -> None:
-    """Three pods, 10 and 20 seconds apart, then the Job fails."""
+    """A Job with a limit of two replaces its failing pod after 10 and after 20 seconds, then it
+    fails.
+    """
     async with virtual_cluster(PARTS) as cluster:
         await start(cluster, command=["false"], backoffLimit=2)
         loop = asyncio.get_running_loop()

@@ -337,7 +337,7 @@ def test_terminating_pods_are_replaced_only_when_failed() -> None:
 
 
 def test_pods_of_a_terminating_job_lose_their_finalizer() -> None:
-    """No pod is created any more, and every pod loses the finalizer."""
+    """A terminating Job creates no pod any more, and every pod of it loses the finalizer."""
     steps = decide(job(leaving=True), pod("a"), pod("b", "Succeeded"))
     assert steps.create == ()
     assert len(steps.release) == 2
