@@ -72,7 +72,7 @@ def test_names_say_what_they_hold() -> None:
 
 
 def test_names_in_tests_and_tools_say_what_they_hold() -> None:
-    """The same holds for what is not shipped: tests, tools, benchmarks."""
+    """No definition of tests, tools and benchmarks has a name that could name anything."""
     for root in ("tests", "tools", "benchmarks"):
         assert empty_names(ROOT / root) == {}
 

@@ -158,7 +158,7 @@ def test_a_chain_ends_with_its_first_error() -> None:
 
 
 def test_an_empty_optional_field_is_not_checked_further() -> None:
-    """``optional`` ends a chain without an error."""
+    """On an empty field ``optional`` ends the chain of checks without an error."""
     obj, errors = root({"name": "", "other": "A_"})
     assert obj["name"].optional().dns_label() is NOTHING
     assert not obj["other"].optional().dns_label()
@@ -175,7 +175,7 @@ def test_an_ended_chain_records_nothing() -> None:
 
 
 def test_an_error_may_be_about_another_value_or_name() -> None:
-    """Another value, and the name that servers use for a field, can be given."""
+    """An error can show another value, and the name that servers use for the field."""
     obj, errors = root({"hostPID": True, "taints": [{"key": "a b"}]})
     obj["hostPID"].named("HostPID").forbid_filled("when `hostUsers` is false")
     obj["metadata"].child("taints", obj.value["taints"]).item(0)["key"].invalid("odd", "b")
@@ -196,7 +196,7 @@ def test_whether_a_rule_recorded_errors_is_known() -> None:
 
 
 def test_several_fields_may_be_required_at_once() -> None:
-    """Each that is empty is reported."""
+    """``require`` with several fields reports each of them that is empty or missing."""
     obj, errors = root({"a": "", "b": "x"})
     obj.require("a", "b", "c")
     assert [error.field for error in errors] == ["a", "c"]

@@ -40,7 +40,7 @@ def test_structs_cannot_be_changed() -> None:
 
 
 def test_subclasses_are_keyword_only_too() -> None:
-    """No positional arguments, at any depth of inheritance; required fields may follow others."""
+    """A subclass takes no positional arguments; its required fields may follow others."""
     outer: Any = Outer
     with pytest.raises(TypeError):
         outer(1)

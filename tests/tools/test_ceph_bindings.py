@@ -9,7 +9,7 @@ from tools.ceph.bindings import MODULES, link
 
 
 def test_modules_that_fit_are_linked(tmp_path: Path) -> None:
-    """All three are links to Debian's, and linking again changes nothing."""
+    """All modules that fit become links to Debian's, and linking again changes nothing."""
     debian, target = tmp_path / "debian", tmp_path / "platlib"
     debian.mkdir()
     target.mkdir()

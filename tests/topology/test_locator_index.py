@@ -24,7 +24,7 @@ def locator(name: str, node: str, *addresses: str, version: int = 1, **labels: s
 
 
 def test_an_address_leads_to_a_node_and_its_labels() -> None:
-    """One look-up gives both; an address that no pod has gives nothing."""
+    """One look-up of an address gives node and labels; an address that no pod has is unknown."""
     index = LocatorIndex()
     index.put(locator("p", "n", "10.0.0.1", "fd00::1", zone="a"))
     for address in ("10.0.0.1", "fd00::1"):
@@ -37,7 +37,9 @@ def test_an_address_leads_to_a_node_and_its_labels() -> None:
 
 
 def test_the_newest_of_several_claims_wins() -> None:
-    """The later creation wins, in the same second the later claim, even if the old one changes."""
+    """Of several pods with an address the one created last has it, in the same second the later
+    claim, even if the old one changes.
+    """
     index = LocatorIndex()
     index.put(locator("old", "n1", "10.0.0.1", version=5))
     index.put(locator("new", "n2", "10.0.0.1", version=6))

@@ -62,14 +62,16 @@ def decide(
 
 
 def test_prefer_zone_with_two_zones_is_hinted() -> None:
-    """Gate on, PreferZone, two zones: hints."""
+    """With the gate on, a Service with PreferZone in two zones is hinted."""
     decision = decide(hint_request_of(service("PreferZone"), ON), (1, 1), (2, 2))
     assert decision.hinted
     assert decision.reason.code == HINTED
 
 
 def test_prefer_zone_with_one_zone_is_not() -> None:
-    """Gate on, PreferZone, one zone: no hints, and the reason is the one zone."""
+    """With the gate on, a Service with PreferZone in one zone is not hinted, and the reason is the
+    one zone.
+    """
     reason = Reason(code="OneZone", message="all Ready nodes that count are in zone a")
     one_zone = Shares((ZoneShare("a", 2, 2000, 2000),), reason)
     decision = decide_hints(
@@ -171,7 +173,7 @@ def test_removals_that_require_redistribution() -> None:
 
 
 def test_safeguard_1_too_few_endpoints() -> None:
-    """Fewer endpoints than zones: no hints, and the reason counts both."""
+    """With fewer endpoints than zones there are no hints, and the reason counts both."""
     reason = fresh(snapshot((1, 1, 1), (1, 1, 0))).reason
     assert reason.code == "TooFewEndpoints"
     assert "2 endpoints, 3 zones" in reason.message
@@ -179,7 +181,7 @@ def test_safeguard_1_too_few_endpoints() -> None:
 
 
 def test_safeguard_2_no_balance() -> None:
-    """A zone twice as large, two endpoints: the overload cannot be low enough."""
+    """With two endpoints, and one zone twice as large, the overload cannot be low enough."""
     reason = fresh(snapshot((2, 1), (1, 1))).reason
     assert reason.code == "Overload"
     assert reason.numbers["overload"] == "1/3"
@@ -188,7 +190,7 @@ def test_safeguard_2_no_balance() -> None:
 
 
 def test_safeguard_3_a_node_lacks_information() -> None:
-    """Shares with a reason: no hints, existing ones are removed, with that reason."""
+    """If shares have a reason there are no hints, existing ones are removed, with that reason."""
     good = snapshot((1, 1), (2, 2))
     reason = Reason(code="NodeWithoutZone", message="node n3 has no zone label", object="Node/n3")
     bad = replace(good, shares=Shares(good.shares.zones, reason))
@@ -202,14 +204,14 @@ def test_safeguard_3_a_node_lacks_information() -> None:
 
 
 def test_safeguard_4_an_endpoint_without_hint() -> None:
-    """One ready endpoint without a hint: a proxy uses all."""
+    """If one ready endpoint has no hint, a proxy uses all."""
     hinted = TrafficEndpoint("x", hint=Hint(("a",)))
     chosen = choose_by_hints([hinted, TrafficEndpoint("y")], ClientLocation("a"))
     assert (chosen.rule, len(chosen.endpoints)) == (RouteRule.PARTLY_HINTED, 2)
 
 
 def test_safeguard_5_a_zone_without_hints() -> None:
-    """No hint for this zone: a proxy uses all."""
+    """If no hint is for its zone, a proxy uses all endpoints."""
     chosen = choose_by_hints([TrafficEndpoint("x", hint=Hint(("a",)))], ClientLocation("d"))
     assert (chosen.rule, len(chosen.endpoints)) == (RouteRule.NO_HINT_FOR_LOCATION, 1)
 
@@ -218,7 +220,7 @@ def test_safeguard_5_a_zone_without_hints() -> None:
 
 
 def test_one_endpoint_is_lent_to_the_empty_zone() -> None:
-    """2/1/0 in three equal zones: one of zone a's endpoints is for c."""
+    """With 2/1/0 endpoints in three equal zones, one of zone a's is for c."""
     view = snapshot((1, 1, 1), (2, 1, 0))
     decision = fresh(view)
     assert per_zone(decision) == {"a": 1, "b": 1, "c": 1}
@@ -232,7 +234,7 @@ def test_three_equal_zones_cannot_be_served(count: int) -> None:
 
 
 def test_twice_the_cores() -> None:
-    """cpu 2:1:1: own zones at 2/1/1; two endpoints are lent to a at 0/2/2."""
+    """With CPU 2:1:1 endpoints at 2/1/1 serve their own zones; at 0/2/2 two are lent to a."""
     view = snapshot((2, 1, 1), (2, 1, 1))
     assert moved(fresh(view), view) == []
     view = snapshot((2, 1, 1), (0, 2, 2))
@@ -240,7 +242,7 @@ def test_twice_the_cores() -> None:
 
 
 def test_all_endpoints_in_one_of_two_zones() -> None:
-    """4/0 in equal zones: two for each."""
+    """With 4/0 endpoints in two equal zones, two are for each."""
     assert per_zone(fresh(snapshot((1, 1), (4, 0)))) == {"a": 2, "b": 2}
 
 
@@ -271,7 +273,9 @@ def test_hints_stay_between_the_limits_in_two_zones() -> None:
 
 
 def test_the_example_of_the_source() -> None:
-    """cpu 20:16:14: 10 endpoints in a are 4/3/3, 5/3/2 moves one, 3 are refused at exactly 20 %."""
+    """With CPU 20:16:14, 10 endpoints in a become 4/3/3, 5/3/2 moves one, and 3 are refused at
+    exactly 20 %.
+    """
     assert per_zone(fresh(snapshot((20, 16, 14), (10, 0, 0)))) == {"a": 4, "b": 3, "c": 3}
     view = snapshot((20, 16, 14), (5, 3, 2))
     decision = fresh(view)
@@ -280,7 +284,7 @@ def test_the_example_of_the_source() -> None:
 
 
 def test_exactly_twenty_percent_is_refused() -> None:
-    """cpu 3:7 with 4 and 2:3 with 3 endpoints are both exactly at the limit, and both refused."""
+    """CPU 3:7 with 4 endpoints and 2:3 with 3 are both exactly at the limit, and both refused."""
     for cpu, endpoints in (((3, 7), (2, 2)), ((2, 3), (1, 2)), ((1, 4), (1, 2))):
         assert not fresh(snapshot(cpu, endpoints)).hinted
 
@@ -320,7 +324,7 @@ def sorted_hints(decision: HintDecision) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def test_a_zone_below_its_minimum_is_corrected_by_one_move() -> None:
-    """Hints 1/3/3 in three equal zones: one endpoint moves."""
+    """With hints 1/3/3 in three equal zones one endpoint moves."""
     view = snapshot((1, 1, 1), (1, 3, 3))
     before = PreviousHints.from_endpoints(replace(t, hint=Hint((t.zone,))) for t in view.endpoints)
     decision = decide_hints(view, before)
@@ -374,7 +378,7 @@ def test_endpoints_for_a_zone_that_was_renamed_serve_their_own() -> None:
 
 
 def test_an_endpoint_without_zone_is_named() -> None:
-    """One ready endpoint without a zone: no hints; the reason names it and its node."""
+    """If a ready endpoint has no zone there are no hints; the reason names it and its node."""
     view = snapshot(
         (1, 1), [*targets(2, 2), TrafficEndpoint("10.0.0.9", node="n3"), TrafficEndpoint("z")]
     )
@@ -419,7 +423,7 @@ def test_foreign_endpoints_that_cancel_hints_are_reported() -> None:
 
 
 def test_same_zone_knows_no_limits() -> None:
-    """5/0/1: every endpoint is for its own zone, whatever the shares are."""
+    """In mode PreferSameZone every endpoint is for its own zone, whatever the shares are."""
     view = snapshot((1, 1, 1), (5, 0, 1), mode=Mode.SAME_ZONE)
     decision = fresh(replace(view, shares=Shares()))
     assert per_zone(decision) == {"a": 5, "c": 1}
@@ -480,7 +484,7 @@ def test_hints_for_several_zones_are_replaced() -> None:
 
 
 def test_limits_of_the_service_count() -> None:
-    """40 % allowed: four endpoints in three equal zones are hinted; at 1 % not even seven."""
+    """With 40 % allowed, four endpoints in three equal zones are hinted; at 1 % not even seven."""
     four = snapshot((1, 1, 1), (2, 1, 1), limits=OverloadLimits(40, 50))
     assert fresh(four).hinted
     assert not fresh(snapshot((1, 1, 1), (3, 2, 2), limits=OverloadLimits(1, 1))).hinted

@@ -90,7 +90,9 @@ def test_hints_recover_after_an_outage() -> None:
 
 
 def test_nothing_to_gain() -> None:
-    """One endpoint for two zones gets everything with or without hints: no hints, both numbers."""
+    """One endpoint for two zones gets all traffic with or without hints: there are none, and the
+    reason has both numbers.
+    """
     decided = fresh(endpoints(1, 0), shares(1, 1))
     assert decided.zones == {}
     assert decided.in_zone == decided.without == Fraction(1, 2)

@@ -249,7 +249,7 @@ def test_an_invalid_port_is_ignored_with_a_reason(port: dict[str, Any], message:
 def test_a_health_check_on_an_invalid_port(
     number: int, checked: list[int], notes: list[str]
 ) -> None:
-    """It is ignored with a note, and the Service is still served."""
+    """A health check on an invalid port is ignored with a note, and the Service is still served."""
     computed = routes(
         type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=number
     )
@@ -372,7 +372,7 @@ def test_an_invalid_slice_is_ignored(endpoint: dict[str, Any], message: str) -> 
     ],
 )
 def test_what_a_slice_is_ignored_for(more: dict[str, Any], messages: list[str]) -> None:
-    """An unknown address type, an invalid port or any invalid address."""
+    """A slice is ignored for an unknown address type, an invalid port or any invalid address."""
     piece = {"metadata": {"name": "s-1"}, "addressType": "IPv4", "endpoints": ENDPOINTS}
     ports = {"ports": [{"name": "", "port": 8080}]}
     read = read_route_endpoints([convert(LeanEndpointSlice, piece | ports | more)])
@@ -398,7 +398,9 @@ def test_what_a_slice_is_not_ignored_for(endpoint: dict[str, Any]) -> None:
 
 
 def test_ports_without_name_or_number() -> None:
-    """They are ignored, with a note, and other ports of the slice are not."""
+    """Ports without a name or a number are ignored, with a note, and other ports of the slice are
+    not.
+    """
     good = {"name": "", "protocol": "TCP", "port": 8080}
     computed = routes(
         serves=[{"port": 1, "protocol": "TCP"}, {"name": "x", "protocol": "TCP"}, good]

@@ -43,7 +43,9 @@ def test_a_zone_without_endpoints_has_guests_only() -> None:
 
 
 def test_recorded_clusters() -> None:
-    """Of what could stay in zone at the limit 0.9999 does on average, and 0.999 in each."""
+    """Of what can stay in zone within the limit weights keep 0.9999 on average, and 0.999 in each
+    cluster.
+    """
     parts: list[Fraction] = []
     for row in lines("hints.jsonl.gz"):
         view = cluster(row)

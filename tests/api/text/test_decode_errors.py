@@ -46,14 +46,14 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True):
     ],
 )
 def test_words(value: Any, message: str) -> None:
-    """The path, the expected type and the actual one, without a library's names of types."""
+    """A decode error names the path, the expected and the actual type, not a library's types."""
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert(value, Plan)
     assert decode_error_text(caught.value) == message
 
 
 def test_a_list() -> None:
-    """The entries of a file that is a list are called entries."""
+    """An error in a file that is a list calls its items entries."""
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert([{}], list[Step])
     assert decode_error_text(caught.value) == "entry [0] lacks at"

@@ -49,7 +49,7 @@ def test_a_scalar_is_read_as_in_go(text: str, value: Any) -> None:
 
 
 def test_the_first_document_counts() -> None:
-    """Later documents are ignored, and an empty stream is null."""
+    """Only the first YAML document of a stream counts, and an empty stream is null."""
     assert read(b"a: 1\n---\nb: 2\n").value == {"a": 1}
     assert read(b"").value is None
     assert read(b"# only a comment\n").value is None
@@ -63,7 +63,7 @@ def test_keys_are_text() -> None:
 
 
 def test_duplicate_keys_are_reported_with_their_lines() -> None:
-    """The last one counts, and each repetition is a problem."""
+    """Of a repeated key the last value counts, and each repetition is a problem with its line."""
     value, problems = read(b"a: 1\nb:\n  c: 1\n  c: 2\na: 3\n1: x\n1: z\n")
     assert value == {"a": 3, "b": {"c": 2}, "1": "z"}
     assert problems == (

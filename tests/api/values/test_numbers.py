@@ -52,13 +52,13 @@ def test_an_integer_has_a_sign_and_a_number_of_bits(text: str, number: int | Non
     [("0", 0), ("10", 10), ("-1", -1), ("-01", -1), ("01", None), ("+1", None), (LONG, None)],
 )
 def test_a_deletion_cost_has_no_plus_and_no_zeros_in_front(text: str, cost: int | None) -> None:
-    """A minus sign may be followed by zeros, as in Kubernetes."""
+    """A deletion cost has no plus and no leading zeros; zeros may follow a minus sign."""
     assert parse_deletion_cost(text) == cost
 
 
 @given(st.integers(0, 200), st.integers(0, 2000))
 def test_a_percentage_is_rounded_to_the_requested_side(percent: int, total: int) -> None:
-    """Up is the next whole number that is not below it, down the last not above."""
+    """Rounded up, a percentage is the next whole number not below it; down, the last not above."""
     up = scale_int_or_percent(f"{percent}%", total, round_up=True)
     down = scale_int_or_percent(f"{percent}%", total, round_up=False)
     assert 100 * (up - 1) < percent * total <= 100 * up

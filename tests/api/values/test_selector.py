@@ -160,7 +160,7 @@ def test_bad_objects_name_the_operator(operator: str, values: tuple[str, ...], w
 
 
 def test_a_requirement_takes_the_right_number_of_values() -> None:
-    """Comparisons take one value."""
+    """A requirement that compares a key with two values for equality is refused."""
     with pytest.raises(ParseError, match="needs one value, has 2"):
         Requirement("a", Operator.EQUALS, frozenset({"1", "2"}))
 
@@ -203,7 +203,7 @@ LABELS = st.dictionaries(KEYS, VALUES | NUMBERS, max_size=4)
 
 @given(SELECTORS)
 def test_printing_and_parsing_give_the_same_selector(drawn: Selector) -> None:
-    """The text of any selector is that selector."""
+    """The text of any selector parses to an equal selector."""
     assert selector.parse(str(drawn)) == drawn
 
 

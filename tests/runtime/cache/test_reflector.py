@@ -81,7 +81,7 @@ def same(server: MemoryServer, store: Store[Node]) -> bool:
 
 @pytest.mark.parametrize("watch_list", [True, False])
 async def test_the_store_is_filled_and_follows(watch_list: bool) -> None:
-    """First everything that is there, then every change, with one stream or with pages."""
+    """A store gets every existing object, then every change, with one stream or with pages."""
     server = filled(3, watch_list=watch_list)
     async with following(server) as follower:
         await follower.reflector.synced.wait()

@@ -75,7 +75,7 @@ async def test_it_follows_a_server_whose_clock_is_set() -> None:
 
 
 async def test_a_wrong_clock_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is logged when it is noticed, not with each answer, and again if it comes back."""
+    """A wrong clock is logged when noticed, not with each answer, and again if it comes back."""
     wrong = 200.0
     clock = ServerClock(lambda: server_time() + wrong)
     for wrong in (200.0, 200.0, 0.0, -200.0, -200.0):  # noqa: B007

@@ -87,7 +87,9 @@ async def put_map(client: Client, space: str, name: str, value: str) -> str:
 
 
 async def test_create_get_and_the_ways_they_fail(client: Client, space: str) -> None:
-    """A typed object is created and read; twice is AlreadyExists, a missing one is NotFound."""
+    """A typed object is created and read; a second create is AlreadyExists, a missing object
+    NotFound.
+    """
     lease = Lease(
         metadata=ObjectMeta(name="l", namespace=space), spec=LeaseSpec(holder_identity="me")
     )

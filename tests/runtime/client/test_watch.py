@@ -416,7 +416,9 @@ async def test_retry_after_is_honoured() -> None:
 
 
 async def test_too_old_over_http_and_in_the_stream_are_the_same() -> None:
-    """Both are raised as Gone, because only a new list helps."""
+    """A version that is too old is Gone, over HTTP and in the stream, because only a new list
+    helps.
+    """
     server = MemoryServer()
     server.faults = [lambda _: refusal(410, "Expired", "too old")]
     stats = WatchStats("nodes")
@@ -432,7 +434,9 @@ async def test_too_old_over_http_and_in_the_stream_are_the_same() -> None:
 
 
 async def test_a_version_the_server_does_not_know_yet_needs_a_list() -> None:
-    """After a restored backup our version lies in the future; resuming would never succeed."""
+    """A version that the server does not know yet, as after a restored backup, is Gone: resuming
+    would never succeed.
+    """
     server = MemoryServer()
     body = {
         "kind": "Status",

@@ -122,7 +122,9 @@ async def test_a_token_without_an_expiry_is_refreshed(issuer: Issuer, broken: st
 
 
 async def test_the_client_secret_goes_where_the_issuer_wants_it(issuer: Issuer) -> None:
-    """By default in a header, both halves encoded; in the form if the issuer supports only that."""
+    """The client secret is by default in a header, both halves encoded; in the form if the issuer
+    supports only that.
+    """
     await source(issuer.url, client_secret="s:/?").current()
     expected = base64.b64encode(b"cli:s%3A%2F%3F").decode()
     assert issuer.refreshes[0].header("Authorization") == f"Basic {expected}"

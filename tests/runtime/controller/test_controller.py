@@ -68,7 +68,7 @@ def cluster(nodes: int = 2) -> tuple[MemoryServer, Cache]:
 
 
 async def test_every_object_is_reconciled_and_then_every_change() -> None:
-    """First each key of the first list, then each key that changes, also one that is gone."""
+    """Each key of the first list is reconciled, then each that changes, also one that is gone."""
     server, cache = cluster()
     notes = Notes()
     controller: Controller[Key] = Controller("c", notes, cache=cache)

@@ -38,7 +38,9 @@ def test_nothing_was_done_and_nothing_is_awaited() -> None:
 
 
 def test_a_creation_is_awaited_until_the_store_has_its_version() -> None:
-    """The pod itself may be deleted by then; its version has been passed."""
+    """A creation is awaited until the store has passed its version, even if the pod is deleted by
+    then.
+    """
     store, _, expected = make_expectations()
     expected.wrote("x", pod("c", "12"))
     expected.wrote("x", pod("d", "11"))
@@ -51,7 +53,7 @@ def test_a_creation_is_awaited_until_the_store_has_its_version() -> None:
 
 
 def test_a_removal_is_awaited_until_the_pod_is_gone_or_replaced() -> None:
-    """A pod that is being deleted, is gone or was replaced fulfils it."""
+    """A removal is awaited until the pod is being deleted, is gone or was replaced."""
     store, _, expected = make_expectations()
     for name in ("a", "b"):
         expected.removed("x", pod(name, "6"))

@@ -112,7 +112,9 @@ def holder(server: SwapServer) -> Any:
 
 @pytest.mark.looptime
 async def test_the_first_replica_creates_the_lease_and_leads(server: SwapServer) -> None:
-    """Without a lease it leads at once; the record has the holder, the times and the duration."""
+    """Without a lease a replica leads at once; the record has the holder, the times and the
+    duration.
+    """
     replica = Replica(server, "one")
     replica.start(replica.idle)
     await replica.leading.wait()
@@ -147,7 +149,7 @@ async def test_renewals_keep_the_acquire_time_and_change_the_renew_time(server: 
 
 @pytest.mark.looptime
 async def test_a_follower_takes_over_from_a_dead_leader(server: SwapServer) -> None:
-    """It waits for the lease to expire, by its own clock."""
+    """A follower waits for the lease of a dead leader to expire, by its own clock."""
     first, second = Replica(server, "one", skew=-1e6), Replica(server, "two", skew=1e6)
     first.start(first.idle)
     await first.leading.wait()

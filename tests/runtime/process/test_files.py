@@ -35,7 +35,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
 def test_the_limit_is_raised_and_never_lowered(
     limits: list[tuple[int, int]], before: tuple[int, int], after: tuple[int, int], files: int
 ) -> None:
-    """It is raised to what the system allows or a program can use."""
+    """The limit of open files is raised to what the system allows or a program can use."""
     limits.append(before)
     assert raise_file_limit() == files
     assert limits[-1] == after

@@ -8,7 +8,7 @@ from zonewise.runtime.process.memory import paused, settle
 
 
 def test_the_collector_is_off_inside_and_on_after() -> None:
-    """It is off while a list is decoded, and on again even after an error."""
+    """The garbage collector is off while a list is decoded, and on again even after an error."""
     assert gc.isenabled()
     try:
         with paused():

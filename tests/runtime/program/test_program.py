@@ -210,7 +210,7 @@ async def test_only_the_leader_writes_and_a_follower_takes_over() -> None:
 
 
 async def test_a_follower_that_is_stopped_just_ends() -> None:
-    """It wrote nothing, and the leader keeps its lease."""
+    """A follower that is stopped wrote nothing, and the leader keeps its lease."""
     async with virtual_cluster({}) as cluster:
         first, second = (program_on(cluster, lease="greeters") for _ in range(2))
         first.add("greeter", Greeter)
@@ -225,7 +225,7 @@ async def test_a_follower_that_is_stopped_just_ends() -> None:
 
 
 async def test_a_lost_lease_ends_the_program_and_it_may_follow_again() -> None:
-    """The error names the lease; a new program can follow again."""
+    """A program that lost its lease ends with an error that names it; another can follow again."""
     async with virtual_cluster({}) as cluster:
         program = program_on(cluster, lease="greeters")
         program.add("greeter", Greeter)

@@ -142,7 +142,7 @@ async def test_a_client_cannot_hold_all_connections(log: io.StringIO) -> None:
 
 
 async def test_an_address_has_a_limit_of_its_own() -> None:
-    """Above it, an address loses its longest idle connection, even if there is room."""
+    """Above its limit an address loses its longest idle connection, even if there is room."""
     async with run_server(connections=20, per_source=3) as server, AsyncExitStack() as stack:
         links = []
         for _ in range(5):

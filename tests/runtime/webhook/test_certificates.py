@@ -184,7 +184,7 @@ async def test_the_first_replica_makes_a_certificate_and_publishes_it() -> None:
 
 @pytest.mark.looptime
 async def test_replicas_that_start_together_agree() -> None:
-    """All serve the same certificate, and one authority is trusted."""
+    """Replicas that start together serve the same certificate, and one authority is trusted."""
     world = World()
     replicas = [world.replica().start() for _ in range(5)]
     for replica in replicas:

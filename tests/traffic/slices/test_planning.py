@@ -154,7 +154,7 @@ def test_conditions(given: dict[str, Any], publish: bool, expected: tuple[bool, 
     [{"status": {"phase": "Succeeded"}}, {"status": {"phase": "Failed"}}, {"ips": []}],
 )
 def test_pods_that_ended_or_have_no_address_do_not_count(given: dict[str, Any]) -> None:
-    """Such pods are no endpoints, and one that becomes such a pod is removed."""
+    """A pod that ended or has no address is no endpoint, and is removed if it was one."""
     server = SliceServer()
     server.put([pod(1), pod(2)])
     server.sync()
@@ -176,7 +176,9 @@ def test_hostnames(hostname: str, subdomain: str, expected: str | None) -> None:
 
 
 def test_a_pod_on_a_node_that_is_gone_waits() -> None:
-    """It is left out and reported; others are written; when the node exists it is added."""
+    """A pod on a missing node is left out and reported; others are written; when the node exists it
+    is added.
+    """
     server = SliceServer()
     server.put([pod(1), pod(2, "elsewhere"), pod(3, "")])
     plan = server.sync()
@@ -189,7 +191,7 @@ def test_a_pod_on_a_node_that_is_gone_waits() -> None:
 
 
 def test_a_service_that_publishes_everything_has_pods_on_no_node() -> None:
-    """Then the pod is an endpoint without a zone."""
+    """With publishNotReadyAddresses a pod on a missing node is an endpoint without a zone."""
     server = SliceServer(owner=service(publishNotReadyAddresses=True))
     server.put([pod(1, "elsewhere")])
     assert server.sync().without_node == ()
@@ -279,7 +281,7 @@ def test_ports_that_change_take_over_the_slice() -> None:
 
 
 def test_the_order_of_ports_does_not_matter() -> None:
-    """Ports in another order are equal."""
+    """Ports of a Service in another order cause no write."""
     two = [{"name": "a", "port": 1, "targetPort": 1}, {"name": "b", "port": 2, "targetPort": 2}]
     server = SliceServer(owner=service(ports=two))
     server.put(pods(1))

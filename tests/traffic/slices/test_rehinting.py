@@ -108,7 +108,9 @@ def test_new_endpoints_ride_with_slices_whose_hints_change() -> None:
 
 
 def test_endpoints_of_a_zone_without_share_are_given_away() -> None:
-    """Scenario 21: they serve zones that send traffic, and a repeat writes nothing."""
+    """Scenario 21: endpoints of a zone without a share serve zones that send traffic, and a repeat
+    writes nothing.
+    """
     server = SliceServer(hint_request=AUTO, cpu=(1, 1))
     server.put(pods(2, 2, 2))
     server.sync()
@@ -154,7 +156,7 @@ def test_hints_are_removed_when_the_service_stops_asking() -> None:
 
 
 def test_endpoints_that_are_not_ready_have_no_hint() -> None:
-    """Scenario 27: not ready and terminating ones are neither hinted nor counted."""
+    """Scenario 27: endpoints that are not ready, or terminating, are neither hinted nor counted."""
     server = SliceServer(hint_request=AUTO)
     server.put(pods(1, 1, 1))
     server.put([pod(8, "a", ready=False), pod(9, "b", meta={"deletionTimestamp": "x"})])
