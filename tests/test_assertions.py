@@ -87,7 +87,7 @@ def can_fail(function: Function, path: Path, callers: Callers = frozenset()) -> 
 
 
 def name_can_fail(name: str, path: Path, callers: Callers) -> bool:
-    """The same for a function by name; one that takes ``expect`` asserts only with it."""
+    """Whether the function of this name can fail; with an argument ``expect``, only by that."""
     if (path, name) in callers:
         return False
     code, callers = read_code(path), callers | {(path, name)}

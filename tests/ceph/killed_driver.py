@@ -9,11 +9,11 @@ from tests.ceph.scene import CephCaller
 
 
 class Killed(BaseException):
-    """The controller dies here: nothing more is done, and nothing is undone."""
+    """The driver dies here: nothing more is done, and nothing is undone."""
 
 
 def let_die(patch: pytest.MonkeyPatch, caller: CephCaller, step: str) -> None:
-    """Let the driver die after the first such step; ``answer`` is after all of them."""
+    """Let the driver die after the first step of this name; ``answer`` comes after all steps."""
     storage = caller.storage
     target: Any = storage.journal
     if step in ("make", "remove"):

@@ -43,7 +43,7 @@ def printed(capsys: Capture, *arguments: str) -> list[dict[str, Any]]:
 
 
 def kinds(objects: list[dict[str, Any]]) -> list[str]:
-    """Their kinds, in order."""
+    """The kinds of these objects, in order."""
     return [item["kind"] for item in objects]
 
 

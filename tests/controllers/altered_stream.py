@@ -19,12 +19,12 @@ class AlteredStream:
 
     @property
     def status(self) -> int:
-        """As the server says."""
+        """The server's status."""
         return self._response.status
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """As the server says."""
+        """The server's headers."""
         return self._response.headers
 
     async def read(self) -> bytes:

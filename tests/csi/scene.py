@@ -291,7 +291,7 @@ def driver(
 
 @contextmanager
 def calling(folder: Path, text: str = "", **more: Any) -> Iterator[Caller]:
-    """The same, ready to be called; fails if the test left a mount or a device behind."""
+    """A caller of such a driver; fails if the test left a mount or a device behind."""
     with driver(folder, text, **more) as served:
         yield Caller(InProcessClient(served.calls), folder)
     assert left_behind(folder) == []

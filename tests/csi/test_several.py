@@ -34,7 +34,7 @@ def folders(tmp_path: Path) -> Iterator[dict[str, DataFolder]]:
 
 @pytest.fixture
 def plugin(folders: dict[str, DataFolder]) -> Plugin:
-    """A driver with both."""
+    """A driver of two clusters, which have these journals."""
     labels = DomainLabels("csi.example.com")
     return Plugin(
         "csi.example.com", "1", labels, StorageConfiguration, lambda: folders, folders["east"].locks

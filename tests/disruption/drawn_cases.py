@@ -48,7 +48,7 @@ def drawn(seed: int) -> Case:
             )
         )
     if not pods:
-        # Who has no pods has no owner either, as far as a budget can see.
+        # A workload without pods has no owner either, as far as a budget can see.
         replicas = 0
     baseline = None
     if rng.random() < 0.6:

@@ -1,4 +1,4 @@
-"""A third implementation of the rules on budgets: on whole dumps, written as slowly as they read.
+"""A third implementation of the rules on budgets: on whole dumps, rule by rule, and slow.
 
 ``model.py`` knows numbers only. This one also finds them: which pods a budget selects, who owns
 them, how many their owners ask for, where they run, which are outdated or granted, and what several

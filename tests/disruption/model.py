@@ -1,4 +1,4 @@
-"""A second implementation of the rules on budgets, on numbers only, as slow as they are written.
+"""A second implementation of the rules on budgets: on numbers only, rule by rule, and slow.
 
 It shares no code with ``zonewise.disruption`` and knows no objects: a case is a number of replicas,
 pods as (domain, ready, outdated, granted) and a limit. Both must agree.
@@ -56,7 +56,7 @@ def split(replicas: int, known: dict[str, int], names: list[str]) -> dict[str, i
 
 
 def fit(replicas: int, known: dict[str, int], names: list[str]) -> dict[str, int]:
-    """Change one pod at a time."""
+    """Known numbers, changed by one pod at a time until they add up to the replicas."""
     share = split(replicas, known, names)
     fitted = {name: known.get(name, 0) for name in names}
     while sum(fitted.values()) < replicas:

@@ -105,7 +105,7 @@ def test_a_label_change_touches_only_budgets_that_could_match(
     settle(namespace)
     work = Work(monkeypatch)
     namespace.put_pod(pod("p7", "n-a", labels={"group": "8"}))
-    assert work.taken() == (0, 0), "a change is noted, and counted when somebody asks"
+    assert work.taken() == (0, 0), "a change is noted, and counted at the next read"
     settle(namespace)
     assert work.taken() == (1, 2), "one count has lost it and one got it"
     assert namespace.state(budgets[7].key, NOW).domains["a"].present == 0

@@ -154,7 +154,7 @@ async def test_a_lost_zone_is_taken_over_and_given_back(
         assert marker.read_text() == "from a"
         marker.write_text("from b")
         if privileged:
-            # The dead node never let go; it was shut out, and what it still writes is lost.
+            # The dead node never unmounted; its mount was taken away, and its late writes are lost.
             old = path(folder, pod)
             assert mounts.at(old) is None and not [*old.iterdir()]
 

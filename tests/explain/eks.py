@@ -109,5 +109,5 @@ BETWEEN_LIMITS = [*A[:3], *B[:3], *C[:3]]
 
 
 def cluster() -> list[Item]:
-    """All of it."""
+    """All nodes, Services and slices."""
     return [*nodes(), *services()]

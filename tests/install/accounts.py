@@ -62,7 +62,7 @@ class Accounts:
 
     @classmethod
     def of(cls, cluster: VirtualCluster) -> Accounts:
-        """For a cluster where they are installed."""
+        """The clients of a cluster where the programs are installed."""
         refusals = Refusals()
         controller, webhook = (
             Client(Watched(LocalTransport(cluster.server.handle, user), refusals))

@@ -1,4 +1,4 @@
-"""Placement, told a second time: plain dictionaries, straight from the sentences, no code shared.
+"""A second implementation of placement: on plain dictionaries, rule by rule, sharing no code.
 
 A case is JSON: ``labels`` (name to the node's label, in order), ``driver``, ``pools`` (``name``,
 ``segments``, ``capacity``, ``promised``, ``health`` as "n/d", ``alive``), ``bytes``, ``requisite``
@@ -18,7 +18,7 @@ Answer = dict[str, Any]
 
 
 def answer(case: Case) -> Answer:
-    """What the sentences say about a case."""
+    """The answer to a case by the rules."""
     everywhere = case["pools"]
     policy = case["policy"]
     terms = None
@@ -53,7 +53,7 @@ def answer(case: Case) -> Answer:
 
 
 def wanted_terms(case: Case) -> list[dict[str, str]] | None:
-    """The terms in the order they are walked; None if nothing is required."""
+    """The terms in the order they are tried; None if nothing is required."""
     if case["requisite"] is None or not case["labels"]:
         return None
     if case["requisite"] == [] and case["preferred"] == []:
@@ -120,7 +120,7 @@ def weight(pool: dict[str, Any]) -> Fraction:
 
 
 def taken(best: list[dict[str, Any]], room: list[dict[str, Any]], topology: list[Any]) -> Answer:
-    """An answer with a pool."""
+    """The answer that one of these pools is chosen."""
     return {
         "pools": sorted(pool["name"] for pool in best),
         "all_with_room": sorted(pool["name"] for pool in room),
@@ -132,7 +132,7 @@ def taken(best: list[dict[str, Any]], room: list[dict[str, Any]], topology: list
 
 
 def refused() -> Answer:
-    """An answer without."""
+    """The answer that no pool can be used."""
     return {
         "pools": [],
         "all_with_room": [],
@@ -148,7 +148,7 @@ DRIVER = "csi.example.com"
 
 
 def drawn_case(seed: int) -> Case:
-    """A case, the same for the same seed."""
+    """A random case, the same for the same seed."""
     rng = random.Random(seed)
     names = rng.choice([["zone"], ["region", "zone"], ["region", "zone", "rack"], ["zone"], []])
     labels = {name: LABELS[name] for name in names}
@@ -176,7 +176,7 @@ def drawn_case(seed: int) -> Case:
 
 
 def drawn_pool(rng: random.Random, name: str, names: list[str]) -> dict[str, Any]:
-    """A pool somewhere, more or less full and well."""
+    """A pool in a random domain, with random free bytes and health."""
     count = rng.choice([0, *range(1, len(names) + 1), len(names)])
     declared = sorted(rng.sample(names, count), key=names.index)
     return {
@@ -190,7 +190,7 @@ def drawn_pool(rng: random.Random, name: str, names: list[str]) -> dict[str, Any
 
 
 def drawn_term(rng: random.Random, names: list[str], pools: list[dict[str, Any]]) -> dict[str, str]:
-    """A term: with the driver's keys or the node's, whole or not, with keys of others.
+    """A random term: the driver's keys or the node's, some missing, at times the key of another.
 
     Most are of nodes near a pool: its segments, and values of the other labels.
     """
@@ -206,5 +206,5 @@ def drawn_term(rng: random.Random, names: list[str], pools: list[dict[str, Any]]
 
 
 def drawn_value(rng: random.Random, name: str) -> str:
-    """One of few values, so that things meet."""
+    """One of few values of a label, so that pools and terms often have the same."""
     return f"{name[0]}{rng.randint(1, 2 if name == 'region' else 3)}"

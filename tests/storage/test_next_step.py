@@ -264,7 +264,7 @@ def test_killed_anywhere(seed: int) -> None:
     """Controllers that crash before any write, with rotating preferences, leave one volume."""
     rng = random.Random(seed)
     world = World()
-    # Somebody else's images have uuids that will be drawn.
+    # Images of another owner have uuids that will be drawn.
     for number in rng.sample(range(1, 6), 2):
         world.images[uuid_of(number)] = Image("a", uuid_of(number), 5, ours=False)
     names = ["pvc-1", "pvc-2"]

@@ -1,8 +1,8 @@
-"""Judging after each event and deciding only what is judged is deciding everything each time.
+"""Deciding after each event only the Services it concerns equals deciding all of them each time.
 
 A controller that runs asks ``concerned`` after a node event and decides the Services it names. One
 that starts anew decides all of them. Both must come to the same slices, or a restart changes hints
-for no reason anybody could tell.
+without a reason.
 """
 
 from __future__ import annotations

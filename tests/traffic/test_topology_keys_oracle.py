@@ -85,7 +85,7 @@ def answer(known: dict[tuple[str, int], Obj], keys: list[str], node: str) -> tup
 
 
 def at_home(known: dict[tuple[str, int], Obj], node: str) -> tuple[str, Any, Any]:
-    """The same for traffic that must stay on the node."""
+    """Action, key and endpoints for traffic that must stay on the node."""
     ready, left = pools(known)
     for pool in (ready, left):
         here = sorted(e for e, o in pool.items() if o.get("nodeName") == node)

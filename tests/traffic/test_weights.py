@@ -1,4 +1,4 @@
-"""Weights: as near to the limit as whole numbers allow, stable, and refused if not sound."""
+"""Weights: as near to the limit as whole numbers allow, stable, and ignored if invalid."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ async def test_the_reclaim_policy_of_a_deleted_claim() -> None:
         assert left.status.phase == "Released" and left.metadata.name == retained.metadata.name
         assert len(some.client.requests("DeleteVolume")) == 2
         assert await some.notes("VolumeFailedDelete") == ["UNAVAILABLE: spoiled"]
-        # Somebody deletes the object by hand: the driver keeps its volume, as was asked for.
+        # If the object is deleted by hand the driver keeps the volume, as Retain says.
         await some.cluster.client.delete(PersistentVolume, left.metadata.name)
         await until(lambda: some.volumes() == 0)
         assert len(some.client.requests("DeleteVolume")) == 2

@@ -1,24 +1,24 @@
 """Slices: scenarios 31 to 38, and what makes an endpoint.
 
-Where the scenarios of the research are tested (T = ``tests/traffic``, C = ``tests/controllers``):
+Where the scenarios of hints are tested (T = ``tests/traffic``, C = ``tests/controllers``):
 
 =====  ========================================================================================
-1-5    T/test_hints (pure), T/test_slice_hints through slices
-6, 7   T/test_hints, T/test_slice_hints
+1-5    T/test_hints (pure), T/slices/test_rehinting through slices
+6, 7   T/test_hints, T/slices/test_rehinting
 8-11   T/test_hints
-12     T/test_slice_hints
-13     T/test_slice_properties (bytes of whole plans), T/test_hints
-14     T/test_hints, T/test_slice_hints
-15,16  tests/topology/test_shares, C/test_nodes
-17-20  C/test_nodes
-21     T/test_hints, T/test_slice_hints
-22,23  T/test_slice_hints, C/test_telling
-24     C/test_telling
+12     T/slices/test_rehinting
+13     T/slices/test_properties (bytes of whole plans), T/test_hints
+14     T/test_hints, T/slices/test_rehinting
+15,16  tests/topology/test_shares, C/hints/test_node_shares
+17-20  C/hints/test_node_shares
+21     T/test_hints, T/slices/test_rehinting
+22,23  T/slices/test_rehinting, C/hints/test_conditions
+24     C/hints/test_conditions
 25,26  T/test_modes (decision), tests/embedded/apiserver/strategy (validation)
-27,28  T/test_hints, T/test_slice_hints
+27,28  T/test_hints, T/slices/test_rehinting
 29     tests/embedded/apiserver/strategy (validation)
-30     C/test_restart
-31-38  here; 36 also in C/test_hints
+30     C/hints/test_restart
+31-38  here; 36 also in C/hints/test_controller
 =====  ========================================================================================
 """
 

@@ -1,7 +1,6 @@
 """What strangers and careless clients may do to the server: it serves others, in bounded memory.
 
-The sizes are those of the attacks that once hurt: what each of them cost before and costs now is in
-the table of limits in ``docs/embedded-reference.md``.
+Each attack goes beyond a limit in the table of ``docs/embedded-reference.md``.
 """
 
 from __future__ import annotations

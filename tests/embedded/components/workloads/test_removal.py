@@ -72,7 +72,7 @@ def removal(server: Server, clock: Clock, mode: RemovalMode = "evict") -> Remova
 
 
 def names(pods: tuple[Pod, ...]) -> list[str]:
-    """Their names."""
+    """The names of these pods."""
     return [pod.metadata.name for pod in pods]
 
 

@@ -188,7 +188,7 @@ def test_room_is_counted_in_pods_that_are_still_there() -> None:
     old = make_set(1, 10, reducing=8)
     new = make_set(2, 3)
     step = planned(owner, old, new)
-    # Three new ones are available: of thirteen, five may go in all, and two are wished away.
+    # Three new ones are available: of thirteen, five may go, and the removal of two has begun.
     assert resizes(step) == {"web-1": 5}
     assert resizes(planned(owner, make_set(1, 10, reducing=5), new)) == {}
     assert resizes(planned(owner, make_set(1, 9, reducing=5), new)) == {"web-2": 4}

@@ -131,12 +131,12 @@ def test_a_finished_pod_is_noted_released_then_counted() -> None:
     assert (steps.status.succeeded, steps.release, steps.create) == (0, (done,), ())
     after = settle_status(steps, steps.status, [other], now=text(NOW))
     assert (after.succeeded, after.uncounted_terminated_pods) == (1, UncountedPods())
-    # Had the controller died before the last step, the next look would make it.
+    # If the controller dies before the last step, the next pass makes it.
     again = decide(
         job(steps.status, parallelism=2, completions=2), pod("a", "Succeeded", tracked=False)
     )
     assert (again.status.succeeded, again.status.failed) == (1, 0)
-    # Had it died before the finalizer went, the pod would not be noted twice.
+    # If it dies before the finalizer is removed, the pod is not noted twice.
     before = decide(job(steps.status, parallelism=2, completions=2), done, other)
     assert before.status.uncounted_terminated_pods == UncountedPods(succeeded=("a",))
 
@@ -268,7 +268,7 @@ def test_an_index_fails_by_itself() -> None:
         "backoff_limit_per_index": 1,
     }
     first = decide(job(**spec), pod("a", "Failed", index=0, at=NOW - 30), pod("b", index=1))
-    # Its failure is carried on by the next pod of the index; until then the pod is held.
+    # The next pod of the index records this failure; until it exists the failed pod is kept.
     assert first.create == (PodCreation(0, {FAILURE_COUNT: "1"}),)
     assert first.release == ()
     second = decide(

@@ -46,7 +46,7 @@ def pod(name: str, **features: Any) -> Pod:
 
 
 def names(pods: list[Pod]) -> list[str]:
-    """Their names."""
+    """The names of these pods."""
     return [pod.metadata.name for pod in pods]
 
 
