@@ -179,7 +179,7 @@ class JournalContract:
             journal.change(entry, entry.as_created())
 
     def test_a_name_is_free_again(self, open_journal: OpenJournal) -> None:
-        """After it is forgotten a name can be reserved, with another uuid and pool."""
+        """After its entry is forgotten a name can be reserved, with another uuid and pool."""
         journal = open_journal()
         journal.forget(reserved(journal, volume(1, "data")))
         assert reserved(journal, volume(2, "data", pool="b")).pool == "b"

@@ -172,14 +172,14 @@ WORK = {
 async def test_every_step_of_making_may_be_the_last(
     tmp_path: Path, name: str, access: bool
 ) -> None:
-    """Killed at any step, the repeated request with another preference makes exactly one."""
+    """If a create is killed at any step, one repeated with another preference makes exactly one."""
     work, volumes, snapshots = WORK[name]
     await swept(tmp_path, access, work, volumes, snapshots)
 
 
 @pytest.mark.parametrize("access", [True, False], ids=["images", "folders"])
 async def test_every_step_of_deleting_may_be_the_last(tmp_path: Path, access: bool) -> None:
-    """Killed at any step, the repeated delete leaves nothing behind."""
+    """If a delete is killed at any step, a repeated one leaves nothing behind."""
     at = 0
     while True:
         at += 1
@@ -209,7 +209,9 @@ async def test_every_step_of_deleting_may_be_the_last(tmp_path: Path, access: bo
 
 @pytest.mark.parametrize("at", [3, 4], ids=["before", "after"])
 async def test_what_was_not_finished_is_undone_if_its_source_grew(tmp_path: Path, at: int) -> None:
-    """Killed before or after the copy was made, a retry that is too small leaves nothing behind."""
+    """If a copy was killed before or after it was made, a retry that is too small for its source
+    leaves nothing behind.
+    """
     async with life(tmp_path, False, Mortal(0)) as caller:
         volume = await caller.create("source")
     with pytest.raises(Killed):
@@ -224,7 +226,9 @@ async def test_what_was_not_finished_is_undone_if_its_source_grew(tmp_path: Path
 
 @pytest.mark.parametrize("at", [3, 4], ids=["before", "after"])
 async def test_what_was_not_finished_is_undone_without_its_pool(tmp_path: Path, at: int) -> None:
-    """Killed before or after the image was made, a class that lost its pool leaves nothing."""
+    """If a create was killed before or after its image was made, a retry by a class that lost its
+    pool leaves nothing behind.
+    """
     with pytest.raises(Killed):
         async with life(tmp_path, False, Mortal(at)) as caller:
             await caller.create("v", parameters={"pool": "pool-b"})

@@ -94,7 +94,7 @@ async def test_a_copy_waits_for_all_leases_together_and_names_the_file(
 async def test_a_lease_that_is_given_up_is_waited_for(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy continues in the same call, with the file."""
+    """When a tenant gives up its lease the copy continues in the same call, with the file."""
     id, folder = await shared(caller)
     with keeper(folder) as process:
 

@@ -67,7 +67,7 @@ def test_nbd_reads_the_configuration() -> None:
 
 @pytest.mark.parametrize(("force", "options"), [(False, "noudev"), (True, "noudev,force")])
 def test_krbd_is_unmapped_by_device(force: bool, options: str) -> None:
-    """The device is named, not the image: it may be mapped twice; force only if requested."""
+    """krbd unmaps a device, not an image, which may be mapped twice; by force only if requested."""
     arguments = images("krbd").unmap_arguments(Path("/dev/rbd0"), force=force)
     assert arguments == [*HEAD, "unmap", "--device-type", "krbd", "--options", options, "/dev/rbd0"]
 

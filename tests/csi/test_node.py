@@ -501,7 +501,9 @@ def is_frozen(target: Path) -> bool:
 
 @pytest.mark.system
 async def test_a_file_system_stays_frozen_until_its_copy_ends(caller: Caller) -> None:
-    """Neither another copy that ends earlier nor another controller that starts thaws it."""
+    """A frozen file system is thawed neither by another copy that ends earlier nor by another
+    controller that starts.
+    """
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
     with copies.lock_image(image(caller)), copies.freeze(mounted(target)):

@@ -159,7 +159,7 @@ async def test_check_finds_what_does_not_agree(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_check_says_what_it_needs(tmp_path: Path) -> None:
-    """No folder and no configuration are exit 2."""
+    """Without a folder or a configuration ``check`` is one line on stderr and exit code 2."""
     for arguments in (["--config", "/nowhere"], ["--config", __file__], []):
         done = subprocess.run(
             [sys.executable, "-m", "zonewise", "csi", "check", *arguments, "--data", str(tmp_path)],

@@ -117,7 +117,7 @@ async def test_requests_of_a_provisioner_in_its_five_modes(
     pool: str,
     accessible: list[dict[str, str]],
 ) -> None:
-    """Requests as recorded from the official provisioner, answered over both transports."""
+    """Requests recorded from the official provisioner are answered over both transports."""
     caller = Caller(client, tmp_path)
     topology = requirement(requisite, preferred) if requisite else None
     volume = await caller.create("pvc-1", topology=topology, parameters=parameters)

@@ -452,7 +452,7 @@ async def test_a_foreign_folder_is_neither_adopted_nor_removed(
 
 
 async def test_two_calls_about_one_volume_are_not_done_at_once(caller: Caller) -> None:
-    """The second call is ABORTED; a volume that is being copied is not deleted."""
+    """A second call about a volume is ABORTED; a volume that is being copied is not deleted."""
     volume = await caller.create("v")
     locks = Locks(caller.folder / "data" / LOCK_FILE)
     with locks.hold("volume v"):
