@@ -167,7 +167,7 @@ def test_the_status_of_the_controller(tmp_path: Path) -> None:
             "",
             True,
         )
-        # While the configuration is wrong only the controller's status is known, which is cut short.
+        # While the configuration is wrong only the controller's status is known, cut to some lines.
         away = {"reason": "AwayFromHome", "message": "pod x is away", "object": "Pod/n/x"}
         status |= {"awayFromHome": [away], "furtherAwayFromHome": 6, "furtherWarnings": 2}
         for name, key, text in (("csi", "config", "{"), ("csi-takeover", "status", status)):

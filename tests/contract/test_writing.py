@@ -443,7 +443,7 @@ def test_patched_kinds(api: Api) -> None:
 
 
 def test_dry_run_values(api: Api) -> None:
-    """Only All is a dry run; anything else is refused."""
+    """Only All is a value of dryRun; anything else is refused."""
     path = f"{api.core}/configmaps"
     body = {"metadata": {"name": "a"}}
     api.create(path, body, dryRun="Some", expect="422 Invalid")

@@ -76,7 +76,9 @@ class Writes:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_service_of_5000_endpoints() -> None:
-    """Full slices, each written about once; one later change is one slice written."""
+    """A Service of 5,000 endpoints has each of them once, in full slices; a later change of one
+    writes one slice.
+    """
     async with virtual_cluster({"hints": hints()}) as cluster:
         shop = Shop(cluster)
         await crowd(shop, 5000, per_node=50)
@@ -215,7 +217,7 @@ def stormy(
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_server_that_fails_often(seed: int) -> None:
-    """410s, 429s, 5xx, cut streams, writes whose answer is lost: the end state is right."""
+    """After 410s, 429s, 5xx, cut streams and writes with lost answers the end state is right."""
     async with virtual_cluster({}) as cluster:
         for kind in (EndpointSlice, Node, Pod):
             cluster.program.cache.store(kind)

@@ -492,8 +492,8 @@ def test_old_revisions_of_a_stateful_set() -> None:
 
 @pytest.mark.parametrize("read", [StatefulSet, StatefulSetScale])
 def test_a_budget_that_holds_updates_lets_a_stateful_set_shrink(read: type[Object]) -> None:
-    """Only pods beyond its replicas may go: the set deletes its highest ordinals, whatever their
-    domain, and no update does.
+    """Under a budget that holds updates only a StatefulSet's pods beyond its replicas may go: the
+    set deletes its highest ordinals, whatever their domain, and no update does.
     """
     group = convert(
         read,
@@ -556,7 +556,7 @@ def test_a_newer_grant_was_made_elsewhere() -> None:
 
 
 def test_a_budget_that_guards_nothing_says_that_all_may_go() -> None:
-    """An empty term selects no node: the code agrees with the sentence."""
+    """The code and the sentence about a budget whose term selects no node agree that all may go."""
     namespace = namespace_budgets(spread(**ALL), tdb(maxUnavailable=1, nodeSelectorTerm={}))
     reason = namespace.state(next(iter(namespace.budgets)), NOW).reason()
     assert reason.code == "SufficientPods"

@@ -253,7 +253,9 @@ def test_a_forwarder_may_name_its_client() -> None:
 
 
 def test_invalid_client_subnets_of_trusted_forwarders_are_format_errors() -> None:
-    """Bits outside of the prefix, a wrong length, a scope in a question: FORMERR if trusted."""
+    """A client subnet with bits outside of its prefix, a wrong length or a scope is FORMERR from a
+    trusted forwarder, and ignored from others.
+    """
     world = zones("locators", trusted=("127.0.0.0/8",))
     world.names.put(headless("db"))
     for data in (

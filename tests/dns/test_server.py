@@ -208,7 +208,9 @@ async def test_queries_and_answers_have_the_rd_flag_of_the_client() -> None:
 
 
 async def test_an_alias_ends_outside() -> None:
-    """ExternalName: the alias first, then the upstream's records; AA, as the alias is ours."""
+    """For an ExternalName the alias comes first, then the upstream's records; AA is set, as the
+    alias is ours.
+    """
     async with other(says("A 198.51.100.7")) as (upstream, _):
         cluster = names(forwards=Forwarder(lambda: [upstream]))
         async with serving(cluster) as number:
@@ -235,7 +237,7 @@ async def test_names_of_the_cluster_are_never_forwarded() -> None:
 
 
 async def test_answers_of_upstreams_are_cached_for_their_ttl() -> None:
-    """The second question, in another spelling, is answered from the cache."""
+    """A question repeated within the TTL, in another spelling, is answered from the cache."""
     async with other(says("A 198.51.100.7")) as (upstream, peer):
         forwarder = Forwarder(lambda: [upstream])
         async with serving(names(forwards=forwarder)) as number:
@@ -259,7 +261,9 @@ async def test_answers_of_upstreams_are_cached_for_their_ttl() -> None:
 async def test_denials_are_cached_for_the_shortest_ttl_in_them(
     rcode: dns.rcode.Rcode, alias: int, soa: int, minimum: int, seconds: int
 ) -> None:
-    """The TTL and the minimum of the SOA record, and the TTL of aliases before it."""
+    """A denial is cached for the shortest of its SOA record's TTL and minimum and of the TTL of
+    aliases before it.
+    """
     query = dns.message.make_query("www.example.com.", "A")
     response = dns.message.make_response(query)
     response.set_rcode(rcode)
@@ -377,7 +381,7 @@ async def test_truncated_answers_of_upstreams_are_fetched_over_tcp() -> None:
 async def test_a_truncated_answer_is_passed_on_if_tcp_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An upstream that accepts TCP connections and never answers: its packet is used."""
+    """If an upstream accepts TCP and never answers there, its truncated answer is used."""
     monkeypatch.setattr("zonewise.dns.outside.upstream.STREAM_PATIENCE", 0.05)
 
     def cut(query: dns.message.Message) -> dns.message.Message:

@@ -243,7 +243,7 @@ def test_counts_that_make_no_sense_are_format_errors(counts: tuple[int, ...]) ->
 
 
 def test_two_opts_are_a_format_error() -> None:
-    """RFC 6891: at most one OPT."""
+    """A question with two OPT records is FORMERR, since RFC 6891 allows one."""
     query = dns.message.make_query(WEB, "A", use_edns=0).to_wire()
     twice = query[:10] + b"\x00\x02" + query[12:] + query[-11:]
     packet = names().send(twice)

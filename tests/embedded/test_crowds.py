@@ -61,7 +61,9 @@ DEFINITION: dict[str, Any] = {
 
 @pytest.mark.timeout(600)
 async def test_many_custom_objects() -> None:
-    """Each object is defaulted and validated; paged lists, watches and deletions are complete."""
+    """Each of many custom objects is defaulted and validated; paged lists, watches and deletions
+    are complete.
+    """
     number = 10_000
     async with virtual_cluster({}) as cluster:
         client = cluster.client

@@ -85,7 +85,7 @@ def test_whose_deletions_are_gated(user: str, gated: bool) -> None:
     ],
 )
 def test_a_gated_user_may_have_any_name(user: str) -> None:
-    """Any character in a name is part of the name: its user is gated, and no other."""
+    """Whatever characters are in the name of a gated user, that user is gated, and no other."""
     hook = hooks(gated_user=user)["/deletions"]
     assert is_called(hook, user, None, OWNED, "DELETE")
     assert not is_called(hook, "kubernetes-admin", None, OWNED, "DELETE")

@@ -205,7 +205,9 @@ async def test_a_budget_that_is_edited_during_a_rollout(plane: real.ControlPlane
 
 
 async def test_a_zone_fails_during_a_rollout(impatient: real.ControlPlane) -> None:
-    """The other zones stay within their budget, and the rollout ends when the zone is back."""
+    """If a zone fails during a rollout the others stay within their budget, and the rollout ends
+    when the zone is back.
+    """
     async with scene(impatient, "outage") as here:
         await here.deploy(9, unavailable=6)
         await here.budget(ZONE, maxUnavailable=1)

@@ -163,7 +163,9 @@ async def test_the_next_leader_writes(plane: real.ControlPlane) -> None:
 
 
 async def test_killed_at_random_moments(plane: real.ControlPlane) -> None:
-    """Killed again and again during 500 events it converges; no endpoint is ever in two slices."""
+    """A controller that is killed again and again during 500 events converges; no endpoint is ever
+    in two slices.
+    """
     async with cluster(plane, "killed") as (crowd, cache):
         witness = Witness(crowd.namespace)
         cache.store(EndpointSlice).on_change(witness.see)

@@ -36,7 +36,9 @@ async def test_domains_are_compared_not_sums(
 
 
 async def test_a_widened_budget_wakes_once() -> None:
-    """One pod of a ReplicaSet with surplus pods is changed, once, and an hour later still once."""
+    """When a budget is widened, one pod of a ReplicaSet with surplus pods is changed, once, and an
+    hour later still once.
+    """
     async with budget_scene(3, *"aabbcc") as scene:
         await scene.budget(minAvailable=2)
         await asyncio.sleep(5)

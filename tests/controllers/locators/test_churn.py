@@ -172,7 +172,9 @@ async def settled(model: Model, run: LocatorsRun, wrote: Counter[tuple[str, str]
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_every_write_is_predicted(seed: int) -> None:
-    """Pods, nodes, noise and foreign edits at random: the model's writes and causes, no others."""
+    """Under random changes of pods and nodes, noise and foreign edits exactly the writes of the
+    model are sent, with its causes.
+    """
     async with virtual_cluster({}) as cluster:
         model = Model(await define_locators(cluster), random.Random(seed))
         for name, zone in (("n0", "a"), ("n1", "b")):

@@ -32,7 +32,7 @@ def says(run: LocatorsRun, name: str, expected: object) -> Callable[[], bool]:
 
 
 async def test_a_locator_follows_its_pod_with_one_write_for_each_change() -> None:
-    """Started, finished, deleted: one write each, and none in between."""
+    """A pod that starts, finishes and is deleted causes one write each, and none in between."""
     async with virtual_cluster({}) as cluster:
         shop = await define_locators(cluster)
         await shop.node("a0", "a")

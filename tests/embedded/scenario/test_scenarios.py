@@ -56,7 +56,7 @@ async def play(text: bytes, dump: Sequence[dict[str, Any]] | None = None) -> tup
 @pytest.mark.looptime
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 async def test_every_scenario_succeeds(file: Path) -> None:
-    """Each expectation is met in time, and invariants hold at every pod event."""
+    """In every scenario each expectation is met in time, and invariants hold at every pod event."""
     fine, lines = await play(TEXTS[file.stem])
     assert fine, "\n".join(lines)
     scenario = load_scenario(file)

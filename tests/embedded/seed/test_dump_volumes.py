@@ -99,7 +99,7 @@ async def test_pods_are_scheduled_to_their_data() -> None:
 @pytest.mark.asyncio
 @pytest.mark.looptime
 async def test_the_default_class_is_that_of_the_dump() -> None:
-    """This cluster creates no second default class beside the dump's."""
+    """A cluster from a dump creates no second default class beside the dump's."""
     imported = import_dump(eks_dump())
     async with whole(imported.objects) as cluster:
         classes = await cluster.client.list(StorageClass)

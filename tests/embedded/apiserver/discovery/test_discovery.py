@@ -98,7 +98,9 @@ def test_resources_name_the_kinds_of_subresources() -> None:
 
 
 def test_aggregated_discovery_says_everything_at_once() -> None:
-    """One document has all groups and kinds, the built-in ones in short form."""
+    """One document of aggregated discovery has all groups and kinds, the built-in ones in short
+    form.
+    """
     discovery = Discovery((*BUILTIN, custom("a.example", "v1", "A")))
     response = ask(discovery, "/apis", accept=f"{AGGREGATED},application/json")
     assert response is not None

@@ -45,8 +45,9 @@ def killed(command: list[str], lines: int) -> list[list[str]]:
 
 @pytest.mark.parametrize("history", [10_000, 100], ids=["growing", "compacted"])
 def test_nothing_acknowledged_is_lost_to_kill(tmp_path: Path, history: int) -> None:
-    """Killed again and again under four writers: no write is lost, no version is used twice, and
-    a watcher that resumes where it was sees every event once."""
+    """When a program is killed again and again under four writers, no write is lost, no version is
+    used twice, and a watcher that resumes where it was sees every event once.
+    """
     rng = random.Random(4)
     folder = tmp_path / "data"
     acknowledged: dict[str, tuple[int, str]] = {}

@@ -47,7 +47,9 @@ async def fail(cluster: EmbeddedCluster, zone: str, *, heal: bool = False) -> No
 
 @pytest.mark.parametrize("heals", [True, False])
 async def test_a_zone_fails_in_the_middle(heals: bool) -> None:
-    """The other zones keep what the budget says, and the rollout ends with or without the zone."""
+    """If a zone fails during a rollout the others keep what the budget says, and the rollout ends
+    with or without the zone.
+    """
     async with whole([*NodeLayout().nodes(), slow(9)]) as cluster:
         await settled(cluster)
         await apply(cluster, STORY_2)

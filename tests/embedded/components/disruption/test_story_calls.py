@@ -127,7 +127,7 @@ async def test_a_domain_closed_shorter_than_its_status_delays_nothing(
 
 
 async def test_a_closed_zone_costs_nothing() -> None:
-    """Story 1: three evictions for the pods of the open zone, and no requests for the others."""
+    """Story 1 costs three evictions for the open zone's pods, and no requests for the others."""
     async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
         await settled(cluster)
         await apply(cluster, STORY_1)

@@ -108,7 +108,9 @@ def test_a_drawn_time_depends_on_seed_pod_and_stage_alone(seed: int, uid: str) -
 
 
 def test_pauses_before_restarts_grow_up_to_five_minutes() -> None:
-    """No pause at first, then 10 s, doubled each time."""
+    """A container is restarted without a pause at first, then after 10 s, doubled each time to at
+    most five minutes.
+    """
     assert [backoff_seconds(count) for count in (0, 1, 2, 5, 6, 100)] == [0, 10, 20, 160, 300, 300]
     assert backoff_seconds(2_000_000) == 300
 

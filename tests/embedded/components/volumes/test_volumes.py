@@ -239,7 +239,7 @@ async def test_a_claim_older_than_the_default_class_gets_it() -> None:
 
 
 async def test_two_claims_never_get_one_volume() -> None:
-    """The second claim waits for the next volume."""
+    """Of two claims that match one volume the second waits for the next volume."""
     async with virtual_cluster(PARTS) as cluster:
         await asyncio.gather(*(claim(cluster, name, storageClassName="") for name in "ab"))
         await volume(cluster, "one")

@@ -62,7 +62,7 @@ def test_a_pod_may_have_a_name_and_more() -> None:
 
 @pytest.mark.asyncio
 async def test_batches_grow_after_success() -> None:
-    """One, two, four, and the rest; results keep their order."""
+    """Pods are created in batches of one, two, four, and the rest; results keep their order."""
     running, sizes = 0, []
 
     async def work(number: int) -> int:

@@ -107,7 +107,7 @@ def test_grouping_does_not_matter_within_one_schema(base: Any, two: Any, three: 
 
 @given(DOCUMENTS, PATCHES)
 def test_inputs_stay_as_they_are(document: Any, patch: Any) -> None:
-    """Neither document nor patch is changed."""
+    """A merge patch changes neither the given document nor the patch."""
     original = copy.deepcopy((document, patch))
     mergepatch.apply(document, patch)
     assert (document, patch) == original

@@ -55,7 +55,7 @@ def test_a_small_range_is_used_up_and_then_says_so() -> None:
 
 
 def test_node_ports_are_unique_per_protocol() -> None:
-    """The same number may serve TCP and UDP, of different Services too."""
+    """The same node port may serve TCP and UDP, of different Services too."""
     allocation = Allocation(["10.96.0.0/16"], random.Random(1))
     allocation.hold(ME, {"ports": [{"nodePort": 30100, "protocol": "TCP"}]})
     assert allocation.port_error(30100, "TCP", YOU) == "provided port is already allocated"

@@ -55,7 +55,7 @@ NOON = datetime(2025, 6, 15, 12, 0, 30, tzinfo=UTC)
     ],
 )
 def test_when_a_schedule_is_due(schedule: str, zone: str, after: str, expected: str) -> None:
-    """The next time after another, in the schedule's time zone."""
+    """A schedule is due at its next time after another, in its own time zone."""
     moment = parse_schedule(schedule, zone).next(times.parse(after))
     assert moment is not None
     assert times.format_time(moment) == expected

@@ -156,7 +156,7 @@ def test_a_job_is_decided_first_and_over_when_all_is_counted() -> None:
 
 
 def test_new_pods_wait_after_failures() -> None:
-    """Ten seconds after the first failure, doubled each time, ten minutes at most."""
+    """New pods wait ten seconds after the first failure, doubled each time, ten minutes at most."""
     steps = decide(job(), pod("a", "Failed", at=NOW - 4))
     assert (steps.create, steps.requeue_after) == ((), 6.0)
     assert steps.backoff == Backoff(1, NOW - 4)

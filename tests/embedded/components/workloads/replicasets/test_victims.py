@@ -66,7 +66,9 @@ def names(pods: list[Pod]) -> list[str]:
     ],
 )
 def test_the_order_of_deletion(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Each feature decides where those before it are equal, whatever the names are."""
+    """Each feature of pods decides the order of deletion where those before it are equal, whatever
+    the names are.
+    """
     victim, other = pod("z", **first), pod("a", **second)
     assert names(rank_for_deletion([victim, other], now=NOW)) == ["z", "a"]
     assert names(rank_for_deletion([other, victim], now=NOW)) == ["z", "a"]

@@ -182,7 +182,7 @@ async def test_a_failed_pod_is_made_again() -> None:
 
 
 async def test_min_ready_seconds_halts_the_set() -> None:
-    """The second pod waits until the first was ready for that long."""
+    """With minReadySeconds the second pod waits until the first was ready for that long."""
     async with set_cluster("n1") as here:
         await here.post(StatefulSet, manifest(replicas=2, minReadySeconds=30))
         await until(lambda: here.group().status.ready_replicas == 1)

@@ -54,7 +54,7 @@ def test_numbers_are_read_from_names(name: str, number: int | None) -> None:
 
 
 def test_an_ordered_set_makes_the_lowest_missing_pod() -> None:
-    """One pod at a time is created, the lowest first."""
+    """An ordered set creates one pod at a time, the lowest first."""
     assert decide(ORDERED, [], now=NOW).creations == (0,)
     assert decide(ORDERED, pods(0, 2), now=NOW).creations == (1,)
 
