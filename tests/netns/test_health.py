@@ -127,7 +127,7 @@ async def test_health_checks_of_load_balancers_count_endpoints_here(lab: Lab) ->
 
 
 async def test_health_checks_answer_for_the_family_that_asks(lab: Lab) -> None:
-    """Each family has its own count; a family that the Service lacks has no listener."""
+    """Health checks count each family alone; a family that the Service lacks has no listener."""
     service = await lab.service(
         "twofold",
         type="LoadBalancer",

@@ -188,7 +188,7 @@ def test_node_ports_are_open_in_a_family_without_networks() -> None:
 
 
 def test_kernel_settings_are_raised_if_asked_and_never_lowered(tmp_path: Path) -> None:
-    """Only configured settings are written; a larger conntrack table stays."""
+    """Only configured kernel settings are written; a larger conntrack table stays."""
     for name, value in (
         ("nf_conntrack_max", 262144),
         ("nf_conntrack_tcp_timeout_established", 432000),

@@ -38,7 +38,9 @@ PRESENT = ("127.0.0.1", "192.0.2.1", "192.0.2.9", "::1", "2001:db8::1", "fe80::1
 def test_addresses_of_node_ports(
     family: Family, networks: tuple[str, ...], expected: set[str]
 ) -> None:
-    """The node's addresses within the networks; for 0.0.0.0/0 or ::/0, one wildcard address."""
+    """Node ports are at the node's addresses within the networks; for 0.0.0.0/0 or ::/0, at one
+    wildcard address.
+    """
     assert listening(family, networks, map(ip_address, PRESENT)) == expected
 
 

@@ -106,7 +106,7 @@ def test_release_ends_what_components_started(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_a_guard_without_folder_removes_nothing(tmp_path: Path) -> None:
-    """Only named folders are removed."""
+    """A guard removes only folders that it was given by name."""
     guard = Guard()
     component = shell("true", guard, tmp_path)
     component.start()

@@ -67,7 +67,7 @@ def test_the_public_names_are_these() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_is_there(name: str) -> None:
-    """Each name is defined in a module of the package and has a docstring."""
+    """Each public name is defined in a module of the package and has a docstring."""
     exported = getattr(runtime, name)
     assert exported.__module__.startswith("zonewise.runtime.")
     assert exported.__doc__

@@ -20,7 +20,9 @@ def sheet(title: str, **ours: float) -> dict[str, Any]:
 def test_both_revisions_run_in_turns_and_medians_are_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The other revision runs first and last; only lines that both have are compared."""
+    """Of two revisions the other one runs first and last, and only lines that both have are
+    compared.
+    """
     order: list[str] = []
     there = {"create": iter((10.0, 30.0)), "gone": iter((1.0, 1.0))}
     here = {"create": iter((18.0, 14.0)), "new": iter((1.0, 1.0))}

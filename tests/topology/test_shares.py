@@ -139,7 +139,7 @@ def test_one_zone_and_no_zone_are_distinguished() -> None:
 
 
 def test_shares_change_with_cpu_label_readiness_and_role() -> None:
-    """Each of these four changes gives other shares."""
+    """Each change of a node's CPU, label, readiness or role gives other shares."""
     base = [node("n1", "a"), node("n2", "b"), node("n3", "c")]
     before = shares_of(base)
     others = [

@@ -117,7 +117,7 @@ def test_other_policies_and_gates(policy: str | None, gates: FeatureGates, code:
 def test_numbers_of_the_table(
     cpu: tuple[int, ...], endpoints: tuple[int, ...], hinted: bool
 ) -> None:
-    """Each row of the table is hinted, or not, as it says."""
+    """Each row of KEP-2433's table of numbers is hinted, or not, as it says."""
     view = snapshot(cpu, endpoints)
     decision = fresh(view)
     assert decision.hinted == hinted
@@ -229,7 +229,7 @@ def test_one_endpoint_is_lent_to_the_empty_zone() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 8, 11])
 def test_three_equal_zones_cannot_be_served(count: int) -> None:
-    """These numbers of endpoints are refused in three equal zones, wherever they are."""
+    """Numbers of endpoints that cannot serve three equal zones are refused, wherever they are."""
     assert not fresh(snapshot((1, 1, 1), (count, 0, 0))).hinted
 
 

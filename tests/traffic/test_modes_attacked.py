@@ -132,7 +132,9 @@ def test_an_invalid_text_is_ignored_and_replaced(text: str) -> None:
 
 
 def test_a_service_that_stops_asking_loses_its_weights_where_others_write() -> None:
-    """On slices that others fill weights would stay for ever: they are removed, hints stay."""
+    """A Service that stops asking loses its weights on slices that others fill, where they would
+    stay for ever; hints stay.
+    """
     server = SliceServer(limit=100)
     server.put(pods(6, 3, 1))
     server.sync()
@@ -173,7 +175,9 @@ def test_a_renamed_zone_gets_weights_of_its_own() -> None:
 
 
 def test_nine_zones() -> None:
-    """Nine zones, ten endpoints: at most eight zones on an endpoint, and a valid text."""
+    """With nine zones and ten endpoints an endpoint names at most eight zones, and the text is
+    valid.
+    """
     server = SliceServer(hint_request=WISHES[Mode.WEIGHTED], cpu=tuple(range(1, 10)))
     server.put(pods(2, 1, 1, 1, 1, 1, 1, 1, 1))
     server.sync()

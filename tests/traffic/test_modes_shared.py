@@ -157,7 +157,7 @@ def test_weights_that_are_too_long_are_left_out() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.SHARED, Mode.WEIGHTED])
 def test_an_endpoint_without_a_zone_removes_hints_and_weights(mode: Mode) -> None:
-    """An endpoint without a zone: no hints and no weights, as in mode Auto."""
+    """With an endpoint without a zone there are no hints and no weights, as in mode Auto."""
     view = snapshot((1, 1, 1), (2, 1, 1), mode=mode)
     nowhere = (TrafficEndpoint("a0000"), *view.endpoints[1:])
     decision = decide_hints(

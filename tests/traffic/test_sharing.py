@@ -174,7 +174,7 @@ def test_what_packing_by_size_misses_is_found(
 
 
 def test_few_endpoints_in_many_zones_name_eight() -> None:
-    """One endpoint that must serve ten zones cannot: no hints; two divide them."""
+    """One endpoint cannot serve ten zones, so there are no hints; two endpoints divide them."""
     assert fresh(endpoints(1), shares(*[1] * 10)).zones == {}
     known = shares(9, 9, *[1] * 8)
     decided = fresh(endpoints(1, 1), known)

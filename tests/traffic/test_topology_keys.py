@@ -72,7 +72,9 @@ def test_blank_annotations(text: str) -> None:
 def test_each_mistake(
     keys: tuple[str, ...], spec: dict[str, object], where: str, reason: str
 ) -> None:
-    """Each mistake has the same note for field and annotation, and such keys do not count."""
+    """Each mistake in topology keys has the same note for field and annotation, and such keys do
+    not count.
+    """
     written = service({}, topology_keys=keys, **spec)
     (fault,) = topology_key_errors(written)
     assert (fault.field, fault.reason) == (f"spec.topologyKeys{where}", reason)

@@ -96,7 +96,9 @@ def at_home(known: dict[tuple[str, int], Obj], node: str) -> tuple[str, Any, Any
 
 @pytest.mark.parametrize("seed", range(8))
 def test_keys_agree_with_the_second_implementation(seed: int) -> None:
-    """On every node and for every path both choose the same endpoints by the same key."""
+    """On every node and for every path our routes and a second implementation of KEP-536 choose the
+    same endpoints by the same key.
+    """
     rng = random.Random(seed)
     compared = 0
     for number in range(60):

@@ -58,7 +58,7 @@ def test_valid_services(annotations: dict[str, str]) -> None:
     ],
 )
 def test_refused(annotations: dict[str, str], key: str, reason: str) -> None:
-    """Each mistake is reported once, at its annotation."""
+    """Each mistake in a new Service is reported once, at its annotation."""
     assert errors_of(annotations) == [(f"metadata.annotations[{key}]", reason)]
 
 

@@ -228,7 +228,7 @@ def test_not_routed(spec: dict[str, Any]) -> None:
     ],
 )
 def test_an_invalid_port_is_ignored_with_a_reason(port: dict[str, Any], message: str) -> None:
-    """The note says what is wrong with the port: its number, its node port or its protocol."""
+    """The note about an ignored port names what is wrong: number, node port or protocol."""
     computed = routes(ports=[{"name": "", "port": 81}, {"name": "b", **port}])
     assert ways(computed) == [("ClusterIP", "10.96.0.1", 81)]
     assert [note.message for note in computed.notes] == [message]

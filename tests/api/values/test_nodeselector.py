@@ -45,7 +45,7 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     ],
 )
 def test_conditions_on_labels(condition: dict[str, Any], expected: bool) -> None:
-    """Each operator decides as the scheduler of a real cluster does."""
+    """Each operator of a condition on labels decides as the scheduler of a real cluster does."""
     terms = nodeselector.from_term(term(matchExpressions=[condition]))
     assert terms.matches(LABELS, "n1") is expected
 

@@ -244,7 +244,7 @@ async def test_patches_say_what_they_are(kind: Any, content_type: str) -> None:
 
 
 async def test_apply_fills_in_kind_and_name() -> None:
-    """Only the fields that we own must be given."""
+    """To apply an object, only the fields that we own must be given."""
     transport = Recorder(answer(POD))
     await Client(transport).apply(
         Pod, "p", "ns", {"metadata": {"labels": {"a": "b"}}}, force=True, field_manager="other"

@@ -81,7 +81,7 @@ def test_relative_paths_belong_to_their_file(tmp_path: Path) -> None:
 
 
 def test_a_plugin_without_a_slash_is_found_on_the_path(tmp_path: Path) -> None:
-    """Only a command that is a path is resolved against the file."""
+    """A plugin's command is resolved against the file only if it is a path."""
     fields = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "aws"}
     assert user_of(tmp_path, {"exec": fields}).plugin.command == "aws"
 

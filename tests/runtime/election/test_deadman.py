@@ -78,7 +78,7 @@ def test_a_busy_interpreter_is_ended_too(tmp_path: Path) -> None:
 
 
 def test_arming_again_moves_the_deadline(tmp_path: Path) -> None:
-    """Only the last deadline counts."""
+    """If a switch is armed again only the last deadline counts."""
     mark = tmp_path / "ran"
     assert _start(mark, "renewed").wait(30) == 0
     assert mark.exists()

@@ -37,7 +37,7 @@ def test_a_check_that_raises_has_failed() -> None:
 
 
 def test_a_silent_watch_is_found_and_named() -> None:
-    """Only the age of the last byte counts, even if the watch is connected."""
+    """A watch is dead by the age of its last byte alone, even if it is connected."""
     now = 1000.0
     nodes = WatchStats("nodes", started=0.0, last_byte=950.0)
     pods = WatchStats("pods", namespace="kube-system", started=0.0, connected=True)

@@ -249,7 +249,7 @@ async def test_parts_that_can_stop_are_asked_to() -> None:
 
 
 async def test_exceptions_of_main_reach_the_caller() -> None:
-    """The command line turns the exception into an exit code."""
+    """An exception of main reaches the caller: the command line turns it into an exit code."""
 
     async def main(process: Process) -> None:
         raise ConfigError("no such context")

@@ -54,7 +54,7 @@ async def first_line(link: Link, request: bytes) -> bytes:
     ],
 )
 async def test_requests_are_answered_by_their_header(request_: bytes, answer: bytes) -> None:
-    """Only reading is allowed; a body is not waited for, a long header is refused."""
+    """A page can only be read; a body is not waited for, and a long header is refused."""
     async with port(HeaderLimits(size=16_000)) as number, AsyncExitStack() as stack:
         link = await connect(stack, number)
         assert (await first_line(link, request_)).startswith(answer)

@@ -40,7 +40,9 @@ def test_a_takeover_of_a_live_domain_is_warned_of() -> None:
 
 
 def test_taking_over_a_live_domain_needs_force() -> None:
-    """One Ready node is enough; a domain that is down, or taken over already, needs no force."""
+    """Taking over a domain with one Ready node needs force; one that is down, or taken over
+    already, needs none.
+    """
     assert explain_force("a", places(False, True), NO_TAKEOVER) == (
         "1 of 2 nodes of a are Ready: a takeover declares them dead; wait until they are not"
         " Ready, or add --force to take a over nevertheless"

@@ -308,7 +308,7 @@ def test_new_endpoints_go_where_something_is_written_anyway() -> None:
 
 
 def test_remaining_endpoints_go_into_the_fullest_slice_with_room() -> None:
-    """One slice is chosen, never two; a slice that would overflow is not."""
+    """Endpoints that remain go into the fullest slice with room for all of them, never into two."""
     server = SliceServer(limit=10)
     server.put(pods(30))
     server.sync()
@@ -348,7 +348,7 @@ def test_slices_without_endpoints_are_deleted() -> None:
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])
 def test_the_limit_is_a_setting(limit: int) -> None:
-    """From one to a thousand endpoints per slice."""
+    """The limit of endpoints per slice can be set from one to a thousand."""
     server = SliceServer(limit=limit)
     server.put(pods(1500 if limit == 1000 else 20))
     server.sync()
@@ -490,7 +490,7 @@ def test_slices_being_deleted_are_not_used() -> None:
 
 
 def test_a_family_that_is_dropped_takes_its_slices_along() -> None:
-    """Scenario 37: from two families to one."""
+    """Scenario 37: the slices of a family that a Service no longer has are deleted."""
     server = SliceServer(owner=service(ipFamilies=["IPv4", "IPv6"]))
     server.put([pod(n, ips=[f"10.1.0.{n}", f"fd00::{n}"]) for n in range(1, 4)])
     server.sync()
@@ -511,7 +511,7 @@ def test_a_family_that_is_dropped_takes_its_slices_along() -> None:
     ],
 )
 def test_families(spec: dict[str, Any], expected: list[str]) -> None:
-    """The families of the Service, else those of its address, else both."""
+    """Slices are of the families that the Service names, else of its address, else of both."""
     assert list(SliceServer(owner=service(**spec)).plan().families) == expected
 
 

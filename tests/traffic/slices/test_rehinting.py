@@ -84,7 +84,9 @@ def test_one_pod_that_changes_costs_one_slice() -> None:
 
 
 def test_a_zone_that_is_short_is_corrected_where_the_endpoint_is() -> None:
-    """Scenario 14: hints 1/3/3 with unchanged pods: one move, one slice written."""
+    """Scenario 14: hints 1/3/3 with unchanged pods are corrected by one move, and one slice is
+    written.
+    """
     server = SliceServer(hint_request=HintRequest(Mode.SAME_ZONE), limit=4)
     server.put(pods(1, 3, 3))
     server.sync()
@@ -181,7 +183,9 @@ def test_foreign_slices_that_cancel_hints_are_reported() -> None:
 
 
 def test_same_node_hints_and_servers_that_do_not_know_them() -> None:
-    """Scenario 28: zone and node; on servers without node hints the zone alone."""
+    """Scenario 28: same-node hints name zone and node; on servers without node hints the zone
+    alone.
+    """
     server = SliceServer(hint_request=HintRequest(Mode.SAME_NODE))
     server.put(pods(2, 0, 1))
     server.sync()
@@ -314,7 +318,7 @@ def test_a_new_slice_is_hinted_with_the_others_in_mind() -> None:
 
 
 def test_services_that_do_not_ask_are_not_changed() -> None:
-    """Only Services that ask and are refused lose their hints."""
+    """Only Services that ask for hints and are refused lose them."""
     server = SliceServer(hint_request=AUTO)
     server.put(pods(1, 1, 1))
     server.sync()
