@@ -84,4 +84,4 @@ def test_key_set_names_the_key(clock: Clock) -> None:
     issuer = tokens(clock)
     (key,) = issuer.key_set()["keys"]
     assert key["kid"] == issuer.key_id
-    assert "d" not in key, "the private part is nobody's business"
+    assert "d" not in key, "the private part is not published"
