@@ -27,14 +27,14 @@ def test_both_revisions_run_in_turns_and_medians_are_compared(
     there = {"create": iter((10.0, 30.0)), "gone": iter((1.0, 1.0))}
     here = {"create": iter((18.0, 14.0)), "new": iter((1.0, 1.0))}
 
-    def measured(tree: Path, name: str) -> dict[str, Any]:
+    def run_benchmark(tree: Path, name: str) -> dict[str, Any]:
         order.append("here" if tree == against.HERE else "there")
         values = here if tree == against.HERE else there
         return {name: [sheet("writes", **{line: next(each) for line, each in values.items()})]}
 
-    monkeypatch.setattr(against, "measured", measured)
-    monkeypatch.setattr(against, "archived", lambda revision, folder: None)
-    (only,) = against.against("v1", "embedded.writes")
+    monkeypatch.setattr(against, "run_benchmark", run_benchmark)
+    monkeypatch.setattr(against, "extract_revision", lambda revision, folder: None)
+    (only,) = against.compare_with("v1", "embedded.writes")
     assert order == ["there", "here", "here", "there"]
     assert [(line.name, line.ours, line.real) for line in only.lines] == [("create", 16.0, 20.0)]
     assert "v1" in only.text()
@@ -44,4 +44,4 @@ def test_both_revisions_run_in_turns_and_medians_are_compared(
 def test_an_unknown_revision_is_refused(tmp_path: Path) -> None:
     """A revision that git does not know ends the program with its name."""
     with pytest.raises(SystemExit, match="no-such-revision"):
-        against.archived("no-such-revision", tmp_path)
+        against.extract_revision("no-such-revision", tmp_path)
