@@ -176,7 +176,7 @@ def feature_gates_option() -> click.Option:
         metavar="A=true,B=false",
         default="",
         help="Switch features: ServiceTopology, ServiceTrafficPolicy, TopologyAwareHints; see"
-        " docs/embedded.md.",
+        " docs/embedded-reference.md.",
     )
 
 

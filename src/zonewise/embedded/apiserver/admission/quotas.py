@@ -1,12 +1,12 @@
 """ResourceQuotas: a namespace cannot exceed its limits, and the status says how much it uses.
 
-Admission checks quotas after plugins and webhooks, when nothing else can refuse a write. Checking
-and charging are one step without an await, so of two writes for the last free pod only one is
-admitted: its usage is *reserved* under the new object's uid until the object exists, or for some
-seconds if it is never stored. Usage is recounted from the objects shortly after any of them
-changed, later if there are many, so that counting takes a bounded part of a processor; where
-``embedded.apiserver.controllers.quota_status`` runs, the status then follows. A namespace without a
-quota costs one dictionary lookup.
+Admission checks quotas after plugins and webhooks, when it can refuse nothing more. Checking and
+charging are one step without an await, so of two writes for the last free pod only one is admitted:
+its usage is *reserved* under the new object's uid until the object exists. A write that is refused
+after that, because its name or an address is taken, frees what it reserved within seconds. Usage is
+recounted from the objects shortly after any of them changed, later if there are many, so that
+counting takes a bounded part of a processor; where ``embedded.apiserver.controllers.quota_status``
+runs, the status then follows. A namespace without a quota costs one dictionary lookup.
 """
 
 from __future__ import annotations
