@@ -169,17 +169,24 @@ async def scene(plane: real.ControlPlane, ceph: CephCluster, folder: Path) -> As
             return node is None or FAILED_ANNOTATION not in node.metadata.annotations
 
         mounted.append(
-            PodMounts(context, folder / "nodes", DRIVER, lambda node: clients[node], alive)
+            PodMounts(
+                context,
+                folder=folder / "nodes",
+                driver=DRIVER,
+                clients=lambda node: clients[node],
+                is_alive=alive,
+            )
         )
         return mounted[0]
 
-    components.add("kubelet", lambda context: Kubelets(context, DUAL_STACK, volumes))
+    components.add("kubelet", lambda context: Kubelets(context, DUAL_STACK, volumes=volumes))
     components.add(
         "csi-registration",
-        lambda context: DriverRegistrar(context, DRIVER, lambda node: clients[node]),
+        lambda context: DriverRegistrar(context, driver=DRIVER, clients=lambda node: clients[node]),
     )
     components.add(
-        "csi-provisioner", lambda context: DriverSidecars(context, recording, namespace="default")
+        "csi-provisioner",
+        lambda context: DriverSidecars(context, client=recording, namespace="default"),
     )
     components.add(
         "csi-takeover",

@@ -185,14 +185,15 @@ async def scene(
         return _OnNode(socket, node)
 
     def loops(context: ControllerContext) -> DriverSidecars:
-        return DriverSidecars(context, driver, namespace="default", options=options)
+        return DriverSidecars(context, options, client=driver, namespace="default")
 
     components = Program(
         lambda part: Client(transport, field_manager=part), clock=time.time, rng=random.Random(1)
     )
     components.add("kubelet", Kubelets)
     components.add(
-        "csi-registration", lambda context: DriverRegistrar(context, DRIVER, node_client)
+        "csi-registration",
+        lambda context: DriverRegistrar(context, driver=DRIVER, clients=node_client),
     )
     components.add("csi-provisioner", loops)
     client = Client(transport)

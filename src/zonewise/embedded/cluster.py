@@ -137,7 +137,7 @@ class EmbeddedCluster:
         add, removal = self.program.add, settings.removal
         add("default-scheduler", Scheduler)
         volumes = driver.pod_volumes if driver is not None else None
-        add("kubelet", Kubelets, settings.kubelets, volumes)
+        add("kubelet", Kubelets, settings.kubelets, volumes=volumes)
         add("node-controller", NodeLifecycleController)
         add("taint-eviction-controller", TaintEvictionController)
         add("pod-garbage-collector", PodGCController)

@@ -119,9 +119,16 @@ class EmbeddedDriver:
     def add_controllers(self, program: Program) -> None:
         """Register the driver on nodes, serve claims and snapshots, keep takeovers."""
         nodes = program.cache.store(Node)
-        program.add("csi-configuration", PoolConfiguration, self)
-        program.add("csi-registration", DriverRegistrar, DRIVER, partial(self._client, nodes))
-        program.add("csi-provisioner", _DriverSetup, self._controller, self.followed)
+        program.add("csi-configuration", PoolConfiguration, driver=self)
+        program.add(
+            "csi-registration",
+            DriverRegistrar,
+            driver=DRIVER,
+            clients=partial(self._client, nodes),
+        )
+        program.add(
+            "csi-provisioner", _DriverSetup, client=self._controller, followed=self.followed
+        )
         takeover = TakeoverSettings(
             source=self.followed,
             labels=self._labels,
@@ -164,10 +171,10 @@ class EmbeddedDriver:
 
         self._mounts = PodMounts(
             context,
-            self._folder / "nodes",
-            DRIVER,
-            lambda node: self._client(nodes, node),
-            is_alive,
+            folder=self._folder / "nodes",
+            driver=DRIVER,
+            clients=lambda node: self._client(nodes, node),
+            is_alive=is_alive,
         )
         return self._mounts
 
@@ -189,7 +196,7 @@ class EmbeddedDriver:
 class PoolConfiguration:
     """Follows the ConfigMap with the pools, and adds one for each new zone if that is allowed."""
 
-    def __init__(self, context: ControllerContext, driver: EmbeddedDriver) -> None:
+    def __init__(self, context: ControllerContext, *, driver: EmbeddedDriver) -> None:
         self._context = context
         self._driver = driver
         self._text = ""
@@ -272,11 +279,11 @@ class _DriverSetup:
     """Registers the driver in the cluster, then serves claims and snapshots."""
 
     def __init__(
-        self, context: ControllerContext, client: CsiClient, followed: FollowedConfiguration
+        self, context: ControllerContext, *, client: CsiClient, followed: FollowedConfiguration
     ) -> None:
         self._client = context.client
         self._followed = followed
-        self._sidecars = DriverSidecars(context, client, namespace=NAMESPACE, snapshots=True)
+        self._sidecars = DriverSidecars(context, client=client, namespace=NAMESPACE, snapshots=True)
 
     async def run(self) -> None:
         """Work until cancelled."""

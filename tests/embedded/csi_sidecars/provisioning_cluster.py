@@ -209,7 +209,7 @@ async def loops(
                 "binder": PersistentVolumeController,
                 "protection": VolumeProtectionController,
                 "csi": lambda context: DriverSidecars(
-                    context, client, namespace=NAMESPACE, options=options, snapshots=snapshots
+                    context, options, client=client, namespace=NAMESPACE, snapshots=snapshots
                 ),
                 **(parts or {}),
             }

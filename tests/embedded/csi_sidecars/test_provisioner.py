@@ -304,7 +304,9 @@ async def test_a_claim_can_be_a_copy_of_another() -> None:
 async def working(some: Loops) -> AsyncIterator[None]:
     """The controllers of a provisioner, cancelled at the end."""
     components = Program(some.cluster.server.connect, clock=lambda: EPOCH, rng=random.Random(2))
-    components.add("csi", lambda context: DriverSidecars(context, some.client, namespace=NAMESPACE))
+    components.add(
+        "csi", lambda context: DriverSidecars(context, client=some.client, namespace=NAMESPACE)
+    )
     work = asyncio.create_task(components.run())
     try:
         yield

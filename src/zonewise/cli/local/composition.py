@@ -74,7 +74,9 @@ class Packets:
         if self._instance is not None:
             from zonewise.embedded.network.network import ClusterNetwork
 
-            self._network = cluster.program.add("network", ClusterNetwork, self._instance, gates)
+            self._network = cluster.program.add(
+                "network", ClusterNetwork, instance=self._instance, gates=gates
+            )
 
     async def suggest(self, list_trials: Callable[[], list[Trial]]) -> list[str]:
         """Commands to try once the network works; or why there is none."""

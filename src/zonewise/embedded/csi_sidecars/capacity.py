@@ -45,6 +45,7 @@ class CapacityPublisher:
     def __init__(
         self,
         context: ControllerContext,
+        *,
         driver: ReachableDriver,
         namespace: str,
         changed: asyncio.Event,

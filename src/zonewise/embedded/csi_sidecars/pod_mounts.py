@@ -64,6 +64,7 @@ class PodMounts:
     def __init__(
         self,
         context: ControllerContext,
+        *,
         folder: Path,
         driver: str,
         clients: Callable[[str], CsiClient],

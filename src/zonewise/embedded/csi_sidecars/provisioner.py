@@ -97,9 +97,10 @@ class VolumeProvisioner:
     def __init__(
         self,
         context: ControllerContext,
+        options: TopologyOptions | None = None,
+        *,
         driver: ReachableDriver,
         changed: asyncio.Event,
-        options: TopologyOptions | None = None,
     ) -> None:
         self._context = context
         self._client = context.client

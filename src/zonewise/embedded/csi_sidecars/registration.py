@@ -34,7 +34,7 @@ class DriverRegistrar:
     """Registers the driver on all nodes; ``clients`` returns the client of one node's driver."""
 
     def __init__(
-        self, context: ControllerContext, driver: str, clients: Callable[[str], CsiClient]
+        self, context: ControllerContext, *, driver: str, clients: Callable[[str], CsiClient]
     ) -> None:
         self._client = context.client
         self._driver = driver

@@ -42,7 +42,7 @@ class ResizeFailed(ZonewiseError):
 class Resizer:
     """Expands the volumes of one driver."""
 
-    def __init__(self, context: ControllerContext, driver: ReachableDriver) -> None:
+    def __init__(self, context: ControllerContext, *, driver: ReachableDriver) -> None:
         self._context = context
         self._client = context.client
         self._driver = driver

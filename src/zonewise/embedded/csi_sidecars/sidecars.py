@@ -24,10 +24,10 @@ class DriverSidecars:
     def __init__(
         self,
         context: ControllerContext,
-        client: CsiClient,
-        *,
-        namespace: str,
         options: TopologyOptions | None = None,
+        *,
+        client: CsiClient,
+        namespace: str,
         snapshots: bool = False,
     ) -> None:
         self._context = context
@@ -44,13 +44,17 @@ class DriverSidecars:
     async def run(self) -> None:
         """Wait for the driver, then work until cancelled."""
         driver = await connect_driver(self._client)
-        provisioner = VolumeProvisioner(self._context, driver, self._changed, self._options)
+        provisioner = VolumeProvisioner(
+            self._context, self._options, driver=driver, changed=self._changed
+        )
         runs = [provisioner.run()]
         if driver.can(RPC.EXPAND_VOLUME):
-            runs.append(Resizer(self._context, driver).run())
+            runs.append(Resizer(self._context, driver=driver).run())
         if driver.can(RPC.GET_CAPACITY) and driver.topology:
-            publisher = CapacityPublisher(self._context, driver, self._namespace, self._changed)
+            publisher = CapacityPublisher(
+                self._context, driver=driver, namespace=self._namespace, changed=self._changed
+            )
             runs.append(publisher.run())
         if self._snapshots and driver.can(RPC.CREATE_DELETE_SNAPSHOT):
-            runs.append(Snapshotter(self._context, driver).run())
+            runs.append(Snapshotter(self._context, driver=driver).run())
         await run_all(*runs)

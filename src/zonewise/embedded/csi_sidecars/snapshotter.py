@@ -48,7 +48,7 @@ class SnapshotFailed(ZonewiseError):
 class Snapshotter:
     """The snapshots of one driver."""
 
-    def __init__(self, context: ControllerContext, driver: ReachableDriver) -> None:
+    def __init__(self, context: ControllerContext, *, driver: ReachableDriver) -> None:
         self._context = context
         self._client = context.client
         self._driver = driver

@@ -43,7 +43,7 @@ class ClusterNetwork:
     """Brings the network in line with the objects, until it is cancelled."""
 
     def __init__(
-        self, context: ControllerContext, instance: ClusterNamespaces, gates: FeatureGates
+        self, context: ControllerContext, *, instance: ClusterNamespaces, gates: FeatureGates
     ) -> None:
         cache = context.cache
         self._cache = cache
@@ -53,7 +53,7 @@ class ClusterNetwork:
         self._slices = cache.store(EndpointSlice)
         self._wiring = Wiring(instance)
         self._echo = Echo()
-        self._proxies = NodeProxies(context, gates)
+        self._proxies = NodeProxies(context, gates=gates)
         self._wake = asyncio.Event()
         self._applied = asyncio.Event()
         """Set while the network is in line with the objects."""
@@ -117,7 +117,7 @@ _log = logger("network")
 class NodeProxies:
     """A task for each node's proxy."""
 
-    def __init__(self, context: ControllerContext, gates: FeatureGates) -> None:
+    def __init__(self, context: ControllerContext, *, gates: FeatureGates) -> None:
         self._context = context
         self._routing = RouteSettings(gates=gates)
         self._cidrs = context.cache.store(ServiceCIDR)

@@ -1,7 +1,8 @@
 """What a controller is given: client, stores, events, time, randomness, metrics.
 
-Every controller has the same constructor: its context, then its settings. A test, a scenario on
-virtual time or a run beside a real control plane supplies another context.
+Every constructor has the same shape: its context, then its settings, then by keyword what it
+shares. A test, a scenario on virtual time or a run beside a real control plane supplies another
+context.
 """
 
 from __future__ import annotations

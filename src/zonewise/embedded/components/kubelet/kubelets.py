@@ -130,6 +130,7 @@ class Kubelets:
         self,
         context: ControllerContext,
         settings: KubeletSettings | None = None,
+        *,
         volumes: Callable[[ControllerContext], PodVolumes] | None = None,
     ) -> None:
         self._context = context

@@ -40,8 +40,8 @@ class SetController(ABC, Generic[W]):
     def __init__(
         self,
         context: ControllerContext,
-        kind: type[W],
         *,
+        kind: type[W],
         removal: RemovalMode,
         budgets_cache: BudgetsCache | None,
         workers: int,

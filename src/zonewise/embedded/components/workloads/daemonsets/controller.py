@@ -114,7 +114,7 @@ class DaemonSetController(SetController[DaemonSet]):
         budgets_cache: BudgetsCache | None = None,
     ) -> None:
         super().__init__(
-            context, DaemonSet, removal=removal, budgets_cache=budgets_cache, workers=WORKERS
+            context, kind=DaemonSet, removal=removal, budgets_cache=budgets_cache, workers=WORKERS
         )
         self.failed_pods_backoff = FailedPodsBackoff()
         self.pods.add_index(_BY_SET_AND_NODE, _by_set_and_node)

@@ -73,7 +73,7 @@ class StatefulSetController(SetController[StatefulSet]):
         budgets_cache: BudgetsCache | None = None,
     ) -> None:
         super().__init__(
-            context, StatefulSet, removal=removal, budgets_cache=budgets_cache, workers=WORKERS
+            context, kind=StatefulSet, removal=removal, budgets_cache=budgets_cache, workers=WORKERS
         )
         self.claims = self.controller.reads(PersistentVolumeClaim)
         self.claim_expectations: Expectations[Key, PersistentVolumeClaim] = Expectations(
