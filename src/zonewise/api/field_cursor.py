@@ -321,7 +321,7 @@ class Field(msgspec.Struct, frozen=True, gc=False):
         return NOTHING
 
     def invalid_if(self, detail: str) -> Field:
-        """A value against which there is no reason; an empty one is none."""
+        """Reject the value for a reason; an empty ``detail`` means that it is valid."""
         if not detail:
             return self
         self.invalid(detail)

@@ -31,7 +31,7 @@ def render_disruption(report: Report) -> str:
             *format_table(heads, [_domain_cells(row) for row in report.domains], right="lrrrrr"),
         ]
     if report.uncovered:
-        lines += ["", f"{report.uncovered} pods are on nodes the budget does not look at."]
+        lines += ["", f"{report.uncovered} pods are on nodes that the budget does not select."]
     if report.reason.fix:
         lines += ["", report.reason.fix]
     return "\n".join([*lines, *report.notes])

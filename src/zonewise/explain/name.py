@@ -251,7 +251,7 @@ def _reason_for(
         case RouteRule.LOCATION_UNKNOWN:
             text = f"{everything}: the client's {hinted} is not known"
         case RouteRule.IGNORED:
-            text = f"{everything}: peers look for each other by this name"
+            text = f"{everything}: this name is for pods that look for each other"
         case _:
             text = f"{everything}, the same to every client"
     if not located:

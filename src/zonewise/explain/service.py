@@ -145,7 +145,7 @@ class _Flows:
 
 
 def _in_zone_of(targets: tuple[TrafficEndpoint, ...], flow: Flow) -> Fraction | None:
-    """What of the answered traffic stays in its zone; None if none is, or no zone is known."""
+    """The part of the answered traffic that stays in its zone, if it and a zone are known."""
     answered = flow.loads and flow.unanswered < 1
     return flow.in_zone if answered and _is_located(targets) else None
 

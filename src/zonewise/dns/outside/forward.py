@@ -42,7 +42,7 @@ RESOLV_CONF = Path("/etc/resolv.conf")
 PATIENCE = 1.0
 DEADLINE = 4.0
 REST = 10.0
-"""How long a server that failed is asked last."""
+"""For so many seconds a server that failed is asked after all others."""
 
 CONCURRENT = 1000
 WAITING = 10_000

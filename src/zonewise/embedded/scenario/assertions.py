@@ -97,7 +97,7 @@ class Assertion:
         )
 
     def is_met(self, value: float | None) -> bool:
-        """Whether a value is as expected; no value is not."""
+        """Whether a value is as expected; without a value the expectation is not met."""
         return value is not None and _COMPARISONS[self.compare](value, self.number)
 
     def is_worse(self, value: float, than: float) -> bool:

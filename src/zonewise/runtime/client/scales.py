@@ -67,7 +67,7 @@ class Scales:
     ) -> dict[ObjectPath, Unstructured | None]:
         """The requested objects of a namespace that were not read lately; None if there is none.
 
-        None, too, is what was requested before: nothing reads it any more.
+        An object that was requested before and is not now is None too, because nobody needs it.
         """
         paths = set(requested)
         objects: dict[ObjectPath, Unstructured | None] = {

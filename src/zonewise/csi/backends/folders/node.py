@@ -267,7 +267,7 @@ class FolderNode:
         return [mount for device in self._find_devices(entry) for mount in mounts.of_device(device)]
 
     def _require_staged(self, entry: JournalEntry, path: Path) -> Path:
-        """What a volume is kept in that is at a path; NOT_FOUND if it does not exist."""
+        """The folder or file that holds a volume; an error unless the volume is at the path."""
         source = self._require_source(entry)
         self._require_at_path(entry, source, path)
         return source

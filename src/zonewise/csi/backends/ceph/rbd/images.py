@@ -390,7 +390,7 @@ def _require_pool_number(entry: JournalEntry) -> None:
 
 
 def _pool_cannot_hold(entry: JournalEntry) -> CsiError:
-    """librbd made nothing, and never will: what it was asked for depends on the class alone."""
+    """librbd made no image, and a retry fails too: the request depends on the class alone."""
     pools = f"pool {entry.pool}" + f" with its data in {entry.data_pool}" * bool(entry.data_pool)
     return invalid(
         f"{pools} cannot hold an image: an erasure-coded pool is for dataPool only, and needs"
