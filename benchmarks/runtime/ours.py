@@ -23,7 +23,7 @@ from zonewise.runtime.client.scope import Scope
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.client.watch import Watch
 from zonewise.runtime.config.cluster import ClusterConfig
-from zonewise.runtime.process.memory import settle
+from zonewise.runtime.process.memory import freeze_heap
 
 
 class Backend(Struct):
@@ -75,7 +75,7 @@ async def fill(url: str, cls: Any, *, compact: bool) -> Store[Any]:
 async def follow(url: str, cls: Any, endpoints: int, *, compact: bool) -> Measured:
     """Apply events to a store for a while."""
     store: Store[Any] = Store(compact=compact)
-    settle()
+    freeze_heap()
     async with client(url) as connection:
         scope = Scope(cls, label_selector=f"endpoints={endpoints}")
         watch = Watch(connection, scope, resource_version=START)

@@ -26,7 +26,7 @@ from benchmarks.slices.ours import Keeper, Turn
 from zonewise.api import Node
 from zonewise.api.codec import convert
 from zonewise.api.reason import Reason
-from zonewise.controllers.hints.decided import DecidedService, concerned
+from zonewise.controllers.hints.decided import DecidedService, find_concerned
 from zonewise.controllers.hints.node_shares import NodeShares
 from zonewise.traffic.hints import HINTED, HintDecision
 from zonewise.traffic.limits import HintCounts
@@ -132,13 +132,13 @@ def nodes() -> Iterator[Sheet]:
     family = FamilyPlan(HintDecision(Mode.AUTO, True, reason), counts, 50, 1, 1)
     standing = DecidedService("", HintRequest(Mode.AUTO), {"IPv4": family}, None, "", "")
     decided_services = {("default", f"web-{n}"): standing for n in range(SERVICES)}
-    places.settle()
+    places.recompute()
     changed = [convert(Node, life.node("n0", "a", milli)) for milli in (5000, 4000)]
 
     def one_node() -> None:
         changed.reverse()
         places.note(changed[0], changed[1])
-        places.settle()
+        places.recompute()
 
     yield Sheet(
         title=f"One node event: {NODES:,} nodes, {SERVICES:,} hinted Services",
@@ -147,7 +147,7 @@ def nodes() -> Iterator[Sheet]:
             Line(
                 name="Services judged",
                 unit="µs",
-                ours=_best(lambda: list(concerned(decided_services, places.within))),
+                ours=_best(lambda: list(find_concerned(decided_services, places.within))),
                 real=real["judge"] / 1e3,
             ),
         ),

@@ -16,7 +16,7 @@ from benchmarks.slices.life import Obj, Step
 from zonewise.api import EndpointSlice, Node, Pod, Service
 from zonewise.api.codec import convert, decode, encode
 from zonewise.api.gates import FeatureGates
-from zonewise.controllers.hints.decided import DecidedService, concerned
+from zonewise.controllers.hints.decided import DecidedService, find_concerned
 from zonewise.controllers.hints.node_shares import NodeShares
 from zonewise.traffic.modes import hint_request_of
 from zonewise.traffic.slices.planning import PlanCache, SlicePlan, SliceSnapshot, plan_slices
@@ -57,8 +57,8 @@ class Keeper:
         wake = bool(step.put or step.drop)
         if step.nodes is not None:
             self._renew(step.nodes)
-            self._places.settle()
-            wake = wake or bool(list(concerned(self._standings, self._places.within)))
+            self._places.recompute()
+            wake = wake or bool(list(find_concerned(self._standings, self._places.within)))
         for manifest in step.put:
             created = convert(Pod, manifest)
             self._pods[created.metadata.name] = created

@@ -3,8 +3,8 @@
 *Decisions*: from nothing, endpoints drawn over zones of unequal size. The peer of modes shared and
 weighted is mode Auto; each has Services of its own, because searches are remembered. *Weights*: the
 formula against a linear programme of HiGHS that finds the same optimum. *Judged*: what
-``concerned`` costs for Services that stay as they are; the peer is to decide all of them again,
-which is what judging saves.
+``find_concerned`` costs for Services that stay as they are; the peer is to decide all of them
+again, which is what judging saves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import highspy
 
 from benchmarks.table import Row, Table
 from zonewise.api.meta import Key
-from zonewise.controllers.hints.decided import DecidedService, concerned
+from zonewise.controllers.hints.decided import DecidedService, find_concerned
 from zonewise.topology.shares import Shares, ZoneShare
 from zonewise.traffic.endpoint import TrafficEndpoint
 from zonewise.traffic.hints import PreviousHints, ServiceSnapshot, decide_hints
@@ -135,7 +135,7 @@ def judged() -> Iterator[Table]:
 
 def _judged(mode: Mode) -> Table:
     standings, views, now = _standing(mode)
-    judging = min(_timed(lambda: list(concerned(standings, lambda _: now))) for _ in range(3))
+    judging = min(_timed(lambda: list(find_concerned(standings, lambda _: now))) for _ in range(3))
     again = _timed(lambda: [decide_hints(view, before) for view, before in views])
     return Table(
         title=f"a node event: {SERVICES:,} Services in mode {mode.value}",
@@ -164,7 +164,7 @@ def _standing(
         decision = decide_hints(view, PreviousHints())
         family = FamilyPlan(decision, decision.counts(targets), len(targets), 1, 1)
         standing = DecidedService("u", view.hint_request, {"IPv4": family}, None, "", "")
-        if not list(concerned({("n", "s"): standing}, lambda _: now)):
+        if not list(find_concerned({("n", "s"): standing}, lambda _: now)):
             decided.append(standing)
             views.append((replace(view, shares=now), decision.as_previous(view)))
     standings = {("n", f"s{n}"): decided[n % KINDS] for n in range(SERVICES)}

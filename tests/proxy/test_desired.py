@@ -12,7 +12,7 @@ from tests.proxy.services import HERE, backend, route, service
 
 from zonewise.api import LeanEndpointSlice, Service, convert
 from zonewise.api.meta import Key
-from zonewise.proxy.tables.desired import Changes, Desired, desire
+from zonewise.proxy.tables.desired import Changes, Desired, compute_desired
 from zonewise.proxy.tables.layout import NOTHING, Layout, decode, lay_out
 from zonewise.traffic.routes.choice import ClientLocation
 from zonewise.traffic.routes.claims import FrontendClaims
@@ -169,7 +169,7 @@ def test_change_by_change_is_the_same_as_all_at_once(drawn: list[tuple[Offer, bo
     routes = compute_node_routes(
         [entry.service for entry in known], [entry.piece for entry in known], LOCATION, {}
     )
-    assert unnumbered(desire(routes.services, HERE).elements) == unnumbered(kernel)
+    assert unnumbered(compute_desired(routes.services, HERE).elements) == unnumbered(kernel)
 
 
 def test_a_change_writes_only_what_changed() -> None:

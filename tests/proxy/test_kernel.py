@@ -23,7 +23,7 @@ from zonewise.proxy.tables import kernel as kernels
 from zonewise.proxy.tables.desired import Changes, Desired
 from zonewise.proxy.tables.kernel import Kernel, KernelRefused, clean_up
 from zonewise.proxy.tables.layout import NOTHING, lay_out
-from zonewise.proxy.tables.rendering import whole
+from zonewise.proxy.tables.rendering import render_tables
 from zonewise.proxy.tables.ruleset import FAMILIES, FamilyName, FrameSettings, frame
 from zonewise.traffic.routes.table import Backend, ServiceRoutes
 
@@ -81,7 +81,7 @@ def nft(*words: str, script: str | None = None) -> str:
     return done.stdout
 
 
-def desire(*services: ServiceRoutes) -> Desired:
+def compute_desired(*services: ServiceRoutes) -> Desired:
     desired = Desired()
     desired.change({routes.key: lay_out(routes, HERE) for routes in services})
     return desired
@@ -104,18 +104,18 @@ async def kernel(netns: str) -> AsyncIterator[Kernel]:
 
 async def test_elements_are_read_back_as_written(kernel: Kernel) -> None:
     """Every kind of element is read back as it was written; a comparison finds no changes."""
-    desired = desire(*EVERYTHING)
+    desired = compute_desired(*EVERYTHING)
     await fill(kernel, desired.replan({}))
     assert not desired.replan(kernel.read())
 
 
 async def test_text_and_transaction_make_the_same_tables(kernel: Kernel) -> None:
     """``nft`` lists the same tables whether made from text or by netlink."""
-    desired = desire(*EVERYTHING)
+    desired = compute_desired(*EVERYTHING)
     await fill(kernel, desired.replan({}))
     listed = {word: nft("list", "table", word, "zonewise") for word in ("ip", "ip6")}
     frames = {family: frame(family, options) for family, options in SETTINGS.frames().items()}
-    text = whole(frames, desired.elements, NETWORKS, desired.chains())
+    text = render_tables(frames, desired.elements, NETWORKS, desired.chains())
     nft("flush", "ruleset")
     nft("-f", "-", script=text)
     for word, before in listed.items():
@@ -131,7 +131,7 @@ def _words(listing: str) -> list[str]:
 
 async def test_another_program_adopts_tables_untouched(kernel: Kernel) -> None:
     """With the same settings the tables are used as they are: nothing is replaced."""
-    desired = desire(*EVERYTHING)
+    desired = compute_desired(*EVERYTHING)
     await fill(kernel, desired.replan({}))
     before = nft("-a", "list", "ruleset")
     second = Kernel(SETTINGS.frames())
@@ -147,7 +147,7 @@ async def test_another_program_adopts_tables_untouched(kernel: Kernel) -> None:
 
 async def test_tables_of_other_settings_are_replaced_in_one_step(kernel: Kernel) -> None:
     """With other settings our tables are replaced; tables of others stay."""
-    desired = desire(*EVERYTHING)
+    desired = compute_desired(*EVERYTHING)
     await fill(kernel, desired.replan({}))
     nft("add", "table", "ip", "foreign")
     changed = ProxySettings(
@@ -167,10 +167,10 @@ async def test_tables_of_other_settings_are_replaced_in_one_step(kernel: Kernel)
 
 async def test_a_failed_transaction_changes_nothing(kernel: Kernel) -> None:
     """One element that cannot be removed undoes the whole write."""
-    desired = desire(EVERYTHING[0])
+    desired = compute_desired(EVERYTHING[0])
     await fill(kernel, desired.replan({}))
     before = kernel.read()
-    stale = desire(*EVERYTHING).replan({})
+    stale = compute_desired(*EVERYTHING).replan({})
     stale.remove.append(next(iter(desired.elements))[:-1] + b"\x77")
     with pytest.raises(Exception, match="the kernel refused"):
         await kernel.write(stale, NETWORKS)
@@ -179,7 +179,7 @@ async def test_a_failed_transaction_changes_nothing(kernel: Kernel) -> None:
 
 async def test_unused_chains_and_sets_are_swept(kernel: Kernel) -> None:
     """Chains and client maps of removed Services and choices are removed."""
-    desired = desire(*EVERYTHING)
+    desired = compute_desired(*EVERYTHING)
     await fill(kernel, desired.replan({}))
     sticky = service("sticky", route("ClusterIP", "10.96.0.3", backend(7)), affinity=600)
     changes = desired.change({sticky.key: lay_out(sticky, HERE, desired.elements)})
@@ -206,7 +206,7 @@ async def test_other_weights_are_another_chain(kernel: Kernel) -> None:
         return service("w", route("ClusterIP", "10.96.0.4", *backends))
 
     first = weighing(3, 1)
-    desired = desire(first)
+    desired = compute_desired(first)
     await fill(kernel, desired.replan({}))
     changes = desired.change({first.key: lay_out(weighing(4, 1), HERE, desired.elements)})
     assert (len(changes.remove), len(changes.put)) == (1, 1)
@@ -229,11 +229,11 @@ async def test_any_name_of_a_service_makes_a_valid_chain_name(kernel: Kernel) ->
     long = replace(long, namespace="y" * 63)
     odd = replace(long, service="é\n} flush ruleset {", namespace="ü")
     for routes in (long, odd):
-        desired = desire(routes)
+        desired = compute_desired(routes)
         await fill(kernel, desired.replan(kernel.read()))
         assert desired.replan(kernel.read()).put == []
         frames = {family: frame(family, options) for family, options in SETTINGS.frames().items()}
-        text = whole(frames, desired.elements, NETWORKS, desired.chains())
+        text = render_tables(frames, desired.elements, NETWORKS, desired.chains())
         assert "flush ruleset" not in text
         nft("flush", "ruleset")
         nft("-f", "-", script=text)
@@ -245,7 +245,7 @@ async def test_large_weights_are_scaled(kernel: Kernel) -> None:
         Backend(address=f"10.245.{n >> 8}.{n & 255}", port=8080, weight=1_000_000 if n else 1)
         for n in range(2500)
     ]
-    desired = desire(service("w", route("ClusterIP", "10.96.0.4", *many)))
+    desired = compute_desired(service("w", route("ClusterIP", "10.96.0.4", *many)))
     ((_, chain),) = desired.chains()
     light, heavy, _ = chain.draws
     assert (light.count, heavy.count) == (1, 2499)
@@ -258,7 +258,7 @@ async def test_large_weights_are_scaled(kernel: Kernel) -> None:
 async def test_only_writes_of_other_programs_are_noticed(kernel: Kernel) -> None:
     """Our own transactions and runs of nft are not reported as changes; those of others are."""
     notices = kernel.notices()
-    desired = desire(*EVERYTHING)
+    desired = compute_desired(*EVERYTHING)
     await fill(kernel, desired.replan({}))
     assert notices.touched() is Touched.NOTHING
     nft("add", "element", "ip", "zonewise", "cluster-ips", "{ 10.9.9.9 }")

@@ -49,6 +49,7 @@ NAMES = [
     "WatchStats",
     "WebhookServer",
     "configure",
+    "freeze_heap",
     "in_cluster_config",
     "load_config",
     "logger",
@@ -56,7 +57,6 @@ NAMES = [
     "run",
     "run_program",
     "serve",
-    "settle",
 ]
 
 

@@ -1,8 +1,8 @@
 """Deciding after each event only the Services it concerns equals deciding all of them each time.
 
-A controller that runs asks ``concerned`` after a node event and decides the Services it names. One
-that starts anew decides all of them. Both must come to the same slices, or a restart changes hints
-without a reason.
+A controller that runs asks ``find_concerned`` after a node event and decides the Services it names.
+One that starts anew decides all of them. Both must come to the same slices, or a restart changes
+hints without a reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.traffic.clusters import NOTHING, ZONES, fresh, shares, snapshot
 
 from zonewise.api.reason import Reason
-from zonewise.controllers.hints.decided import DecidedService, concerned
+from zonewise.controllers.hints.decided import DecidedService, find_concerned
 from zonewise.topology.shares import Shares, ZoneShare
 from zonewise.traffic.endpoint import Hint, TrafficEndpoint
 from zonewise.traffic.hints import HintDecision, PreviousHints, ServiceSnapshot, decide_hints
@@ -52,7 +52,7 @@ def standing(view: ServiceSnapshot, decision: HintDecision) -> DecidedService:
 
 def judged(remembered: DecidedService, now: Shares) -> bool:
     """Whether new shares require a new decision for a Service."""
-    return list(concerned({KEY: remembered}, lambda _: now)) == [KEY]
+    return list(find_concerned({KEY: remembered}, lambda _: now)) == [KEY]
 
 
 @st.composite

@@ -277,7 +277,7 @@ async def test_a_gate_whose_stores_are_incomplete(mode: GateMode) -> None:
         for answer in (
             await reviews.eviction(request(**fields, operation="CREATE")),
             await reviews.deletion(request(name="web-1", operation="DELETE")),
-            reviews.instead,
+            reviews.busy_answer,
         ):
             if mode == "enforce":
                 assert isinstance(answer, Denied)
@@ -296,8 +296,8 @@ async def test_a_clock_that_is_off_grants_nothing(mode: GateMode) -> None:
         await scene.budget(maxUnavailable=1)
         loop = asyncio.get_running_loop()
         clock = ServerClock(lambda: EPOCH + loop.time())
-        gate = DisruptionGate(scene.cluster.program.cache, scene.client, clock.certain)
-        clamp = Clamp(gate.budgets_cache, clock.certain, gate.turns)
+        gate = DisruptionGate(scene.cluster.program.cache, scene.client, clock.reliable_now)
+        clamp = Clamp(gate.budgets_cache, clock.reliable_now, gate.turns)
         caller = GateCaller(scene, mode, gate)
         await asyncio.sleep(5)
         assert isinstance(await caller.evict("web-1"), Allowed)

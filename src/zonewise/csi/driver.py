@@ -227,11 +227,11 @@ def open_driver(
         *node.bindings(),
     ]
     served = [_bind_to_cluster(binding, plugin, storage) for binding in bindings]
-    lane = partial(_lane_of, plugin)
+    lane = partial(_choose_lane, plugin)
     return Driver(plugin, Calls(served, worker=worker, lane=lane), storage)
 
 
-def _lane_of(plugin: Plugin, request: Message) -> str:
+def _choose_lane(plugin: Plugin, request: Message) -> str:
     """Quick calls never wait for copies, however many a tenant asks for; nor do probes for any."""
     if isinstance(request, IDENTITY_REQUESTS):
         return IDENTITY_LANE

@@ -229,7 +229,7 @@ class ClusterCache:
         same: object,
     ) -> None:
         """Keep an answer for one location; ``same`` is equal where the records are."""
-        entry = self._home(key)[0].get(key)
+        entry = self._find_table(key)[0].get(key)
         if entry is None or entry.turns is not None or entry.basis != basis:
             self._remove(key)
             entry = CachedAnswer(self._tally(kind), basis, None)
@@ -264,26 +264,26 @@ class ClusterCache:
             tally = self._tallies[kind] = Tally()
         return tally
 
-    def _home(self, key: AnswerKey) -> tuple[dict[AnswerKey, CachedAnswer], int]:
+    def _find_table(self, key: AnswerKey) -> tuple[dict[AnswerKey, CachedAnswer], int]:
         """The table that a key is in, and its number."""
         return (self.table, 0) if isinstance(key, bytes) else (self.sections, 1)
 
     def _add(self, key: AnswerKey, entry: CachedAnswer) -> None:
-        self._home(key)[0][key] = entry
+        self._find_table(key)[0][key] = entry
         entry.size += len(key[0] if isinstance(key, tuple) else key)
         for token in entry.basis:
             self._by_token.setdefault(token, {})[key] = None
         self._grow(key, entry.size)
 
     def _grow(self, key: AnswerKey, size: int) -> None:
-        table, number = self._home(key)
+        table, number = self._find_table(key)
         self._sizes[number] += size
         while len(table) > self._most or (self._sizes[number] > self._room and len(table) > 1):
             self._remove(next(iter(table)))
             self.evicted += 1
 
     def _remove(self, key: AnswerKey) -> None:
-        table, number = self._home(key)
+        table, number = self._find_table(key)
         entry = table.pop(key, None)
         if entry is None:
             return

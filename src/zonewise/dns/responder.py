@@ -36,7 +36,7 @@ from zonewise.dns.cluster_cache import (
 from zonewise.dns.outside.upstream_cache import OutsideAnswer
 from zonewise.dns.sections import ANSWER, Placed, Sections, packing
 from zonewise.dns.slices import LongWork, Steps, finished
-from zonewise.dns.subnet import Asker, IPNetwork, asker
+from zonewise.dns.subnet import Asker, IPNetwork, read_asker
 from zonewise.dns.wire import (
     AA,
     HEADER,
@@ -116,7 +116,7 @@ class Responder:
         if question.edns is not None and question.edns.version:
             return call.fail(Rcode.BADVERS, OUTSIDE)
         try:
-            client = call.client = asker(question, source, self.trusted)
+            client = call.client = read_asker(question, source, self.trusted)
         except Malformed:
             return call.fail(Rcode.FORMERR, OUTSIDE)
         if question.cls != IN or question.type in (RecordType.AXFR, RecordType.IXFR):
@@ -278,10 +278,10 @@ class _Call:
         if self.stream and total > LONG:
             many = 1
 
-        def turned(turn: int) -> Sections:
+        def pack_turn(turn: int) -> Sections:
             return finished(_packing(general, resolved, most, by=turn * total // many))
 
-        turns = Turns(sections, sections.size, many, turned)
+        turns = Turns(sections, sections.size, many, pack_turn)
         known = CachedSections(turns, resolved.basis, resolved.near)
         cache = self.responder.cache
         if resolved.near:
@@ -301,11 +301,11 @@ class _Call:
         ):
             return self.finish(turns.next(), zone)
 
-        def turned(turn: int) -> bytes:
+        def encode_turn(turn: int) -> bytes:
             return self._packet(turns.order(turn))[2:]
 
         packet = self._packet(turns.order(0))
-        packets = Turns(packet[2:], len(packet), turns.many, turned)
+        packets = Turns(packet[2:], len(packet), turns.many, encode_turn)
         kind = self._kind(turns.order(0).rcode, zone, packet)
         cache = self.responder.cache
         if known.near:

@@ -122,7 +122,7 @@ class Sections:
             flags |= TC
         if self.spelled or age or longest is not None:
             data = bytearray(data)
-            self._spell(data, question.name)
+            self._write_domain(data, question.name)
             if age or longest is not None:
                 self._count_down(data, count, age, longest)
         answers = min(count, self.counts[0])
@@ -132,7 +132,7 @@ class Sections:
         type_and_class = QUESTION_LAYOUT.pack(question.type, question.cls)
         return b"".join((head, question.name, type_and_class, data, edns))
 
-    def _spell(self, data: bytearray, name: bytes) -> None:
+    def _write_domain(self, data: bytearray, name: bytes) -> None:
         domain = name[len(name) - self.domain :]
         end = bisect_left(self.spelled, self.start + len(data))
         for offset in self.spelled[:end]:

@@ -37,7 +37,7 @@ from zonewise.dns.udp import BUFFER, PacketServer
 from zonewise.dns.zone import DnsCluster, Domains
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.process.logs import logger
-from zonewise.runtime.process.memory import settle
+from zonewise.runtime.process.memory import freeze_heap
 from zonewise.runtime.process.process import raise_file_limit
 from zonewise.runtime.program.context import ControllerContext
 from zonewise.topology.locator_index import LabelInterner, LocatorIndex
@@ -226,7 +226,7 @@ class NameServer:
                 "locations are read", from_locators=sources.locators, with_nodes=sources.nodes
             )
         await self.server.follow(sources)
-        settle()
+        freeze_heap()
 
 
 def own_addresses(host: str) -> tuple[str, ...]:

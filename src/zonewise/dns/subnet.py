@@ -27,7 +27,7 @@ class Asker:
     option: bytes = b""
 
 
-def asker(question: Question, source: str, trusted: Sequence[IPNetwork]) -> Asker:
+def read_asker(question: Question, source: str, trusted: Sequence[IPNetwork]) -> Asker:
     """The client; an invalid option from a trusted front end is ``Malformed``."""
     if question.edns is None or not question.edns.options or not trusted:
         return Asker(source)

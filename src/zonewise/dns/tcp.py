@@ -156,7 +156,7 @@ class _Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._ended = True
-        return self._owes()  # half closed: open questions are still answered
+        return self._has_unanswered()  # half closed: open questions are still answered
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.forget(self)
@@ -209,10 +209,10 @@ class _Connection(asyncio.Protocol):
 
     def _close_if_done(self) -> None:
         """Close a half-closed connection when it has its answers."""
-        if self._ended and not self._owes() and self._transport is not None:
+        if self._ended and not self._has_unanswered() and self._transport is not None:
             self._transport.close()
 
-    def _owes(self) -> bool:
+    def _has_unanswered(self) -> bool:
         return self._queued or self._full or bool(self._tasks)
 
     def _busy(self) -> bool:

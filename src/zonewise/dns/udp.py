@@ -128,11 +128,11 @@ class PacketServer:
         if isinstance(answer, bytes):
             self._send(answer, source, way)
             return
-        task = asyncio.ensure_future(self._later(answer, source, way))
+        task = asyncio.ensure_future(self._send_when_ready(answer, source, way))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _later(
+    async def _send_when_ready(
         self, pending: Awaitable[bytes], source: tuple[str, int], way: PacketInfo
     ) -> None:
         try:

@@ -215,7 +215,7 @@ class _Resolution:
         """The answer, or None if nothing in the cluster has the requested address."""
         zone = question.name[len(question.name) - len(domain) :]
         labels = labels_of(question.lower[: len(question.lower) - len(domain)] + b"\0")
-        records = self._special(question, zone, labels)
+        records = self._resolve_special(question, zone, labels)
         if records is None and domain in REVERSE:
             records = self._reverse(question, domain, labels)
             if records is None:
@@ -281,7 +281,9 @@ class _Resolution:
         ]
         return _Records(records) if records else None
 
-    def _special(self, question: Question, zone: bytes, labels: Sequence[str]) -> _Records | None:
+    def _resolve_special(
+        self, question: Question, zone: bytes, labels: Sequence[str]
+    ) -> _Records | None:
         """The few names that are not of Services or pods."""
         if not labels and question.type == RecordType.SOA:
             return _Records([_soa(zone, self.cluster.serial())])
@@ -428,7 +430,7 @@ class _Resolution:
         def answers(items: Iterable[NamedEndpoint]) -> Iterator[ResourceRecord]:
             sent: set[tuple[bytes, int]] = set()
             for endpoint in items:
-                target = _below(endpoint.host, name)
+                target = _prepend_label(endpoint.host, name)
                 for port in _matching(endpoint, parsed):
                     if target is None or port.number == NO_PORT or (target, port.number) in sent:
                         continue
@@ -439,7 +441,7 @@ class _Resolution:
         def glue(items: Iterable[NamedEndpoint]) -> Iterator[ResourceRecord]:
             sent: set[tuple[bytes, bytes]] = set()
             for endpoint in items:
-                target = _below(endpoint.host, name)
+                target = _prepend_label(endpoint.host, name)
                 ports = any(port.number != NO_PORT for port in _matching(endpoint, parsed))
                 if target is None or not ports or (target, endpoint.packed) in sent:
                     continue
@@ -484,7 +486,7 @@ def _matching(endpoint: NamedEndpoint, parsed: NameQuestion) -> list[NamedPort]:
     return [port for port in endpoint.ports if port.matches(parsed.port, parsed.protocol)]
 
 
-def _below(host: str, name: bytes) -> bytes | None:
+def _prepend_label(host: str, name: bytes) -> bytes | None:
     """A name below another, or that itself; None if it would be invalid or too long."""
     if not host:
         return name if len(name) <= NAME_LIMIT else None

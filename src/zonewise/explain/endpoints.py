@@ -101,10 +101,10 @@ def _drop_duplicates(targets: Iterable[TrafficEndpoint]) -> tuple[TrafficEndpoin
     by_name: dict[str, TrafficEndpoint] = {}
     for target in targets:
         known = by_name.get(target.name)
-        if known is None or _departure(target) < _departure(known):
+        if known is None or _departure_order(target) < _departure_order(known):
             by_name[target.name] = target
     return tuple(by_name[name] for name in sorted(by_name))
 
 
-def _departure(target: TrafficEndpoint) -> tuple[bool, bool]:
+def _departure_order(target: TrafficEndpoint) -> tuple[bool, bool]:
     return target.terminating, not target.ready

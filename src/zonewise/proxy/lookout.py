@@ -21,7 +21,7 @@ from zonewise.runtime.monitoring.metrics import Metrics
 from zonewise.traffic.modes import hint_request_of
 
 
-def routed(proxier: Proxier, settings: ProxySettings) -> Iterator[dict[str, Any]]:
+def list_routes(proxier: Proxier, settings: ProxySettings) -> Iterator[dict[str, Any]]:
     """Every route of every Service, with the topology mode that the Service requests."""
     for key, routes in proxier.routes():
         service = proxier.services.get(key)
@@ -66,7 +66,7 @@ async def look_out(
         vitals,
         metrics,
         counts,
-        lambda: routed(proxier, settings),
+        lambda: list_routes(proxier, settings),
         healthz=settings.healthz_listen,
         metrics_listen=settings.metrics_listen,
         namespace=namespace,

@@ -99,7 +99,7 @@ class ProxyMetrics(Observer):
     def _counter(self, name: str, help: str) -> Counter:
         return Counter(f"kubeproxy_{name}", help, ["ip_family"], registry=self._registry)
 
-    def came(self, change: Change) -> None:
+    def object_changed(self, change: Change) -> None:
         for family in FAMILIES:
             self._changes[change].labels(family).inc()
             self._pending[change].labels(family).inc()

@@ -50,7 +50,7 @@ class OtherNodes:
             reflector = self._cache.reflector(NodeMetadata)
             self._labels_listed = reflector.synced
             self._listening.append(reflector.store.on_change(self._labels_changed))
-            self._once(reflector.synced, self._relabelled)
+            self._call_when_listed(reflector.synced, self._relabelled)
 
     def need_addresses(self) -> None:
         """Follow addresses from now on."""
@@ -58,7 +58,7 @@ class OtherNodes:
             reflector = self._cache.reflector(NodeWithAddresses)
             self._addresses_listed = reflector.synced
             self._listening.append(reflector.store.on_change(self._addresses_changed))
-            self._once(reflector.synced, lambda: self._readdressed(None))
+            self._call_when_listed(reflector.synced, lambda: self._readdressed(None))
 
     @property
     def labels_missing(self) -> bool:
@@ -85,7 +85,7 @@ class OtherNodes:
             with suppress(asyncio.CancelledError):
                 await task
 
-    def _once(self, listed: asyncio.Event, call: Callable[[], None]) -> None:
+    def _call_when_listed(self, listed: asyncio.Event, call: Callable[[], None]) -> None:
         async def wait() -> None:
             await listed.wait()
             call()
@@ -120,11 +120,11 @@ class OtherNodes:
         for address in after - before:
             self._names.setdefault(address, set()).add(name)
         changed = before ^ after
-        self._say_whose(changed)
+        self._assign_addresses(changed)
         if changed:
             self._readdressed(changed)
 
-    def _say_whose(self, addresses: Iterable[str]) -> None:
+    def _assign_addresses(self, addresses: Iterable[str]) -> None:
         for address in addresses:
             names = self._names.get(address)
             if names:

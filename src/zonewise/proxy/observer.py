@@ -27,7 +27,7 @@ class Sync:
 class Observer:
     """Called by the proxier, in its own thread: long work must be done elsewhere."""
 
-    def came(self, change: Change) -> None:
+    def object_changed(self, change: Change) -> None:
         """A Service or a slice changed."""
 
     def routed(self, key: Key, routes: ServiceRoutes | None) -> None:

@@ -44,7 +44,7 @@ from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.cache.store import Store
 from zonewise.runtime.client.pace import Pace
 from zonewise.runtime.process.logs import logger
-from zonewise.runtime.process.memory import paused, settle
+from zonewise.runtime.process.memory import freeze_heap, paused
 from zonewise.traffic.routes.addresses import parse_address
 from zonewise.traffic.routes.choice import ClientLocation
 from zonewise.traffic.routes.claims import Claim, Frontend, FrontendClaims
@@ -58,7 +58,7 @@ from zonewise.traffic.topology_keys import topology_keys_of
 
 RESYNC = 3600.0
 LARGE = 1000
-"""Endpoints from which on a Service is written apart from others."""
+"""A Service with more endpoints than this is written alone, after all that are smaller."""
 _AT_ONCE = 100
 """Services laid out between two looks at whatever else the program has to do."""
 
@@ -143,7 +143,7 @@ class Proxier:
         loop = asyncio.get_running_loop()
         with paused():
             await self._write()
-        settle()
+        freeze_heap()
         notices = self._kernel.notices()
         loop.add_reader(notices.socket.fileno(), lambda: self._drifted(notices.touched()))
         resync = loop.time() + RESYNC
@@ -174,7 +174,7 @@ class Proxier:
     def _came(self, change: Change) -> None:
         if self._wrote_at:
             for observer in self.observers:
-                observer.came(change)
+                observer.object_changed(change)
 
     def _service_changed(self, old: Service | None, new: Service | None) -> None:
         service = new or old
@@ -272,7 +272,7 @@ class Proxier:
 
     async def _sync(self) -> None:
         now = asyncio.get_running_loop().time()
-        turn = self._turn(now)
+        turn = self._choose_next(now)
         full, touched = self._full, self._rules_touched
         networks_due = self._surroundings_changed and self._networks_refused.due <= now
         if not (full or turn or networks_due):
@@ -319,7 +319,7 @@ class Proxier:
             if key not in waiting and (key not in self._refused or self._refused[key].due <= now)
         ]
 
-    def _turn(self, now: float) -> list[Key]:
+    def _choose_next(self, now: float) -> list[Key]:
         """What to write next: everything that is not large, and then one that is."""
         ready = self._ready(now)
         large = [] if self._full else [key for key in ready if self._is_large(key)]

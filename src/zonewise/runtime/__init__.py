@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from zonewise.runtime.monitoring.monitor import Monitor as Monitor
     from zonewise.runtime.process.logs import configure as configure
     from zonewise.runtime.process.logs import logger as logger
-    from zonewise.runtime.process.memory import settle as settle
+    from zonewise.runtime.process.memory import freeze_heap as freeze_heap
     from zonewise.runtime.process.process import Process as Process
     from zonewise.runtime.process.process import run as run
     from zonewise.runtime.program.context import ControllerContext as ControllerContext
@@ -79,7 +79,7 @@ _NAMES = {
     "monitoring.metrics": "Metrics",
     "monitoring.monitor": "Monitor",
     "process.logs": "configure logger",
-    "process.memory": "settle",
+    "process.memory": "freeze_heap",
     "process.process": "Process run",
     "program.context": "ControllerContext",
     "program.program": "Program",

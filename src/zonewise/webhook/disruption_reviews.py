@@ -140,13 +140,13 @@ class DisruptionReviews:
 
     async def eviction(self, request: AdmissionRequest) -> AdmissionAnswer:
         """CREATE of ``pods/eviction``."""
-        return await self._timely(self._eviction(request))
+        return await self._refuse_if_clock_off(self._eviction(request))
 
     async def deletion(self, request: AdmissionRequest) -> AdmissionAnswer:
         """DELETE of a pod by a workload controller."""
-        return await self._timely(self._deletion(request))
+        return await self._refuse_if_clock_off(self._deletion(request))
 
-    async def _timely(self, answer: Awaitable[AdmissionAnswer]) -> AdmissionAnswer:
+    async def _refuse_if_clock_off(self, answer: Awaitable[AdmissionAnswer]) -> AdmissionAnswer:
         """An answer, or that the clock allows none."""
         try:
             return await answer
@@ -155,7 +155,7 @@ class DisruptionReviews:
 
     async def _eviction(self, request: AdmissionRequest) -> AdmissionAnswer:
         if not self._gate.ready:
-            return self._blind()
+            return self._answer_not_ready()
         eviction = request.new(_Eviction) or _Eviction()
         if eviction.metadata.namespace not in ("", request.namespace):
             return ELSEWHERE
@@ -164,29 +164,29 @@ class DisruptionReviews:
             return NAMELESS
         budgets = self._budgets_cache.find(request.namespace)
         if budgets is None or not budgets.budgets:
-            return self._uncovered()
+            return self._answer_uncovered()
         options = eviction.delete_options or _DeleteOptions()
-        dry_run = _dry(request, options)
+        dry_run = _is_dry_run(request, options)
         uid = options.preconditions and options.preconditions.uid
         pod = budgets.find_pod(name)
         if pod is not None and not (uid and uid != pod.metadata.uid):
             # Only what is certain whatever the pod is by now: a refusal, or a grant for a unique
             # name.
-            sure = _name_drawn(pod)
-            verdict = await self._judge(pod, evicting=True, dry_run=dry_run or not sure)
-            if (sure and verdict.charged) or not verdict.allowed:
+            unique_name = _has_unique_name(pod)
+            verdict = await self._judge(pod, evicting=True, dry_run=dry_run or not unique_name)
+            if (unique_name and verdict.charged) or not verdict.allowed:
                 return self._answer(verdict)
         try:
             pod = await self._reader.read(request.namespace, name)
         except TooManyReads:
-            return self.instead
+            return self.busy_answer
         if pod is None or (uid and uid != pod.metadata.uid):
-            return self._uncovered()  # The server refuses it, whatever we say.
+            return self._answer_uncovered()  # The server refuses it, whatever we say.
         return self._answer(await self._judge(pod, evicting=True, dry_run=dry_run))
 
     async def _deletion(self, request: AdmissionRequest) -> AdmissionAnswer:
         if not self._gate.ready:
-            return self._blind()
+            return self._answer_not_ready()
         named = request.old(_NamedPod)
         if named is None:
             return Allowed()
@@ -196,13 +196,15 @@ class DisruptionReviews:
             return NAMELESS
         budgets = self._budgets_cache.find(request.namespace)
         if budgets is None or not budgets.budgets:
-            return self._uncovered()
+            return self._answer_uncovered()
         try:
             pod = await self._current(budgets, named.metadata)
         except TooManyReads:
-            return self.instead
+            return self.busy_answer
         if pod is None:
-            return self._uncovered()  # The server asks again if the name is another pod's by now.
+            return (
+                self._answer_uncovered()
+            )  # The server asks again if the name is another pod's by now.
         if request.user_info.username == ALL_IN_ONE and not _has_staying_owner(budgets, pod):
             return Allowed()
         if (marked := count_marked_before(budgets, pod)) and self.mode == "enforce":
@@ -213,28 +215,28 @@ class DisruptionReviews:
                 status="TooManyRequests",
             )
         options = request.typed_options(_DeleteOptions) or _DeleteOptions()
-        dry_run = _dry(request, options)
+        dry_run = _is_dry_run(request, options)
         return self._answer(await self._judge(pod, evicting=False, dry_run=dry_run))
 
     async def _current(self, budgets: NamespaceBudgets, named: ObjectMeta) -> Pod | None:
         """The pod of a name and uid, no older than the version that was named."""
         pod = budgets.find_pod(named.name)
-        if pod is None or identity(pod) != named.uid or _behind(pod, named):
+        if pod is None or identity(pod) != named.uid or _is_older(pod, named):
             pod = await self._reader.read(named.namespace, named.name)
         return pod if pod is not None and pod.metadata.uid == named.uid else None
 
-    def _uncovered(self) -> AdmissionAnswer:
-        """A namespace without budgets holds nobody, and nobody is held who does not exist."""
+    def _answer_uncovered(self) -> AdmissionAnswer:
+        """Allow it: no budget covers the pod, or there is no such pod."""
         if self._observe is not None:
             self._observe(UNCOVERED, False)
         return Allowed(audit={AUDIT: UNCOVERED})
 
     @property
-    def instead(self) -> AdmissionAnswer:
+    def busy_answer(self) -> AdmissionAnswer:
         """What is answered if there is no time, or no room, for a verdict."""
         return BUSY if self.mode == "enforce" else UNJUDGED
 
-    def _blind(self) -> AdmissionAnswer:
+    def _answer_not_ready(self) -> AdmissionAnswer:
         return NOT_READY if self.mode == "enforce" else UNJUDGED
 
     async def _judge(self, pod: Pod, *, evicting: bool, dry_run: bool) -> DisruptionVerdict:
@@ -275,16 +277,16 @@ def denied(verdict: DisruptionVerdict) -> Denied:
     )
 
 
-def _dry(request: AdmissionRequest, options: _DeleteOptions) -> bool:
+def _is_dry_run(request: AdmissionRequest, options: _DeleteOptions) -> bool:
     """Whether nothing will be deleted: a server refuses other values than ``All``."""
     return bool(request.dry_run) or bool(options.dry_run)
 
 
-def _behind(pod: Pod, named: ObjectMeta) -> bool:
+def _is_older(pod: Pod, named: ObjectMeta) -> bool:
     return version_number(pod.metadata.resource_version) < version_number(named.resource_version)
 
 
-def _name_drawn(pod: Pod) -> bool:
+def _has_unique_name(pod: Pod) -> bool:
     """Whether no other pod ever has the same name: StatefulSets give theirs again and again."""
     owner, drawn = pod.metadata.controller, pod.metadata.generate_name
     if owner is None or not drawn:

@@ -70,7 +70,7 @@ class DisruptionGate:
         namespace = pod.metadata.namespace
         if self._refresh is not None:
             self._refresh(namespace)
-        await self._grants.settle(namespace)
+        await self._grants.count_changes(namespace)
         requested = self.budgets_cache.owners_to_request(namespace)
         self.budgets_cache.put_read_owners(await self._scales.refresh(namespace, requested))
         return await self._grants.ask(pod, evicting=evicting, dry_run=dry_run)

@@ -98,11 +98,11 @@ class Grants:
         """A verdict; one that is charged has been written when it is returned."""
         namespace = pod.metadata.namespace
         budgets = self._budgets_cache.get_or_create(namespace)
-        await self.settle(namespace)
+        await self.count_changes(namespace)
         verdict = await self._judge(self._round(budgets), pod, evicting)
         if not verdict.allowed and self._unused(budgets):
             await self._take_back(budgets, namespace)
-            await self.settle(namespace)
+            await self.count_changes(namespace)
             verdict = await self._judge(self._round(budgets), pod, evicting)
         if not verdict.charged or dry_run:
             return verdict
@@ -113,7 +113,7 @@ class Grants:
             self._writing[namespace] = task
         return await question.answer
 
-    async def settle(self, namespace: str) -> None:
+    async def count_changes(self, namespace: str) -> None:
         """Count what has changed in a namespace, in turns with the others."""
         budgets = self._budgets_cache.get_or_create(namespace)
         await self._turns.slices(namespace, budgets.count_changes())
@@ -130,7 +130,7 @@ class Grants:
         try:
             while namespace in self._waiting:
                 # Those that are being asked for already get their turns first, and join the batch.
-                await self.settle(namespace)
+                await self.count_changes(namespace)
                 batch = self._waiting.pop(namespace)
                 try:
                     await self._grant(namespace, batch)
@@ -138,7 +138,7 @@ class Grants:
                     if not isinstance(error, ZonewiseError):
                         _log.exception("grants failed", namespace=namespace)
                     for question in batch:
-                        _answer(question, _unwritten(question.pod, str(error)))
+                        _answer(question, _refuse_unwritten(question.pod, str(error)))
                 if namespace in self._waiting:
                     await asyncio.sleep(GATHER)
         finally:
@@ -157,7 +157,7 @@ class Grants:
                     _answer(question, verdict)
                 elif len(granted) >= room:
                     why = f"{GRANTS_LIMIT} pods of the namespace were granted in two minutes"
-                    _answer(question, _unwritten(question.pod, why))
+                    _answer(question, _refuse_unwritten(question.pod, why))
                 else:
                     verdicts.charge(question.pod)
                     granted.append((question, verdict))
@@ -167,13 +167,15 @@ class Grants:
                 await self._write(budgets, namespace, verdicts.ledger, granted)
             except (Conflict, AlreadyExists):
                 await self._reread(budgets, namespace)
-                await self.settle(namespace)
+                await self.count_changes(namespace)
                 continue
             for question, verdict in granted:
                 _answer(question, verdict)
             return
         for question in batch:
-            _answer(question, _unwritten(question.pod, "others write the ledger all the time"))
+            _answer(
+                question, _refuse_unwritten(question.pod, "others write the ledger all the time")
+            )
 
     async def _write(
         self,
@@ -271,7 +273,7 @@ def _answer(question: _Question, verdict: DisruptionVerdict) -> None:
         question.answer.set_result(verdict)
 
 
-def _unwritten(pod: Pod, why: str) -> DisruptionVerdict:
+def _refuse_unwritten(pod: Pod, why: str) -> DisruptionVerdict:
     """No grant without its record."""
     meta = pod.metadata
     reason = Reason(

@@ -96,7 +96,7 @@ class HintInjection:
             return Allowed()
         before = request.old(EndpointSlice)
         if hint_request.share_nodes is ShareNodes.TOLERATED:
-            hinted = carried(piece, before)
+            hinted = carry_hints(piece, before)
         else:
             hinted = rehint_slice(
                 piece,
@@ -117,7 +117,7 @@ class HintInjection:
         return self.settings.namespaces.matches(labels)
 
 
-def carried(piece: EndpointSlice, before: EndpointSlice | None) -> EndpointSlice:
+def carry_hints(piece: EndpointSlice, before: EndpointSlice | None) -> EndpointSlice:
     """A slice with the hints it had; new endpoints get their own zone if all others have one."""
     targets = [read_as_writer(endpoint) for endpoint in (before and before.endpoints) or ()]
     known = {target.name: target.hint for target in targets if target.ready}

@@ -85,7 +85,7 @@ class AdmissionWebhooks:
             self.handlers[HINTS_PATH] = _once_synced(cache, injection)
             mutates = True
         if settings.budgets != "off":
-            gate = DisruptionGate(cache, client, client.clock.certain)
+            gate = DisruptionGate(cache, client, client.clock.reliable_now)
             reviews = DisruptionReviews(
                 gate,
                 client,
@@ -93,10 +93,10 @@ class AdmissionWebhooks:
                 observe=verdict_counter(metrics.registry) if metrics else None,
             )
             self.handlers |= {EVICTIONS_PATH: reviews.eviction, DELETIONS_PATH: reviews.deletion}
-            instead = dict.fromkeys((EVICTIONS_PATH, DELETIONS_PATH), reviews.instead)
+            instead = dict.fromkeys((EVICTIONS_PATH, DELETIONS_PATH), reviews.busy_answer)
             if settings.budgets == "enforce":
                 self.handlers[CLAMP_PATH] = _once_synced(
-                    cache, Clamp(gate.budgets_cache, client.clock.certain, gate.turns)
+                    cache, Clamp(gate.budgets_cache, client.clock.reliable_now, gate.turns)
                 )
                 mutates = True
         self._dispatcher = AdmissionDispatcher(

@@ -15,15 +15,15 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 async def test_a_minute_of_rest() -> None:
     """Rest is a minute without a change; a change restarts it; ten minutes are the most."""
     rest = Rest(0, 100.0, 100.0)
-    assert not rest.due(159.0)
-    assert rest.left(159.0) == 1.0
-    assert rest.due(160.0)
-    rest.saw(1, 150.0)
-    assert not rest.due(160.0)
+    assert not rest.may_settle(159.0)
+    assert rest.seconds_to_wait(159.0) == 1.0
+    assert rest.may_settle(160.0)
+    rest.note_moves(1, 150.0)
+    assert not rest.may_settle(160.0)
     for moment in range(160, 700, 30):
-        rest.saw(rest.moves + 1, float(moment))
-    assert not rest.due(699.0)
-    assert rest.due(700.0)
+        rest.note_moves(rest.moves + 1, float(moment))
+    assert not rest.may_settle(699.0)
+    assert rest.may_settle(700.0)
 
 
 async def test_the_baseline_waits_for_rest() -> None:

@@ -100,7 +100,7 @@ async def test_two_families_are_one_event() -> None:
         families = {"IPv4": family("Hinted", hinted=True), "IPv6": family("Overload", hinted=False)}
         for _ in range(10):
             service = await shop.client.get(Service, "web", SPACE)
-            await conditions.tell(service, families, asks=True)
+            await conditions.report(service, families, asks=True)
             await asyncio.sleep(1)
         (condition,) = (await shop.client.get(Service, "web", SPACE)).status.conditions
         assert (condition.status, condition.reason) == ("True", "Hinted")
@@ -164,13 +164,13 @@ async def test_wrong_topology_keys_are_reported_once() -> None:
         recorder = MemoryRecorder(cluster.client)
         conditions = HintConditions(cluster.client, recorder, lambda: 0.0)
 
-        def tell(text: str, uid: str = "1") -> None:
+        def report(text: str, uid: str = "1") -> None:
             meta = {"name": "web", "uid": uid, "annotations": {"zonewise.io/topology-keys": text}}
-            conditions.tell_keys(convert(Service, {"metadata": meta}))
+            conditions.report_keys(convert(Service, {"metadata": meta}))
 
         for text in ("zone,*", "*,zone", "*,zone", "zone,zone", "zone,*", "zone,zone"):
-            tell(text)
+            report(text)
         assert [reason for reason, _ in recorder.notes] == ["InvalidTopologyKeys"] * 3
         assert "'*' must be the last key" in recorder.notes[0][1]
-        tell("zone,zone", uid="2")
+        report("zone,zone", uid="2")
         assert len(recorder.notes) == 4

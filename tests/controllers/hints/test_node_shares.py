@@ -12,7 +12,7 @@ from tests.traffic.clusters import shares
 from zonewise.api import Node
 from zonewise.api.reason import Reason
 from zonewise.controllers.hints.controller import HintsSettings
-from zonewise.controllers.hints.decided import DecidedService, concerned
+from zonewise.controllers.hints.decided import DecidedService, find_concerned
 from zonewise.topology.eligible_nodes import EligibleNodes
 from zonewise.topology.shares import MissingCpu, Shares
 from zonewise.traffic.hints import HINTED, HintDecision
@@ -154,7 +154,7 @@ async def test_of_ten_thousand_services_few_are_concerned() -> None:
     def of(reach: EligibleNodes | None) -> Shares:
         return shares(4, 4, 4)
 
-    assert sorted(concerned(known, of)) == [("n", "could"), ("n", "over")]
+    assert sorted(find_concerned(known, of)) == [("n", "could"), ("n", "over")]
 
 
 async def test_a_node_deleted_by_mistake_takes_no_endpoints() -> None:

@@ -89,10 +89,10 @@ async def test_a_wrong_date_makes_the_time_uncertain() -> None:
     """After a date that is more than a minute off the time is unknown until the next right one."""
     clock = ServerClock(server_time)
     loop = asyncio.get_running_loop()
-    for shift, certain in ((0.0, True), (130.0, False), (0.0, True), (-86400.0, False)):
+    for shift, reliable_now in ((0.0, True), (130.0, False), (0.0, True), (-86400.0, False)):
         clock.observe(formatdate(server_time() + shift, usegmt=True), loop.time(), loop.time())
-        if certain:
-            assert abs(clock.certain() - server_time()) < 1
+        if reliable_now:
+            assert abs(clock.reliable_now() - server_time()) < 1
         else:
             with pytest.raises(ClockOff, match=f"differ by {abs(shift):.0f} s"):
-                clock.certain()
+                clock.reliable_now()

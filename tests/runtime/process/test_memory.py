@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from zonewise.runtime.process.memory import paused, settle
+from zonewise.runtime.process.memory import freeze_heap, paused
 
 
 def test_the_collector_is_off_inside_and_on_after() -> None:
@@ -27,7 +27,7 @@ def test_settling_freezes_living_objects() -> None:
     before = gc.get_threshold()
     try:
         gc.set_threshold(700, 10, 10)
-        settle()
+        freeze_heap()
         assert gc.get_freeze_count() > 0
         assert gc.get_threshold()[0] > 700
     finally:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zonewise.api.errors import ParseError
-from zonewise.runtime.webhook.certificates import LIMIT, authorities, grown, holds, merged
+from zonewise.runtime.webhook.certificates import LIMIT, authorities, extend_bundle, holds, merged
 from zonewise.runtime.webhook.issuer import EARLY, IssuedCertificate, hosts, issue, validity
 from zonewise.runtime.webhook.server_context import ServerContext
 
@@ -104,11 +104,11 @@ def test_bundles_only_grow_but_for_what_expired(
     """Writes of any replica, in any order, remove no authority that is valid and needed."""
     now = NOW + days * DAY
     bundle = merged([b"".join(mine)], now=now)
-    first = grown(b"".join(there), bundle, now=now)
+    first = extend_bundle(b"".join(there), bundle, now=now)
     assert holds(first, bundle) and len(authorities(first)) <= max(LIMIT, len(mine))
-    assert grown(first, bundle, now=now) == first
+    assert extend_bundle(first, bundle, now=now) == first
     others = merged([b"".join(theirs)], now=now)
-    second = grown(first, others, now=now)
+    second = extend_bundle(first, others, now=now)
     if len({*authorities(first), *authorities(others)}) <= LIMIT:
         assert holds(second, bundle)
     valid = [certificate for certificate in authorities(first) if validity(certificate)[1] > now]
@@ -118,7 +118,7 @@ def test_bundles_only_grow_but_for_what_expired(
 def test_a_bundle_that_needs_no_change_is_left_as_it_is() -> None:
     """Comments in a bundle are no reason to write it."""
     bundle = b"# our own\n" + POOL[5]
-    assert grown(bundle, POOL[5], now=NOW) == bundle
+    assert extend_bundle(bundle, POOL[5], now=NOW) == bundle
 
 
 def test_pairs_compare_by_value() -> None:

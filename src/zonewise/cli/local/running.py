@@ -115,12 +115,12 @@ async def _run(
     from zonewise.cli.local.composition import add_name_server
     from zonewise.cli.local.hosting import Host, introduce
     from zonewise.cli.program.screen import make_console
-    from zonewise.runtime.process.memory import settle
+    from zonewise.runtime.process.memory import freeze_heap
 
     console = make_console()
     host = Host(cluster, console)
     names = add_name_server(cluster, plan.host)
-    settle()  # Filling the cluster may take minutes, during which the collector must not run.
+    freeze_heap()  # Filling the cluster may take minutes, during which the collector must not run.
     async with asyncio.TaskGroup() as tasks:
         await host.prepare(content)
         tasks.create_task(cluster.run())
@@ -139,14 +139,14 @@ async def _run(
             packets=lines,
         )
         console.print(ending, style="dim")
-        settle()
+        freeze_heap()
         process.ready = True
 
 
 async def _serve_api(process: Process, plan: UpPlan) -> None:
     from zonewise.embedded.apiserver.discovery.nonresource import VERSION
     from zonewise.embedded.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
-    from zonewise.runtime.process.memory import settle
+    from zonewise.runtime.process.memory import freeze_heap
 
     server = ApiServer(
         plan.folder,
@@ -166,7 +166,7 @@ async def _serve_api(process: Process, plan: UpPlan) -> None:
             ),
             nl=False,
         )
-        settle()
+        freeze_heap()
         process.ready = True
         await process.stopping.wait()
     finally:

@@ -70,19 +70,19 @@ class Rest:
     since: float
     settled: float
 
-    def saw(self, moves: int, now: float) -> None:
+    def note_moves(self, moves: int, now: float) -> None:
         """How often pods have moved until now."""
         if moves != self.moves:
             self.moves = moves
             self.since = now
 
-    def due(self, now: float) -> bool:
+    def may_settle(self, now: float) -> bool:
         """Whether the baseline may follow the existing pods."""
         return now - self.since >= REST_SECONDS or now - self.settled >= AT_LATEST
 
-    def left(self, now: float) -> float:
+    def seconds_to_wait(self, now: float) -> float:
         """Seconds until it may, if nothing moves; for one that may, until it is looked at again."""
-        if self.due(now):
+        if self.may_settle(now):
             return AT_LATEST
         return min(self.since + REST_SECONDS, self.settled + AT_LATEST) - now
 
@@ -269,9 +269,9 @@ class BudgetsController:
         rest = self._rests.get(key)
         if rest is None:
             rest = self._rests[key] = Rest(counts.moves, now, now)
-            self._greet(item, budget)
-        rest.saw(counts.moves, now)
-        at_rest = rest.due(now)
+            self._report_old_keys(item, budget)
+        rest.note_moves(counts.moves, now)
+        at_rest = rest.may_settle(now)
         known = statuses.next_baseline(standing, counts, budgets.owners, at_rest=at_rest)
         if known.is_new or at_rest:
             rest.settled = now
@@ -300,7 +300,7 @@ class BudgetsController:
                 statuses.status_fields(budget, rows, conditions),
                 resource_version=budget.version,
             )
-        return rest.left(now) + GATHER
+        return rest.seconds_to_wait(now) + GATHER
 
     async def _wake(self, budgets: NamespaceBudgets, budget: Budget, standing: BudgetState) -> None:
         """Let workloads try again, once, when a domain has opened."""
@@ -343,7 +343,9 @@ class BudgetsController:
                 )
         return Reason(code="Enforced", message="disruptions are held back by this budget")
 
-    def _greet(self, item: TopologyDisruptionBudget | PodDisruptionBudget, budget: Budget) -> None:
+    def _report_old_keys(
+        self, item: TopologyDisruptionBudget | PodDisruptionBudget, budget: Budget
+    ) -> None:
         for key in budget.old_keys:
             self._recorder.event(
                 item,
@@ -365,7 +367,9 @@ class BudgetsController:
         future = [grant.pod for grant in grants if granted_at(grant) > now + GRANT_SECONDS]
         if future:
             _log.warning(
-                "grants from the future are removed", namespace=key[0], pods=",".join(future[:10])
+                "grants are removed whose time is in the future",
+                namespace=key[0],
+                pods=",".join(future[:10]),
             )
         if len(live) < len(ledger.spec.grants):
             grants = [{"uid": grant.uid, "pod": grant.pod, "time": grant.time} for grant in live]

@@ -63,11 +63,11 @@ def waiting(budgets: NamespaceBudgets, budget: Budget) -> list[Pod]:
         if reference is not None:
             pods.setdefault(reference.key, []).append((pod, reference))
     chosen = []
-    for owner_place, several in sorted(pods.items()):
-        owner = budgets.owners.get(owner_place, several[0][1].uid)
+    for owner_key, several in sorted(pods.items()):
+        owner = budgets.owners.get(owner_key, several[0][1].uid)
         if owner is None:
             continue
-        kind = owner_place[1]
+        kind = owner_key[1]
         many = kind in (REPLICA_SET, STATEFUL_SET) and len(several) > (owner.replicas or 0)
         stale = kind in (STATEFUL_SET, DAEMON_SET) and any(
             budgets.owners.is_outdated(reference) for _, reference in several

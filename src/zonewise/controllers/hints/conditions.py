@@ -55,7 +55,9 @@ class HintConditions:
         self._reported: dict[Key, _Reported] = {}
         self._ignored: dict[Key, tuple[str, Reason]] = {}
 
-    async def tell(self, service: Service, families: Mapping[str, FamilyPlan], asks: bool) -> None:
+    async def report(
+        self, service: Service, families: Mapping[str, FamilyPlan], asks: bool
+    ) -> None:
         """Report what is new about the hints of a Service."""
         before = self._last(service)
         name, first = next(iter(families.items()))
@@ -74,7 +76,7 @@ class HintConditions:
         self._reported[service.key] = after
         self._announce(service, before, after, f"{name}: {decision.reason}")
 
-    def tell_keys(self, service: Service) -> None:
+    def report_keys(self, service: Service) -> None:
         """Report that the topology keys of a Service are ignored, and why."""
         reason = invalid_keys_reason(service)
         if reason is None:

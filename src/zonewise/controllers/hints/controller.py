@@ -37,7 +37,7 @@ from zonewise.api.objects.pod_state import ready_condition
 from zonewise.api.reason import Reason
 from zonewise.api.values import selector
 from zonewise.controllers.hints.conditions import HintConditions
-from zonewise.controllers.hints.decided import DecidedService, concerned
+from zonewise.controllers.hints.decided import DecidedService, find_concerned
 from zonewise.controllers.hints.metrics import HintsMetrics
 from zonewise.controllers.hints.node_shares import NodeShares
 from zonewise.controllers.hints.own_writes import OwnWrites
@@ -209,7 +209,7 @@ class HintsController:
             return None
         service = self._services.get(key)
         if service is not None:
-            self._conditions.tell_keys(service)
+            self._conditions.report_keys(service)
         if service is None or not has_endpoints(service):
             self.decided_services.pop(key, None)
             return None
@@ -231,11 +231,11 @@ class HintsController:
 
     def _judge(self) -> None:
         """Recompute the shares and enqueue the Services they concern."""
-        moved = self.node_shares.settle()
+        moved = self.node_shares.recompute()
         self.node_shares.keep(
             decided.reach for decided in self.decided_services.values() if decided.reach is not None
         )
-        for key in tuple(concerned(self.decided_services, self.node_shares.within)):
+        for key in tuple(find_concerned(self.decided_services, self.node_shares.within)):
             self.controller.enqueue(key)
         if moved and self.settings.role is SliceRole.OWN:
             for pod in self._pods:
@@ -263,7 +263,7 @@ class HintsController:
             if decided.writes:
                 await self._write(key, decided)
         if decided.families:
-            await self._conditions.tell(service, decided.families, asks=requests_hints(request))
+            await self._conditions.report(service, decided.families, asks=requests_hints(request))
         if decided.without_node:
             names = ", ".join(pod.metadata.name for pod in decided.without_node[:3])
             raise LostPods(

@@ -65,7 +65,7 @@ class DecidedService:
         return self.hint_request.mode.value, "unhinted", "NoEndpoints"
 
 
-def concerned(
+def find_concerned(
     decided_services: Mapping[Key, DecidedService], shares: Callable[[EligibleNodes | None], Shares]
 ) -> Iterator[Key]:
     """The Services that new shares require to decide again."""

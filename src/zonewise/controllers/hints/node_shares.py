@@ -1,8 +1,8 @@
 """Where nodes are, followed change by change, and the shares that follow from it.
 
 Most changes of a node (heartbeats, images, pressure) do not change its place; they cost one
-comparison. Those that do are collected, and ``settle`` makes the new shares once for all of them:
-five thousand nodes added at once are one pass, not five thousand.
+comparison. Those that do are collected, and ``recompute`` makes the new shares once for all of
+them: five thousand nodes added at once are one pass, not five thousand.
 
 A Service may count only the nodes its pods could run on. Such shares are kept per reach, not per
 Service, and made when they are first needed.
@@ -61,7 +61,7 @@ class NodeShares:
             self._placed.pop(name, None)
         return changed or (bool(self._reached) and _other_guests(old, new))
 
-    def settle(self) -> set[str]:
+    def recompute(self) -> set[str]:
         """Recompute the shares; returns the nodes that were added or moved since the last time."""
         self._shares = self._compute(self._placed.values())
         self._reached = {reach: self._within(reach) for reach in self._reached}

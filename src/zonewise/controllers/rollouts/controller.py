@@ -164,7 +164,7 @@ class RolloutsController:
         reason, again = None, plan.retry_after
         if stands and plan.open_domain is not None:
             reason, again = await self._evict(view, plan)
-        await self._tell(view, plan, reason)
+        await self._report(view, plan, reason)
         if plan.is_complete and view.workload is not None:
             await self._advance(view.workload)
         return again
@@ -179,7 +179,7 @@ class RolloutsController:
         refusal = self._refusal(item, workload, budget)
         if workload is None or refusal is not None:
             return RolloutView(rollout=item, blocking_reason=refusal, now=now)
-        unheld = _unheld(workload, budget)
+        unheld = _explain_unheld(workload, budget)
         if unheld is not None:
             return RolloutView(rollout=item, workload=workload, blocking_reason=unheld, now=now)
         budgets = self._budgets_cache.get_or_create(namespace)
@@ -322,7 +322,7 @@ class RolloutsController:
             self._going.setdefault(key, {})[meta.uid] = self._clock()
         return None, None
 
-    async def _tell(self, view: RolloutView, plan: DomainPlan, reason: Reason | None) -> None:
+    async def _report(self, view: RolloutView, plan: DomainPlan, reason: Reason | None) -> None:
         item, outcome = view.rollout, reason or plan.reason
         status = rollout_status(view, plan, reason)
         if status == item.status:
@@ -344,7 +344,9 @@ class RolloutsController:
         await self._client.patch_status(StatefulSet(metadata=meta), status)
 
 
-def _unheld(workload: RolledWorkload, budget: TopologyDisruptionBudget | None) -> Reason | None:
+def _explain_unheld(
+    workload: RolledWorkload, budget: TopologyDisruptionBudget | None
+) -> Reason | None:
     """Why a workload that replaces its pods by itself would not keep to the order."""
     if budget is None or workload.on_delete:
         return None

@@ -109,7 +109,7 @@ class UpstreamCache:
 
     def put(self, question: Question, received: Received, now: float) -> None:
         """Keep an answer, if it may be kept."""
-        life = _life(received)
+        life = _compute_ttl(received)
         if life <= 0:
             return
         key, sections = cache_key(question), received.sections
@@ -130,7 +130,7 @@ def cache_key(question: Question) -> CacheKey:
     return question.lower, question.type, do, question.flags & (RD | CD)
 
 
-def _life(received: Received) -> int:
+def _compute_ttl(received: Received) -> int:
     """How many seconds an answer may be kept."""
     sections = received.sections
     if sections.flags & TC or sections.rcode not in (Rcode.NOERROR, Rcode.NXDOMAIN):

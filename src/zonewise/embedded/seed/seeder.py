@@ -67,7 +67,7 @@ class Seeder:
         """Create the objects that do not exist; returns those that were refused, in order."""
         waves: dict[int, list[Obj]] = {}
         for obj in objects:
-            waves.setdefault(_wave(obj), []).append(obj)
+            waves.setdefault(_creation_order(obj), []).append(obj)
         refused: list[SeedRefused] = []
         slots = asyncio.Semaphore(PARALLEL)
         for number in sorted(waves):
@@ -128,5 +128,5 @@ def full_name(obj: Obj) -> str:
     return "/".join(filter(None, (meta.get("namespace"), meta.get("name"))))
 
 
-def _wave(obj: Obj) -> int:
+def _creation_order(obj: Obj) -> int:
     return _WAVES.get(obj["kind"], len(_ORDER))

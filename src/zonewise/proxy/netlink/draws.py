@@ -110,7 +110,7 @@ def draw_chain(
 
 
 def _draw(family: NetlinkFamily, endpoints: str, draw: Draw, by_address: bool) -> list[bytes]:
-    return [*_slot(family, endpoints, draw, by_address), _go(family)]
+    return [*_slot(family, endpoints, draw, by_address), _translate_address(family)]
 
 
 def _draw_member(
@@ -130,14 +130,14 @@ def _remember(
         *_slot(family, memory.drawn, draw, by_address),
         _set_priority(),
         *_store(family, memory.clients, _UPDATE),
-        *_recalled(family, memory),
+        *_look_up_client(family, memory),
         *_to_member(family, memory, by_address),
     ]
 
 
 def _recall(family: NetlinkFamily, memory: ClientMemory, by_address: bool) -> list[bytes]:
     return [
-        *_recalled(family, memory),
+        *_look_up_client(family, memory),
         *_store(family, memory.clients, _UPDATE),
         *_to_member(family, memory, by_address),
     ]
@@ -147,24 +147,24 @@ def _forget(family: NetlinkFamily, memory: ClientMemory) -> list[bytes]:
     return _store(family, memory.clients, _DELETE)
 
 
-def _recalled(family: NetlinkFamily, memory: ClientMemory) -> list[bytes]:
+def _look_up_client(family: NetlinkFamily, memory: ClientMemory) -> list[bytes]:
     return [_source(family, _FIRST), _lookup(memory.clients), _set_priority()]
 
 
 def _slot(family: NetlinkFamily, name: str, draw: Draw, by_address: bool) -> list[bytes]:
     parts = []
     if draw.of:
-        parts += [_drawn(_FIRST, draw.of, 0), _less(_FIRST, draw.below)]
-    parts.append(_drawn(_FIRST, draw.count, draw.first))
-    return [*parts, *_way(family, _FIRST + 1, by_address), _lookup(name)]
+        parts += [_draw_number(_FIRST, draw.of, 0), _compare_less(_FIRST, draw.below)]
+    parts.append(_draw_number(_FIRST, draw.count, draw.first))
+    return [*parts, *_load_way(family, _FIRST + 1, by_address), _lookup(name)]
 
 
 def _to_member(family: NetlinkFamily, memory: ClientMemory, by_address: bool) -> list[bytes]:
     return [
         _priority(_FIRST),
-        *_way(family, _FIRST + 1, by_address),
+        *_load_way(family, _FIRST + 1, by_address),
         _lookup(memory.members),
-        _go(family),
+        _translate_address(family),
     ]
 
 
@@ -194,7 +194,7 @@ def _words(family: NetlinkFamily) -> int:
     return 1 if family == IPV4 else 4
 
 
-def _way(family: NetlinkFamily, at: int, by_address: bool) -> list[bytes]:
+def _load_way(family: NetlinkFamily, at: int, by_address: bool) -> list[bytes]:
     parts = []
     if by_address:
         size, offset = (4, 16) if family == IPV4 else (16, 24)
@@ -214,7 +214,7 @@ def _lookup(name: str) -> bytes:
     return _expression("lookup", wire.text(1, name), wire.number(2, _FIRST), wire.number(3, _FIRST))
 
 
-def _go(family: NetlinkFamily) -> bytes:
+def _translate_address(family: NetlinkFamily) -> bytes:
     port = _FIRST + _words(family)
     return _expression(
         "nat",
@@ -227,7 +227,7 @@ def _go(family: NetlinkFamily) -> bytes:
     )
 
 
-def _less(register: int, bound: int) -> bytes:
+def _compare_less(register: int, bound: int) -> bytes:
     """Compare what was drawn, which is in the host's order."""
     swapped = _expression(
         "byteorder",
@@ -241,7 +241,7 @@ def _less(register: int, bound: int) -> bytes:
     return swapped + _expression("cmp", wire.number(1, register), wire.number(2, _LESS), value)
 
 
-def _drawn(register: int, count: int, first: int) -> bytes:
+def _draw_number(register: int, count: int, first: int) -> bytes:
     offset = [wire.number(4, first)] if first else []
     return _expression(
         "numgen", wire.number(1, register), wire.number(2, count), wire.number(3, _RANDOM), *offset

@@ -61,9 +61,9 @@ class Notices:
             if data is None:
                 return touched
             if wire.HEADER.unpack_from(data)[4] not in self._own and self._name in bytes(data):
-                touched = max(touched, self._worst(data))
+                touched = max(touched, self._classify_changes(data))
 
-    def _worst(self, data: memoryview) -> Touched:
+    def _classify_changes(self, data: memoryview) -> Touched:
         kinds = (kind for kind, _, _, body in wire.each_message(data) if self._name in bytes(body))
         others = any(kind not in nftables.ELEMENT_MESSAGES for kind in kinds)
         return Touched.RULES if others else Touched.ELEMENTS

@@ -125,7 +125,7 @@ class Desired:
         return True
 
 
-def desire(services: Iterable[ServiceRoutes], node: str) -> Desired:
+def compute_desired(services: Iterable[ServiceRoutes], node: str) -> Desired:
     """The elements of all these Services, from nothing."""
     desired = Desired()
     desired.change({service.key: lay_out(service, node) for service in services})

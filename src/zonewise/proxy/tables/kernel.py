@@ -34,7 +34,7 @@ from zonewise.proxy.tables import ruleset
 from zonewise.proxy.tables.choices import CLIENTS, MOST_CLIENTS, PREFIXES, OwnChain
 from zonewise.proxy.tables.desired import Changes
 from zonewise.proxy.tables.layout import kind_of, prefix
-from zonewise.proxy.tables.rendering import whole
+from zonewise.proxy.tables.rendering import render_tables
 from zonewise.proxy.tables.ruleset import (
     FAMILIES,
     KINDS,
@@ -172,7 +172,7 @@ class Kernel:
 
     async def _replace(self, changes: Changes, networks: Networks) -> None:
         """Write everything; there is nothing to keep."""
-        text = whole(self._frames, dict(changes.put), networks, changes.chains)
+        text = render_tables(self._frames, dict(changes.put), networks, changes.chains)
         await self._nft(_forget() + text)
         self.read()
         self._networks |= {

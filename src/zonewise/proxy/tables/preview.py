@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from zonewise.api.objects.core import Node
 from zonewise.proxy.objects import ServiceCIDR
 from zonewise.proxy.settings import ProxySettings
-from zonewise.proxy.tables.desired import desire
-from zonewise.proxy.tables.rendering import whole
+from zonewise.proxy.tables.desired import compute_desired
+from zonewise.proxy.tables.rendering import render_tables
 from zonewise.proxy.tables.ruleset import frame
 from zonewise.traffic.routes.choice import ClientLocation
 from zonewise.traffic.routes.table import NodeRoutes
@@ -18,9 +18,9 @@ def preview(
     routes: NodeRoutes, node: Node, cidrs: Iterable[ServiceCIDR], settings: ProxySettings
 ) -> str:
     """The tables with all that would be in them; the same input in any order, the same text."""
-    desired = desire(routes.services, routes.node)
+    desired = compute_desired(routes.services, routes.node)
     texts = tuple(sorted(text for cidr in cidrs for text in cidr.spec.cidrs))
-    return whole(
+    return render_tables(
         {
             family: frame(family, frame_settings)
             for family, frame_settings in settings.frames().items()

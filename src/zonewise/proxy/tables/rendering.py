@@ -13,7 +13,7 @@ _PER_LINE = 500
 """Elements per command: a parser's stack and a reader's eye are finite."""
 
 
-def whole(
+def render_tables(
     frames: Mapping[FamilyName, str],
     elements: Mapping[bytes, bytes],
     networks: Mapping[FamilyName, Mapping[str, tuple[str, ...]]],

@@ -89,7 +89,7 @@ class TableWriter:
     ) -> WriteResult:
         """Write what differs from the ``actual`` elements, of these Services and all others."""
         written = WriteResult()
-        before = self._before(layouts)
+        before = self._previous_layouts(layouts)
         self.desired.change(layouts)
         try:
             await self._replan(actual, networks, written)
@@ -98,7 +98,7 @@ class TableWriter:
             if not _may_be_content(error):
                 raise
             layouts = await self._accepted(layouts, actual, networks, written)
-            await self._apart(list(layouts), layouts, networks, written)
+            await self._write_in_halves(list(layouts), layouts, networks, written)
         return written
 
     def sweep(self) -> None:
@@ -126,7 +126,7 @@ class TableWriter:
         try:
             await self._replan(actual, networks, written)
         except (NetlinkError, KernelRefused):
-            everything = self._before(self.desired.keys()) | dict(layouts)
+            everything = self._previous_layouts(self.desired.keys()) | dict(layouts)
             self.desired.change(dict.fromkeys(self.desired.keys(), NOTHING))
             await self._replan(actual, networks, written)
             return everything
@@ -142,7 +142,7 @@ class TableWriter:
         compared: bool,
     ) -> None:
         """Write these in one transaction, or in smaller ones; ``compared`` with the kernel."""
-        before = self._before(keys)
+        before = self._previous_layouts(keys)
         changes = self.desired.change({key: layouts[key] for key in keys})
         try:
             await self._kernel.write(changes, networks)
@@ -151,7 +151,7 @@ class TableWriter:
             if not _may_be_content(error):
                 raise
             if len(keys) > 1:
-                await self._apart(keys, layouts, networks, written, compared=compared)
+                await self._write_in_halves(keys, layouts, networks, written, compared=compared)
             elif not compared and isinstance(error, NetlinkError) and error.code in _DIFFERS:
                 raise
             else:
@@ -160,7 +160,7 @@ class TableWriter:
         written.count(changes)
         self._remove(keys, changes)
 
-    async def _apart(
+    async def _write_in_halves(
         self,
         keys: Sequence[Key],
         layouts: Mapping[Key, Layout],
@@ -179,7 +179,7 @@ class TableWriter:
 
     def _released(self, keys: Iterable[Key], layouts: Mapping[Key, Layout]) -> dict[Key, Layout]:
         """What Services have now but for what passes to another, which may be written before."""
-        before = self._before(keys)
+        before = self._previous_layouts(keys)
         owners = {
             element: key
             for key, layout in before.items()
@@ -204,7 +204,7 @@ class TableWriter:
             for key, gone in passed.items()
         }
 
-    def _before(self, keys: Iterable[Key]) -> dict[Key, Layout]:
+    def _previous_layouts(self, keys: Iterable[Key]) -> dict[Key, Layout]:
         return {key: self.desired.layout(key) for key in keys}
 
     def _remove(self, keys: Iterable[Key], changes: Changes) -> None:

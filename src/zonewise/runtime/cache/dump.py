@@ -238,7 +238,7 @@ def _from_json(document: Document, listed: set[KindKey]) -> Iterator[DumpEntry]:
             raise entry.error(f"not an object: {_plain(error)}") from None
         except RecursionError:
             raise entry.error(TOO_DEEP) from None
-        yield _named(_inside(head, item, raw, document, index))
+        yield _named(_read_list_item(head, item, raw, document, index))
 
 
 def _json_items(items: msgspec.Raw, document: Document) -> tuple[msgspec.Raw, ...]:
@@ -274,7 +274,7 @@ def _from_yaml(document: Document, listed: set[KindKey]) -> Iterator[DumpEntry]:
             entry = DumpEntry(head.api_version, head.kind, {}, document, index)
             raise entry.error("not an object")
         own = _Head(api_version=_text(item, "apiVersion"), kind=_text(item, "kind"))
-        yield _named(_inside(head, own, item, document, index))
+        yield _named(_read_list_item(head, own, item, document, index))
 
 
 def _list(head: _Head | _ListHead, listed: set[KindKey]) -> None:
@@ -282,7 +282,7 @@ def _list(head: _Head | _ListHead, listed: set[KindKey]) -> None:
         listed.add((head.api_version.rpartition("/")[0], head.kind.removesuffix("List")))
 
 
-def _inside(
+def _read_list_item(
     head: _Head | _ListHead,
     item: _Head,
     value: msgspec.Raw | dict[str, Any],

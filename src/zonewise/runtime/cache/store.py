@@ -104,7 +104,7 @@ class Store(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         for stored in tuple(self._objects.values()):
-            yield _whole(stored)
+            yield _unpack_stored(stored)
 
     def get(self, key: Key) -> T | None:
         """The object, or None."""
@@ -117,15 +117,15 @@ class Store(Generic[T]):
 
     def values(self) -> tuple[T, ...]:
         """All objects."""
-        return tuple(_whole(stored) for stored in self._objects.values())
+        return tuple(_unpack_stored(stored) for stored in self._objects.values())
 
     def items(self) -> tuple[tuple[Key, T], ...]:
         """All keys and objects."""
-        return tuple((key, _whole(stored)) for key, stored in self._objects.items())
+        return tuple((key, _unpack_stored(stored)) for key, stored in self._objects.items())
 
     def by(self, index: str, value: Hashable) -> tuple[T, ...]:
         """The objects under a value of an index."""
-        return tuple(_whole(self._objects[key]) for key in self.keys_by(index, value))
+        return tuple(_unpack_stored(self._objects[key]) for key in self.keys_by(index, value))
 
     def keys_by(self, index: str, value: Hashable) -> tuple[Key, ...]:
         """The keys under a value of an index."""
@@ -147,7 +147,7 @@ class Store(Generic[T]):
             return
         entries: _Entries = {}
         for key, stored in self._objects.items():
-            _insert(entries, function(_whole(stored)), key)
+            _insert(entries, function(_unpack_stored(stored)), key)
         self._functions[name] = function
         self._indexes[name] = entries
 
@@ -228,7 +228,7 @@ class Store(Generic[T]):
         self._objects[key] = pack(item) if self.compact else item
         if not self._functions and not self._listeners:
             return
-        old = None if stored is None else _whole(stored)
+        old = None if stored is None else _unpack_stored(stored)
         for name, function in self._functions.items():
             after = tuple(function(item))
             before = () if old is None else tuple(function(old))
@@ -242,7 +242,7 @@ class Store(Generic[T]):
         del self._objects[key]
         if not self._functions and not self._listeners:
             return
-        old = _whole(stored)
+        old = _unpack_stored(stored)
         for name, function in self._functions.items():
             _discard(self._indexes[name], function(old), key)
         for listener in self._listeners:
@@ -290,7 +290,7 @@ class Relist(Generic[T]):
         return ListDifference(self._added, self._updated, len(gone))
 
 
-def _whole(stored: T | Packed[T]) -> T:
+def _unpack_stored(stored: T | Packed[T]) -> T:
     return unpack(stored) if isinstance(stored, Packed) else stored
 
 

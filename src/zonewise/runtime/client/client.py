@@ -396,9 +396,9 @@ class Client:
         try:
             version = decoder(Version).decode(answer.body)
         except ParseError as error:
-            raise _nonsense(str(error)) from error
+            raise _unexpected_answer(str(error)) from error
         if not version.git_version:
-            raise _nonsense("no version")
+            raise _unexpected_answer("no version")
         return version
 
     async def _patch(
@@ -478,7 +478,7 @@ def _kind(body: bytes) -> str:
     try:
         return decoder(_Kind).decode(body).kind
     except ParseError as error:
-        raise _nonsense(str(error)) from error
+        raise _unexpected_answer(str(error)) from error
 
 
 P = TypeVar("P")
@@ -492,11 +492,11 @@ def _page(decoder: Decoder[Page[P]], body: bytes) -> Page[P]:
             with paused():
                 page = decoder.decode(body)
     except ParseError as error:
-        raise _nonsense(str(error)) from error
+        raise _unexpected_answer(str(error)) from error
     # Every member has a default, so any JSON object would pass as an empty list, and an empty list
     # empties a store.
     if not page.kind.endswith("List"):
-        raise _nonsense(f"a {page.kind or 'object without a kind'} instead of a list")
+        raise _unexpected_answer(f"a {page.kind or 'object without a kind'} instead of a list")
     return page
 
 
@@ -506,7 +506,7 @@ def _each(cls: type[T], items: Iterable[msgspec.Raw]) -> Iterator[T]:
         try:
             yield decode(item)
         except ParseError as error:
-            raise _nonsense(str(error)) from error
+            raise _unexpected_answer(str(error)) from error
 
 
 def _decoded(cls: type[T], body: bytes) -> T:
@@ -514,13 +514,13 @@ def _decoded(cls: type[T], body: bytes) -> T:
         item = decoder(cls).decode(body)
         named = bool(item.metadata.name)
     except ParseError as error:
-        raise _nonsense(str(error)) from error
+        raise _unexpected_answer(str(error)) from error
     if not named:
-        raise _nonsense(f"a {cls.resource.kind} without a name")
+        raise _unexpected_answer(f"a {cls.resource.kind} without a name")
     return item
 
 
-def _nonsense(what: str) -> ProtocolError:
+def _unexpected_answer(what: str) -> ProtocolError:
     return ProtocolError(
         f"the server's answer is not what was requested: {what}; "
         "check that the server address is that of a Kubernetes API server"

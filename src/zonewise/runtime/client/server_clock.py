@@ -10,7 +10,7 @@ contradicts the others is another server's, or its clock was set: it counts from
 Until the first answer, the time is this machine's.
 
 One wrong ``Date`` would make a replica take grants for expired, or write some that never expire. So
-decisions by such moments use ``certain``, which raises as long as the server's time and this
+decisions by such moments use ``reliable_now``, which raises as long as the server's time and this
 machine's differ by more than ``OFF_LIMIT``: one of them is wrong.
 """
 
@@ -54,7 +54,7 @@ class ServerClock:
         least, most = second - received, second + 1 - sent
         both = max(least, self._least), min(most, self._most)
         self._least, self._most = both if both[0] <= both[1] else (least, most)
-        self._tell()
+        self._log_change()
 
     def now(self) -> float:
         """Seconds since 1970 on the server's clock."""
@@ -62,7 +62,7 @@ class ServerClock:
             return self._wall()
         return elapsed() + (self._least + self._most) / 2
 
-    def certain(self) -> float:
+    def reliable_now(self) -> float:
         """As ``now``; raises ``ClockOff`` while there is a ``problem``."""
         now = self.now()
         off = abs(self._wall() - now)
@@ -81,7 +81,7 @@ class ServerClock:
             " set it, for example with NTP"
         )
 
-    def _tell(self) -> None:
+    def _log_change(self) -> None:
         problem = self.problem()
         if problem is not None and not self._off:
             _log.error(problem)

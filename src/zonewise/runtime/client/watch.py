@@ -150,7 +150,7 @@ class WatchStream(Generic[T]):
         self._seconds = seconds
         self._reader: asyncio.Task[Any] | None = None
         self._timed_out = False
-        self._timer = self._loop.call_later(options.silence, self._look)
+        self._timer = self._loop.call_later(options.silence, self._check_silence)
 
     async def batch(self) -> Iterator[WatchEvent[T]] | None:
         """The next events; None when the server has ended the stream.
@@ -205,11 +205,11 @@ class WatchStream(Generic[T]):
         self._stats.bytes += len(block)
         return block
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         """End a read that waits for too long; without a waiting reader nothing is late."""
         left = self._spoke + self._options.silence - self._loop.time()
         if left > 0 or self._reader is None:
-            self._timer = self._loop.call_later(max(left, 1.0), self._look)
+            self._timer = self._loop.call_later(max(left, 1.0), self._check_silence)
             return
         self._timed_out = True
         self._reader.cancel()

@@ -93,7 +93,7 @@ class ExecCredentials(FetchedCredentials):
         if executable is None:
             hint = " ".join(plugin.install_hint.split())[:COMPLAINT_LIMIT]
             advice = f": {hint}" if hint else " or correct the kubeconfig"
-            raise self._hopeless("is not installed or not executable", f"install it{advice}")
+            raise self._config_error("is not installed or not executable", f"install it{advice}")
         seconds = self._timeout
         if seconds is None:
             seconds = INTERACTIVE_TIMEOUT if interactive else TIMEOUT
@@ -119,12 +119,12 @@ class ExecCredentials(FetchedCredentials):
             raise
         except (OSError, ValueError) as error:
             why = reason(error) if isinstance(error, OSError) else "its arguments are not text"
-            raise self._hopeless(f"cannot be run: {why}", "correct the kubeconfig") from error
+            raise self._config_error(f"cannot be run: {why}", "correct the kubeconfig") from error
         try:
             async with asyncio.timeout(seconds if seconds > 0 else None):
                 await output.complete.wait()
         except TimeoutError:
-            raise self._failed(
+            raise self._connection_failed(
                 f"did not finish within {seconds:g} s and was stopped",
                 "run it by hand to see what it waits for, or allow more with --request-timeout",
             ) from None
@@ -133,7 +133,9 @@ class ExecCredentials(FetchedCredentials):
         code = process.get_returncode()
         if code:
             ended = f"failed with exit code {code}" if code > 0 else f"was killed by signal {-code}"
-            raise self._failed(ended + _last_line(output.stderr), "run it by hand to see why")
+            raise self._connection_failed(
+                ended + _last_line(output.stderr), "run it by hand to see why"
+            )
         return self._parsed(bytes(output.stdout))
 
     def _may_ask(self) -> bool:
@@ -142,7 +144,7 @@ class ExecCredentials(FetchedCredentials):
         if available is None:
             available = sys.stdin is not None and sys.stdin.isatty()
         if mode == "Always" and not available:
-            raise self._hopeless(
+            raise self._config_error(
                 "needs interactive input and standard input is not a terminal",
                 "run it in a terminal",
             )
@@ -165,18 +167,24 @@ class ExecCredentials(FetchedCredentials):
         try:
             answer = msgspec.json.decode(output, type=_ExecCredential)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise self._failed("printed something that is not an ExecCredential", advice) from None
+            raise self._connection_failed(
+                "printed something that is not an ExecCredential", advice
+            ) from None
         if answer.kind != "ExecCredential" or answer.api_version != self._plugin.api_version:
-            raise self._failed(
+            raise self._connection_failed(
                 f"did not print an ExecCredential of {self._plugin.api_version}",
                 "make its version and the kubeconfig's agree",
             )
         status = answer.status
         if status is None or not (status.token or status.client_certificate_data):
-            raise self._failed("printed neither a token nor a client certificate", advice)
+            raise self._connection_failed(
+                "printed neither a token nor a client certificate", advice
+            )
         chain, key = status.client_certificate_data, status.client_key_data
         if bool(chain) != bool(key):
-            raise self._failed("printed a client certificate or its key, not both", advice)
+            raise self._connection_failed(
+                "printed a client certificate or its key, not both", advice
+            )
         certificate = Certificate(chain.encode(), key.encode()) if chain and key else None
         expires = status.expiration_timestamp
         return (
@@ -184,10 +192,10 @@ class ExecCredentials(FetchedCredentials):
             expires.timestamp() if expires is not None else float("inf"),
         )
 
-    def _hopeless(self, what: str, advice: str) -> ConfigError:
+    def _config_error(self, what: str, advice: str) -> ConfigError:
         return ConfigError(self._sentence(what, advice))
 
-    def _failed(self, what: str, advice: str) -> ConnectionFailed:
+    def _connection_failed(self, what: str, advice: str) -> ConnectionFailed:
         # It may succeed later: its own server may be unreachable now.
         return ConnectionFailed(self._sentence(what, advice))
 

@@ -241,13 +241,15 @@ class Controller(Generic[K]):
             self.queue.forget(key)
             self._resting.add(key)
             _log.error(
-                "failed, not retried until the object changes", **self._about(key), error=str(error)
+                "failed, not retried until the object changes",
+                **self._log_fields(key),
+                error=str(error),
             )
             return "terminal"
         except Exception as error:
             self.stats.errors += 1
             pause = self.queue.retry(key)
-            fields = {**self._about(key), "retry_in": round(pause, 3)}
+            fields = {**self._log_fields(key), "retry_in": round(pause, 3)}
             if isinstance(error, TimeoutError) and limit.expired():
                 _log.warning("timed out", **fields, seconds=self._timeout)
             elif isinstance(error, Conflict):
@@ -265,6 +267,6 @@ class Controller(Generic[K]):
         self.queue.add_after(key, again)
         return "again"
 
-    def _about(self, key: K) -> dict[str, object]:
+    def _log_fields(self, key: K) -> dict[str, object]:
         name = "/".join(filter(None, key)) if isinstance(key, tuple) else str(key)
         return {"controller": self.name, "key": name, "failures": self.queue.failures(key)}

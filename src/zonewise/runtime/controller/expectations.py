@@ -70,7 +70,7 @@ class Expectations(Generic[K, T]):
             if newer(pending.version, self._store.resource_version):
                 return False
             for name, uid in tuple(pending.removed.items()):
-                if self._lives(name, uid):
+                if self._is_alive(name, uid):
                     return False
                 del pending.removed[name]
         del self._pending[key]
@@ -81,7 +81,7 @@ class Expectations(Generic[K, T]):
         pending.since = self._clock()
         return pending
 
-    def _lives(self, key: Key, uid: str) -> bool:
+    def _is_alive(self, key: Key, uid: str) -> bool:
         item = self._store.get(key)
         if item is None or item.metadata.uid != uid:
             return False

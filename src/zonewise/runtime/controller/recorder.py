@@ -187,7 +187,7 @@ class Recorder:
             while True:
                 subject = self._next()
                 if subject is not None:
-                    await self._tell(subject)
+                    await self._send_event(subject)
                 elif self._closing:
                     return
                 else:
@@ -277,7 +277,7 @@ class Recorder:
             async with asyncio.timeout_at(due):
                 await self._wake.wait()
 
-    async def _tell(self, subject: _Subject) -> None:
+    async def _send_event(self, subject: _Subject) -> None:
         series = self._series.get(subject)
         if series is None:
             self.dropped["full"] += 1

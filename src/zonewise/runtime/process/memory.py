@@ -3,8 +3,8 @@
 Decoding a list allocates a hundred thousand objects in one go, none of which is garbage. CPython's
 collector counts allocations, so it would walk the growing heap again and again while the list is
 read, and find nothing. ``paused`` disables it for that long. Caches then live as long as the
-process; ``settle`` collects once and freezes everything alive, so that later full collections cost
-nothing for it, and raises the threshold for new objects: a change of one large object makes
+process; ``freeze_heap`` collects once and freezes everything alive, so that later full collections
+cost nothing for it, and raises the threshold for new objects: a change of one large object makes
 hundreds, and none of them is in a cycle. Reference counting is untouched by all this: objects that
 leave a store are freed at once.
 
@@ -36,7 +36,7 @@ def paused() -> Iterator[None]:
         gc.enable()
 
 
-def settle() -> None:
+def freeze_heap() -> None:
     """Collect now, then never look again at what is alive; call it once caches are filled."""
     gc.collect()
     gc.freeze()

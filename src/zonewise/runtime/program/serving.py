@@ -31,7 +31,7 @@ from zonewise.runtime.election.election import Election, LeaseTiming, lease_name
 from zonewise.runtime.monitoring.health import Health, fresh_watches, synced_watches
 from zonewise.runtime.monitoring.metrics import Metrics
 from zonewise.runtime.monitoring.monitor import Monitor
-from zonewise.runtime.process.memory import settle
+from zonewise.runtime.process.memory import freeze_heap
 from zonewise.runtime.process.process import Process, run
 from zonewise.runtime.program.program import Program
 from zonewise.runtime.serving.address import LISTEN
@@ -159,4 +159,4 @@ def _election(
 async def _settle(program: Program) -> None:
     """Once stores are complete the garbage collector need not look at them again."""
     await program.cache.synced()
-    settle()
+    freeze_heap()

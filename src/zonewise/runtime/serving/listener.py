@@ -209,7 +209,9 @@ class Listener:
                 self._halt()
                 if self._per_source is not None:
                     self._timer = self._loop.call_later(self._pause, self._resume)
-                self._tell("no more connections are accepted until some of them end", limit=room)
+                self._log_error(
+                    "no more connections are accepted until some of them end", limit=room
+                )
                 return
             try:
                 accepted, address = listening.accept()
@@ -220,7 +222,7 @@ class Listener:
                     raise
                 self._halt()
                 self._timer = self._loop.call_later(self._pause, self._resume)
-                self._tell("connections cannot be accepted now", error=error.strerror)
+                self._log_error("connections cannot be accepted now", error=error.strerror)
                 return
             accepted.setblocking(False)
             source = str(address[0])
@@ -246,7 +248,7 @@ class Listener:
         if not closable:
             return False
         _, longest = max(closable, key=lambda pair: pair[0])
-        self._tell("idle connections are closed to make room", source=longest.source)
+        self._log_error("idle connections are closed to make room", source=longest.source)
         self._leave(longest)
         longest.end()
         return True
@@ -313,7 +315,7 @@ class Listener:
         for listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
 
-    def _tell(self, event: str, **facts: object) -> None:
+    def _log_error(self, event: str, **facts: object) -> None:
         now = self._loop.time()
         if now >= self._logged_at + QUIET:
             self._logged_at = now

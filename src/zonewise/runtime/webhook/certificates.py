@@ -174,7 +174,7 @@ class Certificates:
         self._use(stored)
         if stored.staged is None:
             return self._timing.poll
-        left = self._unsettled(stored.staged, hurry=not self._usable(stored.current))
+        left = self._seconds_until_trusted(stored.staged, hurry=not self._usable(stored.current))
         if left > 0:
             return min(left, self._timing.poll)
         await self._promote(stored, stored.staged)
@@ -261,7 +261,7 @@ class Certificates:
         for index, webhook in enumerate(configuration.webhooks):
             path = f"/webhooks/{index}/clientConfig/caBundle"
             bundle = _decoded(webhook.client_config.ca_bundle or "")
-            better = grown(bundle, trusted, now=self._now())
+            better = extend_bundle(bundle, trusted, now=self._now())
             if better != bundle:
                 changes.append({"op": "add", "path": path, "value": _encoded(better)})
             if not holds(bundle, trusted):
@@ -277,14 +277,17 @@ class Certificates:
         pair = stored.current
         if pair is None or pair == self.served or not self._usable(pair):
             return
-        if pair.authority and self._unsettled(pair, hurry=not self._usable(self.served)) > 0:
+        if (
+            pair.authority
+            and self._seconds_until_trusted(pair, hurry=not self._usable(self.served)) > 0
+        ):
             return
         self._serve(pair.certificate, pair.key)
         self.served = pair
         self.serving.set()
         _log.info("a certificate is served", until=str(validity(pair.certificate)[1]))
 
-    def _unsettled(self, pair: IssuedCertificate, *, hurry: bool) -> float:
+    def _seconds_until_trusted(self, pair: IssuedCertificate, *, hurry: bool) -> float:
         """Seconds until all API servers surely trust a pair's authority."""
         since = self._trusted_since.get(pair.authority)
         if since is None:
@@ -363,18 +366,18 @@ def holds(bundle: bytes, required: bytes) -> bool:
 def merged(bundles: Iterable[bytes], *, now: datetime) -> bytes:
     """All authorities of several bundles that have not expired, the first bundle's first."""
     unique = dict.fromkeys(authority for bundle in bundles for authority in authorities(bundle))
-    return b"".join(authority for authority in unique if _end(authority) > now)
+    return b"".join(authority for authority in unique if _read_expiry(authority) > now)
 
 
-def grown(bundle: bytes, required: bytes, *, now: datetime) -> bytes:
+def extend_bundle(bundle: bytes, required: bytes, *, now: datetime) -> bytes:
     """The bundle with what is required, without what has expired; the same if nothing changes."""
     needed = authorities(required)
     others = [
         authority
         for authority in authorities(bundle)
-        if authority not in needed and _end(authority) > now
+        if authority not in needed and _read_expiry(authority) > now
     ]
-    others.sort(key=_end, reverse=True)
+    others.sort(key=_read_expiry, reverse=True)
     remaining = {*needed, *others[: max(0, LIMIT - len(needed))]}
     order = [authority for authority in authorities(bundle) if authority in remaining]
     result = b"".join(dict.fromkeys([*order, *needed]))
@@ -382,5 +385,5 @@ def grown(bundle: bytes, required: bytes, *, now: datetime) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _end(authority: bytes) -> datetime:
+def _read_expiry(authority: bytes) -> datetime:
     return x509.load_pem_x509_certificate(authority).not_valid_after_utc

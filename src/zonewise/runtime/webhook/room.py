@@ -27,7 +27,7 @@ class Share:
         """Done at the moment when it has its room."""
         self._arriving: asyncio.Timeout | None = None
 
-    async def arrival(self, body: Awaitable[bytes]) -> bytes:
+    async def wait_for_body(self, body: Awaitable[bytes]) -> bytes:
         """Wait for the body; ``TimeoutError`` if it is given up for another one."""
         try:
             async with asyncio.timeout(None) as self._arriving:
@@ -67,7 +67,7 @@ class Room:
         self._admit()
         try:
             while not share.turn.done():
-                self._press(share)
+                self._make_room(share)
                 await asyncio.wait([share.turn], timeout=PATIENCE)
             yield share
         finally:
@@ -98,7 +98,7 @@ class Room:
         if not self._bytes_by_source[share.source]:
             del self._bytes_by_source[share.source]
 
-    def _press(self, waiting: Share) -> None:
+    def _make_room(self, waiting: Share) -> None:
         """Give up slow bodies of sources that have no less, until there is room."""
         now = asyncio.get_running_loop().time()
         least = self._bytes_by_source[waiting.source]

@@ -197,7 +197,7 @@ class AdmissionDispatcher:
         if isinstance(body, bytes):
             return body
         async with self._room.of(body.size if body.size > SMALL else 0, body.source) as share:
-            return await share.arrival(body.read())
+            return await share.wait_for_body(body.read())
 
     async def _counted(
         self, path: str, body: bytes | Incoming, seconds: float
@@ -212,11 +212,11 @@ class AdmissionDispatcher:
         try:
             async with asyncio.timeout(seconds):
                 if isinstance(body, bytes):
-                    body = _whole(body)
+                    body = _as_incoming(body)
                 size = body.size if body.size > SMALL else 0
                 async with self._room.of(size, body.source) as share:
                     late = Failed(408, "late", "the body did not arrive in time")
-                    content = await share.arrival(body.read())
+                    content = await share.wait_for_body(body.read())
                     late = Failed(
                         504, "late", f"{path} did not decide within {seconds:g} s; try again"
                     )
@@ -337,7 +337,7 @@ class WebhookServer:
         return _json(answer, 200)
 
 
-def _whole(body: bytes) -> Incoming:
+def _as_incoming(body: bytes) -> Incoming:
     async def read() -> bytes:
         return body
 

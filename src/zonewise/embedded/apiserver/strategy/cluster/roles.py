@@ -167,12 +167,12 @@ def _validate_subject(subject: Field, *, namespaced: bool) -> None:
 
 
 def _only_collection(obj: Obj, old: Obj) -> bool:
-    def rest(role: Obj) -> Obj:
+    def _comparable(role: Obj) -> Obj:
         skipped = ("finalizers", "managedFields", "ownerReferences")
         meta = {key: value for key, value in role["metadata"].items() if key not in skipped}
         return role | {"metadata": meta}
 
-    return rest(obj) == rest(old)
+    return _comparable(obj) == _comparable(old)
 
 
 def _validate_aggregation(selectors: Field) -> None:
