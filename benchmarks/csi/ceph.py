@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.csi.socket_client import SocketClient
 from tools.ceph.cluster import JOURNAL, CephCluster, started
 
 from benchmarks.csi.volumes import CAPABILITY, answers, started_program
@@ -28,7 +29,6 @@ from benchmarks.table import Row, Table
 from zonewise.csi.backends.ceph.journals.omap import OmapJournal
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
-from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.storage.identifiers import StoredKind
 from zonewise.storage.journal import JournalEntry
 

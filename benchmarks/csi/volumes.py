@@ -22,11 +22,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.csi.socket_client import SocketClient
+
 from benchmarks.table import Row, Table
 from zonewise.csi.errors import CsiError
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
-from zonewise.csi.transport.socket_client import SocketClient
 
 CREATES = 300
 STAGES = 30

@@ -23,12 +23,12 @@ from tests.ceph.scene import parameters
 from tests.ceph.waiting import UNSURE, settled
 from tests.cli.run_program import Result, apart, environment
 from tests.csi.scene import Caller, refused
+from tests.csi.socket_client import SocketClient
 from tools.ceph.cluster import CephCluster
 
 from tools import realkube as real
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
-from zonewise.csi.transport.socket_client import SocketClient
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.timeout(600)]
 

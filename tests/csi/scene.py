@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.csi.socket_client import SocketClient
+
 from zonewise.csi.backends.folders import loops, mounts
 from zonewise.csi.driver import Driver, open_data_folder, open_driver
 from zonewise.csi.errors import Code, CsiError
@@ -22,7 +24,6 @@ from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.calls import run_inline
 from zonewise.csi.transport.client import CsiClient, InProcessClient
-from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
 

@@ -31,6 +31,7 @@ from tests.csi.scene import (
     requirement,
     segments,
 )
+from tests.csi.socket_client import SocketClient
 
 from zonewise.csi.check import check
 from zonewise.csi.driver import open_data_folder, open_driver
@@ -39,7 +40,6 @@ from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport.calls import run_inline
 from zonewise.csi.transport.client import InProcessClient
-from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
 

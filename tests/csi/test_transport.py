@@ -25,6 +25,7 @@ from tests.csi.scene import (
     requirement,
     segments,
 )
+from tests.csi.socket_client import SocketClient
 
 from zonewise.api.errors import ConfigError
 from zonewise.csi.errors import Code, CsiError
@@ -35,7 +36,6 @@ from zonewise.csi.transport.calls import Calls, redact, run_inline
 from zonewise.csi.transport.client import CsiClient, InProcessClient
 from zonewise.csi.transport.methods import Method, bind
 from zonewise.csi.transport.server import SocketServer, parse_endpoint
-from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.runtime.process import logs
 
 SECRET = "correct-horse"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.csi.socket_client import SocketClient
 from tests.kubernetes.recorded_driver import Recording, post
 
 from tools import realkube as real
@@ -29,7 +30,6 @@ from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.transport.client import TIMEOUT, CsiClient
 from zonewise.csi.transport.methods import Method, Request, Response
 from zonewise.csi.transport.server import SocketServer
-from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.embedded.components.kubelet.kubelets import Kubelets
 from zonewise.embedded.csi_sidecars.provisioner import TopologyOptions
 from zonewise.embedded.csi_sidecars.registration import DriverRegistrar

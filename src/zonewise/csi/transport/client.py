@@ -1,4 +1,4 @@
-"""Clients of a driver: the same protocol in one process and over a socket (``socket_client``).
+"""Clients of a driver: the same protocol in one process and, in tests, over a socket.
 
 ``CsiClient`` is what the provisioner loop and the kubelets are given. Both kinds raise ``CsiError``
 with the code of the protocol, both are bounded by ``timeout``, and neither lets the two sides share
