@@ -48,7 +48,7 @@ def find_benchmarks() -> dict[str, Benchmark]:
 
 
 def chosen(names: list[str], there: dict[str, Benchmark]) -> dict[str, Benchmark]:
-    """Those that were asked for; all if none was."""
+    """The benchmarks that the arguments name; all of them without arguments."""
     if not names:
         return there
     result = {

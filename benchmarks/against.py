@@ -1,9 +1,10 @@
 """The same benchmarks on another revision of this repository, in turns with this one.
 
-A change that should cost nothing is compared with what was there before it, on one machine in one
-run: that revision, this one, this one, that revision, each in processes of its own, so that neither
-gets the quieter half. Both run their own benchmarks with the interpreter and the packages of this
-environment. What is compared are our numbers; the peer of a benchmark runs beside each of them.
+A change that should cost nothing is compared with the revision before it, on one machine in one
+run: that revision, this one, this one, that revision, each in processes of its own, so that a
+machine that is busier at first or at last slows both alike. Both run their own benchmarks with the
+interpreter and the packages of this environment. What is compared are our numbers; the peer of a
+benchmark runs beside each of them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NOISE = 0.9
 
 @dataclass(frozen=True)
 class Number:
-    """One line of one benchmark, as every run gave it."""
+    """One line of one benchmark: the value that each run measured."""
 
     unit: str
     higher_is_better: bool

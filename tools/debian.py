@@ -53,7 +53,7 @@ GROUPS = {"ceph": CEPH, "bench": BENCH}
 
 
 def missing(needed: Sequence[Need]) -> list[Need]:
-    """Those whose program is not there; administrators' folders are not on every user's path."""
+    """The needs whose program is missing; folders of administrators are searched as well."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     return [need for need in needed if shutil.which(need.program, path=path) is None]
 

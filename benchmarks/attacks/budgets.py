@@ -188,7 +188,7 @@ async def _evict(client: Client, ended: asyncio.Event) -> None:
 
 
 async def _paced(rate: float, ended: asyncio.Event) -> AsyncIterator[int]:
-    """Numbers, so many a second if each is used in time."""
+    """Count up at this rate; a number that is late follows at once."""
     began, number = time.monotonic(), 0
     while not ended.is_set():
         number += 1

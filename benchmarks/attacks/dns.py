@@ -44,7 +44,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def attack() -> Iterator[Sheet]:
-    """For each attack what a quiet client waits alone, and meanwhile."""
+    """How long a quiet client waits: alone, and during each attack."""
     lines = []
     for attacker, (name, ask, _) in enumerate(ATTACKS):
         with _server() as number:
@@ -80,7 +80,7 @@ def _slow(times: list[float]) -> float:
 
 
 def _waits(number: int, ask: Asking, seconds: float) -> list[float]:
-    """How long a client waits that asks again and again."""
+    """How long a client that asks again and again waits for each answer."""
     waits: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -140,7 +140,7 @@ def _packets(name: Callable[[int], str], kind: int, rate: int) -> Sending:
 
 
 def _connections(number: int) -> None:
-    """More connections than there are; each asks now and then, and is opened again if it ends."""
+    """Open more connections than the server takes; each asks now and then, and is reopened."""
     question = _question(_web(0))
     framed = len(question).to_bytes(2, "big") + question
     streams: list[socket.socket] = []

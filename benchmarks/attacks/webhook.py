@@ -2,8 +2,8 @@
 
 *Memory*: 10,000 reviews of deletions, each of a namespace of its own with a name of 60 kB.
 *Connections*: 1,000 of one address, with a request every 4 s on each; a quiet client of another
-address connects anew for each of its reviews. A review without an answer within ``PATIENCE``
-counts as that.
+address connects anew for each of its reviews. A review that has no answer after ``PATIENCE``
+seconds counts as one that took so long.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _memory(program: subprocess.Popen[bytes]) -> float:
 
 
 async def _send(port: int, number: int) -> None:
-    """A part of the reviews, over one connection while it lasts."""
+    """Send a part of the reviews over one connection, opened again if it breaks."""
     link = None
     for index in range(number, REVIEWS, SENDERS):
         namespace = f"{index:06}".ljust(NAME, "x")
@@ -167,7 +167,7 @@ async def _hold(port: int, number: int) -> None:
 
 
 async def _quiet(port: int) -> list[float]:
-    """How long a client waits that asks twice a second."""
+    """How long a client that asks twice a second waits for each answer."""
     seconds = []
     for _ in range(QUESTIONS):
         begin = time.perf_counter()

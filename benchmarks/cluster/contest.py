@@ -48,7 +48,7 @@ AT_ONCE = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much there is to come up."""
+    """How many nodes and pods a cluster has."""
 
     nodes: int
     deployments: int
@@ -123,7 +123,7 @@ def real() -> Iterator[Contestant]:
 
 
 def stages() -> list[Path]:
-    """What kwok itself calls its fast behaviour, from the sources it was built from."""
+    """kwok's own stages that it calls fast, from the sources it was built from."""
     go = toolchain.find(cache_folder(), print)
     module_folder = subprocess.run(
         [go, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"],

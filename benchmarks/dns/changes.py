@@ -99,7 +99,7 @@ async def _churn(server: ApiServer) -> None:
 
 @dataclass
 class Churn:
-    """Pods that come and go, and what is true of them since when."""
+    """Pods that come and go, and since when each answer about them is true."""
 
     client: Client
     rng: random.Random
@@ -160,7 +160,7 @@ class Churn:
         await plant(self.client, [body])
 
     def true(self, number: int, zone: str, since: float, until: float) -> list[set[str]]:
-        """What a client in a zone may have been told in a span of time."""
+        """The answers that are true for a client in a zone at some moment of a span of time."""
         history = list(self.history[number])
         answers = []
         for at, (begin, pods) in enumerate(history):

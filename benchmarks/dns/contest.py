@@ -139,7 +139,7 @@ def _kind(number: int) -> str:
 
 
 def number_in(pattern: re.Pattern[str], text: str) -> float:
-    """A number of what dnsperf says."""
+    """A number in the output of dnsperf."""
     matched = pattern.search(text)
     if matched is None:
         raise RuntimeError(f"dnsperf said: {text[-500:]}")

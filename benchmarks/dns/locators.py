@@ -1,4 +1,4 @@
-"""What places cost at the size the sources name: 5,000 nodes and 50,000 pods.
+"""What PodLocators cost the name server with 5,000 nodes and 50,000 pods.
 
 Memory is growth of the resident set of a fresh process; times are processor time. The store holds
 every PodLocator and the index over it, as the name server does. "Labels apart" is the same without

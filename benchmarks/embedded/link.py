@@ -126,13 +126,13 @@ class Link:
         return whole.endswith(END)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.socket.close()
 
 
 @dataclass
 class Taken:
-    """What a run measured, without its preparations; ``cpu`` is the server's."""
+    """What a run measured, preparations not counted; ``cpu`` is the server's."""
 
     seconds: float = 0.0
     cpu: float = 0.0

@@ -98,7 +98,7 @@ def pod(name: str) -> bytes:
 
 
 def body_of(answer: bytes) -> bytes:
-    """An answer without its head, out of its chunks where it has some."""
+    """The body of an answer, joined from its chunks if it is chunked."""
     head, _, body = answer.partition(b"\r\n\r\n")
     if b"chunked" not in head.lower():
         return body

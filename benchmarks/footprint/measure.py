@@ -43,7 +43,7 @@ RESTING = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one program took."""
+    """The memory and CPU that one program used."""
 
     program: str
     nodes: int
@@ -56,7 +56,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """All of them."""
+    """The costs of all programs."""
 
     rows: tuple[Cost, ...]
 
@@ -252,7 +252,7 @@ def _started(command: tuple[str, ...], kubeconfig: Path) -> subprocess.Popen[byt
 
 
 async def _live(client: Client, nodes: int) -> None:
-    """What happens all the time on a cluster that works."""
+    """Make the changes that a healthy cluster makes all the time."""
     rng = random.Random(7)
     end = time.monotonic() + STEADY
     due = 0.0

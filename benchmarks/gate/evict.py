@@ -164,7 +164,7 @@ async def _budget(client: Client, kind: BudgetKind) -> None:
 
 
 async def _account(client: Client) -> None:
-    """Pods are refused before their namespace has its account."""
+    """Wait for the service account of a namespace: its pods are refused before that."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
     for _ in range(300):
         with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""The scheduler as a function: what a decision costs, told piece by piece and from scratch."""
+"""The scheduler as a function: what a decision costs with kept state and from scratch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Processor time of one decision over 1,000 nodes, pods of many Deployments taking turns.
 
 Turns are the worst case: between two pods of a Deployment every other one has changed nodes. The
-peer is the same function told everything anew for each pod, which is what a scan would cost.
+peer is the same function on a new cluster for each pod, which remembers nothing: a scan.
 """
 
 from __future__ import annotations

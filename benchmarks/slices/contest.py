@@ -61,7 +61,7 @@ def upstream(document: object, *arguments: str) -> Any:
 
 
 def both(service: life.Obj, steps: Sequence[life.Step]) -> tuple[list[Turn], list[Turn]]:
-    """Our turns and theirs."""
+    """The turns of our controller and of Kubernetes' reconciler, on one script."""
     ours = Keeper(service, limit=LIMIT).run(steps)
     script = {"limit": LIMIT, "service": service, "steps": [asdict(step) for step in steps]}
     theirs = [

@@ -33,7 +33,7 @@ class Outside(asyncio.DatagramProtocol):
 
 
 def answer(query: dns.message.Message, zone: Zone) -> dns.message.Message:
-    """The answer of the table."""
+    """The answer to a question, from the table."""
     response = dns.message.make_response(query, recursion_available=True)
     question = query.question[0]
     kind = dns.rdatatype.to_text(question.rdtype)

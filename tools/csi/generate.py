@@ -36,7 +36,7 @@ def generated() -> dict[str, str]:
 
 
 def write() -> list[Path]:
-    """Write them; those that changed."""
+    """Write the modules; returns those that changed."""
     changed = []
     for name, text in generated().items():
         path = PROTOCOL / name
