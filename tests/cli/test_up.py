@@ -236,6 +236,13 @@ def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "choose another --listen" in result.sentence()
 
 
+def test_an_address_of_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    """If the address to listen on is not this machine's, the error asks for one that is."""
+    result = here(capsys, "up", "--listen", "192.0.2.1:6443", "--empty")
+    assert result.code == 2
+    assert "give --listen an address of this machine" in result.err
+
+
 def test_serving_other_machines_gives_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     """A listen address beyond the loopback gives a warning."""
     result = here(capsys, "up", "--listen", "192.0.2.1:6443", "--empty")

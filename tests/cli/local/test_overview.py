@@ -6,17 +6,25 @@ import shlex
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from zonewise.cli.local.overview import format_next_steps
-from zonewise.explain.status import summarize_cluster
+from zonewise.explain.status import Overview, ZoneOverview, summarize_cluster
 
 PAGE = summarize_cluster(nodes=(), pods=(), services=(), slices=(), traffic={})
 
 
-def commands(kubeconfig: str = "/k") -> list[list[str]]:
+def zone(name: str, *, nodes_ready: int) -> ZoneOverview:
+    """A zone with three nodes."""
+    return ZoneOverview(
+        name=name, nodes=3, nodes_ready=nodes_ready, cpu_milli=6000, pods=0, pods_ready=0
+    )
+
+
+def commands(kubeconfig: str = "/k", page: Overview = PAGE) -> list[list[str]]:
     """The words of each suggested command, as a shell splits them."""
-    text = format_next_steps(PAGE, kubeconfig).replace("[bold]", "").replace("[/bold]", "")
+    text = format_next_steps(page, kubeconfig).replace("[bold]", "").replace("[/bold]", "")
     lines = [line.partition("[dim]")[0] for line in text.splitlines()]
     return [shlex.split(line) for line in lines if line.strip()]
 
@@ -28,6 +36,14 @@ def test_a_folder_with_spaces_is_quoted() -> None:
         "export",
         "KUBECONFIG=/tmp/zonewise-x/kubeconfig",
     ]
+
+
+def test_what_is_suggested_depends_on_failed_zones() -> None:
+    """With all zones up the page suggests to fail one; if one has failed, to heal it."""
+    up = msgspec.structs.replace(PAGE, zones=(zone("a", nodes_ready=3), zone("b", nodes_ready=2)))
+    down = msgspec.structs.replace(PAGE, zones=(zone("a", nodes_ready=3), zone("b", nodes_ready=0)))
+    assert commands(page=up)[-1][-3:] == ["fail", "zone", "a"]
+    assert commands(page=down)[-1][-3:] == ["heal", "zone", "b"]
 
 
 @pytest.mark.parametrize("on_path", ["same", "other", "none"])

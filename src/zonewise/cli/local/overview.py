@@ -79,19 +79,30 @@ def format_next_steps(page: Overview, kubeconfig: str) -> str:
     from rich.markup import escape
 
     program = escape(_program_name())
-    zone = escape(escape_unprintable(next((zone.name for zone in page.zones if zone.name), "")))
     commands = [
         ("kubectl get pods -A -o wide", "what runs where"),
         (f"{program} status -w", "this page, live"),
-        (f"{program} fail zone {zone}", f"make zone {zone} fail and watch")
-        if zone
-        else ("kubectl apply -f nodes.yaml", "Nodes become Ready: docs/embedded.md"),
+        _suggest_failure(page, program),
     ]
     width = max(len(command) for command, _ in commands)
     lines = [f"  {command:<{width}}   [dim]# {meaning}[/dim]" for command, meaning in commands]
     return "\n".join(
         [f"  [bold]export KUBECONFIG={escape(shlex.quote(kubeconfig))}[/bold]", "", *lines]
     )
+
+
+def _suggest_failure(page: Overview, program: str) -> tuple[str, str]:
+    """Fail the first zone, or heal it if one has failed."""
+    from rich.markup import escape
+
+    zones = [zone for zone in page.zones if zone.name]
+    if not zones:
+        return "kubectl apply -f nodes.yaml", "Nodes become Ready: docs/embedded.md"
+    failed = [zone for zone in zones if not zone.nodes_ready]
+    name = escape(escape_unprintable((failed or zones)[0].name))
+    if failed:
+        return f"{program} heal zone {name}", f"bring zone {name} back"
+    return f"{program} fail zone {name}", f"make zone {name} fail and watch"
 
 
 def _program_name() -> str:

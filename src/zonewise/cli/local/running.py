@@ -7,6 +7,7 @@ the folder is still locked, the cluster closes its files, network namespaces are
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import resource
 import shlex
@@ -182,7 +183,11 @@ async def _start(server: ApiServer, plan: UpPlan) -> str:
         except OSError as error:
             fault = error
     why = (fault.strerror or str(fault)).lower()
-    advice = "stop what listens there or choose another --listen"
+    advice = (
+        "give --listen an address of this machine, such as 127.0.0.1"
+        if fault.errno == errno.EADDRNOTAVAIL
+        else "stop what listens there or choose another --listen"
+    )
     raise ConfigError(f"cannot serve on {plan.host}:{plan.port}: {why}; {advice}") from fault
 
 
