@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from benchmarks import against
+from benchmarks.table import Row, Table
 
 
 def sheet(title: str, **ours: float) -> dict[str, Any]:
@@ -45,3 +46,16 @@ def test_an_unknown_revision_is_refused(tmp_path: Path) -> None:
     """A revision that git does not know ends the program with its name."""
     with pytest.raises(SystemExit, match="no-such-revision"):
         against.extract_revision("no-such-revision", tmp_path)
+
+
+def test_rows_of_tables_are_compared_without_those_of_peers() -> None:
+    """Of a table of contestants the rows that are ours are compared, with the table's unit."""
+    table = Table(
+        title="creates",
+        unit="1/s",
+        higher_is_better=True,
+        rows=(Row(name="CreateVolume", value=2.0, ours=True), Row(name="bare", value=3.0)),
+    )
+    assert against.read_numbers({"csi.create": [table.plain()]}) == {
+        ("creates", "CreateVolume"): against.Number("1/s", True, (2.0,))
+    }

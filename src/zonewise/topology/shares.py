@@ -155,7 +155,7 @@ def shares_of_counted(
 def _node_without_zone(names: list[str]) -> Reason:
     return Reason(
         code="NodeWithoutZone",
-        message=f"node {names[0]} has no zone label{_count_others(names)}",
+        message=f"node {names[0]} has no zone label{_format_others(names)}",
         object=f"Node/{names[0]}",
         numbers={"nodes": len(names)},
         fix=f"Label it with {ZONE_LABEL}, or run with --missing-zone=skip-node.",
@@ -165,7 +165,7 @@ def _node_without_zone(names: list[str]) -> Reason:
 def _node_without_cpu(names: list[str]) -> Reason:
     return Reason(
         code="NodeWithoutCpu",
-        message=f"node {names[0]} does not report allocatable CPU{_count_others(names)}",
+        message=f"node {names[0]} does not report allocatable CPU{_format_others(names)}",
         object=f"Node/{names[0]}",
         numbers={"nodes": len(names)},
         fix="Let its kubelet report CPU, or run with --missing-cpu=equal.",
@@ -189,5 +189,5 @@ def _too_few_zones(zones: tuple[str, ...]) -> Reason:
     )
 
 
-def _count_others(names: list[str]) -> str:
+def _format_others(names: list[str]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""

@@ -202,9 +202,8 @@ class DisruptionReviews:
         except TooManyReads:
             return self.busy_answer
         if pod is None:
-            return (
-                self._answer_uncovered()
-            )  # The server asks again if the name is another pod's by now.
+            # The server asks again if the name is another pod's by now.
+            return self._answer_uncovered()
         if request.user_info.username == ALL_IN_ONE and not _has_staying_owner(budgets, pod):
             return Allowed()
         if (marked := count_marked_before(budgets, pod)) and self.mode == "enforce":
