@@ -440,3 +440,26 @@ def test_images(capsys: Capture, image: str, fine: bool, what: tuple[str, ...]) 
     else:
         assert (result.code, result.out) == (2, "")
         assert "is not the name of an image" in result.sentence()
+
+
+@pytest.mark.parametrize(
+    ("flags", "programs"),
+    [
+        (("--dns", "--endpointslices", "adopt"), {"zonewise", "zonewise-webhook", "zonewise-dns"}),
+        (("--proxy", "--api-server", "10.0.0.1:6443"), {"zonewise-proxy"}),
+    ],
+)
+def test_feature_gates_go_to_every_program_that_uses_hints(
+    flags: tuple[str, ...], programs: set[str], capsys: Capture
+) -> None:
+    """One flag of the installation switches hints off in all programs; the CSI driver has none."""
+    gate = "--feature-gates=TopologyAwareHints=false"
+    objects = printed(capsys, *flags, gate)
+    workloads = named(objects, "Deployment") | named(objects, "DaemonSet")
+    assert set(workloads) == programs
+    for workload in workloads.values():
+        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        assert gate in container["args"]
+    refused = here(capsys, "install", "--csi", gate)
+    assert refused.code == 2
+    assert "--feature-gates is not for --csi" in refused.err

@@ -114,6 +114,19 @@ def test_one_node(dump: Path, capsys: Capture) -> None:
     assert json.loads(here(capsys, *words, "jsonl").out) == expected
 
 
+def test_without_the_gate_zone_hints_are_ignored(tmp_path: Path, capsys: Capture) -> None:
+    """A dry run with the gate off has every endpoint, unless trafficDistribution asks for hints."""
+    gate = "--feature-gates=TopologyAwareHints=false"
+    path = tmp_path / "dump.json"
+    for spec, why in (({}, "HintsIgnored"), ({"trafficDistribution": "PreferClose"}, "SameZone")):
+        path.write_text(json.dumps(listed(small(**spec))))
+        words = ("proxy", "--dry-run", "-f", path, "--node-name", "n1", "-o", "json")
+        report = json.loads(here(capsys, *words, gate).out)
+        assert {route["why"] for route in report["routes"]} == {why}
+        on = json.loads(here(capsys, *words).out)
+        assert {route["why"] for route in on["routes"]} == {"SameZone"}
+
+
 def test_every_node(dump: Path, capsys: Capture) -> None:
     """Without --node-name there is every node of the dump, also one without a zone."""
     result = here(capsys, "proxy", "--dry-run", "-f", dump, "-o", "json")

@@ -7,6 +7,8 @@ from typing import Literal
 
 from tests.dns.clusters import Names, Obj, namespace
 
+from zonewise.api import FeatureGates
+
 ZONE, HOST, RACK = "topology.kubernetes.io/zone", "kubernetes.io/hostname", "example.com/rack"
 Source = Literal["locators", "pods", "both"]
 
@@ -20,12 +22,13 @@ class World:
 
     source: Source
     trusted: tuple[str, ...] = ()
+    gates: FeatureGates = field(default_factory=FeatureGates)
     nodes: dict[str, dict[str, str]] = field(default_factory=dict)
     pods: dict[str, Obj] = field(default_factory=dict)
     version: int = 0
 
     def __post_init__(self) -> None:
-        self.names = Names(nodes=self.source != "locators", trusted=self.trusted)
+        self.names = Names(nodes=self.source != "locators", trusted=self.trusted, gates=self.gates)
         self.names.put(namespace("shop"))
 
     def node(self, name: str, labels: dict[str, str], address: str = "") -> None:

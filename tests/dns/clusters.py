@@ -15,6 +15,7 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
+from zonewise.api import FeatureGates
 from zonewise.api.codec import convert
 from zonewise.api.objects.core import Node, Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
@@ -42,10 +43,11 @@ class Names:
         forwards: Forwards | None = None,
         trusted: Sequence[str] = (),
         addresses: Sequence[str] = (),
+        gates: FeatureGates | None = None,
     ) -> None:
         self.synced = True
         self.locators = LocatorIndex(follow_nodes=nodes)
-        self.directory = Directory(self._changed)
+        self.directory = Directory(self._changed, gates)
         cluster = DnsCluster(
             Domains(tuple(map(parse_domain, domains))),
             self.directory,

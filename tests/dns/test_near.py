@@ -12,6 +12,8 @@ import pytest
 from tests.dns.changing_cluster import HOST, RACK, ZONE, Source, World
 from tests.dns.clusters import endpoint, headless, pieces, port, service, texts
 
+from zonewise.api import FeatureGates
+
 DB = "db.shop.svc.cluster.local."
 SOURCES: tuple[Source, ...] = ("locators", "pods", "both")
 
@@ -193,6 +195,18 @@ def test_peers_that_look_for_each_other_are_not_filtered_by_hints() -> None:
     world.names.put(headless("db", publishNotReadyAddresses=True), pieces("db", hinted))
     assert world.names.addresses(DB, "10.0.1.1") == EVERYBODY
     world.names.put(headless("db", publishNotReadyAddresses=True, keys=ZONE))
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
+
+
+def test_without_the_gate_hints_leave_out_no_endpoint() -> None:
+    """Hints of a mode that is off do not choose answers; those of trafficDistribution do."""
+    world = zones("locators", gates=FeatureGates({"TopologyAwareHints": False}))
+    hinted = [
+        endpoint(f"10.0.0.{at}", zones=(z,), nodeName=f"n-{z}") for at, z in enumerate("abc", 1)
+    ]
+    world.names.put(headless("db"), pieces("db", hinted))
+    assert world.names.addresses(DB, "10.0.1.1") == EVERYBODY
+    world.names.put(headless("db", trafficDistribution="PreferClose"))
     assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
 
 

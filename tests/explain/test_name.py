@@ -177,3 +177,16 @@ def test_a_short_name_is_looked_up_as_in_the_pod(
     unknown = here(capsys, "explain", "name", "nope", *client)
     assert unknown.code == 1
     assert "there is no Service nope in namespace front" in unknown.out
+
+
+def test_without_the_gate_hints_are_ignored(tmp_path: Path, capsys: Capture) -> None:
+    """The report names the gate as the reason why all endpoints are returned."""
+    rows = [endpoint(f"10.0.0.{at}", zones=(zone,)) for at, zone in enumerate("abc", 1)]
+    objects = [*(item for item in cluster() if item["kind"] != "EndpointSlice"), pieces("db", rows)]
+    path = tmp_path / "dump.json"
+    path.write_text(dump(*objects))
+    words = ("explain", "name", "db.shop.svc", "--client", "front/web-0", "-f", path)
+    assert "those hinted for zone a" in here(capsys, *words).out
+    off = here(capsys, *words, "--feature-gates", "TopologyAwareHints=false")
+    text = "all 3 endpoints are returned: hints are switched off (feature gate TopologyAwareHints)"
+    assert text in off.out

@@ -17,10 +17,12 @@ from tests.explain.dumps import (
     service,
 )
 
+from zonewise.api import FeatureGates
 from zonewise.explain.cluster import ReportSettings
 from zonewise.explain.service import explain_service
 from zonewise.explain.service_page import render_service, render_services
 from zonewise.topology.shares import MissingCpu, MissingZone
+from zonewise.traffic.modes import MODE_ANNOTATION
 
 THREE = [node("n1", "a"), node("n2", "b"), node("n3", "c")]
 FIELDS = {
@@ -358,3 +360,16 @@ def test_a_shared_service_counts_endpoints_per_zone_they_name() -> None:
     assert sum(zone["assigned"] for zone in report["zones"]) > 4
     assert max(zone["overload"] for zone in report["zones"]) == report["overload"]
     assert "zoneWeights" not in report
+
+
+@pytest.mark.parametrize("mode", ["Auto", "zonewise.io/shared", "zonewise.io/weighted"])
+def test_without_the_gate_hints_that_are_there_choose_nothing(mode: str) -> None:
+    """The report says that the gate is off, and what proxies without it do with old hints."""
+    settings = ReportSettings(gates=FeatureGates({"TopologyAwareHints": False}))
+    web = service(annotations={MODE_ANNOTATION: mode})
+    items = [*THREE, web, part(spread(2, 2, 2, hints=True))]
+    report = explain(items, settings).to_dict()
+    assert (report["mode"], report["reason"]["code"]) == ("Off", "GateOff")
+    assert report["applied"]["hinted"] is False
+    assert report["applied"]["inZone"] == report["inZoneWithoutHints"]
+    assert explain(items).to_dict()["applied"]["hinted"] is True

@@ -8,6 +8,8 @@ import msgspec
 from rich.console import Console
 
 from zonewise.api import Node, Pod, Service
+from zonewise.api.meta import Condition
+from zonewise.api.objects.core import ServiceStatus
 from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.cli.local.overview import make_service_table, make_zone_table, sort_worst_first
 from zonewise.cli.status import _make_tables
@@ -170,3 +172,13 @@ def test_the_worst_services_are_first_and_a_pipe_gets_all() -> None:
     with console.capture() as captured:
         console.print(_make_tables(many, cut=False))
     assert captured.get().count("n/s") == 30
+
+
+def test_the_mode_of_a_service_whose_gate_is_off() -> None:
+    """The page reads from the condition that the controller has switched hints off."""
+    on = service("near", trafficPolicy="PreferZone")
+    condition = Condition(type="zonewise.io/Hints", status="False", reason="GateOff")
+    off = msgspec.structs.replace(on, status=ServiceStatus(conditions=(condition,)))
+    for shown, mode in ((on, "Auto"), (off, "Off")):
+        page = summarize_cluster(nodes=[], pods=[], services=[shown], slices=[], traffic={})
+        assert page.services[0].mode == mode

@@ -7,7 +7,14 @@ from tests.traffic.clusters import NEW, OLD, OVERLOAD, service
 
 from zonewise.api import FeatureGates, ParseError, Service
 from zonewise.traffic.limits import OverloadLimits
-from zonewise.traffic.modes import HintRequest, Mode, ShareNodes, hint_request_of, is_all_local
+from zonewise.traffic.modes import (
+    HintRequest,
+    Mode,
+    ShareNodes,
+    counts_zone_hints,
+    hint_request_of,
+    is_all_local,
+)
 
 GATES = FeatureGates()
 
@@ -95,14 +102,39 @@ def test_one_path_that_is_not_local_is_enough(partly_local: Service) -> None:
     assert hint_request_of(partly_local, GATES).mode is Mode.AUTO
 
 
-def test_gates_guard_the_field_not_the_annotation() -> None:
-    """Without its gate PreferZone has no effect; an annotation needs no gate."""
-    off = FeatureGates({"TopologyAwareHints": False})
-    assert code(hint_request_of(service(traffic_policy="PreferZone"), off)) == "GateOff"
-    assert (
-        hint_request_of(service({NEW: "Auto"}, traffic_policy="PreferZone"), off).mode is Mode.AUTO
+GATE_IS_OFF = FeatureGates({"TopologyAwareHints": False})
+
+
+@pytest.mark.parametrize(
+    ("requesting", "setting"),
+    [
+        (service(traffic_policy="PreferZone"), "spec.trafficPolicy: PreferZone"),
+        (service({OLD: "auto"}), f"annotation {OLD}: auto"),
+        (service({NEW: "Auto"}, traffic_policy="PreferZone"), f"annotation {NEW}: Auto"),
+        (service({NEW: "zonewise.io/shared"}), f"annotation {NEW}: zonewise.io/shared"),
+        (service({NEW: "zonewise.io/weighted"}), f"annotation {NEW}: zonewise.io/weighted"),
+    ],
+)
+def test_the_gate_is_the_switch_for_every_mode_with_limits(
+    requesting: Service, setting: str
+) -> None:
+    """KEP-2433: turning off the gate disables hints universally, however they are requested."""
+    assert hint_request_of(requesting, GATES).mode is not Mode.OFF
+    off = hint_request_of(requesting, GATE_IS_OFF)
+    assert code(off) == "GateOff"
+    assert off.reason is not None
+    assert off.reason.message == (
+        f"{setting} has no effect while the feature gate TopologyAwareHints is off"
     )
-    assert hint_request_of(service({OLD: "auto"}), off).mode is Mode.AUTO
+    assert not counts_zone_hints(requesting, GATE_IS_OFF)
+
+
+@pytest.mark.parametrize("annotations", [{}, {NEW: "Auto"}, {NEW: "zonewise.io/weighted"}])
+def test_a_traffic_distribution_needs_no_gate(annotations: dict[str, str]) -> None:
+    """Without the gate a trafficDistribution still counts, beside an annotation that does not."""
+    near = service(annotations, traffic_distribution="PreferSameNode")
+    assert hint_request_of(near, GATE_IS_OFF).mode is Mode.SAME_NODE
+    assert counts_zone_hints(near, GATE_IS_OFF)
 
 
 def test_limits_of_the_annotation() -> None:

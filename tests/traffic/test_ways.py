@@ -86,6 +86,23 @@ def test_the_proxy_table(policy: str, gate: bool, zone: str, chosen: list[str]) 
         assert only(computed, "ClusterIP").rule is RouteRule.IGNORED
 
 
+@pytest.mark.parametrize(
+    ("requested", "rule"),
+    [
+        ({}, RouteRule.IGNORED),
+        ({"trafficDistribution": "PreferClose"}, RouteRule.SAME_ZONE),
+        ({"trafficDistribution": "PreferOther"}, RouteRule.SAME_ZONE),
+    ],
+)
+def test_without_the_gate_zone_hints_count_for_a_traffic_distribution_only(
+    requested: dict[str, Any], rule: RouteRule
+) -> None:
+    """Hints left by a mode that is off, or by another controller, choose no endpoints."""
+    settings = RouteSettings(gates=FeatureGates({"TopologyAwareHints": False}))
+    computed = routes(location=ClientLocation("a", "n1"), settings=settings, **requested)
+    assert only(computed, "ClusterIP").rule is rule
+
+
 def test_traffic_policy_local_is_for_every_way() -> None:
     """With trafficPolicy Local no packet leaves the node, on any path."""
     computed = routes(

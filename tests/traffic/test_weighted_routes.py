@@ -175,3 +175,6 @@ def test_policies_and_keys_come_first() -> None:
     zone = service(trafficPolicy="PreferZone")
     off = routed(HERE["a"], *pieces, routed_service=zone, TopologyAwareHints=False)
     assert off.rule is RouteRule.IGNORED
+    close = service(trafficDistribution="PreferClose")
+    left = routed(HERE["a"], *pieces, routed_service=close, TopologyAwareHints=False)
+    assert (left.rule, set(weights(left).values())) == (RouteRule.NO_HINT_FOR_LOCATION, {1})

@@ -12,7 +12,7 @@ import pytest
 from tests.embedded.virtual_cluster import until, virtual_cluster
 from tests.explain.dumps import AUTO, Item, endpoint, node, part, service
 
-from zonewise.api import EndpointSlice, Node, Service, convert
+from zonewise.api import EndpointSlice, FeatureGates, Node, Service, convert
 from zonewise.api.values.selector import parse
 from zonewise.embedded.machinery.patch import jsonpatch
 from zonewise.runtime.cache.cache import Cache
@@ -184,3 +184,20 @@ async def test_nodes_change() -> None:
         assert handler.shares() is known
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
+
+
+@pytest.mark.parametrize("mode", ["Auto", "zonewise.io/weighted"])
+async def test_without_the_gate_hints_of_the_built_in_controller_are_removed(mode: str) -> None:
+    """The built-in controller still writes hints of the annotation; they do not reach the slice."""
+    settings = InjectionSettings(writer=WRITER, gates=FeatureGates({"TopologyAwareHints": False}))
+    web = service(annotations={"service.kubernetes.io/topology-mode": mode})
+    async with injection(web, settings=settings) as handler:
+        assert zones(await written(handler, six(hints=True))) == [[]] * 6
+
+
+async def test_without_the_gate_a_traffic_distribution_is_hinted() -> None:
+    """trafficDistribution has a gate of its own, so its hints stay."""
+    settings = InjectionSettings(writer=WRITER, gates=FeatureGates({"TopologyAwareHints": False}))
+    web = service(trafficDistribution="PreferClose")
+    async with injection(web, settings=settings) as handler:
+        assert zones(await written(handler, six())) == own("aabbcc")

@@ -1,8 +1,9 @@
-"""Feature gates: which optional spec fields the embedded API server has.
+"""Feature gates: which optional features are on.
 
-A gate guards a *field* of the embedded API server; annotations work without gates. Gates depend on
-each other (``needs``) and exclude each other (``excludes``); a combination that cannot work is
-refused before anything starts, with a message that names both gates and what to write instead.
+``TopologyAwareHints`` switches hints by shares, in all programs and however they are requested. The
+others guard a *field* of the embedded API server. Gates depend on each other (``needs``) and
+exclude each other (``excludes``); a combination that cannot work is refused before anything starts,
+with a message that names both gates and what to write instead.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from types import MappingProxyType
 from zonewise.api.errors import ConfigError
 
 TOPOLOGY_AWARE_HINTS = "TopologyAwareHints"
-"""``spec.trafficPolicy: PreferZone`` requests hints."""
+"""Modes Auto, shared and weighted give hints, requested by a field or by an annotation."""
 SERVICE_TOPOLOGY = "ServiceTopology"
 """``spec.topologyKeys`` orders endpoints by topology key."""
 SERVICE_TRAFFIC_POLICY = "ServiceTrafficPolicy"

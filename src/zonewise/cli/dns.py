@@ -15,7 +15,13 @@ import click
 
 from zonewise.api.errors import ConfigError, ParseError
 from zonewise.cli.program.command import Command
-from zonewise.cli.program.options import Options, add_options, duration_option, metrics_option
+from zonewise.cli.program.options import (
+    Options,
+    add_options,
+    duration_option,
+    feature_gates_option,
+    metrics_option,
+)
 
 if TYPE_CHECKING:
     from zonewise.dns.outside.upstream import Upstream
@@ -79,6 +85,7 @@ METRICS_LISTEN = "127.0.0.1:9466"
         "--lameduck", default="0s", help="How long to keep answering after a stop signal."
     ),
     metrics_option(METRICS_LISTEN),
+    feature_gates_option(),
 )
 @click.pass_obj
 def command(
@@ -91,6 +98,7 @@ def command(
     serve_stale: float,
     lameduck: float,
     metrics_listen: str,
+    feature_gates: str,
 ) -> int:
     """Answer DNS questions about the cluster's Services and pods.
 
@@ -98,6 +106,7 @@ def command(
     of their endpoints. Locations are read from PodLocators, or from pods and nodes if there are
     none. See docs/dns.md.
     """
+    from zonewise.api.gates import FeatureGates
     from zonewise.api.objects.locator import PodLocator
     from zonewise.cli.program.connection import run_program
     from zonewise.dns.outside.upstream import Upstream
@@ -121,6 +130,7 @@ def command(
         stubs=_parse_stubs(stubs),
         trusted=tuple(_parse_network(text) for text in trusted),
         stale=serve_stale,
+        gates=FeatureGates.parse(feature_gates),
     )
 
     maps = LabelInterner()

@@ -39,7 +39,6 @@ OF_CONTROLLER = {
     "namespace_selector": "--namespace-selector",
     "missing_cpu": "--missing-cpu",
     "missing_zone": "--missing-zone",
-    "feature_gates": "--feature-gates",
     "budgets": "--budgets",
     "gated_users": "--gated-user",
     "webhook_from": "--webhook-from",
@@ -56,6 +55,8 @@ NOT_OF_PROXY = {
     "backend": "--backend",
     "ceph_monitors": "--ceph-monitors",
 }
+
+NOT_OF_CSI = {"feature_gates": "--feature-gates"}
 
 
 @click.command(
@@ -213,7 +214,7 @@ def command(
     release = version("zonewise")
     image = image or f"zonewise:{release}"
     if proxy:
-        objects = _make_proxy(options.namespace, image, release, given)
+        objects = _make_proxy(options.namespace, image, release, given, decision.gate_flags)
     elif csi:
         from zonewise.install.csi import EMBEDDED, NAMESPACE, CsiInstallation, render_csi
 
@@ -241,6 +242,7 @@ def command(
                 namespace=namespace,
                 replicas=replicas,
                 arguments=rollout.flags + decision.flags,
+                gate_flags=decision.gate_flags,
                 namespaces_are_selected=rollout.namespaces != EVERYTHING,
                 alerts=cast("Alerts", alerts),
                 dashboard=dashboard,
@@ -304,9 +306,10 @@ def _refuse_ignored(context: click.Context, *, proxy: bool, csi: bool) -> None:
     """Refuse flags that the chosen manifests would ignore."""
     if not proxy and not csi:
         return
+    others = NOT_OF_PROXY if proxy else NOT_OF_CSI
     ignored = [
         flag
-        for name, flag in (OF_CONTROLLER | (NOT_OF_PROXY if proxy else {})).items()
+        for name, flag in (OF_CONTROLLER | others).items()
         if context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
     ]
     if ignored:
@@ -319,7 +322,11 @@ def _refuse_ignored(context: click.Context, *, proxy: bool, csi: bool) -> None:
 
 
 def _make_proxy(
-    namespace: str | None, image: str, release: str, given: Mapping[str, str | None]
+    namespace: str | None,
+    image: str,
+    release: str,
+    given: Mapping[str, str | None],
+    gate_flags: tuple[str, ...],
 ) -> list[dict[str, Any]]:
     """The manifests of the proxy."""
     from zonewise.install.proxy import PROXY, ProxyInstallation, render_proxy
@@ -342,6 +349,9 @@ def _make_proxy(
             version=release,
             namespace=namespace or PROXY,
             api_server=server,
-            arguments=tuple(f"{flag}={given[flag]}" for flag in flags if given[flag] is not None),
+            arguments=(
+                *(f"{flag}={given[flag]}" for flag in flags if given[flag] is not None),
+                *gate_flags,
+            ),
         )
     )

@@ -15,10 +15,11 @@ change of anything else (an annotation, a status) is no change.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
+from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
@@ -112,12 +113,12 @@ class EndpointIndex:
             known = self._sorted[size] = sorted(packed)
         return known
 
-    def by_location(self, keys: Sequence[str], *, peers: bool) -> bool:
+    def by_location(self, keys: Sequence[str], *, hints: bool) -> bool:
         """Whether clients in different locations may get different endpoints."""
-        known = self._located.get((bool(keys), peers))
+        known = self._located.get((bool(keys), hints))
         if known is None:
-            known = depends_on_location(self.every, keys, peer_discovery=peers)
-            self._located[bool(keys), peers] = known
+            known = depends_on_location(self.every, keys, hints=hints)
+            self._located[bool(keys), hints] = known
         return known
 
     @cached_property
@@ -152,8 +153,13 @@ NO_ENDPOINTS = EndpointIndex(())
 class Directory:
     """All Services, slices and namespaces; calls ``changed`` with the tokens of each change."""
 
-    def __init__(self, changed: Callable[[Iterable[ChangeToken]], None]) -> None:
+    def __init__(
+        self,
+        changed: Callable[[Iterable[ChangeToken]], None],
+        gates: Mapping[str, bool] | None = None,
+    ) -> None:
         self._changed = changed
+        self._gates = FeatureGates() if gates is None else gates
         self._services: dict[Key, Service] = {}
         self._slices: dict[Key, dict[Key, LeanEndpointSlice]] = {}
         self._namespaces: set[str] = set()
@@ -174,7 +180,7 @@ class Directory:
             service = self._services.get(key)
             if service is None:
                 return None
-            entry = self._entries[key] = read_named_service(service)
+            entry = self._entries[key] = self._read_service(service)
         return entry
 
     def endpoints(self, key: Key) -> EndpointIndex:
@@ -188,6 +194,9 @@ class Directory:
             every = [endpoint for piece in pieces for endpoint in self._of_slice(piece)]
             index = self._endpoints[key] = EndpointIndex(every)
         return index
+
+    def _read_service(self, service: Service) -> NamedService:
+        return read_named_service(service, self._gates)
 
     def _of_slice(self, piece: LeanEndpointSlice) -> tuple[NamedEndpoint, ...]:
         endpoints = self._read.get(piece.key)
@@ -208,7 +217,7 @@ class Directory:
         before = _cluster_ips(old) if old else ()
         after = _cluster_ips(new) if new else ()
         key = _key(new or old)
-        if old and new and before == after and read_named_service(old) == read_named_service(new):
+        if old and new and before == after and self._read_service(old) == self._read_service(new):
             self._services[key] = new
             return
         for address in before:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zonewise.api.errors import ConfigError
+from zonewise.api.gates import FeatureGates
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.dns.cluster_cache import ClusterCache
 from zonewise.dns.directory import ChangeToken, Directory
@@ -59,6 +60,7 @@ class DnsSettings:
     stubs: Mapping[bytes, Sequence[Upstream]] = field(default_factory=dict)
     trusted: tuple[IPNetwork, ...] = ()
     stale: float = 0.0
+    gates: Mapping[str, bool] = field(default_factory=FeatureGates)
 
 
 class DnsServer:
@@ -91,7 +93,7 @@ class DnsServer:
         self._forwarder = Forwarder(
             servers, stubs=settings.stubs, cache=UpstreamCache(stale=settings.stale)
         )
-        self._directory = Directory(self._changed)
+        self._directory = Directory(self._changed, settings.gates)
         self.responder = Responder(
             cluster=self._cluster(LocatorIndex(interner=self._maps)),
             forwards=self._forwarder,

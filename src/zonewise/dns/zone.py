@@ -398,8 +398,8 @@ class _Resolution:
         entry, endpoints = backend.chooser, backend.endpoints
         if entry is None:
             return endpoints
-        keys, peers = entry.topology_keys, entry.peer_discovery
-        if not endpoints.by_location(keys, peers=peers):
+        keys, hints = entry.topology_keys, entry.hints
+        if not endpoints.by_location(keys, hints=hints):
             return endpoints
         self.near = True
         each = {endpoint.address: endpoint for endpoint in reversed(endpoints.every)}
@@ -412,7 +412,7 @@ class _Resolution:
         chosen: set[str] = set()
         for size in (4, 16):
             family = [endpoint for endpoint in each.values() if len(endpoint.packed) == size]
-            selection = choose_for_client(family, client, keys, nodes, peer_discovery=peers)
+            selection = choose_for_client(family, client, keys, nodes, hints=hints)
             chosen.update(endpoint.address for endpoint in selection.endpoints)
         every = [endpoint for endpoint in endpoints.every if endpoint.address in chosen]
         self.same = blake2b(" ".join(endpoint.address for endpoint in every).encode()).digest()

@@ -7,10 +7,11 @@ an alias is the same for all clients, and the report says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zonewise.api.gates import TOPOLOGY_AWARE_HINTS
 from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.api.reason import Reason
@@ -131,6 +132,7 @@ def explain_name(
     services: Iterable[Service],
     slices: Iterable[LeanEndpointSlice],
     locators: LocatorIndex,
+    gates: Mapping[str, bool],
 ) -> NameReport:
     """The report on a name, given by its labels left of the cluster's domain."""
     question = parse_name(labels)
@@ -140,7 +142,7 @@ def explain_name(
         service = next((service for service in services if service.key == key), None)
     if question is None or service is None:
         return NameReport(name, client, "NXDOMAIN", _explain_unknown(question))
-    entry = read_named_service(service)
+    entry = read_named_service(service, gates)
     about = f"Service/{entry.namespace}/{entry.name}"
     if entry.external_name is not None:
         text = f"an alias for {entry.external_name}, the same for every client"
@@ -193,15 +195,13 @@ def _answer_families(
     each = by_address.values()
     location = ClientLocation.of_labels(client.location.node, client.location.labels)
     nodes = {endpoint.node: locators.labels_of(endpoint.node) for endpoint in each if endpoint.node}
-    located = depends_on_location(each, entry.topology_keys, peer_discovery=entry.peer_discovery)
+    located = depends_on_location(each, entry.topology_keys, hints=entry.hints)
     for family, size in (("IPv4", 4), ("IPv6", 16)):
         members = [endpoint for endpoint in each if len(endpoint.packed) == size]
         members.sort(key=lambda endpoint: endpoint.packed)
         if not members:
             continue
-        chosen = choose_for_client(
-            members, location, entry.topology_keys, nodes, peer_discovery=entry.peer_discovery
-        )
+        chosen = choose_for_client(members, location, entry.topology_keys, nodes, hints=entry.hints)
         reason = _reason_for(chosen, entry, client, about, located=located, count=len(members))
         addresses = {endpoint.address for endpoint in chosen.endpoints}
         returned, left_out = [], []
@@ -250,6 +250,8 @@ def _reason_for(
             text = f"{everything}: none is hinted for {hinted} {domain}"
         case RouteRule.LOCATION_UNKNOWN:
             text = f"{everything}: the client's {hinted} is not known"
+        case RouteRule.IGNORED if not entry.gate_is_on:
+            text = f"{everything}: hints are switched off (feature gate {TOPOLOGY_AWARE_HINTS})"
         case RouteRule.IGNORED:
             text = f"{everything}: this name is for pods that look for each other"
         case _:

@@ -117,9 +117,9 @@ class _Flows:
         """
         policy, rows = self.policy, parse_weights(weights)
         if not (policy.keys or policy.internal_local or _has_node_hints(targets)):
-            if not policy.hints:
-                targets, rows = _without_hints(targets), None
-            return compute_flow(targets, self.shares, rows)
+            if not policy.zone_hints:
+                targets = _without_hints(targets)
+            return compute_flow(targets, self.shares, rows if policy.weights else None)
         labels = self.cluster.labels
         flow = compute_flow_from(
             targets,
@@ -135,6 +135,12 @@ class _Flows:
             unanswered=self.keys.rejected,
             unanswered_senders=self.keys.silent,
         )
+
+    def obeys(self, targets: Iterable[TrafficEndpoint]) -> bool:
+        """Whether proxies obey the hints: every ready endpoint has one of the same kind."""
+        hints = [target.hint for target in targets if target.ready]
+        zones = self.policy.zone_hints and all(hint.zones for hint in hints)
+        return bool(hints) and (zones or all(hint.nodes for hint in hints))
 
     def effect(self, targets: tuple[TrafficEndpoint, ...], weights: str, *, hinted: bool) -> Effect:
         """What becomes of the traffic."""
@@ -228,7 +234,7 @@ def _report_family(
         zones=zone_rows(snapshot, decision, flows.compute(everyone, decided_weights).loads),
         endpoints=tuple(sorted(everyone, key=lambda target: target.name)),
         decided=flows.effect(everyone, decided_weights, hinted=decision.hinted),
-        applied=flows.effect(present, written_weights, hinted=_are_hints_obeyed(present)),
+        applied=flows.effect(present, written_weights, hinted=flows.obeys(present)),
         in_zone_without_hints=_in_zone_of(bare, flows.compute(bare)),
         in_zone_limit=in_zone_limit(whole) if limited else None,
         up_to_date=_ready_hints(decided) == _ready_hints(endpoints.written)
@@ -257,11 +263,3 @@ def _are_hints_retained(
 
 def _ready_hints(targets: Iterable[TrafficEndpoint]) -> dict[str, Hint]:
     return {target.name: target.hint for target in targets if target.ready}
-
-
-def _are_hints_obeyed(targets: Iterable[TrafficEndpoint]) -> bool:
-    """Whether proxies obey the hints: every ready endpoint has one of the same kind."""
-    ready = [target for target in targets if target.ready]
-    return bool(ready) and (
-        all(target.hint.zones for target in ready) or all(target.hint.nodes for target in ready)
-    )

@@ -12,12 +12,12 @@ import msgspec
 
 from zonewise.api import Node, Pod, Service
 from zonewise.api.gates import FeatureGates
-from zonewise.api.meta import Key
+from zonewise.api.meta import Key, find_condition
 from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.api.objects.pod_state import is_pod_finished, is_pod_ready
 from zonewise.topology.nodes import cpu_milli, is_node_ready, zone_of
 from zonewise.traffic.endpoint import read_as_proxy
-from zonewise.traffic.modes import hint_request_of
+from zonewise.traffic.modes import GATE_OFF, HINTS_CONDITION, Mode, hint_request_of
 from zonewise.traffic.slices.identity import service_keys_of
 
 
@@ -111,7 +111,6 @@ def _summarize_services(
     slices: Iterable[EndpointSlice],
     traffic: Mapping[Key, ServiceTraffic],
 ) -> Iterable[ServiceOverview]:
-    gates = FeatureGates()
     ready: dict[Key, set[str]] = {}
     for piece in slices:
         targets = map(read_as_proxy, piece.endpoints or ())
@@ -126,8 +125,16 @@ def _summarize_services(
         yield ServiceOverview(
             namespace=service.metadata.namespace,
             name=service.metadata.name,
-            mode="headless" if headless else hint_request_of(service, gates).mode.value,
+            mode="headless" if headless else _mode_of(service),
             endpoints=len(ready.get(service.key, ())),
             in_zone=measured.in_zone if measured else None,
             failed=measured.failed if measured else None,
         )
+
+
+def _mode_of(service: Service) -> str:
+    """The mode a Service requests; the gates of the controller are known by its condition only."""
+    condition = find_condition(service.status.conditions, HINTS_CONDITION)
+    if condition is not None and condition.reason == GATE_OFF:
+        return Mode.OFF.value
+    return hint_request_of(service, FeatureGates()).mode.value

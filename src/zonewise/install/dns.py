@@ -39,6 +39,7 @@ def render_dns(installation: Installation) -> list[Obj]:
             f"--listen=:{DNS_PORT}",
             f"--metrics-listen=:{DNS_METRICS}",
             f"--lameduck={LAMEDUCK}s",
+            *installation.gate_flags,
         ],
         "ports": [
             {"name": "dns", "containerPort": DNS_PORT, "protocol": "UDP"},

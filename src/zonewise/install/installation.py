@@ -80,12 +80,16 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation(Bundle):
-    """The installation options; ``arguments`` go to every program."""
+    """The installation options.
+
+    ``arguments`` go to the controller and the webhook, ``gate_flags`` to the name server.
+    """
 
     image: str = NAME
     role: Role = "observe"
     replicas: int = 2
     arguments: tuple[str, ...] = ()
+    gate_flags: tuple[str, ...] = ()
     namespaces_are_selected: bool = False
     alerts: Alerts = "none"
     dashboard: bool = False

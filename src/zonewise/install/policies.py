@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from zonewise.api.objects.budgets import DomainRollout, TopologyDisruptionBudget
 from zonewise.api.objects.discovery import SERVICE_LABEL
 from zonewise.controllers.budgets.waking import WOKEN
-from zonewise.controllers.hints.conditions import CONDITION
 from zonewise.disruption.steering import DELETION_COST, REDUCE_TO
 from zonewise.install.expressions import (
     quote,
@@ -33,6 +32,7 @@ from zonewise.install.expressions import (
 )
 from zonewise.install.hooks import DEPLOYMENT_CONTROLLERS, OPT_IN
 from zonewise.install.installation import NAME, WEBHOOK, Bundle, Installation, Obj
+from zonewise.traffic.modes import HINTS_CONDITION
 from zonewise.traffic.slices.identity import MANAGED_BY_LABEL, MANAGER
 
 GROUP = "admissionregistration.k8s.io"
@@ -136,7 +136,7 @@ def _limit_webhook(installation: Installation) -> list[FieldLimit]:
 
 def _limit_controller(installation: Installation) -> list[FieldLimit]:
     users = (installation.username(NAME),)
-    others = f"?conditions.orValue([]).filter(c, c.type != {quote(CONDITION)})"
+    others = f"?conditions.orValue([]).filter(c, c.type != {quote(HINTS_CONDITION)})"
     limits = [
         FieldLimit(
             name=f"{NAME}-services",
@@ -148,7 +148,8 @@ def _limit_controller(installation: Installation) -> list[FieldLimit]:
                 require_unchanged("status", "conditions"),
                 f"object.status.{others} == oldObject.status.{others}",
             ),
-            message=f"Zonewise's controller may change only the condition {CONDITION} of Services.",
+            message="Zonewise's controller may change only the condition"
+            f" {HINTS_CONDITION} of Services.",
         ),
     ]
     if installation.role != "observe":

@@ -9,13 +9,13 @@ Which endpoints of a headless Service a client gets depends on its location, by 
 matches the answer is empty; otherwise hints decide. Weights are not used: an answer has none. A
 Service that publishes addresses which are not ready is for peer discovery, and every peer has to be
 found: its hints are ignored, and only its topology keys, which were set on purpose, leave endpoints
-out.
+out. Hints are ignored, too, where a gate says so (``zonewise.traffic.modes.counts_zone_hints``).
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.traffic.dns_names import address_to_label
 from zonewise.traffic.endpoint import NO_HINT, Hint
+from zonewise.traffic.modes import counts_zone_hints
 from zonewise.traffic.routes.addresses import Address, parse_address
 from zonewise.traffic.routes.choice import (
     ClientLocation,
@@ -93,9 +94,15 @@ class NamedService:
     ports: tuple[NamedPort, ...] = ()
     topology_keys: tuple[str, ...] = ()
     peer_discovery: bool = False
+    gate_is_on: bool = True
+
+    @property
+    def hints(self) -> bool:
+        """Whether hints leave endpoints out."""
+        return self.gate_is_on and not self.peer_discovery
 
 
-def read_named_service(service: Service) -> NamedService:
+def read_named_service(service: Service, gates: Mapping[str, bool]) -> NamedService:
     """What the names of a Service resolve to."""
     spec, meta = service.spec, service.metadata
     if spec.type == "ExternalName":
@@ -113,6 +120,7 @@ def read_named_service(service: Service) -> NamedService:
         ports=ports,
         topology_keys=topology_keys_of(service) if headless else (),
         peer_discovery=spec.publish_not_ready_addresses,
+        gate_is_on=counts_zone_hints(service, gates),
     )
 
 
@@ -192,12 +200,10 @@ def slice_addresses(endpoint_slice: LeanEndpointSlice) -> set[str]:
 
 
 def depends_on_location(
-    endpoints: Iterable[RoutableEndpoint], keys: Sequence[str], *, peer_discovery: bool
+    endpoints: Iterable[RoutableEndpoint], keys: Sequence[str], *, hints: bool
 ) -> bool:
     """Whether clients in different locations may get different endpoints."""
-    return bool(keys) or (
-        not peer_discovery and any(endpoint.hint for endpoint in endpoints if endpoint.ready)
-    )
+    return bool(keys) or (hints and any(endpoint.hint for endpoint in endpoints if endpoint.ready))
 
 
 def choose_for_client(
@@ -206,12 +212,12 @@ def choose_for_client(
     keys: Sequence[str],
     node_labels: NodeLabels,
     *,
-    peer_discovery: bool,
+    hints: bool,
 ) -> Selection[EndpointT]:
     """The endpoints of one address family that a client in this location gets."""
     ready = tuple(endpoint for endpoint in endpoints if endpoint.ready)
     if keys:
         return choose_by_keys(ready, location, keys, node_labels)
-    if peer_discovery:
+    if not hints:
         return Selection(RouteRule.IGNORED if ready else RouteRule.NOTHING, ready)
     return choose_by_hints(ready, location)

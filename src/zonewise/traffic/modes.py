@@ -5,8 +5,13 @@ A mode can be requested in several ways. The first of these that is set decides:
 1. annotation ``service.kubernetes.io/topology-aware-hints`` or, if that is absent,
    ``service.kubernetes.io/topology-mode``: ``Auto`` or ``auto``, ``zonewise.io/shared``,
    ``zonewise.io/weighted``;
-2. ``spec.trafficPolicy: PreferZone``, which the gate TopologyAwareHints guards;
+2. ``spec.trafficPolicy: PreferZone``;
 3. ``spec.trafficDistribution``: ``PreferClose``, ``PreferSameZone`` or ``PreferSameNode``.
+
+The gate TopologyAwareHints is the switch for 1 and 2, whoever asks: while it is off they count as
+not set, and a Service that has no ``trafficDistribution`` either is told that the gate is off. Zone
+hints that its slices still carry, from before or from another controller, are then ignored too
+(``counts_zone_hints``).
 
 An annotation that is empty or ``Disabled`` counts as not set; so does an unknown value, which is
 reported unless a field decides. Nothing is guessed: ``AUTO`` is not ``Auto``.
@@ -32,11 +37,16 @@ HINTS_ANNOTATION = "service.kubernetes.io/topology-aware-hints"
 MODE_ANNOTATION = "service.kubernetes.io/topology-mode"
 SHARE_NODES_ANNOTATION = "zonewise.io/share-nodes"
 
+HINTS_CONDITION = "zonewise.io/Hints"
+"""The condition of a Service that says whether it has the hints it requests."""
+
 AUTO_VALUES = ("Auto", "auto")
 DISABLED_VALUES = ("", "Disabled", "disabled")
 
 NOT_REQUESTED = "NotAsked"
 """The code of the reason of a Service that does not request hints."""
+GATE_OFF = "GateOff"
+"""The code of the reason of a Service that requests a mode whose gate is off."""
 
 
 class Mode(Enum):
@@ -81,6 +91,15 @@ class HintRequest:
     limits: OverloadLimits = DEFAULT_LIMITS
     reason: Reason | None = None
     share_nodes: ShareNodes = ShareNodes.ALL
+
+
+def counts_zone_hints(service: Service, gates: Mapping[str, bool]) -> bool:
+    """Whether zone hints on the slices of a Service count for those who choose endpoints.
+
+    With the gate off only those that ``trafficDistribution`` asks for; a value that is new here may
+    be known to the controller that writes the slices.
+    """
+    return gates[TOPOLOGY_AWARE_HINTS] or bool(service.spec.traffic_distribution)
 
 
 def hint_request_of(service: Service, gates: Mapping[str, bool]) -> HintRequest:
@@ -133,27 +152,22 @@ def _add_refusal(reason: Reason, refusal: Reason | None) -> Reason:
 def _read_mode(service: Service, gates: Mapping[str, bool]) -> HintRequest:
     spec, annotations = service.spec, service.metadata.annotations
     key = HINTS_ANNOTATION if HINTS_ANNOTATION in annotations else MODE_ANNOTATION
-    value = annotations.get(key, "")
-    if value in ANNOTATION_MODES:
+    value, gate_is_on = annotations.get(key, ""), gates[TOPOLOGY_AWARE_HINTS]
+    if gate_is_on and value in ANNOTATION_MODES:
         return HintRequest(ANNOTATION_MODES[value])
-    if spec.traffic_policy == "PreferZone" and gates[TOPOLOGY_AWARE_HINTS]:
+    if gate_is_on and spec.traffic_policy == "PreferZone":
         return HintRequest(Mode.AUTO)
     distribution = spec.traffic_distribution or ""
     if distribution in _DISTRIBUTIONS:
         return HintRequest(_DISTRIBUTIONS[distribution])
+    if value in ANNOTATION_MODES:
+        return HintRequest(reason=_gate_off(service, f"annotation {key}: {value}"))
     if value not in DISABLED_VALUES:
         return HintRequest(reason=_unknown_mode(service, f"annotation {key}", value))
     if distribution:
         return HintRequest(reason=_unknown_mode(service, "spec.trafficDistribution", distribution))
     if spec.traffic_policy == "PreferZone":
-        return HintRequest(
-            reason=Reason(
-                code="GateOff",
-                message=f"trafficPolicy PreferZone needs the feature gate {TOPOLOGY_AWARE_HINTS}",
-                object=_object_text(service),
-                fix=f"Start with --feature-gates {TOPOLOGY_AWARE_HINTS}=true.",
-            )
-        )
+        return HintRequest(reason=_gate_off(service, "spec.trafficPolicy: PreferZone"))
     return HintRequest(
         reason=Reason(
             code=NOT_REQUESTED,
@@ -196,6 +210,16 @@ def is_all_local(service: Service) -> bool:
 def is_reachable_from_outside(service: Service) -> bool:
     """Whether packets may come from outside of the cluster."""
     return service.spec.type in ("NodePort", "LoadBalancer") or bool(service.spec.external_ips)
+
+
+def _gate_off(service: Service, setting: str) -> Reason:
+    return Reason(
+        code=GATE_OFF,
+        message=f"{setting} has no effect while the feature gate {TOPOLOGY_AWARE_HINTS} is off",
+        object=_object_text(service),
+        fix="Start Zonewise without --feature-gates"
+        f" {TOPOLOGY_AWARE_HINTS}=false, or set spec.trafficDistribution.",
+    )
 
 
 def _unknown_mode(service: Service, setting: str, value: str) -> Reason:

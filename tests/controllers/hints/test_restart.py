@@ -12,12 +12,14 @@ from tests.controllers.hints.shops import SPACE, Shop, hints
 from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
 from tests.traffic.clusters import shares
 
-from zonewise.api import EndpointSlice, Pod
-from zonewise.controllers.hints.controller import HintsController
+from zonewise.api import EndpointSlice, FeatureGates, Pod
+from zonewise.controllers.hints.controller import HintsController, HintsSettings, SliceRole
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request, Response, Transport
 from zonewise.traffic.limits import OverloadLimits
+from zonewise.traffic.modes import MODE_ANNOTATION
+from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -45,11 +47,18 @@ class SlowNodes:
 class Killed:
     """A controller with its own cache, as in a separate process, that can be killed."""
 
-    def __init__(self, cluster: VirtualCluster, *, nodes_after: float = 0.0) -> None:
+    def __init__(
+        self,
+        cluster: VirtualCluster,
+        *,
+        nodes_after: float = 0.0,
+        settings: HintsSettings | None = None,
+    ) -> None:
         context = cluster.program.context("hints")
         client = Client(SlowNodes(context.client.transport, nodes_after), field_manager="hints")
         self.cache = Cache(client)
-        self.part = HintsController(dataclasses.replace(context, client=client, cache=self.cache))
+        context = dataclasses.replace(context, client=client, cache=self.cache)
+        self.part = HintsController(context, settings)
         self._tasks = [
             asyncio.create_task(self.cache.run()),
             asyncio.create_task(self.part.run()),
@@ -204,3 +213,32 @@ async def test_two_controllers_at_once_do_no_harm() -> None:
         versions = shop.versions()
         await asyncio.sleep(600)
         assert shop.versions() == versions
+
+
+@pytest.mark.parametrize("mode", ["Auto", "zonewise.io/shared", "zonewise.io/weighted"])
+@pytest.mark.parametrize("role", [SliceRole.OWN, SliceRole.ADOPT, SliceRole.OBSERVE])
+async def test_the_gate_takes_hints_away_and_gives_them_back(role: SliceRole, mode: str) -> None:
+    """A controller started without the gate removes hints and weights, says GateOff, and one with
+    it brings them back; one that observes says the same and writes no slice.
+    """
+    async with virtual_cluster({}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1, b=1)
+        await shop.service("web", annotations={MODE_ANNOTATION: mode})
+        await shop.pods(a0=2, b0=2)
+        first = Killed(cluster)
+        await until(lambda: shop.condition() == ("True", "Hinted"))
+        await first.kill()
+        hinted = shop.per_zone()
+        weights = [WEIGHTS_ANNOTATION in piece.metadata.annotations for piece in shop.of("web")]
+        assert "" not in hinted and weights == [mode == "zonewise.io/weighted"]
+        for gate, condition in ((False, ("False", "GateOff")), (True, ("True", "Hinted"))):
+            gates = FeatureGates({"TopologyAwareHints": gate})
+            controller = Killed(cluster, settings=HintsSettings(role=role, gates=gates))
+            await until(lambda condition=condition: shop.condition() == condition)
+            await asyncio.sleep(5)
+            await controller.kill()
+            kept = gate or role is SliceRole.OBSERVE
+            assert shop.per_zone() == (hinted if kept else {"": 4})
+            (piece,) = shop.of("web")
+            assert (WEIGHTS_ANNOTATION in piece.metadata.annotations) is (kept and weights[0])

@@ -10,6 +10,7 @@ import click
 
 from zonewise.api import LeanEndpointSlice, Node, Pod, Service
 from zonewise.api.errors import ConfigError
+from zonewise.api.gates import FeatureGates
 from zonewise.api.objects.locator import PodLocator
 from zonewise.cli.program.command import CommandRefused
 from zonewise.cli.program.dump_kinds import describe_missing
@@ -36,6 +37,7 @@ def print_name(
     name: str,
     client: str | None,
     domain: str,
+    gates: FeatureGates,
     files: Sequence[str],
     output: str | None,
 ) -> int:
@@ -45,7 +47,7 @@ def print_name(
         snapshot, _ = require_single(tuple(read_dumps(files)))
     else:
         snapshot = read_cluster(options, _KINDS)
-    report = _explain(snapshot, name, client, domain, choose_namespace(options, files))
+    report = _explain(snapshot, name, client, domain, gates, choose_namespace(options, files))
     if missing := _describe_missing(snapshot, report, client):
         raise CommandRefused(missing)
     click.echo(render(report.to_dict(), output) if is_plain(output) else render_name(report))
@@ -67,7 +69,12 @@ def _describe_missing(snapshot: Snapshot, report: NameReport, client: str | None
 
 
 def _explain(
-    snapshot: Snapshot, name: str, client: str | None, domain: str, namespace: str
+    snapshot: Snapshot,
+    name: str,
+    client: str | None,
+    domain: str,
+    gates: FeatureGates,
+    namespace: str,
 ) -> NameReport:
     locators = _index_locators(snapshot)
     name_client = _find_client(client, locators, snapshot)
@@ -83,6 +90,7 @@ def _explain(
             services=snapshot.all(Service),
             slices=[part for part in slices if key in service_keys_of(part)],
             locators=locators,
+            gates=gates,
         )
 
     searched, plain = _split_candidates(name, ending, name_client.pod.partition("/")[0], namespace)

@@ -31,7 +31,7 @@ CSI_CLASS = "zonal" if _CSI else None
 """The StorageClass of the demo's volumes: the driver's, or None for the default one."""
 
 
-def add_name_server(cluster: EmbeddedCluster, host: str) -> NameServer:
+def add_name_server(cluster: EmbeddedCluster, host: str, gates: FeatureGates) -> NameServer:
     """Add a name server on a free port; it trusts client subnets from loopback."""
     from zonewise.dns.server import DnsSettings, NameServer
     from zonewise.dns.sources import Sources
@@ -40,7 +40,7 @@ def add_name_server(cluster: EmbeddedCluster, host: str) -> NameServer:
     return cluster.program.add(
         "dns",
         NameServer,
-        DnsSettings(host=host, port=0, trusted=loopback),
+        DnsSettings(host=host, port=0, trusted=loopback, gates=gates),
         slices=EndpointSlice,
         sources=Sources(locators=True, nodes=True),
     )

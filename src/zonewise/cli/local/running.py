@@ -120,7 +120,7 @@ async def _run(
 
     console = make_console()
     host = Host(cluster, console)
-    names = add_name_server(cluster, plan.host)
+    names = add_name_server(cluster, plan.host, plan.gates)
     freeze_heap()  # Filling the cluster may take minutes, during which the collector must not run.
     async with asyncio.TaskGroup() as tasks:
         await host.prepare(content)

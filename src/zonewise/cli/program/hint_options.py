@@ -26,9 +26,13 @@ CommandFunction = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class DecisionOptions:
-    """How hints are decided, and the flags that say so where they differ from the defaults."""
+    """How hints are decided, and the flags that say so where they differ from the defaults.
+
+    ``gate_flags`` are those of them that programs take which decide no hints.
+    """
 
     gates: FeatureGates
+    gate_flags: tuple[str, ...]
     missing_cpu: MissingCpu
     missing_zone: MissingZone
     flags: tuple[str, ...]
@@ -56,6 +60,7 @@ def decision_options(function: CommandFunction) -> CommandFunction:
 
         decision = DecisionOptions(
             FeatureGates.parse(feature_gates),
+            _changed_flags(("--feature-gates", feature_gates, "")),
             MissingCpu(missing_cpu),
             MissingZone(missing_zone),
             _changed_flags(

@@ -26,10 +26,10 @@ from zonewise.api.reason import Reason
 from zonewise.api.values.times import format_time, from_epoch
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.controller.recorder import Recorder
+from zonewise.traffic.modes import HINTS_CONDITION
 from zonewise.traffic.slices.planning import FamilyPlan
 from zonewise.traffic.topology_keys import invalid_keys_reason
 
-CONDITION = "zonewise.io/Hints"
 ENABLED = "TopologyAwareHintsEnabled"
 DISABLED = "TopologyAwareHintsDisabled"
 MANAGER = "zonewise-hints"
@@ -99,12 +99,12 @@ class HintConditions:
         reported = self._reported.get(service.key)
         if reported is not None and reported.uid == uid:
             return reported
-        condition = find_condition(service.status.conditions, CONDITION) or Condition()
+        condition = find_condition(service.status.conditions, HINTS_CONDITION) or Condition()
         return _Reported(uid, condition.status, condition.reason)
 
     async def _write(self, service: Service, reported: _Reported, message: str) -> None:
         condition = {
-            "type": CONDITION,
+            "type": HINTS_CONDITION,
             "status": reported.status,
             "reason": reported.code,
             "message": message,

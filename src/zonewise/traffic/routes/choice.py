@@ -34,6 +34,7 @@ from zonewise.api.gates import TOPOLOGY_AWARE_HINTS
 from zonewise.api.objects.core import Node, Service
 from zonewise.topology.nodes import ZONE_LABEL, zone_of
 from zonewise.traffic.endpoint import Hint
+from zonewise.traffic.modes import counts_zone_hints
 from zonewise.traffic.routes.addresses import parse_address
 from zonewise.traffic.topology_keys import ANY_ENDPOINT, topology_keys_of
 from zonewise.traffic.weights import ZoneWeights
@@ -140,19 +141,22 @@ class Selection(Generic[EndpointT]):
 
 
 def choose_by_hints(
-    endpoints: Iterable[EndpointT], location: ClientLocation, *, hints: bool = True
+    endpoints: Iterable[EndpointT], location: ClientLocation, *, zone_hints: bool = True
 ) -> Selection[EndpointT]:
-    """The endpoints for traffic that may go anywhere in the cluster."""
+    """The endpoints for traffic that may go anywhere in the cluster.
+
+    Without ``zone_hints`` those for zones are as if they were not there.
+    """
     all_endpoints = tuple(endpoints)
     ready = tuple(endpoint for endpoint in all_endpoints if endpoint.ready)
     if not ready:
         return _choose_terminating(all_endpoints)
-    if not hints:
-        return Selection(RouteRule.IGNORED, ready)
     if all(endpoint.hint.nodes for endpoint in ready):
         matches = tuple(endpoint for endpoint in ready if location.node in endpoint.hint.nodes)
         if matches:
             return Selection(RouteRule.SAME_NODE, matches)
+    if not zone_hints and any(endpoint.hint.zones for endpoint in ready):
+        return Selection(RouteRule.IGNORED, ready)
     if all(endpoint.hint.zones for endpoint in ready):
         matches = tuple(endpoint for endpoint in ready if location.zone in endpoint.hint.zones)
         if matches:
@@ -218,16 +222,18 @@ class ServicePolicy:
     """
 
     keys: tuple[str, ...] = ()
-    hints: bool = True
+    zone_hints: bool = True
+    weights: bool = True
     internal_local: bool = False
 
     @classmethod
     def of(cls, service: Service, gates: Mapping[str, bool]) -> ServicePolicy:
-        """The policy of a Service; the gate enables PreferZone."""
+        """The policy of a Service; the gate switches weights, and most zone hints."""
         spec = service.spec
         return cls(
             topology_keys_of(service),
-            spec.traffic_policy != "PreferZone" or gates[TOPOLOGY_AWARE_HINTS],
+            counts_zone_hints(service, gates),
+            gates[TOPOLOGY_AWARE_HINTS],
             "Local" in (spec.traffic_policy, spec.internal_traffic_policy),
         )
 
@@ -241,9 +247,9 @@ class ServicePolicy:
         """The endpoints for traffic that may leave its node."""
         if self.keys:
             return choose_by_keys(endpoints, location, self.keys, node_labels)
-        if self.hints and zone_weights is not None:
+        if self.weights and zone_weights is not None:
             return choose_by_weights(endpoints, location, zone_weights)
-        return choose_by_hints(endpoints, location, hints=self.hints)
+        return choose_by_hints(endpoints, location, zone_hints=self.zone_hints)
 
     def choose_for_cluster_ip(
         self,

@@ -71,7 +71,7 @@ PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
 
 @dataclass(frozen=True, slots=True)
 class RouteSettings:
-    """Which Services are routed, and whether the gate enables PreferZone.
+    """Which Services are routed, and which hints count by the gates.
 
     ``proxy_name`` is the value of the label by which a Service chooses its proxy; "" routes those
     that do not choose. ``node_external_ips`` allows addresses of nodes in ``externalIPs``.

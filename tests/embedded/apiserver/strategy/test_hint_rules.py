@@ -46,8 +46,9 @@ async def test_annotations_of_services(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gate", [True, False])
-async def test_prefer_zone_without_its_gate_is_stored_with_a_warning(
-    tmp_path: Path, gate: bool
+@pytest.mark.parametrize("annotated", [True, False])
+async def test_a_mode_without_its_gate_is_stored_with_a_warning(
+    tmp_path: Path, gate: bool, annotated: bool
 ) -> None:
     """Requesting hints that are switched off causes a warning."""
     gates = FeatureGates({"TopologyAwareHints": gate})
@@ -60,15 +61,15 @@ async def test_prefer_zone_without_its_gate_is_stored_with_a_warning(
     )
     await server.boot()
     await open_namespace(embedded(server))
+    mode = "service.kubernetes.io/topology-mode"
+    metadata = {"name": "s", "annotations": {mode: "Auto"} if annotated else {}}
     spec = {"ports": [{"port": 80}], "trafficPolicy": "PreferZone"}
-    body = json.dumps({"metadata": {"name": "s"}, "spec": spec}).encode()
+    body = json.dumps({"metadata": metadata, "spec": spec}).encode()
     answer = await server.handle(
         Call(method="POST", path=SERVICES, user=OWNER, headers=PLAIN, body=body)
     )
     assert json.loads(answer.body)["spec"]["trafficPolicy"] == "PreferZone"
-    warning = (
-        "spec.trafficPolicy: PreferZone has no effect while the feature gate TopologyAwareHints"
-        " is off"
-    )
+    setting = f"annotation {mode}: Auto" if annotated else "spec.trafficPolicy: PreferZone"
+    warning = f"{setting} has no effect while the feature gate TopologyAwareHints is off"
     assert list(answer.warnings) == ([] if gate else [warning])
     await server.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from zonewise.api import ObjectMeta, Service
 from zonewise.api.field_cursor import IMMUTABLE, Field
-from zonewise.api.gates import TOPOLOGY_AWARE_HINTS
 from zonewise.api.objects.core import ServiceSpec
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
@@ -32,6 +31,7 @@ from zonewise.embedded.apiserver.strategy.network.service_validation import (
     validate_type,
 )
 from zonewise.embedded.apiserver.strategy.warnings import service_warnings
+from zonewise.traffic.modes import GATE_OFF, hint_request_of
 from zonewise.traffic.validation import validate_service_traffic
 
 SET_ONCE = "may not change once set"
@@ -113,16 +113,11 @@ class ServiceRules(Rules):
             ingress.forbid_filled('may only be used when `spec.type` is "LoadBalancer"')
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Addresses that are old, oddly written or without effect; a policy whose gate is off."""
+        """Addresses that are old, oddly written or without effect; a mode whose gate is off."""
         context.warnings.extend(service_warnings(obj))
-        if (
-            obj["spec"].get("trafficPolicy") == "PreferZone"
-            and not context.gates[TOPOLOGY_AWARE_HINTS]
-        ):
-            context.warnings.append(
-                "spec.trafficPolicy: PreferZone has no effect while the feature gate"
-                f" {TOPOLOGY_AWARE_HINTS} is off"
-            )
+        reason = hint_request_of(_as_service(obj), context.gates).reason
+        if reason is not None and reason.code == GATE_OFF:
+            context.warnings.append(reason.message)
 
     def allocate(self, obj: Field, old: Obj | None, context: StrategyContext) -> None:
         """Take addresses and node ports, the requested ones or any."""
@@ -312,6 +307,7 @@ def _as_service(obj: Obj) -> Service:
         spec=ServiceSpec(
             external_traffic_policy=spec.get("externalTrafficPolicy", ""),
             traffic_policy=spec.get("trafficPolicy"),
+            traffic_distribution=spec.get("trafficDistribution"),
             topology_keys=tuple(spec.get("topologyKeys") or ()),
         ),
     )
