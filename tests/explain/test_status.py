@@ -179,6 +179,6 @@ def test_the_mode_of_a_service_whose_gate_is_off() -> None:
     on = service("near", trafficPolicy="PreferZone")
     condition = Condition(type="zonewise.io/Hints", status="False", reason="GateOff")
     off = msgspec.structs.replace(on, status=ServiceStatus(conditions=(condition,)))
-    for shown, mode in ((on, "Auto"), (off, "Off")):
-        page = summarize_cluster(nodes=[], pods=[], services=[shown], slices=[], traffic={})
+    for summarized, mode in ((on, "Auto"), (off, "Off")):
+        page = summarize_cluster(nodes=[], pods=[], services=[summarized], slices=[], traffic={})
         assert page.services[0].mode == mode

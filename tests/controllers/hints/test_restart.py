@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import random
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from tests.controllers.hints.shops import SPACE, Shop, hints
@@ -215,6 +216,11 @@ async def test_two_controllers_at_once_do_no_harm() -> None:
         assert shop.versions() == versions
 
 
+def reports(shop: Shop, condition: tuple[str, str]) -> bool:
+    """Whether the Service has this condition."""
+    return shop.condition() == condition
+
+
 @pytest.mark.parametrize("mode", ["Auto", "zonewise.io/shared", "zonewise.io/weighted"])
 @pytest.mark.parametrize("role", [SliceRole.OWN, SliceRole.ADOPT, SliceRole.OBSERVE])
 async def test_the_gate_takes_hints_away_and_gives_them_back(role: SliceRole, mode: str) -> None:
@@ -235,10 +241,12 @@ async def test_the_gate_takes_hints_away_and_gives_them_back(role: SliceRole, mo
         for gate, condition in ((False, ("False", "GateOff")), (True, ("True", "Hinted"))):
             gates = FeatureGates({"TopologyAwareHints": gate})
             controller = Killed(cluster, settings=HintsSettings(role=role, gates=gates))
-            await until(lambda condition=condition: shop.condition() == condition)
+            await until(partial(reports, shop, condition))
             await asyncio.sleep(5)
             await controller.kill()
-            kept = gate or role is SliceRole.OBSERVE
-            assert shop.per_zone() == (hinted if kept else {"": 4})
+            still_hinted = gate or role is SliceRole.OBSERVE
+            assert shop.per_zone() == (hinted if still_hinted else {"": 4})
             (piece,) = shop.of("web")
-            assert (WEIGHTS_ANNOTATION in piece.metadata.annotations) is (kept and weights[0])
+            assert (WEIGHTS_ANNOTATION in piece.metadata.annotations) is (
+                still_hinted and weights[0]
+            )
