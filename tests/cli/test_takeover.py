@@ -125,6 +125,9 @@ def test_warnings_without_a_controller_or_a_ready_node(tmp_path: Path) -> None:
         assert done.code == 0
         assert "none of 1 nodes of a is Ready" in done.err
         assert "Pending until it is back" in done.err
+        # Automatic takeover gives it a whole pause from now on.
+        given_back = ask_api(folder, "GET", CONFIG)["metadata"]["annotations"]
+        assert given_back["csi.zonewise.io/given-back"].startswith("a=20")
 
 
 @pytest.mark.timeout(300)
@@ -140,8 +143,10 @@ def test_the_status_of_the_controller(tmp_path: Path) -> None:
             "data": {"config.json": '{"version": 2, "topology-takeover": {"a": ["all"]}}'},
         }
         ask_api(folder, "POST", CONFIG.rpartition("/")[0], json.dumps(body).encode())
+        hold = {"reason": "StillDown", "message": "a waits", "object": "Domain/a"}
         dead = {"reason": "TakenPoolDead", "message": "pool p of a is dead", "object": "Pool/p"}
         status: Any = {"takeover": {"a": ["b"]}, "error": "", "warnings": [dead]}
+        status["automatic"] = [hold]
         body = {
             "metadata": {"name": "csi-takeover"},
             "data": {"status.json": json.dumps(status)},
@@ -169,7 +174,12 @@ def test_the_status_of_the_controller(tmp_path: Path) -> None:
         )
         # While the configuration is wrong only the controller's status is known, cut to some lines.
         away = {"reason": "AwayFromHome", "message": "pod x is away", "object": "Pod/n/x"}
-        status |= {"awayFromHome": [away], "furtherAwayFromHome": 6, "furtherWarnings": 2}
+        status |= {
+            "automatic": [hold],
+            "awayFromHome": [away],
+            "furtherAwayFromHome": 6,
+            "furtherWarnings": 2,
+        }
         for name, key, text in (("csi", "config", "{"), ("csi-takeover", "status", status)):
             path = f"{CONFIG.rpartition('/')[0]}/{name}"
             config_map = ask_api(folder, "GET", path)
@@ -177,6 +187,7 @@ def test_the_status_of_the_controller(tmp_path: Path) -> None:
             ask_api(folder, "PUT", path, json.dumps(config_map).encode())
         done = takeover(folder, "status")
         assert done.code == 1
+        assert "automatic: a waits" in done.out
         assert "away from home: 7\n  pod x is away\n  … and 6 more\n" in done.out
         assert "warning: and 2 more" in done.err
         assert parse_output(takeover(folder, "status", "-o", "json"))["furtherAwayFromHome"] == 6

@@ -267,3 +267,84 @@ async def test_a_takeover_of_a_living_zone_moves_no_pod(folder: Path) -> None:
         await take(cluster, "a")
         await until(lambda: not standing_in(cluster))
         assert pods(cluster)["one-0"].metadata.uid == pod.metadata.uid
+
+
+async def automate(cluster: EmbeddedCluster, **members: Any) -> None:
+    """Let domains be taken over automatically."""
+    config_map = await cluster.client.get(ConfigMap, CONFIG_MAP, NAMESPACE)
+    value = json.loads(str(config_map.get("data", CONFIG_KEY)))
+    value["automatic-takeover"] = {"by": ["all"], "pause": "2m", **members}
+    await configure(cluster, json.dumps(value))
+
+
+async def test_a_zone_whose_nodes_are_lost_is_taken_over_and_given_back(folder: Path) -> None:
+    """With automatic takeover the pod of a lost zone runs elsewhere after the delay, and the zone
+    is given back when its nodes were Ready for as long; the status says what is waited for.
+    """
+    async with living(folder) as cluster:
+        pod = await single(cluster)
+        await automate(cluster)
+        await outage(cluster, "a", "true")
+        await asyncio.sleep(60)
+        assert not standing_in(cluster)
+        (waiting,) = (await status(cluster)).automatic
+        assert waiting.code == "TakeoverPending" and "none of 2 nodes" in waiting.message
+        await asyncio.sleep(75)
+        assert standing_in(cluster) == {"b-1", "b-2", "c-1", "c-2"}
+        await until(lambda: pods(cluster).get("one-0", pod).metadata.uid != pod.metadata.uid)
+
+        await outage(cluster, "a", None)
+        await asyncio.sleep(60)
+        assert len(standing_in(cluster)) == 4
+        (waiting,) = (await status(cluster)).automatic
+        assert waiting.code == "GivebackPending"
+        await asyncio.sleep(75)
+        assert not standing_in(cluster)
+        answer = await cluster.client.raw("GET", "/apis/events.k8s.io/v1/events")
+        reasons = {item["reason"] for item in msgspec.json.decode(answer.body)["items"]}
+        assert {
+            "TakeoverPending",
+            "TakenOverAutomatically",
+            "GivebackPending",
+            "GivenBackAutomatically",
+        } <= reasons
+
+
+async def test_the_delay_of_a_lost_zone_survives_a_restart(folder: Path) -> None:
+    """A cluster that is restarted during the delay takes the zone over when the delay is over, not
+    a whole delay later.
+    """
+    async with living(folder, killed=True) as cluster:
+        await single(cluster)
+        await automate(cluster, pause="30m")
+        await outage(cluster, "a", "true")
+        await asyncio.sleep(1500)
+        assert not standing_in(cluster)
+    async with living(folder) as cluster:
+        await asyncio.sleep(250)
+        assert not standing_in(cluster)
+        await asyncio.sleep(70)
+        assert len(standing_in(cluster)) == 4
+
+
+async def test_when_all_nodes_seem_lost_nothing_is_taken_over(folder: Path) -> None:
+    """If the nodes of all zones are lost nothing is taken over, and the status says why."""
+    async with living(folder) as cluster:
+        await single(cluster)
+        await automate(cluster, sources=["nodes"])
+        await outage(cluster, "a", "true")
+        await outage(cluster, "b", "true")
+        await outage(cluster, "c", "true")
+        await asyncio.sleep(600)
+        assert not standing_in(cluster)
+        assert {hold.code for hold in (await status(cluster)).automatic} == {"TooFewNodesReady"}
+
+
+async def test_a_source_that_is_not_there_is_reported(folder: Path) -> None:
+    """The source ceph on volumes in folders does nothing, and the status says so."""
+    async with living(folder) as cluster:
+        await until(lambda: len(pods(cluster)) == 3)
+        await automate(cluster, sources=["ceph"])
+        await asyncio.sleep(30)
+        (problem,) = (await status(cluster)).automatic
+        assert problem.code == "NoStorageHealth"

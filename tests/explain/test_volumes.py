@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -19,6 +20,7 @@ from zonewise.api import (
 )
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.storage import TypedReference
+from zonewise.api.reason import Reason
 from zonewise.explain.volume_report import VolumeReport, render_volume
 from zonewise.explain.volumes import VolumeCluster, explain_claim, explain_volume
 from zonewise.storage.configuration import parse_configuration
@@ -251,3 +253,16 @@ def test_home_and_takeover_are_reported() -> None:
     )
     assert f"{words} (now: none)" in render_volume(explain_volume(takeover_cluster(), takeable()))
     assert f"{words}." in render_volume(explain_volume(VolumeCluster(), takeable()))
+
+
+def test_a_takeover_that_waits_is_told_with_the_volumes_of_its_domain() -> None:
+    """The reason of a domain's takeover is shown for its volumes, and not for those of others."""
+    about = [
+        Reason(code="TakeoverPending", message=f"{zone} has failed", object=f"Domain/{zone}")
+        for zone in "ab"
+    ]
+    cluster = replace(takeover_cluster(), takeover=tuple(about))
+    report = explain_volume(cluster, takeable())
+    assert [reason["code"] for reason in report.to_dict()["takeover"]] == ["TakeoverPending"]
+    assert "a has failed" in render_volume(report)
+    assert "b has failed" not in render_volume(report)

@@ -9,6 +9,7 @@ is in the controller's ConfigMap ``csi-takeover``.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -195,7 +196,10 @@ async def _change(
         AUTOMATIC_ANNOTATION,
         CONFIG_KEY,
         CONFIG_MAP,
+        GIVEN_BACK_ANNOTATION,
+        format_given_back,
         parse_automatic_domains,
+        parse_given_back,
     )
     from zonewise.storage.configuration import edit_takeover, parse_before_edit
     from zonewise.storage.domains import DomainLabels
@@ -235,6 +239,10 @@ async def _change(
                 # An administrator took it over: it is not given back automatically.
                 others = ",".join(sorted(automatic - {domain}))
                 changes["annotations"] = {AUTOMATIC_ANNOTATION: others or None}
+            if targets is None:
+                # Automatic takeover gives it a whole pause from now on.
+                given_back = {**parse_given_back(metadata.annotations), domain: time.time()}
+                changes["annotations"] = {GIVEN_BACK_ANNOTATION: format_given_back(given_back)}
             body = {"metadata": changes, "data": {CONFIG_KEY: changed}}
             try:
                 await client.patch(ConfigMap, CONFIG_MAP, namespace, body)
@@ -371,7 +379,13 @@ async def _read_status(
         StorageConfiguration(takeover=TakeoverMap(reported.takeover))
     )
     seen = await _observe(client, driver, configuration, given)
-    status = TakeoverStatus(configuration.takeover.targets, "", seen.warnings, seen.away)
+    status = TakeoverStatus(
+        configuration.takeover.targets,
+        "",
+        seen.warnings,
+        seen.away,
+        automatic=reported.automatic if configuration.automatic_takeover else (),
+    )
     return _add_dead_pools(status, reported)
 
 
@@ -481,6 +495,8 @@ def _print(status: TakeoverStatus, output: str | None) -> None:
         click.echo("no domain is taken over")
     for source, targets in sorted(status.takeover.items()):
         click.echo(f"{source} is taken over by {', '.join(targets)}")
+    for hold in status.automatic:
+        click.echo(f"automatic: {hold}")
     for warning in status.warnings:
         click.echo(f"warning: {warning}", err=True)
     if status.further_warnings:

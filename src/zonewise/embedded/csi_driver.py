@@ -35,6 +35,7 @@ from zonewise.csi.errors import CsiError
 from zonewise.csi.node_domain import FixedDomain, StoredDomain
 from zonewise.csi.services.node import NodeService
 from zonewise.csi.services.plugin import NO_CLUSTER
+from zonewise.csi.takeover.automatic import AutomaticLoop
 from zonewise.csi.takeover.controller import StatesByCluster, TakeoverController, TakeoverSettings
 from zonewise.csi.takeover.source import FollowedConfiguration
 from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP
@@ -136,6 +137,13 @@ class EmbeddedDriver:
             read_states=self._get_states,
         )
         program.add("csi-takeover", TakeoverController, takeover)
+        program.add(
+            "csi-automatic-takeover",
+            AutomaticLoop,
+            takeover,
+            storage=self._data,
+            worker=self._worker,
+        )
 
     def use(self, configuration: StorageConfiguration) -> None:
         """Use the pools of a configuration from now on."""

@@ -17,6 +17,7 @@ from zonewise.api.reason import Reason
 from zonewise.explain.columns import format_table
 from zonewise.storage.domains import TAKEOVER_PREFIX, short_name
 from zonewise.storage.placement import TriedPool
+from zonewise.storage.takeover.stand_ins import covers
 
 AffinityTerm = Mapping[str, str]
 
@@ -67,6 +68,18 @@ def read_access(volume: PersistentVolume | None, nodes: Iterable[Node]) -> Volum
     return VolumeAccess(homes, stand_ins, _locate(homes, stand_ins, labels) if labels else None)
 
 
+def select_takeover(reasons: Iterable[Reason], access: VolumeAccess) -> tuple[Reason, ...]:
+    """What is reported of takeovers about the domains of a volume, or about all of them."""
+    if not access.stand_ins:
+        return ()
+    return tuple(
+        reason
+        for reason in reasons
+        if not reason.object
+        or any(covers(reason.object.partition("/")[2], home) for home in access.homes)
+    )
+
+
 def _locate(
     homes: Iterable[AffinityTerm],
     stand_ins: Iterable[AffinityTerm],
@@ -106,6 +119,8 @@ class VolumeReport:
     tried: tuple[TriedPool, ...] = ()
     events: tuple[str, ...] = ()
     """The last messages of the provisioner and the scheduler."""
+    takeover: tuple[Reason, ...] = ()
+    """Why a takeover of the volume's domain waits."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -130,6 +145,7 @@ class VolumeReport:
                 for tried in self.tried
             ],
             "events": list(self.events),
+            "takeover": [reason.to_dict() for reason in self.takeover],
         }
 
 
@@ -158,6 +174,8 @@ def render_volume(report: VolumeReport) -> str:
             for tried in report.tried
         ]
         blocks.append(format_table(["POOL", "REQUESTED", "OUTCOME"], rows))
+    if report.takeover:
+        blocks.append(["Takeover:", *(f"  {reason}" for reason in report.takeover)])
     if report.events:
         blocks.append(["Latest events:", *(f"  {note}" for note in report.events)])
     if report.reason.fix:

@@ -28,7 +28,7 @@ from zonewise.api.objects.storage import (
 )
 from zonewise.api.reason import Reason
 from zonewise.api.values import quantity
-from zonewise.explain.volume_report import VolumeReport, read_access
+from zonewise.explain.volume_report import VolumeReport, read_access, select_takeover
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels, short_name
 from zonewise.storage.errors import StorageError
@@ -57,6 +57,8 @@ class VolumeCluster:
     events: Mapping[Key, tuple[str, ...]] = field(default_factory=dict)
     configuration: StorageConfiguration | None = None
     """The pools of the driver, if it is known."""
+    takeover: tuple[Reason, ...] = ()
+    """Why a takeover waits, as the controller reported it."""
 
 
 def explain_claim(cluster: VolumeCluster, claim: PersistentVolumeClaim) -> VolumeReport:
@@ -95,6 +97,7 @@ def _report(
         events=cluster.events.get(claim.key, ()) if claim is not None else (),
     )
     if volume is not None:
+        draft = replace(draft, takeover=select_takeover(cluster.takeover, draft.access))
         return _report_volume(cluster, draft, claim, volume, storage_class)
     assert claim is not None
     return _report_waiting(cluster, draft, claim, storage_class)

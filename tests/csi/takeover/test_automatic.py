@@ -7,19 +7,37 @@ import json
 
 import pytest
 from tests.csi.takeover.written_takeover import written
-from tests.embedded.virtual_cluster import VirtualCluster, virtual_cluster
+from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, virtual_cluster
 
+from zonewise.api import Node, convert
 from zonewise.api.errors import ConnectionFailed
+from zonewise.api.values.times import format_time, from_epoch
 from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.takeover.automatic import AutomaticLoop
 from zonewise.csi.takeover.controller import ConfigMap, TakeoverSettings
 from zonewise.csi.takeover.source import FollowedConfiguration
-from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP
+from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP, AutomaticHolds
 from zonewise.csi.transport.calls import run_inline
+from zonewise.runtime.program.context import ControllerContext
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import DomainLabels, parse_domain_labels
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+
+def ready_node(zone: str, *, ready: bool) -> Node:
+    """A node of a zone that has been Ready, or not, since the beginning."""
+    condition = {
+        "type": "Ready",
+        "status": "True" if ready else "Unknown",
+        "lastTransitionTime": format_time(from_epoch(EPOCH)),
+    }
+    body = {
+        "metadata": {"name": zone, "labels": {"topology.kubernetes.io/zone": zone}},
+        "status": {"conditions": [condition]},
+    }
+    return convert(Node, body)
+
 
 LABELS = parse_domain_labels("topology.kubernetes.io/zone", "csi.zonewise.io")
 AUTOMATIC = {"version": 2, "automatic-takeover": {"by": ["all"], "pause": "1m"}}
@@ -172,3 +190,73 @@ async def test_an_unreachable_api_server_restarts_the_pause() -> None:
         assert await written(cluster) == ({}, "")
         await asyncio.sleep(40)
         assert await written(cluster) == ({"a": ["all"]}, "a")
+
+
+async def test_a_zone_given_back_by_hand_has_its_delay_after_a_restart() -> None:
+    """Since when a zone was given back by hand is written, so that a new leader neither takes it
+    at once nor begins again; the nodes' own times would be long over.
+    """
+    source = FollowedConfiguration()
+
+    def make(context: ControllerContext) -> AutomaticLoop:
+        settings = TakeoverSettings(source=source, labels=LABELS, namespace="default")
+        return AutomaticLoop(context, settings, storage=None, worker=run_inline)
+
+    async with virtual_cluster({"automatic": make}) as cluster:
+        for zone in "abc":
+            await cluster.client.create(ready_node(zone, ready=zone != "a"))
+        automatic = {"by": ["all"], "pause": "5m", "sources": ["nodes"]}
+        text = json.dumps({"version": 2, "automatic-takeover": automatic})
+        body = {
+            "metadata": {"name": CONFIG_MAP, "namespace": "default"},
+            "data": {CONFIG_KEY: text},
+        }
+        await cluster.client.create(ConfigMap(body))
+        source.use(parse_configuration(text, LABELS))
+        await asyncio.sleep(320)
+        assert await written(cluster) == ({"a": ["all"]}, "a")
+        await cluster.client.patch(ConfigMap, CONFIG_MAP, "default", {"data": {CONFIG_KEY: text}})
+        await asyncio.sleep(150)
+        assert await written(cluster) == ({}, "")
+        restarted = make(cluster.program.context("restarted"))
+        await restarted.check_once()
+        assert await written(cluster) == ({}, "")
+        await asyncio.sleep(130)
+        assert await written(cluster) == ({}, "")
+        await asyncio.sleep(40)
+        assert await written(cluster) == ({"a": ["all"]}, "a")
+
+
+async def test_a_silent_ceph_does_not_stop_the_nodes() -> None:
+    """While Ceph does not answer, nodes alone can have a zone taken over, not given back."""
+    zones, source = Zones(), FollowedConfiguration()
+    zones.failed = None
+    holds = AutomaticHolds()
+
+    def make(context: ControllerContext) -> AutomaticLoop:
+        settings = TakeoverSettings(source=source, labels=LABELS, namespace="default", holds=holds)
+        return AutomaticLoop(context, settings, storage=zones, worker=run_inline)
+
+    async with virtual_cluster({"automatic": make}) as cluster:
+        for zone in "abc":
+            await cluster.client.create(ready_node(zone, ready=zone != "a"))
+        automatic = {"by": ["all"], "pause": "2m", "sources": ["ceph", "nodes"]}
+        text = json.dumps({"version": 2, "automatic-takeover": automatic})
+        body = {
+            "metadata": {"name": CONFIG_MAP, "namespace": "default"},
+            "data": {CONFIG_KEY: text},
+        }
+        await cluster.client.create(ConfigMap(body))
+        source.use(parse_configuration(text, LABELS))
+        await asyncio.sleep(140)
+        assert await written(cluster) == ({"a": ["all"]}, "a")
+        status = {"conditions": [{"type": "Ready", "status": "True"}]}
+        await cluster.client.patch_status(await cluster.client.get(Node, "a"), status)
+        await asyncio.sleep(600)
+        assert await written(cluster) == ({"a": ["all"]}, "a")
+        assert [hold.code for hold in holds.current] == ["SourceSilent", "SourceSilent"]
+        zones.failed = frozenset()
+        await asyncio.sleep(100)
+        assert await written(cluster) == ({"a": ["all"]}, "a")
+        await asyncio.sleep(60)
+        assert await written(cluster) == ({}, "")

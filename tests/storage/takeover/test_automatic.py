@@ -13,14 +13,15 @@ from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
 from zonewise.storage.takeover.automatic import (
     AutomaticTakeover,
-    DomainTimes,
     decide_automatic,
 )
+from zonewise.storage.takeover.domain_states import DomainTimes, count_times, judge_storage
 from zonewise.storage.takeover.stand_ins import TakeoverMap
 
 PAUSE = 300.0
 BY_ALL = AutomaticTakeover(("all",), PAUSE)
 ZONES = ("a", "b", "c")
+WAITING = {"TakeoverPending", "GivebackPending", "StillDown"}
 LABELS = parse_domain_labels("e.io/zone", "csi.zonewise.io")
 
 
@@ -36,11 +37,13 @@ class Life:
 
     def look(self, now: float, *failed: str) -> float | None:
         """Examine the cluster, and apply the decision."""
+        self.watch = count_times(failed, ZONES, self.watch, now)
+        states = {"ceph": judge_storage(self.watch, self.settings.pause)}
         decision = decide_automatic(
-            self.settings, failed, ZONES, TakeoverMap(self.taken), self.automatic, self.watch, now
+            self.settings, states, TakeoverMap(self.taken), self.automatic, {}, now
         )
-        self.watch = decision.domain_times
         self.codes += [reason.code for reason in decision.reasons]
+        self.codes += [hold.code for hold in decision.holds if hold.code not in WAITING]
         for name, by in decision.changes.items():
             if by is None:
                 del self.taken[name]

@@ -20,6 +20,7 @@ from zonewise.api import (
 from zonewise.api.errors import ConfigError
 from zonewise.api.meta import Key
 from zonewise.api.objects.events import Event
+from zonewise.api.reason import Reason
 from zonewise.cli.program.command import CommandRefused
 from zonewise.cli.program.dump_kinds import describe_missing
 from zonewise.cli.program.options import Options
@@ -33,6 +34,7 @@ from zonewise.cli.program.sources import (
     require_dumped,
     require_single,
 )
+from zonewise.csi.takeover.status import STATUS_KEY, TakeoverStatus
 from zonewise.explain.volume_report import VolumeReport, render_volume
 from zonewise.explain.volumes import VolumeCluster, explain_claim, explain_volume
 from zonewise.runtime.cache.snapshot import Snapshot
@@ -40,6 +42,7 @@ from zonewise.storage.configuration import StorageConfiguration, parse_configura
 from zonewise.storage.domains import DomainLabels, short_name
 
 CONFIG = ("zonewise-system", "csi")
+STATUS = ("zonewise-system", "csi-takeover")
 FILE = "config.json"
 WRITTEN = {
     "volume": ("pv", "persistentvolume", "persistentvolumes", "volume"),
@@ -89,6 +92,7 @@ def _needed_kinds(report: VolumeReport, cluster: VolumeCluster) -> list[type[Any
 
 
 def _make_cluster(snapshot: Snapshot) -> VolumeCluster:
+    config_maps = list_readable(snapshot, ConfigMap) or ()
     csi_nodes = list_readable(snapshot, CSINode) or ()
     classes = list_readable(snapshot, StorageClass) or ()
     return VolumeCluster(
@@ -99,8 +103,15 @@ def _make_cluster(snapshot: Snapshot) -> VolumeCluster:
         csi_nodes=csi_nodes,
         pods=list_readable(snapshot, Pod) or (),
         events=_collect_events(snapshot),
-        configuration=_parse_configuration(list_readable(snapshot, ConfigMap) or (), csi_nodes),
+        configuration=_parse_configuration(config_maps, csi_nodes),
+        takeover=_read_takeover(config_maps),
     )
+
+
+def _read_takeover(config_maps: tuple[Any, ...]) -> tuple[Reason, ...]:
+    """Why a takeover waits, as the driver's controller reported it last."""
+    text = next((item.get("data", STATUS_KEY) for item in config_maps if item.key == STATUS), "")
+    return TakeoverStatus.parse(str(text)).automatic
 
 
 def _collect_events(snapshot: Snapshot) -> dict[Key, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -34,7 +34,13 @@ from zonewise.api.resource import Resource
 from zonewise.api.unstructured import Unstructured, unstructured
 from zonewise.csi.errors import CsiError
 from zonewise.csi.takeover.source import TakeoverSource
-from zonewise.csi.takeover.status import CONFIG_MAP, STATUS_KEY, STATUS_MAP, TakeoverStatus
+from zonewise.csi.takeover.status import (
+    CONFIG_MAP,
+    STATUS_KEY,
+    STATUS_MAP,
+    AutomaticHolds,
+    TakeoverStatus,
+)
 from zonewise.csi.takeover.volumes import VolumeHomes, VolumeUses, has_claims
 from zonewise.runtime.controller.controller import own_key, run_all
 from zonewise.runtime.process.logs import logger
@@ -69,13 +75,14 @@ class TakeoverSettings:
     """The configuration that takeovers are read from, and the labels of domains.
 
     The ConfigMaps of configuration and status are in ``namespace``. ``states`` asks the backend
-    about its pools.
+    about its pools. ``holds`` is what automatic takeover waits for.
     """
 
     source: TakeoverSource
     labels: DomainLabels
     namespace: str
     read_states: PoolStatesReader | None = None
+    holds: AutomaticHolds = field(default_factory=AutomaticHolds)
 
 
 class TakeoverController:
@@ -87,6 +94,7 @@ class TakeoverController:
         self._domain_labels = labels = settings.labels
         self._namespace = settings.namespace
         self._read_states = settings.read_states
+        self._holds = settings.holds
         self._metrics = TakeoverMetrics(context.metrics.registry) if context.metrics else None
         self._reported: frozenset[Reason] = frozenset()
         self._labels = context.controller("takeover labels", self._sync_labels, workers=WORKERS)
@@ -116,11 +124,13 @@ class TakeoverController:
         """Work until cancelled."""
         # The source outlives this: a new leader registers again.
         unsubscribe = self._source.on_status_change(self._configuration_changed)
+        forget = self._holds.on_change(lambda: self._status.enqueue(_STATUS))
         try:
             self._status.enqueue(_STATUS)
             await run_all(self._labels.run(), self._pods.run(), self._status.run())
         finally:
             unsubscribe()
+            forget()
 
     def stop(self) -> None:
         """Finish what is being written, start no more."""
@@ -224,13 +234,16 @@ class TakeoverController:
         )
         uses = [*self._uses.uses()]
         away = find_away_from_home(uses, takeover)
-        status = TakeoverStatus(takeover.targets, self._source.problem or "", warnings, away)
+        holds = self._holds.current
+        status = TakeoverStatus(
+            takeover.targets, self._source.problem or "", warnings, away, automatic=holds
+        )
         if self._metrics is not None:
             self._metrics.update(status)
         await self._write_status(status)
         # A use of a volume whose domain is still taken over is where it should be.
         overdue = find_away_from_home(use for use in uses if not takeover.is_taken_over(use.home))
-        await self._report_warnings((*warnings, *overdue))
+        await self._report_warnings((*warnings, *overdue, *holds))
         return RECHECK_SECONDS if takeover.targets else None
 
     async def _read_pools(self, configuration: StorageConfiguration) -> tuple[Pool, ...]:

@@ -8,11 +8,14 @@ thousands of pods: the first of them are kept there, the rest are counted.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zonewise.api.errors import ParseError
 from zonewise.api.reason import Reason
+from zonewise.api.values import times
 
 CONFIG_MAP = "csi"
 """The ConfigMap with the configuration."""
@@ -22,6 +25,8 @@ STATUS_MAP = "csi-takeover"
 STATUS_KEY = "status.json"
 AUTOMATIC_ANNOTATION = "csi.zonewise.io/automatic-takeover"
 """The annotation of the configuration with the domains that no person has taken over."""
+GIVEN_BACK_ANNOTATION = "csi.zonewise.io/given-back"
+"""The annotation of the configuration that says when a person gave a domain back: ``a=<time>,…``"""
 ITEM_LIMIT = 250
 """How many warnings, and how many pods away from home, are kept: each takes at most 1.6 KB."""
 
@@ -39,6 +44,8 @@ class TakeoverStatus:
     further_warnings: int = 0
     further_away_from_home: int = 0
     """How many there are besides those above."""
+    automatic: tuple[Reason, ...] = ()
+    """Why automatic takeover waits, or does nothing."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: warnings and what is away from home only where there are any."""
@@ -54,6 +61,8 @@ class TakeoverStatus:
             fields["awayFromHome"] = [_reason_to_dict(use) for use in self.away_from_home]
         if self.further_away_from_home:
             fields["furtherAwayFromHome"] = self.further_away_from_home
+        if self.automatic:
+            fields["automatic"] = [_reason_to_dict(hold) for hold in self.automatic]
         return fields
 
     def to_text(self) -> str:
@@ -65,6 +74,7 @@ class TakeoverStatus:
             further_warnings=self.further_warnings + len(self.warnings[ITEM_LIMIT:]),
             further_away_from_home=self.further_away_from_home
             + len(self.away_from_home[ITEM_LIMIT:]),
+            automatic=self.automatic[:ITEM_LIMIT],
         )
         return json.dumps(shortened.to_dict(), indent=2) + "\n"
 
@@ -80,6 +90,7 @@ class TakeoverStatus:
                 tuple(_parse_reason(use) for use in fields.get("awayFromHome", ())),
                 int(fields.get("furtherWarnings", 0)),
                 int(fields.get("furtherAwayFromHome", 0)),
+                tuple(_parse_reason(hold) for hold in fields.get("automatic", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return cls()
@@ -88,6 +99,47 @@ class TakeoverStatus:
 def parse_automatic_domains(annotations: Mapping[str, str]) -> set[str]:
     """The domains that were taken over without a person."""
     return {name for name in annotations.get(AUTOMATIC_ANNOTATION, "").split(",") if name}
+
+
+def parse_given_back(annotations: Mapping[str, str]) -> dict[str, float]:
+    """When persons gave domains back, in seconds since the epoch; what cannot be read is left."""
+    moments = {}
+    for item in annotations.get(GIVEN_BACK_ANNOTATION, "").split(","):
+        name, _, text = item.partition("=")
+        with suppress(ParseError):
+            moments[name] = times.parse(text).timestamp()
+    return moments
+
+
+def format_given_back(moments: Mapping[str, float]) -> str | None:
+    """The annotation's value; None, which removes it, if there is nothing to say."""
+    return (
+        ",".join(
+            f"{name}={times.format_time(times.from_epoch(at))}"
+            for name, at in sorted(moments.items())
+        )
+        or None
+    )
+
+
+class AutomaticHolds:
+    """Why automatic takeover waits: its loop says so, and the status has it."""
+
+    def __init__(self) -> None:
+        self.current: tuple[Reason, ...] = ()
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call it whenever they change, until what is returned is called."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def replace(self, reasons: tuple[Reason, ...]) -> None:
+        """From now on these are the reasons."""
+        if reasons != self.current:
+            self.current = reasons
+            for listener in tuple(self._listeners):
+                listener()
 
 
 def _reason_to_dict(reason: Reason) -> dict[str, str]:
