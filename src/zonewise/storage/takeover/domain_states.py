@@ -142,9 +142,7 @@ def judge_nodes(nodes: Iterable[NodeState], pause: float, *, ahead: float = 0.0)
             states[name] = DomainCondition(evidence, failed=True, doubt=doubt, segments=segments)
             continue
         begun = max(down_since, others[needed - 1]) + ahead
-        states[name] = DomainCondition(
-            evidence, failed=True, since=since + ahead, segments=segments
-        )
+        states[name] = DomainCondition(evidence, failed=True, since=begun, segments=segments)
     return SourceStates(pause, states)
 
 
