@@ -59,10 +59,16 @@ def choose_pods(
     now: float,
     *,
     spread: bool = True,
+    in_order: bool = False,
     evicting: bool = False,
 ) -> PodChoice:
-    """Choose up to ``count`` of the pods, in the order of deletion."""
-    work = choose_pods_in_slices(budgets, pods, count, now, spread=spread, evicting=evicting)
+    """Choose up to ``count`` of the pods, in the order of deletion.
+
+    Of pods that go ``in_order`` the first ones that may go are chosen, Ready or not.
+    """
+    work = choose_pods_in_slices(
+        budgets, pods, count, now, spread=spread, in_order=in_order, evicting=evicting
+    )
     while True:
         try:
             next(work)
@@ -78,6 +84,7 @@ def choose_pods_in_slices(
     now: float,
     *,
     spread: bool = True,
+    in_order: bool = False,
     evicting: bool = False,
 ) -> Generator[None, None, PodChoice]:
     """``choose_pods`` with a pause after each pod."""
@@ -86,7 +93,7 @@ def choose_pods_in_slices(
     chosen_pods: list[Pod] = []
     first_refusal: tuple[Pod, DisruptionVerdict] | None = None
     pods_by_domain: dict[str, list[Pod]] = {}
-    for pod in sorted(pods, key=is_pod_ready):
+    for pod in pods if in_order else sorted(pods, key=is_pod_ready):
         pods_by_domain.setdefault(
             _spread_domain(budgets, pod) if spread and is_pod_ready(pod) else "", []
         ).append(pod)

@@ -110,22 +110,34 @@ class Removal(Generic[K]):
         count: int,
         *,
         spread: bool = False,
+        in_order: bool = False,
         respect_budgets: bool = True,
     ) -> RemovalResult:
         """Remove ``count`` of the pods, the first ones if no budget objects.
 
-        With ``spread`` those of the fullest domain are the first. Without ``respect_budgets`` they
-        are deleted.
+        Pods that are not Ready are the first, unless they are to go ``in_order``. With ``spread``
+        those of the fullest domain come next. Without ``respect_budgets`` they are deleted.
         """
         if self.mode == "delete" or not respect_budgets:
             return await self._delete(pods[:count])
+        pods = self._least_refused_first(key, pods)
         if self._budgets_cache is not None and pods and count > 0:
             budgets = self._budgets_cache.get_or_create(pods[0].metadata.namespace)
-            choice = choose_pods(budgets, pods, count, self._now(), spread=spread, evicting=True)
+            choice = choose_pods(
+                budgets,
+                pods,
+                count,
+                self._now(),
+                spread=spread,
+                in_order=in_order,
+                evicting=True,
+            )
             if not choice.pods and choice.first_refusal is not None:
                 return self._pause_by_verdict(key, *choice.first_refusal)
             self._end_verdict_pause(key)
             pods, count = choice.pods, min(count, len(choice.pods))
+        elif in_order:
+            pods = pods[:count]
         unready = [pod for pod in pods if not is_pod_ready(pod)][:count]
         deleted = await self._delete(unready, same_version=True)
         running = [pod for pod in pods if is_pod_ready(pod)]
@@ -136,6 +148,13 @@ class Removal(Generic[K]):
         return RemovalResult(
             deleted.granted + evicted.granted, deleted.refused + evicted.refused, retry_after
         )
+
+    def _least_refused_first(self, key: K, pods: Sequence[Pod]) -> Sequence[Pod]:
+        pause = self._pauses.get(key)
+        if pause is None or not pause.refusals:
+            return pods
+        refusals = pause.refusals
+        return sorted(pods, key=lambda pod: refusals.get(pod.metadata.uid, 0))
 
     def _pause_by_verdict(self, key: K, pod: Pod, verdict: DisruptionVerdict) -> RemovalResult:
         """Pause without a request; a budget that allows more ends the pause."""
@@ -200,7 +219,7 @@ class Removal(Generic[K]):
         now = self._clock()
         if pause.until > now:
             return RemovalResult(retry_after=pause.until - now)
-        candidates = sorted(pods, key=lambda pod: pause.refusals.get(pod.metadata.uid, 0))[:count]
+        candidates = pods[:count]
         result = _collect_results(candidates, await run_in_batches(candidates, self._evict_pod))
         if not result.refused:
             self._pauses.pop(key, None)

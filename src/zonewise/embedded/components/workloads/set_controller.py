@@ -126,13 +126,24 @@ class SetSync(ABC, Generic[W]):
             )
         )
 
-    async def remove_pods(self, pods: Sequence[Pod], count: int) -> tuple[Pod, ...]:
+    @property
+    def evicts_pods(self) -> bool:
+        """Whether pods are evicted, which budgets may refuse."""
+        return self._controller.removal.mode == "evict"
+
+    def forget_refusals(self) -> None:
+        """There is no pod to remove."""
+        self._controller.removal.forget(self.workload.key)
+
+    async def remove_pods(
+        self, pods: Sequence[Pod], count: int, *, in_order: bool = False
+    ) -> tuple[Pod, ...]:
         """Remove so many of the pods; returns those that are removed."""
         controller, key = self._controller, self.workload.key
         if not count:
-            controller.removal.forget(key)
+            self.forget_refusals()
             return ()
-        result = await controller.removal.remove(key, pods, count)
+        result = await controller.removal.remove(key, pods, count, in_order=in_order)
         for pod in result.granted:
             self.expect_removed(pod)
         for refusal in result.refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.embedded.components.workloads.statefulsets.numbered_pods import NOW, 
 
 from zonewise.api.objects.pod import Pod
 from zonewise.embedded.components.workloads.statefulsets.ordinals import (
+    StatefulPodRemoval,
     StatefulSetCounts,
     StatefulSetPlan,
     StatefulSetRule,
@@ -27,9 +29,22 @@ ORDERED = StatefulSetRule(name="web", replicas=3, current="r1", update="r1")
 PARALLEL = replace(ORDERED, parallel=True)
 
 
-def going(decision: StatefulSetPlan) -> list[tuple[str, str]]:
-    """The pods that are deleted, and why."""
-    return [(removal.pod.metadata.name, removal.cause) for removal in decision.removals]
+def chosen(
+    decision: StatefulSetPlan, held: Collection[str] = frozenset()
+) -> list[StatefulPodRemoval]:
+    """The pods that are deleted, if budgets hold some."""
+    return [
+        removal
+        for step in decision.removals
+        for removal in [
+            removal for removal in step.candidates if removal.pod.metadata.name not in held
+        ][: step.count]
+    ]
+
+
+def going(decision: StatefulSetPlan, held: Collection[str] = frozenset()) -> list[tuple[str, str]]:
+    """The pods that are deleted, and why, if budgets hold some."""
+    return [(removal.pod.metadata.name, removal.cause) for removal in chosen(decision, held)]
 
 
 def pods(*numbers: int, **fields: Any) -> list[Pod]:
@@ -149,6 +164,47 @@ def test_on_delete_deletes_nothing() -> None:
     assert not is_complete(rule, StatefulSetCounts(replicas=3, ready=3, updated=3))
 
 
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_held_pod_is_passed_over(parallel: bool) -> None:
+    """Evicting, the highest outdated pod that may go is updated; one that deletes does not look
+    further than the highest.
+    """
+    rule = replace(ORDERED, parallel=parallel, update="r2", evicting=True)
+    assert going(decide(rule, pods(0, 1, 2), now=NOW)) == [("web-2", "update")]
+    assert going(decide(rule, pods(0, 1, 2), now=NOW), {"web-2"}) == [("web-1", "update")]
+    assert going(decide(rule, pods(0, 1, 2), now=NOW), {"web-0", "web-1", "web-2"}) == []
+
+
+def test_a_passed_pod_waits_for_the_pods_below() -> None:
+    """A pod that was passed over may not go while one below is being replaced."""
+    rule = replace(PARALLEL, update="r2", evicting=True)
+    being_replaced = make_pod("web-1", revision="r2", ready=False)
+    assert going(decide(rule, [*pods(0, 2), being_replaced], now=NOW)) == []
+    replaced = make_pod("web-1", revision="r2")
+    assert going(decide(rule, [*pods(0, 2), replaced], now=NOW)) == [("web-2", "update")]
+
+
+def test_held_pods_are_passed_over_in_a_scale_down() -> None:
+    """The highest condemned pod that may go is deleted, one at a time; outdated pods do not wait
+    for condemned ones that are held.
+    """
+    rule = replace(ORDERED, update="r2", evicting=True)
+    five = decide(rule, pods(0, 1, 2, 3, 4), now=NOW)
+    assert going(five) == [("web-4", "scale-down")]
+    assert going(five, {"web-4"}) == [("web-3", "scale-down")]
+    assert going(five, {"web-4", "web-3"}) == [("web-2", "update")]
+    leaving = [*pods(0, 1, 2, 4), make_pod("web-3", leaving=True)]
+    assert going(decide(rule, leaving, now=NOW)) == []
+
+
+def test_outdated_pods_that_are_down_may_always_go() -> None:
+    """Evicting, they do not use up maxUnavailable: the update may be their repair."""
+    rule = replace(PARALLEL, update="r2", max_unavailable=1, evicting=True)
+    crowd = [*pods(0, 2), make_pod("web-1", ready=False)]
+    assert going(decide(rule, crowd, now=NOW)) == [("web-1", "update")]
+    assert going(decide(replace(rule, evicting=False), crowd, now=NOW)) == []
+
+
 def test_several_pods_may_be_updated_together() -> None:
     """maxUnavailable pods are deleted together; unavailable ones count."""
     rule = replace(PARALLEL, replicas=5, update="r2", max_unavailable=2)
@@ -196,6 +252,7 @@ RULES = st.builds(
     parallel=st.booleans(),
     partition=st.integers(0, 3),
     max_unavailable=st.none() | st.integers(1, 3) | st.sampled_from(["30%", "60%"]),
+    evicting=st.booleans(),
 )
 STATES = ("up", "down", "pending", "failed", "leaving")
 FIELDS: dict[str, dict[str, Any]] = {
@@ -224,12 +281,17 @@ def down(rule: StatefulSetRule, crowd: Crowd) -> int:
     return sum(crowd.get(number, ("none", ""))[0] != "up" for number in rule.ordinals)
 
 
-def carried_out(rule: StatefulSetRule, crowd: Crowd, decision: StatefulSetPlan) -> Crowd:
-    """The pods after a decision."""
+def carried_out(
+    rule: StatefulSetRule,
+    crowd: Crowd,
+    decision: StatefulSetPlan,
+    held: Collection[str] = frozenset(),
+) -> Crowd:
+    """The pods after a decision, if budgets hold some."""
     after = dict(crowd)
     for number in decision.creations:
         after[number] = ("pending", rule.revision_for(number))
-    for departure in decision.removals:
+    for departure in chosen(decision, held):
         number = int(departure.pod.metadata.name.removeprefix("web-"))
         after[number] = ("leaving", crowd[number][1])
     return after
@@ -256,33 +318,41 @@ def test_an_ordered_step_is_one_step_above_available_pods(
     for number in decision.creations:
         assert all(crowd[lower][0] == "up" for lower in range(rule.start, number))
         assert not decision.removals
-    for departure in decision.removals:
+    for departure in chosen(decision):
         if departure.cause == "scale-down":
             assert down(rule, crowd) == 0
-            assert len(decision.removals) == 1
+            assert len(chosen(decision)) == 1
 
 
-@given(rule=RULES, crowd=CROWDS)
-def test_updates_never_take_down_more_than_allowed(rule: StatefulSetRule, crowd: Crowd) -> None:
-    """Deletions for an update leave at most maxUnavailable pods unavailable."""
+HELD = st.frozensets(st.integers(0, 8).map("web-{}".format))
+
+
+@given(rule=RULES, crowd=CROWDS, held=HELD)
+def test_updates_never_take_down_more_than_allowed(
+    rule: StatefulSetRule, crowd: Crowd, held: frozenset[str]
+) -> None:
+    """Deletions for an update leave at most maxUnavailable pods unavailable, whatever is held."""
     decision = decide(rule, make_pods(crowd), now=NOW)
-    taken = [removal.pod for removal in decision.removals if removal.cause == "update"]
+    taken = [item.pod for item in chosen(decision, held) if item.cause == "update"]
     numbers = [int(pod.metadata.name.removeprefix("web-")) for pod in taken]
     assert all(number >= rule.start + rule.partition for number in numbers)
     assert all(crowd[number][1] != rule.update for number in numbers)
+    lost = sum(crowd[number][0] == "up" for number in numbers)
     if rule.max_unavailable is None:
         assert len(taken) <= 1
-    elif taken:
-        after = carried_out(rule, crowd, decision)
+    elif lost:
+        after = carried_out(rule, crowd, decision, held)
         assert down(rule, after) <= allowed_unavailable(rule.max_unavailable, rule.replicas)
+    if rule.evicting and rule.max_unavailable is None and lost:
+        assert all(number in crowd for number in rule.ordinals[rule.partition :])
 
 
 @settings(max_examples=60, deadline=None)
 @given(rule=RULES, crowd=CROWDS, seed=st.integers())
 def test_every_crowd_converges(rule: StatefulSetRule, crowd: Crowd, seed: int) -> None:
-    """Whatever fails meanwhile, in the end the desired pods are available at their revisions.
-    Condemned pods that have finished are left out: an ordered set waits for them for ever, as a
-    real one does.
+    """Whatever fails or is held meanwhile, in the end the desired pods are available at their
+    revisions. Condemned pods that have finished are left out: an ordered set waits for them for
+    ever, as a real one does.
     """
     rng = random.Random(seed)
     crowd = {
@@ -292,7 +362,9 @@ def test_every_crowd_converges(rule: StatefulSetRule, crowd: Crowd, seed: int) -
     }
     for turn in range(200):
         decision = decide(rule, make_pods(crowd), now=NOW)
-        crowd = carried_out(rule, crowd, decision)
+        open_third = turn // 10 % 3
+        held = {f"web-{number}" for number in crowd if rule.evicting and number % 3 != open_third}
+        crowd = carried_out(rule, crowd, decision, held)
         calm = turn > 20
         for number in sorted(crowd):
             state, revision = crowd[number]

@@ -120,7 +120,12 @@ class _StatefulSetSync(SetSync[StatefulSet]):
         )
         revisions_by_name = {revision.metadata.name: revision for revision in history}
         current = revisions_by_name.get(stateful_set.status.current_revision, update)
-        rule = read_rule(stateful_set, current.metadata.name, update.metadata.name)
+        rule = read_rule(
+            stateful_set,
+            current.metadata.name,
+            update.metadata.name,
+            evicting=self.evicts_pods,
+        )
         counts = ordinals.count(rule, pods, now=self.now)
         outdated_removed = 0
         if not terminating:
@@ -280,15 +285,20 @@ class _StatefulSetSync(SetSync[StatefulSet]):
 
         Adopted pods can be of a revision that is not in this set's history.
         """
-        removals = decision.removals[:BURST]
-        pods = [removal.pod for removal in removals]
-        granted = {pod.metadata.uid for pod in await self.remove_pods(pods, len(pods))}
-        return sum(
-            removal.cause == "update"
-            and removal.pod.metadata.uid in granted
-            and removal.pod.metadata.labels.get(REVISION_LABEL) == current
-            for removal in removals
-        )
+        if not decision.removals:
+            self.forget_refusals()
+        outdated_removed = 0
+        for step in decision.removals:
+            pods = [removal.pod for removal in step.candidates]
+            granted = await self.remove_pods(pods, min(step.count, BURST), in_order=True)
+            uids = {pod.metadata.uid for pod in granted}
+            outdated_removed += sum(
+                removal.cause == "update"
+                and removal.pod.metadata.uid in uids
+                and removal.pod.metadata.labels.get(REVISION_LABEL) == current
+                for removal in step.candidates
+            )
+        return outdated_removed
 
     async def _write_status(
         self,
@@ -340,7 +350,9 @@ class _StatefulSetSync(SetSync[StatefulSet]):
         self.record_event(f"Failed{verb}", verb, note, type="Warning")
 
 
-def read_rule(stateful_set: StatefulSet, current: str, update: str) -> StatefulSetRule:
+def read_rule(
+    stateful_set: StatefulSet, current: str, update: str, *, evicting: bool = False
+) -> StatefulSetRule:
     """Read what a set specifies, given the names of its revisions."""
     spec = stateful_set.spec
     strategy = spec.update_strategy
@@ -356,6 +368,7 @@ def read_rule(stateful_set: StatefulSet, current: str, update: str) -> StatefulS
         partition=0 if rolling is None else rolling.partition or 0,
         max_unavailable=None if rolling is None else rolling.max_unavailable,
         min_ready=spec.min_ready_seconds,
+        evicting=evicting,
     )
 
 

@@ -17,6 +17,13 @@ Updates: without ``maxUnavailable`` one pod at a time is deleted, whatever its s
 before must be available again first. With it, so many may be unavailable together, for whatever
 reason. Under ``OnDelete`` nothing is deleted here; a pod that a user deletes is recreated updated.
 
+*Evicting*, a set does not wait for a pod that a budget holds: a step names more candidates than it
+removes, and one that is held is passed over for the next lower one. Otherwise an ordinal in a
+domain that is closed today would keep those of the open one from being updated. So the order of
+deletion is "the highest that may go"; the order of creation stays. As a passed pod may go at any
+moment, it must not go while one below is still being replaced. An outdated pod that is unavailable
+anyway may always go, whatever ``maxUnavailable`` is.
+
 Time is an argument, and pods may be in any order.
 """
 
@@ -53,6 +60,8 @@ class StatefulSetRule:
     partition: int = 0
     max_unavailable: IntOrString | None = None
     min_ready: int = 0
+    evicting: bool = False
+    """Whether budgets may hold pods, which are then passed over."""
 
     @property
     def ordinals(self) -> range:
@@ -71,6 +80,14 @@ class StatefulPodRemoval:
 
     pod: Pod
     cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalStep:
+    """So many of the candidates are removed: the first ones that may be."""
+
+    candidates: tuple[StatefulPodRemoval, ...]
+    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +112,7 @@ class StatefulSetPlan:
     """Pods whose identity and claims have to be checked."""
     condemned: tuple[Pod, ...] = ()
     """Pods whose claims may have to be deleted with them."""
-    removals: tuple[StatefulPodRemoval, ...] = ()
+    removals: tuple[RemovalStep, ...] = ()
 
 
 def ordinal_of(pod: str, set_name: str) -> int | None:
@@ -158,21 +175,22 @@ class _Planner:
         self.creations: list[int] = []
         self.pending: list[Pod] = []
         self.to_reconcile: list[Pod] = []
-        self.removals: list[StatefulPodRemoval] = []
+        self.finished: list[StatefulPodRemoval] = []
 
     def run(self, stale: Collection[int]) -> StatefulSetPlan:
         condemned: tuple[Pod, ...] = ()
+        steps: list[RemovalStep] = []
         if self._plan_replicas(stale):
             ordinals = sorted(self.condemned, reverse=True)
             condemned = tuple(self.condemned[ordinal] for ordinal in ordinals)
-            if self._plan_scale_down(condemned) and not self.rule.on_delete:
-                self._plan_updates()
+            steps = self._plan_steps(condemned)
+        steps.insert(0, RemovalStep(tuple(self.finished), len(self.finished)))
         return StatefulSetPlan(
             creations=tuple(self.creations),
             pending=tuple(self.pending),
             to_reconcile=tuple(self.to_reconcile),
             condemned=condemned,
-            removals=tuple(self.removals),
+            removals=tuple(step for step in steps if step.candidates and step.count > 0),
         )
 
     def _plan_replicas(self, stale: Collection[int]) -> bool:
@@ -185,7 +203,7 @@ class _Planner:
                     self.creations.append(ordinal)
             elif is_pod_finished(pod):
                 if not _is_terminating(pod):
-                    self.removals.append(StatefulPodRemoval(pod, "finished"))
+                    self.finished.append(StatefulPodRemoval(pod, "finished"))
             else:
                 if pod.status.phase == "Pending":
                     self.pending.append(pod)
@@ -196,46 +214,71 @@ class _Planner:
                 return False
         return True
 
-    def _plan_scale_down(self, condemned: tuple[Pod, ...]) -> bool:
-        """Plan the removal of condemned pods; False if nothing else is planned."""
-        first_unavailable = self._first_unavailable(condemned)
-        for pod in condemned:
-            if self.rule.parallel:
-                if not _is_terminating(pod):
-                    self.removals.append(StatefulPodRemoval(pod, "scale-down"))
-                continue
-            if not _is_terminating(pod) and (self._available(pod) or pod is first_unavailable):
-                self.removals.append(StatefulPodRemoval(pod, "scale-down"))
-            return False
-        return True
+    def _plan_steps(self, condemned: tuple[Pod, ...]) -> list[RemovalStep]:
+        """Plan the removal of condemned pods, then of outdated ones."""
+        rule = self.rule
+        if rule.parallel:
+            leaving = tuple(
+                StatefulPodRemoval(pod, "scale-down")
+                for pod in condemned
+                if not _is_terminating(pod)
+            )
+            return [RemovalStep(leaving, len(leaving)), *self._plan_updates()]
+        if not condemned:
+            return self._plan_updates()
+        candidates = self._find_condemned_candidates(condemned)
+        if rule.evicting and len(candidates) == len(condemned):
+            # If all of them are held, an outdated pod that may go does not wait for them.
+            for step in self._plan_updates():
+                candidates += step.candidates
+        return [RemovalStep(tuple(candidates), 1)]
 
-    def _plan_updates(self) -> None:
+    def _find_condemned_candidates(self, condemned: tuple[Pod, ...]) -> list[StatefulPodRemoval]:
+        """The condemned pods of an OrderedReady set of which one may be removed."""
+        if self.rule.evicting and any(map(_is_terminating, condemned)):
+            return []
+        first_unavailable = self._first_unavailable(condemned)
+        candidates: list[StatefulPodRemoval] = []
+        for pod in condemned:
+            waits = not self._available(pod) and pod is not first_unavailable
+            if _is_terminating(pod) or waits:
+                break
+            candidates.append(StatefulPodRemoval(pod, "scale-down"))
+        return candidates
+
+    def _plan_updates(self) -> list[RemovalStep]:
         """Plan the removal of outdated pods."""
         rule = self.rule
-        removed_uids = {removal.pod.metadata.uid for removal in self.removals}
-        remaining = None
-        if rule.max_unavailable is not None:
-            remaining = allowed_unavailable(rule.max_unavailable, rule.replicas) - sum(
-                not self._available(self.replicas.get(ordinal)) for ordinal in rule.ordinals
-            )
+        if rule.on_delete:
+            return []
+        finished_uids = {removal.pod.metadata.uid for removal in self.finished}
+        candidates: list[StatefulPodRemoval] = []
+        settled = True
+        """Whether no pod is still being replaced."""
         for ordinal in reversed(rule.ordinals[rule.partition :]):
             pod = self.replicas.get(ordinal)
-            outdated = (
+            if (
                 pod is not None
                 and pod.metadata.labels.get(REVISION_LABEL, "") != rule.update
                 and not _is_terminating(pod)
-                and pod.metadata.uid not in removed_uids
-            )
-            if remaining is None:
-                if outdated and pod is not None:
-                    self.removals.append(StatefulPodRemoval(pod, "update"))
-                if outdated or not self._available(pod):
-                    return
-            elif remaining <= 0:
-                return
-            elif outdated and pod is not None:
-                self.removals.append(StatefulPodRemoval(pod, "update"))
-                remaining -= 1
+                and pod.metadata.uid not in finished_uids
+            ):
+                candidates.append(StatefulPodRemoval(pod, "update"))
+            elif rule.max_unavailable is None and not self._available(pod):
+                settled = False
+                break
+        if rule.max_unavailable is None:
+            if rule.evicting and not settled:
+                candidates = [item for item in candidates if not self._available(item.pod)]
+            return [RemovalStep(tuple(candidates), 1)]
+        remaining = allowed_unavailable(rule.max_unavailable, rule.replicas) - sum(
+            not self._available(self.replicas.get(ordinal)) for ordinal in rule.ordinals
+        )
+        if not rule.evicting:
+            return [RemovalStep(tuple(candidates), remaining)]
+        down = tuple(item for item in candidates if not self._available(item.pod))
+        running = tuple(item for item in candidates if self._available(item.pod))
+        return [RemovalStep(down, len(down)), RemovalStep(running, remaining)]
 
     def _first_unavailable(self, condemned: tuple[Pod, ...]) -> Pod | None:
         replicas = (self.replicas.get(ordinal) for ordinal in self.rule.ordinals)
