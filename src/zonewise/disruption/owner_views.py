@@ -51,9 +51,11 @@ class ReplicaSetScale(Object):
 
 
 class StatefulSetScaleSpec(ScaleSpec):
-    """The scale of a StatefulSet, its ordinals, and from which one on pods are replaced."""
+    """The scale of a StatefulSet, its ordinals, and how pods are replaced."""
 
     ordinals: StatefulSetOrdinals | None = None
+    pod_management_policy: str = ""
+    min_ready_seconds: int = 0
     update_strategy: StatefulSetStrategy = StatefulSetStrategy()
 
 

@@ -36,6 +36,7 @@ from zonewise.api.reason import Reason
 from zonewise.api.values import times
 from zonewise.controllers.budgets import waking
 from zonewise.controllers.budgets.marking import Marking
+from zonewise.controllers.budgets.passing import Passing
 from zonewise.disruption import status as statuses
 from zonewise.disruption.budget import POD_BUDGET, TOPOLOGY_BUDGET, Budget
 from zonewise.disruption.budget_state import SUFFICIENT, BudgetState
@@ -47,7 +48,7 @@ from zonewise.disruption.owners import owner_of
 from zonewise.disruption.pdb import DISRUPTION_ALLOWED, set_condition
 from zonewise.runtime.client.scales import AGAIN as ASK_AGAIN
 from zonewise.runtime.client.scales import Scales
-from zonewise.runtime.controller.controller import run_all
+from zonewise.runtime.controller.controller import Controller, run_all
 from zonewise.runtime.controller.queue import Queue
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.process.turns import in_slices
@@ -161,21 +162,27 @@ class BudgetsController:
         if self._namespaces is not None:
             self._namespaces.on_change(self._namespace_changed)
         self.marking: Marking | None = None
+        self.passing: Passing | None = None
         if self.settings.steer:
             self.marking = Marking(context, budgets_cache=self.budgets_cache)
+            self.passing = Passing(
+                context, budgets_cache=self.budgets_cache, is_enforced=self._is_enforced
+            )
+
+    @property
+    def controllers(self) -> list[Controller[Any]]:
+        """Everything that runs here."""
+        steering = [part.controller for part in (self.marking, self.passing) if part is not None]
+        return [self.controller, *steering]
 
     async def run(self) -> None:
         """Work until cancelled or stopped."""
-        runs = [self.controller.run()]
-        if self.marking is not None:
-            runs.append(self.marking.controller.run())
-        await run_all(*runs)
+        await run_all(*(controller.run() for controller in self.controllers))
 
     def stop(self) -> None:
         """Let running counts finish and begin no more."""
-        self.controller.stop()
-        if self.marking is not None:
-            self.marking.controller.stop()
+        for controller in self.controllers:
+            controller.stop()
 
     # Which change enqueues which key.
 
@@ -331,17 +338,21 @@ class BudgetsController:
             return Reason(
                 code="ObserveOnly", message="spec.mode is Observe: disruptions are not held back"
             )
-        if self._namespaces is not None:
-            namespace = self._namespaces.get(("", budget.namespace))
-            labels = namespace.metadata.labels if namespace is not None else {}
-            if labels.get(LABEL) != ENFORCE:
-                return Reason(
-                    code="NamespaceNotEnforced",
-                    message=f"the namespace {budget.namespace} has not opted in, so evictions and"
-                    " deletions in it are not checked",
-                    fix=f"kubectl label namespace {budget.namespace} {LABEL}={ENFORCE}",
-                )
+        if not self._is_enforced(budget.namespace):
+            return Reason(
+                code="NamespaceNotEnforced",
+                message=f"the namespace {budget.namespace} has not opted in, so evictions and"
+                " deletions in it are not checked",
+                fix=f"kubectl label namespace {budget.namespace} {LABEL}={ENFORCE}",
+            )
         return Reason(code="Enforced", message="disruptions are held back by this budget")
+
+    def _is_enforced(self, name: str) -> bool:
+        """Whether evictions and deletions in a namespace are checked."""
+        if self._namespaces is None:
+            return True
+        namespace = self._namespaces.get(("", name))
+        return namespace is not None and namespace.metadata.labels.get(LABEL) == ENFORCE
 
     def _report_old_keys(
         self, item: TopologyDisruptionBudget | PodDisruptionBudget, budget: Budget

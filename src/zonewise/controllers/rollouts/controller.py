@@ -32,10 +32,10 @@ from zonewise.api.objects.budgets import (
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.reason import Reason
+from zonewise.controllers.recent_evictions import RecentEvictions
 from zonewise.disruption.budget import TOPOLOGY_BUDGET
 from zonewise.disruption.budgets_cache import BudgetsCache
-from zonewise.disruption.ledger import GRANT_SECONDS
-from zonewise.disruption.namespace_budgets import NamespaceBudgets, is_irrelevant_change
+from zonewise.disruption.namespace_budgets import is_irrelevant_change
 from zonewise.disruption.owner_views import OWNER_KINDS
 from zonewise.disruption.rollouts.derived_budget import (
     budget_matches,
@@ -53,6 +53,7 @@ from zonewise.disruption.rollouts.workload import (
     workload_pods,
 )
 from zonewise.disruption.status import ENFORCED
+from zonewise.runtime.cache.indexes import namespace_of
 from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.controller.expectations import Expectations
 from zonewise.runtime.controller.queue import Queue
@@ -96,7 +97,7 @@ class RolloutsController:
         self._clock = context.clock
         self._rng = context.rng
         self._budgets_cache = budgets_cache
-        self._going: dict[Key, dict[str, float]] = {}
+        self._evictions = RecentEvictions(context.clock)
         self.controller = context.controller(
             "rollouts",
             self._reconcile,
@@ -107,7 +108,7 @@ class RolloutsController:
         self.stop = self.controller.stop
         reads = self.controller.reads
         self._rollouts = self.controller.watches(
-            DomainRollout, own_key, indexes={"namespace": _own_namespace, "workload": _workload}
+            DomainRollout, own_key, indexes={"namespace": namespace_of, "workload": _workload}
         )
         self._budgets = reads(TopologyDisruptionBudget)
         self._wrote_rollout: Expectations[Key, DomainRollout] = Expectations(self._rollouts)
@@ -146,7 +147,7 @@ class RolloutsController:
         if item is None or item.metadata.deletion_timestamp is not None:
             self._wrote_rollout.forget(key)
             self._wrote_budget.forget(key)
-            self._going.pop(key, None)
+            self._evictions.forget(key)
             return None
         if not (self._wrote_rollout.settled(key) and self._wrote_budget.settled(key)):
             return GLANCE
@@ -196,7 +197,7 @@ class RolloutsController:
             counts,
             budgets.owners,
             self._budgets_cache.nodes,
-            evicted=self._gone(item.key, budgets),
+            evicted=self._evictions.unseen(item.key, budgets),
         )
         needs = {
             name: domain.baseline if standing.has_baseline else domain.expected
@@ -269,20 +270,6 @@ class RolloutsController:
                     values[domain] = min(values.get(domain, value), value)
         return values
 
-    def _gone(self, key: Key, budgets: NamespaceBudgets) -> set[str]:
-        """Pods that were evicted here and do not look so yet."""
-        known = self._going.get(key, {})
-        now = self._clock()
-        for uid, since in tuple(known.items()):
-            pod = budgets.pods.get(uid)
-            if (
-                pod is None
-                or pod.metadata.deletion_timestamp is not None
-                or now - since > GRANT_SECONDS
-            ):
-                del known[uid]
-        return set(known)
-
     async def _write_budget(
         self, item: DomainRollout, desired: TopologyDisruptionBudgetSpec
     ) -> None:
@@ -319,7 +306,7 @@ class RolloutsController:
                 return blocked_reason(view, str(error)), REFUSED * (1 + self._rng.random())
             except (NotFound, Conflict):
                 continue  # It is deleted, or its name is another pod's by now.
-            self._going.setdefault(key, {})[meta.uid] = self._clock()
+            self._evictions.add(key, meta.uid)
         return None, None
 
     async def _report(self, view: RolloutView, plan: DomainPlan, reason: Reason | None) -> None:
@@ -364,10 +351,6 @@ def _explain_unheld(
 def _namespace(key: Key) -> str:
     """Whose turn a key takes."""
     return key[0]
-
-
-def _own_namespace(item: DomainRollout) -> tuple[str]:
-    return (item.metadata.namespace,)
 
 
 def _workload(item: DomainRollout) -> tuple[tuple[object, ...]]:
