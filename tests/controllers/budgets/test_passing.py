@@ -1,0 +1,107 @@
+"""A StatefulSet's pods of the open zone are evicted while its next one is held in another."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.controllers.budgets.budget_scene import EXISTS, LABELS, NS, ZONE, BudgetScene
+from tests.controllers.budgets.budget_scene import budget_scene as scene_of
+
+from zonewise.api import Namespace, Pod, StatefulSet, convert
+from zonewise.api.objects.budgets import DomainRollout
+from zonewise.api.objects.events import Event
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+CLOSED = {
+    "matchExpressions": [
+        *EXISTS["matchExpressions"],
+        {"key": ZONE, "operator": "NotIn", "values": ["a"]},
+    ]
+}
+
+
+async def create_set(scene: BudgetScene, zones: str) -> None:
+    """An outdated StatefulSet with a Ready pod in each of these zones, under a budget that leaves
+    only zone a open.
+    """
+    body = {
+        "metadata": {"name": "db", "namespace": NS},
+        "spec": {
+            "replicas": len(zones),
+            "serviceName": "db",
+            "selector": {"matchLabels": LABELS},
+            "template": {
+                "metadata": {"labels": LABELS},
+                "spec": {"containers": [{"name": "c", "image": "c"}]},
+            },
+        },
+    }
+    item = await scene.client.create(convert(StatefulSet, body))
+    status = {"observedGeneration": 1, "currentRevision": "1", "updateRevision": "2"}
+    patch = {"status": {**status, "replicas": len(zones)}}
+    await scene.client.patch(StatefulSet, "db", NS, patch, subresource="status")
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "name": "db",
+        "uid": item.metadata.uid,
+        "controller": True,
+    }
+    for number, zone in enumerate(zones):
+        meta = {
+            "name": f"db-{number}",
+            "namespace": NS,
+            "labels": {**LABELS, "controller-revision-hash": "1"},
+            "ownerReferences": [owner],
+        }
+        spec = {"nodeName": f"n-{zone}", "containers": [{"name": "c", "image": "c"}]}
+        await scene.client.create(convert(Pod, {"metadata": meta, "spec": spec}))
+        ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        patch = {"status": ready}
+        await scene.client.patch(Pod, f"db-{number}", NS, patch, subresource="status")
+    await scene.budget(maxUnavailable=0, nodeSelectorTerm=CLOSED)
+
+
+async def staying(scene: BudgetScene) -> set[str]:
+    """The pods that are not being deleted."""
+    pods = await scene.client.list(Pod, NS)
+    return {pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is None}
+
+
+async def test_the_pod_of_the_open_zone_is_evicted() -> None:
+    """One pod is evicted, the highest of zone a, and an event says before which one and why."""
+    async with scene_of(0) as scene:
+        await create_set(scene, "aabc")
+        await asyncio.sleep(3600)
+        assert await staying(scene) == {"db-0", "db-2", "db-3"}
+        events = await scene.client.list(Event, NS)
+        (note,) = [event.note for event in events if event.reason == "PassedOver"]
+        assert note is not None
+        assert note.startswith("Pod db-1 goes before db-3, which is held: the budget web: ")
+
+
+async def test_nothing_is_evicted_where_nothing_is_held() -> None:
+    """Without the opt-in of the namespace the StatefulSet's controller is not held; the opt-in
+    starts it at once.
+    """
+    async with scene_of(0, enforce=False) as scene:
+        await create_set(scene, "aabc")
+        await asyncio.sleep(60)
+        assert len(await staying(scene)) == 4
+        body = {"metadata": {"labels": {"zonewise.io/budgets": "enforce"}}}
+        await scene.client.patch(Namespace, NS, "", body)
+        await asyncio.sleep(5)
+        assert len(await staying(scene)) == 3
+
+
+async def test_a_rollout_by_domain_is_left_alone() -> None:
+    """The pods of a StatefulSet that a DomainRollout updates are evicted by that alone."""
+    async with scene_of(0) as scene:
+        reference = {"kind": "StatefulSet", "name": "db"}
+        body = {"metadata": {"name": "db", "namespace": NS}, "spec": {"workloadRef": reference}}
+        await scene.client.create(convert(DomainRollout, body))
+        await create_set(scene, "aabc")
+        await asyncio.sleep(60)
+        assert len(await staying(scene)) == 4
