@@ -115,7 +115,7 @@ def test_a_scale_down_passes_over_held_ordinals() -> None:
     """Condemned pods that may go are evicted, one at a time in an OrderedReady set; outdated pods
     do not wait for those that are held.
     """
-    limit = {"minAvailable": 2}
+    limit: dict[str, Any] = {"minAvailable": 2}
     three = stateful_set(replicas=3)
     assert names(choose(three, **limit)) == ["db-3"]
     assert names(choose(three, ordinal(3, leaving=True), **limit)) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -76,7 +76,11 @@ async def open_zone(here: BudgetScene, zone: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["OrderedReady", "Parallel"])
-async def test_story_1_one_zone_at_a_time(plane: real.ControlPlane, policy: str) -> None:
+async def test_story_1_one_zone_at_a_time(
+    plane: real.ControlPlane,
+    policy: str,
+    record_testsuite_property: Callable[[str, object], None],
+) -> None:
     """Only the zone left out of the budget is updated, although the highest ordinals are in others;
     leaving out one zone after the other completes the update. At most one pod is missing.
     """
@@ -101,6 +105,7 @@ async def test_story_1_one_zone_at_a_time(plane: real.ControlPlane, policy: str)
         await here.ready(6, "c:2")
         assert here.fewest >= 5, here.evidence()
         requests = here.requests()
+        record_testsuite_property(f"refused for {policy}", here.refused())
         # The StatefulSet controller asks for its highest ordinal at each change of a pod.
         assert here.refused() <= 12 * 6, requests
         assert requests["create pods/eviction 429"] <= 6, requests

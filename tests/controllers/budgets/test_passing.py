@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.controllers.budgets.budget_scene import EXISTS, LABELS, NS, ZONE, BudgetScene
+from tests.controllers.budgets.budget_scene import EXISTS, LABELS, NS, ZONE, BudgetScene, Obj
 from tests.controllers.budgets.budget_scene import budget_scene as scene_of
 
 from zonewise.api import Namespace, Pod, StatefulSet, convert
@@ -40,7 +40,7 @@ async def create_set(scene: BudgetScene, zones: str) -> None:
     }
     item = await scene.client.create(convert(StatefulSet, body))
     status = {"observedGeneration": 1, "currentRevision": "1", "updateRevision": "2"}
-    patch = {"status": {**status, "replicas": len(zones)}}
+    patch: Obj = {"status": {**status, "replicas": len(zones)}}
     await scene.client.patch(StatefulSet, "db", NS, patch, subresource="status")
     owner = {
         "apiVersion": "apps/v1",
