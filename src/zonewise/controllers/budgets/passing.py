@@ -1,10 +1,10 @@
 """Evicts pods of StatefulSets whose next pod is held by a budget of another domain.
 
-Kubernetes' StatefulSet controller tries only its highest ordinal (``disruption.held_ordinals``).
-One key is one StatefulSet; it is looked at when one of its pods, itself, or a budget of its
-namespace changes. Pods are evicted through the gate like any other client's, each with its uid, and
-only in namespaces that have opted in: in others nothing holds the controller. StatefulSets of a
-``DomainRollout`` are left to that.
+Kubernetes' StatefulSet controller tries only its highest ordinal
+(``disruption.rollouts.passing_over``). One key is one StatefulSet; it is looked at when one of its
+pods, itself, or a budget of its namespace changes. Pods are evicted through the gate like any other
+client's, each with its uid, and only in namespaces that have opted in: in others nothing holds the
+controller. StatefulSets of a ``DomainRollout`` are left to that.
 
 *No hot loop*: only what all budgets allow is evicted, so a StatefulSet of which no pod may go costs
 no request. A refusal nevertheless is tried again after ``REFUSED`` seconds or more. In memory is
@@ -25,11 +25,11 @@ from zonewise.api.objects.budgets import (
 from zonewise.api.objects.core import Namespace
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.policy import PodDisruptionBudget
-from zonewise.controllers.recent_evictions import RecentEvictions
+from zonewise.controllers.budgets.recent_evictions import RecentEvictions
 from zonewise.disruption.budgets_cache import BudgetsCache
-from zonewise.disruption.held_ordinals import OrdinalsChoice, choose_ordinals
 from zonewise.disruption.owner_views import StatefulSetScale
 from zonewise.disruption.owners import STATEFUL_SET
+from zonewise.disruption.rollouts.passing_over import OrdinalsChoice, choose_ordinals
 from zonewise.runtime.cache.indexes import namespace_of
 from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.controller.queue import Queue
@@ -139,13 +139,13 @@ class Passing:
         )
 
     def _report(self, item: StatefulSetScale, pod: Pod, choice: OrdinalsChoice) -> None:
-        assert choice.held is not None
-        held, verdict = choice.held
+        assert choice.first_refusal is not None
+        held_pod, verdict = choice.first_refusal
         self._recorder.event(
             item,
             PASSED_OVER,
             "Evict",
-            f"Pod {pod.metadata.name} goes before {held.metadata.name}, which is held:"
+            f"Pod {pod.metadata.name} goes before {held_pod.metadata.name}, which is held:"
             f" {verdict.reason.message}",
         )
 

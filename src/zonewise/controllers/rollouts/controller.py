@@ -32,7 +32,7 @@ from zonewise.api.objects.budgets import (
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.reason import Reason
-from zonewise.controllers.recent_evictions import RecentEvictions
+from zonewise.controllers.budgets.recent_evictions import RecentEvictions
 from zonewise.disruption.budget import TOPOLOGY_BUDGET
 from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.disruption.namespace_budgets import is_irrelevant_change

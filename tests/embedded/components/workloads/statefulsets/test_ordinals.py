@@ -30,21 +30,23 @@ PARALLEL = replace(ORDERED, parallel=True)
 
 
 def chosen(
-    decision: StatefulSetPlan, held: Collection[str] = frozenset()
+    decision: StatefulSetPlan, held_pods: Collection[str] = frozenset()
 ) -> list[StatefulPodRemoval]:
     """The pods that are deleted, if budgets hold some."""
     return [
         removal
         for step in decision.removals
         for removal in [
-            removal for removal in step.candidates if removal.pod.metadata.name not in held
+            removal for removal in step.candidates if removal.pod.metadata.name not in held_pods
         ][: step.count]
     ]
 
 
-def going(decision: StatefulSetPlan, held: Collection[str] = frozenset()) -> list[tuple[str, str]]:
+def going(
+    decision: StatefulSetPlan, held_pods: Collection[str] = frozenset()
+) -> list[tuple[str, str]]:
     """The pods that are deleted, and why, if budgets hold some."""
-    return [(removal.pod.metadata.name, removal.cause) for removal in chosen(decision, held)]
+    return [(removal.pod.metadata.name, removal.cause) for removal in chosen(decision, held_pods)]
 
 
 def pods(*numbers: int, **fields: Any) -> list[Pod]:
@@ -285,13 +287,13 @@ def carried_out(
     rule: StatefulSetRule,
     crowd: Crowd,
     decision: StatefulSetPlan,
-    held: Collection[str] = frozenset(),
+    held_pods: Collection[str] = frozenset(),
 ) -> Crowd:
     """The pods after a decision, if budgets hold some."""
     after = dict(crowd)
     for number in decision.creations:
         after[number] = ("pending", rule.revision_for(number))
-    for departure in chosen(decision, held):
+    for departure in chosen(decision, held_pods):
         number = int(departure.pod.metadata.name.removeprefix("web-"))
         after[number] = ("leaving", crowd[number][1])
     return after
@@ -324,16 +326,16 @@ def test_an_ordered_step_is_one_step_above_available_pods(
             assert len(chosen(decision)) == 1
 
 
-HELD = st.frozensets(st.integers(0, 8).map("web-{}".format))
+HELD_PODS = st.frozensets(st.integers(0, 8).map("web-{}".format))
 
 
-@given(rule=RULES, crowd=CROWDS, held=HELD)
+@given(rule=RULES, crowd=CROWDS, held_pods=HELD_PODS)
 def test_updates_never_take_down_more_than_allowed(
-    rule: StatefulSetRule, crowd: Crowd, held: frozenset[str]
+    rule: StatefulSetRule, crowd: Crowd, held_pods: frozenset[str]
 ) -> None:
     """Deletions for an update leave at most maxUnavailable pods unavailable, whatever is held."""
     decision = decide(rule, make_pods(crowd), now=NOW)
-    taken = [item.pod for item in chosen(decision, held) if item.cause == "update"]
+    taken = [item.pod for item in chosen(decision, held_pods) if item.cause == "update"]
     numbers = [int(pod.metadata.name.removeprefix("web-")) for pod in taken]
     assert all(number >= rule.start + rule.partition for number in numbers)
     assert all(crowd[number][1] != rule.update for number in numbers)
@@ -341,7 +343,7 @@ def test_updates_never_take_down_more_than_allowed(
     if rule.max_unavailable is None:
         assert len(taken) <= 1
     elif lost:
-        after = carried_out(rule, crowd, decision, held)
+        after = carried_out(rule, crowd, decision, held_pods)
         assert down(rule, after) <= allowed_unavailable(rule.max_unavailable, rule.replicas)
     if rule.evicting and rule.max_unavailable is None and lost:
         assert all(number in crowd for number in rule.ordinals[rule.partition :])
@@ -363,8 +365,10 @@ def test_every_crowd_converges(rule: StatefulSetRule, crowd: Crowd, seed: int) -
     for turn in range(200):
         decision = decide(rule, make_pods(crowd), now=NOW)
         open_third = turn // 10 % 3
-        held = {f"web-{number}" for number in crowd if rule.evicting and number % 3 != open_third}
-        crowd = carried_out(rule, crowd, decision, held)
+        held_pods = {
+            f"web-{number}" for number in crowd if rule.evicting and number % 3 != open_third
+        }
+        crowd = carried_out(rule, crowd, decision, held_pods)
         calm = turn > 20
         for number in sorted(crowd):
             state, revision = crowd[number]

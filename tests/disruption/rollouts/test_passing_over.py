@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from tests.disruption.clusters import EXISTS, NOW, NS, namespace_budgets, pod, tdb
 
 from zonewise.api import Pod, convert
+from zonewise.api.objects.budgets import Grant
 from zonewise.api.values import times
-from zonewise.disruption.held_ordinals import OrdinalsChoice, choose_ordinals
-from zonewise.disruption.ledger import Grant, Ledger
+from zonewise.disruption.ledger import Ledger
 from zonewise.disruption.owner_views import StatefulSetScale
 from zonewise.disruption.owners import owner_of
+from zonewise.disruption.rollouts.passing_over import OrdinalsChoice, choose_ordinals
 
 ZONES = "abcabc"
 """The zones of ordinals 0 to 5."""
@@ -67,9 +68,9 @@ def test_the_highest_that_may_go_is_evicted(policy: str) -> None:
     """
     choice = choose(stateful_set(podManagementPolicy=policy))
     assert names(choice) == ["db-3"]
-    assert choice.held is not None
-    held, verdict = choice.held
-    assert held.metadata.name == "db-5"
+    assert choice.first_refusal is not None
+    held_pod, verdict = choice.first_refusal
+    assert held_pod.metadata.name == "db-5"
     assert "no pod of domain c may be unavailable" in verdict.reason.message
 
 

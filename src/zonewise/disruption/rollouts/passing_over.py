@@ -34,10 +34,10 @@ PARALLEL = "Parallel"
 
 @dataclass(frozen=True, slots=True)
 class OrdinalsChoice:
-    """The pods to evict, and the pod that is held with its verdict."""
+    """The pods to evict, and the pod that is held, with its verdict."""
 
     pods: tuple[Pod, ...] = ()
-    held: tuple[Pod, DisruptionVerdict] | None = None
+    first_refusal: tuple[Pod, DisruptionVerdict] | None = None
     retry_after: float | None = None
     """Seconds until a Ready pod is available, if that is waited for."""
 
