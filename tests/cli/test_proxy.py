@@ -99,8 +99,8 @@ def test_one_node(dump: Path, capsys: Capture) -> None:
         "zone": "a",
         "routes": [
             row("ClusterIP", "10.96.0.10", 80),
-            row("LoadBalancer", "198.51.100.1", 80),
-            row("NodePort", None, 30080),
+            row("LoadBalancer", "198.51.100.1", 80, sourceAddress="masqueraded"),
+            row("NodePort", None, 30080, sourceAddress="masqueraded"),
         ],
         "healthChecks": [],
         "notes": [],

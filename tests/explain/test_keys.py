@@ -9,6 +9,7 @@ import pytest
 from tests.explain.dumps import Item, cluster, endpoint, explain, node, part, service
 from tests.traffic.route_vectors import Vector, vectors
 
+from zonewise.explain.cluster import ReportSettings
 from zonewise.explain.keys import KeysReport
 from zonewise.explain.service import explain_service
 
@@ -122,7 +123,7 @@ def to_cluster_ip(vector: Vector) -> list[tuple[str, Item]]:
         (name, row)
         for name, expected in vector.expect.items()
         for row in expected.routes
-        if row["path"] == "ClusterIP"
+        if row["path"] == "ClusterIP" and row["service"] == "s"
     ]
 
 
@@ -140,8 +141,9 @@ KEYED = [
 @pytest.mark.parametrize("vector", [pytest.param(vector, id=vector.name) for vector in KEYED])
 def test_the_report_is_what_the_proxy_of_each_node_does(vector: Vector) -> None:
     """For every cluster of the route table that has keys: rule, key and endpoints are the same."""
-    source = cluster(vector.objects)
-    (only,) = source.services.values()
+    settings = ReportSettings(gates=vector.gates)
+    source = cluster(vector.objects, settings)
+    only = next(each for each in source.services.values() if each.metadata.name == "s")
     parts = {part.family: part.keys for part in explain_service(source, only).families}
     for name, row in to_cluster_ip(vector):
         report = parts[row["family"]]

@@ -27,6 +27,8 @@ from tests.netns.lab import (
 from tests.netns.spaces import inside, nft
 from tests.system_guard import starts_programs
 
+from zonewise.api.errors import Invalid
+
 SCTP = 132
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
@@ -241,6 +243,56 @@ async def test_external_traffic_policy_local_keeps_the_source(lab: Lab) -> None:
     await lab.reaches("pod-2x", "203.0.113.10", "pod-1x", "pod-5x")
     await lab.reaches("node-2", "203.0.113.10", "pod-1x", "pod-5x")
     await lab.reaches("node-2", node_address("node-2"), "pod-1x", "pod-5x", port=30090)
+
+
+async def test_the_host_as_the_only_key_keeps_the_source(lab: Lab) -> None:
+    """The host alone as key: clients outside reach the node's endpoints unmasqueraded or nobody,
+    pods and nodes those of their node or are refused; each node says on the port of the annotation
+    whether it has an endpoint.
+    """
+    cluster_ip = await lab.cluster_ip(
+        "hosted",
+        type="LoadBalancer",
+        nodePort=30091,
+        annotations={
+            "zonewise.io/topology-keys": "kubernetes.io/hostname",
+            "zonewise.io/health-check-node-port": "31091",
+        },
+    )
+    await lab.vip("hosted", "203.0.113.12")
+    await lab.endpoints("hosted", "pod-1x", "pod-5x")
+    lab.route("outside", "203.0.113.12", "node-1")
+    await lab.reaches("outside", "203.0.113.12", "pod-1x")
+    assert (await lab.ask("outside", "203.0.113.12")).source == "10.99.0.200"
+    await lab.reaches("outside", node_address("node-5"), "pod-5x", port=30091)
+    assert (await lab.ask("outside", node_address("node-5"), 30091)).source == "10.99.0.200"
+    lab.route("outside", "203.0.113.12", "node-2")
+    await lab.reaches("outside", "203.0.113.12", "silent")
+    await lab.reaches("outside", node_address("node-2"), "silent", port=30091)
+    for asker, pod in (("pod-1y", "pod-1x"), ("node-5", "pod-5x"), ("pod-2x", "refused")):
+        await lab.reaches(asker, "203.0.113.12", pod)
+        await lab.reaches(asker, cluster_ip, pod)
+    assert (await lab.ask("pod-1y", "203.0.113.12")).source == PODS["pod-1y"].ipv4
+    await lab.until(lambda: says(lab, "node-1", 31091, "200"), lambda: "node-1 has an endpoint")
+    await lab.until(lambda: says(lab, "node-2", 31091, "503"), lambda: "node-2 has none")
+    taken = {"metadata": {"annotations": {"zonewise.io/health-check-node-port": "30091"}}}
+    with pytest.raises(Invalid, match="it is a node port of this Service"):
+        await lab.client.patch(SERVICE, "hosted", "default", taken)
+    assert await says(lab, "node-1", 31091, "200")
+
+
+async def says(lab: Lab, node: str, port: int, status: str) -> bool:
+    """Whether a node answers a health check with a status."""
+    with lab.socket("outside", socket.SOCK_STREAM, node_address(node)) as link:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(5):
+                await loop.sock_connect(link, (node_address(node), port))
+                await loop.sock_sendall(link, b"GET / HTTP/1.0\r\n\r\n")
+                answer = await loop.sock_recv(link, 1000)
+        except OSError:
+            return False
+    return answer.split()[1:2] == [status.encode()]
 
 
 async def test_source_ranges_are_checked_before_anything_else(lab: Lab) -> None:

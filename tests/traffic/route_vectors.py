@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from zonewise.api import LeanEndpointSlice, Node, Service, convert
+from zonewise.api import FeatureGates, LeanEndpointSlice, Node, Service, convert
 from zonewise.traffic.routes.choice import ClientLocation
-from zonewise.traffic.routes.service import compute_node_routes
+from zonewise.traffic.routes.service import RouteSettings, compute_node_routes
 from zonewise.traffic.routes.table import NodeRoutes
 
 FILE = Path(__file__).parents[1] / "vectors" / "routes.jsonl"
@@ -43,6 +43,12 @@ class Vector(msgspec.Struct):
         """The objects of a kind."""
         return [item for item in self.objects if item["kind"] == kind]
 
+    @property
+    def gates(self) -> FeatureGates:
+        """The gates that the fields of its Services need."""
+        keyed = any("topologyKeys" in item["spec"] for item in self.of("Service"))
+        return FeatureGates({"ServiceTopology": keyed, "TopologyAwareHints": not keyed})
+
     def routes(self, node: str, *, backwards: bool = False) -> NodeRoutes:
         """The routes of our proxy on a node."""
         step = -1 if backwards else 1
@@ -52,6 +58,7 @@ class Vector(msgspec.Struct):
             [convert(LeanEndpointSlice, item) for item in self.of("EndpointSlice")][::step],
             ClientLocation.of(nodes[node]),
             {name: node.metadata.labels for name, node in nodes.items()},
+            RouteSettings(gates=self.gates),
         )
 
 

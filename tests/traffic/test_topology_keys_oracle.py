@@ -84,6 +84,13 @@ def answer(known: dict[tuple[str, int], Obj], keys: list[str], node: str) -> tup
     return "reject", None, []
 
 
+def from_outside(known: dict[tuple[str, int], Obj], node: str) -> tuple[str, Any, Any]:
+    """Action, key and endpoints for packets from outside if the host is the only key."""
+    here = {end: o for end, o in known.items() if o.get("nodeName") == node}
+    action, key, chosen = answer(here, [HOST], node)
+    return ("drop" if action == "reject" and any(pools(known)) else action), key, chosen
+
+
 def at_home(known: dict[tuple[str, int], Obj], node: str) -> tuple[str, Any, Any]:
     """Action, key and endpoints for traffic that must stay on the node."""
     ready, left = pools(known)
@@ -100,7 +107,7 @@ def test_keys_agree_with_the_second_implementation(seed: int) -> None:
     same endpoints by the same key.
     """
     rng = random.Random(seed)
-    compared = 0
+    compared, seen = 0, set[tuple[str, str, str]]()
     for number in range(60):
         service, ingress, slices = random_service(rng, number, list(LABELS), "abcd")
         spec, keys = service["spec"], rng.choice(LISTS)
@@ -129,8 +136,19 @@ def test_keys_agree_with_the_second_implementation(seed: int) -> None:
                 known = endpoints(slices, row["family"], port)
                 stays = row["path"] == "ClusterIP" and spec["internalTrafficPolicy"] == "Local"
                 expected = at_home(known, node) if stays else answer(known, keys, node)
+                sources = ["any"]
+                if keys == [HOST] and row["path"] != "ClusterIP":
+                    sources = ["inside", "outside"]
+                    if row["from"] == "outside":
+                        expected = from_outside(known, node)
                 ends = [(end["address"], end["port"]) for end in row["endpoints"]]
                 assert (row["action"], row["key"], ends) == expected, (number, node, row)
-                assert row["from"] == "any"
+                assert row["from"] in sources
+                kept = row["from"] == "outside"
+                way_in = row["path"] != "ClusterIP" and row["from"] != "inside"
+                source = ("kept" if kept else "masqueraded") if way_in else None
+                assert row.get("sourceAddress") == source
+                seen.add((row["from"], row["action"], row["why"]))
                 compared += 1
     assert compared > 500
+    assert {("outside", "dnat", "TopologyKey"), ("outside", "drop", "NoKeyMatches")} <= seen

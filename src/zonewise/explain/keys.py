@@ -27,8 +27,9 @@ from zonewise.traffic.routes.choice import (
     RouteRule,
     Selection,
     ServicePolicy,
+    is_usable,
 )
-from zonewise.traffic.routes.endpoints import read_route_endpoints
+from zonewise.traffic.routes.endpoints import FAMILIES, read_route_endpoints
 from zonewise.traffic.routes.service import read_port_endpoints
 
 _Endpoints: TypeAlias = tuple[TrafficEndpoint, ...]
@@ -141,9 +142,11 @@ def report_keys(
     keys, local = policy.keys, policy.internal_local
     if not keys:
         return None
-    alike: dict[_Endpoints, list[str]] = {}
+    others = [_endpoints_by_port(cluster, service, other) for other in FAMILIES if other != family]
+    alike: dict[tuple[_Endpoints, bool], list[str]] = {}
     for port, endpoints in _endpoints_by_port(cluster, service, family).items():
-        alike.setdefault(endpoints, []).append(port)
+        elsewhere = any(is_usable(target) for other in others for target in other.get(port, ()))
+        alike.setdefault((endpoints, elsewhere), []).append(port)
     port_count = sum(map(len, alike.values()))
     labels = cluster.labels
     weights = {location.node: weight for location, weight in cluster.senders}
@@ -155,8 +158,10 @@ def report_keys(
         if values not in selections:
             location = ClientLocation.of_labels(name, labels[name])
             selections[values] = [
-                policy.choose_for_cluster_ip(endpoints, location, labels, None)
-                for endpoints in alike
+                policy.choose_for_cluster_ip(
+                    endpoints, location, labels, None, in_other_family=elsewhere
+                )
+                for endpoints, elsewhere in alike
             ]
         zone = cluster.zones[name]
         weight = weights.get(name, 0)

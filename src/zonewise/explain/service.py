@@ -85,7 +85,7 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
         families.append(_report_family(family, hint_request, flows, endpoints, limited=limited))
     namespace, name = key_of(service)
     notes = [_ALL_NODES] if tolerated and pods is None else []
-    if ignored := invalid_keys_reason(service):
+    if ignored := invalid_keys_reason(service, cluster.settings.gates):
         notes.append(_capitalize(str(ignored)))
     ignored_slices = families[0].keys.ignored if families[0].keys is not None else ()
     notes += [_capitalize(f"{reason.object}: {reason}") for reason in ignored_slices]

@@ -179,7 +179,7 @@ class Proxier:
     def _service_changed(self, old: Service | None, new: Service | None) -> None:
         service = new or old
         assert service is not None
-        if new is not None and topology_keys_of(new):
+        if new is not None and topology_keys_of(new, self._settings.routing.gates):
             self._keyed.add(service.key)
             self._others.need_labels()
         else:

@@ -30,6 +30,7 @@ from zonewise.api.errors import ParseError
 from zonewise.api.gates import TOPOLOGY_AWARE_HINTS
 from zonewise.api.objects.core import Service
 from zonewise.api.reason import Reason
+from zonewise.traffic.host_key import is_reachable_from_outside
 from zonewise.traffic.limits import DEFAULT_LIMITS, OVERLOAD_ANNOTATION, OverloadLimits
 from zonewise.traffic.topology_keys import TOPOLOGY_KEYS_ANNOTATION
 
@@ -205,11 +206,6 @@ def is_all_local(service: Service) -> bool:
     if spec.internal_traffic_policy != "Local":
         return False
     return spec.external_traffic_policy == "Local" or not is_reachable_from_outside(service)
-
-
-def is_reachable_from_outside(service: Service) -> bool:
-    """Whether packets may come from outside of the cluster."""
-    return service.spec.type in ("NodePort", "LoadBalancer") or bool(service.spec.external_ips)
 
 
 def _gate_off(service: Service, setting: str) -> Reason:

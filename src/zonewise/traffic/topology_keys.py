@@ -8,14 +8,18 @@ They are written as ``spec.topologyKeys`` on an embedded cluster, or anywhere as
 ``zonewise.io/topology-keys``, separated by commas. One list of rules validates both. Keys that were
 stored although a rule forbids them are ignored as a whole: half of a list would send traffic where
 its author did not intend.
+
+The gate ``ServiceTopology`` guards the field and not the annotation. For a program that is given no
+gates the field counts: an API server whose gate is off stores none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from zonewise.api.errors import StatusCause
 from zonewise.api.field_errors import duplicate, forbidden, invalid, too_many
+from zonewise.api.gates import SERVICE_TOPOLOGY
 from zonewise.api.objects.core import Service
 from zonewise.api.reason import Reason
 from zonewise.api.values.labels import label_key_error
@@ -29,17 +33,17 @@ _LISTED = 3
 _ANNOTATION_FIELD = f"metadata.annotations[{TOPOLOGY_KEYS_ANNOTATION}]"
 
 
-def topology_keys_of(service: Service) -> tuple[str, ...]:
+def topology_keys_of(service: Service, gates: Mapping[str, bool] | None = None) -> tuple[str, ...]:
     """The keys that count: none if the Service has none, or invalid ones."""
-    keys = service.spec.topology_keys or _annotation_keys(service)
-    return keys if keys and not topology_key_errors(service) else ()
+    keys = _field_keys(service, gates) or _annotation_keys(service)
+    return keys if keys and not topology_key_errors(service, gates) else ()
 
 
-def invalid_keys_reason(service: Service) -> Reason | None:
+def invalid_keys_reason(service: Service, gates: Mapping[str, bool] | None = None) -> Reason | None:
     """Why the keys of a stored Service are ignored, None if it has none or they count."""
-    if not (service.spec.topology_keys or _annotation_keys(service)):
+    if not (_field_keys(service, gates) or _annotation_keys(service)):
         return None
-    errors = topology_key_errors(service)
+    errors = topology_key_errors(service, gates)
     if not errors:
         return None
     meta = service.metadata
@@ -54,9 +58,11 @@ def invalid_keys_reason(service: Service) -> Reason | None:
     )
 
 
-def topology_key_errors(service: Service) -> list[StatusCause]:
+def topology_key_errors(
+    service: Service, gates: Mapping[str, bool] | None = None
+) -> list[StatusCause]:
     """The errors in the keys of a Service, in the field and in the annotation."""
-    field, annotated = service.spec.topology_keys, _annotation_keys(service)
+    field, annotated = _field_keys(service, gates), _annotation_keys(service)
     errors: list[StatusCause] = []
     if field:
         paths = [f"{TOPOLOGY_KEYS_FIELD}[{index}]" for index in range(len(field))]
@@ -68,6 +74,11 @@ def topology_key_errors(service: Service) -> list[StatusCause]:
         text = f"must match {TOPOLOGY_KEYS_FIELD} when both are specified"
         errors.append(invalid(_ANNOTATION_FIELD, ",".join(annotated), text))
     return errors
+
+
+def _field_keys(service: Service, gates: Mapping[str, bool] | None) -> tuple[str, ...]:
+    """The keys of the field, if it has any effect."""
+    return service.spec.topology_keys if gates is None or gates[SERVICE_TOPOLOGY] else ()
 
 
 def _annotation_keys(service: Service) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from zonewise.api.errors import ParseError, StatusCause
 from zonewise.api.field_errors import invalid, unsupported
 from zonewise.api.objects.core import Service
+from zonewise.traffic.host_key import HEALTH_PORT_ANNOTATION, health_port_error
 from zonewise.traffic.limits import OVERLOAD_ANNOTATION, OverloadLimits
 from zonewise.traffic.modes import (
     ANNOTATION_MODES,
@@ -23,7 +24,7 @@ from zonewise.traffic.modes import (
     Mode,
     ShareNodes,
 )
-from zonewise.traffic.topology_keys import topology_key_errors
+from zonewise.traffic.topology_keys import topology_key_errors, topology_keys_of
 
 OWN_DOMAIN = "zonewise.io"
 KNOWN_MODES = (Mode.AUTO.value, "Disabled", Mode.SHARED.value, Mode.WEIGHTED.value)
@@ -50,6 +51,9 @@ def _service_errors(service: Service) -> list[StatusCause]:
         text = f"must match annotations[{HINTS_ANNOTATION}] when both are specified"
         errors.append(invalid(_annotation_path(MODE_ANNOTATION), new, text))
     errors += topology_key_errors(service)
+    if error := health_port_error(service, topology_keys_of(service)):
+        value = annotations[HEALTH_PORT_ANNOTATION]
+        errors.append(invalid(_annotation_path(HEALTH_PORT_ANNOTATION), value, error))
     if OVERLOAD_ANNOTATION in annotations:
         try:
             OverloadLimits.parse(annotations[OVERLOAD_ANNOTATION])

@@ -221,7 +221,7 @@ def _lead(
     if route.source != "any":
         verdict = b"jump nodeport-from-outside" if nodeport else b"jump from-outside"
         elements[prefix(family, externals) + way] = verdict
-    elif route.path != "ClusterIP" and route.action == "dnat":
+    elif route.source_address == "masqueraded" and route.action == "dnat":
         elements[prefix(family, externals) + way] = b"jump mark-masquerade"
     if route.action == "reject":
         elements[prefix(family, NODEPORT_REFUSED if nodeport else REFUSED) + way] = b""

@@ -11,8 +11,8 @@ order of the input.
   terminate, wherever they are.
 * ``choose_by_keys``: the same traffic of a Service with topology keys. In their order, the first
   key for which a ready endpoint's node has the value of this node; if there is none, once more over
-  those that still serve while they terminate. Endpoints on no node, or on one that is not known,
-  match only ``*``. Without a match there is no endpoint. Hints are ignored.
+  those that still serve while they terminate (``TERMINATING``). Endpoints on no node, or on one
+  that is not known, match only ``*``. Without a match there is no endpoint. Hints are ignored.
 * ``choose_by_weights``: the same traffic of a Service whose slices carry weights. Ready endpoints
   that have a weight for this zone, in proportion to it; a zone that the weights do not name uses
   its own endpoints. If there are none: all ready ones alike, as with hints. Hints are ignored.
@@ -171,21 +171,46 @@ def choose_by_keys(
     location: ClientLocation,
     keys: Sequence[str],
     node_labels: NodeLabels,
+    *,
+    elsewhere: bool = False,
 ) -> Selection[EndpointT]:
-    """The endpoints for traffic that goes where the topology keys say."""
+    """The endpoints for traffic that goes where the topology keys say.
+
+    ``elsewhere`` says that there are endpoints which are not in question, so it is the keys that
+    leave none: in another family, or on another node.
+    """
     all_endpoints = tuple(endpoints)
     ready = tuple(endpoint for endpoint in all_endpoints if endpoint.ready)
     terminating = tuple(
         endpoint for endpoint in all_endpoints if _serves_while_terminating(endpoint)
     )
-    for pool in (ready, terminating):
+    for rule, pool in ((RouteRule.TOPOLOGY_KEY, ready), (RouteRule.TERMINATING, terminating)):
         for key in keys:
             matches = pool
             if key != ANY_ENDPOINT:
                 matches = _same_domain(pool, location, key, node_labels)
             if matches:
-                return Selection(RouteRule.TOPOLOGY_KEY, matches, key)
-    return Selection(RouteRule.NO_KEY_MATCHES if ready or terminating else RouteRule.NOTHING)
+                return Selection(rule, matches, key)
+    any_endpoint = ready or terminating or elsewhere
+    return Selection(RouteRule.NO_KEY_MATCHES if any_endpoint else RouteRule.NOTHING)
+
+
+def choose_here_by_keys(
+    endpoints: Iterable[EndpointT],
+    location: ClientLocation,
+    keys: Sequence[str],
+    node_labels: NodeLabels,
+    *,
+    elsewhere: bool = False,
+) -> Selection[EndpointT]:
+    """Those endpoints for such traffic that are on the node itself.
+
+    Two nodes may have one value of a key, even of the hostname's.
+    """
+    all_endpoints = tuple(endpoints)
+    on_node = (endpoint for endpoint in all_endpoints if endpoint.node == location.node != "")
+    elsewhere = elsewhere or any(map(is_usable, all_endpoints))
+    return choose_by_keys(on_node, location, keys, node_labels, elsewhere=elsewhere)
 
 
 def choose_by_weights(
@@ -231,7 +256,7 @@ class ServicePolicy:
         """The policy of a Service; the gate switches weights, and most zone hints."""
         spec = service.spec
         return cls(
-            topology_keys_of(service),
+            topology_keys_of(service, gates),
             counts_zone_hints(service, gates),
             gates[TOPOLOGY_AWARE_HINTS],
             "Local" in (spec.traffic_policy, spec.internal_traffic_policy),
@@ -243,10 +268,13 @@ class ServicePolicy:
         location: ClientLocation,
         node_labels: NodeLabels,
         zone_weights: ZoneWeights | None,
+        *,
+        in_other_family: bool = False,
     ) -> Selection[PlacedEndpointT]:
         """The endpoints for traffic that may leave its node."""
         if self.keys:
-            return choose_by_keys(endpoints, location, self.keys, node_labels)
+            elsewhere = in_other_family
+            return choose_by_keys(endpoints, location, self.keys, node_labels, elsewhere=elsewhere)
         if self.weights and zone_weights is not None:
             return choose_by_weights(endpoints, location, zone_weights)
         return choose_by_hints(endpoints, location, zone_hints=self.zone_hints)
@@ -257,11 +285,15 @@ class ServicePolicy:
         location: ClientLocation,
         node_labels: NodeLabels,
         zone_weights: ZoneWeights | None,
+        *,
+        in_other_family: bool = False,
     ) -> Selection[PlacedEndpointT]:
         """The endpoints for traffic to the ClusterIP."""
         if self.internal_local:
             return choose_local(endpoints, location)
-        return self.choose_for_cluster(endpoints, location, node_labels, zone_weights)
+        return self.choose_for_cluster(
+            endpoints, location, node_labels, zone_weights, in_other_family=in_other_family
+        )
 
 
 def is_usable(endpoint: RoutableEndpoint) -> bool:

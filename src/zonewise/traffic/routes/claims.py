@@ -7,8 +7,11 @@ Services name belongs to one of them:
 1. the Service whose ClusterIP it is;
 2. then one to which it was assigned: a load balancer's address in its status, or a node port;
 3. then one that names it in ``externalIPs``;
-4. last one whose external IP is the address of a node, where those are allowed. It has no port
+4. then one whose external IP is the address of a node, where those are allowed. It has no port
    there that is a node port of any Service.
+
+A port of nodes on which health checks are answered (TCP) is claimed as well, and comes after node
+ports: one that the API server allocated first, then one that an annotation names.
 
 Among equals the oldest Service owns it, then the first by namespace and name, so a Service that is
 created later takes no packets of another one by naming its address. The others have no route there,
@@ -46,6 +49,8 @@ class ClaimBasis(IntEnum):
     ASSIGNED = 1
     NAMED = 2
     NAMED_ON_NODE = 3
+    HEALTH_CHECK = 4
+    HEALTH_CHECK_NAMED = 5
 
 
 class Claim(NamedTuple):
@@ -97,8 +102,13 @@ class FrontendClaims:
             return None
         claim, key = claims[0]
         if claim.basis is ClaimBasis.NAMED_ON_NODE:
-            return self.owner(_node_port(frontend)) or key
+            return self._node_port_owner(_node_port(frontend)) or key
         return key
+
+    def _node_port_owner(self, frontend: Frontend) -> Key | None:
+        """The Service that has a node port; None if none has, or only health checks are there."""
+        claim, key = self._claims_by_frontend.get(frontend, ((None, None),))[0]
+        return key if claim is not None and claim.basis < ClaimBasis.HEALTH_CHECK else None
 
     def _add(self, key: Key, frontend: Frontend, claim: Claim) -> set[Key]:
         others = self._claims_by_frontend.get(frontend, ())

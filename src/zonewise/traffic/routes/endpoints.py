@@ -26,12 +26,12 @@ from zonewise.api.objects.discovery import HEADLESS_LABEL, LeanEndpoint, LeanEnd
 from zonewise.api.reason import Reason
 from zonewise.api.struct import Struct
 from zonewise.traffic.endpoint import NO_HINT, Hint
+from zonewise.traffic.host_key import PORT_LIMIT
 from zonewise.traffic.routes.addresses import parse_address
 from zonewise.traffic.routes.table import Backend
 from zonewise.traffic.weights import WEIGHTS_ANNOTATION, ZoneWeights, parse_weights
 
 HINTS_LIMIT = 8
-PORT_LIMIT = 65_535
 FAMILIES = ("IPv4", "IPv6")
 
 PortKey: TypeAlias = tuple[str, str]

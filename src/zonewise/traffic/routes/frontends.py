@@ -12,16 +12,22 @@ of an API server or a kubelet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from zonewise.api.objects.core import Service, ServicePort
 from zonewise.api.reason import Reason
 from zonewise.api.struct import Struct
+from zonewise.traffic.host_key import (
+    HEALTH_PORT_ANNOTATION,
+    PORT_LIMIT,
+    health_port_error,
+    health_port_of,
+    stays_on_host,
+)
 from zonewise.traffic.routes.addresses import parse_address, parse_network
 from zonewise.traffic.routes.claims import Claim, ClaimBasis, Frontend
-from zonewise.traffic.routes.endpoints import PORT_LIMIT
 from zonewise.traffic.routes.table import Family, RoutePath
 
 AFFINITY_SECONDS = 10_800
@@ -68,7 +74,9 @@ class ServiceFrontends(Struct):
     """Ports, addresses by family, and policies of a Service.
 
     ``internal_local`` and ``external_local`` say which packets may not leave the node. With
-    ``shortcut`` packets to an external address that start on the node may leave it.
+    ``shortcut`` packets to an external address that start on the node may leave it. With
+    ``keyed_to_host`` those from outside may not, and all are chosen by the key.
+    ``health_basis`` says where the port of health checks comes from.
     """
 
     ports: tuple[ServicePort, ...]
@@ -76,8 +84,10 @@ class ServiceFrontends(Struct):
     internal_local: bool
     external_local: bool
     shortcut: bool
+    keyed_to_host: bool
     affinity_seconds: int | None
     health_port: int
+    health_basis: ClaimBasis
     notes: tuple[Reason, ...]
     created: str | None
     node_addresses: frozenset[str]
@@ -94,7 +104,15 @@ class ServiceFrontends(Struct):
                         basis = ClaimBasis.NAMED_ON_NODE
                     claim = Claim.of(basis, self.created)
                     claims[frontend] = min(claim, claims.get(frontend, claim))
+            if self.health_port and self.ports:
+                frontend = health_check_frontend(family.family, self.health_port)
+                claims.setdefault(frontend, Claim.of(self.health_basis, self.created))
         return claims
+
+
+def health_check_frontend(family: Family, port: int) -> Frontend:
+    """The port of nodes on which health checks are answered."""
+    return family, "TCP", None, port
 
 
 def has_address(service: Service) -> bool:
@@ -106,19 +124,26 @@ def read_frontends(
     service: Service,
     node_addresses: NodeAddresses = NO_ADDRESSES,
     *,
+    keys: Sequence[str] = (),
     allow_node_addresses: bool = False,
 ) -> ServiceFrontends:
-    """The frontends of a Service; external IPs may be addresses of nodes only if allowed."""
+    """The frontends of a Service with topology keys that count.
+
+    External IPs may be addresses of nodes only if that is allowed.
+    """
     spec = service.spec
     reachable_from_outside = spec.type in ("NodePort", "LoadBalancer") or (
         spec.type in ("", "ClusterIP") and bool(spec.external_ips)
     )
     external_local = reachable_from_outside and spec.external_traffic_policy == "Local"
     everything_local = spec.traffic_policy == "Local"
-    has_health_port = external_local and spec.type == "LoadBalancer"
+    keyed_to_host = reachable_from_outside and not everything_local and stays_on_host(keys)
     errors: list[str] = []
     refused: NodeAddresses = NO_ADDRESSES if allow_node_addresses else node_addresses
     notes: list[Reason] = []
+    health_port = _read_named_health_port(service, keys, errors)
+    if external_local and spec.type == "LoadBalancer":
+        health_port = _read_health_port(service, errors)
     families = tuple(
         family_frontends
         for family in _FAMILIES
@@ -130,8 +155,10 @@ def read_frontends(
         internal_local=everything_local or spec.internal_traffic_policy == "Local",
         external_local=everything_local or external_local,
         shortcut=external_local and not everything_local,
+        keyed_to_host=keyed_to_host,
         affinity_seconds=_read_affinity(service, errors),
-        health_port=_read_health_port(service, errors) if has_health_port else 0,
+        health_port=health_port,
+        health_basis=(ClaimBasis.HEALTH_CHECK_NAMED if keyed_to_host else ClaimBasis.HEALTH_CHECK),
         notes=(*(_invalid_note(service, error) for error in dict.fromkeys(errors)), *notes),
         created=service.metadata.creation_timestamp,
         node_addresses=frozenset(
@@ -186,6 +213,13 @@ def _read_health_port(service: Service, errors: list[str]) -> int:
         return number
     errors.append(f"health check node port {number} is ignored: ports go from 1 to {PORT_LIMIT}")
     return 0
+
+
+def _read_named_health_port(service: Service, keys: Sequence[str], errors: list[str]) -> int:
+    if error := health_port_error(service, keys):
+        text = service.metadata.annotations[HEALTH_PORT_ANNOTATION]
+        errors.append(f"health check node port {text[:64]!r} is ignored: {error}")
+    return health_port_of(service, keys)
 
 
 def _read_family(

@@ -6,7 +6,8 @@ Each frontend has its own policy:
   elsewhere, packets are dropped: a reset would say that there is no endpoint at all, while health
   checks are about to lead the client elsewhere. If there are none anywhere, they are rejected.
 * Cluster, and the Service has topology keys: the endpoints that the keys select. If there are none,
-  packets are rejected.
+  packets are rejected. If the host is the only key, packets from outside keep their source address,
+  so they stay on this node, and are dropped as with Local if there are endpoints elsewhere only.
 * Cluster, and all slices carry the same weights: as the weights divide.
 * Cluster: the endpoints that the hints select, or every endpoint.
 
@@ -27,19 +28,22 @@ from msgspec.structs import replace
 
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
-from zonewise.api.objects.core import Service
+from zonewise.api.objects.core import Service, ServicePort
 from zonewise.api.objects.discovery import LeanEndpointSlice, service_name_of
+from zonewise.topology.nodes import HOSTNAME_LABEL
 from zonewise.traffic.routes.addresses import network_contains
 from zonewise.traffic.routes.choice import (
     ClientLocation,
     NodeLabels,
     Selection,
     ServicePolicy,
+    choose_here_by_keys,
     choose_local,
     is_usable,
 )
 from zonewise.traffic.routes.claims import Claim, Frontend, FrontendClaims, address_in_use
 from zonewise.traffic.routes.endpoints import (
+    FAMILIES,
     PortKey,
     RouteEndpoint,
     RouteEndpoints,
@@ -51,6 +55,7 @@ from zonewise.traffic.routes.frontends import (
     NodeAddresses,
     ServiceFrontends,
     has_address,
+    health_check_frontend,
     read_frontends,
 )
 from zonewise.traffic.routes.table import (
@@ -64,7 +69,7 @@ from zonewise.traffic.routes.table import (
     RouteSource,
     ServiceRoutes,
 )
-from zonewise.traffic.topology_keys import invalid_keys_reason
+from zonewise.traffic.topology_keys import invalid_keys_reason, topology_keys_of
 
 PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
 
@@ -106,8 +111,8 @@ def frontend_claims(
     """Every frontend that a Service names, with its claim; none if it is not routed."""
     if not is_routed(service, settings):
         return {}
-    anywhere = settings.node_external_ips
-    return read_frontends(service, addresses, allow_node_addresses=anywhere).claims()
+    keys = topology_keys_of(service, settings.gates)
+    return _read_frontends(service, keys, settings, addresses).claims()
 
 
 def compute_service_routes(
@@ -127,8 +132,8 @@ def compute_service_routes(
     key = namespace, name = _key(service)
     if not is_routed(service, settings):
         return ServiceRoutes(namespace=namespace, service=name)
-    frontends = read_frontends(service, addresses, allow_node_addresses=settings.node_external_ips)
     endpoints, policy = read_route_endpoints(slices), ServicePolicy.of(service, settings.gates)
+    frontends = _read_frontends(service, policy.keys, settings, addresses)
     any_local = frontends.internal_local or frontends.external_local
     ports = []
     taken: dict[Key, list[str]] = {}
@@ -143,11 +148,20 @@ def compute_service_routes(
                     taken.setdefault(owner, []).append(_frontend_text(path, frontend))
             port_endpoints = endpoints.of_port(family.family, (port.name, port.protocol))
             zone_weights = endpoints.weights.get(family.family)
-            cluster = policy.choose_for_cluster(port_endpoints, location, node_labels, zone_weights)
+            elsewhere = bool(policy.keys) and _is_in_other_family(endpoints, family.family, port)
+            cluster = policy.choose_for_cluster(
+                port_endpoints, location, node_labels, zone_weights, in_other_family=elsewhere
+            )
+            outside: Selection[RouteEndpoint] | None = None
+            if frontends.keyed_to_host:
+                outside = choose_here_by_keys(
+                    port_endpoints, location, policy.keys, node_labels, elsewhere=elsewhere
+                )
             choices = _Choices(
                 cluster=_make_choice(cluster),
                 local=_make_choice(choose_local(port_endpoints, location)) if any_local else None,
-                anywhere=any_local and any(map(is_usable, port_endpoints)),
+                outside=_make_choice(outside) if outside is not None else None,
+                anywhere=(any_local or outside is not None) and any(map(is_usable, port_endpoints)),
             )
             ports.append(
                 PortRoutes(
@@ -159,12 +173,17 @@ def compute_service_routes(
                     serving=_serving_backends(port_endpoints) if port.protocol == "UDP" else (),
                 )
             )
-    keys_reason = invalid_keys_reason(service)
+    health_checks = _health_checks(frontends, endpoints, location)
+    if frontends.keyed_to_host and claims is not None:
+        health_checks, others = _split_health_checks(key, health_checks, claims)
+        for owner, text in others:
+            taken.setdefault(owner, []).append(text)
+    keys_reason = invalid_keys_reason(service, settings.gates)
     return ServiceRoutes(
         namespace=namespace,
         service=name,
         ports=tuple(ports),
-        health_checks=_health_checks(frontends, endpoints, location),
+        health_checks=health_checks,
         notes=(
             *((keys_reason,) if keys_reason else ()),
             *frontends.notes,
@@ -220,11 +239,13 @@ class _Choice:
 class _Choices:
     """The endpoints if packets may leave the node and if not; whether any can be used anywhere.
 
-    ``local`` is None if no frontend has the policy Local.
+    ``local`` is None if no frontend has the policy Local, ``outside`` unless the host is the only
+    topology key.
     """
 
     cluster: _Choice
     local: _Choice | None
+    outside: _Choice | None
     anywhere: bool
 
 
@@ -236,7 +257,9 @@ def _port_routes(
     location: ClientLocation,
 ) -> Iterator[Route]:
     def route(path: RoutePath, frontend: Frontend, source: RouteSource, *, stay: bool) -> Route:
-        choice = choices.local if stay and choices.local else choices.cluster
+        choice = choices.cluster
+        if stay:
+            choice = (choices.outside if source == "outside" else None) or choices.local or choice
         action: RouteAction = "dnat"
         if not choice.backends:
             action = "drop" if stay and choices.anywhere else "reject"
@@ -258,14 +281,32 @@ def _port_routes(
     for path, frontend in owned:
         if path == "ClusterIP":
             yield route(path, frontend, "any", stay=frontends.internal_local)
-        elif frontends.shortcut:
+        elif frontends.shortcut or frontends.keyed_to_host:
             yield route(path, frontend, "inside", stay=False)
             yield route(path, frontend, "outside", stay=True)
         else:
             yield route(path, frontend, "any", stay=frontends.external_local)
 
 
-def _frontend_text(path: RoutePath, frontend: Frontend) -> str:
+def _read_frontends(
+    service: Service, keys: tuple[str, ...], settings: RouteSettings, addresses: NodeAddresses
+) -> ServiceFrontends:
+    anywhere = settings.node_external_ips
+    return read_frontends(service, addresses, keys=keys, allow_node_addresses=anywhere)
+
+
+def _is_in_other_family(endpoints: RouteEndpoints, family: str, port: ServicePort) -> bool:
+    """Whether a port has usable endpoints in another family than this one."""
+    key = port.name, port.protocol
+    return any(
+        is_usable(endpoint)
+        for other in FAMILIES
+        if other != family
+        for endpoint in endpoints.of_port(other, key)
+    )
+
+
+def _frontend_text(path: str, frontend: Frontend) -> str:
     _, protocol, address, number = frontend
     host = "*" if address is None else f"[{address}]" if ":" in address else address
     return f"{path} {host}:{number}/{protocol}"
@@ -298,14 +339,33 @@ def _health_checks(
 ) -> tuple[HealthCheck, ...]:
     if not (frontends.health_port and frontends.ports):
         return ()
+    # Without the label no packet from outside has an endpoint here.
+    is_keyed_away = frontends.keyed_to_host and HOSTNAME_LABEL not in location.labels
+    node = "" if is_keyed_away else location.node
     return tuple(
         HealthCheck(
             family=family.family,
             port=frontends.health_port,
-            local_endpoints=endpoints.count_local_ready(family.family, location.node),
+            local_endpoints=endpoints.count_local_ready(family.family, node),
         )
         for family in frontends.families
     )
+
+
+def _split_health_checks(
+    key: Key, checks: Iterable[HealthCheck], claims: FrontendClaims
+) -> tuple[tuple[HealthCheck, ...], list[tuple[Key, str]]]:
+    """The health checks whose port is the Service's, and the owners of the ports of others."""
+    served: list[HealthCheck] = []
+    others: list[tuple[Key, str]] = []
+    for check in checks:
+        frontend = health_check_frontend(check.family, check.port)
+        owner = claims.owner(frontend)
+        if owner == key:
+            served.append(check)
+        elif owner is not None:
+            others.append((owner, _frontend_text("health check", frontend)))
+    return tuple(served), others
 
 
 def _key(service: Service) -> Key:

@@ -2,9 +2,9 @@
 
 A Service has *frontends*: its ClusterIPs, its external IPs, its load balancer's addresses, its node
 ports. For each frontend there is a ``Route``: which packets, and what happens to them. A frontend
-that is treated differently by where a packet starts (``externalTrafficPolicy: Local``) has two
-routes, ``inside`` for this node and its pods, ``outside`` for all others. A frontend that does not
-exist has no route.
+that is treated differently by where a packet starts (``externalTrafficPolicy: Local``, or the host
+as the only topology key) has two routes, ``inside`` for this node and its pods, ``outside`` for all
+others. A frontend that does not exist has no route.
 
 Routes of one selection share one tuple of endpoints, so ``is`` tells whether two routes are the
 same choice. Equal inputs in any order give equal values: a difference is a change to be written.
@@ -23,6 +23,7 @@ Family: TypeAlias = Literal["IPv4", "IPv6"]
 RoutePath: TypeAlias = Literal["ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"]
 RouteSource: TypeAlias = Literal["any", "inside", "outside"]
 RouteAction: TypeAlias = Literal["dnat", "reject", "drop"]
+SourceAddress: TypeAlias = Literal["kept", "masqueraded"]
 
 
 class Backend(Struct):
@@ -61,6 +62,16 @@ class Route(Struct):
     endpoints: tuple[Backend, ...] = ()
     source_ranges: tuple[str, ...] = ()
     own_sources: tuple[str, ...] = ()
+
+    @property
+    def source_address(self) -> SourceAddress | None:
+        """What an endpoint sees of a client from outside; None if none comes in by this route.
+
+        Answers come back through this node if it masquerades, or if the endpoint is on it.
+        """
+        if self.path == "ClusterIP" or self.source == "inside":
+            return None
+        return "kept" if self.source == "outside" else "masqueraded"
 
 
 class PortRoutes(Struct):
@@ -120,6 +131,7 @@ class ServiceRoutes(Struct):
                 "endpoints": [backend.to_dict() for backend in route.endpoints],
                 "affinitySeconds": port.affinity_seconds,
                 "sourceRanges": list(route.source_ranges),
+                **({"sourceAddress": route.source_address} if route.source_address else {}),
             }
             for port in self.ports
             for route in port.routes

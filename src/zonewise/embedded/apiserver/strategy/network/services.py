@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from zonewise.api import ObjectMeta, Service
 from zonewise.api.field_cursor import IMMUTABLE, Field
-from zonewise.api.objects.core import ServiceSpec
+from zonewise.api.objects.core import ServicePort, ServiceSpec
 from zonewise.api.values import names
 from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
 from zonewise.embedded.apiserver.strategy.metadata import validate_labels
@@ -305,6 +305,12 @@ def _as_service(obj: Obj) -> Service:
     return Service(
         metadata=ObjectMeta(annotations=obj["metadata"].get("annotations") or {}),
         spec=ServiceSpec(
+            type=spec.get("type", ""),
+            ports=tuple(
+                ServicePort(protocol=port.get("protocol", ""), node_port=port.get("nodePort") or 0)
+                for port in spec.get("ports") or ()
+            ),
+            external_ips=tuple(spec.get("externalIPs") or ()),
             external_traffic_policy=spec.get("externalTrafficPolicy", ""),
             traffic_policy=spec.get("trafficPolicy"),
             traffic_distribution=spec.get("trafficDistribution"),
