@@ -6,12 +6,14 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from tests.explain.dumps import Item, cluster, endpoint, explain, node, part, service
+from tests.explain.dumps import AUTO, Item, cluster, endpoint, explain, node, part, service
 from tests.traffic.route_vectors import Vector, vectors
 
+from zonewise.api import FeatureGates
 from zonewise.explain.cluster import ReportSettings
 from zonewise.explain.keys import KeysReport
 from zonewise.explain.service import explain_service
+from zonewise.explain.service_page import render_service
 
 ZONE = "topology.kubernetes.io/zone"
 KEYS = {"zonewise.io/topology-keys": ZONE}
@@ -152,3 +154,50 @@ def test_the_report_is_what_the_proxy_of_each_node_does(vector: Vector) -> None:
         (verdict,) = [each for each in mine if row["port"] in each.ports]
         assert (verdict.rule.value, verdict.key) == (row["why"], row["key"])
         assert verdict.endpoints == tuple(end["address"] for end in row["endpoints"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "mode", "gates", "advice"),
+    [
+        (
+            ZONE,
+            {},
+            {},
+            f"Run an endpoint that matches {ZONE} of n-b. Or end the topology keys with *",
+        ),
+        (f"{ZONE},*", {}, {}, f"For nearer endpoints run one that matches {ZONE} of n-b."),
+        ("rack", {}, {}, "Label n-a, n-b: no key matches on a node without rack. Or end"),
+        ("*", {}, {}, ""),
+        (f"{ZONE},*", AUTO, {}, "of n-b. Remove the request for hints: the keys decide."),
+        (ZONE, AUTO, {"TopologyAwareHints": False}, f"Run an endpoint that matches {ZONE} of n-b."),
+    ],
+)
+def test_advice_is_about_the_keys(
+    keys: str, mode: dict[str, str], gates: dict[str, bool], advice: str
+) -> None:
+    """What would help a Service with keys is an endpoint, a label or a star, and never hints."""
+    items = [
+        node("n-a", "a"),
+        node("n-b", "b"),
+        service(
+            annotations=mode | {"zonewise.io/topology-keys": keys},
+            clusterIP="10.96.0.1",
+            ports=[PORT],
+        ),
+        piece(HERE),
+    ]
+    source = cluster(items, ReportSettings(gates=FeatureGates(gates)))
+    (only,) = source.services.values()
+    report = explain_service(source, only)
+    assert advice in report.primary.reason.fix
+    assert bool(advice) == bool(report.primary.reason.fix)
+    page = render_service(report)
+    assert ("What would help:" in page) == bool(advice)
+    assert "Auto" not in report.primary.reason.fix
+    assert "trafficDistribution" not in report.primary.reason.fix
+
+
+def test_an_endpoint_that_is_not_ready_is_what_is_missing() -> None:
+    """Without any ready endpoint the advice is to have one."""
+    report = report_keys(piece(endpoint("10.0.0.1", "a", on="n-a", ready=False)))
+    assert report.advice == "Run an endpoint that is ready."

@@ -10,7 +10,7 @@ traffic, as for shares; all ports have the same part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -31,6 +31,7 @@ from zonewise.traffic.routes.choice import (
 )
 from zonewise.traffic.routes.endpoints import FAMILIES, read_route_endpoints
 from zonewise.traffic.routes.service import read_port_endpoints
+from zonewise.traffic.topology_keys import ANY_ENDPOINT
 
 _Endpoints: TypeAlias = tuple[TrafficEndpoint, ...]
 
@@ -56,7 +57,8 @@ class KeysReport:
 
     A node has one verdict, or several if ports differ in their endpoints. ``ignored`` are slices
     that a proxy ignores, and why. With ``local`` a policy Local decides instead of the keys, and
-    traffic without an endpoint on its node is dropped.
+    traffic without an endpoint on its node is dropped. ``unlabelled`` are nodes that have none of
+    the labels which the keys name.
     """
 
     keys: tuple[str, ...]
@@ -65,6 +67,7 @@ class KeysReport:
     rejected: Fraction
     ignored: tuple[Reason, ...] = ()
     local: bool = False
+    unlabelled: frozenset[str] = frozenset()
 
     @property
     def in_zone_of_answered(self) -> Fraction:
@@ -75,6 +78,34 @@ class KeysReport:
     def silent(self) -> int:
         """On how many nodes some port rejects everything."""
         return len({verdict.node for verdict in self.nodes if not verdict.endpoints})
+
+    @property
+    def advice(self) -> str:
+        """What would help clients that have no endpoint, or only a far one; "" if nothing would."""
+        if self.local:
+            return ""
+        if all(verdict.rule is RouteRule.NOTHING for verdict in self.nodes):
+            return "Run an endpoint that is ready." if self.nodes else ""
+        refused = self._nodes_where(lambda verdict: not verdict.endpoints)
+        far = self._nodes_where(lambda verdict: len(self.keys) > 1 and verdict.key == ANY_ENDPOINT)
+        bare = [node for node in (*refused, *far) if node in self.unlabelled]
+        keys = ", ".join(key for key in self.keys if key != ANY_ENDPOINT)
+        sentences = []
+        if bare:
+            sentences.append(f"Label {_list_some(bare)}: no key matches on a node without {keys}.")
+        if missing := [node for node in refused if node not in bare]:
+            sentences.append(f"Run an endpoint that matches {keys} of {_list_some(missing)}.")
+        if refused and ANY_ENDPOINT not in self.keys:
+            sentences.append(
+                f"Or end the topology keys with {ANY_ENDPOINT}: all others are used then."
+            )
+        if missing := [node for node in far if node not in bare]:
+            where = _list_some(missing)
+            sentences.append(f"For nearer endpoints run one that matches {keys} of {where}.")
+        return " ".join(sentences)
+
+    def _nodes_where(self, holds: Callable[[KeyVerdict], bool]) -> list[str]:
+        return list(dict.fromkeys(verdict.node for verdict in self.nodes if holds(verdict)))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -179,7 +210,11 @@ def report_keys(
                 lost += part
     whole = Fraction(total or 1)
     ignored = () if _is_headless(service) else read_route_endpoints(cluster.slices(service)).notes
-    return KeysReport(keys, tuple(verdicts), stays / whole, lost / whole, ignored, local)
+    named = set(keys) - {ANY_ENDPOINT}
+    unlabelled = frozenset(name for name in labels if named.isdisjoint(labels[name]))
+    return KeysReport(
+        keys, tuple(verdicts), stays / whole, lost / whole, ignored, local, unlabelled
+    )
 
 
 def _endpoints_by_port(

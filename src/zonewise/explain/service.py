@@ -228,9 +228,10 @@ def _report_family(
     whole = replace(snapshot, endpoints=everyone)
     highest = hint_request.limits.drop
     keeping = replace(hint_request, limits=OverloadLimits(highest, highest))
+    reason = (*decision.warnings, decision.reason)[0]
     return FamilyReport(
         family=family,
-        reason=(*decision.warnings, decision.reason)[0],
+        reason=reason if flows.keys is None else _advise_keys(reason, flows.keys),
         zones=zone_rows(snapshot, decision, flows.compute(everyone, decided_weights).loads),
         endpoints=tuple(sorted(everyone, key=lambda target: target.name)),
         decided=flows.effect(everyone, decided_weights, hinted=decision.hinted),
@@ -249,6 +250,20 @@ def _report_family(
         if limited
         else None,
         senders=len(flows.cluster.senders),
+    )
+
+
+def _advise_keys(reason: Reason, keys: KeysReport) -> Reason:
+    """Why there are no hints, with what would help where keys decide instead of them."""
+    fix = keys.advice
+    if reason.code == "TopologyKeys":
+        fix = f"{fix} Remove the request for hints: the keys decide.".strip()
+    return Reason(
+        code=reason.code,
+        message=reason.message,
+        object=reason.object,
+        numbers=reason.numbers,
+        fix=fix,
     )
 
 
