@@ -118,7 +118,7 @@ def read_named_service(service: Service, gates: Mapping[str, bool]) -> NamedServ
         headless=headless,
         addresses=() if headless else tuple(filter(None, map(pack_address, cluster_ips))),
         ports=ports,
-        topology_keys=topology_keys_of(service) if headless else (),
+        topology_keys=topology_keys_of(service, gates) if headless else (),
         peer_discovery=spec.publish_not_ready_addresses,
         gate_is_on=counts_zone_hints(service, gates),
     )
