@@ -28,13 +28,13 @@ NODES = {
 ADDRESSES = {"10.0.0.1": "n1", "10.0.0.3": "n3", "10.0.0.9": None}
 """The endpoints and their nodes; one is on none, as a server outside of the cluster."""
 
-ONE, THREE, ALL = ["10.0.0.1"], ["10.0.0.3"], sorted(ADDRESSES)
+FIRST, THIRD, ALL = ["10.0.0.1"], ["10.0.0.3"], sorted(ADDRESSES)
 LISTS: dict[str, dict[str, list[str]]] = {
-    HOST: {"n1": ONE, "n2": [], "n3": THREE, "n4": []},
-    f"{HOST},{ZONE}": {"n1": ONE, "n2": ONE, "n3": THREE, "n4": []},
-    RACK: {"n1": ONE, "n2": THREE, "n3": THREE, "n4": []},
-    f"{HOST},*": {"n1": ONE, "n2": ALL, "n3": THREE, "n4": ALL},
-    f"{RACK},{ZONE},*": {"n1": ONE, "n2": THREE, "n3": THREE, "n4": ALL},
+    HOST: {"n1": FIRST, "n2": [], "n3": THIRD, "n4": []},
+    f"{HOST},{ZONE}": {"n1": FIRST, "n2": FIRST, "n3": THIRD, "n4": []},
+    RACK: {"n1": FIRST, "n2": THIRD, "n3": THIRD, "n4": []},
+    f"{HOST},*": {"n1": FIRST, "n2": ALL, "n3": THIRD, "n4": ALL},
+    f"{RACK},{ZONE},*": {"n1": FIRST, "n2": THIRD, "n3": THIRD, "n4": ALL},
 }
 """Hard and soft keys, and for each node the endpoints that they leave."""
 

@@ -17,10 +17,12 @@ def test_every_node_has_its_routes(vector: Vector) -> None:
         assert computed == vector.routes(node, backwards=True)
         document = computed.to_dict()
         assert judged(document["routes"], *FIELDS) == judged(expected.routes, *FIELDS), node
-        said = judged((row for row in expected.routes if SOURCE in row), *FIELDS, SOURCE)
-        if said:
+        expected_sources = judged(
+            (row for row in expected.routes if SOURCE in row), *FIELDS, SOURCE
+        )
+        if expected_sources:
             ours = (row for row in document["routes"] if SOURCE in row)
-            assert judged(ours, *FIELDS, SOURCE) == said, node
+            assert judged(ours, *FIELDS, SOURCE) == expected_sources, node
         checks = [
             {k: v for k, v in row.items() if k != "namespace"} for row in document["healthChecks"]
         ]

@@ -144,9 +144,8 @@ def test_keys_agree_with_the_second_implementation(seed: int) -> None:
                 ends = [(end["address"], end["port"]) for end in row["endpoints"]]
                 assert (row["action"], row["key"], ends) == expected, (number, node, row)
                 assert row["from"] in sources
-                kept = row["from"] == "outside"
-                way_in = row["path"] != "ClusterIP" and row["from"] != "inside"
-                source = ("kept" if kept else "masqueraded") if way_in else None
+                source = {"inside": None, "outside": "kept"}.get(row["from"], "masqueraded")
+                source = None if row["path"] == "ClusterIP" else source
                 assert row.get("sourceAddress") == source
                 seen.add((row["from"], row["action"], row["why"]))
                 compared += 1
