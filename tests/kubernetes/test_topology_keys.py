@@ -16,23 +16,16 @@ import pytest
 from tests.kubernetes.kubeproxies import ZoneNet, zone_nets
 
 from tools import realkube as real
-from zonewise.api import EndpointSlice, Node, Pod, Service
+from zonewise.api import EndpointSlice, Node, Service
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
 from zonewise.runtime import Client, HttpsTransport, load_config
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
-CONTROLLERS = (
-    "serviceaccount-controller",
-    "serviceaccount-token-controller",
-    "root-ca-certificate-publisher-controller",
-    "namespace-controller",
-    "endpointslice-controller",
-    "endpointslice-mirroring-controller",
-)
+CONTROLLERS = ("endpointslice-mirroring-controller",)
 SERVICE, SLICE = unstructured(Service.resource), unstructured(EndpointSlice.resource)
-NODE, POD = unstructured(Node.resource), unstructured(Pod.resource)
+NODE = unstructured(Node.resource)
 ENDPOINTS = unstructured(Resource("", "v1", "Endpoints", "endpoints"))
 HOST, ZONE, RACK = "kubernetes.io/hostname", "topology.kubernetes.io/zone", "example.com/rack"
 NODES = {
