@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -57,6 +58,29 @@ async def test_transitions_are_reported_once() -> None:
         assert shop.per_zone() == {"": 4}
         await asyncio.sleep(5)
         assert (await shop.events()).count(OFF) == flips + 1
+
+
+def is_reported(shop: Shop, status: str) -> bool:
+    """Whether the condition has this status."""
+    condition = shop.condition()
+    return condition is not None and condition[0] == status
+
+
+async def test_the_last_event_is_the_condition_after_every_transition() -> None:
+    """Hints that are lost and come back are told each time, however soon and in the same words."""
+    async with virtual_cluster({"hints": hints()}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1, b=1)
+        await shop.service("web")
+        await shop.pods(a0=2, b0=2)
+        await until(lambda: shop.condition() == ("True", "Hinted"))
+        for transition in range(1, 7):
+            lost = transition % 2 == 1
+            await shop.status("a0", cpu="0" if lost else "4")
+            await until(partial(is_reported, shop, str(not lost)))
+            await asyncio.sleep(1)
+            events = await shop.events()
+            assert (len(events), events[-1]) == (transition + 1, OFF if lost else ON)
 
 
 async def test_a_service_created_again_is_reported_again() -> None:

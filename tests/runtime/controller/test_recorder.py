@@ -75,7 +75,7 @@ async def test_an_event_says_everything_once() -> None:
     setup.tell(type="Warning", related=node)
     await asyncio.sleep(1)
     (event,) = setup.events()
-    assert event["metadata"]["name"].startswith("web.") and len(event["metadata"]["name"]) == 20
+    assert event["metadata"]["name"].startswith("web.") and len(event["metadata"]["name"]) == 25
     assert event["metadata"]["namespace"] == "shop"
     del event["metadata"]
     assert event == {
@@ -204,6 +204,99 @@ async def test_one_object_cannot_flood() -> None:
         setup.tell(f"note {number}")
     await setup.recorder.close()
     assert len(setup.events()) == 28
+
+
+def newest(setup: Setup) -> list[str]:
+    """The reason of the newest event, as each way to list events finds it."""
+    events = setup.events()
+
+    def told(event: dict[str, Any]) -> str:
+        return str(event.get("series", {}).get("lastObservedTime") or event["eventTime"])
+
+    by_name = max(events, key=lambda event: str(event["metadata"]["name"]))
+    return [by_name["reason"], max(events, key=told)["reason"]]
+
+
+async def test_the_newest_event_is_the_state_after_every_transition() -> None:
+    """Enabled, Disabled, Enabled: the third is an Event again and the last one, over a restart and
+    for as long as the object may have events.
+    """
+    setup = Setup()
+    states = ["Enabled", "Disabled"] * 10
+    for number, reason in enumerate(states):
+        if number == 7:
+            await setup.recorder.close()
+            objects = setup.server.objects
+            setup = Setup()
+            setup.server.objects.update(objects)
+        setup.tell("the same words", reason=reason, transition=True)
+        await asyncio.sleep(number % 3)
+        await asyncio.sleep(0.01)
+        assert newest(setup) == [reason, reason]
+    assert len(setup.events()) == len(states)
+    assert setup.recorder.dropped == dict.fromkeys(setup.recorder.dropped, 0)
+    await setup.recorder.close()
+
+
+async def test_transitions_at_one_instant_are_in_order() -> None:
+    """A clock that stands still gives each transition a later moment and name."""
+    setup = Setup()
+    for number in range(20):
+        setup.tell(reason=f"R{number}", transition=True)
+    await asyncio.sleep(1)
+    assert newest(setup) == ["R19", "R19"]
+    await setup.recorder.close()
+
+
+@pytest.mark.parametrize("count", [26, 27, 1000])
+async def test_the_last_of_too_many_transitions_is_held_back_and_sent(count: int) -> None:
+    """A flapping object has no more events than others; the newest one is sent when it may be."""
+    setup = Setup()
+    states = [("Enabled", "Disabled")[number % 2] for number in range(count)]
+    for reason in states:
+        setup.tell("the same words", reason=reason, transition=True)
+    await asyncio.sleep(1)
+    assert len(setup.events()) == 25
+    await asyncio.sleep(300)
+    assert len(setup.events()) == 26
+    assert newest(setup) == [states[-1]] * 2
+    assert setup.recorder.dropped["limit"] == count - 26
+    await asyncio.sleep(3000)
+    assert len(setup.events()) == 26
+    for reason in states[::-1]:
+        setup.tell("the same words", reason=reason, transition=True)
+    await setup.recorder.close()
+    assert newest(setup) == [states[0]] * 2
+
+
+async def test_a_transition_outlives_an_outage_of_the_server() -> None:
+    """What could not be sent is sent when the server answers again, unless something newer was."""
+    setup = Setup()
+    setup.way.cut = True
+    setup.tell(reason="Disabled", transition=True)
+    await asyncio.sleep(1000)
+    setup.tell(reason="Enabled", transition=True)
+    await asyncio.sleep(1000)
+    attempts = len(setup.way.requests)
+    assert attempts < 4 * 2000 / 60 + 4
+    setup.way.cut = False
+    await asyncio.sleep(70)
+    (event,) = setup.events()
+    assert event["reason"] == "Enabled"
+    assert event["eventTime"].startswith("2026-01-01T00:16:40")
+    await setup.recorder.close()
+
+
+async def test_memory_of_transitions_is_bounded() -> None:
+    """Of more objects than are remembered the oldest are forgotten, and counted."""
+    setup = Setup(RecorderLimits(series=50, burst=0, refill=1e9))
+    for number in range(500):
+        pod = ObjectReference(kind="Pod", namespace="shop", name=f"p{number}")
+        setup.tell(regarding=pod, transition=True)
+    assert (len(setup.recorder._newest), len(setup.recorder._held)) == (50, 50)
+    assert setup.recorder.dropped["limit"] == 450
+    await setup.recorder.close()
+    assert len(setup.events()) == 50
 
 
 async def test_a_slow_server_delays_no_caller() -> None:

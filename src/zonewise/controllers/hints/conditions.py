@@ -124,9 +124,9 @@ class HintConditions:
     def _announce(self, service: Service, before: _Reported, after: _Reported, note: str) -> None:
         if after.status == "True":
             if before.status != "True":
-                self._recorder.event(service, ENABLED, _ACTION, note)
+                self._recorder.event(service, ENABLED, _ACTION, note, transition=True)
         elif after.status or before.status == "True":
-            self._recorder.event(service, DISABLED, _ACTION, note, type="Warning")
+            self._recorder.event(service, DISABLED, _ACTION, note, type="Warning", transition=True)
 
 
 def _message(families: Mapping[str, FamilyPlan]) -> str:

@@ -319,7 +319,12 @@ class RolloutsController:
         if (status.reason, status.domain) != (item.status.reason, item.status.domain):
             fine = plan.is_complete or (plan.is_progressing and reason is None)
             self._recorder.event(
-                item, outcome.code, "Roll", str(outcome), type="Normal" if fine else "Warning"
+                item,
+                outcome.code,
+                "Roll",
+                str(outcome),
+                type="Normal" if fine else "Warning",
+                transition=True,
             )
 
     async def _advance(self, workload: RolledWorkload) -> None:

@@ -189,7 +189,7 @@ class TakeoverController:
                 if keys:
                     note = f"{words}: label {', '.join(keys)}"
                     _log.info(note, node=meta.name, reason=reason)
-                    self._context.recorder.event(node, reason, "Label", note)
+                    self._context.recorder.event(node, reason, "Label", note, transition=True)
         return None
 
     def _home_domains(self) -> list[Segments]:

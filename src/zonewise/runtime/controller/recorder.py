@@ -12,6 +12,13 @@ series without a repetition for ``forget`` seconds ends; the next such event sta
 *Shared*: an event that is to be sent ``once``, whichever replica sees the fault and however often a
 program restarts, is named by its content. If it exists it has been sent; it never becomes a series.
 
+*Transitions* are events that say which state an object is in now. Each is an Event of its own, even
+if its words were sent before: in a series it would wait for ``refresh``, and until then the newest
+Event of the object would be about the state before. Names grow with time, so what kubectl lists
+last is the newest. A transition that is over a limit, or that the server does not accept now, is
+held back and sent as soon as it may be, unless a newer one of the same object and action has come;
+the one that is replaced is counted as dropped.
+
 *Limited*: each object has a token bucket (``burst`` events at once, then one every ``refill``
 seconds) for new events; repetitions cost none. The number of series and buckets kept in memory is
 bounded, oldest first out.
@@ -34,8 +41,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
@@ -60,10 +67,14 @@ if TYPE_CHECKING:
     from zonewise.runtime.client.client import Client
 
 EventType = Literal["Normal", "Warning"]
+_Refusal = Literal["shutdown", "full", "limit"]
 
 NOTE_LIMIT = 1024
 WORD_LIMIT = 128
 NAME_LIMIT = 253
+_SUFFIX = 21
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _TICK = 1e-6
 """How early a timer may fire: sums of times are rounded, and clocks have a resolution."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]")
@@ -97,6 +108,17 @@ class _Subject:
     note: str
     suffix: str = ""
     """The suffix of the Event's name, if other programs send it too."""
+    moment: datetime | None = None
+    """When it occurred, if it is a transition; no two of one recorder are alike."""
+
+    @property
+    def state(self) -> _State:
+        """The state that a transition is about."""
+        return self.regarding, self.action
+
+
+_State: TypeAlias = tuple[ObjectReference, str]
+"""Something that transitions change: of an object, under one action."""
 
 
 @dataclass(slots=True)
@@ -143,6 +165,10 @@ class Recorder:
         self._buckets: OrderedDict[ObjectReference, _Bucket] = OrderedDict()
         self._queue: deque[_Subject] = deque()
         self._later: deque[tuple[float, _Subject]] = deque()
+        self._newest: OrderedDict[_State, _Subject] = OrderedDict()
+        self._held: dict[_State, float] = {}
+        """When the newest transitions that could not be sent may be."""
+        self._last = datetime.min.replace(tzinfo=UTC)
         self._wake = asyncio.Event()
         self._ended = asyncio.Event()
         self._started = False
@@ -158,6 +184,7 @@ class Recorder:
         type: EventType = "Normal",
         related: Object | Unstructured | ObjectReference | None = None,
         once: bool = False,
+        transition: bool = False,
     ) -> None:
         """Record an event about an object; returns at once, whatever happens."""
         try:
@@ -172,13 +199,17 @@ class Recorder:
             _cut(action, WORD_LIMIT) or "Unknown",
             _cut(note, NOTE_LIMIT),
             event_name_suffix(objects[0].uid, reason, note) if once else "",
+            self._next_moment() if transition else None,
         )
         now = asyncio.get_running_loop().time()
+        if transition:
+            self._tell(subject, now)
+            return
         series = self._series.get(subject)
         if series is not None and now - series.last_seen <= self._limits.forget:
             self._repeat(subject, series, now)
-        else:
-            self._begin(subject, now)
+        elif why := self._begin(subject, now):
+            self.dropped[why] += 1
 
     async def run(self) -> None:
         """Send events until cancelled, or until ``close``d and done."""
@@ -204,6 +235,9 @@ class Recorder:
         for _, subject in self._later:
             self._enqueue(subject)
         self._later.clear()
+        for state in self._held:
+            self._start(self._newest[state], asyncio.get_running_loop().time())
+        self._held.clear()
         self._wake.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(within if self._queue or self._started else 0):
@@ -211,19 +245,62 @@ class Recorder:
         self.dropped["shutdown"] += len(self._queue)
         self._queue.clear()
 
-    def _begin(self, subject: _Subject, now: float) -> None:
-        if self._closing:
-            self.dropped["shutdown"] += 1
-            return
-        if len(self._queue) >= self._limits.queue:
-            self.dropped["full"] += 1
-            return
-        if not self._allowed(subject.regarding, now):
+    def _next_moment(self) -> datetime:
+        """Now, and later than any moment before."""
+        self._last = max(self._now(), self._last + _MICROSECOND)
+        return self._last
+
+    def _tell(self, subject: _Subject, now: float) -> None:
+        """Begin a transition, or hold it back until it may be sent."""
+        state = subject.state
+        if self._held.pop(state, None) is not None:
             self.dropped["limit"] += 1
-            return
-        moment = self._now()
+        self._newest[state] = subject
+        self._newest.move_to_end(state)
+        while len(self._newest) > self._limits.series:
+            oldest, _ = self._newest.popitem(last=False)
+            if self._held.pop(oldest, None) is not None:
+                self.dropped["limit"] += 1
+        self._send_or_hold(state, now)
+
+    def _send_or_hold(self, state: _State, now: float) -> None:
+        subject = self._newest[state]
+        why = self._begin(subject, now)
+        if why == "limit":
+            bucket = self._buckets[subject.regarding]
+            self._hold(subject, now + (1 - bucket.tokens) * self._limits.refill)
+        elif why == "full":
+            self._hold(subject, now + self._limits.refresh)
+        elif why:
+            self.dropped[why] += 1
+
+    def _keep(self, subject: _Subject) -> None:
+        """Hold back a transition that failed, which costs nothing as nothing was written."""
+        self._series.pop(subject, None)
+        if subject.regarding in self._buckets:
+            self._buckets[subject.regarding].tokens += 1
+        self._hold(subject, asyncio.get_running_loop().time() + self._limits.refresh)
+
+    def _hold(self, subject: _Subject, until: float) -> None:
+        self._held[subject.state] = until
+        self._wake.set()
+
+    def _begin(self, subject: _Subject, now: float) -> _Refusal | None:
+        """Send a new event, if it is allowed; else the reason why not."""
+        if self._closing:
+            return "shutdown"
+        if len(self._queue) >= self._limits.queue:
+            return "full"
+        if not self._allowed(subject.regarding, now):
+            return "limit"
+        self._start(subject, now)
+        return None
+
+    def _start(self, subject: _Subject, now: float) -> None:
+        moment = subject.moment or self._next_moment()
         # As a series may be written again and again, its name does not depend on its content.
-        name = f"{_stem(subject.regarding.name)}.{subject.suffix or secrets.token_hex(8)}"
+        suffix = subject.suffix or _name_suffix(moment)
+        name = f"{_stem(subject.regarding.name)}.{suffix}"
         self._series[subject] = _Series(name, moment, moment, last_seen=now)
         self._series.move_to_end(subject)
         self._queue.append(subject)
@@ -259,7 +336,7 @@ class Recorder:
         gained = (now - bucket.filled) / self._limits.refill
         bucket.tokens = min(self._limits.burst, bucket.tokens + gained)
         bucket.filled = now
-        if bucket.tokens < 1:
+        if bucket.tokens < 1 - _TICK:
             return False
         bucket.tokens -= 1
         return True
@@ -268,11 +345,15 @@ class Recorder:
         now = asyncio.get_running_loop().time()
         while self._later and self._later[0][0] <= now + _TICK:
             self._enqueue(self._later.popleft()[1])
+        for state in [state for state, due in self._held.items() if due <= now + _TICK]:
+            del self._held[state]
+            self._send_or_hold(state, now)
         return self._queue.popleft() if self._queue else None
 
     async def _pause(self) -> None:
         self._wake.clear()
-        due = self._later[0][0] if self._later else None
+        first = (self._later[0][0],) if self._later else ()
+        due = min((*self._held.values(), *first), default=None)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(due):
                 await self._wake.wait()
@@ -288,7 +369,10 @@ class Recorder:
                 await self._send(subject, series)
             except (ConnectionFailed, ServerError, TooManyRequests) as error:
                 if attempt + 1 == self._limits.attempts or self._closing:
-                    self._drop(subject, series, "failed", error)
+                    if self._newest.get(subject.state) is subject and not self._closing:
+                        self._keep(subject)
+                    else:
+                        self._drop(subject, series, "failed", error)
                     return
                 pause = self._limits.pause * 2**attempt * self._rng.uniform(0.5, 1.5)
                 await asyncio.sleep(max(pause, getattr(error, "retry_after", None) or 0.0))
@@ -361,13 +445,19 @@ def reference(item: Object | Unstructured | ObjectReference) -> ObjectReference:
     )
 
 
+def _name_suffix(moment: datetime) -> str:
+    """A suffix that sorts by time, and that no other program gives."""
+    microseconds = (moment - _EPOCH) // _MICROSECOND
+    return f"{microseconds:013x}{secrets.token_hex(4)}"
+
+
 def _counted(series: _Series) -> EventSeries:
     return EventSeries(count=series.count, last_observed_time=format_micro(series.last))
 
 
 def _stem(name: str) -> str:
     """An object's name as the beginning of another's; some kinds allow more than most."""
-    labels = _NOT_IN_NAMES.sub("-", name.lower())[: NAME_LIMIT - 17].split(".")
+    labels = _NOT_IN_NAMES.sub("-", name.lower())[: NAME_LIMIT - _SUFFIX - 1].split(".")
     return ".".join(filter(None, (label.strip("-") for label in labels))) or "event"
 
 

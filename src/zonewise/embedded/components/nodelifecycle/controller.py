@@ -103,7 +103,7 @@ class NodeLifecycleController:
             self._record_event(new, "RegisteredNode", "Registered Node {} in Controller")
         elif health.ready_status(old) == "True" and health.ready_status(new) != "True":
             note = f"Node {new.metadata.name} status is now: NodeNotReady"
-            self._context.recorder.event(new, "NodeNotReady", "Monitoring", note)
+            self._context.recorder.event(new, "NodeNotReady", "Monitoring", note, transition=True)
 
     def _lease_changed(self, old: Lease | None, new: Lease | None) -> None:
         if new is not None and (old is None or old.spec.renew_time != new.spec.renew_time):
