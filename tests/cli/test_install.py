@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 from tests.cli.run_program import here
 
 from zonewise.api import EndpointSlice, Node, Service
@@ -270,8 +271,28 @@ def test_alerts(capsys: Capture) -> None:
     assert yaml.safe_load(plain["data"]["zonewise.rules.yaml"]) == make_rules()
     (group,) = make_rules()["groups"]
     names = [rule["alert"] for rule in group["rules"]]
-    assert names == ["ZonewiseHintsLost", "ZonewiseWatchStale", "ZonewiseLeaderMissing"]
+    assert names == [
+        "ZonewiseHintsLost",
+        "ZonewiseSyncsFailing",
+        "ZonewiseWatchStale",
+        "ZonewiseLeaderMissing",
+    ]
     assert all(rule["annotations"]["description"].endswith(".") for rule in group["rules"])
+
+
+def test_the_alert_on_failed_syncs_has_the_objective_of_the_kep() -> None:
+    """More than 10 % of all syncs, of any result that is not success, for a quarter of an hour."""
+    (group,) = make_rules()["groups"]
+    (rule,) = [rule for rule in group["rules"] if rule["alert"] == "ZonewiseSyncsFailing"]
+    ((failed, objective, every),) = re.findall(
+        r"^sum\(rate\((.+)\[15m\]\)\) > ([0-9.]+) \* sum\(rate\((.+)\[15m\]\)\)$", rule["expr"]
+    )
+    assert (failed, float(objective)) == (f'{every}{{result=~"stale|error"}}', 0.1)
+    registry = CollectorRegistry()
+    hints = HintsMetrics(registry, {})
+    for result in ("success", "stale", "error"):
+        hints.synced(result)
+    assert registry.get_sample_value(every, {"result": "stale"}) == 1
 
 
 async def test_alerts_about_budgets(capsys: Capture) -> None:
@@ -347,7 +368,7 @@ async def test_measured_is_what_is_watched(tmp_path: Path) -> None:
     hints.synced("success")
     service, hint_request = Service(), HintRequest(Mode.AUTO)
     plan = SlicePlan(create=(EndpointSlice(),))
-    hints.planned(service, hint_request, plan)
+    hints.planned(service, hint_request, plan, writes=True)
     decided_services["", "s"] = DecidedService.of(service, hint_request, plan, Shares(), None)
     exposition = metrics.render().decode()
     panels = [target["expr"] for panel in make_page()["panels"] for target in panel["targets"]]

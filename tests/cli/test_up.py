@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,11 @@ def test_a_cluster_starts_and_restarts(tmp_path: Path) -> None:
             if service["mode"] == "Auto"
         ):
             assert time.monotonic() < deadline
+        check_metrics(folder)
         code, words = first.stop()
         assert code == 0
         assert words == f"Stopped; the cluster is kept in {folder}.\n"
+        assert not (folder / "metrics.url").exists()
     with running(folder) as second:
         assert read_page(folder)["pods"] == 31
         assert len(read_page(folder)["zones"]) == 2
@@ -153,6 +156,19 @@ items:
         )
         assert read_page(folder)["podsReady"] == 2
         assert cluster.stop()[0] == 0
+
+
+def check_metrics(folder: Path) -> None:
+    """The file names an address on this machine, where what the KEP names is counted."""
+    url = (folder / "metrics.url").read_text().strip()
+    assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/metrics", url)
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    for name, labels in (
+        ("endpointslices_changed_per_sync_count", 'approach="auto",topology="Auto"'),
+        ("syncs_total", 'result="success"'),
+    ):
+        assert re.search(rf"^endpoint_slice_controller_{name}{{{labels}", text, re.MULTILINE)
 
 
 @pytest.mark.system

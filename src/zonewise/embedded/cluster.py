@@ -65,6 +65,7 @@ from zonewise.webhook.gate import DisruptionGate
 
 if TYPE_CHECKING:
     from zonewise.embedded.csi_driver import EmbeddedDriver
+    from zonewise.runtime.monitoring.metrics import Metrics
 
 EVENTS = RecorderLimits(queue=20_000)
 """A cluster that starts has many events at once."""
@@ -91,7 +92,8 @@ class EmbeddedCluster:
     """The API server and its components.
 
     ``rng`` is what parts draw with. ``identities`` draws uids and generated names, which must never
-    repeat on a folder that is kept: give one without a seed there.
+    repeat on a folder that is kept: give one without a seed there. With ``metrics`` controllers are
+    counted there, under the names that they have on a real cluster.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class EmbeddedCluster:
         identities: random.Random | None = None,
         inline: bool = False,
         driver: EmbeddedDriver | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         settings = settings or ClusterSettings()
         self.server = server.ApiServer(
@@ -117,7 +120,9 @@ class EmbeddedCluster:
         )
         self.server.admission.add(built_in.admit)
         self.server.webhooks.skip = built_in.is_built_in
-        self.program = Program(self.server.connect, clock=clock, rng=rng, events=EVENTS)
+        self.program = Program(
+            self.server.connect, clock=clock, rng=rng, events=EVENTS, metrics=metrics
+        )
         self.client = self.server.connect("zonewise")
         self.seeder = Seeder(self.client, self.server.registry)
         budgets = self._gate_evictions(clock)

@@ -11,6 +11,9 @@ from zonewise.install.installation import LEASE, NAME, Installation, Obj
 
 STALE_SECONDS = 300
 HINTS = "zonewise_hints_services"
+SYNCS = "endpoint_slice_controller_syncs_total"
+FAILED_SYNCS = 0.1
+"""The part of syncs that may fail: the objective of KEP-2433."""
 
 
 def make_rules(*, budgets: bool = False) -> Obj:
@@ -29,6 +32,18 @@ def make_rules(*, budgets: bool = False) -> Obj:
                         "More Services have lost their hints",
                         "Traffic that could stay in its zone crosses zones. `zonewise explain"
                         " services -A` names them, `zonewise explain service NAME` says why.",
+                    ),
+                    _make_rule(
+                        "ZonewiseSyncsFailing",
+                        f'sum(rate({SYNCS}{{result=~"stale|error"}}[15m]))'
+                        f" > {FAILED_SYNCS} * sum(rate({SYNCS}[15m]))",
+                        "15m",
+                        "warning",
+                        "More than 10 % of the syncs of Services fail",
+                        'With result="error" requests fail: look at the log of the leading pod.'
+                        ' With result="stale" the watch shows writes late: look at the load of the'
+                        " API server. Hints and endpoints change late meanwhile;"
+                        " --feature-gates TopologyAwareHints=false switches hints off.",
                     ),
                     _make_rule(
                         "ZonewiseWatchStale",

@@ -35,6 +35,13 @@ _PANELS = (
         "{{result}}",
     ),
     (
+        "Failed syncs (an alert above 10 %)",
+        "percentunit",
+        'sum(rate(endpoint_slice_controller_syncs_total{result=~"stale|error"}[15m]))'
+        " / sum(rate(endpoint_slice_controller_syncs_total[15m]))",
+        "failed",
+    ),
+    (
         "Webhook calls",
         "ops",
         "sum by (path, outcome) (rate(zonewise_admission_total[5m]))",

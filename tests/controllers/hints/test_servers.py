@@ -13,7 +13,7 @@ from tests.embedded.virtual_cluster import until, virtual_cluster
 
 from zonewise.api import Service
 from zonewise.api.errors import ServerError, Status
-from zonewise.controllers.hints.controller import HintsController
+from zonewise.controllers.hints.controller import HintsController, HintsSettings, SliceRole
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request, Response, Transport
 from zonewise.runtime.monitoring.metrics import Metrics
@@ -40,7 +40,9 @@ class Between:
 
 
 def between(
-    change: Callable[[Request], Request], metrics: Metrics | None = None
+    change: Callable[[Request], Request],
+    metrics: Metrics | None = None,
+    settings: HintsSettings | None = None,
 ) -> Callable[[ControllerContext], HintsController]:
     """The controller, with a transport that changes its requests."""
 
@@ -51,6 +53,7 @@ def between(
                 client=Client(Between(context.client.transport, change), field_manager="hints"),
                 metrics=metrics,
             ),
+            settings,
         )
 
     return make
@@ -171,3 +174,40 @@ async def test_metrics() -> None:
         'zonewise_hints_services{mode="PreferSameZone",reason="NoEndpoints",state="unhinted"} 1.0',
     ):
         assert f"\n{line}" in text, line
+
+
+async def test_metrics_where_slices_are_only_observed() -> None:
+    """Observe counts syncs and the approach too: the feature is in use, and no slice is changed."""
+    metrics = Metrics()
+    settings = HintsSettings(role=SliceRole.OBSERVE)
+    parts = {
+        "hints": between(lambda request: request),
+        "watcher": between(lambda request: request, metrics, settings),
+    }
+    async with virtual_cluster(parts) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1, b=1)
+        await shop.service("web")
+        await shop.pods(a0=2, b0=2)
+        await until(lambda: shop.per_zone() == {"a": 2, "b": 2})
+        await asyncio.sleep(1)
+    read = metrics.registry.get_sample_value
+    labels = {"approach": "auto", "topology": "Auto", "traffic_distribution": ""}
+    changed = "endpoint_slice_controller_endpointslices_changed_per_sync"
+    synced = read("endpoint_slice_controller_syncs_total", {"result": "success"})
+    assert synced is not None and synced > 0
+    assert (read(f"{changed}_count", labels) or 0) > 0
+    assert read(f"{changed}_sum", labels) == 0
+    assert read("endpoint_slice_controller_changes_total", {"operation": "create"}) is None
+
+
+async def test_each_sync_that_fails_is_counted() -> None:
+    """A turn whose request is refused is an error, each time it is tried again."""
+    metrics = Metrics()
+    failing = Failing(3)
+    async with virtual_cluster({"hints": between(failing, metrics)}) as cluster:
+        shop = Shop(cluster)
+        await settled(shop)
+        await until(lambda: len(shop.endpoints("web")) == 2)
+    read = metrics.registry.get_sample_value
+    assert read("endpoint_slice_controller_syncs_total", {"result": "error"}) == 3

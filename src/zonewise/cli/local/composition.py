@@ -1,14 +1,14 @@
 """What ``zonewise up`` adds to an embedded cluster.
 
 A name server, which reads the controllers' stores and is reachable from this machine only; a CSI
-driver, if gRPC is installed; and, if requested and possible on this machine, a network.
+driver, if gRPC is installed; metrics; and, if requested and possible on this machine, a network.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from ipaddress import ip_network
 from pathlib import Path
@@ -19,12 +19,19 @@ from zonewise.api.gates import FeatureGates
 from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.cli.local.packets import ABSENT, Trial, format_trials
 from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.runtime.monitoring.health import Health
+from zonewise.runtime.monitoring.metrics import Metrics
+from zonewise.runtime.monitoring.monitor import Monitor
 
 if TYPE_CHECKING:
     from zonewise.dns.server import NameServer
     from zonewise.embedded.csi_driver import EmbeddedDriver
     from zonewise.embedded.network.namespaces import ClusterNamespaces
     from zonewise.embedded.network.network import ClusterNetwork
+    from zonewise.runtime.process.process import Process
+
+METRICS_URL = "metrics.url"
+"""The file of the data folder that says where metrics are served."""
 
 _CSI = find_spec("grpc") and find_spec("google") and find_spec("google.protobuf")
 CSI_CLASS = "zonal" if _CSI else None
@@ -136,3 +143,34 @@ class LocalDriver:
         if self.driver is not None:
             self._threads.close()
             self.driver.close()
+
+
+class LocalMetrics:
+    """The metrics of a cluster that this program runs, served on loopback at a free port.
+
+    The file ``metrics.url`` in the folder says where. They are never served to other machines,
+    whatever the API server listens on: they need no authentication.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.metrics = Metrics()
+        self._folder = folder
+
+    @asynccontextmanager
+    async def served(self, process: Process) -> AsyncIterator[None]:
+        """Serve them, and write where."""
+        health = Health()
+        health.add_ready("program", process.problem)
+        async with Monitor(self.metrics, health, listen="127.0.0.1:0") as monitor:
+            url, fresh = self._folder / METRICS_URL, self._folder / f"{METRICS_URL}.new"
+            fresh.write_text(f"http://127.0.0.1:{monitor.port}/metrics\n")
+            fresh.replace(url)  # Who waits for the file never reads half of it.
+            try:
+                yield
+            finally:
+                remove_metrics_url(self._folder)
+
+
+def remove_metrics_url(folder: Path) -> None:
+    """Remove the address of metrics that are not served any more, also that of a killed program."""
+    (folder / METRICS_URL).unlink(missing_ok=True)

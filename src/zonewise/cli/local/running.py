@@ -65,11 +65,11 @@ async def run_cluster(process: Process, plan: UpPlan, content: Content | None) -
     if content is None:
         await _serve_api(process, plan)
         return
-    from zonewise.cli.local.composition import LocalDriver, Packets
+    from zonewise.cli.local.composition import LocalDriver, LocalMetrics, Packets
     from zonewise.embedded.apiserver import server
     from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster
 
-    volumes = LocalDriver(plan.folder)
+    volumes, metrics = LocalDriver(plan.folder), LocalMetrics(plan.folder)
     rng = random.Random(plan.seed) if plan.seed is not None else random.SystemRandom()
     packets = Packets.claim(requested=plan.network)
     try:
@@ -85,6 +85,7 @@ async def run_cluster(process: Process, plan: UpPlan, content: Content | None) -
             rng=rng,
             identities=random.SystemRandom(),
             driver=volumes.driver,
+            metrics=metrics.metrics,
         )
         packets.add_to(cluster, plan.gates)
         try:
@@ -92,7 +93,8 @@ async def run_cluster(process: Process, plan: UpPlan, content: Content | None) -
             ending = "\n".join(filter(None, [volumes.note, _describe_ending(plan)]))
             work = _run(process, cluster, address, plan, content, packets, ending)
             try:
-                await process.until_stop(work)
+                async with metrics.served(process):
+                    await process.until_stop(work)
             finally:
                 # Only the process that serves the folder may unmount what is in it.
                 await volumes.unmount()
@@ -145,10 +147,12 @@ async def _run(
 
 
 async def _serve_api(process: Process, plan: UpPlan) -> None:
+    from zonewise.cli.local.composition import remove_metrics_url
     from zonewise.embedded.apiserver.discovery.nonresource import VERSION
     from zonewise.embedded.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
     from zonewise.runtime.process.memory import freeze_heap
 
+    remove_metrics_url(plan.folder)
     server = ApiServer(
         plan.folder,
         host=plan.host,

@@ -257,11 +257,11 @@ class HintsController:
             )
         )
         self.decided_services[key] = DecidedService.of(service, request, decided, shares, reach)
-        if self.settings.role is not SliceRole.OBSERVE:
-            if self._metrics is not None:
-                self._metrics.planned(service, request, decided)
-            if decided.writes:
-                await self._write(key, decided)
+        writes = self.settings.role is not SliceRole.OBSERVE
+        if self._metrics is not None:
+            self._metrics.planned(service, request, decided, writes=writes)
+        if writes and decided.writes:
+            await self._write(key, decided)
         if decided.families:
             await self._conditions.report(service, decided.families, asks=requests_hints(request))
         if decided.without_node:

@@ -2,8 +2,10 @@
 
 ``endpoint_slice_controller_*`` mean what they mean upstream, so that dashboards keep working. The
 label ``approach`` of the sources' design (``auto`` when zones are hinted by CPU, else ``random``)
-is beside upstream's ``topology``, which has our modes as well. What upstream calls
-``result="success"`` and ``"error"`` the design calls success and failure; ``stale`` is neither.
+is beside upstream's ``topology``, which has our modes as well. What the design calls a failure has
+upstream's two names: ``stale`` is a turn that came before the watch had shown an earlier write and
+waits for it, ``error`` one that ended with an error. Where nothing is written, because we observe,
+turns count as what they are: syncs that changed no slice.
 
 Gauges are sums over Services. They are added up at each scrape, from the state of each Service
 after its last turn, so a turn costs nothing for them.
@@ -67,8 +69,12 @@ class HintsMetrics(Collector):
         """A turn ended: ``success``, ``stale`` or ``error``."""
         self._syncs.labels(result).inc()
 
-    def planned(self, service: Service, request: HintRequest, plan: SlicePlan) -> None:
-        """A turn decided what to write."""
+    def planned(
+        self, service: Service, request: HintRequest, plan: SlicePlan, *, writes: bool
+    ) -> None:
+        """A turn decided what to write; without ``writes`` it is only reported."""
+        if not writes:
+            plan = SlicePlan()
         self._added.observe(plan.added)
         self._removed.observe(plan.removed)
         limited = request.mode in LIMITED_MODES

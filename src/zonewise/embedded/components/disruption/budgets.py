@@ -89,7 +89,7 @@ class DisruptionController:
         self._context = context
         self._pod_counts: dict[Key, int] = {}  # pods of each budget when last counted
         self._selectors: dict[Key, tuple[PodDisruptionBudget, selector.Selector]] = {}
-        self._controller = context.controller("budgets", self._sync_budget)
+        self._controller = context.controller("disruption", self._sync_budget)
         self._budgets = self._controller.watches(
             PodDisruptionBudget, own_key, indexes={**BY_NAMESPACE, BY_LABEL: _required_label}
         )

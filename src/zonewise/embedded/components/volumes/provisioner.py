@@ -51,7 +51,7 @@ class SimulatedProvisioner:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._client = context.client
-        self._controller = context.controller("provisioner", self._sync)
+        self._controller = context.controller("simulated provisioner", self._sync)
         self._claims = self._controller.watches(PersistentVolumeClaim, own_key)
         self._volumes = self._controller.watches(PersistentVolume, own_key, when=_released)
         self._classes = self._controller.reads(StorageClass)
