@@ -210,11 +210,11 @@ def newest(setup: Setup) -> list[str]:
     """The reason of the newest event, as each way to list events finds it."""
     events = setup.events()
 
-    def told(event: dict[str, Any]) -> str:
+    def last_time(event: dict[str, Any]) -> str:
         return str(event.get("series", {}).get("lastObservedTime") or event["eventTime"])
 
     by_name = max(events, key=lambda event: str(event["metadata"]["name"]))
-    return [by_name["reason"], max(events, key=told)["reason"]]
+    return [by_name["reason"], max(events, key=last_time)["reason"]]
 
 
 async def test_the_newest_event_is_the_state_after_every_transition() -> None:
@@ -293,7 +293,7 @@ async def test_memory_of_transitions_is_bounded() -> None:
     for number in range(500):
         pod = ObjectReference(kind="Pod", namespace="shop", name=f"p{number}")
         setup.tell(regarding=pod, transition=True)
-    assert (len(setup.recorder._newest), len(setup.recorder._held)) == (50, 50)
+    assert (len(setup.recorder._newest), len(setup.recorder._postponed)) == (50, 50)
     assert setup.recorder.dropped["limit"] == 450
     await setup.recorder.close()
     assert len(setup.events()) == 50

@@ -166,7 +166,7 @@ class Recorder:
         self._queue: deque[_Subject] = deque()
         self._later: deque[tuple[float, _Subject]] = deque()
         self._newest: OrderedDict[_State, _Subject] = OrderedDict()
-        self._held: dict[_State, float] = {}
+        self._postponed: dict[_State, float] = {}
         """When the newest transitions that could not be sent may be."""
         self._last = datetime.min.replace(tzinfo=UTC)
         self._wake = asyncio.Event()
@@ -235,9 +235,9 @@ class Recorder:
         for _, subject in self._later:
             self._enqueue(subject)
         self._later.clear()
-        for state in self._held:
+        for state in self._postponed:
             self._start(self._newest[state], asyncio.get_running_loop().time())
-        self._held.clear()
+        self._postponed.clear()
         self._wake.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(within if self._queue or self._started else 0):
@@ -253,13 +253,13 @@ class Recorder:
     def _tell(self, subject: _Subject, now: float) -> None:
         """Begin a transition, or hold it back until it may be sent."""
         state = subject.state
-        if self._held.pop(state, None) is not None:
+        if self._postponed.pop(state, None) is not None:
             self.dropped["limit"] += 1
         self._newest[state] = subject
         self._newest.move_to_end(state)
         while len(self._newest) > self._limits.series:
             oldest, _ = self._newest.popitem(last=False)
-            if self._held.pop(oldest, None) is not None:
+            if self._postponed.pop(oldest, None) is not None:
                 self.dropped["limit"] += 1
         self._send_or_hold(state, now)
 
@@ -282,7 +282,7 @@ class Recorder:
         self._hold(subject, asyncio.get_running_loop().time() + self._limits.refresh)
 
     def _hold(self, subject: _Subject, until: float) -> None:
-        self._held[subject.state] = until
+        self._postponed[subject.state] = until
         self._wake.set()
 
     def _begin(self, subject: _Subject, now: float) -> _Refusal | None:
@@ -345,15 +345,15 @@ class Recorder:
         now = asyncio.get_running_loop().time()
         while self._later and self._later[0][0] <= now + _TICK:
             self._enqueue(self._later.popleft()[1])
-        for state in [state for state, due in self._held.items() if due <= now + _TICK]:
-            del self._held[state]
+        for state in [state for state, due in self._postponed.items() if due <= now + _TICK]:
+            del self._postponed[state]
             self._send_or_hold(state, now)
         return self._queue.popleft() if self._queue else None
 
     async def _pause(self) -> None:
         self._wake.clear()
         first = (self._later[0][0],) if self._later else ()
-        due = min((*self._held.values(), *first), default=None)
+        due = min((*self._postponed.values(), *first), default=None)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(due):
                 await self._wake.wait()
