@@ -325,7 +325,11 @@ class Count:
         short = any(self.healthy.get(domain, 0) < self.expected[domain] for domain in others)
         if self.unknown or (self.spec.get("crossDomain") == "Exclusive" and short):
             return 0
-        return max(0, self.healthy.get(name, 0) - self.desired(name))
+        return max(0, self.healthy.get(name, 0) - self.needed(name))
+
+    def needed(self, name: str | None) -> int:
+        """Rule 5: pods beyond the expected ones are not held."""
+        return min(self.desired(name), self.expected[name])
 
     def row(self) -> Row:
         """The expected row of ``explain budgets``."""
@@ -364,7 +368,7 @@ class Count:
             return False
         if is_ready(pod):
             return bool(self.allowed(name))
-        return always or self.healthy.get(name, 0) >= self.desired(name)
+        return always or self.healthy.get(name, 0) >= self.needed(name)
 
 
 def tally(names: Any) -> dict[str | None, int]:

@@ -90,7 +90,7 @@ def numbers(case: Case) -> dict[str, dict[str, int | None]]:
     for name in names:
         amount = whole(case.limit, expected[name])
         desired = amount if case.at_least else max(0, expected[name] - amount)
-        allowed: int | None = max(0, healthy.get(name, 0) - desired)
+        allowed: int | None = max(0, healthy.get(name, 0) - min(desired, expected[name]))
         if case.exclusive and short - {name}:
             allowed = 0
         if name in case.open:
@@ -127,6 +127,10 @@ def goes(case: Case, pod: Pods, *, evicting: bool = True, always_allow: bool = F
             return "Blocked"
     if pod.ready:
         return "Allowed" if here["allowed"] else "Blocked"
-    if not evicting or always_allow or (here["healthy"] or 0) >= (here["desired"] or 0):
+    if (
+        not evicting
+        or always_allow
+        or (here["healthy"] or 0) >= min(here["desired"] or 0, here["expected"] or 0)
+    ):
         return "Unready"
     return "Blocked"

@@ -333,7 +333,7 @@ def test_no_sequence_of_grants_breaks_a_budget(
     after = verdicts.state(KEY)
     for name, domain in before.domains.items():
         assert given.get(name, 0) == before.allowed(name)
-        assert after.healthy(name) >= min(domain.desired, before.healthy(name))
+        assert after.healthy(name) >= min(domain.needed, before.healthy(name))
 
 
 @settings(deadline=None, max_examples=100)

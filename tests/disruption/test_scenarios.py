@@ -117,12 +117,21 @@ def test_10_scaled_to_nothing() -> None:
     assert allowed(namespace) == ALL
 
 
-def test_11_a_number_that_must_stay() -> None:
-    """minAvailable 2 in each zone stops a scale-down to three at 2/2/2."""
+@pytest.mark.parametrize(
+    ("replicas", "expected"),
+    [
+        (6, {"a": 0, "b": 0, "c": 0}),
+        (5, {"a": 0, "b": 0, "c": 1}),
+        (3, {"a": 1, "b": 1, "c": 1}),
+        (0, {"a": 2, "b": 2, "c": 2}),
+    ],
+)
+def test_11_no_number_holds_more_than_is_expected(replicas: int, expected: dict[str, int]) -> None:
+    """minAvailable 2 in each zone protects six pods; a scale-down below it ends all the same."""
     namespace = namespace_budgets(
-        spread(a=2, b=2, c=2), tdb(**per_zone(minAvailable=2)), replicas=3
+        spread(a=2, b=2, c=2), tdb(**per_zone(minAvailable=2)), replicas=replicas
     )
-    assert allowed(namespace) == {"a": 0, "b": 0, "c": 0}
+    assert allowed(namespace) == expected
 
 
 @pytest.mark.parametrize(
@@ -661,6 +670,46 @@ def test_budgets_of_two_kinds_on_a_pod_are_named_with_their_kind() -> None:
     )
     message = agrees.judge(agrees.pods["uid-a-0"], NOW).reason.message
     assert message.startswith("TopologyDisruptionBudget web: needs 9")
+
+
+def test_a_plain_budget_that_cannot_be_counted_says_why() -> None:
+    """Its numbers are 0 and mean nothing, so the reason is named, and what counts the pods; one
+    that expects nothing is said to.
+    """
+    failed = {
+        "type": "DisruptionAllowed",
+        "status": "False",
+        "reason": "SyncFailed",
+        "message": "daemonsets.apps does not implement the scale subresource",
+        "lastTransitionTime": None,
+    }
+    namespace = namespace_budgets(spread(a=1), pdb("web", status={"conditions": [failed]}))
+    reason = namespace.judge(namespace.pods["uid-a-0"], NOW).reason
+    assert reason.message == (
+        "the budget web: its pods cannot be counted:"
+        " daemonsets.apps does not implement the scale subresource"
+    )
+    assert "a TopologyDisruptionBudget, which counts these pods" in reason.fix
+    empty = namespace_budgets(spread(a=1), pdb("web", status={"currentHealthy": 1}))
+    message = empty.judge(empty.pods["uid-a-0"], NOW).reason.message
+    assert message == "the budget web: expects no pods, and Kubernetes then allows no eviction"
+
+
+def test_undivided_budgets_are_combined() -> None:
+    """Where workloads evict, two PodDisruptionBudgets without a term are counted together: both
+    are charged, each refuses with its own numbers, and neither closes anything to updates.
+    """
+    counted: dict[str, Any] = {"fingerprint": "of this selector"}
+    most = pdb("most", maxUnavailable=1, status=counted)
+    least = pdb("least", minAvailable="50%", status=counted)
+    namespace = namespace_budgets(spread(a=3, b=3, c=3), most, least)
+    verdicts = VerdictRound(namespace, NOW, strict=True)
+    first, second = (namespace.pods[f"uid-{zone}-0"] for zone in "ab")
+    verdict = verdicts.judge(first)
+    assert verdict.charged and [budget.name for budget in verdict.agreeing] == ["least", "most"]
+    verdicts.charge(first)
+    refused = verdicts.judge(second)
+    assert refused.refusals == ("The disruption budget most: needs 8 healthy pods and has 8",)
 
 
 def test_two_plain_budgets_of_a_pod_say_which_to_remove() -> None:

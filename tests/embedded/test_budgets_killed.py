@@ -19,7 +19,11 @@ pytestmark = pytest.mark.system
 
 SECONDS = 120.0
 PODS = "/api/v1/namespaces/default/pods"
-BUDGETS = "/apis/zonewise.io/v1alpha1/namespaces/default/topologydisruptionbudgets"
+BUDGETS = {
+    "TopologyDisruptionBudget": "/apis/zonewise.io/v1alpha1/namespaces/default"
+    "/topologydisruptionbudgets",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
+}
 ZONE = {"key": "topology.kubernetes.io/zone", "operator": "Exists"}
 TERM = {"matchExpressions": [ZONE]}
 COUNT = 50
@@ -68,7 +72,7 @@ class Api:
         """Wait until every budget was counted."""
         async with asyncio.timeout(SECONDS):
             while True:
-                budgets = await self.items(BUDGETS)
+                budgets = [item for path in BUDGETS.values() for item in await self.items(path)]
                 if len(budgets) == 3 and all(
                     budget.get("status", {}).get("observedGeneration")
                     == budget["metadata"]["generation"]
@@ -127,8 +131,10 @@ def ready(pod: Obj) -> bool:
     )
 
 
-async def build(api: Api) -> None:
-    """Nodes in three zones, fifty Ready pods, three budgets; then no node accepts another pod."""
+async def build(api: Api, kind: str) -> None:
+    """Nodes in three zones, fifty Ready pods, three budgets, two of them of this kind; then no node
+    accepts another pod.
+    """
     for zone in "abc":
         labels = {"topology.kubernetes.io/zone": zone}
         node = {"metadata": {"name": f"{zone}-1", "labels": labels}}
@@ -156,28 +162,32 @@ async def build(api: Api) -> None:
         assert (await api.ask("PATCH", f"/api/v1/nodes/{zone}-1", body))[0] == 200
     specs: dict[str, Obj] = {
         "zones": {"maxUnavailable": 4, "nodeSelectorTerm": TERM},
-        "half": {"minAvailable": "50%", "nodeSelectorTerm": TERM},
+        "half": {"minAvailable": "50%"},
         "all": {"maxUnavailable": MOST},
     }
     for name, spec in specs.items():
+        of_kind = kind if name != "zones" else "TopologyDisruptionBudget"
+        plain = of_kind == "PodDisruptionBudget"
         budget = {
-            "apiVersion": "zonewise.io/v1alpha1",
-            "kind": "TopologyDisruptionBudget",
+            "apiVersion": "policy/v1" if plain else "zonewise.io/v1alpha1",
+            "kind": of_kind,
             "metadata": {"name": name},
             "spec": {"selector": {"matchLabels": {"app": "web"}}, **spec},
         }
-        assert (await api.ask("POST", BUDGETS, budget))[0] == 201
+        assert (await api.ask("POST", BUDGETS[of_kind], budget))[0] == 201
     await api.counted()
 
 
-@pytest.mark.parametrize("after", [1, 3])
-async def test_fifty_evictions_and_a_kill(after: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("after", "kind"), [(1, "PodDisruptionBudget"), (3, "TopologyDisruptionBudget")]
+)
+async def test_fifty_evictions_and_a_kill(after: int, kind: str, tmp_path: Path) -> None:
     """Killed with -9 while it answers fifty evictions, and sent all of them again after a restart,
     a cluster evicts exactly as many pods as all three budgets allow.
     """
     granted = 0
     async with lives(tmp_path) as (api, process):
-        await build(api)
+        await build(api, kind)
         before = living(await api.items(PODS))
         assert len(before) == COUNT
         evictions = {asyncio.create_task(api.evict(name)) for name in before.values()}

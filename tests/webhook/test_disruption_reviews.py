@@ -14,6 +14,7 @@ from tests.webhook.gate_caller import GateCaller, request
 
 from zonewise.api import DisruptionLedger, Pod, ReplicaSet, StatefulSet, convert
 from zonewise.api.errors import BadRequest
+from zonewise.api.objects.policy import PodDisruptionBudget
 from zonewise.disruption.ledger import GRANT_SECONDS, USED_SECONDS
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.server_clock import ServerClock
@@ -352,3 +353,23 @@ async def read_pod_counters(scene: BudgetScene) -> list[str]:
     """The server's counters of requests for pods."""
     lines = (await scene.client.raw("GET", "/metrics")).body.decode().splitlines()
     return [line for line in lines if "request_total" in line and 'resource="pods"' in line]
+
+
+async def test_a_pod_with_two_plain_budgets_is_told_which() -> None:
+    """The API server would answer 500 without a name; the gate is asked before and names both."""
+    async with budget_scene(3, *"abc") as scene:
+        for name in ("one", "two"):
+            spec = {"selector": {"matchLabels": LABELS}, "maxUnavailable": 1}
+            body = {"metadata": {"name": name, "namespace": NS}, "spec": spec}
+            await scene.client.create(convert(PodDisruptionBudget, body))
+        caller = GateCaller(scene, "enforce")
+        await asyncio.sleep(5)
+        answer = await caller.evict("web-1")
+        assert isinstance(answer, Denied)
+        text = (
+            "this pod has 2 PodDisruptionBudgets (one, two), and Kubernetes evicts no pod that has"
+            " more than one"
+        )
+        assert [cause.message for cause in answer.causes] == [
+            f"The disruption budget {name}: {text}" for name in ("one", "two")
+        ]

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from zonewise.api.reason import Reason
 from zonewise.disruption.budget import Budget
 from zonewise.disruption.budget_state import BudgetState
 from zonewise.disruption.grouping import ALL_DOMAINS
+from zonewise.disruption.pdb import find_sync_failure
+
+SEVERAL_BUDGETS = "SeveralBudgets"
+"""The reason code: a pod has more PodDisruptionBudgets than Kubernetes supports."""
 
 
 def describe_domain(name: str) -> str:
@@ -32,7 +37,7 @@ def advise_on_domain(state: BudgetState, name: str) -> str:
             " of pods of the newest revision are not held."
         )
     domain_text = describe_domain(name)
-    spare = state.healthy(name) - domain.desired
+    spare = state.healthy(name) - domain.needed
     if spare > 0:
         if not state.allowed(name):
             return ""
@@ -42,17 +47,18 @@ def advise_on_domain(state: BudgetState, name: str) -> str:
             " revision are to go."
         )
     elsewhere = any(
-        state.healthy(other.name) > other.desired or other.desired < other.expected
+        state.healthy(other.name) > other.needed or other.desired < other.expected
         for other in state.named_domains
         if other.guarded
     )
     always_zero = budget.limit.is_max_unavailable or budget.limit.value == "100%"
-    needs = _describe_need(domain.desired, domain.expected, f" in {domain_text}")
+    where = "" if budget.undivided else f" in {domain_text}"
+    needs = _describe_need(domain.desired, domain.expected, where)
     return _advise_never(
         budget,
         needs,
         fewer="" if always_zero else f"with {_format_pods(domain.expected)} ",
-        location_text=f" in {domain_text}" if elsewhere else "",
+        location_text=where if elsewhere else "",
     )
 
 
@@ -69,6 +75,11 @@ def advise_on_plain_budget(budget: Budget) -> str:
     """What to do about a plain PodDisruptionBudget; "" if it allows something, or waiting helps."""
     assert budget.plain is not None
     status, spec = budget.plain.status, budget.plain.spec
+    if find_sync_failure(budget.plain):
+        return (
+            f"Waiting does not help: give PodDisruptionBudget {budget.name} a minAvailable that is"
+            " a whole number, or replace it by a TopologyDisruptionBudget, which counts these pods."
+        )
     current = status.observed_generation >= budget.plain.metadata.generation
     if not current or status.disruptions_allowed > 0 or not status.expected_pods:
         return ""
@@ -98,7 +109,7 @@ def advise_on_several_plain(plain: Sequence[Budget]) -> str:
     names = " and ".join(budget.name for budget in others)
     delete = (
         f"Delete PodDisruptionBudget {names}, or narrow the selector so that it does not match this"
-        " pod"
+        " pod, or replace it by a TopologyDisruptionBudget, of which a pod may have several"
     )
     never = " and ".join(budget.name for budget in others if advise_on_plain_budget(budget))
     if advise_on_plain_budget(remaining):
@@ -106,6 +117,18 @@ def advise_on_several_plain(plain: Sequence[Budget]) -> str:
     if never:
         return f"{delete}; {never} never allows a disruption, and {remaining.name} may stay."
     return f"{delete}; {remaining.name} needs at least as many healthy pods and may stay."
+
+
+def explain_overlap(budget: Budget, others: Sequence[Budget]) -> Reason:
+    """What is wrong with a plain budget that has pods in common with others, and what to do."""
+    names = " and ".join(sorted(other.name for other in others))
+    return Reason(
+        code=SEVERAL_BUDGETS,
+        message=f"PodDisruptionBudget {names} covers pods of {budget.name}, too, and Kubernetes"
+        " evicts no pod that has more than one",
+        object=budget.object,
+        fix="Merge them into one budget, or replace all but one by TopologyDisruptionBudgets.",
+    )
 
 
 def _format_pods(count: int) -> str:

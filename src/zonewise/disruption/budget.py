@@ -1,9 +1,11 @@
 """Budgets of every kind as one value: which pods, how many, where, and the recorded baseline.
 
 A ``TopologyDisruptionBudget``, a PodDisruptionBudget with a ``nodeSelectorTerm`` and a plain
-PodDisruptionBudget are read into the same ``Budget``. A plain one is counted by its own controller;
-here only its status is read. A budget that is not valid keeps the reason and allows nothing: that
-admission let it pass, or that it is from a dump, must not disrupt a pod.
+PodDisruptionBudget are read into the same ``Budget``. On a real cluster a plain one is counted by
+its own controller; here only its status is read. Where workloads evict (``zonewise up``) it is
+counted here like the others, as one domain: its status then has a fingerprint, which no Kubernetes
+writes. A budget that is not valid keeps the reason and allows nothing: that admission let it pass,
+or that it is from a dump, must not disrupt a pod.
 """
 
 from __future__ import annotations
@@ -82,6 +84,9 @@ class Budget:
     baseline: Mapping[str, int] | None = None
     plain: PodDisruptionBudget | None = None
     """The object itself, if its own controller counts it."""
+    undivided: bool = False
+    """Whether it is a PodDisruptionBudget without a term that is counted here: it has no domains,
+    so no baseline, and closes none."""
     invalid_reason: Reason | None = None
     old_keys: tuple[str, ...] = ()
 
@@ -89,6 +94,11 @@ class Budget:
     def key(self) -> BudgetKey:
         """Kind, namespace and name."""
         return self.kind, self.namespace, self.name
+
+    @property
+    def has_term(self) -> bool:
+        """Whether it is a PodDisruptionBudget with a term, as only the embedded cluster has."""
+        return self.kind == POD_BUDGET and self.plain is None and not self.undivided
 
     @property
     def object(self) -> str:
@@ -99,8 +109,13 @@ class Budget:
 _ALLOWS_NOTHING = "Until it is corrected or deleted it allows no disruption."
 
 
-def budget_of(item: TopologyDisruptionBudget | PodDisruptionBudget) -> Budget:
-    """The budget that an object of either kind declares."""
+def budget_of(
+    item: TopologyDisruptionBudget | PodDisruptionBudget, *, counts_plain: bool | None = None
+) -> Budget:
+    """The budget that an object of either kind declares.
+
+    ``counts_plain`` if plain ones are counted here; None if the object's status says so.
+    """
     spec, meta = item.spec, item.metadata
     keys: tuple[str, ...] = ()
     base = Budget(
@@ -122,6 +137,12 @@ def budget_of(item: TopologyDisruptionBudget | PodDisruptionBudget) -> Budget:
             updates_only=item.spec.holds == "Updates",
             enforced=item.spec.mode != "Observe",
         )
+    else:
+        base = replace(
+            base,
+            per_domain=item.spec.expected_pods == "ReplicasPerDomain",
+            undivided=item.spec.node_selector_term is None,
+        )
     try:
         base = replace(base, selector=selector.from_object(spec.selector))
     except ParseError as error:
@@ -132,8 +153,11 @@ def budget_of(item: TopologyDisruptionBudget | PodDisruptionBudget) -> Budget:
             ),
         )
     try:
-        if isinstance(item, PodDisruptionBudget) and spec.node_selector_term is None:
-            return replace(base, plain=item)
+        if isinstance(item, PodDisruptionBudget) and base.undivided:
+            if counts_plain is None:
+                counts_plain = bool(item.status.fingerprint)
+            if not counts_plain:
+                return replace(base, plain=item, undivided=False)
         grouping = grouping_of(spec.node_selector_term, keys)
         limit = _parse_limit(spec.max_unavailable, spec.min_available)
     except ParseError as error:

@@ -12,10 +12,13 @@ and the pods in no domain are one more.
     be taken from any domain that has more than its baseline, but a domain that got pods of another
     one keeps them until the workload has settled.
 5.  desired_d is expected_d less ``maxUnavailable``, or ``minAvailable``; percentages are of
-    expected_d, rounded up. allowed_d = max(0, healthy_d - desired_d).
+    expected_d, rounded up. allowed_d = max(0, healthy_d - min(desired_d, expected_d)): no budget
+    holds pods beyond those that are expected, or a workload that is scaled below ``minAvailable``
+    would never get there.
 6.  (The controller settles E: ``baseline.settle_baseline``.)
 7.  A domain in which nothing may be unavailable is closed to updates, too: see ``verdict``.
-8.  DaemonSets expect a pod on every eligible node, and have no baseline.
+8.  DaemonSets expect a pod on every eligible node, and have no baseline. Nor has a
+    PodDisruptionBudget without a term: its only domain expects R.
 
 A granted pod that still exists is not healthy. ``Exclusive`` budgets allow nothing in a domain
 while another one lacks a healthy pod. Grants are subtracted from the count (``with_grants``),
@@ -58,6 +61,11 @@ class DomainState:
     outdated: int
     """Ready pods of an old revision."""
 
+    @property
+    def needed(self) -> int:
+        """How many healthy pods are held: what is desired, and never more than is expected."""
+        return min(self.desired, self.expected)
+
 
 @dataclass(frozen=True, slots=True)
 class DomainGrants:
@@ -83,7 +91,7 @@ class BudgetState:
     requested: int = 0
     """Pods that owners other than DaemonSets request, as far as they are known."""
     has_baseline: bool = True
-    """Whether the baseline counts: DaemonSets have none."""
+    """Whether the baseline counts: DaemonSets have none, nor budgets without domains."""
 
     def with_grants(self, granted: Mapping[str, DomainGrants]) -> BudgetState:
         """The state with these grants, by domain."""
@@ -104,7 +112,7 @@ class BudgetState:
             return None
         if self.blocking_reason is not None or self.find_disturbed_domain(name) is not None:
             return 0
-        return max(0, self.healthy(name) - domain.desired)
+        return max(0, self.healthy(name) - domain.needed)
 
     def find_disturbed_domain(self, name: str) -> str | None:
         """Another domain that lacks a healthy pod, if the budget is exclusive."""
@@ -195,7 +203,9 @@ def count_budget(budget: Budget, counts: DomainCounts, demand: OwnerDemand) -> B
     eligible_nodes = _count_eligible_nodes(counts, demand.daemon_sets)
     present: dict[str, int] = dict(counts.present)
     baseline: Mapping[str, int] = present if budget.baseline is None else budget.baseline
-    has_baseline = bool(demand.replicas or present) or not demand.daemon_sets
+    has_baseline = (
+        bool(demand.replicas or present) or not demand.daemon_sets
+    ) and not budget.undivided
     if not has_baseline:
         baseline = {}
     names = {
@@ -225,6 +235,9 @@ def count_budget(budget: Budget, counts: DomainCounts, demand: OwnerDemand) -> B
             outdated=demand.outdated[name],
         )
     unknown_owner = demand.unknown_owner
+    if budget.undivided and isinstance(budget.limit.value, int):
+        # As in Kubernetes, a whole number of pods needs no scale: those that exist are expected.
+        unknown_owner = None if not budget.limit.is_max_unavailable else unknown_owner
     return BudgetState(
         budget=budget,
         replicas=None

@@ -26,9 +26,10 @@ ChangeListener: TypeAlias = Callable[[Any, Any], None]
 
 
 class BudgetsCache:
-    """Budgets by namespace, and the nodes they share."""
+    """Budgets by namespace, and the nodes they share; ``counts_plain`` as in ``budget_of``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_plain: bool | None = None) -> None:
+        self.counts_plain = counts_plain
         self.nodes: dict[str, Node] = {}
         self.by_namespace: dict[str, NamespaceBudgets] = {}
         self._versions_ahead: dict[str, int] = {}
@@ -102,7 +103,8 @@ class BudgetsCache:
     ) -> None:
         """A budget of either kind was added, deleted, or changed."""
         if new is not None:
-            budgets, budget = (self.get_or_create(new.metadata.namespace), budget_of(new))
+            budgets = self.get_or_create(new.metadata.namespace)
+            budget = budget_of(new, counts_plain=self.counts_plain)
             cached = budgets.budgets.get(budget.key)
             if cached is None or version_number(cached.version) <= version_number(budget.version):
                 budgets.put_budget(budget)

@@ -8,7 +8,8 @@ namespace with much to count can let other tasks run in between.
 
 ``BUDGETS_LIMIT`` budgets per domain are counted in a namespace, the oldest first, so that new ones
 never displace those in force. The others allow nothing where they guard: that a budget is not
-counted must not disrupt a pod.
+counted must not disrupt a pod. Undivided budgets, of which only the embedded cluster has any, are
+not limited, as Kubernetes does not limit them.
 
 Nodes are one mapping for all namespaces. ``nodes_changed`` is called when one is added, deleted, or
 gets other labels or taints; heartbeats do not matter (``is_irrelevant_change``).
@@ -65,6 +66,7 @@ class NamespaceBudgets:
         self._nodes_version = 0
         self._ranked: list[BudgetRank] = []
         """Budgets per domain, the oldest first."""
+        self._undivided: dict[BudgetKey, None] = {}
         self._plain: SelectorIndex[BudgetKey] = SelectorIndex()
         self._beyond_limit: SelectorIndex[BudgetKey] = SelectorIndex()
         self._index_entries: dict[BudgetKey, _IndexEntry] = {}
@@ -123,6 +125,10 @@ class NamespaceBudgets:
         rank = _rank(budget)
         if old is None and rank is not None:
             insort(self._ranked, rank)
+        if budget.undivided:
+            self._undivided[key] = None
+        else:
+            self._undivided.pop(key, None)
         self._index_budget(budget)
         if old is None:
             self._index_at_limit()
@@ -133,6 +139,7 @@ class NamespaceBudgets:
         if budget is None:
             return
         self._unindex_budget(key)
+        self._undivided.pop(key, None)
         if (rank := _rank(budget)) is not None:
             del self._ranked[bisect_left(self._ranked, rank)]
             self._index_at_limit()
@@ -271,6 +278,15 @@ class NamespaceBudgets:
             (self.budgets[key] for key in keys), key=lambda budget: (budget.name, budget.kind)
         )
 
+    def plain_budgets_of(self, pod: Pod) -> list[Budget]:
+        """The plain budgets that select a pod, if they are too many for Kubernetes to evict it."""
+        if pod.metadata.labels and len(list(self._plain.matching(pod.metadata.labels))) < 2:
+            return []
+        covering = self.budgets_covering(pod)
+        plain = [budget for budget in covering if budget.plain is not None]
+        too_many = len(plain) > 1 and not any(budget.has_term for budget in covering)
+        return plain if too_many else []
+
     def budgets_beyond_limit(self, pod: Pod) -> Iterator[Budget]:
         """The budgets that select a pod and are not counted, because the limit is reached."""
         for key in self._beyond_limit.matching(pod.metadata.labels):
@@ -283,12 +299,12 @@ class NamespaceBudgets:
 
     def budgets_within_limit(self) -> list[BudgetKey]:
         """The budgets that are counted."""
-        return [rank[2] for rank in self._ranked[:BUDGETS_LIMIT]]
+        return [*(rank[2] for rank in self._ranked[:BUDGETS_LIMIT]), *self._undivided]
 
     @property
     def counted_budgets(self) -> int:
         """How many budgets are counted."""
-        return min(len(self._ranked), BUDGETS_LIMIT)
+        return min(len(self._ranked), BUDGETS_LIMIT) + len(self._undivided)
 
     def is_beyond_limit(self, key: BudgetKey) -> bool:
         """Whether a budget is not counted, because the limit is reached by older ones."""
@@ -326,8 +342,8 @@ class NamespaceBudgets:
 
 
 def _rank(budget: Budget) -> BudgetRank | None:
-    """The order in which budgets are counted; a plain one is counted by its own controller."""
-    if budget.plain is not None:
+    """The order in which budgets are counted; those without domains are not limited."""
+    if budget.plain is not None or budget.undivided:
         return None
     return budget.created, budget.name, budget.key
 

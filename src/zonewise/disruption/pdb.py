@@ -91,6 +91,13 @@ def judge_eviction(budget: PodDisruptionBudget, *, is_ready: bool) -> EvictionAn
     return EvictionAnswer.COSTS if status.disruptions_allowed else EvictionAnswer.EXHAUSTED
 
 
+def find_sync_failure(budget: PodDisruptionBudget) -> str:
+    """Why a budget could not be counted; "" if it was, or that is not known."""
+    condition = find_condition(budget.status.conditions, DISRUPTION_ALLOWED) or Condition()
+    failed = condition.status == "False" and condition.reason == "SyncFailed"
+    return condition.message if failed else ""
+
+
 def explain_exhausted(budget: PodDisruptionBudget) -> str:
     """Why a budget allows nothing; its numbers mean nothing if it could not be counted."""
     status = budget.status
@@ -98,8 +105,8 @@ def explain_exhausted(budget: PodDisruptionBudget) -> str:
     message = condition.message if condition.status == "False" else ""
     name = budget.metadata.name
     begin = f"The disruption budget {name} does not allow evicting pods currently"
-    if message and condition.reason == "SyncFailed":
-        return f"{begin} because it failed sync: {message}"
+    if failure := find_sync_failure(budget):
+        return f"{begin} because it failed sync: {failure}"
     desired, healthy = status.desired_healthy, status.current_healthy
     if healthy <= desired:
         return (

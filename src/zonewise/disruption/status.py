@@ -125,6 +125,7 @@ def status_fields(
             "currentHealthy": sum(row.current_healthy for row in guarded),
             "desiredHealthy": sum(row.desired_healthy for row in guarded),
             "expectedPods": sum(row.expected_pods for row in guarded),
+            "disruptedPods": None,  # what is promised is in the ledger
         }
     else:
         patch["allowed"] = format_allowed(budget, rows)

@@ -3,8 +3,7 @@
 Unready pods are deleted first, as everywhere. Of the others those of the fullest domain come first,
 so that a scale-down leaves the workload spread as evenly as possible; within a domain the order is
 the caller's. Pods that budgets protect are left out: their deletion would only be refused.
-Evictions are refused by plain PodDisruptionBudgets, too (``evicting``); their status says how many
-they allow.
+PodDisruptionBudgets that Kubernetes counts do not limit deletions.
 
 A controller that is not ours is steered by marks. A ReplicaSet deletes the pods with the lowest
 deletion cost first, among those that are Ready. There are no permanent costs: a pod is marked only
@@ -23,17 +22,10 @@ from dataclasses import dataclass
 
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
-from zonewise.disruption.budget import BudgetKey
 from zonewise.disruption.grouping import NO_DOMAIN
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.owners import REPLICA_SET, reference_of
-from zonewise.disruption.verdict import (
-    DisruptionVerdict,
-    VerdictRound,
-    blocked_verdict,
-    find_plain_blockers,
-    plain_blocker,
-)
+from zonewise.disruption.verdict import DisruptionVerdict, VerdictRound
 
 REDUCE_TO = "zonewise.io/reduce-to"
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -60,15 +52,12 @@ def choose_pods(
     *,
     spread: bool = True,
     in_order: bool = False,
-    evicting: bool = False,
 ) -> PodChoice:
     """Choose up to ``count`` of the pods, in the order of deletion.
 
     Of pods that go ``in_order`` the first ones that may go are chosen, Ready or not.
     """
-    work = choose_pods_in_slices(
-        budgets, pods, count, now, spread=spread, in_order=in_order, evicting=evicting
-    )
+    work = choose_pods_in_slices(budgets, pods, count, now, spread=spread, in_order=in_order)
     while True:
         try:
             next(work)
@@ -85,11 +74,9 @@ def choose_pods_in_slices(
     *,
     spread: bool = True,
     in_order: bool = False,
-    evicting: bool = False,
 ) -> Generator[None, None, PodChoice]:
     """``choose_pods`` with a pause after each pod."""
     verdict_round = VerdictRound(budgets, now, strict=True, plain=False)
-    remaining: dict[BudgetKey, int] = {}
     chosen_pods: list[Pod] = []
     first_refusal: tuple[Pod, DisruptionVerdict] | None = None
     pods_by_domain: dict[str, list[Pod]] = {}
@@ -109,8 +96,6 @@ def choose_pods_in_slices(
             del pods_by_domain[name]
         yield from verdict_round.prepare(pod)
         verdict = verdict_round.judge(pod, evicting=False)
-        if verdict.allowed and evicting and is_pod_ready(pod):
-            verdict = _judge_by_plain_budgets(budgets, pod, remaining) or verdict
         if not verdict.allowed:
             first_refusal = first_refusal or (pod, verdict)
             yield
@@ -121,24 +106,6 @@ def choose_pods_in_slices(
         pod_counts[name] -= 1
         yield
     return PodChoice(tuple(chosen_pods), first_refusal)
-
-
-def _judge_by_plain_budgets(
-    budgets: NamespaceBudgets, pod: Pod, remaining: dict[BudgetKey, int]
-) -> DisruptionVerdict | None:
-    """The refusal of plain budgets; None if they allow the eviction, which ``remaining`` counts."""
-    covering = budgets.budgets_covering(pod)
-    blockers = find_plain_blockers(pod, covering)
-    plain = [budget for budget in covering if budget.plain is not None]
-    for budget in plain:
-        assert budget.plain is not None
-        if not remaining.setdefault(budget.key, budget.plain.status.disruptions_allowed):
-            blockers.append(plain_blocker(budget, f"{budget.name}: other pods are evicted first"))
-    if blockers:
-        return blocked_verdict(pod, list(dict.fromkeys(blockers)))
-    for budget in plain:
-        remaining[budget.key] -= 1
-    return None
 
 
 def _spread_domain(budgets: NamespaceBudgets, pod: Pod) -> str:

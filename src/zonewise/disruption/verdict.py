@@ -22,9 +22,11 @@ StatefulSet is scaled down by may be deleted: the set cannot delete others inste
 
 Budgets beyond the limit of their namespace are not counted and refuse; one of them is named.
 
-A plain budget is a PodDisruptionBudget without ``nodeSelectorTerm``; it is judged by its status, as
-the API server does. Two of them on a pod refuse, as there, unless a third one has a term. Numbered
-rules are those of ``budget_state``, the clamp is ``zonewise.webhook.clamp``.
+A plain budget is a PodDisruptionBudget without ``nodeSelectorTerm`` that Kubernetes counts; it is
+judged by its status, as the API server does. Two of them on a pod refuse, as there, unless a third
+one has a term. Where workloads evict, it is *undivided* instead: counted here, combined with any
+other, and never closed to updates, because Kubernetes lets a surge of new pods replace old ones.
+Numbered rules are those of ``budget_state``, the clamp is ``zonewise.webhook.clamp``.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from zonewise.disruption.advice import (
     advise_on_several_plain,
     describe_domain,
 )
-from zonewise.disruption.budget import POD_BUDGET, Budget, BudgetKey
+from zonewise.disruption.budget import Budget, BudgetKey
 from zonewise.disruption.budget_state import NO_GRANTS, BudgetState, DomainGrants
 from zonewise.disruption.domain_counts import CountedPod, DomainCounts, identity
 from zonewise.disruption.grouping import ALL_DOMAINS
@@ -167,7 +169,7 @@ class VerdictRound:
         if not (evicting and self._plain):
             # A server checks plain budgets for evictions only, and the embedded one does so itself.
             covering = [budget for budget in covering if budget.plain is None]
-        blockers = find_plain_blockers(pod, covering)
+        blockers = _find_plain_blockers(pod, covering)
         if not blockers and self._is_granted(pod):
             return DisruptionVerdict(True, False, _pod_reason(GRANTED, pod, "was granted already"))
         answers = [
@@ -186,7 +188,7 @@ class VerdictRound:
         if blockers:
             refusing = {(blocker.kind, blocker.budget) for blocker in blockers}
             agreeing_plain = [item for item in plain if (item.kind, item.name) not in refusing]
-            return blocked_verdict(pod, blockers, (*agreeing, *agreeing_plain))
+            return _blocked_verdict(pod, blockers, (*agreeing, *agreeing_plain))
         if not is_pod_ready(pod) and all(_ignores_unready(budget) for budget in plain):
             return DisruptionVerdict(
                 True, False, _pod_reason(UNREADY, pod, "is not Ready"), agreeing=agreeing
@@ -275,8 +277,8 @@ class VerdictRound:
             message = _explain_shortage(state, counted.domain)
         elif evicting and not budget.always_allow:
             healthy = state.healthy(counted.domain)
-            if healthy < domain.desired:
-                message = _describe_shortage(domain.desired, healthy, counted.domain)
+            if healthy < domain.needed:
+                message = _describe_shortage(state, counted.domain)
         if message:
             fix = advise_on_domain(state, counted.domain)
             message = f"{budget.name}: {message}"
@@ -316,7 +318,7 @@ class VerdictRound:
     def _is_closed(
         self, budget: Budget, state: BudgetState, counted: CountedPod, evicting: bool
     ) -> bool:
-        if budget.limit is None or not self._is_outdated(counted):
+        if budget.limit is None or budget.undivided or not self._is_outdated(counted):
             return False
         expected = state.domains[counted.domain].expected
         # A percentage of 0 pods is 0. It closes no domain to a controller: a broken old pod would
@@ -326,22 +328,25 @@ class VerdictRound:
         return state.outdated(counted.domain) <= expected
 
 
-def find_plain_blockers(pod: Pod, covering: Sequence[Budget]) -> list[Blocker]:
+def _find_plain_blockers(pod: Pod, covering: Sequence[Budget]) -> list[Blocker]:
     """The plain budgets among these that would refuse an eviction of a pod."""
     plain = [budget for budget in covering if budget.plain is not None]
-    has_term = any(budget.kind == POD_BUDGET and budget.plain is None for budget in covering)
-    if len(plain) > 1 and not has_term:
-        message = "this pod has more than one PodDisruptionBudget, which evictions do not support"
+    if len(plain) > 1 and not any(budget.has_term for budget in covering):
+        message = (
+            f"this pod has {len(plain)} PodDisruptionBudgets"
+            f" ({', '.join(budget.name for budget in plain)}), and Kubernetes evicts no pod that"
+            " has more than one"
+        )
         fix = advise_on_several_plain(plain)
-        return [plain_blocker(budget, f"{budget.name}: {message}", fix) for budget in plain]
+        return [_plain_blocker(budget, f"{budget.name}: {message}", fix) for budget in plain]
     return [
-        plain_blocker(budget, message, advise_on_plain_budget(budget))
+        _plain_blocker(budget, message, advise_on_plain_budget(budget))
         for budget in plain
-        if (message := explain_plain_refusal(budget, is_ready=is_pod_ready(pod)))
+        if (message := _explain_plain_refusal(budget, is_ready=is_pod_ready(pod)))
     ]
 
 
-def explain_plain_refusal(budget: Budget, *, is_ready: bool) -> str:
+def _explain_plain_refusal(budget: Budget, *, is_ready: bool) -> str:
     """Why a plain budget refuses an eviction; "" if it does not."""
     assert budget.plain is not None
     answer = pdb.judge_eviction(budget.plain, is_ready=is_ready)
@@ -349,6 +354,10 @@ def explain_plain_refusal(budget: Budget, *, is_ready: bool) -> str:
         return ""
     if answer is EvictionAnswer.EXHAUSTED:
         status = budget.plain.status
+        if failure := pdb.find_sync_failure(budget.plain):
+            return f"{budget.name}: its pods cannot be counted: {failure}"
+        if not status.expected_pods:
+            return f"{budget.name}: expects no pods, and Kubernetes then allows no eviction"
         desired, healthy = status.desired_healthy, status.current_healthy
         return f"{budget.name}: needs {desired} healthy pods and has {healthy}"
     return f"{budget.name}: {answer.value}"
@@ -359,7 +368,7 @@ def _ignores_unready(budget: Budget) -> bool:
     return pdb.judge_eviction(budget.plain, is_ready=False) is EvictionAnswer.FREE
 
 
-def plain_blocker(budget: Budget, message: str, fix: str = "") -> Blocker:
+def _plain_blocker(budget: Budget, message: str, fix: str = "") -> Blocker:
     """A plain budget that refuses: it covers all domains."""
     return Blocker(budget.name, budget.kind, ALL_DOMAINS, message, fix)
 
@@ -375,12 +384,12 @@ def _explain_shortage(state: BudgetState, name: str) -> str:
     other = state.find_disturbed_domain(name)
     if other is not None:
         return f"one domain at a time, and {describe_domain(other)} lacks a healthy pod"
-    desired, healthy = state.domains[name].desired, state.healthy(name)
-    return _describe_shortage(desired, healthy, name)
+    return _describe_shortage(state, name)
 
 
-def _describe_shortage(desired: int, healthy: int, name: str) -> str:
-    return f"needs {desired} healthy pods in {describe_domain(name)} and has {healthy}"
+def _describe_shortage(state: BudgetState, name: str) -> str:
+    where = "" if state.budget.undivided else f" in {describe_domain(name)}"
+    return f"needs {state.domains[name].desired} healthy pods{where} and has {state.healthy(name)}"
 
 
 def _pod_reason(code: str, pod: Pod, text: str) -> Reason:
@@ -390,7 +399,7 @@ def _pod_reason(code: str, pod: Pod, text: str) -> Reason:
     )
 
 
-def blocked_verdict(
+def _blocked_verdict(
     pod: Pod, blockers: Sequence[Blocker], agreeing: tuple[Budget, ...] = ()
 ) -> DisruptionVerdict:
     """The verdict if some budgets refuse."""

@@ -37,6 +37,7 @@ from zonewise.disruption.definitions.schemas import resource_definitions
 from zonewise.embedded import built_in
 from zonewise.embedded.apiserver import server
 from zonewise.embedded.components.disruption.budgets import DisruptionController
+from zonewise.embedded.components.disruption.stale_targets import StaleTargets
 from zonewise.embedded.components.endpointslices.mirroring import EndpointSliceMirroringController
 from zonewise.embedded.components.kubelet.kubelets import DUAL_STACK, Kubelets, KubeletSettings
 from zonewise.embedded.components.nodelifecycle.controller import NodeLifecycleController
@@ -79,7 +80,11 @@ BATCH = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """What may be chosen about a cluster; ``removal`` is how workloads take running pods down."""
+    """What may be chosen about a cluster.
+
+    ``removal`` is how workloads take running pods down, and with it who counts plain
+    PodDisruptionBudgets: with ``delete`` Kubernetes' own controller, as on a real cluster.
+    """
 
     api: server.ServerSettings = field(
         default_factory=lambda: server.ServerSettings(service_networks=server.DUAL_STACK)
@@ -125,7 +130,8 @@ class EmbeddedCluster:
         )
         self.client = self.server.connect("zonewise")
         self.seeder = Seeder(self.client, self.server.registry)
-        budgets = self._gate_evictions(clock)
+        budgets = BudgetsCache(counts_plain=settings.removal == "evict")
+        self._gate_evictions(clock, budgets)
         self.simulated_traffic = SimulatedTraffic(
             self.program.context("clients"), gates=settings.api.gates
         )
@@ -159,7 +165,8 @@ class EmbeddedCluster:
         add("daemonset-controller", DaemonSetController, removal=removal, budgets_cache=budgets)
         add("job-controller", JobController)
         add("cronjob-controller", CronJobController)
-        add("disruption-controller", DisruptionController)
+        # Where workloads evict, budgets of all kinds are counted together, by "zonewise-budgets".
+        add("disruption-controller", StaleTargets if budgets.counts_plain else DisruptionController)
         add("tokens-controller", TokensController)
         add("endpointslicemirroring-controller", EndpointSliceMirroringController)
         add("persistentvolume-binder", PersistentVolumeController)
@@ -180,9 +187,8 @@ class EmbeddedCluster:
         rollouts = RolloutsSettings(owners=OWNERS)
         add("zonewise-rollouts", RolloutsController, rollouts, budgets_cache=budgets_cache)
 
-    def _gate_evictions(self, clock: Callable[[], float]) -> BudgetsCache:
+    def _gate_evictions(self, clock: Callable[[], float], budgets: BudgetsCache) -> None:
         """Connect evictions to the gate that is a webhook on a real cluster."""
-        budgets = BudgetsCache()
         cache = self.program.cache
         for cls, listener in budgets.listeners(OWNERS).items():
             cache.store(cls).on_change(listener)
@@ -194,7 +200,6 @@ class EmbeddedCluster:
             plain=False,
             refresh=StoredBudgets(self.server.state, budgets).refresh,
         )
-        return budgets
 
     async def plant_classes(self, objects: Iterable[Obj]) -> None:
         """Write the storage classes among objects that are planted later.

@@ -59,6 +59,11 @@ class DisruptionGate:
         self._scales = Scales(client, clock)
 
     @property
+    def counts_plain(self) -> bool:
+        """Whether PodDisruptionBudgets without a term are counted here, too, like all others."""
+        return bool(self.budgets_cache.counts_plain)
+
+    @property
     def ready(self) -> bool:
         """Whether the stores are complete."""
         return self._cache.complete

@@ -44,22 +44,33 @@ class BudgetScene:
         for zone in "abc":
             meta = ObjectMeta(name=f"n-{zone}", labels={ZONE: zone})
             await self.client.create(Node(metadata=meta))
+        self.owner = await self.replica_set("web", replicas)
+        accounts = "/serviceaccounts"
+        state = self.cluster.server.state
+        await until(lambda: state.latest(accounts, NS, "default") is not None)
+
+    async def replica_set(self, name: str, replicas: int) -> ReplicaSet:
+        """A ReplicaSet without pods."""
         template = {
             "metadata": {"labels": LABELS},
             "spec": {"containers": [{"name": "c", "image": "c"}]},
         }
         body = {
-            "metadata": {"name": "web", "namespace": NS},
+            "metadata": {"name": name, "namespace": NS},
             "spec": {
                 "replicas": replicas,
                 "selector": {"matchLabels": LABELS},
                 "template": template,
             },
         }
-        self.owner = await self.client.create(convert(ReplicaSet, body))
-        accounts = "/serviceaccounts"
-        state = self.cluster.server.state
-        await until(lambda: state.latest(accounts, NS, "default") is not None)
+        return await self.client.create(convert(ReplicaSet, body))
+
+    async def starting(self) -> None:
+        """A second ReplicaSet that has one of its three pods, in zone c.
+
+        The pods that it lacks are expected, so a budget holds as many surplus ones of the first.
+        """
+        await self.pod("c", owner=await self.replica_set("next", 3))
 
     async def pod(
         self,

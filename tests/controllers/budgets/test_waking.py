@@ -39,7 +39,8 @@ async def test_a_widened_budget_wakes_once() -> None:
     """When a budget is widened, one pod of a ReplicaSet with surplus pods is changed, once, and an
     hour later still once.
     """
-    async with budget_scene(3, *"aabbcc") as scene:
+    async with budget_scene(3, *"aabbc") as scene:
+        await scene.starting()
         await scene.budget(minAvailable=2)
         await asyncio.sleep(5)
         assert await scene.wake_notes() == []
@@ -53,7 +54,8 @@ async def test_a_widened_budget_wakes_once() -> None:
 
 async def test_a_deleted_budget_wakes() -> None:
     """A workload that was held by a deleted budget may try at once."""
-    async with budget_scene(3, *"aabbcc") as scene:
+    async with budget_scene(3, *"aabbc") as scene:
+        await scene.starting()
         await scene.budget(minAvailable=2)
         await asyncio.sleep(5)
         await scene.client.delete(TopologyDisruptionBudget, "web", NS)
@@ -63,7 +65,8 @@ async def test_a_deleted_budget_wakes() -> None:
 
 async def test_a_pod_that_becomes_ready_wakes() -> None:
     """A pod that becomes Ready lets its domain allow a disruption again, which wakes, too."""
-    async with budget_scene(3, *"aabbc") as scene:
+    async with budget_scene(3, *"aabb") as scene:
+        await scene.starting()
         late = await scene.pod("c", ready=False)
         await scene.budget(minAvailable=2, nodeSelectorTerm=None, topologyKeys=None)
         await scene.edit(minAvailable=5)
@@ -87,7 +90,8 @@ async def test_a_workload_without_surplus_pods_is_not_woken() -> None:
 
 async def test_observing_wakes_nothing() -> None:
     """Under ``--budgets observe`` nothing but statuses is written."""
-    async with budget_scene(3, *"aabbcc", steer=False) as scene:
+    async with budget_scene(3, *"aabbc", steer=False) as scene:
+        await scene.starting()
         await scene.budget(minAvailable=2)
         await asyncio.sleep(5)
         await scene.edit(minAvailable=1)

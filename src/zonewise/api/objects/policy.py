@@ -14,7 +14,8 @@ from zonewise.api.struct import Struct, field
 class PodDisruptionBudgetSpec(Struct):
     """Which pods, and how many; one of ``min_available`` and ``max_unavailable``.
 
-    ``node_selector_term`` limits the budget to domains; it exists on the embedded cluster only.
+    ``node_selector_term`` limits the budget to domains, and ``expected_pods`` says how many pods
+    they expect; both exist on the embedded cluster only.
     """
 
     selector: LabelSelector | None = None
@@ -22,6 +23,7 @@ class PodDisruptionBudgetSpec(Struct):
     max_unavailable: IntOrString | None = None
     unhealthy_pod_eviction_policy: str | None = None
     node_selector_term: NodeSelectorTerm | None = None
+    expected_pods: str = ""
 
 
 class PodDisruptionBudgetStatus(Struct):

@@ -7,6 +7,7 @@ most ``WRITES`` times. *Parallel* are ``workers`` budgets, in turns between name
 pauses after each slice, so that no namespace delays another one's budgets, or the renewal of the
 lease. The status is written on the version it was counted from; a change of the budget meanwhile
 enqueues it again. A budget beyond the limit of its namespace is told so once, and not counted.
+PodDisruptionBudgets that Kubernetes counts are only looked at for overlaps (``overlaps``).
 
 The baseline is written at once when there is no valid one, because nothing is granted before; after
 that only when the workload is at rest. Only the leader runs this, so it has one writer. Where a
@@ -36,6 +37,7 @@ from zonewise.api.reason import Reason
 from zonewise.api.values import times
 from zonewise.controllers.budgets import waking
 from zonewise.controllers.budgets.marking import Marking
+from zonewise.controllers.budgets.overlaps import Overlaps
 from zonewise.controllers.budgets.passing import Passing
 from zonewise.disruption import status as statuses
 from zonewise.disruption.budget import POD_BUDGET, TOPOLOGY_BUDGET, Budget
@@ -150,6 +152,7 @@ class BudgetsController:
             TOPOLOGY_BUDGET: stores[TopologyDisruptionBudget],
             POD_BUDGET: stores[PodDisruptionBudget],
         }
+        self._overlaps = Overlaps(context.recorder, stores[PodDisruptionBudget])
         self._ledgers = stores[DisruptionLedger]
         self._namespaces = reads(Namespace) if self.settings.labelled else None
         stores[TopologyDisruptionBudget].on_change(self._budget_changed)
@@ -192,9 +195,14 @@ class BudgetsController:
         # What is written here comes back as a change, which must not bypass the batching.
         updated = old is not None and new is not None
         spec_changed = not updated or old.metadata.generation != new.metadata.generation
+        budgets = self.budgets_cache.get_or_create(item.metadata.namespace)
+        budget = budgets.budgets.get(key)
+        if spec_changed:
+            self._overlaps.forget(key)
+        elif budget is not None and budget.plain is not None:
+            return
         self._soon(key, at_once=spec_changed)
         if not updated:
-            budgets = self.budgets_cache.get_or_create(item.metadata.namespace)
             for other in budgets.budgets_at_limit():
                 self._soon(other, at_once=True)
 
@@ -208,6 +216,7 @@ class BudgetsController:
                 touched.update(budgets.budgets_counting(pod.metadata.labels))
         for key in touched:
             self._soon(key)
+        self._overlaps.pod_changed(budgets, old, new)
 
     def _owner_changed(self, old: Any, new: Any) -> None:
         if old is not None and new is not None and owner_of(old) == owner_of(new):
@@ -256,6 +265,8 @@ class BudgetsController:
             gone = self._known.pop(key, None)
             if gone is not None and self.settings.steer and waking.opened(gone[1], {"": None}):
                 await waking.wake(self._client, waking.waiting(budgets, gone[0]), self._clock())
+            if item is not None and budget is not None:
+                await in_slices(self._overlaps.find_overlaps(budgets, budget))
             return None
         await in_slices(budgets.count_changes())
         requested = self.budgets_cache.owners_to_request(namespace)

@@ -1,13 +1,13 @@
 """Eviction: a deletion that the pod's disruption budgets must allow.
 
 Pending, finished and terminating pods are deleted without a check. Otherwise every budget that
-covers the pod is checked. Budgets per domain are checked by the ``gate``, which charges all of
-them in one write of the ledger. Of plain ones exactly one may select the pod, unless a budget with
-a term does, too; then all must agree. A plain one is charged before the pod is deleted, by a
-compare-and-swap on the budget: of two evictions for the last allowed disruption one gets it, the
-other starts over and is refused. What was charged is written as ``disruptedPods``, so the budget's
-controller does not count the pod twice. A budget whose controller has not processed its latest spec
-allows nothing yet.
+covers the pod is checked. Where workloads evict, the ``gate`` checks all of them, and charges them
+in one write of the ledger. Else it checks those per domain, and plain PodDisruptionBudgets are
+checked here as Kubernetes does: exactly one may select the pod, unless a budget with a term does,
+too; then all must agree. A plain one is charged before the pod is deleted, by a compare-and-swap on
+the budget: of two evictions for the last allowed disruption one gets it, the other starts over and
+is refused. What was charged is written as ``disruptedPods``, so the budget's controller does not
+count the pod twice. A budget whose controller has not processed its latest spec allows nothing yet.
 
 A pod that is not charged is deleted at the version that was checked: if a Pending one runs
 meanwhile it is checked again, if an unready one changes meanwhile the client has to retry.
@@ -50,7 +50,11 @@ REFUSAL = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
 class EvictionGate(Protocol):
-    """Checks budgets per domain, and records what it grants: ``zonewise.webhook.gate``."""
+    """Checks budgets that it counts, and records what it grants: ``zonewise.webhook.gate``."""
+
+    @property
+    def counts_plain(self) -> bool:
+        """Whether it counts PodDisruptionBudgets without a term, too."""
 
     async def ask(self, pod: Pod, *, evicting: bool, dry_run: bool) -> DisruptionVerdict:
         """Whether a pod may be evicted."""
@@ -102,7 +106,12 @@ class Evictions:
         """
         is_ready = is_pod_ready(convert(Pod, pod))
         budgets = self._budgets_of(pod)
-        plain_budgets = [budget for budget in budgets if budget.spec.node_selector_term is None]
+        plain_budgets = [
+            budget
+            for budget in budgets
+            if budget.spec.node_selector_term is None
+            and not (self.gate is not None and self.gate.counts_plain)
+        ]
         if len(plain_budgets) > 1 and len(plain_budgets) == len(budgets):
             raise status_errors.server_error(
                 "This pod has more than one PodDisruptionBudget, which the eviction"

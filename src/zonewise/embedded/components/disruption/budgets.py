@@ -11,9 +11,8 @@ makes the write a conflict and the budget is counted again, so a spent disruptio
 back. A budget that cannot be counted (a controller without a scale) allows no disruption and its
 status says why; it is tried again when something changes.
 
-A pod that has been a disruption target for two minutes and still exists loses that condition, as
-its eviction has failed. Budgets per domain (``spec.nodeSelectorTerm``) are handled by the API
-server and ignored here.
+Budgets per domain (``spec.nodeSelectorTerm``) are counted by ``zonewise.controllers.budgets`` and
+ignored here. Where workloads evict, that counts all budgets, and this controller does not run.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from collections.abc import Iterable
 import msgspec
 
 from zonewise.api.errors import ApiError, NotFound
-from zonewise.api.meta import Key, OwnerReference, is_condition_true
+from zonewise.api.meta import Key, OwnerReference
 from zonewise.api.objects.apps import Deployment, ReplicaSet, StatefulSet
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import DISRUPTION_TARGET, is_pod_ready
+from zonewise.api.objects.pod_state import is_pod_ready
 from zonewise.api.objects.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct
@@ -36,10 +35,9 @@ from zonewise.disruption.pdb import (
     BudgetCount,
     failed_status,
     needs_scale,
-    seconds_until_stale,
     status_of_count,
-    withdrawn_disruption_target,
 )
+from zonewise.embedded.components.disruption.stale_targets import StaleTargets
 from zonewise.runtime.cache.indexes import BY_NAMESPACE
 from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.program.context import ControllerContext
@@ -101,14 +99,13 @@ class DisruptionController:
         self._deployments.on_change(self._scale_changed)
         self._replica_sets.on_change(self._scale_changed)
         self._stateful_sets.on_change(self._scale_changed)
-        self._stale_controller = context.controller("stale", self._clear_stale_target)
-        self._stale_controller.watches(Pod, own_key, when=_is_disruption_target)
+        self._stale_targets = StaleTargets(context)
 
     async def run(self) -> None:
         """Count until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._controller.run())
-            tasks.create_task(self._stale_controller.run())
+            tasks.create_task(self._stale_targets.run())
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if not self._budgets:
@@ -279,6 +276,8 @@ class DisruptionController:
         status = {
             "observedGeneration": desired.observed_generation or None,
             "disruptedPods": disrupted_pods if desired.disrupted_pods else None,
+            "fingerprint": None,  # of a budget that was counted per domain before
+            "domains": None,
             "disruptionsAllowed": desired.disruptions_allowed,
             "currentHealthy": desired.current_healthy,
             "desiredHealthy": desired.desired_healthy,
@@ -296,22 +295,6 @@ class DisruptionController:
         self._context.recorder.event(
             budget, reason, "Count", note, type="Warning" if kind == "Warning" else "Normal"
         )
-
-    async def _clear_stale_target(self, key: Key) -> float | None:
-        pod = self._pods.get(key)
-        remaining = None if pod is None else seconds_until_stale(pod, now=self._context.clock())
-        if pod is None or remaining is None:
-            return None
-        if remaining > 0:
-            return remaining
-        now = times.format_time(times.from_epoch(self._context.clock()))
-        await self._context.client.patch_status(
-            pod,
-            {"conditions": [withdrawn_disruption_target(now=now)]},
-            kind="strategic",
-            resource_version=pod.metadata.resource_version,
-        )
-        return None
 
 
 def _required_label(budget: PodDisruptionBudget) -> tuple[tuple[str, str, str]]:
@@ -333,7 +316,3 @@ def _counted_fields(pod: Pod) -> tuple[object, ...]:
     """The fields of a pod that a count depends on."""
     meta = pod.metadata
     return meta.labels, is_pod_ready(pod), meta.deletion_timestamp is None, meta.owner_references
-
-
-def _is_disruption_target(_: Pod | None, new: Pod | None) -> bool:
-    return new is not None and is_condition_true(new.status.conditions, DISRUPTION_TARGET)

@@ -18,8 +18,7 @@ With a ``budgets_cache`` the verdict of the budgets is known before any request:
 be disrupted are left out, others are removed in their place, and a ReplicaSet starts with its
 fullest domain. If none may be disrupted the workload pauses as after a refusal, until a pod of its
 namespace becomes Ready: a status that is written once a second may never show a domain that was
-closed for less. Of PodDisruptionBudgets only the status is known, which may be a moment old: only
-then is an eviction refused.
+closed for less. An eviction is refused only if another client's was granted in that moment.
 
 *Concurrent* are deletions, and evictions in batches that grow while all are granted; the batch in
 which one is refused is the last. *In memory* are only the pauses: after a restart they start again.
@@ -124,13 +123,7 @@ class Removal(Generic[K]):
         if self._budgets_cache is not None and pods and count > 0:
             budgets = self._budgets_cache.get_or_create(pods[0].metadata.namespace)
             choice = choose_pods(
-                budgets,
-                pods,
-                count,
-                self._now(),
-                spread=spread,
-                in_order=in_order,
-                evicting=True,
+                budgets, pods, count, self._now(), spread=spread, in_order=in_order
             )
             if not choice.pods and choice.first_refusal is not None:
                 return self._pause_by_verdict(key, *choice.first_refusal)

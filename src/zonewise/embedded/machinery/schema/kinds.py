@@ -78,6 +78,16 @@ SOURCE_FIELDS = (
         "nodeSelectorTerm",
         FieldRow(of="io.k8s.api.core.v1.NodeSelectorTerm", pointer=True),
     ),
+    Extension(
+        BUDGET_SPEC,
+        "expectedPods",
+        FieldRow(
+            of="string",
+            pointer=True,
+            enum=("Remembered", "ReplicasPerDomain"),
+            go="v1.ExpectedPodsPolicy",
+        ),
+    ),
 )
 
 

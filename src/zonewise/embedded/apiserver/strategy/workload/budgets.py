@@ -18,6 +18,7 @@ from zonewise.embedded.apiserver.strategy.workload.replicated import (
     validate_not_negative,
 )
 
+EXPECTED_PODS = ("Remembered", "ReplicasPerDomain")
 EVICTION_POLICIES = ("AlwaysAllow", "IfHealthyBudget")
 COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 STATUSES = ("False", "True", "Unknown")
@@ -53,6 +54,10 @@ class PodDisruptionBudgetRules(Rules):
         validate_label_selector(spec["selector"])
         spec["unhealthyPodEvictionPolicy"].enum(EVICTION_POLICIES)
         validate_node_selector_term(spec["nodeSelectorTerm"])
+        expected = spec["expectedPods"]
+        expected.enum(EXPECTED_PODS)
+        if expected.value is not None and spec["nodeSelectorTerm"].value is None:
+            expected.forbid("may only be set together with nodeSelectorTerm")
 
     def validate_status(self, obj: Field, old: Obj, context: StrategyContext) -> None:
         _validate_conditions(obj["status"]["conditions"])

@@ -1,0 +1,338 @@
+"""PodDisruptionBudgets without a term, on a whole embedded cluster in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from tests.embedded.components.disruption.budget_stories import evict
+from tests.embedded.virtual_cluster import until
+from tests.embedded.whole_cluster import settled, whole
+
+from zonewise.api import DaemonSet, DisruptionLedger, Pod, PodDisruptionBudget, StatefulSet
+from zonewise.api.codec import convert
+from zonewise.api.errors import Invalid, ServerError, TooManyRequests
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
+from zonewise.disruption.budget import budget_of
+from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster
+from zonewise.embedded.seed.nodes import NodeLayout
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+Obj = dict[str, Any]
+LABELS = {"app": "foo"}
+ZONE = "topology.kubernetes.io/zone"
+DELETE = ClusterSettings(removal="delete")
+
+
+def budget(name: str = "pdb", **spec: Any) -> Obj:
+    """A PodDisruptionBudget for app=foo."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": {"matchLabels": LABELS}, **spec},
+    }
+
+
+def topology_budget(**spec: Any) -> Obj:
+    """The same in each zone."""
+    item = budget("tdb", topologyKeys=[ZONE], **spec)
+    return {**item, "apiVersion": "zonewise.io/v1alpha1", "kind": "TopologyDisruptionBudget"}
+
+
+def workload(kind: str, replicas: int, image: str = "c:1", **spec: Any) -> Obj:
+    """A workload of app=foo."""
+    template = {
+        "metadata": {"labels": LABELS},
+        "spec": {"containers": [{"name": "c", "image": image}]},
+    }
+    selector: Obj = LABELS if kind == "ReplicationController" else {"matchLabels": LABELS}
+    body: Obj = {"selector": selector, "template": template, **spec}
+    if kind != "DaemonSet":
+        body["replicas"] = replicas
+    if kind == "StatefulSet":
+        body["serviceName"] = "foo"
+    version = "v1" if kind == "ReplicationController" else "apps/v1"
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "foo"}, "spec": body}
+
+
+async def patch(cluster: EmbeddedCluster, kind: str, spec: Obj) -> None:
+    """Change the workload."""
+    served = cluster.server.registry.by_kind(
+        "v1" if kind == "ReplicationController" else "apps/v1", kind
+    )
+    assert served is not None
+    await cluster.client.raw(
+        "PATCH",
+        served.kind.resource.path("default", "foo"),
+        headers={"Content-Type": "application/merge-patch+json"},
+        body=msgspec.json.encode({"spec": spec}),
+    )
+
+
+async def update(cluster: EmbeddedCluster, kind: str) -> None:
+    """Change the pods' template."""
+    container = {"name": "c", "image": "c:2"}
+    await patch(cluster, kind, {"template": {"spec": {"containers": [container]}}})
+
+
+def pods(cluster: EmbeddedCluster) -> list[Pod]:
+    """The pods that stay."""
+    return [
+        pod
+        for pod in cluster.program.cache.store(Pod)
+        if is_pod_active(pod) and pod.metadata.labels.get("app") == "foo"
+    ]
+
+
+def image_counts(cluster: EmbeddedCluster) -> Counter[str]:
+    """Ready pods by image."""
+    return Counter(
+        (pod.spec.containers or ())[0].image for pod in pods(cluster) if is_pod_ready(pod)
+    )
+
+
+async def counts(cluster: EmbeddedCluster, name: str = "pdb") -> tuple[int, int, int, int]:
+    """Expected, desired, healthy and allowed pods, once the latest spec was counted."""
+    while True:
+        item = await cluster.client.get(PodDisruptionBudget, name, "default")
+        if item.status.observed_generation == item.metadata.generation:
+            status = item.status
+            return (
+                status.expected_pods,
+                status.desired_healthy,
+                status.current_healthy,
+                status.disruptions_allowed,
+            )
+        await asyncio.sleep(0.5)
+
+
+async def test_an_eviction_needs_every_budget_of_its_pod() -> None:
+    """Of six evictions at once two are granted, what both budgets allow together; one write charges
+    both of them, and a refusal is 429 with a cause for each budget that refuses.
+    """
+    budgets = [budget("most", maxUnavailable=3), budget("least", minAvailable=4)]
+    async with whole([*NodeLayout().nodes(), workload("Deployment", 6), *budgets]) as cluster:
+        await settled(cluster)
+        await asyncio.sleep(2)
+        assert await counts(cluster, "most") == (6, 3, 6, 3)
+        assert await counts(cluster, "least") == (6, 4, 6, 2)
+        for node in NodeLayout().nodes():
+            await cluster.client.raw(
+                "PATCH",
+                f"/api/v1/nodes/{node['metadata']['name']}",
+                headers={"Content-Type": "application/merge-patch+json"},
+                body=b'{"spec":{"unschedulable":true}}',
+            )
+        names = [pod.metadata.name for pod in pods(cluster)]
+        answers = await asyncio.gather(*(evict(cluster, name) for name in names))
+        assert sum(answers) == 2
+        ledger = await cluster.client.get(DisruptionLedger, "zonewise", "default")
+        assert len(ledger.spec.grants) == 2
+        assert set(ledger.spec.judged) == {"PodDisruptionBudget/least", "PodDisruptionBudget/most"}
+        await cluster.client.patch(
+            PodDisruptionBudget, "most", "default", {"spec": {"maxUnavailable": 2}}
+        )
+        await asyncio.sleep(2)
+        assert await counts(cluster, "most") == (6, 4, 4, 0)
+        with pytest.raises(TooManyRequests) as caught:
+            await cluster.client.evict(pods(cluster)[0].metadata.name, "default")
+        details = caught.value.status.details
+        assert details is not None and details.causes is not None
+        assert [cause.message for cause in details.causes] == [
+            "The disruption budget least: needs 4 healthy pods and has 4",
+            "The disruption budget most: needs 4 healthy pods and has 4",
+        ]
+
+
+async def test_with_delete_two_budgets_are_an_error_as_in_kubernetes() -> None:
+    """Where controllers delete, a pod with two budgets is answered 500, and both are counted by
+    Kubernetes' rules.
+    """
+    budgets = [budget("most", maxUnavailable=1), budget("least", minAvailable=1)]
+    objects = [*NodeLayout().nodes(), workload("Deployment", 3), *budgets]
+    async with whole(objects, settings=DELETE) as cluster:
+        await settled(cluster)
+        await asyncio.sleep(2)
+        assert await counts(cluster, "most") == (3, 2, 3, 1)
+        with pytest.raises(ServerError, match="more than one PodDisruptionBudget"):
+            await cluster.client.evict(pods(cluster)[0].metadata.name, "default")
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet"])
+async def test_a_rollout_under_two_budgets_ends(kind: str) -> None:
+    """An update under two budgets ends, and never leaves fewer Ready pods than both need."""
+    budgets = [budget("most", maxUnavailable=1), budget("least", minAvailable="50%")]
+    spec: Obj = {}
+    if kind == "Deployment":
+        spec["strategy"] = {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 3}}
+    if kind == "DaemonSet":
+        spec["updateStrategy"] = {"rollingUpdate": {"maxUnavailable": 3}}
+    async with whole([*NodeLayout().nodes(), workload(kind, 9, **spec), *budgets]) as cluster:
+        await settled(cluster)
+        await asyncio.sleep(2)
+        assert await counts(cluster, "most") == (9, 8, 9, 1)
+        least = 9
+
+        def changed(old: Pod | None, new: Pod | None) -> None:
+            nonlocal least
+            least = min(least, sum(map(is_pod_ready, pods(cluster))))
+
+        cluster.program.cache.store(Pod).on_change(changed)
+        await update(cluster, kind)
+        await until(lambda: image_counts(cluster) == {"c:2": 9}, within=300)
+        assert least == 8
+
+
+@pytest.mark.parametrize(
+    ("limit", "numbers"),
+    [
+        ({"maxUnavailable": 2}, (9, 7, 9, 2)),
+        ({"maxUnavailable": "10%"}, (9, 8, 9, 1)),
+        ({"minAvailable": "50%"}, (9, 5, 9, 4)),
+        ({"minAvailable": 8}, (9, 8, 9, 1)),
+    ],
+)
+async def test_a_daemon_set_is_counted_by_its_desired_number(
+    limit: Obj, numbers: tuple[int, int, int, int]
+) -> None:
+    """The status has numbers, a second eviction beyond them is refused, and an update ends."""
+    kind = "DaemonSet"
+    objects = [*NodeLayout().nodes(), workload(kind, 0), budget(**limit)]
+    async with whole(objects) as cluster:
+        await settled(cluster)
+        await asyncio.sleep(2)
+        daemon_set = await cluster.client.get(DaemonSet, "foo", "default")
+        assert daemon_set.status.desired_number_scheduled == numbers[0]
+        assert await counts(cluster) == numbers
+        names = [pod.metadata.name for pod in pods(cluster)]
+        answers = await asyncio.gather(*(evict(cluster, name) for name in names))
+        assert sum(answers) == numbers[3]
+        await settled(cluster)
+        await update(cluster, kind)
+        await until(lambda: image_counts(cluster) == {"c:2": 9}, within=300)
+
+
+async def test_with_delete_a_daemon_set_cannot_be_counted() -> None:
+    """Where controllers delete, the status is SyncFailed as in Kubernetes."""
+    objects = [*NodeLayout().nodes(), workload("DaemonSet", 0), budget(maxUnavailable=1)]
+    async with whole(objects, settings=DELETE) as cluster:
+        await settled(cluster)
+        await asyncio.sleep(2)
+        item = await cluster.client.get(PodDisruptionBudget, "pdb", "default")
+        (condition,) = item.status.conditions
+        assert condition.reason == "SyncFailed"
+        assert condition.message == "daemonsets.apps does not implement the scale subresource"
+        assert not item.status.fingerprint
+
+
+LIMITS: list[Obj] = [
+    {"maxUnavailable": 0},
+    {"maxUnavailable": "20%"},
+    {"minAvailable": 2},
+    {"minAvailable": "100%"},
+    {"maxUnavailable": 1},
+    {"minAvailable": 8},
+]
+KINDS: list[tuple[str, Obj]] = [
+    ("Deployment", {}),
+    ("ReplicaSet", {}),
+    ("ReplicationController", {}),
+    ("StatefulSet", {}),
+    ("StatefulSet", {"podManagementPolicy": "Parallel"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "limit", "per_zone"),
+    [
+        *((kind, spec, limit, False) for kind, spec in KINDS for limit in LIMITS[::2]),
+        *(("Deployment", {}, limit, False) for limit in LIMITS[1::2]),
+        *((kind, spec, {"minAvailable": 2}, True) for kind, spec in KINDS),
+    ],
+    ids=str,
+)
+async def test_a_scale_down_ends(kind: str, spec: Obj, limit: Obj, per_zone: bool) -> None:
+    """Eight pods become two, one and none, whatever the budget: it never holds pods beyond those
+    that are expected.
+    """
+    limiting = topology_budget(**limit) if per_zone else budget(**limit)
+    objects = [*NodeLayout().nodes(), workload(kind, 8, **spec)]
+    async with whole(objects) as cluster:
+        await until(lambda: image_counts(cluster) == {"c:1": 8})
+        await cluster.seeder.create([limiting])
+        await asyncio.sleep(2)
+        for replicas in (2, 1, 0):
+            await patch(cluster, kind, {"replicas": replicas})
+            await until(lambda: len(pods(cluster)) == replicas, within=600)  # noqa: B023
+
+
+async def test_pods_of_a_job_and_of_nobody_are_expected_as_they_are() -> None:
+    """Pods whose owner has no scale, or that have none, are expected while they exist, so one of
+    them may be evicted at a time.
+    """
+    container = {"name": "c", "image": "c:1"}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "foo", "annotations": {"zonewise.io/run-for": "1h"}},
+        "spec": {
+            "parallelism": 3,
+            "completions": 3,
+            "template": {
+                "metadata": {"labels": LABELS},
+                "spec": {"containers": [container], "restartPolicy": "Never"},
+            },
+        },
+    }
+    bare = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "bare", "namespace": "default", "labels": LABELS},
+        "spec": {"containers": [container]},
+    }
+    async with whole([*NodeLayout().nodes(), bare, job, budget(maxUnavailable=1)]) as cluster:
+        await until(lambda: any(is_pod_ready(pod) for pod in pods(cluster)))
+        await asyncio.sleep(2)
+        expected, desired, healthy, allowed = await counts(cluster)
+        assert (expected - desired, allowed) == (1, healthy - desired)
+        assert await evict(cluster, "bare")
+
+
+async def test_replicas_per_domain_for_a_budget_with_a_term() -> None:
+    """``expectedPods`` is a field of PodDisruptionBudgets with a term: each zone expects its share
+    of the replicas, so of 6/2/1 pods only those of the full zone may go. Without a term it is
+    refused.
+    """
+    term = {"matchExpressions": [{"key": ZONE, "operator": "Exists"}]}
+    literal = budget(maxUnavailable=1, nodeSelectorTerm=term, expectedPods="ReplicasPerDomain")
+    assert budget_of(_typed(literal)).per_domain
+    objects: list[Obj] = [*NodeLayout().nodes(), workload("StatefulSet", 9)]
+    async with whole(objects) as cluster:
+        await settled(cluster)
+        await cluster.seeder.create([literal])
+        await counts(cluster)
+        item = await cluster.client.get(PodDisruptionBudget, "pdb", "default")
+        rows = {row.domain: row.desired_healthy for row in item.status.domains}
+        assert item.spec.expected_pods == "ReplicasPerDomain"
+        assert rows == {"a": 2, "b": 2, "c": 2}
+        await cluster.client.patch(StatefulSet, "foo", "default", {"spec": {"replicas": 3}})
+        await settled(cluster)
+        for wrong, says in [
+            (budget("x", maxUnavailable=1, expectedPods="ReplicasPerDomain"), "nodeSelectorTerm"),
+            (
+                budget("y", maxUnavailable=1, nodeSelectorTerm=term, expectedPods="Some"),
+                "supported values",
+            ),
+        ]:
+            with pytest.raises(Invalid, match=says):
+                await cluster.client.create(_typed(wrong))
+
+
+def _typed(item: Obj) -> PodDisruptionBudget:
+    """The item as an object of its type."""
+    return convert(PodDisruptionBudget, item)
