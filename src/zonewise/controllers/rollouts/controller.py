@@ -1,7 +1,7 @@
 """Updates workloads one failure domain after the other, as ``DomainRollout`` objects specify.
 
-One key is one rollout. A pass reads the workload, its pods and the derived budget, decides
-(``disruption.rollouts``), and writes in this order: the budget, the status, evictions. Each alone
+One key is one rollout. A pass reads the workload, its pods and the derived budgets, decides
+(``disruption.rollouts``), and writes in this order: the budgets, the status, evictions. Each alone
 may be the last before a crash: the budget says which domain is open, the pods say how far it is. No
 pod is evicted in the pass that changes the budget; that change triggers the next one.
 
@@ -40,7 +40,8 @@ from zonewise.disruption.owner_views import OWNER_KINDS
 from zonewise.disruption.rollouts.derived_budget import (
     budget_matches,
     derived_budget_name,
-    derived_budget_spec,
+    derived_budget_specs,
+    limit_budget_name,
     open_domain_of,
 )
 from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView, plan_rollout
@@ -151,17 +152,17 @@ class RolloutsController:
             return None
         if not (self._wrote_rollout.settled(key) and self._wrote_budget.settled(key)):
             return GLANCE
-        name = derived_budget_name(item)
-        budget = self._budgets.get((key[0], name))
+        budget = self._budgets.get((key[0], derived_budget_name(item)))
         await in_slices(self._budgets_cache.get_or_create(key[0]).count_changes())
         view = self._view(item, budget)
         plan = plan_rollout(view)
         stands = True
         if view.workload is not None:
-            desired = derived_budget_spec(item, view.workload, plan.open_domain)
-            stands = budget_matches(budget, desired)
-            if not stands:
-                await self._write_budget(item, desired)
+            specs = derived_budget_specs(item, view.workload, plan.open_domain)
+            for name, spec in specs.items():
+                if not budget_matches(self._budgets.get((key[0], name)), spec):
+                    stands = False
+                    await self._write_budget(item, name, spec)
         reason, again = None, plan.retry_after
         if stands and plan.open_domain is not None:
             reason, again = await self._evict(view, plan)
@@ -177,7 +178,7 @@ class RolloutsController:
         store = self._workloads.get(reference.kind)
         owner = None if store is None else store.get((namespace, reference.name))
         workload = None if owner is None else workload_of(owner)
-        refusal = self._refusal(item, workload, budget)
+        refusal = self._refusal(item, workload)
         if workload is None or refusal is not None:
             return RolloutView(rollout=item, blocking_reason=refusal, now=now)
         unheld = _explain_unheld(workload, budget)
@@ -185,9 +186,12 @@ class RolloutsController:
             return RolloutView(rollout=item, workload=workload, blocking_reason=unheld, now=now)
         budgets = self._budgets_cache.get_or_create(namespace)
         key = (TOPOLOGY_BUDGET, namespace, derived_budget_name(item))
-        if key not in budgets.budgets:
+        limit_key = (TOPOLOGY_BUDGET, namespace, limit_budget_name(item))
+        if key not in budgets.budgets or limit_key not in budgets.budgets:
             return RolloutView(rollout=item, workload=workload, budget_counted=False, now=now)
-        standing, counts = budgets.state_and_counts(key)
+        standing, counts = budgets.state_and_counts(limit_key)
+        if standing.blocking_reason is None:
+            standing, counts = budgets.state_and_counts(key)
         if standing.blocking_reason is not None:
             return RolloutView(
                 rollout=item, workload=workload, blocking_reason=standing.blocking_reason, now=now
@@ -210,7 +214,8 @@ class RolloutsController:
             desired_ready={**dict.fromkeys((pod.domain for pod in pods), 0), **needs},
             order_labels=self._labels(item),
             open_domain=open_domain_of(budget),
-            budget_counted=budgets.budgets[key].baseline is not None or not standing.has_baseline,
+            budget_counted=not standing.has_baseline
+            or all(budgets.budgets[each].baseline is not None for each in (key, limit_key)),
             now=now,
         )
 
@@ -218,7 +223,6 @@ class RolloutsController:
         self,
         item: DomainRollout,
         workload: RolledWorkload | None,
-        budget: TopologyDisruptionBudget | None,
     ) -> Reason | None:
         """Why a rollout is not even begun: it gets no budget."""
         reference, namespace = item.spec.workload_ref, item.metadata.namespace
@@ -248,14 +252,14 @@ class RolloutsController:
                 object=workload.object,
                 fix="Set its strategy to RollingUpdate.",
             )
-        if _foreign(budget, item):
-            return Reason(
-                code="BudgetNameTaken",
-                message=f"the TopologyDisruptionBudget {derived_budget_name(item)} is not of this"
-                " rollout",
-                object=f"{TOPOLOGY_BUDGET}/{namespace}/{derived_budget_name(item)}",
-                fix="Rename one of them.",
-            )
+        for name in (derived_budget_name(item), limit_budget_name(item)):
+            if _foreign(self._budgets.get((namespace, name)), item):
+                return Reason(
+                    code="BudgetNameTaken",
+                    message=f"the TopologyDisruptionBudget {name} is not of this rollout",
+                    object=f"{TOPOLOGY_BUDGET}/{namespace}/{name}",
+                    fix="Rename one of them.",
+                )
         return None
 
     def _labels(self, item: DomainRollout) -> dict[str, str]:
@@ -271,7 +275,7 @@ class RolloutsController:
         return values
 
     async def _write_budget(
-        self, item: DomainRollout, desired: TopologyDisruptionBudgetSpec
+        self, item: DomainRollout, name: str, spec: TopologyDisruptionBudgetSpec
     ) -> None:
         meta = item.metadata
         owner = {
@@ -283,10 +287,10 @@ class RolloutsController:
         }
         body = {
             "metadata": {"labels": {OWNER_LABEL: meta.name}, "ownerReferences": [owner]},
-            "spec": msgspec.to_builtins(desired),
+            "spec": msgspec.to_builtins(spec),
         }
         applied = await self._client.apply(
-            TopologyDisruptionBudget, derived_budget_name(item), meta.namespace, body, force=True
+            TopologyDisruptionBudget, name, meta.namespace, body, force=True
         )
         self._wrote_budget.wrote(item.key, applied)
 

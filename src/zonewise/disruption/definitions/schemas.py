@@ -322,8 +322,8 @@ def _rollout_spec() -> Obj:
         },
     }
     max_unavailable = {
-        "description": "How many of the open domain's pods may be missing when the next one of a"
-        " StatefulSet or DaemonSet is evicted.",
+        "description": "How many pods of the open domain may be unavailable during an update,"
+        " also if the workload's own strategy allows more.",
         "x-kubernetes-int-or-string": True,
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "default": 1,
