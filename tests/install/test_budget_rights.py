@@ -227,7 +227,7 @@ async def test_what_is_printed_is_enough() -> None:
         budgets = await cluster.client.list(TopologyDisruptionBudget, NS)
         assert {budget.metadata.name: budget.status.conditions[0].reason for budget in budgets} == {
             "db-rollout": "InsufficientPods",
-            "db-rollout-limit": "InsufficientPods",
+            "db-rollout-limit": "SufficientPods",
             "web": "SufficientPods",
         }
         group = await cluster.client.get(StatefulSet, "db", NS)
