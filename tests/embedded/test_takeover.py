@@ -348,3 +348,39 @@ async def test_a_source_that_is_not_there_is_reported(folder: Path) -> None:
         await asyncio.sleep(30)
         (problem,) = (await status(cluster)).automatic
         assert problem.code == "NoStorageHealth"
+
+
+@pytest.mark.system
+async def test_volumes_of_a_node_out_of_service_are_used_by_its_neighbour(tmp_path: Path) -> None:
+    """The taint alone lets the pod of a lost node start again in its zone, with its data; the node
+    is fenced meanwhile, and may have volumes again when the taint is gone.
+    """
+    async with living(tmp_path, privileged=True) as cluster:
+        pod = await single(cluster)
+        node = pod.spec.node_name
+        (path(tmp_path, pod) / "marker").write_text("from the lost node")
+        body: Any = {"metadata": {"annotations": {FAILED_ANNOTATION: "true"}}}
+        await cluster.client.patch(Node, node, None, body)
+        nodes = cluster.program.cache.store(Node)
+        await until(lambda: not is_node_ready(nodes.get(("", node)) or nodes.values()[0]))
+        lost = await cluster.client.get(Node, node)
+        taints = msgspec.to_builtins(lost.spec.taints)
+        out = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
+        body = {"spec": {"taints": [*taints, out]}}
+        tainted = asyncio.get_running_loop().time()
+        await cluster.client.patch(Node, node, None, body)
+        await until(lambda: pods(cluster).get("one-0", pod).metadata.uid != pod.metadata.uid)
+        assert asyncio.get_running_loop().time() - tainted < 60
+        moved = pods(cluster)["one-0"]
+        assert (zone(cluster, moved), moved.spec.node_name != node) == ("a", True)
+        assert (path(tmp_path, moved) / "marker").read_text() == "from the lost node"
+        old = path(tmp_path, pod)
+        assert mounts.at(old) is None and not [*old.iterdir()]
+        await asyncio.sleep(5)
+        assert [fence.code for fence in (await status(cluster)).out_of_service] == ["NodeFenced"]
+
+        await cluster.client.patch(Node, node, None, {"spec": {"taints": taints}})
+        await outage(cluster, "a", None)
+        await asyncio.sleep(60)
+        assert (await status(cluster)).out_of_service == ()
+        assert (path(tmp_path, moved) / "marker").read_text() == "from the lost node"

@@ -385,6 +385,7 @@ async def _read_status(
         seen.warnings,
         seen.away,
         automatic=reported.automatic if configuration.automatic_takeover else (),
+        out_of_service=reported.out_of_service,
     )
     return _add_dead_pools(status, reported)
 
@@ -497,6 +498,8 @@ def _print(status: TakeoverStatus, output: str | None) -> None:
         click.echo(f"{source} is taken over by {', '.join(targets)}")
     for hold in status.automatic:
         click.echo(f"automatic: {hold}")
+    for fence in status.out_of_service:
+        click.echo(f"out of service: {fence}")
     for warning in status.warnings:
         click.echo(f"warning: {warning}", err=True)
     if status.further_warnings:

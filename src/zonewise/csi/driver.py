@@ -24,7 +24,7 @@ from typing import Protocol, TypeVar
 from google.protobuf.message import Message
 
 from zonewise.api.errors import ConfigError
-from zonewise.csi.backends.contract import NodeBackend
+from zonewise.csi.backends.contract import HeldVolume, NodeBackend
 from zonewise.csi.backends.folders.node import FolderNode
 from zonewise.csi.backends.folders.pools import POOLS_FOLDER, FolderPools
 from zonewise.csi.errors import CsiError
@@ -41,13 +41,15 @@ from zonewise.csi.services.plugin import (
     add_cluster_name,
 )
 from zonewise.csi.services.snapshots import SnapshotService
+from zonewise.csi.services.steps import mount_lock
 from zonewise.csi.services.volumes import VolumeService
 from zonewise.csi.sqlite_journal import SqliteJournal
 from zonewise.csi.transport.calls import Calls, CallWorker
 from zonewise.csi.transport.methods import ServedMethod
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels
-from zonewise.storage.identifiers import ID_LIMIT
+from zonewise.storage.identifiers import ID_LIMIT, StoredKind
+from zonewise.storage.journal import JournalEntry
 
 T = TypeVar("T")
 
@@ -164,6 +166,29 @@ class DataFolder:
     ) -> dict[str, list[dict[str, str]]]:
         """Journal and images are all there is."""
         return {}
+
+    def find_held(self, node: str) -> tuple[list[HeldVolume], list[str]]:
+        """Images of this machine that a node has."""
+        entries = self.journal.list_page(StoredKind.VOLUME).entries
+        entries_of_node = (entry for entry in entries if self._is_held(entry, node))
+        return [HeldVolume(NO_CLUSTER, entry.uuid) for entry in entries_of_node], []
+
+    def fence_held(self, node: str, volume: HeldVolume) -> None:
+        """Take the image from the node, unless that has let go of it."""
+        entry = self.journal.get(StoredKind.VOLUME, volume.uuid)
+        if entry is not None:
+            with self.locks.hold(mount_lock(entry)):
+                if self._is_held(entry, node):
+                    self.node_backend().fence(entry)
+                    self.node_backend().clear_holder(entry, node)
+
+    def unfence_held(self, node: str, volume: HeldVolume, *, rebooted: bool) -> bool:
+        """What was taken has no trace."""
+        return True
+
+    def _is_held(self, entry: JournalEntry, node: str) -> bool:
+        holder = self.node_backend().find_holder(entry, Path())
+        return holder is not None and holder.node == node
 
     def close(self) -> None:
         """Close it."""

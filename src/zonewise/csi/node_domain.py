@@ -13,6 +13,7 @@ from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.cache.store import Store
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.domains import DomainLabels, domain_value_error
+from zonewise.topology.nodes import is_out_of_service
 
 _log = logger("csi")
 
@@ -30,6 +31,10 @@ class FixedDomain:
     def problem(self) -> str | None:
         """It is always known."""
         return None
+
+    def is_out_of_service(self) -> bool:
+        """Nobody says so without an orchestrator."""
+        return False
 
 
 class StoredDomain:
@@ -59,6 +64,11 @@ class StoredDomain:
             if error := domain_value_error(value):
                 return f"label {name} of Node {self._node} {error}"
         return None
+
+    def is_out_of_service(self) -> bool:
+        """Whether the Node has the taint now."""
+        node = self._nodes.get(("", self._node))
+        return node is not None and is_out_of_service(node)
 
     def _node_labels(self) -> dict[str, str] | None:
         node = self._nodes.get(("", self._node))

@@ -37,6 +37,7 @@ from zonewise.csi.services.node import NodeService
 from zonewise.csi.services.plugin import NO_CLUSTER
 from zonewise.csi.takeover.automatic import AutomaticLoop
 from zonewise.csi.takeover.controller import StatesByCluster, TakeoverController, TakeoverSettings
+from zonewise.csi.takeover.out_of_service import OutOfServiceController
 from zonewise.csi.takeover.source import FollowedConfiguration
 from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP
 from zonewise.csi.transport.calls import Calls, CallWorker
@@ -140,6 +141,13 @@ class EmbeddedDriver:
         program.add(
             "csi-automatic-takeover",
             AutomaticLoop,
+            takeover,
+            storage=self._data,
+            worker=self._worker,
+        )
+        program.add(
+            "csi-out-of-service",
+            OutOfServiceController,
             takeover,
             storage=self._data,
             worker=self._worker,

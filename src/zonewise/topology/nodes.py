@@ -15,6 +15,8 @@ HOSTNAME_LABEL = "kubernetes.io/hostname"
 REGION_LABEL = "topology.kubernetes.io/region"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+"""The taint by which an administrator says that a machine is off; of any effect and value."""
 CPU_LIMIT = 2**63 - 1
 
 
@@ -26,6 +28,11 @@ def zone_of(node: Node) -> str:
 def is_node_ready(node: Node) -> bool:
     """Whether the node reports Ready."""
     return is_condition_true(node.status.conditions, "Ready")
+
+
+def is_out_of_service(node: Node) -> bool:
+    """Whether an administrator has declared the node out of service."""
+    return any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
 
 
 def is_control_plane(node: Node) -> bool:

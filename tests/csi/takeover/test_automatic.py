@@ -16,7 +16,7 @@ from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.takeover.automatic import AutomaticLoop
 from zonewise.csi.takeover.controller import ConfigMap, TakeoverSettings
 from zonewise.csi.takeover.source import FollowedConfiguration
-from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP, AutomaticHolds
+from zonewise.csi.takeover.status import CONFIG_KEY, CONFIG_MAP, StatusReasons
 from zonewise.csi.transport.calls import run_inline
 from zonewise.runtime.program.context import ControllerContext
 from zonewise.storage.configuration import parse_configuration
@@ -231,7 +231,7 @@ async def test_a_silent_ceph_does_not_stop_the_nodes() -> None:
     """While Ceph does not answer, nodes alone can have a zone taken over, not given back."""
     zones, source = Zones(), FollowedConfiguration()
     zones.failed = None
-    holds = AutomaticHolds()
+    holds = StatusReasons()
 
     def make(context: ControllerContext) -> AutomaticLoop:
         settings = TakeoverSettings(source=source, labels=LABELS, namespace="default", holds=holds)

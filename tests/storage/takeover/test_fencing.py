@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zonewise.storage.takeover.dead_nodes import FenceStep, VolumeHolder, decide_fencing
+from zonewise.storage.takeover.dead_nodes import Fence, FenceStep, VolumeHolder, decide_fencing
 from zonewise.storage.takeover.stand_ins import TakeoverMap
 
 HOME = {"zone": "a"}
@@ -14,6 +14,9 @@ B1 = VolumeHolder("b-1", {"zone": "b"})
 C1 = VolumeHolder("c-1", {"zone": "c"})
 GONE = VolumeHolder("a-1", {"zone": "a"}, connected=False)
 UNKNOWN = VolumeHolder()
+BEGUN = VolumeHolder("a-1", {"zone": "a"}, connected=False, fence=Fence.BEGUN)
+FENCED = VolumeHolder("a-1", {"zone": "a"}, connected=False, fence=Fence.CONFIRMED)
+BACK = VolumeHolder("a-1", {"zone": "a"}, fence=Fence.CONFIRMED)
 TAKEN = {"a": ("b", "c")}
 
 
@@ -33,6 +36,11 @@ TAKEN = {"a": ("b", "c")}
         (GONE, B1, TAKEN, FenceStep.FENCE, "HolderFenced"),
         (UNKNOWN, B1, {}, FenceStep.REFUSE, "VolumeInUse"),
         (UNKNOWN, B1, TAKEN, FenceStep.FENCE, "HolderFenced"),
+        (BEGUN, A2, {}, FenceStep.REFUSE, "FenceUnconfirmed"),
+        (BEGUN, B1, TAKEN, FenceStep.FENCE, "HolderFenced"),
+        (BEGUN, A1, {}, FenceStep.NOTHING, "NobodyElse"),
+        (FENCED, A2, {}, FenceStep.NOTHING, "HolderGone"),
+        (BACK, A2, {}, FenceStep.REFUSE, "VolumeInUse"),
     ],
 )
 def test_only_from_the_dead(
@@ -50,5 +58,13 @@ def test_only_from_the_dead(
 def test_a_holder_is_read_as_it_was_written() -> None:
     """A stored holder is read back; invalid text is an unknown holder."""
     assert VolumeHolder.from_json(A1.to_json()) == A1
+    assert VolumeHolder.from_json(BACK.to_json()) == BACK
     for text in ("", "{", "[]", '{"node":"x"}', '{"node":"x","at":[]}', "\x00", "[" * 100_000):
         assert VolumeHolder.from_json(text) == VolumeHolder()
+
+
+def test_a_node_that_is_out_of_service_gets_no_volume() -> None:
+    """Not even one that nobody has, or that it has itself: it would be fenced from it again."""
+    for holder in (None, A1, GONE):
+        decision = decide_fencing("v", holder, A1, HOME, TakeoverMap(TAKEN), out_of_service=True)
+        assert (decision.step, decision.reason.code) == (FenceStep.REFUSE, "OutOfService")

@@ -82,6 +82,8 @@ class NodeSystemInfo(Struct):
     """What runs on a node."""
 
     kubelet_version: str = ""
+    boot_id: str = field(name="bootID", default="")
+    """Another one after each boot; empty if it is not known."""
 
 
 class NodeStatus(Struct):

@@ -56,6 +56,7 @@ class TakeoverLeader:
         from zonewise.csi.answering import collect_answers
         from zonewise.csi.takeover.automatic import AutomaticLoop
         from zonewise.csi.takeover.controller import TakeoverController, TakeoverSettings
+        from zonewise.csi.takeover.out_of_service import OutOfServiceController
         from zonewise.runtime.client.client import FIELD_MANAGER
         from zonewise.runtime.election.election import lease_namespace
         from zonewise.runtime.process.logs import logger
@@ -84,6 +85,13 @@ class TakeoverLeader:
             program.add(
                 "automatic takeover",
                 AutomaticLoop,
+                takeover,
+                storage=self.storage,
+                worker=self.worker,
+            )
+            program.add(
+                "out of service",
+                OutOfServiceController,
                 takeover,
                 storage=self.storage,
                 worker=self.worker,

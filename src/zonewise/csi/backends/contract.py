@@ -158,6 +158,35 @@ class ExclusiveNode(Protocol):
         """Unmount a staging path whose volume another node has now; the volume is not touched."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeldVolume:
+    """A volume of one node, and the clients of the storage through which the node has it."""
+
+    cluster: str
+    uuid: str
+    clients: tuple[str, ...] = ()
+    """Their addresses, sorted; none where the storage needs none to fence."""
+
+
+@runtime_checkable
+class NodeFencing(Protocol):
+    """Storage that can fence a node that is out of service, from anywhere."""
+
+    def find_held(self, node: str) -> tuple[list[HeldVolume], list[str]]:
+        """Volumes that a node has and is not fenced from, and what could not be looked at."""
+
+    def fence_held(self, node: str, volume: HeldVolume) -> None:
+        """Fence these clients; raises unless it is certain that the node has none left.
+
+        Until then no other node gets the volume; afterwards any may have it.
+        """
+
+    def unfence_held(self, node: str, volume: HeldVolume, *, rebooted: bool) -> bool:
+        """Let the clients in again. False, and they stay out, if they might harm another node:
+        the volume is not this node's any more, and a client may have survived in it.
+        """
+
+
 @runtime_checkable
 class DomainHealth(Protocol):
     """Storage that can report which domains have failed."""

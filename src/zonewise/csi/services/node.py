@@ -147,15 +147,20 @@ class NodeService:
             return None
         labels = self._plugin.labels
         this_node = VolumeHolder(self._node_id, labels.ordered(self._known_segments()))
+        holder = backend.find_holder(entry, staging)
         decision = decide_fencing(
             requests.id_of(entry),
-            backend.find_holder(entry, staging),
+            holder,
             this_node,
             labels.ordered(entry.segments),
             self._plugin.configuration().takeover,
+            out_of_service=self._domain.is_out_of_service(),
         )
         if decision.step is FenceStep.REFUSE:
             raise precondition(str(decision.reason))
+        if holder is not None and holder.node == self._node_id and holder.fence is not None:
+            # It was fenced while it was out of service: what is staged here answers nobody.
+            backend.abandon_staging(entry, staging)
         if decision.step is FenceStep.FENCE:
             _log.warning(str(decision.reason), reason=decision.reason.code)
             backend.fence(entry)
@@ -196,9 +201,11 @@ class NodeService:
         return self._plugin.labels.ordered(self._known_segments())
 
     def _is_lost(self, backend: ExclusiveNode, entry: JournalEntry, staging: Path) -> bool:
-        """Whether another node took the volume from us meanwhile."""
+        """Whether the volume was taken from us meanwhile, by another node or a fence."""
         holder = backend.find_holder(entry, staging)
-        return holder is not None and holder.node not in ("", self._node_id)
+        return holder is not None and (
+            holder.node not in ("", self._node_id) or holder.fence is not None
+        )
 
     def publish(self, request: csi.NodePublishVolumeRequest) -> csi.NodePublishVolumeResponse:
         """Show it to one pod."""

@@ -54,6 +54,9 @@ class NodeDomain(Protocol):
     def problem(self) -> str | None:
         """Why it is not known; None if it is."""
 
+    def is_out_of_service(self) -> bool:
+        """Whether an administrator has declared this node out of service."""
+
 
 class VolumeStorage(Protocol):
     """Where volumes are kept: a Ceph cluster, or a data folder."""

@@ -38,7 +38,7 @@ from zonewise.csi.takeover.status import (
     CONFIG_MAP,
     STATUS_KEY,
     STATUS_MAP,
-    AutomaticHolds,
+    StatusReasons,
     TakeoverStatus,
 )
 from zonewise.csi.takeover.volumes import VolumeHomes, VolumeUses, has_claims
@@ -75,14 +75,16 @@ class TakeoverSettings:
     """The configuration that takeovers are read from, and the labels of domains.
 
     The ConfigMaps of configuration and status are in ``namespace``. ``states`` asks the backend
-    about its pools. ``holds`` is what automatic takeover waits for.
+    about its pools. ``holds`` is what automatic takeover waits for, ``fences``
+    are the nodes that are out of service.
     """
 
     source: TakeoverSource
     labels: DomainLabels
     namespace: str
     read_states: PoolStatesReader | None = None
-    holds: AutomaticHolds = field(default_factory=AutomaticHolds)
+    holds: StatusReasons = field(default_factory=StatusReasons)
+    fences: StatusReasons = field(default_factory=StatusReasons)
 
 
 class TakeoverController:
@@ -94,7 +96,7 @@ class TakeoverController:
         self._domain_labels = labels = settings.labels
         self._namespace = settings.namespace
         self._read_states = settings.read_states
-        self._holds = settings.holds
+        self._holds, self._fences = settings.holds, settings.fences
         self._metrics = TakeoverMetrics(context.metrics.registry) if context.metrics else None
         self._reported: frozenset[Reason] = frozenset()
         self._labels = context.controller("takeover labels", self._sync_labels, workers=WORKERS)
@@ -124,13 +126,17 @@ class TakeoverController:
         """Work until cancelled."""
         # The source outlives this: a new leader registers again.
         unsubscribe = self._source.on_status_change(self._configuration_changed)
-        forget = self._holds.on_change(lambda: self._status.enqueue(_STATUS))
+        forget = [
+            reasons.on_change(lambda: self._status.enqueue(_STATUS))
+            for reasons in (self._holds, self._fences)
+        ]
         try:
             self._status.enqueue(_STATUS)
             await run_all(self._labels.run(), self._pods.run(), self._status.run())
         finally:
             unsubscribe()
-            forget()
+            for end in forget:
+                end()
 
     def stop(self) -> None:
         """Finish what is being written, start no more."""
@@ -236,7 +242,12 @@ class TakeoverController:
         away = find_away_from_home(uses, takeover)
         holds = self._holds.current
         status = TakeoverStatus(
-            takeover.targets, self._source.problem or "", warnings, away, automatic=holds
+            takeover.targets,
+            self._source.problem or "",
+            warnings,
+            away,
+            automatic=holds,
+            out_of_service=self._fences.current,
         )
         if self._metrics is not None:
             self._metrics.update(status)

@@ -46,6 +46,8 @@ class TakeoverStatus:
     """How many there are besides those above."""
     automatic: tuple[Reason, ...] = ()
     """Why automatic takeover waits, or does nothing."""
+    out_of_service: tuple[Reason, ...] = ()
+    """Nodes that are out of service, and how far they are fenced."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: warnings and what is away from home only where there are any."""
@@ -63,6 +65,8 @@ class TakeoverStatus:
             fields["furtherAwayFromHome"] = self.further_away_from_home
         if self.automatic:
             fields["automatic"] = [_reason_to_dict(hold) for hold in self.automatic]
+        if self.out_of_service:
+            fields["outOfService"] = [_reason_to_dict(fence) for fence in self.out_of_service]
         return fields
 
     def to_text(self) -> str:
@@ -75,6 +79,7 @@ class TakeoverStatus:
             further_away_from_home=self.further_away_from_home
             + len(self.away_from_home[ITEM_LIMIT:]),
             automatic=self.automatic[:ITEM_LIMIT],
+            out_of_service=self.out_of_service[:ITEM_LIMIT],
         )
         return json.dumps(shortened.to_dict(), indent=2) + "\n"
 
@@ -91,6 +96,7 @@ class TakeoverStatus:
                 int(fields.get("furtherWarnings", 0)),
                 int(fields.get("furtherAwayFromHome", 0)),
                 tuple(_parse_reason(hold) for hold in fields.get("automatic", ())),
+                tuple(_parse_reason(fence) for fence in fields.get("outOfService", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return cls()
@@ -122,8 +128,8 @@ def format_given_back(moments: Mapping[str, float]) -> str | None:
     )
 
 
-class AutomaticHolds:
-    """Why automatic takeover waits: its loop says so, and the status has it."""
+class StatusReasons:
+    """What another loop reports, and the status has: why automatic takeover waits, fences."""
 
     def __init__(self) -> None:
         self.current: tuple[Reason, ...] = ()

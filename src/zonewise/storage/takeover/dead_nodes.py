@@ -59,6 +59,13 @@ def find_reason_to_delete(
     return None
 
 
+class Fence(Enum):
+    """How far a holder on a node that is out of service has been fenced."""
+
+    BEGUN = "begun"
+    CONFIRMED = "confirmed"
+
+
 @dataclass(frozen=True, slots=True)
 class VolumeHolder:
     """The node that has a volume staged, as that node recorded it; unknown without a name."""
@@ -68,10 +75,15 @@ class VolumeHolder:
     """The node's domain, in the order of its labels."""
     connected: bool = True
     """Whether it is connected to the volume now, as far as the backend can tell."""
+    fence: Fence | None = None
+    """How far it has been fenced as a node that is out of service."""
 
     def to_json(self) -> str:
         """The record that is stored with the volume."""
-        return json.dumps({"node": self.node, "at": dict(self.domain)}, separators=(",", ":"))
+        record: dict[str, object] = {"node": self.node, "at": dict(self.domain)}
+        if self.fence is not None:
+            record["fence"] = self.fence.value
+        return json.dumps(record, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> VolumeHolder:
@@ -79,7 +91,8 @@ class VolumeHolder:
         try:
             record = json.loads(text)
             domain = {str(name): str(value) for name, value in record["at"].items()}
-            return cls(str(record["node"]), domain)
+            fence = Fence(record["fence"]) if "fence" in record else None
+            return cls(str(record["node"]), domain, fence=fence)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return cls()
 
@@ -106,11 +119,25 @@ def decide_fencing(
     node: VolumeHolder,
     home: Mapping[str, str],
     takeover: TakeoverMap,
+    *,
+    out_of_service: bool = False,
 ) -> FenceDecision:
     """Decide what a node does about the holder of a volume before it stages the volume.
 
-    ``home`` is the volume's domain; a holder without a domain is assumed to be there.
+    ``home`` is the volume's domain; a holder without a domain is assumed to be there. A node that
+    is ``out_of_service`` itself gets no volume: it would be fenced again at once.
     """
+    if out_of_service:
+        return FenceDecision(
+            FenceStep.REFUSE,
+            Reason(
+                code="OutOfService",
+                message=f"node {node.node} is out of service, so volume {volume} is not staged"
+                " there",
+                object=f"Node/{node.node}",
+                fix="Remove the taint node.kubernetes.io/out-of-service when the node is well.",
+            ),
+        )
     if holder is None or (holder.node and holder.node == node.node):
         return FenceDecision(
             FenceStep.NOTHING, Reason(code="NobodyElse", message=f"no other node has {volume}")
@@ -120,6 +147,17 @@ def decide_fencing(
     if holder_domain:
         holder_text += f" in {domain_name(holder_domain)}"
     if not takeover.is_taken_over(holder_domain):
+        if holder.fence is Fence.BEGUN:
+            return FenceDecision(
+                FenceStep.REFUSE,
+                Reason(
+                    code="FenceUnconfirmed",
+                    message=f"{holder_text} has volume {volume} and is out of service; that it is"
+                    " fenced is not confirmed yet",
+                    object=f"Node/{holder.node}",
+                    fix="Wait; zonewise takeover status says why it takes long.",
+                ),
+            )
         if not holder.connected:
             return FenceDecision(
                 FenceStep.NOTHING,

@@ -34,9 +34,11 @@ from zonewise.csi.backends.ceph.journals.cluster_journal import (
     reserved_pool_name,
 )
 from zonewise.csi.backends.ceph.journals.omap import LEASE_SECONDS
+from zonewise.csi.backends.ceph.rbd.fencing import RbdFencing, unblock
 from zonewise.csi.backends.ceph.rbd.images import RbdImages
 from zonewise.csi.backends.ceph.rbd.node import RbdNode
 from zonewise.csi.backends.ceph.rbd.recovery import RecoveringRbdNode
+from zonewise.csi.backends.contract import HeldVolume
 from zonewise.csi.errors import CsiError, precondition
 from zonewise.csi.locks import Locks
 from zonewise.csi.private_folder import make_private_folder
@@ -235,6 +237,56 @@ class CephClusters(Generic[B]):
         known = frozenset(name for known_there, _ in answers for name in known_there)
         alive = {name for known_there, failed in answers for name in known_there - failed}
         return known, known - alive
+
+    def find_held(self, node: str) -> tuple[list[HeldVolume], list[str]]:
+        """Images that a node has and is not fenced from; of CephFS there are none to fence."""
+        volumes: list[HeldVolume] = []
+        problems: dict[tuple[str, str], str] = {}
+        fencing = RbdFencing(self.connection_of)
+        with self.in_call():
+            for name, storage in self._clusters.items():
+                if not isinstance(storage.backend, RbdImages):
+                    continue
+                try:
+                    entries = storage.journal.list_page(StoredKind.VOLUME).entries
+                except CsiError as error:
+                    problems[name, ""] = str(error)
+                    continue
+                for entry in entries:
+                    # A pool that does not answer takes its time once, not for each image.
+                    if (name, entry.pool) not in problems:
+                        try:
+                            clients = fencing.find_clients_of(entry, node)
+                        except CsiError as error:
+                            problems[name, entry.pool] = str(error)
+                        else:
+                            if clients is not None:
+                                volumes.append(HeldVolume(name, entry.uuid, clients))
+        return volumes, [*problems.values()]
+
+    def fence_held(self, node: str, volume: HeldVolume) -> None:
+        """Fence clients of a node; raises unless it is certain that it has none left."""
+        with self.in_call():
+            entry = self._find_held_entry(volume)
+            if entry is not None:
+                RbdFencing(self.connection_of).fence_node(entry, node, volume.clients)
+
+    def unfence_held(self, node: str, volume: HeldVolume, *, rebooted: bool) -> bool:
+        """Let them in again, unless they might harm another node."""
+        with self.in_call():
+            entry = self._find_held_entry(volume)
+            if entry is None:
+                if volume.cluster in self._clusters:
+                    unblock(self._clusters[volume.cluster].ceph, volume.clients)
+                return True
+            return RbdFencing(self.connection_of).unfence_node(
+                entry, node, volume.clients, rebooted=rebooted
+            )
+
+    def _find_held_entry(self, volume: HeldVolume) -> JournalEntry | None:
+        """The entry of a volume; None if it, or its cluster, is gone."""
+        storage = self._clusters.get(volume.cluster)
+        return storage.journal.get(StoredKind.VOLUME, volume.uuid) if storage is not None else None
 
     def close(self) -> None:
         """Close everything."""

@@ -52,7 +52,6 @@ PREFIX = "node.kubernetes.io/"
 NOT_READY = PREFIX + "not-ready"
 UNREACHABLE = PREFIX + "unreachable"
 UNSCHEDULABLE = PREFIX + "unschedulable"
-OUT_OF_SERVICE = PREFIX + "out-of-service"
 PRESSURES = {
     "MemoryPressure": PREFIX + "memory-pressure",
     "DiskPressure": PREFIX + "disk-pressure",

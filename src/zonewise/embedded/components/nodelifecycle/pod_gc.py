@@ -25,6 +25,7 @@ from zonewise.runtime.cache.indexes import BY_END, BY_NODE, node_of
 from zonewise.runtime.process.clock import elapsed
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.program.context import ControllerContext
+from zonewise.topology.nodes import is_out_of_service
 
 FINISHED_PERIOD = 20.0
 
@@ -126,6 +127,4 @@ def _may_orphan_pods(old: Node | None, new: Node | None) -> bool:
 
 
 def _out_of_service(node: Node) -> bool:
-    return health.ready_status(node) != "True" and any(
-        taint.key == health.OUT_OF_SERVICE for taint in node.spec.taints
-    )
+    return health.ready_status(node) != "True" and is_out_of_service(node)

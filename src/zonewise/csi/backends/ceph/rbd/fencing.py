@@ -11,13 +11,17 @@ and a node that comes back is let in again with its next client. The entry stays
 that was lost may come back after weeks.
 
 Our own address is never among them.
+
+A node that is out of service is fenced from all its images at once, by the driver's controller
+(``fence_node``), and let in again when it is in service.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import rados
 import rbd
@@ -31,10 +35,10 @@ from zonewise.csi.backends.ceph.connection import (
 )
 from zonewise.csi.backends.ceph.journals.cluster_journal import open_image_pool
 from zonewise.csi.backends.ceph.rbd.images import image_name
-from zonewise.csi.errors import aborted, internal
+from zonewise.csi.errors import aborted, internal, unavailable
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.journal import JournalEntry
-from zonewise.storage.takeover.dead_nodes import VolumeHolder
+from zonewise.storage.takeover.dead_nodes import Fence, VolumeHolder
 
 HOLDER_KEY = "metadata_zonewise.holder"
 BLOCKLIST_SECONDS = 365 * 24 * 3600
@@ -60,7 +64,7 @@ class RbdFencing:
         if not written and not watching and not locking:
             return None
         holder = VolumeHolder.from_json(written.decode(errors="replace"))
-        return VolumeHolder(holder.node, holder.domain, connected=bool(watching))
+        return replace(holder, connected=bool(watching))
 
     def record_holder(self, entry: JournalEntry, holder: VolumeHolder) -> None:
         """Write it down; ABORTED if it is not as it was a moment ago."""
@@ -89,22 +93,81 @@ class RbdFencing:
         with translate_errors(f"fencing image {name}"):
             watching, locking = self._find_clients(entry)
             addresses = sorted({*watching, *(address for _, _, address in locking)})
-            ceph = self._ceph(entry)
-            for address in addresses:
-                ceph.mon_command(
-                    "osd blocklist",
-                    blocklistop="add",
-                    addr=address,
-                    expire=float(BLOCKLIST_SECONDS),
-                )
-            ceph.wait_for_newest_map()
-            with rbd.Image(open_image_pool(ceph, entry), name) as image:
-                for client, cookie, _ in locking:
-                    try:
-                        image.break_lock(client, cookie)
-                    except rbd.ImageNotFound:
-                        continue
+            self._blocklist(entry, addresses)
+            self._break_locks(entry, locking)
         _log.warning("an image was taken from others", image=name, addresses=addresses)
+
+    def find_clients_of(self, entry: JournalEntry, node: str) -> tuple[str, ...] | None:
+        """The addresses of a node's clients; None if it has not the image, or is fenced from it."""
+        with translate_errors(f"looking who has image {image_name(entry)}"):
+            try:
+                holder = VolumeHolder.from_json(self._read_holder(entry).decode(errors="replace"))
+                if holder.node != node:
+                    return None
+                watching, locking = self._find_clients(entry)
+            except (rados.ObjectNotFound, PoolMissing):
+                return None
+        addresses = sorted({*watching, *(address for _, _, address in locking)})
+        return None if holder.fence is Fence.CONFIRMED and not addresses else tuple(addresses)
+
+    def fence_node(self, entry: JournalEntry, node: str, addresses: Sequence[str]) -> None:
+        """Fence these clients of a node; raises unless none is left, or it has the image no more.
+
+        The image's record says that a fence has begun until it is certain: no other node takes it
+        meanwhile.
+        """
+        name = image_name(entry)
+        with translate_errors(f"fencing image {name}"):
+            if not self._mark(entry, node, Fence.BEGUN):
+                return
+            self._blocklist(entry, addresses)
+            _, locking = self._find_clients(entry)
+            self._break_locks(entry, [lock for lock in locking if lock[2] in addresses])
+            watching, locking = self._find_clients(entry)
+            if watching or locking:
+                raise unavailable(f"image {name} still has clients of node {node}")
+            self._mark(entry, node, Fence.CONFIRMED)
+        _log.warning("an image was fenced", image=name, node=node, addresses=addresses)
+
+    def unfence_node(
+        self, entry: JournalEntry, node: str, addresses: Sequence[str], *, rebooted: bool
+    ) -> bool:
+        """Let clients of a node in again; False if another node may have the image since then."""
+        with translate_errors(f"letting clients use image {image_name(entry)} again"):
+            try:
+                holder = VolumeHolder.from_json(self._read_holder(entry).decode(errors="replace"))
+            except PoolMissing:
+                holder, rebooted = VolumeHolder(), True
+            if holder.node != node and not rebooted:
+                return False
+            unblock(self._ceph(entry), addresses)
+            if holder.node == node and holder.fence is not None:
+                self._mark(entry, node, None)
+        return True
+
+    def _mark(self, entry: JournalEntry, node: str, fence: Fence | None) -> bool:
+        """Write how far a node is fenced; False if the image is not, or no longer, the node's."""
+        recorded = self._read_holder(entry)
+        holder = VolumeHolder.from_json(recorded.decode(errors="replace"))
+        if not recorded or holder.node != node:
+            return False
+        text = replace(holder, fence=fence).to_json().encode()
+        return text == recorded or self._compare_and_set(entry, recorded, text)
+
+    def _blocklist(self, entry: JournalEntry, addresses: Sequence[str]) -> None:
+        """Let no OSD that we use afterwards answer these addresses."""
+        ceph = self._ceph(entry)
+        for address in addresses:
+            ceph.mon_command(
+                "osd blocklist", blocklistop="add", addr=address, expire=float(BLOCKLIST_SECONDS)
+            )
+        ceph.wait_for_newest_map()
+
+    def _break_locks(self, entry: JournalEntry, locking: Sequence[tuple[str, str, str]]) -> None:
+        with rbd.Image(open_image_pool(self._ceph(entry), entry), image_name(entry)) as image:
+            for client, cookie, _ in locking:
+                with suppress(rbd.ImageNotFound):
+                    image.break_lock(client, cookie)
 
     def _find_clients(self, entry: JournalEntry) -> tuple[list[str], list[tuple[str, str, str]]]:
         """The addresses that watch an image, and client, cookie, address of those that lock it."""
@@ -164,3 +227,9 @@ class RbdFencing:
             .decode()
         )
         return f"rbd_header.{id}"
+
+
+def unblock(ceph: CephConnection, addresses: Sequence[str]) -> None:
+    """Let clients in again; those that are not blocklisted any more are in already."""
+    for address in addresses:
+        ceph.mon_command("osd blocklist", blocklistop="rm", addr=address)

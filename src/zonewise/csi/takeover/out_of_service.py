@@ -1,0 +1,298 @@
+"""Fences nodes that are out of service, and lets them in again.
+
+Kubernetes deletes the pods of a node with the taint ``node.kubernetes.io/out-of-service`` and lets
+their volumes be used elsewhere; here the node is fenced from them, at once: an administrator who is
+wrong, or a machine that is only cut off, must not write to a volume that another node has.
+
+In this order, so that a crash at any line converges: which clients the node has is written
+(ConfigMap ``csi-takeover``, key ``fences.json``), they are fenced, that all are is written. Each
+step may be repeated; while the taint is there, it is looked again for clients that are new. A fence
+that fails is tried again after at most a minute; until it is certain, no other node gets the volume
+(``storage.takeover.dead_nodes.decide_fencing``).
+
+When the taint goes, the clients are let in again and the record is removed. A client stays out
+while it may harm another node: its volume is not this node's any more, and the node has not been
+booted since, so the client may still live. New clients of the node are not affected. Of a deleted
+node only the record is removed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from zonewise.api.errors import AlreadyExists, NotFound
+from zonewise.api.objects.core import Node
+from zonewise.api.reason import Reason
+from zonewise.csi.backends.contract import HeldVolume, NodeFencing
+from zonewise.csi.errors import CsiError
+from zonewise.csi.takeover.controller import ConfigMap, TakeoverSettings
+from zonewise.csi.takeover.status import STATUS_MAP
+from zonewise.csi.transport.calls import CallWorker
+from zonewise.runtime.controller.recorder import EventType
+from zonewise.runtime.process.logs import logger
+from zonewise.runtime.program.context import ControllerContext
+from zonewise.topology.nodes import is_out_of_service
+
+FENCES_KEY = "fences.json"
+RECHECK_SECONDS = 30.0
+FIRST_RETRY_SECONDS = 2.0
+LAST_RETRY_SECONDS = 60.0
+RECORDED = ""
+"""The key for all nodes that have a record: those of a process that was killed."""
+
+T = TypeVar("T")
+_log = logger("csi")
+
+
+@dataclass(frozen=True, slots=True)
+class FenceRecord:
+    """What of a node is fenced, or about to be; ``boot`` is the node's boot it was done in."""
+
+    boot: str
+    volumes: tuple[HeldVolume, ...] = ()
+    confirmed: bool = False
+
+    def add(self, boot: str, staged: list[HeldVolume]) -> FenceRecord:
+        """With more clients, of the same volumes or of others; it is unconfirmed if there are."""
+        clients = {(volume.cluster, volume.uuid): {*volume.clients} for volume in self.volumes}
+        for volume in staged:
+            clients.setdefault((volume.cluster, volume.uuid), set()).update(volume.clients)
+        volumes = tuple(HeldVolume(*key, tuple(sorted(clients[key]))) for key in sorted(clients))
+        if volumes == self.volumes:
+            return replace(self, confirmed=self.confirmed and not staged)
+        return FenceRecord(boot, volumes)
+
+
+def parse_fences(text: str) -> dict[str, FenceRecord]:
+    """The records by node; of a text that is none, none."""
+    try:
+        return {
+            str(node): FenceRecord(
+                str(record["boot"]),
+                tuple(
+                    HeldVolume(
+                        str(volume["cluster"]),
+                        str(volume["uuid"]),
+                        tuple(map(str, volume["clients"])),
+                    )
+                    for volume in record["volumes"]
+                ),
+                record["confirmed"] is True,
+            )
+            for node, record in json.loads(text).items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def format_fences(records: Mapping[str, FenceRecord]) -> str:
+    """The text that ``parse_fences`` reads."""
+    return json.dumps({node: asdict(records[node]) for node in sorted(records)}, indent=1) + "\n"
+
+
+class OutOfServiceController:
+    """Keeps nodes fenced while they have the taint; one at a time."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        settings: TakeoverSettings,
+        *,
+        storage: object,
+        worker: CallWorker,
+    ) -> None:
+        self._context = context
+        self._namespace = settings.namespace
+        self._status = settings.fences
+        self._storage = storage
+        self._worker = worker
+        self._reasons: dict[str, Reason] = {}
+        self._failures: dict[str, int] = {}
+        self._controller = context.controller("out of service", self._sync)
+        self._nodes = self._controller.watches(
+            Node, lambda node: (node.metadata.name,), when=_is_concerned
+        )
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        self._controller.enqueue(RECORDED)
+        await self._controller.run()
+
+    def stop(self) -> None:
+        """Finish what has begun."""
+        self._controller.stop()
+
+    async def _sync(self, name: str) -> float | None:
+        storage = self._storage
+        if not isinstance(storage, NodeFencing):
+            return None
+        records = parse_fences(await self._read())
+        if name == RECORDED:
+            for recorded in records:
+                self._controller.enqueue(recorded)
+            return None
+        node = self._nodes.get(("", name))
+        if node is not None and is_out_of_service(node):
+            return await self._fence(storage, node, records)
+        if name in records:
+            return await self._unfence(storage, name, node, records)
+        self._report(name, None)
+        return None
+
+    async def _fence(
+        self, storage: NodeFencing, node: Node, records: dict[str, FenceRecord]
+    ) -> float | None:
+        name, boot = node.metadata.name, node.status.node_info.boot_id
+        previous = records.get(name)
+        try:
+            volumes, problems = await self._worker(lambda: storage.find_held(name))
+        except CsiError as error:
+            volumes, problems = [], [str(error)]
+        record = (previous or FenceRecord(boot)).add(boot, volumes)
+        if problems:
+            record = replace(record, confirmed=False)
+        if record != previous:
+            await self._write(records, name, record)
+        for volume in volumes:
+            _, problem = await self._try(partial(storage.fence_held, name, volume))
+            problems += [problem] if problem else []
+        if problems:
+            return self._fail(
+                node,
+                Reason(
+                    code="FenceFails",
+                    message=f"node {name} is out of service and not fenced completely:"
+                    f" {'; '.join(problems[:3])}",
+                    object=f"Node/{name}",
+                    fix="It is tried again at least each minute; its volumes stay where they are.",
+                ),
+            )
+        self._failures.pop(name, None)
+        clients = sum(len(volume.clients) for volume in record.volumes)
+        reason = Reason(
+            code="NodeFenced",
+            message=f"node {name} is out of service: it is fenced from {len(record.volumes)}"
+            f" volumes, {clients} clients",
+            object=f"Node/{name}",
+        )
+        if not record.confirmed:
+            await self._write(records, name, replace(record, confirmed=True))
+            self._tell(node, reason)
+        self._report(name, reason)
+        return RECHECK_SECONDS
+
+    async def _unfence(
+        self,
+        storage: NodeFencing,
+        name: str,
+        node: Node | None,
+        records: dict[str, FenceRecord],
+    ) -> float | None:
+        record = records[name]
+        boot = node.status.node_info.boot_id if node is not None else ""
+        rebooted = bool(boot and record.boot) and boot != record.boot
+        left: list[HeldVolume] = []
+        problems: list[str] = []
+        for volume in record.volumes if node is not None else ():
+            done, problem = await self._try(
+                partial(storage.unfence_held, name, volume, rebooted=rebooted)
+            )
+            problems += [problem] if problem else []
+            if not done:
+                left.append(volume)
+        remaining = replace(record, volumes=tuple(left)) if left else None
+        if remaining != record:
+            await self._write(records, name, remaining)
+        if problems and node is not None:
+            return self._fail(
+                node,
+                Reason(
+                    code="UnfenceFails",
+                    message=f"node {name} is in service again, and clients stay fenced:"
+                    f" {'; '.join(problems[:3])}",
+                    object=f"Node/{name}",
+                    fix="Its new clients are not affected. On Ceph the driver's user needs the"
+                    " right to remove entries of the blocklist: docs/ceph.md, Rights.",
+                ),
+            )
+        self._failures.pop(name, None)
+        if left:
+            self._report(
+                name,
+                Reason(
+                    code="ClientsStayFenced",
+                    message=f"node {name} is in service again; its old clients of {len(left)}"
+                    " volumes that other nodes have had since then stay fenced until it is booted",
+                    object=f"Node/{name}",
+                ),
+            )
+            return LAST_RETRY_SECONDS
+        if node is not None:
+            note = f"node {name} is in service again: nothing of it is fenced"
+            self._tell(node, Reason(code="NodeUnfenced", message=note))
+        self._report(name, None)
+        return None
+
+    async def _try(self, work: Callable[[], T]) -> tuple[T | None, str]:
+        """What it gives, or what was wrong with it."""
+        try:
+            return await self._worker(work), ""
+        except CsiError as error:
+            return None, str(error)
+
+    def _fail(self, node: Node, reason: Reason) -> float:
+        """Report it, once, and say when to try again."""
+        name = node.metadata.name
+        if self._reasons.get(name) != reason:
+            self._tell(node, reason, kind="Warning")
+        self._report(name, reason)
+        failures = self._failures.get(name, 0)
+        self._failures[name] = failures + 1
+        return float(min(FIRST_RETRY_SECONDS * 2 ** min(failures, 10), LAST_RETRY_SECONDS))
+
+    def _tell(self, node: Node, reason: Reason, *, kind: EventType = "Normal") -> None:
+        _log.warning(str(reason), reason=reason.code)
+        self._context.recorder.event(node, reason.code, "Fence", str(reason), type=kind)
+
+    def _report(self, name: str, reason: Reason | None) -> None:
+        if reason is None:
+            self._reasons.pop(name, None)
+        else:
+            self._reasons[name] = reason
+        self._status.replace(tuple(self._reasons[each] for each in sorted(self._reasons)))
+
+    async def _read(self) -> str:
+        try:
+            config_map = await self._context.client.get(ConfigMap, STATUS_MAP, self._namespace)
+        except NotFound:
+            return ""
+        return str(config_map.get("data", FENCES_KEY, default=""))
+
+    async def _write(
+        self, records: dict[str, FenceRecord], name: str, record: FenceRecord | None
+    ) -> None:
+        """Write one record, or remove it; nobody else writes this key."""
+        if record is None:
+            records.pop(name, None)
+        else:
+            records[name] = record
+        client = self._context.client
+        body: dict[str, Any] = {"data": {FENCES_KEY: format_fences(records) if records else None}}
+        try:
+            await client.patch(ConfigMap, STATUS_MAP, self._namespace, body)
+        except NotFound:
+            meta = {"name": STATUS_MAP, "namespace": self._namespace}
+            if records:
+                with suppress(AlreadyExists):
+                    await client.create(ConfigMap({"metadata": meta, **body}))
+                    return
+                await client.patch(ConfigMap, STATUS_MAP, self._namespace, body)
+
+
+def _is_concerned(old: Node | None, new: Node | None) -> bool:
+    return any(node is not None and is_out_of_service(node) for node in (old, new))

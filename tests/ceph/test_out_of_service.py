@@ -1,0 +1,125 @@
+"""A node that is out of service is fenced on a real Ceph: the OSDs block its clients."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ceph.scene import calling, config, in_zone
+from tests.csi import scene
+from tests.csi.scene import MIB, mount_capability, refused
+from tools.ceph.cluster import CephCluster
+
+from zonewise.csi.backends.ceph.clusters import CephClusters, open_rbd
+from zonewise.csi.backends.contract import NodeFencing
+from zonewise.csi.errors import Code
+from zonewise.storage.configuration import parse_configuration
+from zonewise.storage.domains import parse_domain_labels
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.timeout(300)]
+
+
+def blocked(ceph: CephCluster) -> set[str]:
+    """The blocklisted addresses."""
+    return {*ceph.command("osd dump")["blocklist"]}
+
+
+def lead(ceph: CephCluster, folder: Path) -> CephClusters[Any]:
+    """The storage as the driver's controller opens it, with the rights that the docs name."""
+    right = 'profile rbd, allow command "osd blocklist" with blocklistop=rm'
+    created = ceph.command(
+        "auth get-or-create",
+        entity="client.fencing",
+        caps=["mon", right, "osd", "profile rbd, allow rwx pool=journal"],
+    )
+    file = folder / "fencing-key"
+    file.write_text(created[0]["key"])
+    (cluster,) = ceph.clusters()
+    text = config(ceph, clusters=[{**cluster, "user": "fencing", "keyFile": str(file)}])
+    labels = parse_domain_labels(scene.LABELS, scene.DRIVER)
+    return open_rbd(folder / "leader", parse_configuration(text, labels))
+
+
+async def test_a_node_is_fenced_from_its_images_and_let_in_again(
+    ceph: CephCluster, tmp_path: Path
+) -> None:
+    """Before it is fenced no other node gets its volume, afterwards one does at once and late
+    writes are refused; its clients stay out while another node has the volume, until it is booted.
+    """
+    capability = mount_capability()
+    before = blocked(ceph)
+    leader = lead(ceph, tmp_path)
+    assert isinstance(leader, NodeFencing)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with calling(ceph, tmp_path / "a", "a") as a, calling(ceph, tmp_path / "b", "b") as b:
+        volume = await a.create(
+            "fenced", size=32 * MIB, capability=capability, topology=in_zone("a")
+        )
+        id = volume.volume_id
+        await a.stage(id, capability)
+        await a.publish(id, capability)
+        (a.target / "marker").write_text("from a")
+        os.sync()
+        assert leader.find_held("node-b") == ([], [])
+        ((image,), problems) = leader.find_held("node-a")
+        assert (len(image.clients), problems) == (1, [])
+        with (a.target / "late").open("wb", buffering=0) as late:
+            assert await refused(b.stage(id, capability)) is Code.FAILED_PRECONDITION
+            leader.fence_held("node-a", image)
+            leader.fence_held("node-a", image)
+            assert blocked(ceph) - before == {*image.clients}
+            assert leader.find_held("node-a") == ([], [])
+            await b.stage(id, capability)
+            await b.publish(id, capability)
+            assert (b.target / "marker").read_text() == "from a"
+            with pytest.raises(OSError, match="Errno"):
+                for _ in range(64):
+                    late.write(b"x" * MIB)
+                    os.fsync(late.fileno())
+        assert not leader.unfence_held("node-a", image, rebooted=False)
+        assert blocked(ceph) - before == {*image.clients}
+        assert leader.unfence_held("node-a", image, rebooted=True)
+        assert blocked(ceph) == before
+        await a.unpublish(id)
+        await a.unstage(id)
+        await b.unpublish(id)
+        await b.unstage(id)
+        await b.delete(id)
+    leader.close()
+
+
+async def test_a_fenced_node_that_lives_lets_go_of_the_image(
+    ceph: CephCluster, tmp_path: Path
+) -> None:
+    """A node that was fenced although it lives unstages without waiting for its dead client, and
+    may have the volume again when it is let in.
+    """
+    capability = mount_capability()
+    before = blocked(ceph)
+    leader = lead(ceph, tmp_path)
+    (tmp_path / "a").mkdir()
+    with calling(ceph, tmp_path / "a", "a") as a:
+        volume = await a.create(
+            "alive", size=32 * MIB, capability=capability, topology=in_zone("a")
+        )
+        id = volume.volume_id
+        await a.stage(id, capability)
+        await a.publish(id, capability)
+        (a.target / "marker").write_text("from a")
+        os.sync()
+        ((image,), _) = leader.find_held("node-a")
+        leader.fence_held("node-a", image)
+        await a.unpublish(id)
+        await a.unstage(id)
+        assert leader.unfence_held("node-a", image, rebooted=False)
+        assert blocked(ceph) == before
+        await a.stage(id, capability)
+        await a.publish(id, capability)
+        assert (a.target / "marker").read_text() == "from a"
+        await a.unpublish(id)
+        await a.unstage(id)
+        await a.delete(id)
+    leader.close()

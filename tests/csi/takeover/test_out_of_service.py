@@ -1,0 +1,315 @@
+"""A node that is out of service is fenced, and let in again, whatever fails in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from tests.embedded.virtual_cluster import Parts, VirtualCluster, until, virtual_cluster
+
+from zonewise.api import Node, convert
+from zonewise.csi.backends.contract import HeldVolume
+from zonewise.csi.errors import Code, CsiError
+from zonewise.csi.takeover.controller import ConfigMap, TakeoverController, TakeoverSettings
+from zonewise.csi.takeover.out_of_service import (
+    FENCES_KEY,
+    FenceRecord,
+    OutOfServiceController,
+    format_fences,
+    parse_fences,
+)
+from zonewise.csi.takeover.source import FollowedConfiguration
+from zonewise.csi.takeover.status import STATUS_KEY, STATUS_MAP, TakeoverStatus
+from zonewise.csi.transport.calls import run_inline
+from zonewise.storage.configuration import StorageConfiguration
+from zonewise.storage.domains import parse_domain_labels
+from zonewise.topology.nodes import is_out_of_service
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+LABELS = parse_domain_labels("topology.kubernetes.io/zone", "csi.zonewise.io")
+TAINT = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
+
+
+class Images:
+    """Storage with one image; ``broken`` says which of its steps fail."""
+
+    def __init__(self) -> None:
+        self.holder = "n1"
+        self.connected = {"10.0.0.1:0/1"}
+        self.blocklist: set[str] = set()
+        self.confirmed = False
+        self.broken = False
+        self.tries: list[float] = []
+
+    def find_held(self, node: str) -> tuple[list[HeldVolume], list[str]]:
+        """The image, if the node has it and is not fenced from it."""
+        if node != self.holder or (self.confirmed and not self.connected - self.blocklist):
+            return [], []
+        return [HeldVolume("ceph", "u", tuple(sorted(self.connected - self.blocklist)))], []
+
+    def fence_held(self, node: str, volume: HeldVolume) -> None:
+        """Fence it."""
+        self.tries.append(asyncio.get_running_loop().time())
+        if self.broken:
+            raise CsiError(Code.UNAVAILABLE, "no monitor answers")
+        self.blocklist |= {*volume.clients}
+        self.confirmed = True
+
+    def unfence_held(self, node: str, volume: HeldVolume, *, rebooted: bool) -> bool:
+        """Let clients in again where nobody is harmed."""
+        if self.holder != node and not rebooted:
+            return False
+        if self.broken:
+            raise CsiError(Code.PERMISSION_DENIED, "access denied")
+        self.blocklist -= {*volume.clients}
+        self.confirmed = False
+        return True
+
+
+@asynccontextmanager
+async def watched(images: Images) -> AsyncIterator[VirtualCluster]:
+    """A cluster with a node whose driver follows its taints."""
+    source = FollowedConfiguration()
+    source.use(StorageConfiguration())
+    settings = TakeoverSettings(source=source, labels=LABELS, namespace="default")
+    parts: Parts = {
+        "takeover": lambda context: TakeoverController(context, settings),
+        "out-of-service": lambda context: OutOfServiceController(
+            context, settings, storage=images, worker=run_inline
+        ),
+    }
+    async with virtual_cluster(parts) as cluster:
+        info = {"bootID": "first"}
+        await cluster.client.create(
+            convert(Node, {"metadata": {"name": "n1"}, "status": {"nodeInfo": info}})
+        )
+        yield cluster
+
+
+async def taint(cluster: VirtualCluster, *taints: dict[str, str]) -> None:
+    """Declare the node out of service, or in service again."""
+    await cluster.client.patch(Node, "n1", None, {"spec": {"taints": [*taints]}})
+
+
+async def boot(cluster: VirtualCluster, boot_id: str) -> None:
+    """Boot the node."""
+    node = await cluster.client.get(Node, "n1")
+    await cluster.client.patch_status(node, {"nodeInfo": {"bootID": boot_id}})
+
+
+async def records(cluster: VirtualCluster) -> dict[str, FenceRecord]:
+    """What is written."""
+    config_map = await cluster.client.get(ConfigMap, STATUS_MAP, "default")
+    return parse_fences(str(config_map.get("data", FENCES_KEY, default="")))
+
+
+async def reported(cluster: VirtualCluster) -> list[str]:
+    """The codes in the status."""
+    config_map = await cluster.client.get(ConfigMap, STATUS_MAP, "default")
+    status = TakeoverStatus.parse(str(config_map.get("data", STATUS_KEY, default="")))
+    return [reason.code for reason in status.out_of_service]
+
+
+async def events(cluster: VirtualCluster) -> set[str]:
+    """The reasons of all events."""
+    answer = await cluster.client.raw("GET", "/apis/events.k8s.io/v1/events")
+    return {item["reason"] for item in msgspec.json.decode(answer.body)["items"]}
+
+
+async def test_a_node_is_fenced_at_once_and_let_in_again() -> None:
+    """The taint fences its clients within a second, and their removal lets them in again."""
+    images = Images()
+    async with watched(images) as cluster:
+        await asyncio.sleep(60)
+        assert (images.blocklist, images.tries) == (set(), [])
+        await taint(cluster, TAINT)
+        await asyncio.sleep(1)
+        assert images.blocklist == {"10.0.0.1:0/1"}
+        await asyncio.sleep(5)
+        image = HeldVolume("ceph", "u", ("10.0.0.1:0/1",))
+        assert await records(cluster) == {"n1": FenceRecord("first", (image,), confirmed=True)}
+        assert await reported(cluster) == ["NodeFenced"]
+        await taint(cluster)
+        await asyncio.sleep(5)
+        assert images.blocklist == set()
+        assert (await records(cluster), await reported(cluster)) == ({}, [])
+        assert {"NodeFenced", "NodeUnfenced"} <= await events(cluster)
+
+
+async def test_a_client_that_comes_later_is_fenced_too() -> None:
+    """While the taint is there, it is looked again."""
+    images = Images()
+    async with watched(images) as cluster:
+        await taint(cluster, TAINT)
+        await asyncio.sleep(5)
+        images.connected = {"10.0.0.1:0/2"}
+        await asyncio.sleep(35)
+        assert images.blocklist == {"10.0.0.1:0/1", "10.0.0.1:0/2"}
+        await taint(cluster)
+        await asyncio.sleep(5)
+        assert images.blocklist == set()
+
+
+async def test_a_fence_that_fails_is_tried_again_and_reported() -> None:
+    """It is tried again after at most a minute, what is in its way is reported once, and it is not
+    confirmed before it succeeds.
+    """
+    images = Images()
+    images.broken = True
+    async with watched(images) as cluster:
+        await taint(cluster, TAINT)
+        await asyncio.sleep(600)
+        pauses = [later - earlier for earlier, later in pairwise(images.tries)]
+        assert pauses[0] < 3 and max(pauses) < 61 and len(pauses) < 20
+        assert await reported(cluster) == ["FenceFails"]
+        assert not (await records(cluster))["n1"].confirmed
+        assert "NodeFenced" not in await events(cluster)
+        images.broken = False
+        await asyncio.sleep(65)
+        assert await reported(cluster) == ["NodeFenced"]
+        assert (await records(cluster))["n1"].confirmed
+        images.broken = True
+        await taint(cluster)
+        await asyncio.sleep(5)
+        assert await reported(cluster) == ["UnfenceFails"]
+        images.broken = False
+        await asyncio.sleep(65)
+        assert (await reported(cluster), images.blocklist) == ([], set())
+
+
+async def test_a_client_that_may_harm_another_node_stays_fenced_until_a_boot() -> None:
+    """A client whose volume another node has is let in only when its machine was booted."""
+    images = Images()
+    async with watched(images) as cluster:
+        await taint(cluster, TAINT)
+        await asyncio.sleep(5)
+        images.holder = "n2"
+        await taint(cluster)
+        await asyncio.sleep(300)
+        assert images.blocklist == {"10.0.0.1:0/1"}
+        assert await reported(cluster) == ["ClientsStayFenced"]
+        await boot(cluster, "second")
+        await asyncio.sleep(65)
+        assert (await records(cluster), images.blocklist) == ({}, set())
+
+
+async def test_the_record_of_a_killed_process_is_followed() -> None:
+    """A taint that went while nobody looked lets the recorded clients in; so does one of a node
+    that was only half fenced.
+    """
+    images = Images()
+    images.blocklist = {"10.0.0.1:0/1"}
+    image = HeldVolume("ceph", "u", ("10.0.0.1:0/1",))
+    for confirmed in (True, False):
+        body: Any = {
+            "metadata": {"name": STATUS_MAP, "namespace": "default"},
+            "data": {FENCES_KEY: format_fences({"n1": FenceRecord("first", (image,), confirmed)})},
+        }
+        source = FollowedConfiguration()
+        settings = TakeoverSettings(source=source, labels=LABELS, namespace="default")
+        async with virtual_cluster({}) as cluster:
+            await cluster.client.create(ConfigMap(body))
+            await cluster.client.create(convert(Node, {"metadata": {"name": "n1"}}))
+            program = cluster.program
+            controller = OutOfServiceController(
+                program.context("again"), settings, storage=images, worker=run_inline
+            )
+            work = asyncio.create_task(controller.run())
+            await asyncio.sleep(5)
+            assert (await records(cluster), images.blocklist) == ({}, set())
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+        images.blocklist = {"10.0.0.1:0/1"}
+
+
+async def test_clients_are_written_down_before_they_are_fenced() -> None:
+    """As long as the record cannot be written nothing is fenced, so nothing is fenced for ever."""
+    images = Images()
+    async with watched(images) as cluster:
+        await taint(cluster, TAINT)
+        images.broken = True
+        await until(lambda: len(images.tries) > 1)
+        (volume,) = (await records(cluster))["n1"].volumes
+        assert (volume.clients, images.blocklist) == (("10.0.0.1:0/1",), set())
+
+
+async def test_an_unreadable_record_is_none() -> None:
+    """A text that is no record is read as if there were none."""
+    for text in ("", "{", "[]", '{"n": 1}', '{"n": {"boot": ""}}', "[" * 100_000):
+        assert parse_fences(text) == {}
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class DyingImages(Images):
+    """Storage during whose n-th call the process ends: before it has done anything, or after."""
+
+    def __init__(self, call: int, *, done: bool) -> None:
+        super().__init__()
+        self.left = call
+        self.done = done
+
+    def _end(self, *, done: bool) -> None:
+        if done == self.done:
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+
+    def fence_held(self, node: str, volume: HeldVolume) -> None:
+        """Fence it, unless the process ends before; it may end after."""
+        self._end(done=False)
+        super().fence_held(node, volume)
+        self._end(done=True)
+
+    def unfence_held(self, node: str, volume: HeldVolume, *, rebooted: bool) -> bool:
+        """Let clients in again, unless the process ends before; it may end after."""
+        self._end(done=False)
+        removed = super().unfence_held(node, volume, rebooted=rebooted)
+        self._end(done=True)
+        return removed
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", [1, 2])
+async def test_a_process_that_is_killed_between_two_steps_is_followed(
+    call: int, done: bool
+) -> None:
+    """Whichever step the process dies at, the next one ends with nothing fenced for ever."""
+    images = DyingImages(call, done=done)
+    source = FollowedConfiguration()
+    settings = TakeoverSettings(source=source, labels=LABELS, namespace="default")
+    async with virtual_cluster({}) as cluster:
+        await cluster.client.create(convert(Node, {"metadata": {"name": "n1"}}))
+        program = cluster.program
+        nodes = program.cache.store(Node)
+        controllers = [
+            OutOfServiceController(
+                program.context(f"process-{number}"), settings, storage=images, worker=run_inline
+            )
+            for number in range(2)
+        ]
+        await program.cache.synced()
+
+        def is_seen(out: bool) -> bool:
+            return is_out_of_service(nodes.values()[0]) == out
+
+        for out in (True, False):
+            await taint(cluster, *([TAINT] if out else []))
+            await until(partial(is_seen, out))
+            try:
+                await controllers[0]._sync("n1")
+            except Killed:
+                del controllers[0]
+                await controllers[0]._sync("n1")
+            assert images.blocklist == ({"10.0.0.1:0/1"} if out else set())
+        assert await records(cluster) == {}
+        assert images.left <= 0
