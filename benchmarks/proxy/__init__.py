@@ -1,4 +1,4 @@
-"""Our proxy against kube-proxy (nftables): first rules, one change, memory; in one kernel."""
+"""Our proxy against kube-proxy in one kernel, and topology keys with and without all Nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ def _late(services: int) -> Iterator[Sheet]:
     yield from sheets
 
 
+def _keyed() -> Iterator[Sheet]:
+    sheets: Iterable[Sheet] = import_module("benchmarks.proxy.keyed").compare()
+    yield from sheets
+
+
 BENCHMARKS = {
     "2000": lambda: _late(2_000),
     "10000": lambda: _late(10_000),
+    "keyed": _keyed,
 }

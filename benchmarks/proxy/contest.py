@@ -146,20 +146,20 @@ def _endpoint(number: int) -> dict[str, Any]:
 async def _measure(plane: real.ControlPlane, client: Client, name: str, services: int) -> Result:
     result = Result()
     with space(f"zwbench{os.getpid()}") as home:
-        async with _way_to(plane, home):
+        async with forward_api(plane, home):
             began = time.monotonic()
-            process = _start(plane, name, home)
+            process = start_proxy(plane, name, home)
             try:
-                await _written(home, name, services, process)
+                await wait_for_rules(home, name, services, process)
                 result.first_wall = time.monotonic() - began
-                await asyncio.to_thread(_childless, process.pid)
-                result.first_cpu = _cpu(process.pid)
-                await _quiet(process.pid)
-                before = _cpu(process.pid)
+                await asyncio.to_thread(wait_for_children, process.pid)
+                result.first_cpu = cpu_seconds(process.pid)
+                await wait_until_quiet(process.pid)
+                before = cpu_seconds(process.pid)
                 result.changes = await _change(client, home, name, services)
-                await _quiet(process.pid)
-                result.change_cpu = (_cpu(process.pid) - before) / len(result.changes)
-                result.rss = _rss(process.pid)
+                await wait_until_quiet(process.pid)
+                result.change_cpu = (cpu_seconds(process.pid) - before) / len(result.changes)
+                result.rss = resident_megabytes(process.pid)
             finally:
                 process.kill()
                 process.wait()
@@ -167,7 +167,7 @@ async def _measure(plane: real.ControlPlane, client: Client, name: str, services
     return result
 
 
-def _start(plane: real.ControlPlane, name: str, home: str) -> subprocess.Popen[bytes]:
+def start_proxy(plane: real.ControlPlane, name: str, home: str) -> subprocess.Popen[bytes]:
     config = json.loads(plane.kubeconfig_for("system:kube-proxy").read_text())
     config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{API_PORT}"
     kubeconfig = plane.folder / "bench.kubeconfig"
@@ -189,7 +189,9 @@ def _start(plane: real.ControlPlane, name: str, home: str) -> subprocess.Popen[b
         return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"PATH": path})
 
 
-async def _written(home: str, name: str, services: int, process: subprocess.Popen[bytes]) -> None:
+async def wait_for_rules(
+    home: str, name: str, services: int, process: subprocess.Popen[bytes]
+) -> None:
     """Wait until every Service is in the kernel."""
     table, where = (name, "service-ips") if name == "kube-proxy" else (name, "services")
     deadline = time.monotonic() + PATIENCE
@@ -205,27 +207,27 @@ async def _written(home: str, name: str, services: int, process: subprocess.Pope
     raise TimeoutError("no rules were written")
 
 
-def _childless(pid: int) -> None:
+def wait_for_children(pid: int) -> None:
     """Wait until the programs that a proxy ran have ended; only then their time is known."""
     while any(file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children")):
         time.sleep(0.01)
 
 
-async def _quiet(pid: int) -> None:
+async def wait_until_quiet(pid: int) -> None:
     """Wait until a process has used no CPU for a second."""
     last = -1.0
-    while (now := _cpu(pid)) != last:
+    while (now := cpu_seconds(pid)) != last:
         last = now
         await asyncio.sleep(1.0)
 
 
-def _cpu(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """User and system time of a process and of the children it waited for."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(int(text) for text in fields[11:15]) / _TICK
 
 
-def _rss(pid: int) -> float:
+def resident_megabytes(pid: int) -> float:
     text = Path(f"/proc/{pid}/status").read_text()
     matched = re.search(r"VmRSS:\s+(\d+) kB", text)
     assert matched is not None
@@ -268,7 +270,7 @@ async def _change(client: Client, home: str, name: str, services: int) -> list[f
 
 
 @asynccontextmanager
-async def _way_to(plane: real.ControlPlane, home: str) -> AsyncIterator[None]:
+async def forward_api(plane: real.ControlPlane, home: str) -> AsyncIterator[None]:
     """Connections to the API server's port in a namespace are passed on to it."""
     port = int(plane.url.rpartition(":")[2])
     with inside(home):

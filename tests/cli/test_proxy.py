@@ -233,6 +233,38 @@ def test_keys_and_notes(tmp_path: Path, capsys: Capture) -> None:
     assert "'*' must be the last key" in note["message"]
 
 
+def test_labels_come_from_slices_then_locators_then_nodes(tmp_path: Path, capsys: Capture) -> None:
+    """As a running proxy: the annotation counts first, then PodLocators, then Nodes with a note."""
+    items = small()
+    items[3]["metadata"]["annotations"] = {"zonewise.io/topology-keys": "row"}
+    for at, row_of_node in enumerate("xy"):
+        items[at]["metadata"]["labels"]["row"] = row_of_node
+    path = tmp_path / "dump.json"
+
+    def chosen(*more: Item) -> tuple[list[str], list[str]]:
+        path.write_text(json.dumps(listed([*items, *more])))
+        words = ("proxy", "--dry-run", "-f", path, "--node-name", "n1", "-o", "json")
+        report = json.loads(here(capsys, *words).out)
+        endpoints = report["routes"][0]["endpoints"]
+        return [end["address"] for end in endpoints], [note["code"] for note in report["notes"]]
+
+    assert chosen() == (["10.244.1.5"], ["LabelsFromNodes"])
+    locators = [
+        {
+            "apiVersion": "zonewise.io/v1alpha1",
+            "kind": "PodLocator",
+            "metadata": {"name": f"pod-{node}", "namespace": "default"},
+            "nodeName": node,
+            "nodeLabels": {"row": row_of_node},
+        }
+        for node, row_of_node in (("n1", "y"), ("n2", "x"))
+    ]
+    assert chosen(*locators) == (["10.244.2.5"], [])
+    values = {"10.244.1.5": {"row": "x"}, "10.244.2.5": {"row": "x"}}
+    items[4]["metadata"]["annotations"] = {"zonewise.io/topology": json.dumps(values)}
+    assert chosen(*locators) == (["10.244.1.5", "10.244.2.5"], [])
+
+
 def test_the_routes_are_those_of_the_rules(tmp_path: Path, capsys: Capture) -> None:
     """Of two Services with one address the first has the route, as in the rules; a note says so."""
     other = service(clusterIP="10.96.0.11", clusterIPs=["10.96.0.11"], ports=[{"port": 80}])

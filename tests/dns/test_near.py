@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -230,15 +231,25 @@ def test_other_answers_do_not_depend_on_the_client() -> None:
         ]
 
 
-def test_keys_ignore_the_zone_in_a_slice() -> None:
-    """A backend has its node's labels; the zone in a slice counts for pin and prefer only."""
+def test_what_a_slice_states_comes_before_other_sources() -> None:
+    """The zone and the annotation of a slice count before the labels that locators have."""
     world = zones("locators")
-    lying = [
+    stated = [
         endpoint(f"10.0.0.{at}", nodeName=f"n-{zone}", zone="b") for at, zone in enumerate("abc", 1)
     ]
-    world.names.put(headless("db", keys=ZONE), pieces("db", lying))
-    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
+    world.names.put(headless("db", keys=ZONE), pieces("db", stated))
+    assert world.names.addresses(DB, "10.0.1.1") == []
+    assert world.names.addresses(DB, "10.0.1.2") == EVERYBODY
     assert world.names.addresses(f"b.pin._zone.{DB}") == EVERYBODY
+    world.node("n-a", {ZONE: "a", RACK: "r1"})
+    world.node("n-b", {ZONE: "b", RACK: "r2"})
+    piece = pieces("db", stated)
+    world.names.put(headless("db", keys=RACK), piece)
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
+    for address, rack, expected in (("10.0.0.1", None, []), ("10.0.0.2", "r1", [1, 2])):
+        annotations = {"zonewise.io/topology": json.dumps({address: {RACK: rack}})}
+        world.names.put(piece | {"metadata": piece["metadata"] | {"annotations": annotations}})
+        assert world.names.addresses(DB, "10.0.1.1") == [f"10.0.0.{at}" for at in expected]
 
 
 def test_a_forwarder_may_name_its_client() -> None:

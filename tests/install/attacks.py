@@ -15,6 +15,8 @@ from zonewise.controllers.budgets.waking import WOKEN
 from zonewise.disruption.steering import DELETION_COST, MARK_COST, REDUCE_TO
 from zonewise.install.installation import NAME, WEBHOOK, Installation, Obj
 from zonewise.runtime.client.client import Client
+from zonewise.traffic.slices.topology import TOPOLOGY_ANNOTATION
+from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
 INSTALLATION = Installation(role="adopt", budgets="enforce", namespace="taken")
 SHOP = "shop-of-taken"
@@ -121,6 +123,10 @@ def _with_endpoint(**fields: Any) -> Callable[[Obj], Obj]:
     return lambda body: body | {"endpoints": [body["endpoints"][0] | fields]}
 
 
+def _annotated(name: str) -> Callable[[Obj], Obj]:
+    return lambda body: body | {"metadata": body["metadata"] | {"annotations": {name: "{}"}}}
+
+
 def _at(path: str, value: Any) -> list[Obj]:
     return [{"op": "add", "path": path, "value": value}]
 
@@ -217,6 +223,7 @@ ATTACKS = (
     Try(
         "have an endpoint ignored", NAME, "PUT", SLICE, _with_endpoint(conditions={"ready": False})
     ),
+    Try("annotate a slice", NAME, "PUT", SLICE, _annotated("mine")),
     Try("take an address of a Service", NAME, "PATCH", f"{SERVICE}/status", {"status": INGRESS}),
     Try(
         "write a condition of others",
@@ -266,6 +273,8 @@ WORK = (
     Try(
         "hint an endpoint", NAME, "PUT", SLICE, _with_endpoint(hints={"forZones": [{"name": "a"}]})
     ),
+    Try("state topology", NAME, "PUT", SLICE, _annotated(TOPOLOGY_ANNOTATION)),
+    Try("weigh zones", NAME, "PUT", SLICE, _annotated(WEIGHTS_ANNOTATION)),
     Try(
         "report hints",
         NAME,

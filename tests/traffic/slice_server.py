@@ -16,6 +16,8 @@ from zonewise.api.objects.discovery import Endpoint
 from zonewise.topology.shares import Shares
 from zonewise.traffic.modes import HintRequest, Mode
 from zonewise.traffic.slices.planning import PlanCache, SlicePlan, SliceSnapshot, plan_slices
+from zonewise.traffic.slices.topology import annotated_keys
+from zonewise.traffic.topology_keys import topology_keys_of
 
 AUTO = HintRequest(Mode.AUTO)
 OFF = HintRequest()
@@ -102,6 +104,7 @@ class SliceServer:
         self.hint_request = hint_request
         self.shares = cpu if isinstance(cpu, Shares) else shares(*cpu)
         self.zones = {zone: zone for zone in ZONES}
+        self.labels: dict[str, dict[str, str]] = {}
         self.pods: dict[str, Pod] = {}
         self.slices: dict[str, EndpointSlice] = {}
         self.limit = limit
@@ -132,6 +135,8 @@ class SliceServer:
             shares=self.shares,
             pods=some,
             zones=self.zones,
+            topology_keys=annotated_keys(topology_keys_of(self.service)),
+            node_labels=self.labels,
             slices=pieces,
             limit=self.limit,
             node_hints=self.node_hints,

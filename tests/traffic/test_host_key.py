@@ -85,12 +85,10 @@ def test_packets_from_outside_stay_on_their_node() -> None:
     ]
 
 
-def test_a_twin_does_not_take_packets_from_outside() -> None:
-    """A node with the hostname of another one sends it packets of its own pods, but none from
-    outside: answers to those would not come back through it.
-    """
+def test_a_twin_takes_no_packets() -> None:
+    """A node with the hostname of another one is another node: the key is about the node itself."""
     _, inside, outside = routes(service(), node="twin")["routes"]
-    assert brief(inside)[1:4] == ("inside", "dnat", "TopologyKey")
+    assert brief(inside)[1:4] == ("inside", "reject", "NoKeyMatches")
     assert brief(outside)[1:4] == ("outside", "drop", "NoKeyMatches")
 
 

@@ -74,6 +74,10 @@ def answer(known: dict[tuple[str, int], Obj], keys: list[str], node: str) -> tup
 
     def matches(endpoint: Obj, key: str) -> bool:
         there = LABELS.get(endpoint.get("nodeName", ""), {})
+        if key == "kubernetes.io/hostname":
+            return key in LABELS[node] and endpoint.get("nodeName") == node
+        if key == "topology.kubernetes.io/zone" and endpoint.get("zone"):
+            there = {key: endpoint["zone"]} if endpoint.get("nodeName") else {}
         return key == "*" or (key in LABELS[node] and there.get(key) == LABELS[node][key])
 
     for pool in pools(known):

@@ -41,7 +41,7 @@ async def injection(
 ) -> AsyncIterator[HintInjection]:
     """The handler over a cluster of three equal zones with these objects."""
     async with virtual_cluster({}) as cluster:
-        for item in [node(f"n-{zone}", zone) for zone in "abc"]:
+        for item in [node(f"n-{zone}", zone, row=f"r-{zone}") for zone in "abc"]:
             stored = await cluster.client.create(convert(Node, item))
             body = {"status": item["status"]}
             await cluster.client.patch(Node, stored.metadata.name, None, body, subresource="status")
@@ -201,3 +201,27 @@ async def test_without_the_gate_a_traffic_distribution_is_hinted() -> None:
     web = service(trafficDistribution="PreferClose")
     async with injection(web, settings=settings) as handler:
         assert zones(await written(handler, six())) == own("aabbcc")
+
+
+async def test_values_of_topology_keys_are_put_on_a_slice() -> None:
+    """A slice of a Service with keys is written with the labels of its nodes, whatever it had."""
+    keys = {"zonewise.io/topology-keys": "row,*"}
+    for requested in (keys, keys | AUTO, keys | TOLERATED):
+        async with injection(service(annotations=requested)) as handler:
+            new = part([endpoint("10.0.0.1", "a", on="n-a")], **OURS)
+            values = {"zonewise.io/topology": '{"10.0.0.1":{"row":"r-a"}}'}
+            stored = await written(handler, new)
+            assert stored["metadata"]["annotations"] == values
+            other = {"zonewise.io/topology": "{}", "mine": "1"}
+            new["metadata"]["annotations"] = other
+            stored = await written(handler, new, stored)
+            assert stored["metadata"]["annotations"] == values | {"mine": "1"}
+
+
+async def test_values_of_keys_that_a_service_does_not_have_are_taken_off() -> None:
+    """The annotation goes with the keys, even if the Service asks for nothing."""
+    async with injection(service(annotations={})) as handler:
+        new = part([endpoint("10.0.0.1", "a")], **OURS)
+        new["metadata"]["annotations"] = {"zonewise.io/topology": '{"10.0.0.1":{"row":"r1"}}'}
+        stored = await written(handler, new)
+        assert stored["metadata"]["annotations"] == {}

@@ -10,9 +10,9 @@ from __future__ import annotations
 import gc
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +134,7 @@ def command(
             options = replace(options, kubeconfig=kubeconfig or None)
         return _serve(options, serving.make_settings(node_name, settings), init_only=init_only)
     note_namespace_ignored(options, "routes are of all namespaces")
-    sources = _read_dumped(files) if files else [_read_live(options)]
+    sources = _read_dumped(files) if files else [_read_live(options, settings)]
     computed = _compute_routes(sources, node_name, settings)
     if output == "nft":
         _print_rules(computed, serving, settings)
@@ -213,30 +213,63 @@ class _Source:
     snapshot: Snapshot
     where: str
     file: str = ""
+    located_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Labels by node, as PodLocators state them."""
 
 
 def _read_dumped(files: Sequence[str]) -> list[_Source]:
+    from zonewise.api.objects.locator import PodLocator
     from zonewise.runtime.cache.snapshot import Snapshot
+    from zonewise.topology.locator_index import labels_by_node
 
     folder = any(file != "-" and Path(file).is_dir() for file in files)
     return [
-        _Source(part, ", ".join(part.files), Path(part.files[0]).name if folder else "")
+        _Source(
+            part,
+            ", ".join(part.files),
+            Path(part.files[0]).name if folder else "",
+            labels_by_node(part.all(PodLocator)),
+        )
         for part in Snapshot.load(files)
     ]
 
 
-def _read_live(options: Options) -> _Source:
+def _read_live(options: Options, settings: RouteSettings) -> _Source:
     from zonewise.api import LeanEndpointSlice, Node, Service
+    from zonewise.api.objects.locator import PodLocator
     from zonewise.cli.program.connection import connect
     from zonewise.proxy.objects import ServiceCIDR
     from zonewise.runtime.cache.snapshot import Snapshot
+    from zonewise.runtime.client.readable import is_readable
+    from zonewise.topology.locator_index import labels_by_node
 
-    async def read() -> Snapshot:
+    async def read() -> _Source:
         async with connect(options) as client:
             kinds = [Node, Service, LeanEndpointSlice, ServiceCIDR]
-            return await Snapshot.live(client, kinds)
+            snapshot = await Snapshot.live(client, kinds)
+            located = {}
+            if _leaves_out_labels(snapshot, settings) and await is_readable(client, PodLocator):
+                located = labels_by_node(await client.list(PodLocator))
+            return _Source(snapshot, "the cluster", located_labels=located)
 
-    return _Source(interrupts.run(read()), "the cluster")
+    return interrupts.run(read())
+
+
+def _leaves_out_labels(snapshot: Snapshot, settings: RouteSettings) -> bool:
+    """Whether slices of a Service leave out labels that its topology keys need."""
+    from zonewise.api import LeanEndpointSlice, Service
+    from zonewise.traffic.slices.identity import service_keys_of
+    from zonewise.traffic.slices.topology import unstated_nodes_of
+    from zonewise.traffic.topology_keys import topology_keys_of
+
+    keys_by_service = {
+        service.key: topology_keys_of(service, settings.gates) for service in snapshot.all(Service)
+    }
+    return any(
+        unstated_nodes_of([piece], keys_by_service.get(service, ()))
+        for piece in snapshot.all(LeanEndpointSlice)
+        for service in service_keys_of(piece)
+    )
 
 
 def _compute_routes(
@@ -273,7 +306,12 @@ def _compute_routes(
         addresses = node_addresses(nodes.values())
         for name in sorted(nodes) if node_name is None else [node_name]:
             client = ClientLocation.of(nodes[name])
-            yield source, compute_node_routes(services, slices, client, labels, settings, addresses)
+            yield (
+                source,
+                compute_node_routes(
+                    services, slices, client, labels, settings, addresses, source.located_labels
+                ),
+            )
     for sentence in without if any_routes else without[:-1]:
         click.echo(f"note: {sentence}", err=True)
     if without and not any_routes:

@@ -9,7 +9,7 @@ for, existing or not, is searched for among all endpoints (``EndpointIndex``).
 
 Every change is passed to ``changed`` as tokens: what an answer could have been made from. Answers
 record the same tokens (``zonewise.dns.zone``), so exactly those that are affected are dropped. A
-change of anything else (an annotation, a status) is no change.
+change of anything else (another annotation, a status) is no change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from zonewise.traffic.dns_answers import (
     read_named_service,
     slice_addresses,
 )
-from zonewise.traffic.slices.identity import service_keys_of
+from zonewise.traffic.slices.identity import is_managed, service_keys_of
+from zonewise.traffic.slices.topology import TOPOLOGY_ANNOTATION
 
 ChangeToken: TypeAlias = tuple[str, ...]
 """Something answers are made from: a Service, a namespace, an address or a node."""
@@ -311,7 +312,8 @@ def _owners(piece: LeanEndpointSlice | None) -> tuple[Key, ...]:
 
 def _parts(piece: LeanEndpointSlice) -> tuple[object, ...]:
     """Everything of a slice that an answer can be made from."""
-    return piece.address_type, piece.endpoints, piece.ports
+    topology = piece.metadata.annotations.get(TOPOLOGY_ANNOTATION)
+    return piece.address_type, piece.endpoints, piece.ports, topology, is_managed(piece)
 
 
 def _addresses(piece: LeanEndpointSlice | None) -> set[str]:

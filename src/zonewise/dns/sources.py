@@ -15,16 +15,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from zonewise.api.errors import Forbidden, NotFound, ZonewiseError
+from zonewise.api.errors import ZonewiseError
 from zonewise.api.objects.core import Namespace, Node, Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.api.objects.locator import LocatedPod, PodLocator
 from zonewise.dns.directory import ChangeToken, Directory, address_token, node_token
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
-from zonewise.runtime.client.scope import Scope
+from zonewise.runtime.client.readable import is_readable
 from zonewise.runtime.client.watch import WatchOptions
 from zonewise.runtime.process.logs import logger
 from zonewise.topology.locator_index import LocationChange, Locator, LocatorIndex
@@ -48,9 +47,9 @@ class Sources:
         """Try what the server has and lets us read; waits until it answers."""
         while True:
             try:
-                locators = await _readable(client, PodLocator)
-                if locators or await _readable(client, LocatedPod):
-                    return cls(locators=locators, nodes=await _readable(client, Node))
+                locators = await is_readable(client, PodLocator)
+                if locators or await is_readable(client, LocatedPod):
+                    return cls(locators=locators, nodes=await is_readable(client, Node))
                 _log.warning("PodLocators are not served, and pods may not be read", again_in=RETRY)
             except (ZonewiseError, OSError) as error:
                 _log.warning("cannot ask the API server yet", error=str(error), again_in=RETRY)
@@ -109,15 +108,6 @@ class Feed:
     def _moved(self, moved: LocationChange) -> None:
         if moved.addresses or moved.nodes:
             self._changed([*map(address_token, moved.addresses), *map(node_token, moved.nodes)])
-
-
-async def _readable(client: Client, cls: type[Any]) -> bool:
-    try:
-        async for _ in client.pages(Scope(cls), limit=1):
-            break
-    except (Forbidden, NotFound):
-        return False
-    return True
 
 
 def _located(pod: LocatedPod) -> tuple[object, ...]:

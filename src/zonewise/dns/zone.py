@@ -62,6 +62,7 @@ from zonewise.traffic.dns_names import POD, SVC, NameQuestion, label_to_address,
 from zonewise.traffic.endpoint import NO_HINT
 from zonewise.traffic.routes.addresses import parse_address
 from zonewise.traffic.routes.choice import ClientLocation
+from zonewise.traffic.slices.topology import unstated_nodes
 
 T = TypeVar("T")
 
@@ -405,7 +406,7 @@ class _Resolution:
         each = {endpoint.address: endpoint for endpoint in reversed(endpoints.every)}
         nodes = {}
         if keys:
-            names = {endpoint.node for endpoint in each.values() if endpoint.node}
+            names = unstated_nodes(each.values(), keys)
             nodes = {name: self.cluster.locators.labels_of(name) for name in names}
             self.basis.update(map(node_token, nodes))
         client = ClientLocation.of_labels(self.location.node, self.location.labels)

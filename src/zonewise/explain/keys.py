@@ -185,9 +185,9 @@ def report_keys(
     verdicts: list[KeyVerdict] = []
     total, stays, lost = 0, Fraction(0), Fraction(0)
     for name in sorted(labels):
-        values = (name,) if local else tuple(labels[name].get(key) for key in keys)
+        location = ClientLocation.of_labels(name, labels[name])
+        values = (name,) if local else tuple(map(location.domain, keys))
         if values not in selections:
-            location = ClientLocation.of_labels(name, labels[name])
             selections[values] = [
                 policy.choose_for_cluster_ip(
                     endpoints, location, labels, None, in_other_family=elsewhere
@@ -242,6 +242,7 @@ def _locate(cluster: ReportedCluster, address: str, endpoint: PlacedEndpoint) ->
         ready=endpoint.ready,
         serving=endpoint.serving,
         terminating=endpoint.terminating,
+        labels=endpoint.labels,
     )
 
 

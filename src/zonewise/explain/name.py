@@ -28,6 +28,7 @@ from zonewise.traffic.dns_answers import (
 )
 from zonewise.traffic.dns_names import SVC, NameQuestion, parse_name
 from zonewise.traffic.routes.choice import ClientLocation, RouteRule, Selection
+from zonewise.traffic.slices.topology import domain_of
 from zonewise.traffic.topology_keys import ANY_ENDPOINT
 
 
@@ -234,7 +235,8 @@ def _reason_for(
         case RouteRule.TOPOLOGY_KEY if chosen.key == ANY_ENDPOINT:
             text = f"{everything}, because no key before * matches"
         case RouteRule.TOPOLOGY_KEY:
-            label = client.location.labels.get(chosen.key or "", "")
+            client_location = ClientLocation.of_labels(client.location.node, client.location.labels)
+            label = client_location.domain(chosen.key or "")
             text = f"{some}, those whose node has {chosen.key}={label}"
         case RouteRule.NO_KEY_MATCHES:
             text = f"none is returned: no endpoint matches {', '.join(entry.topology_keys)}"
@@ -279,16 +281,15 @@ def _explain_omission(
             return f"hinted for zone {', '.join(endpoint.hint.zones)}"
     if not endpoint.node:
         return "it is on no node"
-    labels = nodes.get(endpoint.node) or {}
-    if not labels:
-        return f"the labels of node {endpoint.node} are not known"
-    key = chosen.key or next((key for key in keys if key in location.labels), "")
+    key = chosen.key or next((key for key in keys if location.domain(key) is not None), "")
     if not key:
         return "the client has none of the labels that are keys"
-    if key not in labels:
-        return f"its node has no label {key}"
-    other = location.labels.get(key, "no such label")
-    return f"its node has {key}={labels[key]}, the client {other}"
+    value, other = domain_of(endpoint, key, nodes), location.domain(key)
+    if value is not None:
+        return f"its node has {key}={value}, the client {other or 'no such label'}"
+    if key not in endpoint.labels and not nodes.get(endpoint.node):
+        return f"the labels of node {endpoint.node} are not known"
+    return f"its node has no label {key}"
 
 
 def _to_dict(entry: NameAddress) -> dict[str, Any]:

@@ -34,6 +34,8 @@ from zonewise.install.hooks import DEPLOYMENT_CONTROLLERS, OPT_IN
 from zonewise.install.installation import NAME, WEBHOOK, Bundle, Installation, Obj
 from zonewise.traffic.modes import HINTS_CONDITION
 from zonewise.traffic.slices.identity import MANAGED_BY_LABEL, MANAGER
+from zonewise.traffic.slices.topology import TOPOLOGY_ANNOTATION
+from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
 GROUP = "admissionregistration.k8s.io"
 
@@ -177,10 +179,11 @@ def _limit_slices(installation: Installation) -> FieldLimit:
             resources=("endpointslices",),
             expressions=(
                 require_same("object", "oldObject", "metadata", "endpoints"),
-                *require_same_metadata(),
+                *require_same_metadata(TOPOLOGY_ANNOTATION, WEIGHTS_ANNOTATION),
                 f"{after} == {before}",
             ),
-            message="Zonewise's controller may change only the hints of EndpointSlices.",
+            message="Zonewise's controller may change only the hints of EndpointSlices, and their"
+            f" annotations {TOPOLOGY_ANNOTATION} and {WEIGHTS_ANNOTATION}.",
         )
     return FieldLimit(
         name=f"{NAME}-endpointslices",

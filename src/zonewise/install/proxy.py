@@ -2,8 +2,8 @@
 
 On the node it may change packet rules (NET_ADMIN in the node's network) and nothing else: no other
 capability, no privilege, no file of the node. It runs as root, because Kubernetes gives a
-capability to root only. In the cluster it may read Services, slices, nodes and the networks of
-ClusterIPs, and create events.
+capability to root only. In the cluster it may read Services, slices, PodLocators, nodes and the
+networks of ClusterIPs, and create events.
 
 It has a namespace of its own, because it needs more than the namespace of the controller allows. It
 must not depend on itself to reach the API server: unless another proxy serves ClusterIPs, an
@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from zonewise.api.objects.locator import PodLocator
 from zonewise.install.installation import NAME, Bundle, Obj, selector
 from zonewise.install.objects import (
     READ,
@@ -42,9 +43,11 @@ class ProxyInstallation(Bundle):
 
 def render_proxy(installation: ProxyInstallation) -> list[Obj]:
     """All objects, in the order in which they can be applied."""
+    locators = PodLocator.resource
     rules = [
         allow("", ["services", "nodes"], READ),
         allow("discovery.k8s.io", ["endpointslices"], READ),
+        allow(locators.group, [locators.plural], READ),
         allow("networking.k8s.io", ["servicecidrs"], READ),
         allow("events.k8s.io", ["events"], ["create"]),
     ]

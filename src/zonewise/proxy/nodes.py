@@ -1,9 +1,20 @@
-"""What some Services need to know of all nodes, followed from the first such Service on.
+"""What is followed of other nodes: labels for topology keys, addresses for external IPs.
 
-Topology keys need the labels of nodes, which are watched as metadata only. External IPs need their
-addresses, which only whole Nodes have. A Service that needs one of them waits until that list is
-complete: a node that is not known yet looks like one without a matching label, or like an address
-that no node has.
+*Labels* are needed where slices do not state them. Slices that our EndpointSlice controller writes
+or adopts state everything that keys need, and then nothing is followed here. Otherwise labels come
+from PodLocators, if the server has them and we may read them, and only then from all Nodes, as
+metadata. Both are expensive: every proxy of the cluster receives every change. So
+
+* a source is followed only while a Service needs it, and no longer ``LINGER`` seconds after that;
+* it is asked for only after a Service has needed it for ``SETTLE`` seconds. A Service gets keys a
+  moment before its slices get their values, and a pod its locator a moment after its address; no
+  proxy should list the nodes for that moment. At the start nothing is waited for.
+
+A Service of which some labels are not known *waits*, with the rules that it has, until they are
+known or all Nodes are: a node that is not known yet looks like one without a matching label.
+
+*Addresses* are in whole Nodes only, which are followed from the first Service with external IPs on.
+Such a Service waits until the list is complete.
 """
 
 from __future__ import annotations
@@ -12,102 +23,209 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
+from zonewise.api.errors import ZonewiseError
+from zonewise.api.meta import Key
+from zonewise.api.objects.locator import PodLocator
 from zonewise.proxy.objects import NodeMetadata, NodeWithAddresses
 from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.cache.reflector import Reflector
+from zonewise.runtime.client.pace import Pace
+from zonewise.runtime.process.logs import logger
+from zonewise.topology.locator_index import Locator, LocatorIndex
 from zonewise.traffic.routes.addresses import parse_address
 
+SETTLE = 2.0
+LINGER = 300.0
 
-class OtherNodes:
-    """Labels and addresses of all nodes, as far as they are needed.
+_log = logger("proxy")
 
-    ``relabelled`` is called when labels changed, ``readdressed`` with addresses that a node
-    gained or lost; both also when their list has become complete, the latter with None.
-    """
 
-    def __init__(
-        self,
-        cache: Cache,
-        *,
-        relabelled: Callable[[], None],
-        readdressed: Callable[[Collection[str] | None], None],
-    ) -> None:
-        self.labels: dict[str, Mapping[str, str]] = {}
-        self.addresses: dict[str, str] = {}
-        """The addresses of all nodes, canonical, and the node that has each."""
+class UnstatedLabels:
+    """Labels by node, of PodLocators and of Nodes; ``relabelled`` is called with Services."""
+
+    def __init__(self, cache: Cache, *, relabelled: Callable[[Iterable[Key]], None]) -> None:
+        self.located: dict[str, Mapping[str, str]] = {}
+        """By PodLocators."""
+        self.of_nodes: dict[str, Mapping[str, str]] = {}
         self._cache = cache
         self._relabelled = relabelled
-        self._readdressed = readdressed
-        self._labels_listed: asyncio.Event | None = None
-        self._addresses_listed: asyncio.Event | None = None
-        self._names: dict[str, set[str]] = {}
-        """For each address, the nodes that have it."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._needed: dict[Key, frozenset[str]] = {}
+        self._wake = asyncio.Event()
+        self._locators_tried = False
+        self._index = LocatorIndex()
+        self._locators: Reflector[PodLocator] | None = None
+        self._nodes: Reflector[NodeMetadata] | None = None
         self._listening: list[Callable[[], None]] = []
 
-    def need_labels(self) -> None:
-        """Follow labels from now on."""
-        if self._labels_listed is None:
-            reflector = self._cache.reflector(NodeMetadata)
-            self._labels_listed = reflector.synced
-            self._listening.append(reflector.store.on_change(self._labels_changed))
-            self._call_when_listed(reflector.synced, self._relabelled)
+    def need(self, service: Key, nodes: Collection[str]) -> None:
+        """These are the nodes of which a Service's slices leave out labels; none if it has none."""
+        if frozenset(nodes) == self._needed.get(service, frozenset()):
+            return
+        if nodes:
+            self._needed[service] = frozenset(nodes)
+        else:
+            del self._needed[service]
+        self._wake.set()
 
-    def need_addresses(self) -> None:
-        """Follow addresses from now on."""
-        if self._addresses_listed is None:
-            reflector = self._cache.reflector(NodeWithAddresses)
-            self._addresses_listed = reflector.synced
-            self._listening.append(reflector.store.on_change(self._addresses_changed))
-            self._call_when_listed(reflector.synced, lambda: self._readdressed(None))
+    def waiting(self) -> set[Key]:
+        """The Services that cannot be decided yet."""
+        if self._nodes is not None and self._nodes.synced.is_set():
+            return set()
+        return {key for key, nodes in self._needed.items() if not self._all_located(nodes)}
 
-    @property
-    def labels_missing(self) -> bool:
-        """Whether labels are needed and not all known."""
-        return self._labels_listed is not None and not self._labels_listed.is_set()
+    async def settle(self) -> None:
+        """Wait until everything that is needed now is known."""
+        await self._step(0.0)
 
-    @property
-    def addresses_missing(self) -> bool:
-        """Whether addresses are needed and not all known."""
-        return self._addresses_listed is not None and not self._addresses_listed.is_set()
+    async def run(self) -> None:
+        """Follow what is needed until cancelled."""
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    following = self._locators_tried and not self._needed
+                    async with asyncio.timeout(LINGER if following else None):
+                        await self._wake.wait()
+                if not self._wake.is_set() and not self._needed:
+                    self._unfollow()
+                self._wake.clear()
+                await self._step(SETTLE)
+        finally:
+            self._unfollow()
 
-    async def listed(self) -> None:
-        """Wait until everything that is needed so far is known."""
-        for listed in (self._labels_listed, self._addresses_listed):
-            if listed is not None:
-                await listed.wait()
+    async def _step(self, settle: float) -> None:
+        """Follow the next source if it is still needed after some seconds; wait for its list."""
+        if self._needed and not self._locators_tried:
+            await asyncio.sleep(settle)
+            if self._needed:
+                await self._follow_locators()
+        if self._locators_tried and self._nodes is None and self.waiting():
+            await asyncio.sleep(settle)
+            if self.waiting():
+                await self._follow_nodes()
 
-    async def close(self) -> None:
-        """Follow nothing any more."""
+    async def _follow_locators(self) -> None:
+        pace = Pace(base=0.5)
+        while True:
+            try:
+                readable = await self._cache.is_readable(PodLocator)
+            except (ZonewiseError, OSError) as error:
+                _log.warning("cannot ask for PodLocators; trying again", error=str(error))
+                await pace.rest()
+            else:
+                break
+        if readable:
+            _log.info("labels of nodes are read from PodLocators", services=len(self._needed))
+            self._locators = self._cache.reflector(PodLocator)
+            self._listening.append(self._locators.store.on_change(self._locator_changed))
+            await self._locators.synced.wait()
+        self._locators_tried = True
+        self._relabelled(tuple(self._needed))
+
+    async def _follow_nodes(self) -> None:
+        _log.info("labels of nodes are read from Nodes", services=len(self.waiting()))
+        self._nodes = self._cache.reflector(NodeMetadata)
+        self._listening.append(self._nodes.store.on_change(self._node_changed))
+        await self._nodes.synced.wait()
+        self._relabelled(tuple(self._needed))
+
+    def _unfollow(self) -> None:
         for end in self._listening:
             end()
-        for task in self._tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        self._listening.clear()
+        if self._locators is not None:
+            self._cache.release(self._locators)
+        if self._nodes is not None:
+            self._cache.release(self._nodes)
+        self._locators = self._nodes = None
+        self._index = LocatorIndex()
+        self.located.clear()
+        self.of_nodes.clear()
+        self._locators_tried = False
 
-    def _call_when_listed(self, listed: asyncio.Event, call: Callable[[], None]) -> None:
-        async def wait() -> None:
-            await listed.wait()
-            call()
+    def _all_located(self, nodes: frozenset[str]) -> bool:
+        return self._locators_tried and nodes <= self.located.keys()
 
-        self._tasks.append(asyncio.create_task(wait()))
+    def _locator_changed(self, old: PodLocator | None, new: PodLocator | None) -> None:
+        if new is not None:
+            self._index.put(Locator.from_object(new))
+        elif old is not None:
+            self._index.remove(old.key)
+        names = {locator.node_name for locator in (old, new) if locator is not None} - {""}
+        for name in names:
+            labels = self._index.labels_of(name) if self._index.has_pods_on(name) else None
+            if self.located.get(name) != labels:
+                _put(self.located, name, labels)
+                self._concern(name)
 
-    def _labels_changed(self, old: NodeMetadata | None, new: NodeMetadata | None) -> None:
+    def _node_changed(self, old: NodeMetadata | None, new: NodeMetadata | None) -> None:
         node = new or old
         assert node is not None
         name = node.metadata.name
         labels = new.metadata.labels if new is not None else None
-        if self.labels.get(name) == labels:
-            return
-        if labels is None:
-            del self.labels[name]
-        else:
-            self.labels[name] = labels
-        self._relabelled()
+        if self.of_nodes.get(name) != labels:
+            _put(self.of_nodes, name, labels)
+            self._concern(name)
 
-    def _addresses_changed(
-        self, old: NodeWithAddresses | None, new: NodeWithAddresses | None
+    def _concern(self, node: str) -> None:
+        """Have the Services that need the labels of a node decided again."""
+        concerned = [key for key, nodes in self._needed.items() if node in nodes]
+        if concerned:
+            self._relabelled(concerned)
+            self._wake.set()
+
+
+class FollowedAddresses:
+    """Addresses of all nodes, once they are needed.
+
+    ``readdressed`` is called with addresses that a node gained or lost, and with None when their
+    list has become complete.
+    """
+
+    def __init__(
+        self, cache: Cache, *, readdressed: Callable[[Collection[str] | None], None]
     ) -> None:
+        self.addresses: dict[str, str] = {}
+        """The addresses of all nodes, canonical, and the node that has each."""
+        self._cache = cache
+        self._readdressed = readdressed
+        self._listed: asyncio.Event | None = None
+        self._names: dict[str, set[str]] = {}
+        """For each address, the nodes that have it."""
+        self._task: asyncio.Task[None] | None = None
+        self._end_listening: Callable[[], None] | None = None
+
+    def need(self) -> None:
+        """Follow addresses from now on."""
+        if self._listed is None:
+            reflector = self._cache.reflector(NodeWithAddresses)
+            self._listed = reflector.synced
+            self._end_listening = reflector.store.on_change(self._node_changed)
+            self._task = asyncio.create_task(self._tell_when(reflector.synced))
+
+    @property
+    def missing(self) -> bool:
+        """Whether addresses are needed and not all known."""
+        return self._listed is not None and not self._listed.is_set()
+
+    async def listed(self) -> None:
+        """Wait until all addresses are known, if they are needed so far."""
+        if self._listed is not None:
+            await self._listed.wait()
+
+    async def close(self) -> None:
+        """Follow nothing any more."""
+        if self._end_listening is not None:
+            self._end_listening()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _tell_when(self, listed: asyncio.Event) -> None:
+        await listed.wait()
+        self._readdressed(None)
+
+    def _node_changed(self, old: NodeWithAddresses | None, new: NodeWithAddresses | None) -> None:
         node = new or old
         assert node is not None
         name = node.metadata.name
@@ -138,3 +256,12 @@ def _addresses(node: NodeWithAddresses | None) -> set[str]:
         return set()
     parsed = (parse_address(entry.address) for entry in node.status.addresses)
     return {address.text for address in parsed if address is not None}
+
+
+def _put(
+    labels_by_node: dict[str, Mapping[str, str]], name: str, labels: Mapping[str, str] | None
+) -> None:
+    if labels is None:
+        labels_by_node.pop(name, None)
+    else:
+        labels_by_node[name] = labels

@@ -1,9 +1,9 @@
 """The proxy's loop: what changes in the cluster is changed in the kernel.
 
 *Triggered* by Services, EndpointSlices, the own Node, ServiceCIDRs and, if a Service needs them, by
-labels and addresses of other nodes. A change marks Services; the loop takes all that are marked,
-recomputes their routes and writes one transaction. Changes meanwhile are taken together next time,
-so a burst costs few transactions and a single change is not delayed by any period.
+PodLocators, labels and addresses of other nodes. A change marks Services; the loop takes all that
+are marked, recomputes their routes and writes one transaction. Changes meanwhile are taken together
+next time, so a burst costs few transactions and a single change is not delayed by any period.
 
 *In turns*: Services with more than ``LARGE`` endpoints are written one by one, each after whatever
 else is marked by then. So others wait for one of them at most, however many there are.
@@ -13,7 +13,8 @@ another program changed our tables, the kernel is read and everything that diffe
 failure is retried with growing pauses; what was marked stays marked. What only one Service is
 refused for concerns that Service (``writer``), and networks that are refused concern no Service.
 
-*Topology keys* need the labels of all nodes, *external IPs* their addresses: see ``nodes``.
+*Topology keys* need labels of nodes that slices do not state, *external IPs* the addresses of nodes
+(``nodes``).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from zonewise.api.objects.discovery import (
     service_name_of,
 )
 from zonewise.proxy.netlink.notices import Touched
-from zonewise.proxy.nodes import OtherNodes
+from zonewise.proxy.nodes import FollowedAddresses, UnstatedLabels
 from zonewise.proxy.objects import ServiceCIDR
 from zonewise.proxy.observer import Change, Observer, Sync
 from zonewise.proxy.settings import ProxySettings
@@ -46,15 +47,16 @@ from zonewise.runtime.client.pace import Pace
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.process.memory import freeze_heap, paused
 from zonewise.traffic.routes.addresses import parse_address
-from zonewise.traffic.routes.choice import ClientLocation
+from zonewise.traffic.routes.choice import ClientLocation, ServicePolicy
 from zonewise.traffic.routes.claims import Claim, Frontend, FrontendClaims
 from zonewise.traffic.routes.service import (
     PROXY_NAME_LABEL,
     compute_service_routes,
     frontend_claims,
+    is_routed,
 )
 from zonewise.traffic.routes.table import ServiceRoutes
-from zonewise.traffic.topology_keys import topology_keys_of
+from zonewise.traffic.slices.topology import unstated_nodes_of
 
 RESYNC = 3600.0
 LARGE = 1000
@@ -111,8 +113,12 @@ class Proxier:
         self._wake = asyncio.Event()
         self._pace = Pace(base=0.5)
         self._wrote_at = 0.0
-        self._others = OtherNodes(cache, relabelled=self._relabelled, readdressed=self._readdressed)
-        self._keyed: set[Key] = set()
+        self._labels = UnstatedLabels(cache, relabelled=self.mark)
+        self._addresses = FollowedAddresses(cache, readdressed=self._readdressed)
+        self._keyed: dict[Key, tuple[str, ...]] = {}
+        """The topology keys of Services that have some."""
+        self._unexamined: set[Key] = set()
+        """Services with keys that have to be looked at for labels that their slices leave out."""
         self._external: dict[Key, frozenset[str]] = {}
         """The external IPs of Services that have some, canonical."""
         self._triggers: list[str] = []
@@ -125,7 +131,7 @@ class Proxier:
         finally:
             for end in self._listening:
                 end()
-            await self._others.close()
+            await self._addresses.close()
 
     async def _follow(self) -> None:
         await self._cache.synced()
@@ -139,7 +145,18 @@ class Proxier:
         self._listening.append(self.slices.on_change(self._slice_changed))
         if self._cidrs is not None:
             self._listening.append(self._cidrs.on_change(self._cidrs_changed))
-        await self._others.listed()
+        await self._addresses.listed()
+        self._examine()
+        await self._labels.settle()
+        labels = asyncio.create_task(self._labels.run())
+        try:
+            await self._keep_written()
+        finally:
+            labels.cancel()
+            with suppress(asyncio.CancelledError):
+                await labels
+
+    async def _keep_written(self) -> None:
         loop = asyncio.get_running_loop()
         with paused():
             await self._write()
@@ -179,17 +196,18 @@ class Proxier:
     def _service_changed(self, old: Service | None, new: Service | None) -> None:
         service = new or old
         assert service is not None
-        if new is not None and topology_keys_of(new, self._settings.routing.gates):
-            self._keyed.add(service.key)
-            self._others.need_labels()
-        else:
-            self._keyed.discard(service.key)
+        keys = () if new is None else self._keys_of(new)
+        if keys:
+            self._keyed[service.key] = keys
+            self._unexamined.add(service.key)
+        elif self._keyed.pop(service.key, None) is not None:
+            self._labels.need(service.key, ())
         if new is not None and new.spec.external_ips:
             parsed = map(parse_address, new.spec.external_ips)
             self._external[service.key] = frozenset(
                 address.text for address in parsed if address is not None
             )
-            self._others.need_addresses()
+            self._addresses.need()
         else:
             self._external.pop(service.key, None)
         self.mark((service.key,))
@@ -198,7 +216,9 @@ class Proxier:
     def _slice_changed(self, old: LeanEndpointSlice | None, new: LeanEndpointSlice | None) -> None:
         for piece in (old, new):
             if piece is not None:
-                self.mark(_owners(piece))
+                owners = _owners(piece)
+                self._unexamined.update(owners)
+                self.mark(owners)
         self._came("endpoint")
         trigger = new.metadata.annotations.get(TRIGGER_ANNOTATION) if new is not None else None
         if trigger and (old is None or old.metadata.annotations.get(TRIGGER_ANNOTATION) != trigger):
@@ -235,9 +255,6 @@ class Proxier:
         self._surroundings_changed = True
         self._wake.set()
 
-    def _relabelled(self) -> None:
-        self.mark(self._keyed)
-
     def _readdressed(self, addresses: Collection[str] | None) -> None:
         self.mark(
             key
@@ -270,7 +287,19 @@ class Proxier:
                 self._pace = Pace(base=0.5)
                 return
 
+    def _keys_of(self, service: Service) -> tuple[str, ...]:
+        routing = self._settings.routing
+        return ServicePolicy.of(service, routing.gates).keys if is_routed(service, routing) else ()
+
+    def _examine(self) -> None:
+        """Find out which labels are needed that slices do not state."""
+        for key in self._unexamined & self._keyed.keys():
+            slices = self.slices.by("service", key)
+            self._labels.need(key, unstated_nodes_of(slices, self._keyed[key]))
+        self._unexamined.clear()
+
     async def _sync(self) -> None:
+        self._examine()
         now = asyncio.get_running_loop().time()
         turn = self._choose_next(now)
         full, touched = self._full, self._rules_touched
@@ -391,10 +420,8 @@ class Proxier:
 
     def _waiting(self) -> set[Key]:
         """The Services that cannot be decided yet."""
-        waiting: set[Key] = set()
-        if self._others.labels_missing:
-            waiting |= self._keyed
-        if self._others.addresses_missing:
+        waiting = self._labels.waiting()
+        if self._addresses.missing:
             waiting |= self._external.keys()
         return waiting
 
@@ -436,14 +463,15 @@ class Proxier:
             service,
             self.slices.by("service", key),
             self.location,
-            self._others.labels,
+            self._labels.of_nodes,
             self._settings.routing,
             self._claims,
-            self._others.addresses,
+            self._addresses.addresses,
+            self._labels.located,
         )
 
     def _ways(self, service: Service) -> Mapping[Frontend, Claim]:
-        return frontend_claims(service, self._settings.routing, self._others.addresses)
+        return frontend_claims(service, self._settings.routing, self._addresses.addresses)
 
     def _networks(self) -> Networks:
         cidrs = () if self._cidrs is None else tuple(self._cidrs)

@@ -24,7 +24,7 @@ are cached under that number, and a node that is relabelled gets a new one.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from weakref import WeakValueDictionary
@@ -185,6 +185,10 @@ class LocatorIndex:
         """The labels of a node; none if it is not known."""
         return (self._locations.get(node) or self._new_location(node)).labels if node else NO_LABELS
 
+    def has_pods_on(self, node: str) -> bool:
+        """Whether any locator is on a node."""
+        return node in self._pods_by_node
+
     def put(self, locator: Locator) -> LocationChange:
         """Add a locator, or replace the one of the same pod."""
         old = self._by_key.get(locator.key)
@@ -315,6 +319,15 @@ class LocatorIndex:
         self._last_number += 1
         location = self._locations[node] = NodeLocation(self._last_number, node, labels)
         return location
+
+
+def labels_by_node(locators: Iterable[PodLocator]) -> dict[str, Labels]:
+    """The labels of each node that has a locator, as the one that was written last has them."""
+    index, names = LocatorIndex(), set()
+    for locator in locators:
+        index.put(Locator.from_object(locator))
+        names.add(locator.node_name)
+    return {name: index.labels_of(name) for name in names if name}
 
 
 def canonical_address(address: str) -> str:

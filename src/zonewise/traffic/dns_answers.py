@@ -27,13 +27,18 @@ from zonewise.traffic.modes import counts_zone_hints
 from zonewise.traffic.routes.addresses import Address, parse_address
 from zonewise.traffic.routes.choice import (
     ClientLocation,
-    EndpointT,
-    NodeLabels,
+    PlacedEndpointT,
     RoutableEndpoint,
     RouteRule,
     Selection,
     choose_by_hints,
     choose_by_keys,
+)
+from zonewise.traffic.slices.topology import (
+    NOTHING_STATED,
+    NodeLabels,
+    StatedLabels,
+    StatedTopology,
 )
 from zonewise.traffic.topology_keys import topology_keys_of
 
@@ -65,6 +70,7 @@ class NamedEndpoint(NamedTuple):
     zone: str
     node: str
     hint: Hint
+    labels: StatedLabels = NOTHING_STATED
 
     @property
     def ready(self) -> bool:
@@ -143,6 +149,7 @@ def read_named_endpoints(slices: Iterable[LeanEndpointSlice]) -> tuple[NamedEndp
             for endpoint in endpoint_slice.endpoints or ()
             if endpoint.conditions.ready is not False
         ]
+        stated = StatedTopology.of(endpoint_slice)
         # An address that a slice lists twice is in the zone that is listed last, as for CoreDNS.
         zones = {
             text: endpoint.zone.lower()
@@ -153,6 +160,7 @@ def read_named_endpoints(slices: Iterable[LeanEndpointSlice]) -> tuple[NamedEndp
         for endpoint in ready:
             hint = NO_HINT if endpoint.hints is None else Hint.from_object(endpoint.hints)
             host, node = (endpoint.hostname or "").lower(), endpoint.node_name or ""
+            labels = stated.labels(endpoint)
             for text in endpoint.addresses or ():
                 address = parse_address(text)
                 if address is None:
@@ -166,6 +174,7 @@ def read_named_endpoints(slices: Iterable[LeanEndpointSlice]) -> tuple[NamedEndp
                         zones.get(text, ""),
                         node,
                         hint,
+                        labels,
                     )
                 )
     return tuple(endpoints)
@@ -207,13 +216,13 @@ def depends_on_location(
 
 
 def choose_for_client(
-    endpoints: Iterable[EndpointT],
+    endpoints: Iterable[PlacedEndpointT],
     location: ClientLocation,
     keys: Sequence[str],
     node_labels: NodeLabels,
     *,
     hints: bool,
-) -> Selection[EndpointT]:
+) -> Selection[PlacedEndpointT]:
     """The endpoints of one address family that a client in this location gets."""
     ready = tuple(endpoint for endpoint in endpoints if endpoint.ready)
     if keys:

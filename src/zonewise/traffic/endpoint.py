@@ -7,8 +7,9 @@ readings are here, next to each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from zonewise.api.objects.discovery import EndpointHints, ForNode, ForZone, LeanEndpoint
 
@@ -42,6 +43,7 @@ class Hint:
 
 
 NO_HINT = Hint()
+_NOTHING_STATED: Mapping[str, str | None] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class TrafficEndpoint:
     serving: bool = True
     terminating: bool = False
     hint: Hint = NO_HINT
+    labels: Mapping[str, str | None] = field(default_factory=lambda: _NOTHING_STATED, hash=False)
+    """Labels of its node as its slice states them; see ``slices.topology``."""
 
 
 def read_as_writer(endpoint: LeanEndpoint) -> TrafficEndpoint:

@@ -14,6 +14,9 @@ A Service whose shares depend on its pods is only maintained: endpoints keep the
 new ones get their own zone until the controller, which watches pods, decides. There are too many
 pods for every replica of a webhook to watch.
 
+The values of the Service's topology keys are put on the slice as well, from the Nodes as the store
+has them.
+
 If anything is unknown the write passes unchanged.
 """
 
@@ -35,7 +38,13 @@ from zonewise.topology.shares import MissingCpu, MissingZone, Shares, counted_no
 from zonewise.traffic.endpoint import Hint, read_as_writer
 from zonewise.traffic.modes import ShareNodes, hint_request_of
 from zonewise.traffic.slices.identity import is_managed, service_keys_of
-from zonewise.traffic.slices.rehinting import rehint_slice, requests_hints
+from zonewise.traffic.slices.rehinting import rehint_slice, requests_hints, with_topology
+from zonewise.traffic.slices.topology import (
+    TOPOLOGY_ANNOTATION,
+    SliceTopology,
+    annotated_keys,
+)
+from zonewise.traffic.topology_keys import topology_keys_of
 from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
 _SERVICE = "webhook:service"
@@ -92,11 +101,12 @@ class HintInjection:
         if service is None or not self._selected(service):
             return Allowed()
         hint_request = hint_request_of(service, self.settings.gates)
-        if not requests_hints(hint_request):
-            return Allowed()
+        topology = self._topology(service, piece)
         before = request.old(EndpointSlice)
-        if hint_request.share_nodes is ShareNodes.TOLERATED:
-            hinted = carry_hints(piece, before)
+        if not requests_hints(hint_request):
+            hinted = with_topology(piece, topology)
+        elif hint_request.share_nodes is ShareNodes.TOLERATED:
+            hinted = with_topology(carry_hints(piece, before), topology)
         else:
             hinted = rehint_slice(
                 piece,
@@ -104,8 +114,16 @@ class HintInjection:
                 others=self._slices.by(_SERVICE, service.key),
                 request=hint_request,
                 shares=self.shares(),
+                topology=topology,
             )
         return Allowed(patch=patch(piece, hinted))
+
+    def _topology(self, service: Service, piece: EndpointSlice) -> SliceTopology:
+        """What the values of the Service's topology keys are on the nodes of a slice."""
+        keys = annotated_keys(topology_keys_of(service, self.settings.gates))
+        names = {endpoint.node_name or "" for endpoint in piece.endpoints or ()} if keys else ()
+        nodes = filter(None, (self._nodes.get(("", name)) for name in names))
+        return SliceTopology(keys, {node.metadata.name: node.metadata.labels for node in nodes})
 
     def _selected(self, service: Service) -> bool:
         if not self.settings.services.matches(service.metadata.labels):
@@ -139,20 +157,24 @@ def patch(submitted: EndpointSlice, hinted: EndpointSlice) -> list[dict[str, Any
         _operation(index, new)
         for index, (old, new) in enumerate(pairs)
         if Hint.from_object(old.hints) != Hint.from_object(new.hints)
-    ] + _weights_patch(submitted.metadata.annotations, hinted.metadata.annotations)
+    ] + _annotations_patch(submitted.metadata.annotations, hinted.metadata.annotations)
 
 
-def _weights_patch(submitted: Mapping[str, str], hinted: Mapping[str, str]) -> list[dict[str, Any]]:
-    old, new = submitted.get(WEIGHTS_ANNOTATION), hinted.get(WEIGHTS_ANNOTATION)
-    path = "/metadata/annotations/" + WEIGHTS_ANNOTATION.replace("/", "~1")
-    if old == new:
-        return []
-    if new is None:
-        return [{"op": "remove", "path": path}]
+def _annotations_patch(
+    submitted: Mapping[str, str], hinted: Mapping[str, str]
+) -> list[dict[str, Any]]:
     if not submitted:
-        value = {WEIGHTS_ANNOTATION: new}
-        return [{"op": "add", "path": "/metadata/annotations", "value": value}]
-    return [{"op": "add", "path": path, "value": new}]
+        added = dict(hinted)
+        return [{"op": "add", "path": "/metadata/annotations", "value": added}] if added else []
+    operations: list[dict[str, Any]] = []
+    for name in (TOPOLOGY_ANNOTATION, WEIGHTS_ANNOTATION):
+        old, new = submitted.get(name), hinted.get(name)
+        path = "/metadata/annotations/" + name.replace("/", "~1")
+        if new is None and old is not None:
+            operations.append({"op": "remove", "path": path})
+        elif new != old:
+            operations.append({"op": "add", "path": path, "value": new})
+    return operations
 
 
 def _operation(index: int, new: Endpoint) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class HintConditions:
         self._clock = clock
         self._reported: dict[Key, _Reported] = {}
         self._ignored: dict[Key, tuple[str, Reason]] = {}
+        self._unstated: dict[Key, str] = {}
 
     async def report(
         self, service: Service, families: Mapping[str, FamilyPlan], asks: bool
@@ -89,8 +90,17 @@ class HintConditions:
                 service, reason.code, _ROUTE, str(reason), type="Warning", once=True
             )
 
+    def report_topology(self, service: Service, reason: Reason | None) -> None:
+        """Report that slices do not have the values of the topology keys, and why."""
+        if reason is None:
+            self._unstated.pop(service.key, None)
+        elif self._unstated.get(service.key) != service.metadata.uid:
+            self._unstated[service.key] = service.metadata.uid
+            self._recorder.event(service, reason.code, _ROUTE, str(reason), type="Warning")
+
     def forget(self, key: Key) -> None:
         """The Service is deleted."""
+        self._unstated.pop(key, None)
         self._reported.pop(key, None)
         self._ignored.pop(key, None)
 

@@ -13,9 +13,10 @@ made from, and no Service is planned again before the store shows what was writt
 
 A Service is enqueued by itself, its pods (collected for ``batch`` seconds), foreign edits of its
 slices (after a second, so that two writers that disagree do not race), and nodes. Nodes have one
-key of their own; it recomputes the shares and enqueues the Services that cross a limit, and those
-with pods on nodes that were added or moved. A deleted node enqueues no Service for its pods: only
-their own deletion counts, and a Node deleted by mistake must not take endpoints along.
+key of their own; it recomputes the shares and enqueues the Services that cross a limit, those with
+pods on nodes that were added or moved, and those with topology keys and endpoints on nodes that
+were relabelled. A deleted node enqueues no Service for its pods: only their own deletion counts,
+and a Node deleted by mistake must not take endpoints along.
 
 Nothing is in memory only: what is kept of a Service is derived, or needed only until the watch has
 caught up.
@@ -23,7 +24,7 @@ caught up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -38,6 +39,7 @@ from zonewise.api.reason import Reason
 from zonewise.api.values import selector
 from zonewise.controllers.hints.conditions import HintConditions
 from zonewise.controllers.hints.decided import DecidedService, find_concerned
+from zonewise.controllers.hints.keyed_services import KeyedServices
 from zonewise.controllers.hints.metrics import HintsMetrics
 from zonewise.controllers.hints.node_shares import NodeShares
 from zonewise.controllers.hints.own_writes import OwnWrites
@@ -57,6 +59,7 @@ from zonewise.traffic.slices.planning import (
     plan_slices,
 )
 from zonewise.traffic.slices.rehinting import rehint, requests_hints
+from zonewise.traffic.slices.topology import SliceTopology
 
 NODES: Key = ("", "")
 """The key under which node changes wait for their turn."""
@@ -137,6 +140,7 @@ class HintsController:
             missing_cpu=self.settings.missing_cpu,
             missing_zone=self.settings.missing_zone,
         )
+        self._keyed = KeyedServices(self.settings.gates)
         self._own_writes = OwnWrites(self._slices)
         self._services.on_change(self._service_changed)
         self._pods.on_change(self._pod_changed)
@@ -154,6 +158,7 @@ class HintsController:
             self._memories.pop(key, None)
             self._own_writes.forget(key)
             self._conditions.forget(key)
+            self._keyed.forget(key)
         item = new or old
         if item is not None and _service_matters(old, new):
             self.controller.enqueue(item.key, low=not self._services.synced)
@@ -173,7 +178,8 @@ class HintsController:
                 self.controller.enqueue(key, after=self._foreign_pause)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        if self.node_shares.note(old, new):
+        relabelled = self._keyed.note(old, new)
+        if self.node_shares.note(old, new) or relabelled:
             self.controller.enqueue(NODES, after=NODE_PAUSE)
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
@@ -237,11 +243,28 @@ class HintsController:
         )
         for key in tuple(find_concerned(self.decided_services, self.node_shares.within)):
             self.controller.enqueue(key)
-        if moved and self.settings.role is SliceRole.OWN:
+        relabelled = self._keyed.take()
+        if self.settings.role is not SliceRole.OWN:
+            self._enqueue_keyed(relabelled)
+        elif moved or relabelled:
             for pod in self._pods:
-                if pod.spec.node_name in moved:
+                node = pod.spec.node_name
+                changed = relabelled.get(node, set())
+                if node in moved or changed:
                     for key in self._selecting(pod):
-                        self.controller.enqueue(key)
+                        if node in moved or self._keyed.needs(key, changed):
+                            self.controller.enqueue(key)
+
+    def _enqueue_keyed(self, relabelled: Mapping[str, set[str]]) -> None:
+        """Enqueue the Services whose slices name a node that was relabelled for their keys."""
+        for key in self._keyed if relabelled else ():
+            nodes = {
+                endpoint.node_name or ""
+                for piece in self._slices.by(_SERVICE, key)
+                for endpoint in piece.endpoints or ()
+            }
+            if any(self._keyed.needs(key, relabelled[node]) for node in nodes & relabelled.keys()):
+                self.controller.enqueue(key)
 
     async def _sync(self, service: Service, slices: Iterable[EndpointSlice]) -> None:
         key, own = service.key, self.settings.role is SliceRole.OWN
@@ -249,19 +272,27 @@ class HintsController:
         pods = self._selected(service) if own or request.share_nodes is ShareNodes.TOLERATED else []
         reach = eligible_nodes_of(pods) if request.share_nodes is ShareNodes.TOLERATED else None
         shares = self.node_shares.within(reach)
+        self._keyed.put(service)
         decided = (
             self._planned(service, request, shares, pods, slices)
             if own
             else rehint(
-                slices, request, shares, families=families_of(service), node_hints=self._node_hints
+                slices,
+                request,
+                shares,
+                families=families_of(service),
+                node_hints=self._node_hints,
+                topology=SliceTopology(self._keyed.keys_of(service), self._keyed.labels),
             )
         )
         self.decided_services[key] = DecidedService.of(service, request, decided, shares, reach)
         writes = self.settings.role is not SliceRole.OBSERVE
         if self._metrics is not None:
             self._metrics.planned(service, request, decided, writes=writes)
-        if writes and decided.writes:
-            await self._write(key, decided)
+        if writes:
+            self._conditions.report_topology(service, decided.topology_reason)
+            if decided.writes:
+                await self._write(key, decided)
         if decided.families:
             await self._conditions.report(service, decided.families, asks=requests_hints(request))
         if decided.without_node:
@@ -284,6 +315,8 @@ class HintsController:
             shares=shares,
             pods=pods,
             zones=self.node_shares.zones,
+            topology_keys=self._keyed.keys_of(service),
+            node_labels=self._keyed.labels,
             slices=slices,
             limit=self.settings.limit,
             node_hints=self._node_hints,

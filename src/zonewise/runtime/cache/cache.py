@@ -2,9 +2,10 @@
 
 A cache holds one reflector per scope (kind, namespace, selectors). Controllers that request the
 same scope share a store. ``run`` runs all reflectors, those added later too, and raises what the
-first of them raises; it ends them all when it is cancelled. ``synced`` is the barrier before the
-first decision: every store requested so far holds a complete list. Kinds that are many, large and
-seldom read can be kept ``compact``, and others changed by ``transforms`` before they are held (see
+first of them raises; it ends them all when it is cancelled, and ``release`` ends one. ``synced`` is
+the barrier before the first decision: every store requested so far holds a complete list. Kinds
+that are many, large and seldom read can be kept ``compact``, and others changed by ``transforms``
+before they are held (see
 ``zonewise.runtime.cache.store``).
 """
 
@@ -18,6 +19,7 @@ from zonewise.api.meta import Object
 from zonewise.api.unstructured import Unstructured
 from zonewise.runtime.cache.reflector import Reflector
 from zonewise.runtime.cache.store import IndexFunction, Store
+from zonewise.runtime.client.readable import is_readable
 from zonewise.runtime.client.scope import Scope
 from zonewise.runtime.client.watch import DEFAULTS, WatchOptions, WatchStats
 
@@ -43,7 +45,7 @@ class Cache:
         self._compact = frozenset(compact)
         self._transforms = dict(transforms or {})
         self._reflectors: dict[Scope[Any], Reflector[Any]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Reflector[Any], asyncio.Task[None]] = {}
         self._failed: asyncio.Future[None] | None = None
 
     def reflector(
@@ -70,6 +72,17 @@ class Cache:
             if self._failed is not None:
                 self._start(reflector)
         return cast("Reflector[T]", reflector)
+
+    async def is_readable(self, cls: type[T]) -> bool:
+        """Whether the server has a kind and lets us read it."""
+        return await is_readable(self._client, cls)
+
+    def release(self, reflector: Reflector[T]) -> None:
+        """Follow a scope no longer; who asks for it again gets another store."""
+        if self._reflectors.get(reflector.scope) is reflector:
+            del self._reflectors[reflector.scope]
+        if (task := self._tasks.get(reflector)) is not None:
+            task.cancel()
 
     def store(
         self,
@@ -104,7 +117,7 @@ class Cache:
             await self._failed
         finally:
             self._failed = None
-            tasks = tuple(self._tasks)
+            tasks = tuple(self._tasks.values())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -121,11 +134,11 @@ class Cache:
 
     def _start(self, reflector: Reflector[Any]) -> None:
         task = asyncio.create_task(reflector.run(), name=f"reflect {reflector.scope}")
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        self._tasks[reflector] = task
+        task.add_done_callback(lambda ended: self._ended(reflector, ended))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _ended(self, reflector: Reflector[Any], task: asyncio.Task[None]) -> None:
+        self._tasks.pop(reflector, None)
         if task.cancelled():
             return
         error = task.exception()

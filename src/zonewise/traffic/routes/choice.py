@@ -11,8 +11,10 @@ order of the input.
   terminate, wherever they are.
 * ``choose_by_keys``: the same traffic of a Service with topology keys. In their order, the first
   key for which a ready endpoint's node has the value of this node; if there is none, once more over
-  those that still serve while they terminate (``TERMINATING``). Endpoints on no node, or on one
-  that is not known, match only ``*``. Without a match there is no endpoint. Hints are ignored.
+  those that still serve while they terminate (``TERMINATING``). ``kubernetes.io/hostname`` stands
+  for the node itself; other values are what the slice states, else the labels that are known of the
+  node. Endpoints on no node, or on one that is not known, match only ``*``. Without a match there
+  is no endpoint. Hints are ignored.
 * ``choose_by_weights``: the same traffic of a Service whose slices carry weights. Ready endpoints
   that have a weight for this zone, in proportion to it; a zone that the weights do not name uses
   its own endpoints. If there are none: all ready ones alike, as with hints. Hints are ignored.
@@ -27,22 +29,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
 from zonewise.api.gates import TOPOLOGY_AWARE_HINTS
 from zonewise.api.objects.core import Node, Service
-from zonewise.topology.nodes import ZONE_LABEL, zone_of
+from zonewise.topology.nodes import HOSTNAME_LABEL, ZONE_LABEL, zone_of
 from zonewise.traffic.endpoint import Hint
 from zonewise.traffic.modes import counts_zone_hints
 from zonewise.traffic.routes.addresses import parse_address
+from zonewise.traffic.slices.topology import NodeLabels, StatedLabels, domain_of
 from zonewise.traffic.topology_keys import ANY_ENDPOINT, topology_keys_of
 from zonewise.traffic.weights import ZoneWeights
-
-NodeLabels = Mapping[str, Mapping[str, str]]
-"""The labels of all nodes, by their names."""
-
-_NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 def node_addresses(nodes: Iterable[Node]) -> dict[str, str]:
@@ -100,6 +97,11 @@ class ClientLocation:
         """The location of clients on a node of which only name and labels are known."""
         return cls(labels.get(ZONE_LABEL, ""), node, labels)
 
+    def domain(self, key: str) -> str | None:
+        """The value of a topology key here, None if there is no such label."""
+        value = self.labels.get(key)
+        return self.node if key == HOSTNAME_LABEL and value is not None else value
+
 
 class RoutableEndpoint(Protocol):
     """What this module reads of an endpoint."""
@@ -117,10 +119,12 @@ class RoutableEndpoint(Protocol):
 
 
 class PlacedEndpoint(RoutableEndpoint, Protocol):
-    """An endpoint whose zone is known as well."""
+    """An endpoint with what its slice states of where it is."""
 
     @property
     def zone(self) -> str: ...
+    @property
+    def labels(self) -> StatedLabels: ...
 
 
 EndpointT = TypeVar("EndpointT", bound=RoutableEndpoint)
@@ -167,13 +171,13 @@ def choose_by_hints(
 
 
 def choose_by_keys(
-    endpoints: Iterable[EndpointT],
+    endpoints: Iterable[PlacedEndpointT],
     location: ClientLocation,
     keys: Sequence[str],
     node_labels: NodeLabels,
     *,
     elsewhere: bool = False,
-) -> Selection[EndpointT]:
+) -> Selection[PlacedEndpointT]:
     """The endpoints for traffic that goes where the topology keys say.
 
     ``elsewhere`` says that there are endpoints which are not in question, so it is the keys that
@@ -196,17 +200,14 @@ def choose_by_keys(
 
 
 def choose_here_by_keys(
-    endpoints: Iterable[EndpointT],
+    endpoints: Iterable[PlacedEndpointT],
     location: ClientLocation,
     keys: Sequence[str],
     node_labels: NodeLabels,
     *,
     elsewhere: bool = False,
-) -> Selection[EndpointT]:
-    """Those endpoints for such traffic that are on the node itself.
-
-    Two nodes may have one value of a key, even of the hostname's.
-    """
+) -> Selection[PlacedEndpointT]:
+    """Those endpoints for such traffic that are on the node itself, whatever the keys are."""
     all_endpoints = tuple(endpoints)
     on_node = (endpoint for endpoint in all_endpoints if endpoint.node == location.node != "")
     elsewhere = elsewhere or any(map(is_usable, all_endpoints))
@@ -313,16 +314,12 @@ def _unfiltered_rule(ready: tuple[EndpointT, ...], location: ClientLocation) -> 
 
 
 def _same_domain(
-    pool: tuple[EndpointT, ...], location: ClientLocation, key: str, node_labels: NodeLabels
-) -> tuple[EndpointT, ...]:
-    value = location.labels.get(key)
+    pool: tuple[PlacedEndpointT, ...], location: ClientLocation, key: str, node_labels: NodeLabels
+) -> tuple[PlacedEndpointT, ...]:
+    value = location.domain(key)
     if value is None:
         return ()
-    return tuple(
-        endpoint
-        for endpoint in pool
-        if endpoint.node and node_labels.get(endpoint.node, _NO_LABELS).get(key) == value
-    )
+    return tuple(endpoint for endpoint in pool if domain_of(endpoint, key, node_labels) == value)
 
 
 def _choose_terminating(endpoints: tuple[EndpointT, ...]) -> Selection[EndpointT]:

@@ -18,7 +18,7 @@ as every proxy does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -29,6 +29,7 @@ from zonewise.traffic.endpoint import NO_HINT, Hint
 from zonewise.traffic.host_key import PORT_LIMIT
 from zonewise.traffic.routes.addresses import parse_address
 from zonewise.traffic.routes.table import Backend
+from zonewise.traffic.slices.topology import StatedLabels, StatedTopology
 from zonewise.traffic.weights import WEIGHTS_ANNOTATION, ZoneWeights, parse_weights
 
 HINTS_LIMIT = 8
@@ -48,6 +49,7 @@ class RouteEndpoint(Struct):
     serving: bool
     terminating: bool
     hint: Hint
+    labels: StatedLabels
 
 
 class RouteEndpoints(Struct):
@@ -61,6 +63,12 @@ class RouteEndpoints(Struct):
     def of_port(self, family: str, port: PortKey) -> tuple[RouteEndpoint, ...]:
         """The endpoints of a port in a family."""
         return self.ports[family].get(port, ())
+
+    def __iter__(self) -> Iterator[RouteEndpoint]:
+        """The endpoints of all ports and families."""
+        for by_port in self.ports.values():
+            for port in by_port.values():
+                yield from port
 
     def count_local_ready(self, family: str, node: str) -> int:
         """How many addresses on a node are ready, on whichever port."""
@@ -93,13 +101,14 @@ def read_route_endpoints(slices: Iterable[LeanEndpointSlice]) -> RouteEndpoints:
         if any(endpoint.conditions.ready is not False for endpoint in endpoints):
             text = metadata.annotations.get(WEIGHTS_ANNOTATION, "")
             weight_texts.setdefault(family, set()).add(text)
+        stated = StatedTopology.of(endpoint_slice)
         for port in endpoint_slice.ports or ():
             if port.name is None or not port.port:
                 message = "a port without name or number is ignored"
                 notes.append(_ignored_note(endpoint_slice, message))
                 continue
             by_address = by_family[family].setdefault((port.name, port.protocol or "TCP"), {})
-            _merge(by_address, _read_slice(endpoints, port.port))
+            _merge(by_address, _read_slice(endpoints, port.port, stated))
     ports = {
         family: {
             key: tuple(by_address[address] for address in sorted(by_address))
@@ -116,7 +125,7 @@ def read_route_endpoints(slices: Iterable[LeanEndpointSlice]) -> RouteEndpoints:
 
 
 def _read_slice(
-    endpoints: Iterable[LeanEndpoint], port: int
+    endpoints: Iterable[LeanEndpoint], port: int, stated: StatedTopology
 ) -> dict[tuple[str, int], RouteEndpoint]:
     by_address: dict[tuple[str, int], RouteEndpoint] = {}
     for endpoint in endpoints:
@@ -136,6 +145,7 @@ def _read_slice(
             serving=conditions.serving is not False,
             terminating=terminating,
             hint=NO_HINT if endpoint.hints is None else _read_hint(endpoint.hints),
+            labels=stated.labels(endpoint),
         )
     return by_address
 

@@ -15,7 +15,9 @@ Packets from this node and its pods to an external address whose policy is Local
 cluster: out to the load balancer and back in, they could have come to any node.
 
 Routes of one Service depend on the Service, its slices and the location, and on labels of other
-nodes only if it has keys. So on a change the routes of one Service are computed again and compared.
+nodes only if it has keys whose values its slices do not state. These are taken from PodLocators,
+and from Nodes with a note. So on a change the routes of one Service are computed again, and
+compared.
 Other Services matter only through ``claims``: a frontend that belongs to another one gets no route.
 """
 
@@ -30,11 +32,11 @@ from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Service, ServicePort
 from zonewise.api.objects.discovery import LeanEndpointSlice, service_name_of
+from zonewise.api.reason import Reason
 from zonewise.topology.nodes import HOSTNAME_LABEL
 from zonewise.traffic.routes.addresses import network_contains
 from zonewise.traffic.routes.choice import (
     ClientLocation,
-    NodeLabels,
     Selection,
     ServicePolicy,
     choose_here_by_keys,
@@ -69,6 +71,7 @@ from zonewise.traffic.routes.table import (
     RouteSource,
     ServiceRoutes,
 )
+from zonewise.traffic.slices.topology import NodeLabels, unstated_nodes
 from zonewise.traffic.topology_keys import invalid_keys_reason, topology_keys_of
 
 PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
@@ -123,9 +126,12 @@ def compute_service_routes(
     settings: RouteSettings = _DEFAULTS,
     claims: FrontendClaims | None = None,
     addresses: NodeAddresses = NO_ADDRESSES,
+    located_labels: NodeLabels | None = None,
 ) -> ServiceRoutes:
     """What the proxy in a location does for one Service, given its slices and the nodes' labels.
 
+    ``located_labels`` are those that PodLocators state. They come before those of Nodes, and where
+    these are needed in addition there is a note; without them there is none.
     ``addresses`` are those of all nodes; they matter only to a Service with external IPs. There are
     routes for the frontends that it owns by the claims; without claims, for all of them.
     """
@@ -134,6 +140,7 @@ def compute_service_routes(
         return ServiceRoutes(namespace=namespace, service=name)
     endpoints, policy = read_route_endpoints(slices), ServicePolicy.of(service, settings.gates)
     frontends = _read_frontends(service, policy.keys, settings, addresses)
+    labels = _LabelSources(located_labels, node_labels) if located_labels else node_labels
     any_local = frontends.internal_local or frontends.external_local
     ports = []
     taken: dict[Key, list[str]] = {}
@@ -150,12 +157,12 @@ def compute_service_routes(
             zone_weights = endpoints.weights.get(family.family)
             elsewhere = bool(policy.keys) and _is_in_other_family(endpoints, family.family, port)
             cluster = policy.choose_for_cluster(
-                port_endpoints, location, node_labels, zone_weights, in_other_family=elsewhere
+                port_endpoints, location, labels, zone_weights, in_other_family=elsewhere
             )
             outside: Selection[RouteEndpoint] | None = None
             if frontends.keyed_to_host:
                 outside = choose_here_by_keys(
-                    port_endpoints, location, policy.keys, node_labels, elsewhere=elsewhere
+                    port_endpoints, location, policy.keys, labels, elsewhere=elsewhere
                 )
             choices = _Choices(
                 cluster=_make_choice(cluster),
@@ -179,6 +186,9 @@ def compute_service_routes(
         for owner, text in others:
             taken.setdefault(owner, []).append(text)
     keys_reason = invalid_keys_reason(service, settings.gates)
+    from_nodes = located_labels is not None and not (
+        unstated_nodes(endpoints, policy.keys) <= located_labels.keys()
+    )
     return ServiceRoutes(
         namespace=namespace,
         service=name,
@@ -186,6 +196,7 @@ def compute_service_routes(
         health_checks=health_checks,
         notes=(
             *((keys_reason,) if keys_reason else ()),
+            *((_labels_from_nodes(key),) if from_nodes else ()),
             *frontends.notes,
             *(address_in_use(key, owner, taken[owner]) for owner in sorted(taken)),
             *endpoints.notes,
@@ -201,6 +212,7 @@ def compute_node_routes(
     node_labels: NodeLabels,
     settings: RouteSettings = _DEFAULTS,
     addresses: NodeAddresses = NO_ADDRESSES,
+    located_labels: NodeLabels | None = None,
 ) -> NodeRoutes:
     """What the proxy in a location does for all Services."""
     slices_by_service: dict[Key, list[LeanEndpointSlice]] = {}
@@ -221,10 +233,28 @@ def compute_node_routes(
             settings,
             claims,
             addresses,
+            located_labels,
         )
         for service in routed
     )
     return NodeRoutes(node=location.node, zone=location.zone, services=tuple(routes))
+
+
+@dataclass(frozen=True, slots=True)
+class _LabelSources(Mapping[str, Mapping[str, str]]):
+    """The labels of nodes from two sources; the first that knows a node counts."""
+
+    first: NodeLabels
+    second: NodeLabels
+
+    def __getitem__(self, node: str) -> Mapping[str, str]:
+        return (self.first if node in self.first else self.second)[node]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({*self.first, *self.second})
+
+    def __len__(self) -> int:
+        return len({*self.first, *self.second})
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +396,16 @@ def _split_health_checks(
         elif owner is not None:
             others.append((owner, _frontend_text("health check", frontend)))
     return tuple(served), others
+
+
+def _labels_from_nodes(service: Key) -> Reason:
+    return Reason(
+        code="LabelsFromNodes",
+        message="the values of its topology keys are read from Nodes: its slices do not state those"
+        " of all endpoints, and there is no PodLocator on their nodes",
+        object=f"Service/{'/'.join(service)}",
+        fix="Have zonewise controller write or adopt its slices, or have it write PodLocators.",
+    )
 
 
 def _key(service: Service) -> Key:

@@ -24,6 +24,7 @@ from zonewise.api.meta import ObjectMeta, OwnerReference
 from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import TRIGGER_ANNOTATION, Endpoint, EndpointSlice
 from zonewise.api.objects.pod import Pod
+from zonewise.api.reason import Reason
 from zonewise.topology.shares import Shares
 from zonewise.traffic.endpoint import Hint, TrafficEndpoint, read_as_proxy
 from zonewise.traffic.hints import HintDecision, PreviousHints, ServiceSnapshot, decide_hints
@@ -33,6 +34,11 @@ from zonewise.traffic.slices import identity
 from zonewise.traffic.slices.endpoint_pods import EndpointPod, EndpointPods, PodEndpoint, PortGroup
 from zonewise.traffic.slices.packing import Packing, PortGroupEndpoints, SliceWrite, pack_slices
 from zonewise.traffic.slices.reading import SliceReading, SliceReadings, previous_hints
+from zonewise.traffic.slices.topology import (
+    TOPOLOGY_ANNOTATION,
+    NodeLabels,
+    SliceTopology,
+)
 from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
 MAX_ENDPOINTS = 100
@@ -42,7 +48,8 @@ MAX_ENDPOINTS = 100
 class SliceSnapshot:
     """A Service, the pods it selects, the zones of nodes, and every slice that names it.
 
-    ``zones`` has "" for a node without a zone and nothing for a node that does not exist.
+    ``zones`` has "" for a node without a zone and nothing for a node that does not exist;
+    ``topology_keys`` are those whose values slices state in their annotation, from ``node_labels``.
     ``node_hints`` is false for servers that do not support them.
     """
 
@@ -51,6 +58,8 @@ class SliceSnapshot:
     shares: Shares
     pods: Iterable[Pod] = ()
     zones: Mapping[str, str] = field(default_factory=dict)
+    topology_keys: tuple[str, ...] = ()
+    node_labels: NodeLabels = field(default_factory=dict)
     slices: Iterable[EndpointSlice] = ()
     limit: int = MAX_ENDPOINTS
     node_hints: bool = True
@@ -80,6 +89,8 @@ class SlicePlan:
     """Pods that are left out because their node does not exist; try again."""
     added: int = 0
     removed: int = 0
+    topology_reason: Reason | None = None
+    """Why a slice does not have the values of the Service's topology keys, if it does not."""
 
     @property
     def writes(self) -> int:
@@ -108,7 +119,8 @@ def plan_slices(snapshot: SliceSnapshot, cache: PlanCache | None = None) -> Slic
     )
     own, outdated, foreign = _split_slices(snapshot)
     readings = cache.readings.update(own)
-    metadata = _SliceMetadata(snapshot.service)
+    topology = SliceTopology(snapshot.topology_keys, snapshot.node_labels)
+    metadata = _SliceMetadata(snapshot.service, topology)
     families: dict[str, FamilyPlan] = {}
     writes: list[tuple[str, SliceWrite]] = []
     address_types = identity.families_of(snapshot.service)
@@ -145,6 +157,7 @@ def plan_slices(snapshot: SliceSnapshot, cache: PlanCache | None = None) -> Slic
         without_node=tuple(sorted(without_node, key=_name)),
         added=added,
         removed=removed,
+        topology_reason=topology.reason,
     )
 
 
@@ -279,9 +292,10 @@ def _trigger_times(
 
 
 class _SliceMetadata:
-    """The labels, owner and name of the slices of a Service."""
+    """The labels, owner, name and annotations of the slices of a Service."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, topology: SliceTopology) -> None:
+        self._topology = topology
         self._labels = identity.labels_of(service)
         self._owners: tuple[OwnerReference, ...] = (identity.owner_of(service),)
         self._new = ObjectMeta(
@@ -295,7 +309,7 @@ class _SliceMetadata:
         """The text of the weights of each address family."""
 
     def find_stale(self, readings: Iterable[SliceReading], weights: str) -> list[str]:
-        """The slices whose labels, owner or weights are not what they should be."""
+        """The slices whose metadata are not what they should be, given that endpoints stay."""
         names = []
         for reading in readings:
             metadata = reading.slice.metadata
@@ -303,6 +317,7 @@ class _SliceMetadata:
                 metadata.labels != self._labels
                 or metadata.owner_references != self._owners
                 or reading.weights != weights
+                or reading.topology != self._topology.text(reading.endpoints)
             ):
                 names.append(metadata.name)
         return names
@@ -317,6 +332,9 @@ class _SliceMetadata:
         annotations.pop(WEIGHTS_ANNOTATION, None)
         if weights := self.weights.get(address_type, ""):
             annotations[WEIGHTS_ANNOTATION] = weights
+        annotations.pop(TOPOLOGY_ANNOTATION, None)
+        if topology := self._topology.text(write.endpoints):
+            annotations[TOPOLOGY_ANNOTATION] = topology
         metadata = msgspec.structs.replace(
             old,
             labels=self._labels,

@@ -14,6 +14,7 @@ from zonewise.api.objects.discovery import Endpoint, EndpointSlice, LeanEndpoint
 from zonewise.traffic.endpoint import Hint
 from zonewise.traffic.hints import PreviousHints
 from zonewise.traffic.slices.endpoint_pods import PortGroup
+from zonewise.traffic.slices.topology import TOPOLOGY_ANNOTATION
 from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
 
@@ -32,6 +33,8 @@ class SliceReading:
     """Whether every ready endpoint has a zone hint."""
     weights: str
     """The text of the weights, "" if there is none."""
+    topology: str
+    """The text of the values of topology keys, "" if there is none."""
 
 
 def read_slice(endpoint_slice: EndpointSlice) -> SliceReading:
@@ -50,6 +53,7 @@ def read_slice(endpoint_slice: EndpointSlice) -> SliceReading:
         hints=hints,
         hinted=all(hint.zones for hint in hints.values()),
         weights=endpoint_slice.metadata.annotations.get(WEIGHTS_ANNOTATION, ""),
+        topology=endpoint_slice.metadata.annotations.get(TOPOLOGY_ANNOTATION, ""),
     )
 
 

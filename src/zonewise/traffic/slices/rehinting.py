@@ -11,7 +11,7 @@ Both decide as ``plan_slices`` does, from the same endpoints under the same name
 writes the other leaves unchanged. A Service that does not request hints keeps whatever hints its
 slices have: another controller may have written them. Only we write weights, and they would be
 obeyed forever, so they are removed; unless the Service is not ours, for then another controller may
-manage it.
+manage it. The values of topology keys are written whether hints are requested or not.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from zonewise.traffic.slices import identity
 from zonewise.traffic.slices.identity import IPV4, IPV6
 from zonewise.traffic.slices.planning import FamilyPlan, SlicePlan
 from zonewise.traffic.slices.reading import common_weights
+from zonewise.traffic.slices.topology import TOPOLOGY_ANNOTATION, SliceTopology
 from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
 _NOT_SELECTED = "NotSelected"
@@ -52,8 +53,13 @@ def rehint(
     previous_slices: Iterable[EndpointSlice] | None = None,
     families: Iterable[str] = (IPV4, IPV6),
     node_hints: bool = True,
+    topology: SliceTopology | None = None,
 ) -> SlicePlan:
-    """The slices whose hints change; hints on the ``previous_slices`` count as existing."""
+    """The slices whose hints change, or the values of topology keys.
+
+    Hints on the ``previous_slices`` count as existing.
+    """
+    topology = topology or SliceTopology()
     ordered = sorted(slices, key=_name)
     previous = ordered if previous_slices is None else sorted(previous_slices, key=_name)
     managed = [endpoint_slice for endpoint_slice in ordered if identity.is_managed(endpoint_slice)]
@@ -106,9 +112,10 @@ def rehint(
                 if requests_hints(request)
                 else _without_weights(endpoint_slice)
             )
+            changed = with_topology(changed, topology)
             if changed is not endpoint_slice:
                 update.append(changed)
-    return SlicePlan(update=tuple(update), families=family_plans)
+    return SlicePlan(update=tuple(update), families=family_plans, topology_reason=topology.reason)
 
 
 def rehint_slice(
@@ -118,13 +125,14 @@ def rehint_slice(
     others: Iterable[EndpointSlice],
     request: HintRequest,
     shares: Shares,
+    topology: SliceTopology | None = None,
 ) -> EndpointSlice:
-    """One slice with its hints, the same object if they are right."""
+    """One slice with its hints and the values of topology keys, the same object if all is right."""
     key = endpoint_slice.key
     stored = [other for other in others if other.key != key]
     previous_slices = stored if previous is None else [*stored, previous]
     slices = [*stored, endpoint_slice]
-    plan = rehint(slices, request, shares, previous_slices=previous_slices)
+    plan = rehint(slices, request, shares, previous_slices=previous_slices, topology=topology)
     return next((changed for changed in plan.update if changed.key == key), endpoint_slice)
 
 
@@ -169,7 +177,7 @@ def _with_hints(
         _hint_for(decision.hints, traffic_endpoint, node_hints=node_hints)
         for traffic_endpoint in traffic_endpoints
     ]
-    metadata = _with_weights(endpoint_slice.metadata, decision.weights)
+    metadata = _with_annotation(endpoint_slice.metadata, WEIGHTS_ANNOTATION, decision.weights)
     hinted = all(
         traffic_endpoint.hint == hint
         for traffic_endpoint, hint in zip(traffic_endpoints, hints, strict=True)
@@ -187,20 +195,33 @@ def _with_hints(
 
 
 def _without_weights(endpoint_slice: EndpointSlice) -> EndpointSlice:
-    metadata = _with_weights(endpoint_slice.metadata, "")
+    return _with_metadata(
+        endpoint_slice, _with_annotation(endpoint_slice.metadata, WEIGHTS_ANNOTATION, "")
+    )
+
+
+def with_topology(endpoint_slice: EndpointSlice, topology: SliceTopology) -> EndpointSlice:
+    """A slice with the values of topology keys, the same object if they are right."""
+    text = topology.text(endpoint_slice.endpoints or ())
+    return _with_metadata(
+        endpoint_slice, _with_annotation(endpoint_slice.metadata, TOPOLOGY_ANNOTATION, text)
+    )
+
+
+def _with_metadata(endpoint_slice: EndpointSlice, metadata: ObjectMeta) -> EndpointSlice:
     if metadata is endpoint_slice.metadata:
         return endpoint_slice
     return msgspec.structs.replace(endpoint_slice, metadata=metadata)
 
 
-def _with_weights(metadata: ObjectMeta, weights: str) -> ObjectMeta:
-    """The metadata with the text of the weights, the same object if it is unchanged."""
-    if metadata.annotations.get(WEIGHTS_ANNOTATION, "") == weights:
+def _with_annotation(metadata: ObjectMeta, name: str, text: str) -> ObjectMeta:
+    """The metadata with an annotation, "" for none; the same object if it is unchanged."""
+    if metadata.annotations.get(name, "") == text:
         return metadata
     annotations = dict(metadata.annotations)
-    annotations.pop(WEIGHTS_ANNOTATION, None)
-    if weights:
-        annotations[WEIGHTS_ANNOTATION] = weights
+    annotations.pop(name, None)
+    if text:
+        annotations[name] = text
     return msgspec.structs.replace(metadata, annotations=annotations)
 
 

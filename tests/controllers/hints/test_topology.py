@@ -1,0 +1,94 @@
+"""Values of topology keys on slices: the controller keeps them current, alone or beside another."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.controllers.hints.shops import SPACE, Shop, hints
+from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
+
+from zonewise.api import EndpointSlice, Node, Service
+from zonewise.api.objects.events import Event
+from zonewise.controllers.hints.controller import HintsSettings, SliceRole
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+KEYS = {"zonewise.io/topology-keys": "example.com/rack,topology.kubernetes.io/zone,*"}
+VALUES = "zonewise.io/topology"
+
+
+async def label(shop: Shop, node: str, rack: str | None) -> None:
+    await shop.client.patch(Node, node, None, {"metadata": {"labels": {"example.com/rack": rack}}})
+
+
+def values(shop: Shop) -> list[str]:
+    return [piece.metadata.annotations.get(VALUES, "") for piece in shop.of("web")]
+
+
+async def reasons(cluster: VirtualCluster) -> list[str]:
+    return [event.reason for event in await cluster.client.list(Event)]
+
+
+@pytest.mark.parametrize("role", [SliceRole.OWN, SliceRole.ADOPT, SliceRole.OBSERVE])
+async def test_values_follow_nodes_and_keys(role: SliceRole) -> None:
+    """Values are on slices, follow a node's label, and go with the keys; observe writes none."""
+    async with virtual_cluster({}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1, b=1)
+        await label(shop, "a0", "r1")
+        if role is not SliceRole.OWN:
+            other = hints()(cluster.program.context("other"))
+            filling = asyncio.create_task(other.run())
+        await shop.service("web", annotations={})
+        await shop.pods(a0=1, b0=1)
+        if role is not SliceRole.OWN:
+            await until(lambda: len(shop.endpoints("web")) == 2)
+            filling.cancel()
+            await asyncio.gather(filling, return_exceptions=True)
+        part = hints(HintsSettings(role=role))(cluster.program.context("hints"))
+        work = asyncio.create_task(part.run())
+        await until(lambda: len(shop.endpoints("web")) == 2)
+        await shop.client.patch(Service, "web", SPACE, {"metadata": {"annotations": KEYS}})
+        if role is SliceRole.OBSERVE:
+            await asyncio.sleep(10)
+            assert values(shop) == [""]
+        else:
+            first, second = ((e.addresses or ("",))[0] for e in shop.endpoints("web"))
+            text = '{{"{}":{{"example.com/rack":{}}},"{}":{{"example.com/rack":{}}}}}'
+            await until(lambda: values(shop) == [text.format(first, '"r1"', second, "null")])
+            await label(shop, "b0", "r2")
+            await until(lambda: values(shop) == [text.format(first, '"r1"', second, '"r2"')])
+            await label(shop, "a0", None)
+            await until(lambda: values(shop) == [text.format(first, "null", second, '"r2"')])
+            generation = shop.of("web")[0].metadata.resource_version
+            await shop.client.patch(Node, "a0", None, {"metadata": {"labels": {"other": "x"}}})
+            await asyncio.sleep(10)
+            assert shop.of("web")[0].metadata.resource_version == generation
+            gone = {"metadata": {"annotations": {"zonewise.io/topology-keys": None}}}
+            await shop.client.patch(Service, "web", SPACE, gone)
+            await until(lambda: values(shop) == [""])
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+async def test_values_that_are_too_long_are_told_once() -> None:
+    """Above the bound the slice has none, and one event on the Service says why."""
+    async with virtual_cluster({"hints": hints()}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1)
+        keys = [f"example.com/{letter * 60}" for letter in "abcdefghijklm"]
+        labels = {"metadata": {"labels": dict.fromkeys(keys, "v" * 63)}}
+        await shop.client.patch(Node, "a0", None, labels)
+        joined = {"zonewise.io/topology-keys": ",".join(keys)}
+        await shop.service("web", annotations=joined)
+        await shop.pods(a0=9)
+        await until(lambda: len(shop.endpoints("web")) == 9)
+        await asyncio.sleep(10)
+        assert values(shop) == [""]
+        assert (await reasons(cluster)).count("TopologyTooLong") == 1
+        name = shop.of("web")[0].metadata.name
+        await shop.client.patch(EndpointSlice, name, SPACE, {"endpoints": []})
+        await until(lambda: len(shop.endpoints("web")) == 9)
+        await asyncio.sleep(10)
+        assert (await reasons(cluster)).count("TopologyTooLong") == 1
