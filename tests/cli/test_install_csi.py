@@ -56,6 +56,42 @@ def test_sidecars_have_the_flags_that_the_driver_needs(capsys: Capture) -> None:
     assert (driver["attachRequired"], driver["storageCapacity"]) == (False, True)
 
 
+def test_domains_are_named_by_the_given_labels(capsys: Capture) -> None:
+    """Both programs of the driver read the labels from nodes, the largest domain first."""
+    labels = "topology.kubernetes.io/region, example.com/rack"
+    objects = printed(capsys, "--domain-labels", labels)
+    for kind, name in (("Deployment", "zonewise-csi"), ("DaemonSet", "zonewise-csi-node")):
+        driver = arguments(objects[kind, name])["driver"]
+        (given,) = [item for item in driver if item.startswith("--domain-labels=")]
+        text = given.partition("=")[2]
+        assert parse_domain_labels(text, "csi.zonewise.io").names == ("region", "rack")
+    assert (
+        "--domain-labels=topology.kubernetes.io/zone"
+        in arguments(printed(capsys)["DaemonSet", "zonewise-csi-node"])["driver"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--csi", "--domain-labels", ""), "label ''"),
+        (("--csi", "--domain-labels", "a/zone,b/zone"), "names after the '/' differ"),
+        (("--csi", "--domain-labels", "a/zone,"), "label ''"),
+        (("--csi", "--domain-labels", "a/takeover.b"), "reserved"),
+        (("--csi", "--domain-labels", "a zone"), "label 'a zone'"),
+        (("--domain-labels", "a/zone"), "for --csi"),
+        (("--proxy", "--domain-labels", "a/zone"), "--domain-labels is not for --proxy"),
+    ],
+)
+def test_labels_that_cannot_name_domains(
+    capsys: Capture, arguments: tuple[str, ...], error: str
+) -> None:
+    """Labels are checked before anything is printed, as the driver would check them."""
+    result = here(capsys, "install", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert error in result.err
+
+
 def test_rights_are_the_least(capsys: Capture) -> None:
     """No Secret is read; volumes and claims are written, nodes labelled, pods deleted, no more."""
     objects = printed(capsys)

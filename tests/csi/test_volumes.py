@@ -121,7 +121,9 @@ async def test_bytes_are_promised_once_and_given_back(caller: Caller) -> None:
 
 
 async def test_room_is_what_a_volume_of_the_class_could_get(caller: Caller) -> None:
-    """With placement balanced or default-pool every zone has the same room."""
+    """With placement balanced or default-pool every zone has the same room, and a zone without a
+    pool that of all; with placement: preferred it has none.
+    """
     await caller.create("v", size=24 * MIB, topology=requirement([A]))
 
     async def free(term: dict[str, str], **parameters: str) -> int:
@@ -132,7 +134,8 @@ async def test_room_is_what_a_volume_of_the_class_could_get(caller: Caller) -> N
     assert await free(A) == await free(A, placement="preferred") == 1000 * MIB
     assert await free(A, placement="balanced") == 3048 * MIB
     assert await free(B, placement="default-pool", pool="pool-a") == 1000 * MIB
-    assert await free(segments("new")) == 0
+    assert await free(segments("new")) == 3048 * MIB
+    assert await free(segments("new"), placement="preferred") == 0
 
 
 async def test_racing_creates_never_promise_the_same_bytes_twice(caller: Caller) -> None:

@@ -27,6 +27,7 @@ from zonewise.api.objects.snapshots import VolumeSnapshot, VolumeSnapshotContent
 from zonewise.csi.takeover.status import CONFIG_KEY, STATUS_KEY, STATUS_MAP, TakeoverStatus
 from zonewise.embedded.cluster import EmbeddedCluster
 from zonewise.embedded.csi_driver import CLASS_NAME, DRIVER, POOLS_ANNOTATION
+from zonewise.embedded.seed.nodes import NodeLayout
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -163,6 +164,92 @@ async def test_pools_follow_their_config_map(folder: Path) -> None:
         await until(lambda: len(pods(cluster)) == 4)
 
 
+async def test_a_volume_that_binds_at_once_is_usable_from_everywhere(folder: Path) -> None:
+    """A class with immediate binding gives volumes without a node affinity, in the best pool, and
+    their report says so.
+    """
+    async with living(folder) as cluster:
+        await all_ready(cluster)
+        pinned = await cluster.client.get(PersistentVolumeClaim, "data-db-0", "default")
+        body = {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": "at-once"},
+            "provisioner": DRIVER,
+            "volumeBindingMode": "Immediate",
+        }
+        claim = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "web-1", "namespace": "default"},
+            "spec": {
+                "storageClassName": "at-once",
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "64Mi"}},
+            },
+        }
+        await cluster.seeder.create([body, claim])
+        claims = cluster.program.cache.store(PersistentVolumeClaim)
+        await until(
+            lambda: any(each.metadata.name == "web-1" and each.spec.volume_name for each in claims)
+        )
+        bound = await cluster.client.get(PersistentVolumeClaim, "web-1", "default")
+        affinities = [
+            (await cluster.client.get(PersistentVolume, each.spec.volume_name)).spec.node_affinity
+            for each in (pinned, bound)
+        ]
+        assert affinities[0] is not None
+        assert affinities[1] is None
+
+
+async def test_a_zone_without_a_pool_is_served_and_said(folder: Path) -> None:
+    """A pod there gets a volume from another pool, which is usable from everywhere, and an event on
+    its claim names class and zone; other claims have none.
+    """
+    async with living(folder) as cluster:
+        await all_ready(cluster)
+        unmanaged = {"metadata": {"annotations": {POOLS_ANNOTATION: None}}}
+        await cluster.client.patch(ConfigMap, "csi", NAMESPACE, unmanaged)
+        layout = NodeLayout(zones=("d",), nodes_per_zone=1, cpus=("4",))
+        claim = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "new", "namespace": "default"},
+            "spec": {
+                "storageClassName": CLASS_NAME,
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "64Mi"}},
+            },
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "default"},
+            "spec": {
+                "nodeSelector": {"topology.kubernetes.io/zone": "d"},
+                "containers": [{"name": "c", "image": "c"}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "new"}}],
+            },
+        }
+        await cluster.seeder.create([*layout.nodes(), claim, pod])
+        store = cluster.program.cache.store(Pod)
+        await until(
+            lambda: any(each.metadata.name == "p" and each.status.pod_ip for each in store),
+            within=60,
+        )
+        bound = await cluster.client.get(PersistentVolumeClaim, "new", "default")
+        volume = await cluster.client.get(PersistentVolume, bound.spec.volume_name)
+        assert volume.spec.node_affinity is None
+        answer = await cluster.client.raw("GET", "/apis/events.k8s.io/v1/events")
+        (event,) = [
+            each
+            for each in msgspec.json.decode(answer.body)["items"]
+            if each["reason"] == "NoPoolInDomain"
+        ]
+        assert event["regarding"]["name"] == "new"
+        assert event["note"].startswith(f"class {CLASS_NAME} has no pool in zone d: ")
+
+
 async def test_changed_pools_are_published_at_once(folder: Path) -> None:
     """The capacities of a changed ConfigMap are published before the next round."""
     async with living(folder) as cluster:
@@ -180,7 +267,8 @@ async def test_changed_pools_are_published_at_once(folder: Path) -> None:
             for capacity in store
             if capacity.node_topology is not None
         }
-        assert capacities == {"a": "3008Mi", "b": "0", "c": "0"}
+        # Volumes for the two other zones are cut from the pool of the first.
+        assert capacities == dict.fromkeys("abc", "3008Mi")
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,50 @@ def test_a_waiting_claim_says_what_is_missing() -> None:
     assert report.reason.message.startswith("class zonal cannot be used: colour: unknown parameter")
 
 
+def test_a_zone_without_a_pool_is_named() -> None:
+    """A claim whose pod is in a zone without a pool says so, with or without its volume; with
+    placement: preferred the claim that waits names the zones where no pod can use it.
+    """
+    nodes = dict(cluster(claim()).nodes)
+    nodes["n-c"] = convert(Node, {"metadata": {"name": "n-c", "labels": {KEY: "c"}}})
+    drivers = [{"name": DRIVER, "nodeID": "n", "topologyKeys": [KEY]}]
+    settings: dict[str, Any] = {
+        "nodes": nodes,
+        "csi_nodes": tuple(
+            convert(CSINode, {"metadata": {"name": name}, "spec": {"drivers": drivers}})
+            for name in nodes
+        ),
+    }
+    waiting = explain_pvc(claim(node="n-c"), **settings)
+    assert waiting.reason.code == "NotYetMade"
+    assert "class zonal has no pool in zone c" in waiting.reason.message
+    unpinned = structs.replace(
+        volume("a"), spec=structs.replace(volume("a").spec, node_affinity=None)
+    )
+    report = explain_pvc(claim(node="n-c", volume="v"), unpinned, **settings)
+    assert report.reason.code == "UnknownDomain"
+    assert "from everywhere: class zonal has no pool in zone c" in report.reason.message
+    body = {
+        "metadata": {"name": "p", "namespace": "shop"},
+        "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
+    }
+    strict = {"zonal": storage_class(parameters={"placement": "preferred"})}
+    pods = (convert(Pod, body),)
+    report = explain_pvc(claim(), pods=pods, classes=strict, **settings)
+    assert report.reason.code == "WaitsForNode"
+    assert "class zonal has no pool in zone c" in report.reason.message
+    assert "remove placement: preferred" in report.reason.fix
+    report = explain_pvc(claim(), pods=pods, **settings)
+    assert "no pool" not in report.reason.message
+
+
+def test_a_claim_that_binds_at_once_is_explained_as_balanced() -> None:
+    """The provisioner gives such claims no domain, and so does the report."""
+    at_once = {"zonal": storage_class("Immediate")}
+    report = explain_pvc(claim(), classes=at_once)
+    assert "would take pool pool-a: no domain is required" in report.reason.message
+
+
 def test_a_volume_of_another_driver() -> None:
     """A volume without a pool has no decision to repeat; one without a claim has its domain."""
     body = {"metadata": {"name": "nfs"}, "spec": {"capacity": {"storage": "1Gi"}}}

@@ -26,11 +26,17 @@ def answer(case: Case) -> Answer:
         everywhere = [case["default"]] if case["default"] else []
     elif policy != "balanced":
         terms = wanted_terms(case)
-    if terms is not None and not any(in_term(pool, term) for pool in everywhere for term in terms):
-        # No term is known to the class.
-        if policy == "preferred":
+    first: list[dict[str, str]] = []
+    if terms is not None:
+        # A domain that the class does not know: where the pod will be, or all of them.
+        first = preferred_terms(case)[:1]
+        inside = [pool for pool in everywhere if any(in_term(pool, term) for term in terms)]
+        there = [pool for pool in inside if any(in_term(pool, term) for term in first)]
+        if not inside and policy == "preferred":
             return refused()
-        terms = None
+        if policy != "preferred" and (not inside or (first and not there)):
+            terms, first = None, []
+            everywhere = inside or everywhere
     source = case["source"]
     if source is None:
         return search(case, everywhere, terms)
@@ -39,6 +45,16 @@ def answer(case: Case) -> Answer:
         for pool in everywhere
         if source["pool"] == pool["name"] or source["segments"] == pool["segments"]
     ]
+    if case["cross"] == "copy" and first:
+        choice = search(case, everywhere, first)
+        if not choice["code"]:
+            if source["pool"] in choice["all_with_room"]:
+                home = [pool for pool in everywhere if pool["name"] == source["pool"]]
+                choice = search(case, home, first)
+            choice["copied"] = source["pool"] not in choice["pools"]
+            names = {pool["name"] for pool in same}
+            choice["crosses"] = not names & {*choice["pools"]}
+            return choice
     choice = search(case, same, terms)
     if not choice["code"]:
         if source["pool"] in choice["all_with_room"]:
@@ -59,6 +75,12 @@ def wanted_terms(case: Case) -> list[dict[str, str]] | None:
     if case["requisite"] == [] and case["preferred"] == []:
         return None
     requisite = [term for raw in case["requisite"] if (term := known_keys(case, raw))]
+    return preferred_terms(case) + requisite
+
+
+def preferred_terms(case: Case) -> list[dict[str, str]]:
+    """The preferred terms that count, as the caller gave them."""
+    requisite = [term for raw in case["requisite"] if (term := known_keys(case, raw))]
     preferred = [term for raw in case["preferred"] if (term := known_keys(case, raw))]
     if requisite:
         preferred = [
@@ -66,7 +88,7 @@ def wanted_terms(case: Case) -> list[dict[str, str]] | None:
             for term in preferred
             if any(all(term.get(k) == v for k, v in required.items()) for required in requisite)
         ]
-    return preferred + requisite
+    return preferred
 
 
 def known_keys(case: Case, raw: dict[str, str]) -> dict[str, str]:

@@ -84,13 +84,30 @@ def test_the_first_preference() -> None:
 
 
 def test_the_second_preference() -> None:
-    """If the first preferred zone has no pool, the second is used, and the reason says so."""
-    got = place_volume(request(requisite=(A, B), preferred=(B, A)), ZONES[:1], LABELS)
-    assert name(got) == "a"
-    assert [(tried.pool, tried.reason.code) for tried in got.tried] == [
-        ("", "NoPoolInDomain"),
-        ("a", "DomainMatched"),
-    ]
+    """Where no term is preferred, or the class is strict, a zone without a pool is passed over."""
+    strict = request(requisite=(A, B), preferred=(B, A), policy=PlacementPolicy.PREFERRED)
+    for passing_over in (strict, request(requisite=(B, A))):
+        got = place_volume(passing_over, ZONES[:1], LABELS)
+        assert (name(got), got.accessible_topology) == ("a", (A,))
+        assert [(tried.pool, tried.reason.code) for tried in got.tried] == [
+            ("", "NoPoolInDomain"),
+            ("a", "DomainMatched"),
+        ]
+
+
+def test_the_pods_zone_has_no_pool() -> None:
+    """A pod in a zone that the class does not know gets a volume that it can use there, from the
+    best pool of the requested zones.
+    """
+    pools = [*ZONES[:2], pool("big", free=99 * GI, zone="d")]
+    got = place_volume(request(requisite=(A, B, C), preferred=(C, A, B)), pools, LABELS)
+    assert name(got) in ("a", "b")
+    assert (got.accessible_topology, got.reason.code) == ((), "UnknownDomain")
+    assert got.reason.message.startswith("the class has no pool in zone c, so pool ")
+    named = replace(request(requisite=(C,), preferred=(C,)), class_name="fast")
+    assert "class fast has no pool in zone c" in place_volume(named, pools, LABELS).reason.message
+    strictly = request(requisite=(C,), preferred=(C,))
+    assert name(place_volume(strictly, pools, LABELS)) == "big"
 
 
 def test_only_requisite() -> None:
@@ -325,6 +342,28 @@ def test_a_copy_leaves_its_domain_only_if_it_may() -> None:
     )
 
 
+def test_a_copy_that_may_leave_goes_where_its_pod_is() -> None:
+    """With crossDomain: copy the most preferred zone comes before the source's, and the source's
+    before all others.
+    """
+    may_leave = replace(copy_of("a"), cross_domain=CrossDomain.COPY)
+    got = place_volume(may_leave, ZONES, LABELS)
+    assert (name(got), got.accessible_topology, got.is_full_copy, got.crosses_domains) == (
+        "b",
+        (B,),
+        True,
+        True,
+    )
+    got = place_volume(may_leave, [ZONES[0], pool("b", free=0, zone="b"), ZONES[2]], LABELS)
+    assert (name(got), got.is_full_copy, got.crosses_domains) == ("a", False, False)
+    assert [tried.pool for tried in got.tried if tried.pool] == ["b", "a"]
+    home = replace(may_leave, requirement=AccessibilityRequirement((A, B, C), (A, B, C)))
+    wide = [*ZONES, pool("a2", free=99 * GI, zone="a")]
+    assert (name(place_volume(home, wide, LABELS))) == "a"
+    nowhere = replace(may_leave, requirement=None)
+    assert name(place_volume(nowhere, ZONES, LABELS)) == "a"
+
+
 def test_a_copy_where_nothing_is_required() -> None:
     """A copy without a requirement stays in its domain, and can be used from everywhere."""
     pools = [*ZONES, pool("big", free=99 * GI, zone="d")]
@@ -358,7 +397,17 @@ def test_free_space() -> None:
     pools = [*ZONES, pool("b2", free=GI, zone="b"), pool("x", alive=False, zone="b")]
     assert free_space(pools, B, LABELS) == FreeSpace(11 * GI, 10 * GI)
     assert free_space(pools, None, LABELS) == FreeSpace(31 * GI, 10 * GI)
-    assert free_space(pools, term(zone="new"), LABELS) == FreeSpace(0, 0)
+
+
+def test_free_space_of_a_zone_without_a_pool() -> None:
+    """It is that of all pools, which volumes for it are cut from; a strict class has none there,
+    and a zone whose pools are dead has none at all.
+    """
+    new = term(zone="new")
+    assert free_space(ZONES, new, LABELS) == FreeSpace(30 * GI, 10 * GI)
+    assert free_space(ZONES, new, LABELS, PlacementPolicy.PREFERRED) == FreeSpace(0, 0)
+    dead = pool("x", alive=False, zone="new")
+    assert free_space([*ZONES, dead], new, LABELS) == FreeSpace(0, 0)
 
 
 def test_free_space_counts_what_can_be_used_from_everywhere() -> None:

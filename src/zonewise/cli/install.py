@@ -54,6 +54,7 @@ NOT_OF_PROXY = {
     "replicas": "--replicas",
     "backend": "--backend",
     "ceph_monitors": "--ceph-monitors",
+    "domain_labels": "--domain-labels",
 }
 
 NOT_OF_CSI = {"feature_gates": "--feature-gates"}
@@ -133,6 +134,12 @@ NOT_OF_CSI = {"feature_gates": "--feature-gates"}
     help="With --csi on Ceph: the cluster's monitors; its key is in the Secret csi-ceph. The"
     " ConfigMap csi has them; applied again, it resets pools and takeovers: see docs/csi.md.",
 )
+@click.option(
+    "--domain-labels",
+    metavar="A,B",
+    help="With --csi: the node labels that name domains, the largest first: the segments of the"
+    " driver's topology.  [default: topology.kubernetes.io/zone]",
+)
 @click.option("--cluster-cidr", metavar="A,B", help="With --proxy: the networks of pods.")
 @click.option(
     "--service-proxy-name",
@@ -164,6 +171,7 @@ def command(
     csi: bool,
     backend: str | None,
     ceph_monitors: str | None,
+    domain_labels: str | None,
     cluster_cidr: str | None,
     service_proxy_name: str | None,
     api_server: str | None,
@@ -209,29 +217,17 @@ def command(
     for flag, value in given.items():
         if value is not None and not proxy:
             raise click.UsageError(f"{flag} is for --proxy; leave it out")
-    if not csi and (backend is not None or ceph_monitors is not None):
-        raise click.UsageError("--backend and --ceph-monitors are for --csi; leave them out")
+    if not csi and (backend, ceph_monitors, domain_labels) != (None, None, None):
+        raise click.UsageError(
+            "--backend, --ceph-monitors and --domain-labels are for --csi; leave them out"
+        )
     release = version("zonewise")
     image = image or f"zonewise:{release}"
     if proxy:
         objects = _make_proxy(options.namespace, image, release, given, decision.gate_flags)
     elif csi:
-        from zonewise.install.csi import EMBEDDED, NAMESPACE, CsiInstallation, render_csi
-
-        monitors = tuple(filter(None, map(str.strip, (ceph_monitors or "").split(","))))
-        if bool(monitors) != ((backend or EMBEDDED) != EMBEDDED):
-            raise click.UsageError(
-                "--backend ceph-rbd and ceph-fs need --ceph-monitors, and embedded takes none"
-            )
-        objects = render_csi(
-            CsiInstallation(
-                image=image,
-                version=release,
-                namespace=options.namespace or NAMESPACE,
-                replicas=replicas,
-                backend=backend or EMBEDDED,
-                monitors=monitors,
-            )
+        objects = _make_csi(
+            options.namespace, image, release, replicas, backend, ceph_monitors, domain_labels
         )
     else:
         objects = render_manifests(
@@ -319,6 +315,42 @@ def _refuse_ignored(context: click.Context, *, proxy: bool, csi: bool) -> None:
             f"{', '.join(ignored)} {verb} not for {chosen}, which is installed on its own; run"
             f" install once without {chosen} and once with it alone"
         )
+
+
+def _make_csi(
+    namespace: str | None,
+    image: str,
+    release: str,
+    replicas: int,
+    backend: str | None,
+    ceph_monitors: str | None,
+    domain_labels: str | None,
+) -> list[dict[str, Any]]:
+    """The manifests of the CSI driver."""
+    from zonewise.install.csi import DRIVER, EMBEDDED, NAMESPACE, CsiInstallation, render_csi
+    from zonewise.storage.domains import build_domain_labels
+    from zonewise.topology.nodes import ZONE_LABEL
+
+    monitors = tuple(filter(None, map(str.strip, (ceph_monitors or "").split(","))))
+    if bool(monitors) != ((backend or EMBEDDED) != EMBEDDED):
+        raise click.UsageError(
+            "--backend ceph-rbd and ceph-fs need --ceph-monitors, and embedded takes none"
+        )
+    labels: tuple[str, ...] = (ZONE_LABEL,)
+    if domain_labels is not None:
+        labels = tuple(map(str.strip, domain_labels.split(",")))
+        build_domain_labels(labels, DRIVER)
+    return render_csi(
+        CsiInstallation(
+            image=image,
+            version=release,
+            namespace=namespace or NAMESPACE,
+            replicas=replicas,
+            backend=backend or EMBEDDED,
+            monitors=monitors,
+            domain_labels=labels,
+        )
+    )
 
 
 def _make_proxy(

@@ -32,6 +32,7 @@ from zonewise.csi.backends.folders import filesystems, mounts
 from zonewise.csi.backends.folders.node import FolderNode
 from zonewise.csi.driver import DataFolder, open_data_folder, open_driver
 from zonewise.csi.errors import CsiError
+from zonewise.csi.missing_pools import MissingPoolReporter
 from zonewise.csi.node_domain import FixedDomain, StoredDomain
 from zonewise.csi.services.node import NodeService
 from zonewise.csi.services.plugin import NO_CLUSTER
@@ -44,6 +45,7 @@ from zonewise.csi.transport.calls import Calls, CallWorker
 from zonewise.csi.transport.client import CsiClient, InProcessClient
 from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.csi_sidecars.pod_mounts import PodMounts
+from zonewise.embedded.csi_sidecars.provisioner import TopologyOptions
 from zonewise.embedded.csi_sidecars.registration import DriverRegistrar
 from zonewise.embedded.csi_sidecars.sidecars import DriverSidecars
 from zonewise.embedded.csi_sidecars.snapshot_definitions import definitions
@@ -66,6 +68,9 @@ CLASS_NAME = "zonal"
 POOLS_ANNOTATION = "csi.zonewise.io/pools"
 POOL_SIZE = "10Gi"
 POLL_SECONDS = 0.1
+IMMEDIATE_ANYWHERE = TopologyOptions(immediate=False)
+"""As ``zonewise install --csi`` sets it: volumes that bind at once are in the best of all pools,
+and can be used from everywhere."""
 
 _KEY: Key = (NAMESPACE, CONFIG_MAP)
 _log = logger("csi")
@@ -130,6 +135,9 @@ class EmbeddedDriver:
         )
         program.add(
             "csi-provisioner", _DriverSetup, client=self._controller, followed=self.followed
+        )
+        program.add(
+            "csi-missing-pools", MissingPoolReporter, source=self.followed, labels=self._labels
         )
         takeover = TakeoverSettings(
             source=self.followed,
@@ -299,7 +307,9 @@ class _DriverSetup:
     ) -> None:
         self._client = context.client
         self._followed = followed
-        self._sidecars = DriverSidecars(context, client=client, namespace=NAMESPACE, snapshots=True)
+        self._sidecars = DriverSidecars(
+            context, IMMEDIATE_ANYWHERE, client=client, namespace=NAMESPACE, snapshots=True
+        )
 
     async def run(self) -> None:
         """Work until cancelled."""

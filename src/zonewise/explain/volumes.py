@@ -32,10 +32,12 @@ from zonewise.explain.volume_report import VolumeReport, read_access, select_tak
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels, short_name
 from zonewise.storage.errors import StorageError
-from zonewise.storage.parameters import parse_placeable_class
+from zonewise.storage.missing_pools import find_missing_pool
+from zonewise.storage.parameters import PlacementPolicy, parse_placeable_class
 from zonewise.storage.placement import Placement, PlacementRequest, PlacementSource, place_volume
+from zonewise.storage.placement_reasons import MENTION_LIMIT
 from zonewise.storage.pools import existing_pools
-from zonewise.storage.provisioning import accessibility_requirement
+from zonewise.storage.provisioning import accessibility_requirement, node_domains
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 PREFIX = "csi.storage.k8s.io/"
@@ -120,7 +122,7 @@ def _report_volume(
         return placed
     if (source := _source_of(claim)) is not None:
         why = f"{text}: it is a copy of {source.kind} {source.name}, and a copy stays in the domain"
-        why += " of its source unless its class says crossDomain: copy"
+        why += " of its source unless its class says crossDomain: copy; then its pod's comes first"
         return replace(draft, reason=Reason(code="Copied", message=why))
     placement = _decide_again(cluster, claim, storage_class, without=volume.metadata.name)
     if isinstance(placement, Reason):
@@ -209,11 +211,36 @@ def _find_obstacle(
         if condition.type == "PodScheduled" and condition.status == "False" and condition.message
     )
     pod = users[0].metadata.name
+    missing = _list_domains_to_avoid(cluster, storage_class)
+    fixes = ["Make room for the pod, or free storage where it may run.", *(r.fix for r in missing)]
     return Reason(
         code="WaitsForNode",
-        message=f"{name} waits until a node is chosen for pod {pod}" + next(unscheduled, ""),
-        fix="Make room for the pod, or free storage where it may run.",
+        message=f"{name} waits until a node is chosen for pod {pod}"
+        + next(unscheduled, "")
+        + "".join(f"; {reason.message}" for reason in missing),
+        fix=" ".join(dict.fromkeys(fixes)),
     )
+
+
+def _list_domains_to_avoid(cluster: VolumeCluster, storage_class: StorageClass) -> list[Reason]:
+    """Domains of nodes where a class that says ``placement: preferred`` has no pool."""
+    given = storage_class.parameters
+    if cluster.configuration is None or given.get("placement") != PlacementPolicy.PREFERRED.value:
+        return []
+    labels = _domain_labels_of(cluster, storage_class.provisioner)
+    node_labels = {name: node.metadata.labels for name, node in cluster.nodes.items()}
+    domains = node_domains(storage_class.provisioner, node_labels, cluster.csi_nodes)
+    reasons = (
+        find_missing_pool(
+            storage_class.metadata.name,
+            given,
+            labels.segments_of(domain),
+            labels,
+            cluster.configuration,
+        )
+        for domain in domains
+    )
+    return [reason for reason in reasons if reason is not None][:MENTION_LIMIT]
 
 
 def _decide_again(
@@ -251,6 +278,8 @@ def _decide_again(
             cluster.csi_nodes,
             selected_node=claim.metadata.annotations.get(SELECTED_NODE, ""),
             allowed=storage_class.allowed_topologies,
+            # As the provisioner is set by ``zonewise up`` and ``zonewise install --csi``.
+            immediate=False,
         )
         given = storage_class.parameters
         own = {key: given[key] for key in given if not key.startswith(PREFIX)}
@@ -272,6 +301,7 @@ def _decide_again(
         source=origin,
         cross_domain=parameters.cross_domain,
         seed=f"pvc-{claim.metadata.uid}",
+        class_name=storage_class.metadata.name,
     )
     promised = _sum_promised(cluster, without)
     used = [

@@ -85,6 +85,8 @@ class CsiInstallation(Bundle):
     backend: str = EMBEDDED
     monitors: tuple[str, ...] = ()
     """Of the Ceph cluster, for a backend that is on one."""
+    domain_labels: tuple[str, ...] = (ZONE_LABEL,)
+    """The node labels that are the segments of the driver's topology, the largest domain first."""
 
     @property
     def on_ceph(self) -> bool:
@@ -245,7 +247,7 @@ def _render_driver(installation: CsiInstallation, *, privileged: bool) -> Obj:
             f"--backend={installation.backend}",
             "--config=/config/config.json",
             f"--data={DATA}",
-            f"--domain-labels={ZONE_LABEL}",
+            f"--domain-labels={';'.join(installation.domain_labels)}",
             *(() if privileged else ("--takeover-controller", "--metrics-listen=:9464")),
         ],
         "env": [{"name": "NODE_NAME", "valueFrom": node}],

@@ -12,8 +12,11 @@ pool's own segments, never the rest of the term, or a volume of a zone would be 
 
 *   Terms match, but only pools that are full or dead: RESOURCE_EXHAUSTED, which makes a scheduler
     choose another node.
-*   No term matches any pool: a domain that the class does not list yet. The volume is placed as if
-    nothing was required, and the reason says so; with ``placement: preferred`` it is refused.
+*   No pool matches the first preferred term, where the pod will run, or any term at all: a domain
+    that the class does not list yet. A pool of the other terms, if there is one, would pin the
+    volume where its pod is not. So it is placed as if nothing was required, in a pool of the
+    requested domains if there is one, and the reason says so; with ``placement: preferred`` the
+    walk goes on, and is refused at its end.
 *   Nothing is required, or ``placement: balanced``: the pool with the most free bytes times health,
     with an *empty* topology: usable from everywhere. A request cannot say whether its claim binds
     immediately, so a driver that spread such volumes *and* pinned them would make pods with two
@@ -23,7 +26,8 @@ pool's own segments, never the rest of the term, or a volume of a zone would be 
 
 A copy stays in its source's domain wherever a term allows that, in the source's own pool if it has
 room: that pool counts also if the copy's class names fewer or other segments of it. Elsewhere it is
-made only with ``crossDomain: copy``.
+made only with ``crossDomain: copy``; then the first preferred term comes before the source's
+domain, and the other terms after it.
 
 Ties go by a hash of the seed and the pool's name: with the volume's name as the seed, equal pools
 fill evenly, and the same request gets the same pool.
@@ -74,6 +78,8 @@ class PlacementRequest:
     cross_domain: CrossDomain = CrossDomain.SAME_DOMAIN
     seed: str = ""
     """Breaks ties: the name of the volume spreads, a constant repeats."""
+    class_name: str = ""
+    """For reasons; a driver is not told the name of a class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +131,26 @@ def place_volume(
     if request.policy is PlacementPolicy.BALANCED or terms is None:
         search = _Search(request, candidates, None, reasons.balanced)
         return _find_pool_near_source(request, search, labels)
-    if any(_is_within(pool.segments, term) for term in terms for pool in candidates):
-        return _find_pool_near_source(
-            request, _Search(request, candidates, terms, reasons.balanced), labels
-        )
-    unmatched = tuple(TriedPool(term, "", reasons.no_pool(term, candidates)) for term in terms)
-    if request.policy is PlacementPolicy.PREFERRED:
-        return _refuse(reasons.unknown_domain(terms, candidates), unmatched)
-    placement = _find_pool_near_source(
-        request,
-        _Search(
-            request, candidates, None, lambda pool: reasons.new_domain(pool, terms, candidates)
-        ),
-        labels,
+    first = _preferred_terms(request.requirement, labels)[:1]
+    known = [pool for pool in candidates if _is_in_any(pool, terms)]
+    is_new = not any(_is_in_any(pool, first or terms) for pool in candidates)
+    if known and (not is_new or request.policy is PlacementPolicy.PREFERRED):
+        search = _Search(request, candidates, terms, reasons.balanced)
+        return _find_pool_near_source(request, search, labels, first)
+    missing = first or terms
+    unmatched = tuple(
+        TriedPool(term, "", reasons.no_pool(term, candidates))
+        for term in (first if known else terms)
     )
+    if request.policy is PlacementPolicy.PREFERRED:
+        return _refuse(reasons.unknown_domain(terms, candidates, request.class_name), unmatched)
+    anywhere = _Search(
+        request,
+        known or candidates,
+        None,
+        lambda pool: reasons.new_domain(pool, missing, candidates, request.class_name),
+    )
+    placement = _find_pool_near_source(request, anywhere, labels)
     return replace(placement, tried=unmatched + placement.tried)
 
 
@@ -165,14 +177,19 @@ def free_space(
     """How much is free for volumes that can be used from a term; without a term, in total.
 
     Volumes that can be used from everywhere by their class count in every term, or a scheduler that
-    checks capacity would not choose a node there; with ``default-pool`` that pool must be given. A
-    domain without a pool of the class has no free space: a scheduler then chooses another domain.
+    checks capacity would not choose a node there; with ``default-pool`` that pool must be given.
+    For the same reason a domain without a pool of the class has the space that volumes for it are
+    cut from, that of all pools; with ``placement: preferred`` it has none, and a scheduler chooses
+    another domain.
     """
+    candidates = list(pools)
     segments = labels.segments_of(term) if term else {}
     anywhere = policy in (PlacementPolicy.BALANCED, PlacementPolicy.DEFAULT_POOL) or not segments
+    if not anywhere and policy is not PlacementPolicy.PREFERRED:
+        anywhere = not any(_is_within(pool.segments, segments) for pool in candidates)
     free = [
         pool.free
-        for pool in pools
+        for pool in candidates
         if pool.alive and (anywhere or _is_within(pool.segments, segments))
     ]
     return FreeSpace(sum(free), max(free, default=0))
@@ -238,9 +255,15 @@ class _Search:
 
 
 def _find_pool_near_source(
-    request: PlacementRequest, search: _Search, labels: DomainLabels
+    request: PlacementRequest,
+    search: _Search,
+    labels: DomainLabels,
+    first: Sequence[Segments] = (),
 ) -> Placement:
-    """Search in the domain of the source first, and elsewhere only if the class allows that."""
+    """Search in the domain of the source first, and elsewhere only if the class allows that.
+
+    ``first`` is the most preferred term: a copy that may leave its source's domain goes there.
+    """
     source = request.source
     if source is None:
         return search.find_pool(labels)
@@ -249,18 +272,29 @@ def _find_pool_near_source(
         for pool in search.pools
         if pool.name == source.pool or pool.segments == source.segments
     ]
-    placement = replace(search, pools=near_pools).find_pool(labels)
-    if placement.pool is not None:
-        return replace(placement, is_full_copy=placement.pool.name != source.pool)
+    near = replace(search, pools=near_pools)
     if request.cross_domain is CrossDomain.SAME_DOMAIN:
-        reason = reasons.away_from_source(source.pool, source.segments, placement.reason)
-        return _refuse(reason, placement.tried)
+        placement = near.find_pool(labels)
+        if placement.pool is None:
+            reason = reasons.away_from_source(source.pool, source.segments, placement.reason)
+            return _refuse(reason, placement.tried)
+        return replace(placement, is_full_copy=placement.pool.name != source.pool)
     far_pools = [pool for pool in search.pools if pool not in near_pools]
-    elsewhere = replace(search, pools=far_pools).find_pool(labels)
-    tried = placement.tried + elsewhere.tried
-    if elsewhere.pool is None:
-        return _refuse(elsewhere.reason, tried)
-    return replace(elsewhere, tried=tried, is_full_copy=True, crosses_domains=True)
+    searches = [near, replace(search, pools=far_pools)]
+    if first:
+        searches.insert(0, replace(search, terms=first))
+    tried: list[TriedPool] = []
+    for each in searches:
+        placement = each.find_pool(labels)
+        tried += [item for item in placement.tried if item not in tried]
+        if placement.pool is not None:
+            return replace(
+                placement,
+                tried=tuple(tried),
+                is_full_copy=placement.pool.name != source.pool,
+                crosses_domains=placement.pool not in near_pools,
+            )
+    return _refuse(placement.reason, tried)
 
 
 def _refuse(reason: Reason, tried: Iterable[TriedPool]) -> Placement:
@@ -279,18 +313,33 @@ def _ordered_terms(
         return None
     if not (requirement.requisite or requirement.preferred):
         return None
+    terms = _preferred_terms(requirement, labels)
+    terms += [term for term in _domain_terms(requirement.requisite, labels) if term not in terms]
+    return terms
+
+
+def _preferred_terms(
+    requirement: AccessibilityRequirement | None, labels: DomainLabels
+) -> list[Segments]:
+    """The preferred terms that count, each once."""
+    if requirement is None:
+        return []
     requisite = _domain_terms(requirement.requisite, labels)
     terms: list[Segments] = []
     for term in _domain_terms(requirement.preferred, labels):
         inside = not requisite or any(_is_within(wider, term) for wider in requisite)
         if inside and term not in terms:
             terms.append(term)
-    terms += [term for term in requisite if term not in terms]
     return terms
 
 
 def _domain_terms(terms: Iterable[Mapping[str, str]], labels: DomainLabels) -> list[Segments]:
     return [segments for term in terms if (segments := labels.segments_of(term))]
+
+
+def _is_in_any(pool: Pool, terms: Iterable[Segments]) -> bool:
+    """Whether a pool matches one of the terms."""
+    return any(_is_within(pool.segments, term) for term in terms)
 
 
 def _is_within(segments: Segments, term: Segments) -> bool:

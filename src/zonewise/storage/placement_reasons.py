@@ -47,12 +47,14 @@ def default_pool(pool: Pool) -> Reason:
     )
 
 
-def new_domain(pool: Pool, terms: Sequence[Segments], pools: Sequence[Pool]) -> Reason:
+def new_domain(
+    pool: Pool, terms: Sequence[Segments], pools: Sequence[Pool], class_name: str = ""
+) -> Reason:
     """The class has no pool in the requested domains, so another pool is taken."""
     return Reason(
         code="UnknownDomain",
-        message=f"{_no_pool_of_class(terms, pools)}, so pool {pool.name} was taken as if no"
-        " domain was required, and the volume can be used from everywhere",
+        message=f"{_no_pool_of_class(terms, pools, class_name)}, so pool {pool.name} was taken as"
+        " if no domain was required, and the volume can be used from everywhere",
         object=f"Pool/{pool.name}",
         numbers=_pool_numbers(pool) | {"terms": len(terms), "pools": len(pools)},
         fix="Add a pool of that domain to the StorageClass; or set placement: preferred, so that"
@@ -60,11 +62,14 @@ def new_domain(pool: Pool, terms: Sequence[Segments], pools: Sequence[Pool]) -> 
     )
 
 
-def unknown_domain(terms: Sequence[Segments], pools: Sequence[Pool]) -> Reason:
+def unknown_domain(
+    terms: Sequence[Segments], pools: Sequence[Pool], class_name: str = ""
+) -> Reason:
     """The class has no pool in the requested domains, and says placement: preferred."""
     return Reason(
         code="UnknownDomain",
-        message=f"{_no_pool_of_class(terms, pools)}, and the class says placement: preferred",
+        message=f"{_no_pool_of_class(terms, pools, class_name)}, and the class says placement:"
+        " preferred",
         numbers={"terms": len(terms), "pools": len(pools)},
         fix="Add a pool of that domain to the StorageClass, or remove placement: preferred.",
     )
@@ -157,9 +162,10 @@ def format_size(amount: int) -> str:
     return f"{amount} {units[0]}"
 
 
-def _no_pool_of_class(terms: Sequence[Segments], pools: Sequence[Pool]) -> str:
+def _no_pool_of_class(terms: Sequence[Segments], pools: Sequence[Pool], class_name: str) -> str:
     missing = _describe_missing_keys(terms, pools)
-    return f"no pool of the class is in {_describe_domains(terms)}{missing}"
+    name = f"class {class_name}" if class_name else "the class"
+    return f"{name} has no pool in {_describe_domains(terms)}{missing}"
 
 
 def _describe_missing_keys(terms: Iterable[Segments], pools: Iterable[Pool]) -> str:

@@ -54,6 +54,7 @@ class TakeoverLeader:
         from zonewise.api.errors import LeadershipLost
         from zonewise.cli.program.connection import connect
         from zonewise.csi.answering import collect_answers
+        from zonewise.csi.missing_pools import MissingPoolReporter
         from zonewise.csi.takeover.automatic import AutomaticLoop
         from zonewise.csi.takeover.controller import TakeoverController, TakeoverSettings
         from zonewise.csi.takeover.out_of_service import OutOfServiceController
@@ -95,6 +96,9 @@ class TakeoverLeader:
                 takeover,
                 storage=self.storage,
                 worker=self.worker,
+            )
+            program.add(
+                "missing pools", MissingPoolReporter, source=self.source, labels=self.labels
             )
 
         program_settings = ProgramSettings(
