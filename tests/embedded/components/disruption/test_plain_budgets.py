@@ -9,16 +9,27 @@ from typing import Any
 import msgspec
 import pytest
 from tests.embedded.components.disruption.budget_stories import evict
-from tests.embedded.virtual_cluster import until
+from tests.embedded.virtual_cluster import EPOCH, until
 from tests.embedded.whole_cluster import settled, whole
 
-from zonewise.api import DaemonSet, DisruptionLedger, Pod, PodDisruptionBudget, StatefulSet
+from zonewise.api import (
+    DaemonSet,
+    Deployment,
+    DisruptionLedger,
+    Node,
+    Pod,
+    PodDisruptionBudget,
+    ReplicaSet,
+    StatefulSet,
+)
 from zonewise.api.codec import convert
 from zonewise.api.errors import Invalid, ServerError, TooManyRequests
 from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
 from zonewise.disruption.budget import budget_of
 from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster
 from zonewise.embedded.seed.nodes import NodeLayout
+from zonewise.explain.budget_answers import AnswerCode
+from zonewise.explain.budgets import BudgetCluster
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -147,6 +158,33 @@ async def test_an_eviction_needs_every_budget_of_its_pod() -> None:
             "The disruption budget least: needs 4 healthy pods and has 4",
             "The disruption budget most: needs 4 healthy pods and has 4",
         ]
+
+
+async def test_explain_counts_as_the_cluster_does() -> None:
+    """Read from outside, the budgets say themselves who counts them: two of them allow a pod
+    together, and have the numbers that evictions are judged by.
+    """
+    budgets = [budget("most", maxUnavailable=1), budget("least", minAvailable=2)]
+    async with whole([*NodeLayout().nodes(), workload("Deployment", 3), *budgets]) as cluster:
+        await settled(cluster)
+        await asyncio.sleep(2)
+        client = cluster.client
+        seen = BudgetCluster(
+            nodes=await client.list(Node),
+            pods=await client.list(Pod, "default"),
+            budgets=await client.list(PodDisruptionBudget, "default"),
+            owners=[*await client.list(Deployment), *await client.list(ReplicaSet)],
+            now=EPOCH,
+        )
+        report = seen.report_pods("default")[0]
+        assert report.verdict.allowed and report.verdict.charged
+        answers = [(answer.budget, answer.answer) for answer in report.answers]
+        assert answers == [("least", AnswerCode.ALLOWS), ("most", AnswerCode.ALLOWS)]
+        rows = {item.budget: item.domains[0] for item in seen.report_budgets("default")}
+        assert {name: (row.expected, row.desired) for name, row in rows.items()} == {
+            "most": (3, 2),
+            "least": (3, 2),
+        }
 
 
 async def test_with_delete_two_budgets_are_an_error_as_in_kubernetes() -> None:
