@@ -152,6 +152,10 @@ class Owners:
             return None
         return owner
 
+    def replica_sets_of(self, key: OwnerKey) -> list[ScaleOwner]:
+        """The ReplicaSets of a controller."""
+        return list(self._replica_sets.get(key, {}).values())
+
     def find_scale_owner(self, reference: ControllerReference) -> ScaleOwner | None:
         """The owner that says how many pods there should be; None if it is not known."""
         owner = self.get(reference.key, reference.uid)

@@ -57,12 +57,14 @@ from zonewise.embedded.components.workloads.jobs.controller import JobController
 from zonewise.embedded.components.workloads.removal import RemovalMode
 from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSetController
 from zonewise.embedded.components.workloads.statefulsets.controller import StatefulSetController
+from zonewise.embedded.held_replacements import HeldReplacements
 from zonewise.embedded.seed.seeder import Obj, Seeder
 from zonewise.embedded.simulated_traffic import SimulatedTraffic
 from zonewise.embedded.stored_budgets import StoredBudgets
 from zonewise.runtime.controller.recorder import RecorderLimits
 from zonewise.runtime.program.program import Program
 from zonewise.webhook.gate import DisruptionGate
+from zonewise.webhook.replacements import ReplacementHold
 
 if TYPE_CHECKING:
     from zonewise.embedded.csi_driver import EmbeddedDriver
@@ -132,6 +134,8 @@ class EmbeddedCluster:
         self.seeder = Seeder(self.client, self.server.registry)
         budgets = BudgetsCache(counts_plain=settings.removal == "evict")
         self._gate_evictions(clock, budgets)
+        hold = ReplacementHold(self.program.cache, budgets)
+        self.server.admission.add_mutating(HeldReplacements(hold))
         self.simulated_traffic = SimulatedTraffic(
             self.program.context("clients"), gates=settings.api.gates
         )

@@ -29,6 +29,9 @@ CONTROLLERS = (
     "statefulset-controller",
     "daemon-set-controller",
 )
+PLACED_CONTROLLERS = ("replicaset-controller", "statefulset-controller")
+PLACED_OWNERS = ("ReplicaSet", "StatefulSet")
+"""Which controllers create the pods whose domain a DomainRollout chooses, and their kinds."""
 ALL_IN_ONE = "system:kube-controller-manager"
 """The user of a controller manager whose controllers have none of their own."""
 DEPLOYMENT_CONTROLLERS = ("system:serviceaccount:kube-system:deployment-controller", ALL_IN_ONE)
@@ -46,7 +49,7 @@ def render_webhooks(installation: Installation) -> list[Obj]:
     if installation.budgets != "off":
         validating += [_gate_evictions(installation), _gate_deletions(installation)]
     if installation.budgets == "enforce":
-        mutating.append(_clamp_replicas(installation))
+        mutating += [_clamp_replicas(installation), _hold_replacements(installation)]
     kinds = {"Validating": validating, "Mutating": mutating}
     return [
         {
@@ -91,6 +94,21 @@ def _clamp_replicas(installation: Installation) -> Obj:
         "matchConditions": [
             {"name": "deployments", "expression": who},
             {"name": "decreases", "expression": less},
+        ],
+    }
+
+
+def _hold_replacements(installation: Installation) -> Obj:
+    names = [f"system:serviceaccount:kube-system:{name}" for name in PLACED_CONTROLLERS]
+    who = f"request.userInfo.username in {quote_all((*names, ALL_IN_ONE))}"
+    owned = "object.metadata.?ownerReferences.orValue([]).exists(owner, owner.?controller"
+    owned += f".orValue(false) && owner.kind in {quote_all(PLACED_OWNERS)})"
+    return _make_gate(installation, "pods", ["CREATE"], "pods") | {
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT,
+        "matchConditions": [
+            {"name": "workload-controllers", "expression": who},
+            {"name": "workloads", "expression": owned},
         ],
     }
 

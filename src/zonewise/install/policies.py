@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from zonewise.api.objects.budgets import DomainRollout, TopologyDisruptionBudget
 from zonewise.api.objects.discovery import SERVICE_LABEL
 from zonewise.controllers.budgets.waking import WOKEN
+from zonewise.disruption.rollouts.replacements import GATE
 from zonewise.disruption.steering import DELETION_COST, REDUCE_TO
 from zonewise.install.expressions import (
     quote,
@@ -214,6 +215,8 @@ def _limit_enforcement(users: tuple[str, ...]) -> list[FieldLimit]:
         f" && o.apiVersion == {quote(rollouts.api_version)}"
         f" && o.kind == {quote(rollouts.kind)})"
     )
+    held = f"oldObject.spec.?schedulingGates.orValue([]).exists(gate, gate.name == {quote(GATE)})"
+    released = require_unchanged("spec", "schedulingGates", "affinity")
     return [
         FieldLimit(
             name=f"{NAME}-pods",
@@ -221,11 +224,11 @@ def _limit_enforcement(users: tuple[str, ...]) -> list[FieldLimit]:
             group="",
             resources=("pods",),
             expressions=(
-                "object.spec == oldObject.spec",
+                f"object.spec == oldObject.spec || ({held} && {released})",
                 *require_same_metadata(DELETION_COST, WOKEN),
             ),
             message=f"Zonewise's controller may change only the annotations {DELETION_COST} and"
-            f" {WOKEN} of pods.",
+            f" {WOKEN} of pods, and the node affinity of those with the scheduling gate {GATE}.",
         ),
         FieldLimit(
             name=f"{NAME}-replicasets",

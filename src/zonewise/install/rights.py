@@ -89,6 +89,7 @@ def _webhook_rules(installation: Installation) -> list[Obj]:
         rules += [
             allow(_OURS, ["disruptionledgers"], ("create",)),
             allow(_OURS, ["disruptionledgers"], ("get", "patch"), names=[NAME]),
+            allow(_OURS, ["domainrollouts"], READ),
         ]
     return rules
 

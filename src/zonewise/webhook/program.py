@@ -35,11 +35,13 @@ from zonewise.webhook.clamp import Clamp
 from zonewise.webhook.disruption_reviews import DisruptionReviews
 from zonewise.webhook.gate import DisruptionGate
 from zonewise.webhook.hints import HintInjection, InjectionSettings
+from zonewise.webhook.replacements import ReplacementHold
 
 CLAMP_PATH = "/replicasets"
 DELETIONS_PATH = "/deletions"
 EVICTIONS_PATH = "/evictions"
 HINTS_PATH = "/hints"
+PODS_PATH = "/pods"
 SERVICES_PATH = "/services"
 
 _log = logger("webhook")
@@ -97,6 +99,9 @@ class AdmissionWebhooks:
             if settings.budgets == "enforce":
                 self.handlers[CLAMP_PATH] = _once_synced(
                     cache, Clamp(gate.budgets_cache, client.clock.reliable_now, gate.turns)
+                )
+                self.handlers[PODS_PATH] = ReplacementHold(
+                    cache, gate.budgets_cache, registry=metrics.registry if metrics else None
                 )
                 mutates = True
         self._dispatcher = AdmissionDispatcher(

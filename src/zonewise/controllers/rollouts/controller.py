@@ -1,17 +1,23 @@
 """Updates workloads one failure domain after the other, as ``DomainRollout`` objects specify.
 
 One key is one rollout. A pass reads the workload, its pods and the derived budgets, decides
-(``disruption.rollouts``), and writes in this order: the budgets, the status, evictions. Each alone
-may be the last before a crash: the budget says which domain is open, the pods say how far it is. No
-pod is evicted in the pass that changes the budget; that change triggers the next one.
+(``disruption.rollouts``), and writes in this order: the budgets, places of new pods, evictions, the
+status. Each alone may be the last before a crash: the budget says which domain is open, the pods
+say how far it is. No pod is evicted or placed in the pass that changes the budget; that change
+triggers the next one.
+
+New pods that admission holds are released here, each for one domain (``replacements``). Where no
+rollout holds a pod any more (it was deleted, the namespace has opted out) it is released for any;
+the key of such pods is their namespace without a name.
 
 *Parallel* are ``workers`` rollouts, never one twice. Only the leader runs this. A pass waits until
 the stores show what the last one wrote, and a pod that was evicted is counted as deleted until it
 is, or ``GRANT_SECONDS`` have passed; that is all that is in memory.
 
-*No hot loop*: a rollout that may not continue costs nothing until a pod, node, budget or workload
-changes. An eviction that the server refused although no known budget forbids it is tried again
-after ``REFUSED`` seconds or more.
+*No hot loop*: where a pod finds no room, it is looked for again after ``NO_ROOM`` seconds or a
+change in the namespace. A rollout that may not continue costs nothing until a pod, node, budget or
+workload changes. An eviction that the server refused although no known budget forbids it is tried
+again after ``REFUSED`` seconds or more.
 """
 
 from __future__ import annotations
@@ -28,11 +34,13 @@ from zonewise.api.objects.budgets import (
     DomainRollout,
     TopologyDisruptionBudget,
     TopologyDisruptionBudgetSpec,
+    WorkloadReference,
 )
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.reason import Reason
 from zonewise.controllers.budgets.recent_evictions import RecentEvictions
+from zonewise.controllers.rollouts.replacements import Replacements
 from zonewise.disruption.budget import TOPOLOGY_BUDGET
 from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.disruption.namespace_budgets import is_irrelevant_change
@@ -49,7 +57,9 @@ from zonewise.disruption.rollouts.status import rollout_status, status_patch
 from zonewise.disruption.rollouts.victims import blocked_reason, choose_victims
 from zonewise.disruption.rollouts.workload import (
     WORKLOAD_KINDS,
+    RolledPod,
     RolledWorkload,
+    unscheduled_pods,
     workload_of,
     workload_pods,
 )
@@ -67,7 +77,9 @@ if TYPE_CHECKING:
 GATHER = 0.1
 GLANCE = 0.05
 REFUSED = 5.0
+NO_ROOM = 10.0
 FIRST_RETRY, LAST_RETRY = 0.2, 60.0
+ANOTHER_ROLLOUT = "AnotherRollout"
 OWNER_LABEL = "zonewise.io/rollout"
 
 
@@ -120,9 +132,13 @@ class RolloutsController:
         self._workloads = {kind: store for kind, store in owners.items() if kind in WORKLOAD_KINDS}
         for store in owners.values():
             store.on_change(self._changed)
+        self._replacements = Replacements(
+            context, budgets_cache=budgets_cache, find_rollouts=self._find_rollouts
+        )
         self._budgets.on_change(self._changed)
         self._rollouts.on_change(self._changed)
         reads(Pod).on_change(self._changed)
+        reads(Pod).on_change(self._replacements.pod_changed)
         reads(Node).on_change(self._node_changed)
 
     # Which change enqueues which key. A namespace has few rollouts, and changes are batched.
@@ -138,17 +154,29 @@ class RolloutsController:
         keys = self._rollouts.keys()
         if namespace is not None:
             keys = self._rollouts.keys_by("namespace", namespace)
+            if self._replacements.held_in(namespace):
+                keys = (*keys, (namespace, ""))
         for key in keys:
             self.controller.enqueue(key, after=GATHER)
+
+    def _find_rollouts(self, namespace: str, workload: WorkloadReference) -> list[DomainRollout]:
+        """The rollouts of a workload that are not being deleted."""
+        return list(self._rollouts.by("workload", (namespace, workload, "")))
 
     # What is done.
 
     async def _reconcile(self, key: Key) -> float | None:
+        if not self._replacements.settled(key):
+            return GLANCE
+        if not key[1]:
+            await self._replacements.release_uncovered(key)
+            return None
         item = self._rollouts.get(key)
         if item is None or item.metadata.deletion_timestamp is not None:
             self._wrote_rollout.forget(key)
             self._wrote_budget.forget(key)
             self._evictions.forget(key)
+            self._replacements.forget(key)
             return None
         if not (self._wrote_rollout.settled(key) and self._wrote_budget.settled(key)):
             return GLANCE
@@ -164,8 +192,12 @@ class RolloutsController:
                     stands = False
                     await self._write_budget(item, name, spec)
         reason, again = None, plan.retry_after
-        if stands and plan.open_domain is not None:
-            reason, again = await self._evict(view, plan)
+        if stands:
+            reason = await self._replacements.release(view, plan)
+            if reason is not None:
+                again = NO_ROOM * (1 + self._rng.random())
+            elif plan.open_domain is not None:
+                reason, again = await self._evict(view, plan)
         await self._report(view, plan, reason)
         if plan.is_complete and view.workload is not None:
             await self._advance(view.workload)
@@ -179,12 +211,22 @@ class RolloutsController:
         owner = None if store is None else store.get((namespace, reference.name))
         workload = None if owner is None else workload_of(owner)
         refusal = self._refusal(item, workload)
+        budgets = self._budgets_cache.get_or_create(namespace)
+        held: tuple[RolledPod, ...] = ()
+        if workload is not None and not (refusal and refusal.code == ANOTHER_ROLLOUT):
+            # Where the budget does not hold, new pods have no order to keep.
+            held = unscheduled_pods(workload, self._replacements.held_in(namespace), budgets.owners)
         if workload is None or refusal is not None:
-            return RolloutView(rollout=item, blocking_reason=refusal, now=now)
+            return RolloutView(rollout=item, unscheduled=held, blocking_reason=refusal, now=now)
         unheld = _explain_unheld(workload, budget)
         if unheld is not None:
-            return RolloutView(rollout=item, workload=workload, blocking_reason=unheld, now=now)
-        budgets = self._budgets_cache.get_or_create(namespace)
+            return RolloutView(
+                rollout=item,
+                workload=workload,
+                unscheduled=held,
+                blocking_reason=unheld,
+                now=now,
+            )
         key = (TOPOLOGY_BUDGET, namespace, derived_budget_name(item))
         limit_key = (TOPOLOGY_BUDGET, namespace, limit_budget_name(item))
         if key not in budgets.budgets or limit_key not in budgets.budgets:
@@ -194,7 +236,11 @@ class RolloutsController:
             standing, counts = budgets.state_and_counts(key)
         if standing.blocking_reason is not None:
             return RolloutView(
-                rollout=item, workload=workload, blocking_reason=standing.blocking_reason, now=now
+                rollout=item,
+                workload=workload,
+                unscheduled=held,
+                blocking_reason=standing.blocking_reason,
+                now=now,
             )
         pods = workload_pods(
             workload,
@@ -211,6 +257,9 @@ class RolloutsController:
             rollout=item,
             workload=workload,
             pods=pods,
+            unscheduled=unscheduled_pods(
+                workload, (pod for pod, _ in counts.pods.values()), budgets.owners
+            ),
             desired_ready={**dict.fromkeys((pod.domain for pod in pods), 0), **needs},
             order_labels=self._labels(item),
             open_domain=open_domain_of(budget),
@@ -240,7 +289,7 @@ class RolloutsController:
         )
         if first.metadata.name != item.metadata.name:
             return Reason(
-                code="AnotherRollout",
+                code=ANOTHER_ROLLOUT,
                 message=f"{what} is rolled out by DomainRollout {first.metadata.name} already",
                 object=f"DomainRollout/{namespace}/{first.metadata.name}",
                 fix="Delete one of them.",

@@ -54,6 +54,8 @@ class RolloutView:
     rollout: DomainRollout
     workload: RolledWorkload | None = None
     pods: tuple[RolledPod, ...] = ()
+    unscheduled: tuple[RolledPod, ...] = ()
+    """Its pods that have no node yet."""
     desired_ready: Mapping[str, int] = field(default_factory=dict)
     """How many Ready pods each domain should have; every domain is in it."""
     order_labels: Mapping[str, str] = field(default_factory=dict)

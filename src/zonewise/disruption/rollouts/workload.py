@@ -9,7 +9,7 @@ not outdated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,17 @@ from zonewise.api.errors import ParseError
 from zonewise.api.meta import LabelSelector, Object
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.pod_state import is_pod_active
 from zonewise.api.values import times
-from zonewise.disruption.domain_counts import CountedPod, DomainCounts, identity
+from zonewise.disruption.domain_counts import DomainCounts, identity
 from zonewise.disruption.grouping import NO_DOMAIN
-from zonewise.disruption.owners import DAEMON_SET, STATEFUL_SET, Owners
+from zonewise.disruption.owners import (
+    DAEMON_SET,
+    STATEFUL_SET,
+    ControllerReference,
+    Owners,
+    reference_of,
+)
 
 DEPLOYMENT = "Deployment"
 WORKLOAD_KINDS = (DEPLOYMENT, STATEFUL_SET, DAEMON_SET)
@@ -126,7 +133,7 @@ def workload_pods(
     for pod, counted in counts.pods.values():
         if not counted.active or identity(pod) in evicted:
             continue
-        if not _is_owned(workload, counted, owners):
+        if not _is_owned(workload, counted.reference, owners):
             continue
         if not counted.present and not workload.needs_evictions:
             continue
@@ -147,12 +154,29 @@ def workload_pods(
     return tuple(sorted(pods, key=lambda rolled: rolled.pod.metadata.name))
 
 
-def _is_owned(workload: RolledWorkload, counted: CountedPod, owners: Owners) -> bool:
-    if counted.reference is None:
+def unscheduled_pods(
+    workload: RolledWorkload, pods: Iterable[Pod], owners: Owners
+) -> tuple[RolledPod, ...]:
+    """Those of some pods that belong to a workload, are active and have no node yet."""
+    result = []
+    for pod in pods:
+        reference = reference_of(pod)
+        if pod.spec.node_name or not is_pod_active(pod) or reference is None:
+            continue
+        if _is_owned(workload, reference, owners):
+            outdated = owners.is_outdated(reference)
+            result.append(RolledPod(pod=pod, domain=NO_DOMAIN, ready=False, outdated=outdated))
+    return tuple(result)
+
+
+def _is_owned(
+    workload: RolledWorkload, reference: ControllerReference | None, owners: Owners
+) -> bool:
+    if reference is None:
         return False
     if workload.needs_evictions:
-        return counted.reference.uid == workload.uid
-    owner = owners.find_scale_owner(counted.reference)
+        return reference.uid == workload.uid
+    owner = owners.find_scale_owner(reference)
     return owner is not None and owner.uid == workload.uid
 
 

@@ -113,6 +113,10 @@ class Admission:
         """Add a validating plugin, after the built-in ones."""
         self._validating += (plugin,)
 
+    def add_mutating(self, plugin: AdmissionPlugin) -> None:
+        """Add a mutating plugin, after the built-in ones."""
+        self._mutating += (plugin,)
+
     async def mutate(self, attributes: Attributes) -> bool:
         """Run mutating plugins and webhooks; True if a webhook was called."""
         await self._wait(attributes)

@@ -1,0 +1,120 @@
+"""Whether a pod could be scheduled in a domain, asked before it is sent there.
+
+The answer is the scheduler's own function, over the stores: resources, taints, spread and affinity
+as for any pod. All pods of the cluster are counted the first time that it is asked, in slices, and
+followed from then on; ``close`` forgets them, because most of the time no rollout creates a pod.
+
+A pod for which room was found takes it for the rest of a ``Trial``, so that two pods are never sent
+to the last place. Volumes are not known here: pods with claims are never asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from types import TracebackType
+from typing import Self
+
+from zonewise.api.meta import Key
+from zonewise.api.objects.core import Namespace, Node
+from zonewise.api.objects.pod import Pod
+from zonewise.disruption.rollouts.replacements import confine
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.process.turns import in_slices
+from zonewise.scheduling.cluster import SchedulerCluster
+
+PODS_PER_SLICE = 200
+
+
+class Room:
+    """The cluster as the scheduler sees it, while it is needed."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._nodes = cache.store(Node)
+        self._pods = cache.store(Pod)
+        self._namespaces = cache.store(Namespace)
+        self._cluster: SchedulerCluster | None = None
+        self._ends: list[Callable[[], None]] = []
+
+    async def open(self) -> SchedulerCluster:
+        """The cluster, counted first if it is not followed."""
+        if self._cluster is None:
+            cluster = SchedulerCluster()
+            await in_slices(_count(cluster, self._pods))
+            if self._cluster is None:
+                self._cluster = cluster
+                self._ends = [
+                    self._nodes.on_change(self._node_changed),
+                    self._namespaces.on_change(self._namespace_changed),
+                    self._pods.on_change(self._pod_changed),
+                ]
+        return self._cluster
+
+    def close(self) -> None:
+        """Follow the cluster no longer."""
+        for end in self._ends:
+            end()
+        self._ends, self._cluster = [], None
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        assert self._cluster is not None
+        if new is not None:
+            self._cluster.set_node(new)
+        elif old is not None:
+            self._cluster.remove_node(old.metadata.name)
+
+    def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
+        assert self._cluster is not None
+        if new is not None:
+            self._cluster.set_namespace(new)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        assert self._cluster is not None
+        if new is not None:
+            self._cluster.set_pod(new)
+        elif old is not None:
+            self._cluster.remove_pod(old.key)
+
+
+class Trial:
+    """Places that are given away one after the other, and all free again at the end.
+
+    ``waiting`` are pods that were sent to a domain before and have no node yet.
+    """
+
+    def __init__(self, cluster: SchedulerCluster, key: str, waiting: Iterable[Pod]) -> None:
+        self._cluster = cluster
+        self._key = key
+        self._assumed: list[Key] = []
+        for pod in waiting:
+            self._place(pod)
+
+    def find_obstacle(self, pod: Pod, domain: str) -> str:
+        """Why a pod could not be scheduled in a domain; empty if it could."""
+        return self._place(confine(pod, self._key, domain))
+
+    def _place(self, pod: Pod) -> str:
+        decision = self._cluster.decide(pod)
+        if decision.node:
+            self._cluster.assume(pod, decision.node)
+            self._assumed.append(pod.key)
+            return ""
+        return "" if decision.preemption is not None else decision.message
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for key in self._assumed:
+            self._cluster.remove_pod(key)
+
+
+def _count(cluster: SchedulerCluster, pods: Iterable[Pod]) -> Generator[None, None, None]:
+    for count, pod in enumerate(tuple(pods), 1):
+        cluster.set_pod(pod)
+        if count % PODS_PER_SLICE == 0:
+            yield

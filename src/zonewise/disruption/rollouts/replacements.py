@@ -1,0 +1,313 @@
+"""Where the pods of a new revision go while their workload is updated domain by domain.
+
+A pod that a workload creates during its rollout would start wherever the scheduler likes: a surge,
+or a spread that counts each revision for itself, fills domains that are not open yet, and the
+rollout waits there for pods that are elsewhere. So admission *holds* it by a scheduling gate
+(``holds_replacement``), and the rollout's controller releases it with a node affinity for one
+domain (``place_replacements``). Two steps, because admission is asked for many pods at once by
+several webhooks that see each other's answers late, and a place must be given once.
+
+A replacement goes to
+
+1. the open domain, if it has fewer pods than it should,
+2. another domain that has fewer: it lost a pod, and nothing is disrupted there,
+3. the open domain, if it has fewer pods of the new revision than it should: a surge.
+
+The rest waits until the next domain opens; "the open one or any that is done" would give the first
+domain what belongs to the last. Never is a pod sent where it could not be scheduled: if the open
+domain has no room it waits, and the rollout says ``NoRoomInDomain``. What another domain lacks and
+has no room for starts anywhere, as does what is missing in a domain none of whose nodes takes pods:
+an outage must not cost capacity.
+
+Pods of an old revision are released as they are, and pods with claims are not held: their volumes
+say where they run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from zonewise.api.objects.budgets import DomainRollout, WorkloadReference
+from zonewise.api.objects.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from zonewise.api.objects.pod import Affinity, NodeAffinity, Pod, PodSchedulingGate
+from zonewise.api.objects.pod_state import is_pod_active
+from zonewise.api.reason import Reason
+from zonewise.disruption.grouping import NO_DOMAIN, OLD_KEYS
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
+from zonewise.disruption.owners import REPLICA_SET, STATEFUL_SET, OwnerKey, Owners, reference_of
+from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView
+from zonewise.disruption.rollouts.workload import DEPLOYMENT, RolledPod
+
+GATE = "zonewise.io/domain-rollout"
+NO_ROOM = "NoRoomInDomain"
+IN = "In"
+
+FindObstacle = Callable[[Pod, str], str]
+"""Why a pod could not be scheduled in a domain, in the scheduler's words; empty if it could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """The pods to release, each with its domain or None for any; and why others find no room."""
+
+    released: tuple[tuple[Pod, str | None], ...] = ()
+    reason: Reason | None = None
+
+
+def workload_reference(pod: Pod, owners: Owners) -> WorkloadReference | None:
+    """The workload of a pod as a rollout names it; None if no rollout could.
+
+    A ReplicaSet that is not known yet was created a moment ago, and has its Deployment's name.
+    """
+    reference = reference_of(pod)
+    if reference is None:
+        return None
+    kind, name = reference.key[1], reference.key[3]
+    if kind == STATEFUL_SET:
+        return WorkloadReference(kind=kind, name=name)
+    if kind != REPLICA_SET:
+        return None
+    replica_set = owners.get(reference.key, reference.uid)
+    if replica_set is None:
+        return WorkloadReference(kind=DEPLOYMENT, name=name.rpartition("-")[0])
+    controller = replica_set.controller
+    if controller is None or controller.kind != DEPLOYMENT:
+        return None
+    return WorkloadReference(kind=DEPLOYMENT, name=controller.name)
+
+
+def holds_replacement(
+    pod: Pod, rollouts: Iterable[DomainRollout], budgets: NamespaceBudgets
+) -> bool:
+    """Whether a new pod has to wait for its place; ``rollouts`` are those of its namespace."""
+    if pod.spec.node_name or is_held(pod) or has_claims(pod):
+        return False
+    workload, reference = workload_reference(pod, budgets.owners), reference_of(pod)
+    if workload is None or reference is None or budgets.owners.is_outdated(reference):
+        return False
+    matching = [rollout for rollout in rollouts if _rolls_out(rollout, workload)]
+    if not matching:
+        return False
+    return any(rollout.status.domain for rollout in matching) or any(
+        is_pod_active(old) for old in _outdated_pods(workload, pod, budgets)
+    )
+
+
+def is_held(pod: Pod) -> bool:
+    """Whether a pod waits for its place."""
+    return any(gate.name == GATE for gate in pod.spec.scheduling_gates)
+
+
+def has_claims(pod: Pod) -> bool:
+    """Whether volumes say where a pod runs."""
+    return any(
+        volume.persistent_volume_claim is not None or volume.ephemeral is not None
+        for volume in pod.spec.volumes
+    )
+
+
+def place_replacements(
+    view: RolloutView, plan: DomainPlan, nodes: Mapping[str, Node], find_obstacle: FindObstacle
+) -> Placements:
+    """Which of the pods that wait are released, and to which domain.
+
+    ``nodes`` are all nodes. ``find_obstacle`` counts a pod for which it found a place.
+    """
+    held = sorted((rolled for rolled in view.unscheduled if is_held(rolled.pod)), key=_age)
+    if not held or not view.budget_counted:
+        return Placements()
+    if view.workload is None or view.blocking_reason is not None or plan.is_complete:
+        return Placements(tuple((rolled.pod, None) for rolled in held))
+    places = _Places(view, plan, nodes)
+    released: list[tuple[Pod, str | None]] = []
+    obstacles: list[str] = []
+    for rolled in held:
+        if rolled.outdated or has_claims(rolled.pod):
+            released.append((rolled.pod, None))
+            continue
+        candidates = places.candidates()
+        found: dict[str | None, str] = {}
+        for domain in candidates:
+            found[domain] = find_obstacle(rolled.pod, domain)
+            if not found[domain]:
+                places.take(domain)
+                released.append((rolled.pod, domain))
+                break
+        else:
+            if plan.open_domain in found:
+                obstacles.append(found[plan.open_domain])
+            elif candidates or places.some_are_lost:
+                released.append((rolled.pod, None))
+    reason = _no_room_reason(view, plan, obstacles) if obstacles else None
+    return Placements(tuple(released), reason)
+
+
+def label_of(rollout: DomainRollout) -> str:
+    """The node label that a replacement's affinity names; of two spellings the present one."""
+    key = rollout.spec.topology_key
+    return OLD_KEYS.get(key, key)
+
+
+def confine(pod: Pod, key: str, domain: str | None) -> Pod:
+    """A pod without our gate, and with a node affinity for a domain."""
+    spec = pod.spec
+    gates = tuple(gate for gate in spec.scheduling_gates if gate.name != GATE)
+    affinity = spec.affinity
+    if domain is not None:
+        affinity = affinity or Affinity()
+        node_affinity = affinity.node_affinity or NodeAffinity()
+        required = node_affinity.required or NodeSelector()
+        expression = NodeSelectorRequirement(key=key, operator=IN, values=(domain,))
+        terms = tuple(
+            msgspec.structs.replace(
+                term, match_expressions=(*(term.match_expressions or ()), expression)
+            )
+            for term in required.node_selector_terms or (NodeSelectorTerm(),)
+        )
+        required = NodeSelector(node_selector_terms=terms)
+        affinity = msgspec.structs.replace(
+            affinity, node_affinity=msgspec.structs.replace(node_affinity, required=required)
+        )
+    spec = msgspec.structs.replace(spec, scheduling_gates=gates, affinity=affinity)
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+def release_patch(pod: Pod, key: str, domain: str | None) -> dict[str, Any]:
+    """The merge patch that releases a pod, on the very version that was judged."""
+    confined, meta = confine(pod, key, domain), pod.metadata
+    spec: dict[str, Any] = {"schedulingGates": _gates_left(confined.spec.scheduling_gates)}
+    if domain is not None:
+        assert confined.spec.affinity is not None
+        assert confined.spec.affinity.node_affinity is not None
+        required = msgspec.to_builtins(confined.spec.affinity.node_affinity.required)
+        spec["affinity"] = {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+        }
+    return {
+        "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+        "spec": spec,
+    }
+
+
+def confined_domain(pod: Pod, key: str) -> str | None:
+    """The one domain whose nodes a pod requires, if it requires one."""
+    affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
+    terms = (affinity and affinity.required and affinity.required.node_selector_terms) or ()
+    required = {
+        expression.values
+        for term in terms
+        for expression in term.match_expressions or ()
+        if expression.key == key and expression.operator == IN
+    }
+    values = required.pop() if len(required) == 1 else None
+    return values[0] if values is not None and len(values) == 1 else None
+
+
+class _Places:
+    """How many pods each domain has and should have, while places are given away."""
+
+    def __init__(self, view: RolloutView, plan: DomainPlan, nodes: Mapping[str, Node]) -> None:
+        key = label_of(view.rollout)
+        alive = {
+            node.metadata.labels.get(key, NO_DOMAIN) for node in nodes.values() if _takes_pods(node)
+        }
+        self._expected = {
+            name: count for name, count in view.desired_ready.items() if name != NO_DOMAIN
+        }
+        self._lost = self._expected.keys() - alive
+        self._open = plan.open_domain
+        self._present: Counter[str] = Counter()
+        self._updated: Counter[str] = Counter()
+        for rolled in view.pods:
+            if rolled.pod.spec.node_name:
+                self._add(rolled.domain, outdated=rolled.outdated)
+        for rolled in view.unscheduled:
+            domain = confined_domain(rolled.pod, key)
+            if domain is not None and not is_held(rolled.pod):
+                self._add(domain, outdated=rolled.outdated)
+
+    @property
+    def some_are_lost(self) -> bool:
+        """Whether pods are missing in a domain that takes none."""
+        return any(self._missing(name) > 0 for name in self._lost)
+
+    def candidates(self) -> list[str]:
+        """The domains that the next replacement may go to, the best first."""
+        alive = self._expected.keys() - self._lost
+        lacking = [name for name in alive if self._missing(name) > 0]
+        lacking.sort(key=lambda name: (name != self._open, -self._missing(name), name))
+        surge = [
+            name
+            for name in alive - set(lacking)
+            if name == self._open and self._updated[name] < self._expected[name]
+        ]
+        return lacking + surge
+
+    def take(self, domain: str) -> None:
+        """A replacement goes to a domain."""
+        self._add(domain, outdated=False)
+
+    def _missing(self, name: str) -> int:
+        return self._expected[name] - self._present[name]
+
+    def _add(self, domain: str, *, outdated: bool) -> None:
+        self._present[domain] += 1
+        self._updated[domain] += not outdated
+
+
+def _rolls_out(rollout: DomainRollout, workload: WorkloadReference) -> bool:
+    return rollout.spec.workload_ref == workload and rollout.metadata.deletion_timestamp is None
+
+
+def _outdated_pods(
+    workload: WorkloadReference, pod: Pod, budgets: NamespaceBudgets
+) -> Iterable[Pod]:
+    """The pods of a workload of other revisions than the newest, which ``pod`` is of."""
+    own = reference_of(pod)
+    assert own is not None
+    if workload.kind == STATEFUL_SET:
+        for other in budgets.pods_owned_by(own.uid):
+            reference = reference_of(other)
+            if reference is not None and budgets.owners.is_outdated(reference):
+                yield other
+        return
+    key: OwnerKey = ("apps", DEPLOYMENT, pod.metadata.namespace, workload.name)
+    for replica_set in budgets.owners.replica_sets_of(key):
+        if replica_set.uid != own.uid:
+            yield from budgets.pods_owned_by(replica_set.uid)
+
+
+def _takes_pods(node: Node) -> bool:
+    """Whether new pods may be scheduled on a node, as far as the node itself is concerned."""
+    effects = ("NoSchedule", "NoExecute")
+    return not node.spec.unschedulable and not any(
+        taint.key.startswith("node.kubernetes.io/") and taint.effect in effects
+        for taint in node.spec.taints or ()
+    )
+
+
+def _age(rolled: RolledPod) -> tuple[str, str]:
+    return rolled.created, rolled.pod.metadata.name
+
+
+def _gates_left(gates: tuple[PodSchedulingGate, ...]) -> list[dict[str, str]] | None:
+    return [{"name": gate.name} for gate in gates] or None
+
+
+def _no_room_reason(view: RolloutView, plan: DomainPlan, obstacles: list[str]) -> Reason:
+    assert view.workload is not None
+    workload, waiting = view.workload, len(obstacles)
+    pods = "a pod waits" if waiting == 1 else f"{waiting} pods wait"
+    return Reason(
+        code=NO_ROOM,
+        message=f"{workload.kind} {workload.name}: {pods} for room in domain {plan.open_domain}:"
+        f" {obstacles[0].rstrip('.')}",
+        object=workload.object,
+        numbers={"waiting": waiting},
+        fix="It continues when a node of that domain has room.",
+    )

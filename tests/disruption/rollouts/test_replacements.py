@@ -1,0 +1,327 @@
+"""Which new pods wait during a rollout by domain, and where they go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.disruption.clusters import NS, ZONE, deployment, pod, zones
+
+from zonewise.api import Node, Pod, convert
+from zonewise.api.objects.budgets import DomainRollout
+from zonewise.api.reason import Reason
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
+from zonewise.disruption.owners import ScaleOwner
+from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView
+from zonewise.disruption.rollouts.replacements import (
+    GATE,
+    Placements,
+    confine,
+    confined_domain,
+    holds_replacement,
+    is_held,
+    label_of,
+    place_replacements,
+    release_patch,
+)
+from zonewise.disruption.rollouts.workload import RolledPod, RolledWorkload
+
+REFERENCE = {"kind": "Deployment", "name": "web"}
+WORKLOAD = RolledWorkload(kind="Deployment", namespace=NS, name="web", uid="uid-web")
+HELD = {"schedulingGates": [{"name": GATE}]}
+CLAIM = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}
+COUNTS = {"a": 2, "b": 2, "c": 2}
+
+
+def rollout(*, doing: str = "", key: str = ZONE, **reference: str) -> DomainRollout:
+    """A rollout of the Deployment web; ``doing`` is the domain that is updated now."""
+    return convert(
+        DomainRollout,
+        {
+            "metadata": {"name": "web", "namespace": NS},
+            "spec": {"workloadRef": REFERENCE | reference, "topologyKey": key},
+            "status": {"domain": doing},
+        },
+    )
+
+
+def rolled(name: str, zone: str = "", *, outdated: bool = False, **spec: Any) -> RolledPod:
+    """A pod of the workload, on a node of a zone or on none."""
+    item = pod(name, f"n-{zone}" if zone else "", owner="web-1" if outdated else "web-2", **spec)
+    return RolledPod(pod=item, domain=zone, ready=bool(zone), outdated=outdated)
+
+
+def old(zone: str, count: int) -> list[RolledPod]:
+    """Pods of the old revision in a zone."""
+    return [rolled(f"old-{zone}-{number}", zone, outdated=True) for number in range(count)]
+
+
+def new(zone: str, count: int) -> list[RolledPod]:
+    """Pods of the new revision in a zone."""
+    return [rolled(f"new-{zone}-{number}", zone) for number in range(count)]
+
+
+def held(count: int, **more: Any) -> list[RolledPod]:
+    """Pods of the new revision that wait."""
+    return [rolled(f"held-{number}", **HELD, **more) for number in range(count)]
+
+
+def placed(
+    scheduled: list[RolledPod],
+    waiting: list[RolledPod],
+    *,
+    opened: str | None = "a",
+    nodes: dict[str, Node] | None = None,
+    obstacle: Callable[[Pod, str], str] = lambda pod, domain: "",
+    **more: Any,
+) -> Placements:
+    """The places in a workload of two pods in each of three zones."""
+    view = RolloutView(
+        rollout=rollout(),
+        **{
+            "workload": WORKLOAD,
+            "pods": tuple(scheduled),
+            "unscheduled": tuple(waiting),
+            "desired_ready": COUNTS,
+            **more,
+        },
+    )
+    plan = DomainPlan(
+        reason=Reason(code="Updating", message="…", object="Deployment/shop/web"),
+        open_domain=opened,
+    )
+    return place_replacements(
+        view, plan, zones("a", "b", "c") if nodes is None else nodes, obstacle
+    )
+
+
+def domains(placements: Placements) -> list[str | None]:
+    """Where pods are sent."""
+    return [domain for _, domain in placements.released]
+
+
+def test_a_surge_goes_to_the_open_domain_and_the_rest_waits() -> None:
+    """Of a surge of three the open zone of two pods gets two; the third waits for the next zone."""
+    before = [*old("a", 2), *old("b", 2), *old("c", 2)]
+    assert domains(placed(before, held(3))) == ["a", "a"]
+    after = [*new("a", 2), *old("b", 2), *old("c", 2)]
+    assert domains(placed(after, held(2))) == []
+    assert domains(placed(after, held(2), opened="b")) == ["b", "b"]
+
+
+def test_pods_on_their_way_are_counted() -> None:
+    """A pod that was sent to the zone and has no node yet has its place."""
+    before = [*old("a", 2), *old("b", 2), *old("c", 2)]
+    sent = rolled("sent", **affinity("a"))
+    assert domains(placed(before, [sent, *held(2)])) == ["a"]
+
+
+def test_a_lost_pod_is_replaced_where_it_was() -> None:
+    """A zone that is not open and lacks a pod gets it, after the open one has what it lacks."""
+    pods = [*new("a", 1), *old("b", 2), *old("c", 1)]
+    assert domains(placed(pods, held(2))) == ["a", "c"]
+    assert domains(placed([*new("a", 2), *old("b", 2), *old("c", 1)], held(2))) == ["c"]
+    assert domains(placed([*new("a", 2), *old("b", 2), *old("c", 1)], held(2), opened=None)) == [
+        "c"
+    ]
+
+
+def test_nothing_is_sent_where_it_has_no_room() -> None:
+    """If the open zone has no room its pods wait, and the reason has the scheduler's words."""
+    pods = [*old("a", 2), *old("b", 2), *old("c", 2)]
+    words = "0/3 nodes are available: 1 Insufficient cpu."
+    result = placed(pods, held(2), obstacle=lambda pod, domain: words)
+    assert result.released == ()
+    assert result.reason is not None
+    assert result.reason.code == "NoRoomInDomain"
+    assert result.reason.message == (
+        "Deployment web: 2 pods wait for room in domain a: 0/3 nodes are available: 1 Insufficient"
+        " cpu"
+    )
+    assert result.reason.numbers == {"waiting": 2}
+
+
+def test_an_outage_costs_no_capacity() -> None:
+    """What is missing in a zone without a usable node, or without room and not open, may start
+    anywhere; what replaces a pod of the open zone has to wait for room there.
+    """
+    pods = [*new("a", 2), *old("b", 2), *old("c", 1)]
+    lost = zones("a", "b", "c")
+    taints = [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]
+    lost["n-c"] = convert(
+        Node, {"metadata": msgspec.to_builtins(lost["n-c"].metadata), "spec": {"taints": taints}}
+    )
+    assert domains(placed(pods, held(1), nodes=lost)) == [None]
+    assert domains(placed(pods, held(1), obstacle=lambda pod, domain: "full")) == [None]
+    result = placed(pods, held(1), opened="c", obstacle=lambda pod, domain: "full")
+    assert result.released == () and result.reason is not None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "more"),
+    [
+        ([rolled("old", outdated=True, **HELD)], {}),
+        ([rolled("bound", **HELD, **CLAIM)], {}),
+        (
+            held(1),
+            {
+                "blocking_reason": Reason(
+                    code="UnknownScale", message="…", object="Deployment/shop/web"
+                )
+            },
+        ),
+        (
+            held(1),
+            {
+                "workload": None,
+                "blocking_reason": Reason(
+                    code="RecreatedAtOnce", message="…", object="Deployment/shop/web"
+                ),
+            },
+        ),
+    ],
+)
+def test_where_there_is_no_order_pods_start_anywhere(
+    waiting: list[RolledPod], more: dict[str, Any]
+) -> None:
+    """Pods of the old revision, pods with claims, and pods of a rollout that is not held are sent
+    to no zone.
+    """
+    assert domains(placed(old("a", 2), waiting, **more)) == [None]
+
+
+def test_a_complete_rollout_holds_nothing() -> None:
+    """Once all pods are of the newest revision, what still waits starts anywhere."""
+    view = RolloutView(
+        rollout=rollout(),
+        workload=WORKLOAD,
+        pods=tuple(new("a", 2)),
+        unscheduled=tuple(held(1)),
+        desired_ready=COUNTS,
+    )
+    plan = DomainPlan(reason=Reason(code="UpToDate", message="…", object="Deployment/shop/web"))
+    result = place_replacements(view, plan, zones("a", "b", "c"), lambda pod, domain: "")
+    assert domains(result) == [None]
+
+
+@given(
+    st.lists(st.sampled_from("abc"), max_size=6),
+    st.lists(st.sampled_from("abc"), max_size=6),
+    st.integers(0, 9),
+    st.sampled_from(["a", "b", "c", None]),
+    st.sets(st.sampled_from("abc")),
+    st.randoms(use_true_random=False),
+)
+def test_no_zone_gets_more_than_belongs_there(
+    outdated: list[str],
+    updated: list[str],
+    waiting: int,
+    opened: str | None,
+    full: set[str],
+    random: Any,
+) -> None:
+    """In any state, no zone gets pods beyond what it lacks but the open one, and that has never
+    more of the new revision than it should; zones without room get none, and the order of the input
+    does not matter.
+    """
+    pods = [rolled(f"old-{n}", zone, outdated=True) for n, zone in enumerate(outdated)]
+    pods += [rolled(f"new-{n}", zone) for n, zone in enumerate(updated)]
+    wait = held(waiting)
+
+    def obstacle(pod: Pod, domain: str) -> str:
+        return "full" if domain in full else ""
+
+    result = placed(pods, wait, opened=opened, obstacle=obstacle)
+    present = Counter(outdated) + Counter(updated)
+    for zone, count in Counter(domains(result)).items():
+        if zone is None:
+            continue
+        assert zone not in full
+        most = COUNTS[zone] - present[zone]
+        if zone == opened:
+            most = max(most, COUNTS[zone] - Counter(updated)[zone])
+        assert count <= most
+    random.shuffle(pods)
+    random.shuffle(wait)
+    assert placed(pods, wait, opened=opened, obstacle=obstacle) == result
+
+
+def affinity(*values: str, **required: Any) -> dict[str, Any]:
+    """A node affinity for zones."""
+    term = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": list(values)}]}
+    selector = {"nodeSelectorTerms": [term | required]}
+    return {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
+    }
+
+
+def test_a_released_pod_keeps_what_it_required() -> None:
+    """The zone is added to each of the pod's own terms, and only our gate is taken away."""
+    item = pod(
+        "p",
+        **affinity("a", "b"),
+        schedulingGates=[{"name": "example.com/other"}, {"name": GATE}],
+    )
+    patch = release_patch(item, ZONE, "a")
+    assert patch["spec"]["schedulingGates"] == [{"name": "example.com/other"}]
+    terms = patch["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    assert [each["values"] for each in terms[0]["matchExpressions"]] == [("a", "b"), ("a",)]
+    assert release_patch(pod("q", **HELD), ZONE, None)["spec"] == {"schedulingGates": None}
+
+
+def test_the_domain_of_a_released_pod_can_be_read() -> None:
+    """A pod that was sent to a zone says so; one that may start in two zones is in none."""
+    released = confine(pod("p", **HELD), ZONE, "a")
+    assert not is_held(released)
+    assert confined_domain(released, ZONE) == "a"
+    assert confined_domain(released, "example.com/rack") is None
+    assert confined_domain(pod("q", **affinity("a", "b")), ZONE) is None
+    assert confined_domain(pod("q"), ZONE) is None
+
+
+def test_the_old_spelling_of_the_key_is_the_present_label() -> None:
+    """Nodes have the present label, so an affinity names that."""
+    assert label_of(rollout(key="failure-domain.beta.kubernetes.io/zone")) == ZONE
+    assert label_of(rollout(key="example.com/rack")) == "example.com/rack"
+
+
+def budgets(*pods: Pod, owners: list[ScaleOwner] | None = None) -> NamespaceBudgets:
+    """A Deployment of two revisions with some pods."""
+    owners = deployment(6, revisions=2) if owners is None else owners
+    return NamespaceBudgets(zones("a", "b", "c"), pods=pods, owners=owners)
+
+
+OLD = pod("old", "n-a", owner="web-1")
+
+
+@pytest.mark.parametrize(
+    ("created", "rollouts", "others", "waits"),
+    [
+        (pod("p", owner="web-2"), [rollout()], [OLD], True),
+        (pod("p", owner="web-3"), [rollout()], [OLD], True),
+        (pod("p", owner="web-2"), [rollout(doing="c")], [], True),
+        (pod("p", owner="web-2"), [rollout()], [], False),
+        (pod("p", owner="web-1"), [rollout()], [OLD], False),
+        (pod("p", owner="web-2"), [rollout(name="other")], [OLD], False),
+        (pod("p", owner="web-2"), [], [OLD], False),
+        (pod("p", owner="web-2", **CLAIM), [rollout()], [OLD], False),
+        (pod("p", "n-b", owner="web-2"), [rollout()], [OLD], False),
+        (pod("p", owner=""), [rollout()], [OLD], False),
+        (pod("p", owner="web", kind="DaemonSet"), [rollout()], [OLD], False),
+        (pod("p", owner="web-2", **HELD), [rollout()], [OLD], False),
+    ],
+)
+def test_which_new_pods_wait(
+    created: Pod, rollouts: list[DomainRollout], others: list[Pod], waits: bool
+) -> None:
+    """Pods of the newest revision wait while there are old ones or a zone is being updated; a
+    ReplicaSet that is not known yet is the newest. Others start as ever.
+    """
+    assert holds_replacement(created, rollouts, budgets(*others)) is waits
