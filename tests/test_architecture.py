@@ -15,7 +15,7 @@ MOST = 15
 ROOMS = {
     "api": "codec errors field_cursor field_errors gates meta reason resource struct unstructured",
     "controllers": "",
-    "embedded": "cluster csi_driver stored_budgets built_in simulated_traffic",
+    "embedded": "cluster csi_driver stored_budgets held_replacements built_in simulated_traffic",
     "embedded/apiserver": "registry server",
     "embedded/components": "",
     "embedded/machinery": "",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from zonewise.controllers.budgets.waking import WOKEN
+from zonewise.disruption.rollouts.replacements import GATE
 from zonewise.disruption.steering import DELETION_COST, MARK_COST, REDUCE_TO
 from zonewise.install.installation import NAME, WEBHOOK, Installation, Obj
 from zonewise.runtime.client.client import Client
@@ -25,6 +26,7 @@ HOOKS = "/apis/admissionregistration.k8s.io/v1"
 VALIDATING = f"{HOOKS}/validatingwebhookconfigurations/{NAME}"
 MUTATING = f"{HOOKS}/mutatingwebhookconfigurations/{NAME}"
 POD = "/api/v1/namespaces/kube-system/pods/dns"
+GATED_POD = f"/api/v1/namespaces/{SHOP}/pods/held"
 REPLICA_SET = f"/apis/apps/v1/namespaces/{SHOP}/replicasets/web"
 STATEFUL_SET = f"/apis/apps/v1/namespaces/{SHOP}/statefulsets/db"
 SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{SHOP}/endpointslices/web"
@@ -61,6 +63,12 @@ def victims() -> list[Obj]:
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOP}},
         of("v1", "Pod", "dns", "kube-system", spec={"containers": CONTAINERS}),
+        of(
+            "v1",
+            "Pod",
+            "held",
+            spec={"containers": CONTAINERS, "schedulingGates": [{"name": GATE}]},
+        ),
         of("apps/v1", "ReplicaSet", "web", spec={"replicas": 3, **WORKLOAD}) | {"metadata": noted},
         of("apps/v1", "StatefulSet", "db", spec={"serviceName": "db", **WORKLOAD}),
         of(
@@ -142,6 +150,9 @@ INGRESS = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}
 HINTS = {"type": "zonewise.io/Hints", "status": "True", "reason": "Hinted", "message": ""}
 HINTS["lastTransitionTime"] = "2026-01-01T00:00:00Z"
 FOREIGN = HINTS | {"type": "example.com/Ready"}
+IN_ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+REQUIRED = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [IN_ZONE]}}
+CONFINED = {"schedulingGates": None, "affinity": {"nodeAffinity": REQUIRED}}
 TOKEN = "kubernetes.io/service-account-token"
 
 ATTACKS = (
@@ -187,6 +198,23 @@ ATTACKS = (
         "PATCH",
         POD,
         _at("/spec/containers/0/image", "registry.example/mine"),
+    ),
+    Try(
+        "change an image of a pod that waits",
+        NAME,
+        "PATCH",
+        GATED_POD,
+        [
+            {"op": "replace", "path": "/spec/containers/0/image", "value": "registry.example/mine"},
+            {"op": "remove", "path": "/spec/schedulingGates"},
+        ],
+    ),
+    Try(
+        "let a pod that waits stay on lost nodes",
+        NAME,
+        "PATCH",
+        GATED_POD,
+        _at("/spec/tolerations/-", {"operator": "Exists"}),
     ),
     Try("label a pod", NAME, "PATCH", POD, {"metadata": {"labels": SELECTED}}),
     Try("annotate a pod", NAME, "PATCH", POD, {"metadata": {"annotations": {"mine": "1"}}}),
@@ -254,6 +282,7 @@ WORK = (
     Try(
         "mark a pod", NAME, "PATCH", POD, {"metadata": {"annotations": {DELETION_COST: MARK_COST}}}
     ),
+    Try("send a pod to its zone", NAME, "PATCH", GATED_POD, {"spec": CONFINED}),
     Try("wake a workload", NAME, "PATCH", POD, {"metadata": {"annotations": {WOKEN: "now"}}}),
     Try("lower a ReplicaSet", NAME, "PATCH", REPLICA_SET, {"spec": {"replicas": 2}}),
     Try(

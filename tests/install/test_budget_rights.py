@@ -50,6 +50,7 @@ from zonewise.runtime.program.context import ControllerContext
 from zonewise.runtime.webhook.certificates import Certificates
 from zonewise.webhook.disruption_reviews import DisruptionReviews
 from zonewise.webhook.gate import DisruptionGate
+from zonewise.webhook.replacements import ReplacementHold
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -151,6 +152,7 @@ async def life(cluster: VirtualCluster, accounts: Accounts) -> set[str]:
     rollouts = RolloutsController(context, budgets_cache=budgets.budgets_cache)
     gate = DisruptionGate(webhook_cache, accounts.webhook, clock)
     reviews = DisruptionReviews(gate, accounts.webhook)
+    ReplacementHold(webhook_cache, gate.budgets_cache)
     scene = BudgetScene(cluster)
     await scene.build(3)
     for zone in "aabbcc":

@@ -116,16 +116,45 @@ def test_which_replicasets_are_clamped(user: str, before: int, after: int, clamp
 
 
 @pytest.mark.parametrize(
+    ("user", "kind", "judged"),
+    [
+        (f"{SYSTEM}replicaset-controller", "ReplicaSet", True),
+        (f"{SYSTEM}statefulset-controller", "StatefulSet", True),
+        ("system:kube-controller-manager", "ReplicaSet", True),
+        ("system:kube-controller-manager", "DaemonSet", False),
+        (f"{SYSTEM}daemon-set-controller", "DaemonSet", False),
+        (f"{SYSTEM}job-controller", "Job", False),
+        ("kubernetes-admin", "ReplicaSet", False),
+    ],
+)
+def test_which_new_pods_are_judged(user: str, kind: str, judged: bool) -> None:
+    """Only pods that a ReplicaSet or StatefulSet creates may have to wait for their zone."""
+    owner = {"kind": kind, "name": "web", "controller": True}
+    new: Obj = {"metadata": {"name": "", "ownerReferences": [owner]}}
+    assert is_called(hooks()["/pods"], user, new, None, "CREATE") is judged
+    alone: Obj = {"metadata": {"name": "alone"}}
+    assert not is_called(hooks()["/pods"], user, alone, None, "CREATE")
+
+
+@pytest.mark.parametrize(
     ("budgets", "policies"),
     [
-        ("enforce", {"/evictions": "Fail", "/deletions": "Ignore", "/replicasets": "Fail"}),
+        (
+            "enforce",
+            {
+                "/evictions": "Fail",
+                "/deletions": "Ignore",
+                "/replicasets": "Fail",
+                "/pods": "Ignore",
+            },
+        ),
         ("observe", {"/evictions": "Ignore", "/deletions": "Ignore"}),
         ("off", {}),
     ],
 )
 def test_what_happens_if_no_webhook_answers(budgets: BudgetsMode, policies: dict[str, str]) -> None:
-    """Evictions and scale-downs are refused, deletions pass; with observe everything passes. Only
-    namespaces that opted in are gated, never ours or the system's.
+    """Evictions and scale-downs are refused, deletions and new pods pass; with observe everything
+    passes. Only namespaces that opted in are gated, never ours or the system's.
     """
     gates = {path: hook for path, hook in hooks(budgets).items() if path != "/services"}
     assert {path: hook["failurePolicy"] for path, hook in gates.items()} == policies
@@ -138,12 +167,14 @@ def test_what_happens_if_no_webhook_answers(budgets: BudgetsMode, policies: dict
 @pytest.mark.parametrize(
     ("budgets", "seconds"),
     [
-        ("enforce", {"/evictions": 15, "/deletions": 30, "/replicasets": 15}),
+        ("enforce", {"/evictions": 15, "/deletions": 30, "/replicasets": 15, "/pods": 2}),
         ("observe", {"/evictions": 5, "/deletions": 5}),
     ],
 )
 def test_timeouts(budgets: BudgetsMode, seconds: dict[str, int]) -> None:
-    """Deletions, which pass without an answer, have the longest timeout; observing is short."""
+    """Deletions, which pass without an answer, have the longest timeout; observing is short, and so
+    is the wait for new pods.
+    """
     gates = {path: hook for path, hook in hooks(budgets).items() if path != "/services"}
     assert {path: hook["timeoutSeconds"] for path, hook in gates.items()} == seconds
 

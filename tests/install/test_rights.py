@@ -132,7 +132,12 @@ async def life(cluster: VirtualCluster, accounts: Accounts, choice: Choice) -> N
             await asyncio.sleep(5)
             body = {"metadata": {"annotations": {next(iter(AUTO)): mode}}}
             await cluster.client.patch(Service, "web", "default", body)
-        await asyncio.sleep(90)
+        for _ in range(2):
+            # Transitions are no series; this is what a fault looks like that comes again.
+            recorder.event(
+                convert(Service, service()), "SlicesTooLarge", "Route", "again", type="Warning"
+            )
+            await asyncio.sleep(90)
         for task in (leading, *parts):
             task.cancel()
 

@@ -27,7 +27,10 @@ SERVED: dict[str, Any] = {
         ({}, {"/services"}),
         ({"injection": InjectionSettings()}, {"/services", "/hints"}),
         ({"budgets": "observe"}, {"/services", "/evictions", "/deletions"}),
-        ({"budgets": "enforce"}, {"/services", "/evictions", "/deletions", "/replicasets"}),
+        (
+            {"budgets": "enforce"},
+            {"/services", "/evictions", "/deletions", "/replicasets", "/pods"},
+        ),
     ],
 )
 async def test_what_is_chosen_is_served(settings: dict[str, Any], paths: set[str]) -> None:

@@ -224,7 +224,7 @@ def _limit_enforcement(users: tuple[str, ...]) -> list[FieldLimit]:
             group="",
             resources=("pods",),
             expressions=(
-                f"object.spec == oldObject.spec || ({held} && {released})",
+                f"object.spec == oldObject.spec || ({has_gate} && {released})",
                 *require_same_metadata(DELETION_COST, WOKEN),
             ),
             message=f"Zonewise's controller may change only the annotations {DELETION_COST} and"

@@ -33,8 +33,8 @@ from zonewise.disruption.rollouts.workload import RolledPod, RolledWorkload
 
 REFERENCE = {"kind": "Deployment", "name": "web"}
 WORKLOAD = RolledWorkload(kind="Deployment", namespace=NS, name="web", uid="uid-web")
-HELD = {"schedulingGates": [{"name": GATE}]}
-CLAIM = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}
+GATED: dict[str, Any] = {"schedulingGates": [{"name": GATE}]}
+CLAIM: dict[str, Any] = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}
 COUNTS = {"a": 2, "b": 2, "c": 2}
 
 
@@ -66,9 +66,9 @@ def new(zone: str, count: int) -> list[RolledPod]:
     return [rolled(f"new-{zone}-{number}", zone) for number in range(count)]
 
 
-def held(count: int, **more: Any) -> list[RolledPod]:
+def waiting_pods(count: int, **more: Any) -> list[RolledPod]:
     """Pods of the new revision that wait."""
-    return [rolled(f"held-{number}", **HELD, **more) for number in range(count)]
+    return [rolled(f"held-{number}", **GATED, **more) for number in range(count)]
 
 
 def placed(
@@ -108,34 +108,34 @@ def domains(placements: Placements) -> list[str | None]:
 def test_a_surge_goes_to_the_open_domain_and_the_rest_waits() -> None:
     """Of a surge of three the open zone of two pods gets two; the third waits for the next zone."""
     before = [*old("a", 2), *old("b", 2), *old("c", 2)]
-    assert domains(placed(before, held(3))) == ["a", "a"]
+    assert domains(placed(before, waiting_pods(3))) == ["a", "a"]
     after = [*new("a", 2), *old("b", 2), *old("c", 2)]
-    assert domains(placed(after, held(2))) == []
-    assert domains(placed(after, held(2), opened="b")) == ["b", "b"]
+    assert domains(placed(after, waiting_pods(2))) == []
+    assert domains(placed(after, waiting_pods(2), opened="b")) == ["b", "b"]
 
 
 def test_pods_on_their_way_are_counted() -> None:
     """A pod that was sent to the zone and has no node yet has its place."""
     before = [*old("a", 2), *old("b", 2), *old("c", 2)]
     sent = rolled("sent", **affinity("a"))
-    assert domains(placed(before, [sent, *held(2)])) == ["a"]
+    assert domains(placed(before, [sent, *waiting_pods(2)])) == ["a"]
 
 
 def test_a_lost_pod_is_replaced_where_it_was() -> None:
     """A zone that is not open and lacks a pod gets it, after the open one has what it lacks."""
     pods = [*new("a", 1), *old("b", 2), *old("c", 1)]
-    assert domains(placed(pods, held(2))) == ["a", "c"]
-    assert domains(placed([*new("a", 2), *old("b", 2), *old("c", 1)], held(2))) == ["c"]
-    assert domains(placed([*new("a", 2), *old("b", 2), *old("c", 1)], held(2), opened=None)) == [
-        "c"
-    ]
+    assert domains(placed(pods, waiting_pods(2))) == ["a", "c"]
+    assert domains(placed([*new("a", 2), *old("b", 2), *old("c", 1)], waiting_pods(2))) == ["c"]
+    assert domains(
+        placed([*new("a", 2), *old("b", 2), *old("c", 1)], waiting_pods(2), opened=None)
+    ) == ["c"]
 
 
 def test_nothing_is_sent_where_it_has_no_room() -> None:
     """If the open zone has no room its pods wait, and the reason has the scheduler's words."""
     pods = [*old("a", 2), *old("b", 2), *old("c", 2)]
     words = "0/3 nodes are available: 1 Insufficient cpu."
-    result = placed(pods, held(2), obstacle=lambda pod, domain: words)
+    result = placed(pods, waiting_pods(2), obstacle=lambda pod, domain: words)
     assert result.released == ()
     assert result.reason is not None
     assert result.reason.code == "NoRoomInDomain"
@@ -156,19 +156,19 @@ def test_an_outage_costs_no_capacity() -> None:
     lost["n-c"] = convert(
         Node, {"metadata": msgspec.to_builtins(lost["n-c"].metadata), "spec": {"taints": taints}}
     )
-    assert domains(placed(pods, held(1), nodes=lost)) == [None]
-    assert domains(placed(pods, held(1), obstacle=lambda pod, domain: "full")) == [None]
-    result = placed(pods, held(1), opened="c", obstacle=lambda pod, domain: "full")
+    assert domains(placed(pods, waiting_pods(1), nodes=lost)) == [None]
+    assert domains(placed(pods, waiting_pods(1), obstacle=lambda pod, domain: "full")) == [None]
+    result = placed(pods, waiting_pods(1), opened="c", obstacle=lambda pod, domain: "full")
     assert result.released == () and result.reason is not None
 
 
 @pytest.mark.parametrize(
     ("waiting", "more"),
     [
-        ([rolled("old", outdated=True, **HELD)], {}),
-        ([rolled("bound", **HELD, **CLAIM)], {}),
+        ([rolled("old", outdated=True, **GATED)], {}),
+        ([rolled("bound", **GATED, **CLAIM)], {}),
         (
-            held(1),
+            waiting_pods(1),
             {
                 "blocking_reason": Reason(
                     code="UnknownScale", message="…", object="Deployment/shop/web"
@@ -176,7 +176,7 @@ def test_an_outage_costs_no_capacity() -> None:
             },
         ),
         (
-            held(1),
+            waiting_pods(1),
             {
                 "workload": None,
                 "blocking_reason": Reason(
@@ -201,7 +201,7 @@ def test_a_complete_rollout_holds_nothing() -> None:
         rollout=rollout(),
         workload=WORKLOAD,
         pods=tuple(new("a", 2)),
-        unscheduled=tuple(held(1)),
+        unscheduled=tuple(waiting_pods(1)),
         desired_ready=COUNTS,
     )
     plan = DomainPlan(reason=Reason(code="UpToDate", message="…", object="Deployment/shop/web"))
@@ -231,7 +231,7 @@ def test_no_zone_gets_more_than_belongs_there(
     """
     pods = [rolled(f"old-{n}", zone, outdated=True) for n, zone in enumerate(outdated)]
     pods += [rolled(f"new-{n}", zone) for n, zone in enumerate(updated)]
-    wait = held(waiting)
+    wait = waiting_pods(waiting)
 
     def obstacle(pod: Pod, domain: str) -> str:
         return "full" if domain in full else ""
@@ -273,12 +273,12 @@ def test_a_released_pod_keeps_what_it_required() -> None:
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]["nodeSelectorTerms"]
     assert [each["values"] for each in terms[0]["matchExpressions"]] == [("a", "b"), ("a",)]
-    assert release_patch(pod("q", **HELD), ZONE, None)["spec"] == {"schedulingGates": None}
+    assert release_patch(pod("q", **GATED), ZONE, None)["spec"] == {"schedulingGates": None}
 
 
 def test_the_domain_of_a_released_pod_can_be_read() -> None:
     """A pod that was sent to a zone says so; one that may start in two zones is in none."""
-    released = confine(pod("p", **HELD), ZONE, "a")
+    released = confine(pod("p", **GATED), ZONE, "a")
     assert not is_held(released)
     assert confined_domain(released, ZONE) == "a"
     assert confined_domain(released, "example.com/rack") is None
@@ -315,7 +315,7 @@ OLD = pod("old", "n-a", owner="web-1")
         (pod("p", "n-b", owner="web-2"), [rollout()], [OLD], False),
         (pod("p", owner=""), [rollout()], [OLD], False),
         (pod("p", owner="web", kind="DaemonSet"), [rollout()], [OLD], False),
-        (pod("p", owner="web-2", **HELD), [rollout()], [OLD], False),
+        (pod("p", owner="web-2", **GATED), [rollout()], [OLD], False),
     ],
 )
 def test_which_new_pods_wait(

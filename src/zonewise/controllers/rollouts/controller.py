@@ -212,18 +212,20 @@ class RolloutsController:
         workload = None if owner is None else workload_of(owner)
         refusal = self._refusal(item, workload)
         budgets = self._budgets_cache.get_or_create(namespace)
-        held: tuple[RolledPod, ...] = ()
+        waiting: tuple[RolledPod, ...] = ()
         if workload is not None and not (refusal and refusal.code == ANOTHER_ROLLOUT):
             # Where the budget does not hold, new pods have no order to keep.
-            held = unscheduled_pods(workload, self._replacements.held_in(namespace), budgets.owners)
+            waiting = unscheduled_pods(
+                workload, self._replacements.held_in(namespace), budgets.owners
+            )
         if workload is None or refusal is not None:
-            return RolloutView(rollout=item, unscheduled=held, blocking_reason=refusal, now=now)
+            return RolloutView(rollout=item, unscheduled=waiting, blocking_reason=refusal, now=now)
         unheld = _explain_unheld(workload, budget)
         if unheld is not None:
             return RolloutView(
                 rollout=item,
                 workload=workload,
-                unscheduled=held,
+                unscheduled=waiting,
                 blocking_reason=unheld,
                 now=now,
             )
@@ -238,7 +240,7 @@ class RolloutsController:
             return RolloutView(
                 rollout=item,
                 workload=workload,
-                unscheduled=held,
+                unscheduled=waiting,
                 blocking_reason=standing.blocking_reason,
                 now=now,
             )

@@ -21,7 +21,7 @@ from zonewise.api.objects.budgets import DomainRollout, WorkloadReference
 from zonewise.api.objects.pod import Pod
 from zonewise.api.reason import Reason
 from zonewise.api.values import times
-from zonewise.controllers.rollouts.room import Room, Trial
+from zonewise.controllers.rollouts.room import DomainRoom, Reservations
 from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView
 from zonewise.disruption.rollouts.replacements import (
@@ -38,7 +38,7 @@ from zonewise.runtime.controller.expectations import Expectations
 if TYPE_CHECKING:
     from zonewise.runtime.program.context import ControllerContext
 
-HELD = "rollouts:held"
+WAITING = "rollouts:held"
 NEW_SECONDS = 60.0
 """How long ago a pod that is seen for the first time may have been created to be a new one."""
 
@@ -60,8 +60,8 @@ class Replacements:
         self._clock = context.clock
         self._budgets_cache = budgets_cache
         self._find_rollouts = find_rollouts
-        self._room = Room(context.cache)
-        self._pods = context.cache.store(Pod, indexes={HELD: _held_in})
+        self._room = DomainRoom(context.cache)
+        self._pods = context.cache.store(Pod, indexes={WAITING: _held_in})
         self._wrote: Expectations[Key, Pod] = Expectations(self._pods)
         self._metrics = ReplacementMetrics(context.metrics.registry) if context.metrics else None
 
@@ -75,20 +75,20 @@ class Replacements:
 
     def held_in(self, namespace: str) -> tuple[Pod, ...]:
         """The pods of a namespace that are held."""
-        return self._pods.by(HELD, namespace)
+        return self._pods.by(WAITING, namespace)
 
     async def release(self, view: RolloutView, plan: DomainPlan) -> Reason | None:
         """Release the pods of a rollout that have a place; returns why others have none."""
         unscheduled = [rolled.pod for rolled in view.unscheduled]
         if not any(is_held(pod) for pod in unscheduled):
-            if not self._pods.index_values(HELD):
+            if not self._pods.index_values(WAITING):
                 self._room.close()
             return None
         key = label_of(view.rollout)
         nodes = self._budgets_cache.nodes
         sent = [pod for pod in unscheduled if not is_held(pod) and confined_domain(pod, key)]
-        with Trial(await self._room.open(), key, sent) as trial:
-            placements = place_replacements(view, plan, nodes, trial.find_obstacle)
+        with Reservations(await self._room.open(), key, sent) as reservations:
+            placements = place_replacements(view, plan, nodes, reservations.find_obstacle)
         for pod, domain in placements.released:
             await self._release(view.rollout.key, pod, key, domain)
         return placements.reason

@@ -4,8 +4,8 @@ The answer is the scheduler's own function, over the stores: resources, taints, 
 as for any pod. All pods of the cluster are counted the first time that it is asked, in slices, and
 followed from then on; ``close`` forgets them, because most of the time no rollout creates a pod.
 
-A pod for which room was found takes it for the rest of a ``Trial``, so that two pods are never sent
-to the last place. Volumes are not known here: pods with claims are never asked for.
+A pod for which there is room takes it as long as the ``Reservations`` last, so that two pods are
+never sent to the last place. Volumes are not known here: pods with claims are never asked for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zonewise.scheduling.cluster import SchedulerCluster
 PODS_PER_SLICE = 200
 
 
-class Room:
+class DomainRoom:
     """The cluster as the scheduler sees it, while it is needed."""
 
     def __init__(self, cache: Cache) -> None:
@@ -75,7 +75,7 @@ class Room:
             self._cluster.remove_pod(old.key)
 
 
-class Trial:
+class Reservations:
     """Places that are given away one after the other, and all free again at the end.
 
     ``waiting`` are pods that were sent to a domain before and have no node yet.
@@ -86,13 +86,13 @@ class Trial:
         self._key = key
         self._assumed: list[Key] = []
         for pod in waiting:
-            self._place(pod)
+            self._reserve(pod)
 
     def find_obstacle(self, pod: Pod, domain: str) -> str:
         """Why a pod could not be scheduled in a domain; empty if it could."""
-        return self._place(confine(pod, self._key, domain))
+        return self._reserve(confine(pod, self._key, domain))
 
-    def _place(self, pod: Pod) -> str:
+    def _reserve(self, pod: Pod) -> str:
         decision = self._cluster.decide(pod)
         if decision.node:
             self._cluster.assume(pod, decision.node)

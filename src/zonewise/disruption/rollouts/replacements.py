@@ -118,29 +118,29 @@ def place_replacements(
 
     ``nodes`` are all nodes. ``find_obstacle`` counts a pod for which it found a place.
     """
-    held = sorted((rolled for rolled in view.unscheduled if is_held(rolled.pod)), key=_age)
-    if not held or not view.budget_counted:
+    waiting = sorted((rolled for rolled in view.unscheduled if is_held(rolled.pod)), key=_age)
+    if not waiting or not view.budget_counted:
         return Placements()
     if view.workload is None or view.blocking_reason is not None or plan.is_complete:
-        return Placements(tuple((rolled.pod, None) for rolled in held))
+        return Placements(tuple((rolled.pod, None) for rolled in waiting))
     places = _Places(view, plan, nodes)
     released: list[tuple[Pod, str | None]] = []
     obstacles: list[str] = []
-    for rolled in held:
+    for rolled in waiting:
         if rolled.outdated or has_claims(rolled.pod):
             released.append((rolled.pod, None))
             continue
         candidates = places.candidates()
-        found: dict[str | None, str] = {}
+        refusals: dict[str | None, str] = {}
         for domain in candidates:
-            found[domain] = find_obstacle(rolled.pod, domain)
-            if not found[domain]:
+            refusals[domain] = find_obstacle(rolled.pod, domain)
+            if not refusals[domain]:
                 places.take(domain)
                 released.append((rolled.pod, domain))
                 break
         else:
-            if plan.open_domain in found:
-                obstacles.append(found[plan.open_domain])
+            if plan.open_domain in refusals:
+                obstacles.append(refusals[plan.open_domain])
             elif candidates or places.some_are_lost:
                 released.append((rolled.pod, None))
     reason = _no_room_reason(view, plan, obstacles) if obstacles else None
