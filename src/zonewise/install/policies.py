@@ -215,7 +215,9 @@ def _limit_enforcement(users: tuple[str, ...]) -> list[FieldLimit]:
         f" && o.apiVersion == {quote(rollouts.api_version)}"
         f" && o.kind == {quote(rollouts.kind)})"
     )
-    held = f"oldObject.spec.?schedulingGates.orValue([]).exists(gate, gate.name == {quote(GATE)})"
+    has_gate = (
+        f"oldObject.spec.?schedulingGates.orValue([]).exists(gate, gate.name == {quote(GATE)})"
+    )
     released = require_unchanged("spec", "schedulingGates", "affinity")
     return [
         FieldLimit(
