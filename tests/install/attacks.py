@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from zonewise.controllers.budgets.waking import WOKEN
-from zonewise.disruption.rollouts.replacements import GATE
+from zonewise.disruption.rollouts.replacements import DOMAIN_ANNOTATION, GATE
 from zonewise.disruption.steering import DELETION_COST, MARK_COST, REDUCE_TO
 from zonewise.install.installation import NAME, WEBHOOK, Installation, Obj
 from zonewise.runtime.client.client import Client
@@ -153,6 +153,7 @@ FOREIGN = HINTS | {"type": "example.com/Ready"}
 IN_ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
 REQUIRED = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [IN_ZONE]}}
 CONFINED = {"schedulingGates": None, "affinity": {"nodeAffinity": REQUIRED}}
+SENT = {"annotations": {DOMAIN_ANNOTATION: "a"}}
 TOKEN = "kubernetes.io/service-account-token"
 
 ATTACKS = (
@@ -282,7 +283,7 @@ WORK = (
     Try(
         "mark a pod", NAME, "PATCH", POD, {"metadata": {"annotations": {DELETION_COST: MARK_COST}}}
     ),
-    Try("send a pod to its zone", NAME, "PATCH", GATED_POD, {"spec": CONFINED}),
+    Try("send a pod to its zone", NAME, "PATCH", GATED_POD, {"spec": CONFINED, "metadata": SENT}),
     Try("wake a workload", NAME, "PATCH", POD, {"metadata": {"annotations": {WOKEN: "now"}}}),
     Try("lower a ReplicaSet", NAME, "PATCH", REPLICA_SET, {"spec": {"replicas": 2}}),
     Try(

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from zonewise.api.objects.budgets import DomainRollout, TopologyDisruptionBudget
 from zonewise.api.objects.discovery import SERVICE_LABEL
 from zonewise.controllers.budgets.waking import WOKEN
-from zonewise.disruption.rollouts.replacements import GATE
+from zonewise.disruption.rollouts.replacements import DOMAIN_ANNOTATION, GATE
 from zonewise.disruption.steering import DELETION_COST, REDUCE_TO
 from zonewise.install.expressions import (
     quote,
@@ -227,10 +227,11 @@ def _limit_enforcement(users: tuple[str, ...]) -> list[FieldLimit]:
             resources=("pods",),
             expressions=(
                 f"object.spec == oldObject.spec || ({has_gate} && {released})",
-                *require_same_metadata(DELETION_COST, WOKEN),
+                *require_same_metadata(DELETION_COST, WOKEN, DOMAIN_ANNOTATION),
             ),
-            message=f"Zonewise's controller may change only the annotations {DELETION_COST} and"
-            f" {WOKEN} of pods, and the node affinity of those with the scheduling gate {GATE}.",
+            message=f"Zonewise's controller may change only the annotations {DELETION_COST},"
+            f" {DOMAIN_ANNOTATION} and {WOKEN} of pods, and the node affinity of those with the"
+            f" scheduling gate {GATE}.",
         ),
         FieldLimit(
             name=f"{NAME}-replicasets",

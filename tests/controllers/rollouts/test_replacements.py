@@ -25,8 +25,9 @@ from zonewise.api import Node, Pod
 from zonewise.api.objects.apps import Deployment
 from zonewise.api.objects.budgets import DomainRollout
 from zonewise.api.objects.pod_state import is_pod_active
-from zonewise.disruption.rollouts.replacements import is_held
+from zonewise.disruption.rollouts.replacements import is_held, sent_to
 from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.seed.nodes import NodeLayout
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -238,6 +239,29 @@ async def test_a_gate_of_another_controller_stays() -> None:
             ),
             within=60,
         )
+
+
+async def test_a_pod_whose_zone_fails_is_replaced() -> None:
+    """A pod that was sent to a zone which fails before it has a node is evicted; its successor
+    starts anywhere once the zone's pods are given up.
+    """
+    async with whole([*NodeLayout().nodes(), surging(1)]) as cluster:
+        await begin(cluster, "Deployment", **ORDER)
+        other = "example.com/gate"
+        change: Any = {"spec": {"template": {"spec": {"schedulingGates": [{"name": other}]}}}}
+        await cluster.client.patch(Deployment, "foo", "default", change)
+        store = cluster.program.cache.store(Pod)
+        await true(lambda: any(sent_to(pod) == "b" for pod in store), within=60)
+        for node in await cluster.client.list(Node):
+            if node.metadata.name[0] == "b":
+                failed = {"metadata": {"annotations": {FAILED_ANNOTATION: "yes"}}}
+                await cluster.client.patch(Node, node.metadata.name, None, failed)
+
+        def replaced() -> bool:
+            pods = [pod for pod in store if pod.spec.scheduling_gates]
+            return bool(pods) and all(sent_to(pod) is None and not is_held(pod) for pod in pods)
+
+        await true(replaced, within=900)
 
 
 def waiting(cluster: EmbeddedCluster) -> list[Pod]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -22,12 +23,12 @@ from zonewise.disruption.rollouts.replacements import (
     GATE,
     Placements,
     confine,
-    confined_domain,
     holds_replacement,
     is_held,
     label_of,
     place_replacements,
     release_patch,
+    sent_to,
 )
 from zonewise.disruption.rollouts.workload import RolledPod, RolledWorkload
 
@@ -118,6 +119,8 @@ def test_pods_on_their_way_are_counted() -> None:
     """A pod that was sent to the zone and has no node yet has its place."""
     before = [*old("a", 2), *old("b", 2), *old("c", 2)]
     sent = rolled("sent", **affinity("a"))
+    annotated = msgspec.structs.replace(sent.pod.metadata, annotations={GATE: "a"})
+    sent = replace(sent, pod=msgspec.structs.replace(sent.pod, metadata=annotated))
     assert domains(placed(before, [sent, *waiting_pods(2)])) == ["a"]
 
 
@@ -276,14 +279,17 @@ def test_a_released_pod_keeps_what_it_required() -> None:
     assert release_patch(pod("q", **GATED), ZONE, None)["spec"] == {"schedulingGates": None}
 
 
-def test_the_domain_of_a_released_pod_can_be_read() -> None:
-    """A pod that was sent to a zone says so; one that may start in two zones is in none."""
-    released = confine(pod("p", **GATED), ZONE, "a")
-    assert not is_held(released)
-    assert confined_domain(released, ZONE) == "a"
-    assert confined_domain(released, "example.com/rack") is None
-    assert confined_domain(pod("q", **affinity("a", "b")), ZONE) is None
-    assert confined_domain(pod("q"), ZONE) is None
+def test_a_released_pod_says_where_it_was_sent() -> None:
+    """An annotation tells it from a pod whose template requires the zone; the gate is gone."""
+    assert not is_held(confine(pod("p", **GATED), ZONE, "a"))
+    annotations = release_patch(pod("p", **GATED), ZONE, "a")["metadata"]["annotations"]
+    item = pod("p")
+    item = msgspec.structs.replace(
+        item, metadata=msgspec.structs.replace(item.metadata, annotations=annotations)
+    )
+    assert sent_to(item) == "a"
+    assert "annotations" not in release_patch(pod("p", **GATED), ZONE, None)["metadata"]
+    assert sent_to(pod("q", **affinity("a"))) is None
 
 
 def test_the_old_spelling_of_the_key_is_the_present_label() -> None:

@@ -14,8 +14,7 @@ the key of such pods is their namespace without a name.
 the stores show what the last one wrote, and a pod that was evicted is counted as deleted until it
 is, or ``GRANT_SECONDS`` have passed; that is all that is in memory.
 
-*No hot loop*: where a pod finds no room, it is looked for again after ``NO_ROOM`` seconds or a
-change in the namespace. A rollout that may not continue costs nothing until a pod, node, budget or
+*No hot loop*: a rollout that may not continue costs nothing until a pod, node, budget or
 workload changes. An eviction that the server refused although no known budget forbids it is tried
 again after ``REFUSED`` seconds or more.
 """
@@ -77,7 +76,6 @@ if TYPE_CHECKING:
 GATHER = 0.1
 GLANCE = 0.05
 REFUSED = 5.0
-NO_ROOM = 10.0
 FIRST_RETRY, LAST_RETRY = 0.2, 60.0
 ANOTHER_ROLLOUT = "AnotherRollout"
 OWNER_LABEL = "zonewise.io/rollout"
@@ -193,11 +191,10 @@ class RolloutsController:
                     await self._write_budget(item, name, spec)
         reason, again = None, plan.retry_after
         if stands:
-            reason = await self._replacements.release(view, plan)
-            if reason is not None:
-                again = NO_ROOM * (1 + self._rng.random())
-            elif plan.open_domain is not None:
+            reason, look_again = await self._replacements.release(view, plan)
+            if reason is None and plan.open_domain is not None:
                 reason, again = await self._evict(view, plan)
+            again = min(filter(None, (again, look_again)), default=None)
         await self._report(view, plan, reason)
         if plan.is_complete and view.workload is not None:
             await self._advance(view.workload)

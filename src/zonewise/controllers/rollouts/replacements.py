@@ -4,18 +4,24 @@ Only the leader does this, one pass of a rollout at a time, and a pass waits unt
 what the last one wrote: so no place is given twice. A pod is released on the very version that was
 judged; if it has changed, or another manager has released it, the next pass sees that.
 
+A pod whose room is gone before it has a node, because a zone fails or another pod was faster, is
+*stranded*: its affinity cannot be changed. After ``STRANDED_SECONDS`` it is evicted, which costs no
+budget, and the pod that its workload creates instead is held again. Since when it has no room is
+known in memory only: after a restart it waits a little longer.
+
 Pods that no rollout holds any more are released for any domain, also those that a killed leader or
 a deleted rollout left behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter
 
-from zonewise.api.errors import Conflict, NotFound, ParseError
+from zonewise.api.errors import Conflict, NotFound, ParseError, TooManyRequests
 from zonewise.api.meta import Key
 from zonewise.api.objects.budgets import DomainRollout, WorkloadReference
 from zonewise.api.objects.pod import Pod
@@ -25,12 +31,12 @@ from zonewise.controllers.rollouts.room import DomainRoom, Reservations
 from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView
 from zonewise.disruption.rollouts.replacements import (
-    confined_domain,
     holds_replacement,
     is_held,
     label_of,
     place_replacements,
     release_patch,
+    sent_to,
     workload_reference,
 )
 from zonewise.runtime.controller.expectations import Expectations
@@ -41,6 +47,10 @@ if TYPE_CHECKING:
 WAITING = "rollouts:held"
 NEW_SECONDS = 60.0
 """How long ago a pod that is seen for the first time may have been created to be a new one."""
+
+STRANDED_SECONDS = 60.0
+NO_ROOM = 10.0
+"""After how many seconds room is looked for again, if nothing of the namespace changes."""
 
 FindRollouts = Callable[[str, WorkloadReference], Iterable[DomainRollout]]
 """The rollouts of a workload of a namespace."""
@@ -63,6 +73,8 @@ class Replacements:
         self._room = DomainRoom(context.cache)
         self._pods = context.cache.store(Pod, indexes={WAITING: _held_in})
         self._wrote: Expectations[Key, Pod] = Expectations(self._pods)
+        self._stranded: dict[Key, dict[str, float]] = {}
+        """Since when pods of a rollout have no room in the domain they were sent to, by uid."""
         self._metrics = ReplacementMetrics(context.metrics.registry) if context.metrics else None
 
     def settled(self, key: Key) -> bool:
@@ -72,26 +84,46 @@ class Replacements:
     def forget(self, key: Key) -> None:
         """The rollout is deleted."""
         self._wrote.forget(key)
+        self._stranded.pop(key, None)
 
     def held_in(self, namespace: str) -> tuple[Pod, ...]:
         """The pods of a namespace that are held."""
         return self._pods.by(WAITING, namespace)
 
-    async def release(self, view: RolloutView, plan: DomainPlan) -> Reason | None:
-        """Release the pods of a rollout that have a place; returns why others have none."""
+    async def release(
+        self, view: RolloutView, plan: DomainPlan
+    ) -> tuple[Reason | None, float | None]:
+        """Release the pods of a rollout that have a place; returns why others have none, and when
+        to look again.
+        """
         unscheduled = [rolled.pod for rolled in view.unscheduled]
-        if not any(is_held(pod) for pod in unscheduled):
+        sent = [pod for pod in unscheduled if sent_to(pod) is not None]
+        if not sent and not any(map(is_held, unscheduled)):
             if not self._pods.index_values(WAITING):
                 self._room.close()
-            return None
+            self._stranded.pop(view.rollout.key, None)
+            return None, None
         key = label_of(view.rollout)
         nodes = self._budgets_cache.nodes
-        sent = [pod for pod in unscheduled if not is_held(pod) and confined_domain(pod, key)]
         with Reservations(await self._room.open(), key, sent) as reservations:
             placements = place_replacements(view, plan, nodes, reservations.find_obstacle)
         for pod, domain in placements.released:
             await self._release(view.rollout.key, pod, key, domain)
-        return placements.reason
+        await self._evict_stranded(view.rollout.key, reservations.stranded)
+        waits = placements.reason is not None or bool(reservations.stranded)
+        return placements.reason, NO_ROOM if waits else None
+
+    async def _evict_stranded(self, key: Key, stranded: Sequence[Pod]) -> None:
+        """Evict pods that have had no room for a while in the domain they were sent to."""
+        now = self._clock()
+        before = self._stranded.get(key, {})
+        since = {pod.metadata.uid: before.get(pod.metadata.uid, now) for pod in stranded}
+        self._stranded[key] = since
+        for pod in stranded:
+            uid = pod.metadata.uid
+            if now - since[uid] >= STRANDED_SECONDS:
+                with suppress(Conflict, NotFound, TooManyRequests):
+                    await self._client.evict(pod.metadata.name, pod.metadata.namespace, uid=uid)
 
     async def release_uncovered(self, key: Key) -> None:
         """Release the pods of a namespace that belong to no rollout."""

@@ -78,15 +78,15 @@ class DomainRoom:
 class Reservations:
     """Places that are given away one after the other, and all free again at the end.
 
-    ``waiting`` are pods that were sent to a domain before and have no node yet.
+    ``sent`` are pods that were sent to a domain before and have no node yet; ``stranded`` are
+    those among them that have no room there any more.
     """
 
-    def __init__(self, cluster: SchedulerCluster, key: str, waiting: Iterable[Pod]) -> None:
+    def __init__(self, cluster: SchedulerCluster, key: str, sent: Iterable[Pod]) -> None:
         self._cluster = cluster
         self._key = key
         self._assumed: list[Key] = []
-        for pod in waiting:
-            self._reserve(pod)
+        self.stranded = [pod for pod in sent if self._reserve(pod)]
 
     def find_obstacle(self, pod: Pod, domain: str) -> str:
         """Why a pod could not be scheduled in a domain; empty if it could."""

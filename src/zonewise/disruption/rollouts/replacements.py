@@ -44,6 +44,8 @@ from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView
 from zonewise.disruption.rollouts.workload import DEPLOYMENT, RolledPod
 
 GATE = "zonewise.io/domain-rollout"
+DOMAIN_ANNOTATION = "zonewise.io/domain-rollout"
+"""The domain that a pod was sent to, to tell it from one whose template requires that domain."""
 NO_ROOM = "NoRoomInDomain"
 IN = "In"
 
@@ -180,32 +182,22 @@ def confine(pod: Pod, key: str, domain: str | None) -> Pod:
 def release_patch(pod: Pod, key: str, domain: str | None) -> dict[str, Any]:
     """The merge patch that releases a pod, on the very version that was judged."""
     confined, meta = confine(pod, key, domain), pod.metadata
+    metadata: dict[str, Any] = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     spec: dict[str, Any] = {"schedulingGates": _gates_left(confined.spec.scheduling_gates)}
     if domain is not None:
+        metadata["annotations"] = {DOMAIN_ANNOTATION: domain}
         assert confined.spec.affinity is not None
         assert confined.spec.affinity.node_affinity is not None
         required = msgspec.to_builtins(confined.spec.affinity.node_affinity.required)
         spec["affinity"] = {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
         }
-    return {
-        "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
-        "spec": spec,
-    }
+    return {"metadata": metadata, "spec": spec}
 
 
-def confined_domain(pod: Pod, key: str) -> str | None:
-    """The one domain whose nodes a pod requires, if it requires one."""
-    affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
-    terms = (affinity and affinity.required and affinity.required.node_selector_terms) or ()
-    required = {
-        expression.values
-        for term in terms
-        for expression in term.match_expressions or ()
-        if expression.key == key and expression.operator == IN
-    }
-    values = required.pop() if len(required) == 1 else None
-    return values[0] if values is not None and len(values) == 1 else None
+def sent_to(pod: Pod) -> str | None:
+    """The domain that a pod was sent to; None if it was never held, or may start anywhere."""
+    return pod.metadata.annotations.get(DOMAIN_ANNOTATION)
 
 
 class _Places:
@@ -227,8 +219,8 @@ class _Places:
             if rolled.pod.spec.node_name:
                 self._add(rolled.domain, outdated=rolled.outdated)
         for rolled in view.unscheduled:
-            domain = confined_domain(rolled.pod, key)
-            if domain is not None and not is_held(rolled.pod):
+            domain = sent_to(rolled.pod)
+            if domain is not None:
                 self._add(domain, outdated=rolled.outdated)
 
     @property
