@@ -29,7 +29,7 @@ from tests.csi.scene import (
 
 from zonewise.csi.backends.folders.copies import make_folder
 from zonewise.csi.driver import LOCK_FILE
-from zonewise.csi.errors import Code
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.locks import Locks
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
@@ -465,3 +465,28 @@ async def test_two_calls_about_one_volume_are_not_done_at_once(caller: Caller) -
         assert await refused(caller.delete(volume.volume_id)) is Code.ABORTED
         await caller.snapshot("s", volume.volume_id)
     await caller.delete(volume.volume_id)
+
+
+@pytest.mark.parametrize("health", [0, 0.5])
+async def test_a_dead_pool_takes_neither_snapshots_nor_larger_volumes(
+    tmp_path: Path, health: float
+) -> None:
+    """In a pool of health 0 a snapshot and an expansion are UNAVAILABLE and say so, and what exists
+    is still answered; with some health both are made.
+    """
+    with calling(tmp_path, privileged=False) as caller:
+        id = (await caller.create("v", topology=requirement([A]))).volume_id
+        known = await caller.snapshot("known", id)
+    text = config(pool("pool-a", "a", health=health), pool("pool-b", "b"))
+    with calling(tmp_path, text, privileged=False) as caller:
+        for call in (caller.snapshot("s", id), caller.expand(id, 32 * MIB)):
+            if health:
+                await call
+                continue
+            with pytest.raises(CsiError, match=r"pool pool-a is not alive, its health is 0") as e:
+                await call
+            assert e.value.code is Code.UNAVAILABLE
+        assert await caller.snapshot("known", id) == known
+        assert (await caller.expand(id, 16 * MIB)).capacity_bytes == (32 if health else 16) * MIB
+        listed = await caller.client.call(methods.LIST_SNAPSHOTS, csi.ListSnapshotsRequest())
+        assert len(listed.entries) == (2 if health else 1)

@@ -42,6 +42,11 @@ class PoolState:
     """Whether no more than its capacity may be promised; else its volumes are thin."""
 
     @property
+    def usable(self) -> bool:
+        """Whether anything can be written in it now: it is alive and has some health."""
+        return self.alive and self.health > 0
+
+    @property
     def limit(self) -> int | None:
         """What may be promised in total; None if that is not enforced here."""
         return self.capacity if self.limited else None
@@ -72,7 +77,7 @@ class Pool:
     @property
     def alive(self) -> bool:
         """Whether volumes can be created in it now."""
-        return self.state.alive and self.state.health > 0
+        return self.state.usable
 
     def can_take(self, size: int) -> bool:
         """Whether a volume of so many bytes can be created in it now."""

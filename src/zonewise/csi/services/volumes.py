@@ -20,7 +20,7 @@ from functools import partial
 from google.protobuf.wrappers_pb2 import Int64Value
 
 from zonewise.csi.answering import collect_answers
-from zonewise.csi.errors import Code, CsiError, invalid, not_found, precondition
+from zonewise.csi.errors import Code, CsiError, invalid, not_found
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services import requests
 from zonewise.csi.services.plugin import NO_CLUSTER, CallScope, Plugin, is_finished
@@ -255,9 +255,8 @@ class VolumeService:
                     Code.OUT_OF_RANGE, f"the volume has {size} bytes, above {sizes.limit}"
                 )
             if size > entry.bytes:
-                state = scope.backend.pool_states(self._plugin.configuration()).get(entry.pool)
-                if state is None:
-                    raise precondition(f"pool {entry.pool} is not in the configuration any more")
+                states = scope.backend.pool_states(self._plugin.configuration())
+                state = requests.require_pool(entry.pool, states, "the expansion")
                 entry = scope.journal.change(entry, entry.with_bytes(size), state.limit)
             follow = scope.backend.grow(entry)
         return csi.ControllerExpandVolumeResponse(

@@ -55,8 +55,9 @@ class PoolStates:
                 if name in states:
                     states[name] = replace(
                         declared,
+                        capacity=declared.capacity if states[name].capacity else 0,
                         promised=promised.get(name, 0),
                         health=declared.health * states[name].health,
-                        alive=states[name].alive and states[name].capacity > 0,
+                        alive=states[name].alive,
                     )
         return states
