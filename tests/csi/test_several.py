@@ -121,10 +121,10 @@ def test_a_dead_zone_does_not_hide_the_volumes_of_others(
     """Volumes that are only reserved in a pool that does not answer are listed, because they may be
     finished; the pool is waited for once, and other volumes are listed as ever.
     """
-    asked: list[str] = []
+    images_read: list[str] = []
 
     def find_image(self: FolderPools, entry: JournalEntry) -> Image | None:
-        asked.append(entry.name)
+        images_read.append(entry.name)
         if entry.pool == "dead":
             raise unavailable("looking at an image: Ceph did not answer in time")
         return None
@@ -149,7 +149,7 @@ def test_a_dead_zone_does_not_hide_the_volumes_of_others(
 
     plugin.answer_page(StoredKind.VOLUME, "", 0, build)
     assert [entry.name for entry in pages[0].entries] == ["d1", "d2", "created"]
-    assert asked == ["d1", "begun"]
+    assert images_read == ["d1", "begun"]
 
 
 def test_the_cluster_of_a_request(plugin: Plugin) -> None:

@@ -32,6 +32,7 @@ from zonewise.explain.volume_report import VolumeReport, read_access, select_tak
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels, short_name
 from zonewise.storage.errors import StorageError
+from zonewise.storage.labelled_pools.selection import POOL_LABELS
 from zonewise.storage.missing_pools import find_missing_pool
 from zonewise.storage.parameters import PlacementPolicy, parse_placeable_class
 from zonewise.storage.placement import Placement, PlacementRequest, PlacementSource, place_volume
@@ -237,6 +238,7 @@ def _list_domains_to_avoid(cluster: VolumeCluster, storage_class: StorageClass) 
             labels.segments_of(domain),
             labels,
             cluster.configuration,
+            {} if cluster.configuration.clusters else None,
         )
         for domain in domains
     )
@@ -282,6 +284,15 @@ def _decide_again(
             immediate=False,
         )
         given = storage_class.parameters
+        if POOL_LABELS in given and configuration.clusters:
+            return Reason(
+                code="PoolsUnknown",
+                message=f"claim {claim.metadata.name} is left to driver"
+                f" {storage_class.provisioner}: class {storage_class.metadata.name} takes pools by"
+                " their own labels, which are in Ceph and not known here",
+                fix="List them with 'ceph osd pool application get POOL'; the driver's log says"
+                " which pool it took, and why.",
+            )
         own = {key: given[key] for key in given if not key.startswith(PREFIX)}
         parameters = parse_placeable_class(own, labels, configuration)
     except StorageError as error:

@@ -215,8 +215,8 @@ class Plugin:
         if len(clusters) < 2:
             return NO_CLUSTER
         cluster = getattr(request, "parameters", {}).get("clusterID", NO_CLUSTER)
-        for field, kind in _ID_FIELDS:
-            parsed = parse_id(getattr(request, field, ""), kind)
+        for id_field, kind in _ID_FIELDS:
+            parsed = parse_id(getattr(request, id_field, ""), kind)
             cluster = parsed.cluster if parsed is not None else cluster
         return cluster if cluster in clusters else NO_CLUSTER
 
