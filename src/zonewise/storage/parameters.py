@@ -45,6 +45,9 @@ PARAMETER_KEYS = (
     "fsName",
 )
 
+RBD_KEYS = frozenset({"imageFeatures", "mkfsOptions", "mounter"})
+"""Keys that only classes for RBD have."""
+
 
 class PlacementPolicy(Enum):
     """How the volumes of a class are placed."""

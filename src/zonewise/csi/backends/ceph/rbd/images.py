@@ -47,7 +47,7 @@ from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.identifiers import StoredKind
 from zonewise.storage.journal import Image, JournalEntry
-from zonewise.storage.parameters import ClassParameters
+from zonewise.storage.parameters import RBD_KEYS, ClassParameters
 from zonewise.storage.pools import PoolState
 
 MARK = "zonewise.name"
@@ -72,7 +72,7 @@ _log = logger("csi")
 class RbdImages:
     """The images of a cluster."""
 
-    backend_keys = frozenset({FEATURES_KEY, MKFS_KEY, MOUNTER})
+    backend_keys = RBD_KEYS
     evident = True
     application = RBD
 
