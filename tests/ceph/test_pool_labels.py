@@ -18,6 +18,7 @@ from tests.csi.scene import (
     homes,
     mount_capability,
     of_snapshot,
+    pool,
     requirement,
     segments,
 )
@@ -113,6 +114,21 @@ async def test_volumes_go_to_the_pool_that_is_labelled_with_their_zone(
         for id in (volume.volume_id, new.volume_id):
             await caller.delete(id)
         assert caller.names() == []
+
+
+async def test_declared_pools_limit_what_labels_offer(
+    ceph: CephCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the configuration declares pools, others do not count, whatever their labels; the
+    domain is still that of the label.
+    """
+    declared = pool("new-a", "b", capacity="64Mi")
+    with (
+        labelled_pools(ceph, capsys, "rbd"),
+        calling(ceph, tmp_path, pools=[declared]) as caller,
+    ):
+        assert await free(caller, A, placement="preferred") == 64 * MIB
+        assert await free(caller, B, placement="preferred") == 0
 
 
 async def test_labels_that_change_are_followed(
