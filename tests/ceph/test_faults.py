@@ -185,11 +185,11 @@ async def test_lists_do_not_wait_for_a_zone_that_stops(
     elsewhere = await caller.create("pvc-2", topology=in_zone("a"), capability=device)
     assert len(await caller.volumes()) == 2  # from now on it is known where journals are
     journal = caller.storage.journal
-    made = journal.find(StoredKind.VOLUME, "pvc-1")
-    assert made is not None
+    entry = journal.find(StoredKind.VOLUME, "pvc-1")
+    assert entry is not None
     uuid = journal.new_uuid(StoredKind.VOLUME, "pvc-3")
     begun = structs.replace(
-        made, name="pvc-3", uuid=uuid, state=EntryState.RESERVED, revision=0, holder=""
+        entry, name="pvc-3", uuid=uuid, state=EntryState.RESERVED, revision=0, holder=""
     )
     assert journal.reserve(begun, None).entry is not None
     ceph.signal("osd.1", signal.SIGSTOP)
