@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.ceph.killed_driver import Killed, let_die
 from tests.ceph.scene import CephCaller, CephProgram, calling, config, image_of, in_zone, parameters
 from tests.ceph.waiting import UNSURE, settled, until
@@ -31,6 +32,7 @@ from tools.ceph.cluster import CephCluster
 from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.services.requests import id_of
 from zonewise.storage.identifiers import StoredKind
+from zonewise.storage.journal import EntryState
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -169,6 +171,47 @@ async def test_a_zone_that_stops(ceph: CephCluster, caller: CephCaller) -> None:
     assert back.volume_context["pool"] == "rbd-b"
     assert sorted(caller.names()) == ["rbd-a/volume", "rbd-b/volume"]
     for volume in (first, back):
+        await settled(partial(caller.delete, volume.volume_id))
+
+
+async def test_lists_do_not_wait_for_a_zone_that_stops(
+    ceph: CephCluster, caller: CephCaller
+) -> None:
+    """A create that was interrupted there is listed, beside all others; as soon as the monitor has
+    noticed, snapshots and expansions there are UNAVAILABLE at once, with the pool's health.
+    """
+    device = block_capability()
+    there = await caller.create("pvc-1", topology=in_zone("b"), capability=device)
+    elsewhere = await caller.create("pvc-2", topology=in_zone("a"), capability=device)
+    assert len(await caller.volumes()) == 2  # from now on it is known where journals are
+    journal = caller.storage.journal
+    entry = journal.find(StoredKind.VOLUME, "pvc-1")
+    assert entry is not None
+    uuid = journal.new_uuid(StoredKind.VOLUME, "pvc-3")
+    begun = structs.replace(
+        entry, name="pvc-3", uuid=uuid, state=EntryState.RESERVED, revision=0, holder=""
+    )
+    assert journal.reserve(begun, None).entry is not None
+    ceph.signal("osd.1", signal.SIGSTOP)
+    try:
+        await until(lambda: ceph.up() == 2)
+        listed = await caller.volumes()
+        assert len(listed) == 3
+        assert {there.volume_id, elsewhere.volume_id} < {*listed}
+        await until(lambda: not caller.storage.backend.pools()["rbd-b"].alive)
+        for call in (
+            caller.snapshot("snap-1", there.volume_id),
+            caller.expand(there.volume_id, 64 * MIB),
+        ):
+            with pytest.raises(CsiError, match="pool rbd-b is not alive, its health is 0"):
+                await call
+    finally:
+        ceph.signal("osd.1", signal.SIGCONT)
+        await until(lambda: ceph.up() == 3)
+    await until(lambda: caller.storage.backend.pools()["rbd-b"].alive)
+    again = await settled(lambda: caller.create("pvc-3", topology=in_zone("b"), capability=device))
+    assert again.volume_id in listed
+    for volume in (there, elsewhere, again):
         await settled(partial(caller.delete, volume.volume_id))
 
 

@@ -65,6 +65,32 @@ def test_a_quota_and_a_full_flag_are_limits() -> None:
     assert pools["q"].state.limit is None
 
 
+def test_a_pool_has_the_labels_of_its_application() -> None:
+    """Labels are the application's metadata with our prefix, for the application of the driver; a
+    pool that no file system uses has none for CephFS.
+    """
+    label = {"zonewise.zone": "a"}
+    pools = parse_pools(
+        space(images=0, files=0, unused=0),
+        dump(
+            pool("images", 0, application_metadata={"rbd": label | {"owner": "x"}}),
+            pool("files", 0, application_metadata={"cephfs": label | {"data": "fs"}}),
+            pool("unused", 0, application_metadata={"cephfs": label}),
+        ),
+        CRUSH,
+    )
+    by_application = {
+        (name, application): (state.labels, state.file_system)
+        for name, ceph_pool in pools.items()
+        for application in ("rbd", "cephfs")
+        if (state := ceph_pool.labelled_state(application)).labels or state.file_system
+    }
+    assert by_application == {
+        ("images", "rbd"): ({"zone": "a"}, ""),
+        ("files", "cephfs"): ({"zone": "a"}, "fs"),
+    }
+
+
 def test_declared_and_real_domains() -> None:
     """A pool that is declared in a zone but spans two, or is in another, is reported."""
     pools = parse_pools(space(a=0, wide=0), dump(pool("a", 0), pool("wide", 1)), CRUSH)

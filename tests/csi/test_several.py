@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from zonewise.csi.answering import collect_answers
+from zonewise.csi.backends.folders.pools import FolderPools
 from zonewise.csi.driver import DataFolder, Threads, open_data_folder
-from zonewise.csi.errors import Code, CsiError, aborted
+from zonewise.csi.errors import Code, CsiError, aborted, unavailable
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services.plugin import Plugin
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels
 from zonewise.storage.identifiers import StorageId, StoredKind
-from zonewise.storage.journal import EntryState, JournalEntry
+from zonewise.storage.journal import EntryPage, EntryState, Image, JournalEntry
 
 
 @pytest.fixture
@@ -112,6 +113,43 @@ def test_pages_go_over_all_clusters(plugin: Plugin, folders: dict[str, DataFolde
         if not token:
             break
     assert listed == [f"pvc-{number}" for number in range(9)]
+
+
+def test_a_dead_zone_does_not_hide_the_volumes_of_others(
+    plugin: Plugin, folders: dict[str, DataFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Volumes that are only reserved in a pool that does not answer are listed, because they may be
+    finished; the pool is waited for once, and other volumes are listed as ever.
+    """
+    images_read: list[str] = []
+
+    def find_image(self: FolderPools, entry: JournalEntry) -> Image | None:
+        images_read.append(entry.name)
+        if entry.pool == "dead":
+            raise unavailable("looking at an image: Ceph did not answer in time")
+        return None
+
+    monkeypatch.setattr(FolderPools, "find_image", find_image)
+    for number, (name, pool) in enumerate([("d1", "dead"), ("d2", "dead"), ("begun", "alive")]):
+        entry = JournalEntry(
+            kind=StoredKind.VOLUME,
+            uuid=f"{number:032x}",
+            name=name,
+            pool=pool,
+            bytes=1,
+            evident=True,
+        )
+        assert folders["east"].journal.reserve(entry, None).entry is not None
+    recorded(folders["west"], "created", "f" * 32)
+    pages: list[EntryPage] = []
+
+    def build(page: EntryPage) -> csi.ListVolumesResponse:
+        pages.append(page)
+        return csi.ListVolumesResponse()
+
+    plugin.answer_page(StoredKind.VOLUME, "", 0, build)
+    assert [entry.name for entry in pages[0].entries] == ["d1", "d2", "created"]
+    assert images_read == ["d1", "begun"]
 
 
 def test_the_cluster_of_a_request(plugin: Plugin) -> None:

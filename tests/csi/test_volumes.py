@@ -29,7 +29,7 @@ from tests.csi.scene import (
 
 from zonewise.csi.backends.folders.copies import make_folder
 from zonewise.csi.driver import LOCK_FILE
-from zonewise.csi.errors import Code
+from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.locks import Locks
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
@@ -465,3 +465,69 @@ async def test_two_calls_about_one_volume_are_not_done_at_once(caller: Caller) -
         assert await refused(caller.delete(volume.volume_id)) is Code.ABORTED
         await caller.snapshot("s", volume.volume_id)
     await caller.delete(volume.volume_id)
+
+
+async def test_a_class_may_take_pools_by_their_labels(tmp_path: Path) -> None:
+    """Without a list, pools are used that are labelled with a domain: here, that the configuration
+    declares in one. Placement, capacity and the lists are as with a list.
+    """
+    everywhere = {"poolName": "journal", "capacity": "4Gi"}
+    text = config(pool("pool-a", "a"), pool("pool-b", "b"), everywhere)
+    labelled = {"poolLabels": "all", "pool": "journal"}
+    with calling(tmp_path, text, privileged=False) as caller:
+
+        async def free(term: dict[str, str], **more: str) -> int:
+            request = csi.GetCapacityRequest(parameters=labelled | more)
+            request.accessible_topology.segments.update(term)
+            return (await caller.client.call(methods.GET_CAPACITY, request)).available_capacity
+
+        volume = await caller.create("v", topology=requirement([A, B], [B]), parameters=labelled)
+        assert volume.volume_context["pool"] == "pool-b"
+        assert homes(volume) == [B]
+        assert await caller.volumes() == [volume.volume_id]
+        assert (await free(A), await free(B)) == (1024 * MIB, 1008 * MIB)
+        assert await free(C) == 2032 * MIB
+        assert await free(C, placement="preferred") == 0
+        new = await caller.create("new", topology=requirement([A, C], [C]), parameters=labelled)
+        assert (new.volume_context["pool"], homes(new)) == ("pool-a", [])
+        create = caller.create("w", parameters={"poolLabels": "tier=fast"})
+        assert await refused(create) is Code.FAILED_PRECONDITION
+        assert await refused(free(A, poolLabels="tier=fast")) is Code.FAILED_PRECONDITION
+
+
+async def test_a_volume_is_found_again_when_no_pool_is_labelled_any_more(tmp_path: Path) -> None:
+    """A repeated request gets its volume; a new one is refused with what is missing."""
+    labelled = {"poolLabels": "all"}
+    with calling(tmp_path, privileged=False) as caller:
+        volume = await caller.create("v", topology=requirement([A]), parameters=labelled)
+    text = config({"poolName": "pool-a", "capacity": "1Gi"})
+    with calling(tmp_path, text, privileged=False) as caller:
+        again = await caller.create("v", topology=requirement([A]), parameters=labelled)
+        assert again == volume
+        with pytest.raises(CsiError, match="region or zone; no pool has any label"):
+            await caller.create("w", topology=requirement([A]), parameters=labelled)
+
+
+@pytest.mark.parametrize("health", [0, 0.5])
+async def test_a_dead_pool_takes_neither_snapshots_nor_larger_volumes(
+    tmp_path: Path, health: float
+) -> None:
+    """In a pool of health 0 a snapshot and an expansion are UNAVAILABLE and say so, and what exists
+    is still answered; with some health both are made.
+    """
+    with calling(tmp_path, privileged=False) as caller:
+        id = (await caller.create("v", topology=requirement([A]))).volume_id
+        known = await caller.snapshot("known", id)
+    text = config(pool("pool-a", "a", health=health), pool("pool-b", "b"))
+    with calling(tmp_path, text, privileged=False) as caller:
+        for call in (caller.snapshot("s", id), caller.expand(id, 32 * MIB)):
+            if health:
+                await call
+                continue
+            with pytest.raises(CsiError, match=r"pool pool-a is not alive, its health is 0") as e:
+                await call
+            assert e.value.code is Code.UNAVAILABLE
+        assert await caller.snapshot("known", id) == known
+        assert (await caller.expand(id, 16 * MIB)).capacity_bytes == (32 if health else 16) * MIB
+        listed = await caller.client.call(methods.LIST_SNAPSHOTS, csi.ListSnapshotsRequest())
+        assert len(listed.entries) == (2 if health else 1)

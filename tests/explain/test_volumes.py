@@ -243,6 +243,48 @@ def test_a_zone_without_a_pool_is_named() -> None:
     assert "no pool" not in report.reason.message
 
 
+def test_a_class_that_takes_pools_by_labels_is_explained() -> None:
+    """By the domains that the configuration declares; labels in Ceph cannot be read here, and the
+    report says where they are.
+    """
+    labelled = {"zonal": storage_class(parameters={"poolLabels": "all"})}
+    report = explain_pvc(claim(node="n-b"), classes=labelled)
+    assert "would take pool pool-b: pool pool-b is in zone b" in report.reason.message
+    clusters = [{"clusterID": "c", "monitors": ["m"], "user": "u", "keyFile": "/k"}]
+    text = json.dumps({"version": 2, "clusters": clusters})
+    configuration = parse_configuration(text, DomainLabels(DRIVER, ("zone",)))
+    given: dict[str, Any] = {"classes": labelled, "configuration": configuration}
+    report = explain_pvc(claim(node="n-b"), **given)
+    assert report.reason.code == "PoolsUnknown"
+    assert "takes pools by their own labels, which are in Ceph" in report.reason.message
+    assert "ceph osd pool application get" in report.reason.fix
+    placed = explain_pvc(claim(node="n-b", volume="v"), volume(), **given)
+    assert placed.reason.message == "volume v is in pool pool-b and can be used from zone b"
+
+
+def test_on_ceph_a_class_that_lacks_the_zone_is_named() -> None:
+    """The list of a class is known without asking Ceph, the state of its pools is not: a claim for
+    a zone without a pool says so, and others say who decides.
+    """
+    segments = [{"domainLabel": "zone", "value": "a"}]
+    listed = json.dumps([{"poolName": "rbd-a", "domainSegments": segments}])
+    parameters = {"topologyConstrainedPools": listed, "pool": "journal", "mounter": "krbd"}
+    clusters = [{"clusterID": "c", "monitors": ["m"], "user": "u", "keyFile": "/k"}]
+    text = json.dumps({"version": 2, "clusters": clusters})
+    given: dict[str, Any] = {
+        "classes": {"zonal": storage_class(parameters=parameters)},
+        "configuration": parse_configuration(text, DomainLabels(DRIVER, ("zone",))),
+    }
+    waiting = explain_pvc(claim(node="n-b"), **given).reason
+    assert waiting.code == "NoPoolInDomain"
+    start = "claim data has no volume yet; class zonal has no pool in zone b: "
+    assert waiting.message.startswith(start)
+    assert explain_pvc(claim(node="n-a"), **given).reason.code == "PoolsUnknown"
+    placed = explain_pvc(claim(node="n-b", volume="v"), volume("a"), **given).reason
+    assert ": class zonal has no pool in zone b: " in placed.message
+    assert explain_pvc(claim(node="n-a", volume="v"), volume("a"), **given).reason.code == "Placed"
+
+
 def test_a_claim_that_binds_at_once_is_explained_as_balanced() -> None:
     """The provisioner gives such claims no domain, and so does the report."""
     at_once = {"zonal": storage_class("Immediate")}

@@ -51,7 +51,7 @@ def test_a_whole_file() -> None:
     )
     assert got.pools == (PoolSpec("a", "", {"zone": "a"}), PoolSpec("wide"))
     assert got.pool_states == {
-        "a": PoolState(8 * 2**30, 0, Fraction(1, 10)),
+        "a": PoolState(8 * 2**30, 0, Fraction(1, 10), labels={"zone": "a"}),
         "wide": PoolState(1000),
     }
     assert got.pool_sets == {"s": (got.pools[0], PoolSpec("x", "y", {"zone": "a"}))}

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from zonewise.storage.configuration import parse_configuration
+from zonewise.storage.configuration import StorageConfiguration, parse_configuration
 from zonewise.storage.domains import DomainLabels
 from zonewise.storage.missing_pools import find_missing_pool
+from zonewise.storage.pools import PoolState
 
 LABELS = DomainLabels("csi.example.com", ("example.com/region", "example.com/zone"))
 CONFIGURATION = parse_configuration(
@@ -39,6 +40,21 @@ def test_a_domain_without_a_pool_is_named_with_what_follows() -> None:
     strict = find_missing_pool("fast", {"placement": "preferred"}, NEW, LABELS, CONFIGURATION)
     assert strict is not None
     assert "cannot be used there" in strict.message and "remove" in strict.fix
+
+
+def test_a_class_that_takes_pools_by_labels_misses_those_without_one() -> None:
+    """What the backend says of its pools counts, and the fix is to label one; if it says nothing,
+    nothing is missed.
+    """
+    given = {"poolLabels": "all"}
+    states = {"p": PoolState(1, labels={"zone": "c"}), "q": PoolState(1)}
+    empty = StorageConfiguration()
+    assert find_missing_pool("fast", given, NEW, LABELS, empty, states) is None
+    reason = find_missing_pool("fast", given, HERE, LABELS, empty, states)
+    assert reason is not None
+    assert reason.fix.startswith("Label a pool of that domain")
+    assert find_missing_pool("fast", given, HERE, LABELS, empty, {}) is None
+    assert find_missing_pool("fast", given, NEW, LABELS, CONFIGURATION) is not None
 
 
 @pytest.mark.parametrize(

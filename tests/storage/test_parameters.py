@@ -14,9 +14,10 @@ from zonewise.storage.parameters import (
     ClassParameters,
     CrossDomain,
     PlacementPolicy,
+    lenient_class_pools,
     parse_placeable_class,
 )
-from zonewise.storage.pools import PoolSpec, lenient_class_pools
+from zonewise.storage.pools import PoolSpec
 
 DRIVER = "csi.zonewise.io"
 LABELS = parse_domain_labels("example.com/region;example.com/zone", DRIVER)
@@ -289,6 +290,6 @@ def test_pools_that_a_class_names(given: dict[str, str], expected: list[tuple[st
     """A class names its pools with their domains, and its data pools; an invalid one names none."""
     zones = [
         (class_pool.name, class_pool.segments["zone"])
-        for class_pool in lenient_class_pools(given, LABELS)
+        for class_pool in lenient_class_pools(given, LABELS, {})
     ]
     assert zones == expected

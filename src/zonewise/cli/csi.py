@@ -1,4 +1,4 @@
-"""``zonewise csi``: a CSI driver behind a unix socket, and ``zonewise csi check``.
+"""``zonewise csi``: a CSI driver behind a unix socket, ``csi check`` and ``csi pools``.
 
 One process serves all three services, as the controller plugin and on every node. It is ready for
 calls when it listens; Probe answers whether its node's domain is known. On shutdown it finishes the
@@ -38,9 +38,12 @@ DATA = "/var/lib/zonewise/csi"
         "csi --endpoint unix:///csi/csi.sock --node-id n1 --config c.json  # a driver, no topology",
         'csi … --orchestrator none --domain-labels "a.io/zone" --domain zone=a  # in zone a',
         "csi check --config c.json --data DIR -o json  # compare journal and pools",
+        "csi pools --backend ceph-rbd --domain-labels a.io/zone --domain zone=a --domain zone=b",
     ),
 )
-@click.argument("action", required=False, type=click.Choice(["check"]), metavar="[check]")
+@click.argument(
+    "action", required=False, type=click.Choice(["check", "pools"]), metavar="[check|pools]"
+)
 @click.option("--endpoint", metavar="unix:///PATH", help="The socket to serve.")
 @click.option(
     "--drivername",
@@ -86,8 +89,18 @@ DATA = "/var/lib/zonewise/csi"
 @click.option(
     "--domain",
     metavar='"region=r1;zone=a"',
-    default="",
-    help="With --orchestrator none: the domain of this node.",
+    multiple=True,
+    help="With --orchestrator none: the domain of this node. With 'pools': a domain; repeat it.",
+)
+@click.option(
+    "--pool-prefix",
+    metavar="NAME",
+    help="With 'pools': what the names of the pools begin with.  [default: rbd, or fs]",
+)
+@click.option(
+    "--fs-name",
+    metavar="NAME",
+    help="With 'pools' and --backend ceph-fs: the file system that gets the pools.",
 )
 @click.option(
     "--well-known-zone",
@@ -127,7 +140,9 @@ def command(
     data: str,
     domain_labels: str,
     orchestrator: str,
-    domain: str,
+    domain: tuple[str, ...],
+    pool_prefix: str | None,
+    fs_name: str | None,
     well_known_zone: bool,
     advertise_takeover: bool,
     takeover_controller: bool,
@@ -139,21 +154,29 @@ def command(
 
     Serves the Container Storage Interface: volumes are cut from the pools of the configuration, in
     the domain that a request prefers. 'check' serves nothing: it prints the volumes and snapshots
-    and what differs between the journal and the pools, and exits with 1 if anything does. See
-    docs/csi.md.
+    and what differs between the journal and the pools, and exits with 1 if anything does. 'pools'
+    prints the commands of Ceph that make a labelled pool for each --domain, and runs none. See
+    docs/csi.md and docs/ceph.md.
     """
+    from zonewise.storage.domains import parse_domain_labels
+
+    if action == "pools":
+        labels = parse_domain_labels(
+            domain_labels, drivername or DRIVER, well_known=well_known_zone
+        )
+        return _print_pools(backend, domain, labels, pool_prefix, fs_name, output)
+    if pool_prefix is not None or fs_name is not None:
+        raise click.UsageError("--pool-prefix and --fs-name are for 'pools'; leave them out")
     if find_spec("grpc") is None:
         raise ConfigError(
             "zonewise csi needs grpcio and protobuf; install them with: pip install 'zonewise[csi]'"
         )
-    from zonewise.storage.domains import parse_domain_labels
-
     if not config:
         raise ConfigError("--config is missing; give it the file that names the pools")
     if action == "check":
         return _check(backend, Path(config), Path(data), output)
     if output is not None:
-        raise click.UsageError("-o is for 'check'; leave it out")
+        raise click.UsageError("-o is for 'check' and 'pools'; leave it out")
     if not endpoint:
         raise ConfigError("--endpoint is missing; give it a socket like unix:///csi/csi.sock")
     if not node_id:
@@ -161,6 +184,10 @@ def command(
     labels = parse_domain_labels(domain_labels, drivername, well_known=well_known_zone)
     if orchestrator == "kubernetes" and domain:
         raise ConfigError("--domain is for --orchestrator none; leave it out, or add that flag")
+    if len(domain) > 1:
+        raise ConfigError(
+            "--domain is given twice, and a node has one domain; only 'pools' takes more"
+        )
     if advertise_takeover and not labels.labels:
         raise ConfigError("--advertise-takeover needs --domain-labels, which name the domains")
     if takeover_controller and (orchestrator == "none" or not labels.labels):
@@ -177,7 +204,7 @@ def command(
         Path(config),
         Path(data),
         orchestrator,
-        domain,
+        "".join(domain),
         advertise=advertise_takeover,
         leading=LeaderSettings(lease_namespace, metrics_listen) if takeover_controller else None,
     )
@@ -283,6 +310,49 @@ def _open_backend(
         ) from None
     open_ceph = open_cephfs if backend == "ceph-fs" else open_rbd
     return open_ceph(folder, file.current), file
+
+
+def _print_pools(
+    backend: str,
+    domains: tuple[str, ...],
+    labels: DomainLabels,
+    prefix: str | None,
+    file_system: str | None,
+    output: str | None,
+) -> int:
+    from zonewise.cli.program.screen import render
+    from zonewise.storage.domains import parse_domain
+    from zonewise.storage.labelled_pools.commands import plan_pools, render_script
+
+    if backend == "embedded":
+        raise ConfigError("'pools' is for Ceph; add --backend ceph-rbd or ceph-fs")
+    if (backend == "ceph-fs") != bool(file_system):
+        raise ConfigError(
+            "--fs-name is for --backend ceph-fs; leave it out"
+            if file_system
+            else "--fs-name is missing; give it the file system that gets the pools"
+        )
+    if not labels.labels:
+        raise ConfigError(
+            "--domain-labels is missing; give it the node labels that name domains, as the driver"
+            " has them"
+        )
+    if not domains:
+        raise ConfigError(
+            "--domain is missing; give it once for each domain that gets a pool, as in"
+            f" '--domain {labels.names[-1]}=a'"
+        )
+    pools = plan_pools(
+        [parse_domain(text, labels) for text in domains],
+        labels,
+        prefix=prefix or ("fs" if file_system else "rbd"),
+        file_system=file_system or "",
+    )
+    if output in ("json", "yaml"):
+        click.echo(render({"pools": [pool.to_dict() for pool in pools]}, output))
+    else:
+        click.echo(render_script(pools))
+    return 0
 
 
 def _check(backend: str, config: Path, folder: Path, output: str | None) -> int:

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
+from msgspec import structs
+
 from zonewise.api.errors import ZonewiseError
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Node
@@ -32,8 +34,9 @@ from zonewise.explain.volume_report import VolumeReport, read_access, select_tak
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels, short_name
 from zonewise.storage.errors import StorageError
-from zonewise.storage.missing_pools import find_missing_pool
-from zonewise.storage.parameters import PlacementPolicy, parse_placeable_class
+from zonewise.storage.labelled_pools.selection import POOL_LABELS
+from zonewise.storage.missing_pools import NO_POOL, find_missing_pool
+from zonewise.storage.parameters import RBD_KEYS, PlacementPolicy, parse_placeable_class
 from zonewise.storage.placement import Placement, PlacementRequest, PlacementSource, place_volume
 from zonewise.storage.placement_reasons import MENTION_LIMIT
 from zonewise.storage.pools import existing_pools
@@ -126,7 +129,10 @@ def _report_volume(
         return replace(draft, reason=Reason(code="Copied", message=why))
     placement = _decide_again(cluster, claim, storage_class, without=volume.metadata.name)
     if isinstance(placement, Reason):
-        return placed
+        if placement.code != NO_POOL:
+            return placed
+        message = f"{text}: {placement.message}"
+        return replace(draft, reason=structs.replace(placement, message=message))
     if placement.pool is not None and placement.pool.name == draft.pool:
         why = f"{text}: {placement.reason.message}"
         reason = Reason(code=placement.reason.code, message=why, fix=placement.reason.fix)
@@ -149,6 +155,9 @@ def _report_waiting(
     assert storage_class is not None
     placement = _decide_again(cluster, claim, storage_class)
     if isinstance(placement, Reason):
+        if placement.code == NO_POOL:
+            message = f"claim {draft.claim} has no volume yet; {placement.message}"
+            placement = structs.replace(placement, message=message)
         return replace(draft, reason=placement)
     if placement.refusal is not None:
         why = placement.refusal.reason
@@ -237,6 +246,7 @@ def _list_domains_to_avoid(cluster: VolumeCluster, storage_class: StorageClass) 
             labels.segments_of(domain),
             labels,
             cluster.configuration,
+            {} if cluster.configuration.clusters else None,
         )
         for domain in domains
     )
@@ -282,14 +292,19 @@ def _decide_again(
             immediate=False,
         )
         given = storage_class.parameters
+        if POOL_LABELS in given and configuration.clusters:
+            return _leave_to_ceph(cluster, claim, storage_class, labels)
         own = {key: given[key] for key in given if not key.startswith(PREFIX)}
-        parameters = parse_placeable_class(own, labels, configuration)
+        keys = RBD_KEYS if configuration.clusters else frozenset()
+        parameters = parse_placeable_class(own, labels, configuration, backend_keys=keys)
     except StorageError as error:
         text = f"class {storage_class.metadata.name} cannot be used: {error.reason.message}"
         return Reason(code=error.reason.code, message=text, fix=error.reason.fix)
     except ZonewiseError as error:
         return Reason(code="BadClass", message=str(error))
     pools = existing_pools(parameters.pools, configuration.pool_states)
+    if configuration.clusters and not pools:
+        return _leave_to_ceph(cluster, claim, storage_class, labels)
     default = existing_pools(
         [parameters.default_pool] if parameters.default_pool else [], configuration.pool_states
     )
@@ -309,6 +324,32 @@ def _decide_again(
         for pool in pools
     ]
     return place_volume(request, used, labels)
+
+
+def _leave_to_ceph(
+    cluster: VolumeCluster,
+    claim: PersistentVolumeClaim,
+    storage_class: StorageClass,
+    labels: DomainLabels,
+) -> Reason:
+    """What can be said of a class whose pools only Ceph knows: whether its list lacks a domain."""
+    node = cluster.nodes.get(claim.metadata.annotations.get(SELECTED_NODE, ""))
+    name, given = storage_class.metadata.name, storage_class.parameters
+    if node is not None and cluster.configuration is not None:
+        domain = labels.segments_of(node.metadata.labels)
+        missing = find_missing_pool(name, given, domain, labels, cluster.configuration, {})
+        if missing is not None:
+            return missing
+    what, command = "the state of its pools is in Ceph", "'ceph df'"
+    if POOL_LABELS in given:
+        what = f"class {name} takes pools by their own labels, which are in Ceph"
+        command = "'ceph osd pool application get POOL'"
+    return Reason(
+        code="PoolsUnknown",
+        message=f"claim {claim.metadata.name} is left to driver {storage_class.provisioner}: {what}"
+        " and not known here",
+        fix=f"See {command}; the driver's log says which pool it took, and why.",
+    )
 
 
 def _source_of(claim: PersistentVolumeClaim) -> TypedReference | None:

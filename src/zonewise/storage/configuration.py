@@ -152,7 +152,10 @@ def _parse_pool_with_state(
     if isinstance(health, bool) or not isinstance(health, int | Fraction) or not 0 <= health <= 1:
         raise ShapeError(child(path, "health"), "must be a number from 0 to 1")
     return spec, PoolState(
-        _parse_capacity(members["capacity"], child(path, "capacity")), 0, Fraction(health)
+        _parse_capacity(members["capacity"], child(path, "capacity")),
+        0,
+        Fraction(health),
+        labels=spec.segments,
     )
 
 

@@ -13,8 +13,14 @@ from zonewise.api.reason import Reason
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels, Segments
 from zonewise.storage.errors import StorageError
-from zonewise.storage.parameters import PARAMETER_KEYS, PlacementPolicy, parse_class
+from zonewise.storage.parameters import (
+    PARAMETER_KEYS,
+    PlacementPolicy,
+    parse_class,
+    with_labelled_pools,
+)
 from zonewise.storage.placement_reasons import describe_domain
+from zonewise.storage.pools import PoolState
 
 NO_POOL = "NoPoolInDomain"
 
@@ -25,14 +31,23 @@ def find_missing_pool(
     domain: Segments,
     labels: DomainLabels,
     configuration: StorageConfiguration,
+    states: Mapping[str, PoolState] | None = None,
 ) -> Reason | None:
     """That a class has no pool in a domain; None if it has one, or does not place by domains.
+
+    ``states`` are those of the backend, by which a class takes pools by their labels; without them
+    the pools of the configuration count.
 
     A class that cannot be parsed has none to miss: creating a volume of it says why.
     """
     own = {key: value for key, value in parameters.items() if key in PARAMETER_KEYS}
     try:
-        parsed = parse_class(own, labels, configuration)
+        parsed = with_labelled_pools(
+            parse_class(own, labels, configuration),
+            configuration.pool_states if states is None else states,
+            labels,
+            configuration,
+        )
     except StorageError:
         return None
     if parsed.placement in (PlacementPolicy.BALANCED, PlacementPolicy.DEFAULT_POOL):
@@ -41,6 +56,9 @@ def find_missing_pool(
         return None
     if any(pool.segments.items() <= domain.items() for pool in parsed.pools):
         return None
+    add = "Add a pool of that domain to the StorageClass"
+    if parsed.pool_labels is not None:
+        add = "Label a pool of that domain, as 'zonewise csi pools' prints it"
     message = f"class {class_name} has no pool in {describe_domain(domain)}"
     if parsed.placement is PlacementPolicy.PREFERRED:
         return Reason(
@@ -48,7 +66,7 @@ def find_missing_pool(
             message=f"{message}, and says placement: preferred: its volumes cannot be used there",
             object=f"StorageClass/{class_name}",
             numbers={"pools": len(parsed.pools)},
-            fix="Add a pool of that domain to the StorageClass, or remove placement: preferred.",
+            fix=f"{add}, or remove placement: preferred.",
         )
     return Reason(
         code=NO_POOL,
@@ -56,6 +74,5 @@ def find_missing_pool(
         " immediately, and can be used from everywhere",
         object=f"StorageClass/{class_name}",
         numbers={"pools": len(parsed.pools)},
-        fix="Add a pool of that domain to the StorageClass; or set placement: preferred, so that"
-        " pods with such volumes run elsewhere.",
+        fix=f"{add}; or set placement: preferred, so that pods with such volumes run elsewhere.",
     )

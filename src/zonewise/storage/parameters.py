@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar
 
@@ -19,7 +19,14 @@ from zonewise.storage import strict_json
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels
 from zonewise.storage.errors import Refusal, StorageError, invalid
-from zonewise.storage.pools import PoolSpec, parse_pool_name, parse_pools
+from zonewise.storage.labelled_pools.selection import (
+    POOL_LABELS,
+    PoolSelector,
+    parse_pool_selector,
+    refuse_unlabelled,
+    select_pools,
+)
+from zonewise.storage.pools import PoolSpec, PoolState, parse_pool_name, parse_pools
 from zonewise.storage.strict_json import ShapeError
 
 PARAMETERS_LIMIT = 4096
@@ -31,11 +38,15 @@ PARAMETER_KEYS = (
     "dataPool",
     "topologyConstrainedPools",
     "poolSet",
+    POOL_LABELS,
     "placement",
     "crossDomain",
     "clusterID",
     "fsName",
 )
+
+RBD_KEYS = frozenset({"imageFeatures", "mkfsOptions", "mounter"})
+"""Keys that only classes for RBD have."""
 
 
 class PlacementPolicy(Enum):
@@ -77,6 +88,8 @@ class ClassParameters:
     """Equal for requests with equal parameters: this recognises a repeated request."""
     placement_refusal: Refusal | None = None
     """Why no volume can be placed: a pool or set of the class is not in the configuration."""
+    pool_labels: PoolSelector | None = None
+    """Which pools to take by their own labels: ``with_labelled_pools`` adds them."""
 
 
 def parse_placeable_class(
@@ -86,12 +99,17 @@ def parse_placeable_class(
     *,
     backend_keys: frozenset[str] = frozenset(),
 ) -> ClassParameters:
-    """Parse a class whose volumes can be placed; raises StorageError with INVALID_ARGUMENT.
+    """Parse a class whose volumes can be placed in the pools of the configuration.
 
-    ``backend_keys`` are accepted besides ours. Where the configuration names pools, volumes of a
-    class can be in no other.
+    Raises StorageError. ``backend_keys`` are accepted besides ours. Where the configuration names
+    pools, volumes of a class can be in no other.
     """
-    result = parse_class(parameters, labels, configuration, backend_keys=backend_keys)
+    result = with_labelled_pools(
+        parse_class(parameters, labels, configuration, backend_keys=backend_keys),
+        configuration.pool_states,
+        labels,
+        configuration,
+    )
     if result.placement_refusal is not None:
         raise StorageError(result.placement_refusal)
     return result
@@ -124,6 +142,7 @@ def parse_class(
         )
         default_pool = _find_default_pool(pool, data_pool, configuration)
         pools = _find_pools(own_parameters, default_pool, labels, configuration)
+        selector = _parse_selector(own_parameters, fs_name)
     except ShapeError as error:
         raise invalid("BadParameter", str(error), fix="Correct the StorageClass.") from None
     placement = _parse_choice(own_parameters, "placement", PlacementPolicy, PlacementPolicy.REQUEST)
@@ -148,7 +167,55 @@ def parse_class(
         {key: own_parameters[key] for key in sorted(own_parameters) if key in backend_keys},
         hashlib.sha256(msgspec.json.encode(own_parameters, order="sorted")).hexdigest()[:32],
         _find_absent_pool(own_parameters.get("poolSet"), (*pools, *used_by_policy), configuration),
+        selector,
     )
+
+
+def with_labelled_pools(
+    parameters: ClassParameters,
+    states: Mapping[str, PoolState],
+    labels: DomainLabels,
+    configuration: StorageConfiguration,
+) -> ClassParameters:
+    """The class with the pools that it takes by their labels, of those that a backend has now.
+
+    Where the configuration names pools, only these count. A class that has none left gets a
+    ``placement_refusal``.
+    """
+    if parameters.pool_labels is None:
+        return parameters
+    pools = tuple(
+        pool
+        for pool in select_pools(parameters.pool_labels, states, labels)
+        if not configuration.pools or configuration.find_pool(pool.name) is not None
+    )
+    if pools or parameters.placement is PlacementPolicy.DEFAULT_POOL:
+        return replace(parameters, pools=pools)
+    refusal = refuse_unlabelled(parameters.pool_labels, states, labels)
+    return replace(parameters, placement_refusal=parameters.placement_refusal or refusal)
+
+
+def lenient_class_pools(
+    parameters: Mapping[str, str], labels: DomainLabels, states: Mapping[str, PoolState]
+) -> tuple[PoolSpec, ...]:
+    """The pools that a class lists or takes by their labels, and their data pools.
+
+    Empty if its parameters are not valid.
+    """
+    try:
+        selector = _parse_selector(parameters, parameters.get("fsName", ""))
+        if selector is not None:
+            pools = select_pools(selector, states, labels)
+        else:
+            value = strict_json.parse(parameters.get("topologyConstrainedPools", ""), "")
+            pools = parse_pools(value, "", labels)
+    except ShapeError:
+        return ()
+    default_data_pool = parameters.get("dataPool", "")
+    data_pools = [
+        PoolSpec(pool.data_pool or default_data_pool, segments=pool.segments) for pool in pools
+    ]
+    return (*pools, *(pool for pool in data_pools if pool.name))
 
 
 def _check_keys(own_parameters: Mapping[str, str], backend_keys: frozenset[str]) -> None:
@@ -196,17 +263,28 @@ def _find_pools(
 ) -> tuple[PoolSpec, ...]:
     """The pools a class lists, or the set it names, or its default, or the configuration's.
 
-    A set that is not in the configuration has none.
+    A set that is not in the configuration has none; pools with labels are added later.
     """
     pool_list, pool_set = parameters.get("topologyConstrainedPools"), parameters.get("poolSet")
-    if pool_list is not None and pool_set is not None:
-        raise ShapeError("poolSet", "cannot be used together with topologyConstrainedPools")
+    given = [
+        key for key in ("topologyConstrainedPools", "poolSet", POOL_LABELS) if key in parameters
+    ]
+    if len(given) > 1:
+        raise ShapeError(given[1], f"cannot be used together with {given[0]}")
+    if POOL_LABELS in parameters:
+        return ()
     if pool_list is not None:
         path = "topologyConstrainedPools"
         return parse_pools(strict_json.parse(pool_list, path), path, labels)
     if pool_set is not None:
         return configuration.pool_sets.get(pool_set, ())
     return configuration.pools if default_pool is None else (default_pool,)
+
+
+def _parse_selector(parameters: Mapping[str, str], file_system: str) -> PoolSelector | None:
+    if POOL_LABELS not in parameters:
+        return None
+    return parse_pool_selector(parameters[POOL_LABELS], POOL_LABELS, file_system)
 
 
 def _find_absent_pool(

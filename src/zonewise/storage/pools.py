@@ -40,6 +40,15 @@ class PoolState:
     """Whether it can serve at all: the pool of a failed zone may look like the emptiest."""
     limited: bool = True
     """Whether no more than its capacity may be promised; else its volumes are thin."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What it says about itself: short label names to values (``storage.labelled_pools``)."""
+    file_system: str = ""
+    """The file system that it is a data pool of."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether anything can be written in it now: it is alive and has some health."""
+        return self.alive and self.health > 0
 
     @property
     def limit(self) -> int | None:
@@ -72,7 +81,7 @@ class Pool:
     @property
     def alive(self) -> bool:
         """Whether volumes can be created in it now."""
-        return self.state.alive and self.state.health > 0
+        return self.state.usable
 
     def can_take(self, size: int) -> bool:
         """Whether a volume of so many bytes can be created in it now."""
@@ -108,22 +117,6 @@ def parse_pools(value: Any, path: str, labels: DomainLabels) -> tuple[PoolSpec, 
         raise ShapeError(path, "has no pool")
     check_unique_names(pools, path)
     return pools
-
-
-def lenient_class_pools(
-    parameters: Mapping[str, str], labels: DomainLabels
-) -> tuple[PoolSpec, ...]:
-    """The pools that a class lists, and their data pools; empty if the list is not valid."""
-    try:
-        value = strict_json.parse(parameters.get("topologyConstrainedPools", ""), "")
-        pools = parse_pools(value, "", labels)
-    except ShapeError:
-        return ()
-    default_data_pool = parameters.get("dataPool", "")
-    data_pools = [
-        PoolSpec(pool.data_pool or default_data_pool, segments=pool.segments) for pool in pools
-    ]
-    return (*pools, *(pool for pool in data_pools if pool.name))
 
 
 def check_unique_names(pools: tuple[PoolSpec, ...], path: str) -> None:

@@ -47,11 +47,15 @@ def storage_class(name: str, provisioner: str, pool: str, **more: str) -> Storag
 
 
 async def test_dead_pools_of_classes_are_reported() -> None:
-    """There are warnings for dead pools of the driver's classes, not for living or foreign ones."""
+    """There are warnings for dead pools that the driver's classes list or take by their labels, not
+    for living or foreign ones.
+    """
 
     async def states(_: StorageConfiguration) -> StatesByCluster:
         dead = PoolState(1, alive=False)
-        return {"": {"one": dead, "one-data": PoolState(1), "two": PoolState(1), "two-data": dead}}
+        alive, labelled = PoolState(1), PoolState(1, alive=False, labels={"zone": "a"})
+        listed = {"one": dead, "one-data": alive, "two": alive, "two-data": dead}
+        return {"": listed | {"three": labelled, "four": dead}}
 
     source = FollowedConfiguration()
     parts = {
@@ -69,6 +73,11 @@ async def test_dead_pools_of_classes_are_reported() -> None:
             storage_class("again", DRIVER, "one"),
             storage_class("two", "another.example.com", "two"),
             StorageClass(metadata=ObjectMeta(name="wrong"), provisioner=DRIVER, parameters={}),
+            StorageClass(
+                metadata=ObjectMeta(name="three"),
+                provisioner=DRIVER,
+                parameters={"poolLabels": "all"},
+            ),
         ):
             await client.create(manifest)
         text = json.dumps({"version": 2, "topology-takeover": {"a": ["b"]}})
@@ -77,7 +86,8 @@ async def test_dead_pools_of_classes_are_reported() -> None:
         config_map = await client.get(ConfigMap, STATUS_MAP, "default")
         warnings = json.loads(str(config_map.get("data", STATUS_KEY)))["warnings"]
         assert [(warning["reason"], warning["object"]) for warning in warnings] == [
-            ("TakenPoolDead", "Pool/one")
+            ("TakenPoolDead", "Pool/one"),
+            ("TakenPoolDead", "Pool/three"),
         ]
 
 

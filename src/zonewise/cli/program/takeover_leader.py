@@ -98,7 +98,11 @@ class TakeoverLeader:
                 worker=self.worker,
             )
             program.add(
-                "missing pools", MissingPoolReporter, source=self.source, labels=self.labels
+                "missing pools",
+                MissingPoolReporter,
+                source=self.source,
+                labels=self.labels,
+                read_states=read_states,
             )
 
         program_settings = ProgramSettings(

@@ -9,7 +9,7 @@ cluster of its class.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -74,6 +74,8 @@ class CallScope:
     journal: Journal
     backend: ControllerBackend
     locks: Locks
+    silent_pools: set[str] = field(default_factory=set)
+    """Pools that did not answer in this call; each is waited for once."""
 
     def find_entry(self, id: str, kind: StoredKind) -> JournalEntry | None:
         """The finished volume or snapshot of an id; None if there is none here.
@@ -99,16 +101,31 @@ class CallScope:
             return self.journal.get(entry.kind, entry.uuid)
 
     def read_page(self, kind: StoredKind, token: str, limit: int, source: str) -> EntryPage:
-        """A page of the journal without what is only reserved."""
+        """A page of the journal without what is only reserved.
+
+        Whether an entry in a pool that does not answer is finished is unknown. It is listed: an id
+        that nobody was given does no harm, while a volume that is missing looks deleted.
+        """
         entries: list[JournalEntry] = []
         while True:
             page = self.journal.list_page(
                 kind, token=token, limit=limit - len(entries), source=source, states=_LISTED_STATES
             )
-            entries += [entry for entry in page.entries if is_finished(entry, self.backend)]
+            entries += [entry for entry in page.entries if self._may_be_finished(entry)]
             token = page.token
             if not token or len(entries) >= limit:
                 return EntryPage(tuple(entries), token)
+
+    def _may_be_finished(self, entry: JournalEntry) -> bool:
+        if entry.evident and entry.pool in self.silent_pools:
+            return True
+        try:
+            return is_finished(entry, self.backend)
+        except CsiError as error:
+            if error.code is not Code.UNAVAILABLE:
+                raise
+            self.silent_pools.add(entry.pool)
+            return True
 
     def require_entry(self, id: str, kind: StoredKind) -> JournalEntry:
         """The same, or NOT_FOUND."""
@@ -198,8 +215,8 @@ class Plugin:
         if len(clusters) < 2:
             return NO_CLUSTER
         cluster = getattr(request, "parameters", {}).get("clusterID", NO_CLUSTER)
-        for field, kind in _ID_FIELDS:
-            parsed = parse_id(getattr(request, field, ""), kind)
+        for id_field, kind in _ID_FIELDS:
+            parsed = parse_id(getattr(request, id_field, ""), kind)
             cluster = parsed.cluster if parsed is not None else cluster
         return cluster if cluster in clusters else NO_CLUSTER
 

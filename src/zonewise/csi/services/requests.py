@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zonewise.csi.backends.contract import BLOCK, FOLDER, ControllerBackend, MountRequest
-from zonewise.csi.errors import Code, CsiError, invalid
+from zonewise.csi.errors import Code, CsiError, invalid, precondition, unavailable
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.storage.identifiers import StorageId, StoredKind
 from zonewise.storage.journal import JournalEntry
 from zonewise.storage.placement import AccessibilityRequirement
+from zonewise.storage.pools import PoolState
 
 DEFAULT_SIZE = 1 << 30
 NAME_LIMIT = 128
@@ -114,6 +115,22 @@ def find_context_mismatch(requested: Mapping[str, str], context: Mapping[str, st
         return ""
     expected = ", ".join(f"{key} {value!r}" for key, value in sorted(context.items()))
     return f"volume_context differs in {', '.join(differing)}: the volume has {expected}"
+
+
+def require_pool(name: str, states: Mapping[str, PoolState], purpose: str) -> PoolState:
+    """The state of a volume's pool; UNAVAILABLE while it is dead: a retry may find it repaired.
+
+    Writing to a dead pool would wait for its storage as long as the caller does.
+    """
+    state = states.get(name)
+    if state is None:
+        raise precondition(f"pool {name} is not in the configuration any more")
+    if not state.usable:
+        raise unavailable(
+            f"pool {name} is not alive, its health is {state.health}; {purpose} has to wait until"
+            " it is repaired"
+        )
+    return state
 
 
 def parse_mount_request(

@@ -13,7 +13,7 @@ from functools import partial
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from zonewise.csi.errors import CsiError, exhausted, invalid, not_found, precondition
+from zonewise.csi.errors import CsiError, exhausted, invalid, not_found
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services import requests
 from zonewise.csi.services.plugin import CallScope, Plugin
@@ -139,9 +139,7 @@ class SnapshotService:
         """The entry of a new snapshot, in the pool of its source."""
         if source is None:
             raise not_found(f"there is no volume {spec.source[:128]!r} any more")
-        state = states.get(source.pool)
-        if state is None:
-            raise precondition(f"pool {source.pool} is not in the configuration any more")
+        state = requests.require_pool(source.pool, states, "a snapshot")
         if not self._fits(requirement, source):
             raise exhausted(
                 f"a snapshot stays in the pool of its source, {source.pool}, "

@@ -20,7 +20,7 @@ from functools import partial
 from google.protobuf.wrappers_pb2 import Int64Value
 
 from zonewise.csi.answering import collect_answers
-from zonewise.csi.errors import Code, CsiError, invalid, not_found, precondition
+from zonewise.csi.errors import Code, CsiError, invalid, not_found
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services import requests
 from zonewise.csi.services.plugin import NO_CLUSTER, CallScope, Plugin, is_finished
@@ -47,6 +47,7 @@ from zonewise.storage.parameters import (
     ClassParameters,
     PlacementPolicy,
     parse_class,
+    with_labelled_pools,
 )
 from zonewise.storage.placement import (
     AccessibilityRequirement,
@@ -123,6 +124,7 @@ class VolumeService:
         configuration = self._plugin.configuration()
         parameters = self._parameters(request.parameters, configuration)
         scope = self._plugin.scope_of_class(parameters.cluster_id)
+        parameters = self._add_labelled_pools(parameters, scope, configuration)
         origin = requests.parse_source(request)
         if origin is not None:
             self._require_same_cluster(parameters.cluster_id, *origin)
@@ -255,9 +257,8 @@ class VolumeService:
                     Code.OUT_OF_RANGE, f"the volume has {size} bytes, above {sizes.limit}"
                 )
             if size > entry.bytes:
-                state = scope.backend.pool_states(self._plugin.configuration()).get(entry.pool)
-                if state is None:
-                    raise precondition(f"pool {entry.pool} is not in the configuration any more")
+                states = scope.backend.pool_states(self._plugin.configuration())
+                state = requests.require_pool(entry.pool, states, "the expansion")
                 entry = scope.journal.change(entry, entry.with_bytes(size), state.limit)
             follow = scope.backend.grow(entry)
         return csi.ControllerExpandVolumeResponse(
@@ -311,6 +312,12 @@ class VolumeService:
         """What is not promised yet, in a domain or everywhere; without a class in all clusters."""
         configuration = self._plugin.configuration()
         parameters = self._parameters(request.parameters, configuration)
+        if _names_class(request.parameters):
+            scopes = {parameters.cluster_id: self._plugin.scope_of_class(parameters.cluster_id)}
+            scope = scopes[parameters.cluster_id]
+            parameters = self._add_labelled_pools(parameters, scope, configuration)
+        else:
+            scopes = self._plugin.scopes()
         if parameters.placement_refusal is not None:
             raise StorageError(parameters.placement_refusal)
         if request.volume_capabilities:
@@ -320,10 +327,6 @@ class VolumeService:
         at_default = parameters.placement is PlacementPolicy.DEFAULT_POOL
         if at_default and parameters.default_pool is not None:
             used = (parameters.default_pool,)
-        if _names_class(request.parameters):
-            scopes = {parameters.cluster_id: self._plugin.scope_of_class(parameters.cluster_id)}
-        else:
-            scopes = self._plugin.scopes()
         states = collect_answers(
             {
                 name: partial(scope.backend.pool_states, configuration)
@@ -353,6 +356,15 @@ class VolumeService:
             configuration,
             backend_keys=self._plugin.any_backend().backend_keys,
         )
+
+    def _add_labelled_pools(
+        self, parameters: ClassParameters, scope: CallScope, configuration: StorageConfiguration
+    ) -> ClassParameters:
+        """The class with the pools of its cluster that it takes by their labels, if it does."""
+        if parameters.pool_labels is None:
+            return parameters
+        states = scope.backend.pool_states(configuration)
+        return with_labelled_pools(parameters, states, self._plugin.labels, configuration)
 
     def _require_same_cluster(self, cluster: str, stored: StoredKind, id: str) -> None:
         """A copy is made by the cluster that has its source; the id alone tells which."""

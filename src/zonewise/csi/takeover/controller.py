@@ -47,7 +47,8 @@ from zonewise.runtime.process.logs import logger
 from zonewise.runtime.program.context import ControllerContext
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels, Segments
-from zonewise.storage.pools import Pool, PoolSpec, PoolState, existing_pools, lenient_class_pools
+from zonewise.storage.parameters import lenient_class_pools
+from zonewise.storage.pools import Pool, PoolSpec, PoolState, existing_pools
 from zonewise.storage.takeover.dead_nodes import find_reason_to_delete
 from zonewise.storage.takeover.stand_ins import (
     desired_takeover_labels,
@@ -271,17 +272,20 @@ class TakeoverController:
             if name_clusters
             else pool
             for cluster, known in states.items()
-            for pool in existing_pools(self._named_pools(configuration, cluster), known)
+            for pool in existing_pools(self._named_pools(configuration, cluster, known), known)
         )
 
-    def _named_pools(self, configuration: StorageConfiguration, cluster: str) -> list[PoolSpec]:
-        """The pools of the configuration, and those that only classes of a cluster name."""
+    def _named_pools(
+        self, configuration: StorageConfiguration, cluster: str, known: Mapping[str, PoolState]
+    ) -> list[PoolSpec]:
+        """The pools of the configuration, and those that only classes of a cluster use."""
         pools = [*_declared_pools(configuration).values()]
         for storage_class in sorted(self._classes, key=lambda item: item.metadata.name):
             class_cluster = storage_class.parameters.get("clusterID", cluster)
             ours = storage_class.provisioner == self._domain_labels.driver
             if ours and cluster in ("", class_cluster):
-                listed = lenient_class_pools(storage_class.parameters, self._domain_labels)
+                labels = self._domain_labels
+                listed = lenient_class_pools(storage_class.parameters, labels, known)
                 pools += [
                     pool
                     for pool in listed

@@ -61,9 +61,23 @@ class CephStorage(Generic[B]):
     backend: B
 
     def check_pools(self, declared: Iterable[PoolSpec]) -> dict[str, list[dict[str, str]]]:
-        """What ``check`` also reports: the trash, and pools that are not where they should be."""
+        """What ``check`` also reports: the trash, and pools that are not where they should be.
+
+        Where they should be says the configuration, and what they are labelled with.
+        """
+        pools, application = self.backend.pools(), self.backend.application
+        labelled = [
+            PoolSpec(name, segments=labels)
+            for name, pool in pools.items()
+            if (labels := pool.labelled_state(application).labels)
+        ]
+        contradictions = find_contradictions([*declared, *labelled], pools)
         findings = {
-            "affinity": find_contradictions(declared, self.backend.pools()),
+            "affinity": [
+                item
+                for index, item in enumerate(contradictions)
+                if item not in contradictions[:index]
+            ],
             "pools": self._find_moved_pools(),
         }
         if isinstance(self.backend, RbdImages):

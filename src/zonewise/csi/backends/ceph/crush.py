@@ -7,12 +7,18 @@ follows which domain a pool really is in, whether any of it is alive, and how mu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from zonewise.storage.labelled_pools.selection import labels_in_metadata
 from zonewise.storage.pools import PoolSpec, PoolState
 
+RBD = "rbd"
+CEPHFS = "cephfs"
+"""Ceph's names of what a pool is for."""
+_DATA_POOL_KEY = "data"
+"""Where Ceph says of which file system a pool is a data pool."""
 _FULL_FLAGS = frozenset({"full", "full_quota", "full_no_quota"})
 
 
@@ -22,7 +28,8 @@ class CephPool:
 
     name: str
     id: int
-    applications: frozenset[str]
+    applications: Mapping[str, Mapping[str, str]]
+    """What it is for (``rbd``, ``cephfs``), with the metadata of each."""
     available: int
     full: bool
     osd_count: int
@@ -47,6 +54,17 @@ class CephPool:
             limited=False,
         )
 
+    def labelled_state(self, application: str) -> PoolState:
+        """The same with the labels that the pool has for an application.
+
+        A pool for CephFS that is no data pool of a file system can hold no volume: it has none.
+        """
+        metadata = self.applications.get(application, {})
+        file_system = metadata.get(_DATA_POOL_KEY, "") if application == CEPHFS else ""
+        if application == CEPHFS and not file_system:
+            return self.state
+        return replace(self.state, labels=labels_in_metadata(metadata), file_system=file_system)
+
 
 def parse_pools(
     space: Mapping[str, Any], osds: Mapping[str, Any], crush: Mapping[str, Any]
@@ -68,7 +86,7 @@ def parse_pools(
         pools[name] = CephPool(
             name=name,
             id=pool["pool"],
-            applications=frozenset(pool.get("application_metadata", {})),
+            applications=pool.get("application_metadata", {}),
             available=int(free),
             full=bool(_FULL_FLAGS & set(pool["flags_names"].split(","))),
             osd_count=len(members),

@@ -17,10 +17,14 @@ CACHE_SECONDS = 2.0
 
 
 class PoolStates:
-    """The pools of a cluster; concurrent callers share one request."""
+    """The pools of a cluster; concurrent callers share one request.
 
-    def __init__(self, ceph: CephConnection, journals: ClusterJournal) -> None:
+    Labels are those that pools have for ``application``.
+    """
+
+    def __init__(self, ceph: CephConnection, journals: ClusterJournal, application: str) -> None:
         self._ceph = ceph
+        self._application = application
         self._journals = journals
         self._lock = threading.Lock()
         self._read_at = 0.0
@@ -35,7 +39,10 @@ class PoolStates:
                 self._pools = parse_pools(
                     command("df", detail="detail"), command("osd dump"), command("osd crush dump")
                 )
-                self._states = {name: pool.state for name, pool in self._pools.items()}
+                self._states = {
+                    name: pool.labelled_state(self._application)
+                    for name, pool in self._pools.items()
+                }
                 self._read_at = time.monotonic()
             return self._pools
 
@@ -55,8 +62,11 @@ class PoolStates:
                 if name in states:
                     states[name] = replace(
                         declared,
+                        capacity=declared.capacity if states[name].capacity else 0,
                         promised=promised.get(name, 0),
                         health=declared.health * states[name].health,
-                        alive=states[name].alive and states[name].capacity > 0,
+                        alive=states[name].alive,
+                        labels=states[name].labels,
+                        file_system=states[name].file_system,
                     )
         return states

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from zonewise.csi.backends.ceph.connection import CephConnection, CommandFailed
-from zonewise.csi.backends.ceph.crush import CephPool
+from zonewise.csi.backends.ceph.crush import CEPHFS, CephPool
 from zonewise.csi.backends.ceph.journals.cluster_journal import (
     ClusterJournal,
     claim_metadata,
@@ -65,11 +65,12 @@ class Subvolumes:
 
     backend_keys: frozenset[str] = frozenset()
     evident = False
+    application = CEPHFS
 
     def __init__(self, ceph: CephConnection, journals: ClusterJournal, folder: Path) -> None:
         self._ceph = ceph
         self._journals = journals
-        self._states = PoolStates(ceph, journals)
+        self._states = PoolStates(ceph, journals, self.application)
         self._folder = folder
         self._file_systems: Mapping[str, frozenset[str]] = {}
         self._file_systems_with_group: set[str] = set()

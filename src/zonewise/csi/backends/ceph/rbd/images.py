@@ -30,7 +30,7 @@ import rados
 import rbd
 
 from zonewise.csi.backends.ceph.connection import CephConnection, PoolMissing, translate_errors
-from zonewise.csi.backends.ceph.crush import CephPool
+from zonewise.csi.backends.ceph.crush import RBD, CephPool
 from zonewise.csi.backends.ceph.journals.cluster_journal import (
     IMAGE_POOL_NUMBER,
     ClusterJournal,
@@ -47,7 +47,7 @@ from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.identifiers import StoredKind
 from zonewise.storage.journal import Image, JournalEntry
-from zonewise.storage.parameters import ClassParameters
+from zonewise.storage.parameters import RBD_KEYS, ClassParameters
 from zonewise.storage.pools import PoolState
 
 MARK = "zonewise.name"
@@ -72,15 +72,16 @@ _log = logger("csi")
 class RbdImages:
     """The images of a cluster."""
 
-    backend_keys = frozenset({FEATURES_KEY, MKFS_KEY, MOUNTER})
+    backend_keys = RBD_KEYS
     evident = True
+    application = RBD
 
     def __init__(self, ceph: CephConnection, journals: ClusterJournal) -> None:
         self._ceph = ceph
         self._journals = journals
         self._rbd = rbd.RBD()
         self._lock = threading.Lock()
-        self._states = PoolStates(ceph, journals)
+        self._states = PoolStates(ceph, journals, self.application)
         self._purging = threading.Event()
         self._closed = False
         self._purger: threading.Thread | None = None
@@ -334,7 +335,7 @@ class RbdImages:
         return [name for name in self._rbd_pool_names() if self._may_read(name)]
 
     def _rbd_pool_names(self) -> list[str]:
-        return sorted(name for name, pool in self.pools().items() if "rbd" in pool.applications)
+        return sorted(name for name, pool in self.pools().items() if RBD in pool.applications)
 
     def _may_read(self, name: str) -> bool:
         with translate_errors(f"looking into pool {name}"):
