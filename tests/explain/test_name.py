@@ -193,9 +193,9 @@ def test_without_the_gate_hints_are_ignored(tmp_path: Path, capsys: Capture) -> 
     text = "all 3 endpoints are returned: hints are switched off (feature gate TopologyAwareHints)"
     assert text in off.out
     conditions = [{"type": "zonewise.io/Hints", "status": "False", "reason": "GateOff"}]
-    said = [
+    with_condition = [
         {**item, "status": {"conditions": conditions}} if item["kind"] == "Service" else item
         for item in objects
     ]
-    path.write_text(dump(*said))
+    path.write_text(dump(*with_condition))
     assert text in here(capsys, *words).out

@@ -243,9 +243,9 @@ def pass_requests_on(
     sizes = {rs.metadata.uid: target_replicas(rs) for rs in sets.old}
     sizes |= {resize.replica_set.metadata.uid: resize.replicas for resize in resizes}
     before = dict(sizes)
-    for held in sets.old:
-        uid = held.metadata.uid
-        requested = held.spec.replicas - sizes[uid]
+    for replica_set in sets.old:
+        uid = replica_set.metadata.uid
+        requested = replica_set.spec.replicas - sizes[uid]
         if requested <= 0 or removable[uid]:
             continue
         for rs in sets.old:
@@ -258,10 +258,10 @@ def pass_requests_on(
     moved = [rs for rs in sets.old if sizes[rs.metadata.uid] != before[rs.metadata.uid]]
     # What is no longer requested comes first, so that a crash leaves too few requests.
     moved.sort(key=lambda rs: sizes[rs.metadata.uid] < before[rs.metadata.uid])
-    kept = [resize for resize in resizes if resize.replica_set not in moved]
+    others = [resize for resize in resizes if resize.replica_set not in moved]
     short = {resize.replica_set.metadata.uid for resize in resizes if resize.short}
     passed_on = (Resize(rs, sizes[rs.metadata.uid], short=rs.metadata.uid in short) for rs in moved)
-    return (*kept, *passed_on)
+    return (*others, *passed_on)
 
 
 def plan_scaling(deployment: Deployment, sets: DeploymentSets) -> tuple[Resize, ...]:
