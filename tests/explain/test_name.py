@@ -180,7 +180,9 @@ def test_a_short_name_is_looked_up_as_in_the_pod(
 
 
 def test_without_the_gate_hints_are_ignored(tmp_path: Path, capsys: Capture) -> None:
-    """The report names the gate as the reason why all endpoints are returned."""
+    """The report names the gate as the reason why all endpoints are returned. A flag says that it
+    is off, or the controller's condition on the Service.
+    """
     rows = [endpoint(f"10.0.0.{at}", zones=(zone,)) for at, zone in enumerate("abc", 1)]
     objects = [*(item for item in cluster() if item["kind"] != "EndpointSlice"), pieces("db", rows)]
     path = tmp_path / "dump.json"
@@ -190,3 +192,10 @@ def test_without_the_gate_hints_are_ignored(tmp_path: Path, capsys: Capture) -> 
     off = here(capsys, *words, "--feature-gates", "TopologyAwareHints=false")
     text = "all 3 endpoints are returned: hints are switched off (feature gate TopologyAwareHints)"
     assert text in off.out
+    conditions = [{"type": "zonewise.io/Hints", "status": "False", "reason": "GateOff"}]
+    with_condition = [
+        {**item, "status": {"conditions": conditions}} if item["kind"] == "Service" else item
+        for item in objects
+    ]
+    path.write_text(dump(*with_condition))
+    assert text in here(capsys, *words).out

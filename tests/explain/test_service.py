@@ -373,3 +373,18 @@ def test_without_the_gate_hints_that_are_there_choose_nothing(mode: str) -> None
     assert report["applied"]["hinted"] is False
     assert report["applied"]["inZone"] == report["inZoneWithoutHints"]
     assert explain(items).to_dict()["applied"]["hinted"] is True
+
+
+@pytest.mark.parametrize("mode", ["Auto", "zonewise.io/weighted"])
+def test_the_condition_says_that_the_gate_is_off(mode: str) -> None:
+    """A controller that runs with the gate off says so in its condition; unless gates are given,
+    the report is what that controller decides.
+    """
+    status = {"conditions": [{"type": "zonewise.io/Hints", "status": "False", "reason": "GateOff"}]}
+    web = {**service(annotations={MODE_ANNOTATION: mode}), "status": status}
+    items = [*THREE, web, part(spread(2, 2, 2))]
+    report = explain(items).to_dict()
+    assert (report["mode"], report["reason"]["code"]) == ("Off", "GateOff")
+    assert report["hinted"] is False
+    given = explain(items, ReportSettings(gates=FeatureGates())).to_dict()
+    assert (given["mode"], given["hinted"]) == (mode, True)

@@ -7,6 +7,7 @@ every change of a pod: after none of them may a zone have fewer healthy pods tha
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,9 +24,11 @@ from tests.kubernetes.budget_scene import (
 )
 
 from tools import realkube as real
-from zonewise.api import Deployment, Node
+from zonewise.api import Deployment, Node, PodDisruptionBudget, convert
+from zonewise.api.errors import ApiError, TooManyRequests
 from zonewise.api.objects.budgets import DisruptionLedger, TopologyDisruptionBudget
 from zonewise.api.objects.events import Event
+from zonewise.api.objects.pod_state import is_pod_ready
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600), pytest.mark.asyncio]
 
@@ -168,3 +171,90 @@ async def test_fifty_evictions_at_once(plane: real.ControlPlane) -> None:
         assert sum(answers) == 3
         ledger = await here.client.get(DisruptionLedger, "zonewise", here.namespace)
         assert len(ledger.spec.grants) == 3
+
+
+async def test_two_plain_budgets_of_a_pod_are_named(plane: real.ControlPlane) -> None:
+    """Kubernetes answers 500 for a pod with two PodDisruptionBudgets, and names none of them. The
+    gate is asked before and names both, each has an event that says what to do, and ``explain pod``
+    says which to delete; replaced by a TopologyDisruptionBudget, it allows the eviction.
+    """
+    async with scene(plane, "plain") as here:
+        await here.deploy(6)
+        pod = here.pods()[0]
+        meta = pod.metadata
+        for name, limit in (("one", {"maxUnavailable": 1}), ("two", {"minAvailable": 2})):
+            spec = {"selector": {"matchLabels": {"app": "web"}}, **limit}
+            named = {"name": name, "namespace": here.namespace}
+            await here.client.create(
+                convert(PodDisruptionBudget, {"metadata": named, "spec": spec})
+            )
+        text = "this pod has 2 PodDisruptionBudgets (one, two), and Kubernetes evicts no pod"
+        refusal = ""
+        for _ in range(60):
+            with pytest.raises(ApiError) as caught:
+                await here.client.evict(meta.name, here.namespace, uid=meta.uid)
+            refusal = str(caught.value)
+            if text in refusal:
+                break
+            await asyncio.sleep(1)
+        assert isinstance(caught.value, TooManyRequests)
+        details = caught.value.status.details
+        assert details is not None and details.causes is not None
+        assert [cause.message.split(":")[0] for cause in details.causes] == [
+            "The disruption budget one",
+            "The disruption budget two",
+        ]
+
+        async def find_notes() -> dict[str, str]:
+            return {
+                event.regarding.name: event.note
+                for event in await here.client.list(Event, here.namespace)
+                if event.reason == "SeveralBudgets"
+            }
+
+        for _ in range(60):
+            if len(events := await find_notes()) == 2:
+                break
+            await asyncio.sleep(1)
+        assert "PodDisruptionBudget two covers pods of one, too" in events["one"]
+        assert "Merge them into one budget, or replace all but one" in events["two"]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "zonewise", "explain", "pod", meta.name),
+            *("-n", here.namespace, "--kubeconfig", str(plane.kubeconfig)),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        explained = (await process.communicate())[0].decode()
+        assert text in explained
+        assert "Delete PodDisruptionBudget" in explained
+        await here.client.delete(PodDisruptionBudget, "two", here.namespace)
+        await here.budget(minAvailable=2)
+        assert await here.evict(pod)
+
+
+async def test_a_second_update_goes_on_in_the_open_zone(plane: real.ControlPlane) -> None:
+    """While only zone a is open, a Deployment is updated twice. Its oldest ReplicaSet, with which
+    Kubernetes' controller begins, has pods in closed zones only; those of the other old one in zone
+    a are replaced all the same, one at a time. With all zones open the update ends.
+    """
+    async with scene(plane, "twice") as here:
+        await here.deploy(6, unavailable=1)
+        only_a = {"key": ZONE["key"], "operator": "NotIn", "values": ["a"]}
+        await here.budget(only_a, ZONE, maxUnavailable=0)
+        here.begin()
+        for version in (2, 3):
+            await here.update(f"c:{version}")
+            await here.until(
+                partial(_is_updated, here, "a", f"c:{version}"), f"zone a at version {version}"
+            )
+        assert here.fewest >= 5, here.evidence()
+        term = {"nodeSelectorTerm": {"matchExpressions": [ZONE]}, "maxUnavailable": 1}
+        await here.client.patch(TopologyDisruptionBudget, "web", here.namespace, {"spec": term})
+        await here.ready(6, "c:3")
+        assert here.fewest >= 5, here.evidence()
+
+
+def _is_updated(here: BudgetScene, zone: str, version: str) -> bool:
+    """Whether all pods are Ready, and those of a zone have this image and no other."""
+    pods = here.pods()
+    images = {image(pod) for pod in pods if pod.spec.node_name[-2:-1] == zone}
+    return images == {version} and len(pods) == 6 and all(map(is_pod_ready, pods))

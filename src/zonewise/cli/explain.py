@@ -159,7 +159,8 @@ def command(
 
         if not name:
             raise click.UsageError("a DNS name is missing; give one, for example web.shop.svc")
-        return print_name(options, name, client, cluster_domain, decision.gates, files, output)
+        gates = decision.gates if decision.gate_flags else None
+        return print_name(options, name, client, cluster_domain, gates, files, output)
     if client is not None:
         raise click.UsageError("--client is for 'explain name'; leave it out")
     if what in _VOLUMES:

@@ -156,7 +156,7 @@ class EmbeddedCluster:
         add("node-controller", NodeLifecycleController)
         add("taint-eviction-controller", TaintEvictionController)
         add("pod-garbage-collector", PodGCController)
-        add("deployment-controller", DeploymentController, removal=removal)
+        add("deployment-controller", DeploymentController, removal=removal, budgets_cache=budgets)
         add("replicaset-controller", ReplicaSetController, removal=removal, budgets_cache=budgets)
         add(
             "replication-controller",

@@ -8,10 +8,9 @@ when such a file is applied.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
-from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key, Object
 from zonewise.api.objects.core import Node, Service
 from zonewise.api.objects.discovery import LeanEndpointSlice, service_name_of
@@ -19,6 +18,7 @@ from zonewise.api.objects.pod import Pod
 from zonewise.topology.eligible_nodes import EligibleNodes
 from zonewise.topology.nodes import cpu_milli, sends_traffic, zone_of
 from zonewise.topology.shares import MissingCpu, MissingZone, Shares, shares_of
+from zonewise.traffic.modes import reported_gates
 from zonewise.traffic.routes.choice import ClientLocation
 
 DEFAULT_NAMESPACE = "default"
@@ -26,9 +26,12 @@ DEFAULT_NAMESPACE = "default"
 
 @dataclass(frozen=True, slots=True)
 class ReportSettings:
-    """The settings of the cluster's controller, as a report assumes them."""
+    """The settings of the cluster's controller, as a report assumes them.
 
-    gates: Mapping[str, bool] = field(default_factory=FeatureGates)
+    Without ``gates`` they are those that the controller's condition on a Service shows.
+    """
+
+    gates: Mapping[str, bool] | None = None
     missing_cpu: MissingCpu = MissingCpu.DISABLE
     missing_zone: MissingZone = MissingZone.DISABLE
 
@@ -64,6 +67,11 @@ class ReportedCluster:
                 missing_zone=self.settings.missing_zone,
             )
         return self._shares[reach]
+
+    def gates(self, service: Service) -> Mapping[str, bool]:
+        """The gates by which the hints of a Service are decided."""
+        gates = self.settings.gates
+        return reported_gates(service) if gates is None else gates
 
     @cached_property
     def labels(self) -> dict[str, dict[str, str]]:

@@ -27,6 +27,7 @@ from zonewise.traffic.dns_answers import (
     read_named_service,
 )
 from zonewise.traffic.dns_names import SVC, NameQuestion, parse_name
+from zonewise.traffic.modes import reported_gates
 from zonewise.traffic.routes.choice import ClientLocation, RouteRule, Selection
 from zonewise.traffic.slices.topology import domain_of
 from zonewise.traffic.topology_keys import ANY_ENDPOINT
@@ -133,9 +134,12 @@ def explain_name(
     services: Iterable[Service],
     slices: Iterable[LeanEndpointSlice],
     locators: LocatorIndex,
-    gates: Mapping[str, bool],
+    gates: Mapping[str, bool] | None = None,
 ) -> NameReport:
-    """The report on a name, given by its labels left of the cluster's domain."""
+    """The report on a name, given by its labels left of the cluster's domain.
+
+    Without gates they are those that the controller's condition on the Service shows.
+    """
     question = parse_name(labels)
     service = None
     if question is not None and question.kind == SVC and question.service:
@@ -143,7 +147,7 @@ def explain_name(
         service = next((service for service in services if service.key == key), None)
     if question is None or service is None:
         return NameReport(name, client, "NXDOMAIN", _explain_unknown(question))
-    entry = read_named_service(service, gates)
+    entry = read_named_service(service, reported_gates(service) if gates is None else gates)
     about = f"Service/{entry.namespace}/{entry.name}"
     if entry.external_name is not None:
         text = f"an alias for {entry.external_name}, the same for every client"

@@ -64,7 +64,7 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
     slices = cluster.slices(service)
     ours, foreign = split_slices(slices)
     pods = cluster.pods(service)
-    hint_request = hint_request_of(service, cluster.settings.gates)
+    hint_request = hint_request_of(service, cluster.gates(service))
     refusal = _check_controller(service, slices, requested=hint_request.mode is not Mode.OFF)
     if refusal is not None:
         hint_request, pods = HintRequest(reason=refusal), None
@@ -85,7 +85,7 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
         families.append(_report_family(family, hint_request, flows, endpoints, limited=limited))
     namespace, name = key_of(service)
     notes = [_ALL_NODES] if tolerated and pods is None else []
-    if ignored := invalid_keys_reason(service, cluster.settings.gates):
+    if ignored := invalid_keys_reason(service, cluster.gates(service)):
         notes.append(_capitalize(str(ignored)))
     ignored_slices = families[0].keys.ignored if families[0].keys is not None else ()
     notes += [_capitalize(f"{reason.object}: {reason}") for reason in ignored_slices]
@@ -97,7 +97,7 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
 
 def _policy_of(cluster: ReportedCluster, service: Service) -> ServicePolicy:
     """The policy of proxies; a headless Service has none of them: only keys and hints count."""
-    policy = ServicePolicy.of(service, cluster.settings.gates)
+    policy = ServicePolicy.of(service, cluster.gates(service))
     return replace(policy, internal_local=False) if service.spec.cluster_ip == "None" else policy
 
 

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from zonewise.api import Node, Pod, Service
-from zonewise.api.gates import FeatureGates
-from zonewise.api.meta import Key, find_condition
+from zonewise.api.meta import Key
 from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.api.objects.pod_state import is_pod_finished, is_pod_ready
 from zonewise.topology.nodes import cpu_milli, is_node_ready, zone_of
 from zonewise.traffic.endpoint import read_as_proxy
-from zonewise.traffic.modes import GATE_OFF, HINTS_CONDITION, Mode, hint_request_of
+from zonewise.traffic.modes import hint_request_of, reported_gates
 from zonewise.traffic.slices.identity import service_keys_of
 
 
@@ -134,7 +133,4 @@ def _summarize_services(
 
 def _mode_of(service: Service) -> str:
     """The mode a Service requests; the gates of the controller are known by its condition only."""
-    condition = find_condition(service.status.conditions, HINTS_CONDITION)
-    if condition is not None and condition.reason == GATE_OFF:
-        return Mode.OFF.value
-    return hint_request_of(service, FeatureGates()).mode.value
+    return hint_request_of(service, reported_gates(service)).mode.value

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from zonewise.api.errors import ParseError
-from zonewise.api.gates import TOPOLOGY_AWARE_HINTS
+from zonewise.api.gates import TOPOLOGY_AWARE_HINTS, FeatureGates
+from zonewise.api.meta import find_condition
 from zonewise.api.objects.core import Service
 from zonewise.api.reason import Reason
 from zonewise.traffic.host_key import is_reachable_from_outside
@@ -92,6 +93,13 @@ class HintRequest:
     limits: OverloadLimits = DEFAULT_LIMITS
     reason: Reason | None = None
     share_nodes: ShareNodes = ShareNodes.ALL
+
+
+def reported_gates(service: Service) -> FeatureGates:
+    """The gates of the controller, as far as its condition on a Service shows them."""
+    condition = find_condition(service.status.conditions, HINTS_CONDITION)
+    off = condition is not None and condition.reason == GATE_OFF
+    return FeatureGates({TOPOLOGY_AWARE_HINTS: False} if off else None)
 
 
 def counts_zone_hints(service: Service, gates: Mapping[str, bool]) -> bool:

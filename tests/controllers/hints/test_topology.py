@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec import structs
 from tests.controllers.hints.shops import SPACE, Shop, hints
 from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
 
 from zonewise.api import EndpointSlice, Node, Service
+from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.events import Event
 from zonewise.controllers.hints.controller import HintsSettings, SliceRole
 
@@ -92,3 +94,32 @@ async def test_values_that_are_too_long_are_told_once() -> None:
         await until(lambda: len(shop.endpoints("web")) == 9)
         await asyncio.sleep(10)
         assert (await reasons(cluster)).count("TopologyTooLong") == 1
+
+
+@pytest.mark.parametrize("role", [SliceRole.OWN, SliceRole.ADOPT])
+async def test_a_node_that_is_registered_again_without_its_label(role: SliceRole) -> None:
+    """A Node that is deleted, and registered by its kubelet with its own labels only, has no value
+    on the slices from then on.
+    """
+    async with virtual_cluster({}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1)
+        await label(shop, "a0", "r1")
+        node = await shop.client.get(Node, "a0")
+        filling = asyncio.create_task(hints()(cluster.program.context("other")).run())
+        await shop.service("web", annotations=KEYS)
+        await shop.pods(a0=1)
+        await until(lambda: '"r1"' in "".join(values(shop)))
+        filling.cancel()
+        await asyncio.gather(filling, return_exceptions=True)
+        part = hints(HintsSettings(role=role))(cluster.program.context("hints"))
+        work = asyncio.create_task(part.run())
+        await asyncio.sleep(10)
+        await shop.client.delete(Node, "a0")
+        await asyncio.sleep(10)
+        labels = {key: text for key, text in node.metadata.labels.items() if "rack" not in key}
+        metadata = ObjectMeta(name="a0", labels=labels)
+        await shop.client.create(structs.replace(node, metadata=metadata))
+        await until(lambda: '"example.com/rack":null' in "".join(values(shop)))
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)

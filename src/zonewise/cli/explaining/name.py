@@ -37,7 +37,7 @@ def print_name(
     name: str,
     client: str | None,
     domain: str,
-    gates: FeatureGates,
+    gates: FeatureGates | None,
     files: Sequence[str],
     output: str | None,
 ) -> int:
@@ -73,7 +73,7 @@ def _explain(
     name: str,
     client: str | None,
     domain: str,
-    gates: FeatureGates,
+    gates: FeatureGates | None,
     namespace: str,
 ) -> NameReport:
     locators = _index_locators(snapshot)

@@ -43,7 +43,8 @@ def print_services(
     output: str | None,
 ) -> None:
     """Print the report of a Service in full, or a line for each Service."""
-    settings = ReportSettings(decision.gates, decision.missing_cpu, decision.missing_zone)
+    gates = decision.gates if decision.gate_flags else None
+    settings = ReportSettings(gates, decision.missing_cpu, decision.missing_zone)
     namespace = choose_namespace(options, files)
     if files:
         sources = select_usable(

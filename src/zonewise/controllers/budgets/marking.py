@@ -12,6 +12,11 @@ leader finds marks and annotations on the objects and continues. A held ReplicaS
 may be deleted costs no request; it is checked when a pod, an owner or a budget of its namespace
 changes.
 
+*Passing on.* A Deployment's controller shrinks the oldest ReplicaSet first, and that one may have
+pods in closed domains only. If none of its pods may go, one is requested of another old ReplicaSet
+instead, of which one may; not before as many pods are available as the Deployment's strategy needs
+for that, and one at a time.
+
 When a ReplicaSet has pods to lose and none of them may go, an event on its Deployment says which
 budget refuses: once, until some may go again. There is no condition: the status of a Deployment is
 written by Kubernetes' own controller.
@@ -28,8 +33,11 @@ from zonewise.api.objects.budgets import DisruptionLedger, TopologyDisruptionBud
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
 from zonewise.api.objects.policy import PodDisruptionBudget
+from zonewise.api.values.numbers import scale_int_or_percent
 from zonewise.disruption.budgets_cache import BudgetsCache
-from zonewise.disruption.owner_views import ReplicaSetScale
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
+from zonewise.disruption.owner_views import DeploymentScale, ReplicaSetScale
+from zonewise.disruption.owners import reference_of
 from zonewise.disruption.steering import (
     DELETION_COST,
     HELD_BY_BUDGET,
@@ -71,8 +79,12 @@ class Marking:
             queue=Queue(rng=context.rng, lane=namespace_of),
         )
         self._sets = self.controller.watches(
-            ReplicaSetScale, own_key, indexes={"held": _held_namespace}, when=_is_held
+            ReplicaSetScale,
+            own_key,
+            indexes={"held": _held_namespace, "owner": _owner_uid},
+            when=_is_held,
         )
+        self._deployments = self.controller.reads(DeploymentScale)
         for cls in (Pod, PodDisruptionBudget, TopologyDisruptionBudget, DisruptionLedger):
             self.controller.reads(cls).on_change(self._changed)
 
@@ -105,6 +117,8 @@ class Marking:
         elif key not in self._reported:
             self._reported.add(key)
             self._report_hold(item, len(pods), target, choice.first_refusal[1])
+        if not choice.pods and choice.first_refusal is not None:
+            await self._pass_on(item, budgets, now)
         victims = {pod.metadata.uid for pod in choice.pods}
         steered = [pod for pod in choice.pods if is_pod_ready(pod)]
         foreign = [pod for pod in steered if is_foreign(pod)]
@@ -125,6 +139,46 @@ class Marking:
             await self._lower(item, lowered, target)
             return None
         return LOOK_AGAIN
+
+    async def _pass_on(self, item: ReplicaSetScale, budgets: NamespaceBudgets, now: float) -> None:
+        """Request one pod of another old ReplicaSet of the same Deployment, if one may go."""
+        owner = item.metadata.controller
+        if owner is None:
+            return
+        deployment = self._deployments.get((item.metadata.namespace, owner.name))
+        if deployment is None or deployment.metadata.uid != owner.uid:
+            return
+        sets = sorted(self._sets.by("owner", owner.uid), key=_age_key)
+        pods = {each.key: self._pods_of(each) for each in sets}
+        available = sum(is_pod_ready(pod) for owned in pods.values() for pod in owned)
+        # A pod whose deletion is about to follow is still Ready, and not in the size any more.
+        size = sum(each.spec.replicas or 0 for each in sets)
+        if min(available, size) <= _least_available(deployment):
+            return
+        candidate: ReplicaSetScale | None = None
+        for each in sets:
+            owned = pods[each.key]
+            reference = reference_of(owned[0]) if owned else None
+            if each.key == item.key or reference is None:
+                continue
+            if not budgets.owners.is_outdated(reference):
+                continue
+            choice = await in_slices(choose_pods_in_slices(budgets, owned, 1, now))
+            if choice.pods and _held_namespace(each):
+                return
+            if choice.pods and candidate is None:
+                candidate = each
+        if candidate is not None:
+            meta = candidate.metadata
+            requested = str((candidate.spec.replicas or 0) - 1)
+            change = {
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+                "annotations": {REDUCE_TO: requested},
+            }
+            await self._client.patch(
+                ReplicaSetScale, meta.name, meta.namespace, {"metadata": change}
+            )
 
     def _pods_of(self, item: ReplicaSetScale) -> list[Pod]:
         budgets = self._budgets_cache.get_or_create(item.metadata.namespace)
@@ -189,6 +243,25 @@ def namespace_of(key: Key) -> str:
 def _held_namespace(item: ReplicaSetScale) -> tuple[str, ...]:
     held_back = parse_reduce_to(item.metadata.annotations) is not None
     return (item.metadata.namespace,) if held_back else ()
+
+
+def _owner_uid(item: ReplicaSetScale) -> tuple[str, ...]:
+    owner = item.metadata.controller
+    return (owner.uid,) if owner is not None else ()
+
+
+def _age_key(item: ReplicaSetScale) -> tuple[str, str]:
+    return item.metadata.creation_timestamp or "", item.metadata.name
+
+
+def _least_available(deployment: DeploymentScale) -> int:
+    """How many pods have to be available during a rollout, as Kubernetes' controller counts."""
+    replicas = deployment.spec.replicas or 0
+    rolling = deployment.spec.strategy.rolling_update
+    surge = scale_int_or_percent((rolling and rolling.max_surge) or 0, replicas, round_up=True)
+    limit = (rolling and rolling.max_unavailable) or 0
+    unavailable = scale_int_or_percent(limit, replicas, round_up=False)
+    return replicas - (unavailable if surge or unavailable else 1)
 
 
 def _is_held(old: ReplicaSetScale | None, new: ReplicaSetScale | None) -> bool:

@@ -47,16 +47,22 @@ class KeyedServices:
             self._needed = frozenset().union(*self._keys.values())
 
     def note(self, old: Node | None, new: Node | None) -> bool:
-        """Take in a change of a node; whether a Service may need it. A deletion concerns none."""
+        """Take in a change of a node; whether a Service may need it.
+
+        A deletion concerns none. A node that is added concerns all, because slices still have what
+        its predecessor of that name was labelled.
+        """
         if new is None:
             if old is not None:
                 self.labels.pop(old.metadata.name, None)
             return False
         name, labels = new.metadata.name, new.metadata.labels
-        before = self.labels.get(name, {})
+        before = self.labels.get(name)
         self.labels[name] = labels
-        if before == labels:
-            return False
+        if before is None:
+            if self._needed:
+                self._relabelled[name] = set(self._needed)
+            return bool(self._needed)
         changed = {key for key in self._needed if before.get(key) != labels.get(key)}
         if changed:
             self._relabelled.setdefault(name, set()).update(changed)

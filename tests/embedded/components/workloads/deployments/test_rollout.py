@@ -23,6 +23,7 @@ from zonewise.embedded.components.workloads.deployments.rollout import (
     RolloutLimits,
     RolloutPlan,
     missing_annotations,
+    pass_requests_on,
     plan_rollout,
     rollout_limits,
     split_sets,
@@ -230,6 +231,55 @@ def test_scaling_up_waits_for_room() -> None:
     step = planned(owner, stays, make_set(2, 10, most=10))
     (resize,) = step.resizes
     assert (resize.replicas, resize.short) == (10, True)
+
+
+@pytest.mark.parametrize("recreate", [False, True])
+def test_a_size_that_is_reached_already_ends_the_scaling(recreate: bool) -> None:
+    """An old ReplicaSet that a rollout has brought to the new size learns that it is for that size;
+    or the change of size would never end, and no ReplicaSet of the new template be created.
+    """
+    sets = [make_set(1, 5, desired=6, most=7)]
+    if recreate:
+        sets.append(make_set(2, 2, desired=6, most=7))
+    step = planned(deployment(5, version=3, recreate=recreate), *sets)
+    assert step.scaling
+    assert resizes(step) == {item.metadata.name: item.spec.replicas for item in sets}
+    assert not any(resize.short for resize in step.resizes)
+
+
+@pytest.mark.parametrize(
+    ("removable", "expected"),
+    [
+        ((0, 3), {"web-1": 5, "web-2": 2}),
+        ((1, 3), {"web-1": 4}),
+        ((0, 0), {"web-1": 4}),
+    ],
+)
+def test_a_request_goes_to_an_old_set_whose_pods_may_go(
+    removable: tuple[int, int], expected: dict[str, int]
+) -> None:
+    """If budgets hold all pods of the oldest ReplicaSet, another old one shrinks in its place, and
+    as many are requested as before. If they hold those, too, the oldest waits.
+    """
+    owner = deployment(9, version=3, surge=0, unavailable=1)
+    sets = split_sets(
+        owner, [make_set(version, size, desired=9) for version, size in ((1, 5), (2, 3), (3, 1))]
+    )
+    by_uid = {item.metadata.uid: n for item, n in zip(sets.old, removable, strict=True)}
+    step = plan_rollout(owner, sets, old_pods=True)
+    assert resizes(step) == {"web-1": 4}
+    passed = pass_requests_on(sets, step.resizes, by_uid)
+    assert {item.replica_set.metadata.name: item.replicas for item in passed} == expected
+
+
+def test_a_request_that_waits_is_passed_on_once_another_may_go() -> None:
+    """What was requested before is withdrawn first, and no more than may go is requested."""
+    owner = deployment(9, version=3, surge=0, unavailable=3)
+    sets = split_sets(owner, [make_set(1, 5, reducing=2), make_set(2, 3), make_set(3, 1)])
+    by_uid = {item.metadata.uid: n for item, n in zip(sets.old, (0, 2), strict=True)}
+    passed = pass_requests_on(sets, (), by_uid)
+    names = [(item.replica_set.metadata.name, item.replicas) for item in passed]
+    assert names == [("web-1", 4), ("web-2", 1)]
 
 
 def test_order_of_replica_sets_does_not_matter() -> None:

@@ -13,6 +13,7 @@ another template has is counted as a collision, and the next sync hashes again.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
 
 from zonewise.api.errors import AlreadyExists, NotFound, ZonewiseError
@@ -25,9 +26,10 @@ from zonewise.api.objects.apps import (
     decode_pod_template,
 )
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import is_pod_finished
+from zonewise.api.objects.pod_state import is_pod_active, is_pod_finished
 from zonewise.api.values import selector
-from zonewise.disruption.steering import HELD_BY_BUDGET, REDUCE_TO
+from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.steering import HELD_BY_BUDGET, REDUCE_TO, choose_pods
 from zonewise.embedded.components.workloads.adoption import (
     BY_CONTROLLER,
     claim_objects,
@@ -44,7 +46,9 @@ from zonewise.embedded.components.workloads.deployments.rollout import (
     Resize,
     RolloutPlan,
     apply_resizes,
+    awaits_removal,
     missing_annotations,
+    pass_requests_on,
     plan_rollout,
     size_annotations,
     split_sets,
@@ -58,16 +62,25 @@ from zonewise.runtime.controller.expectations import GLANCE, Expectations
 from zonewise.runtime.program.context import ControllerContext
 
 WORKERS = 8
+HELD_GLANCE = 5.0
+"""How often a Deployment whose old pods are held is looked at: another domain may have opened."""
 
 
 class DeploymentController:
     """Rolls every Deployment out; ``removal`` says whether pods are evicted or deleted."""
 
-    def __init__(self, context: ControllerContext, *, removal: RemovalMode = "evict") -> None:
+    def __init__(
+        self,
+        context: ControllerContext,
+        *,
+        removal: RemovalMode = "evict",
+        budgets_cache: BudgetsCache | None = None,
+    ) -> None:
         self._client = context.client
         self._recorder = context.recorder
         self._clock = context.clock
         self._evicts = removal == "evict"
+        self._budgets_cache = budgets_cache
         self.controller = context.controller("deployments", self._reconcile, workers=WORKERS)
         self.run = self.controller.run
         self._deployments = self.controller.watches(Deployment, own_key)
@@ -107,6 +120,7 @@ class DeploymentController:
             await self._sync_status(key, deployment, sets, RolloutPlan(scaling=True))
             return None
         step = plan_rollout(deployment, sets, old_pods=self._have_pods(sets.old))
+        step = self._pass_requests_on(deployment, sets, step)
         created = None
         if sets.new is not None:
             await self._annotate(key, deployment, sets)
@@ -121,7 +135,33 @@ class DeploymentController:
             await self._delete_replica_set(key, replica_set)
         sets = apply_resizes(sets, step.resizes, reducing=self._evicts)
         status = await self._sync_status(key, deployment, sets, step, created)
-        return rollout_status.progress_check_delay(deployment, status, self._clock())
+        delay = rollout_status.progress_check_delay(deployment, status, self._clock())
+        if self._chooses(deployment, sets) and any(map(awaits_removal, sets.old)):
+            return HELD_GLANCE if delay is None else min(delay, HELD_GLANCE)
+        return delay
+
+    def _chooses(self, deployment: Deployment, sets: DeploymentSets) -> bool:
+        """Whether it may matter from which old ReplicaSet pods are evicted."""
+        several = sum(rs.spec.replicas > 0 for rs in sets.old) > 1
+        return several and self._evicts and deployment.spec.strategy.type != "Recreate"
+
+    def _pass_requests_on(
+        self, deployment: Deployment, sets: DeploymentSets, step: RolloutPlan
+    ) -> RolloutPlan:
+        """The plan, with pods requested from old ReplicaSets that budgets let give some up."""
+        if self._budgets_cache is None or not self._chooses(deployment, sets):
+            return step
+        reduced = (resize.replicas < resize.replica_set.spec.replicas for resize in step.resizes)
+        if not any(reduced) and not any(map(awaits_removal, sets.old)):
+            return step
+        budgets = self._budgets_cache.get_or_create(deployment.metadata.namespace)
+        removable = {}
+        for replica_set in sets.old:
+            owned = self._pods.by(BY_CONTROLLER, replica_set.metadata.uid)
+            pods = list(filter(is_pod_active, owned))
+            choice = choose_pods(budgets, pods, len(pods), self._clock())
+            removable[replica_set.metadata.uid] = len(choice.pods)
+        return replace(step, resizes=pass_requests_on(sets, step.resizes, removable))
 
     def _have_pods(self, sets: Iterable[ReplicaSet]) -> bool:
         """Whether ReplicaSets still have pods, terminating ones included."""
@@ -191,14 +231,14 @@ class DeploymentController:
                 and not self._is_recreated(deployment, replica_set)
             )
             annotations[REDUCE_TO] = str(size) if reducing else None
-            if not reducing:
+            if size != replica_set.spec.replicas and not reducing:
                 body["spec"] = {"replicas": size}
         annotations = {k: v for k, v in annotations.items() if current.get(k) != v}
         if annotations:
             body["metadata"] = {"uid": replica_set.metadata.uid, "annotations": annotations}
         if body:
             await self._patch(key, replica_set, body)
-        if size != target and not annotations.get(REDUCE_TO):
+        if size not in (target, replica_set.spec.replicas) and not annotations.get(REDUCE_TO):
             direction = "up" if size > target else "down"
             name = replica_set.metadata.name
             note = f"Scaled {direction} replica set {name} from {target} to {size}"

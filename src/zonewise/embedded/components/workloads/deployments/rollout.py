@@ -29,6 +29,10 @@ in any order. Where pods are deleted there are no such requests, both counts are
 arithmetic is Kubernetes' own. A request survives restarts, and is void once the ReplicaSet has to
 grow again.
 
+The oldest ReplicaSet shrinks first. If budgets hold all of its pods, and not those of another old
+one, the request is passed on to that one: the oldest may have pods only in domains that open after
+this one is updated.
+
 Everything here is a function of its arguments. ReplicaSets may be in any order.
 """
 
@@ -223,19 +227,57 @@ def _shrink_old_sets(
     )
 
 
+def awaits_removal(rs: ReplicaSet) -> bool:
+    """Whether pods of a ReplicaSet are to be removed, and are not yet."""
+    return target_replicas(rs) < rs.spec.replicas
+
+
+def pass_requests_on(
+    sets: DeploymentSets, resizes: Sequence[Resize], removable: Mapping[str, int]
+) -> tuple[Resize, ...]:
+    """The resizes, with what old ReplicaSets cannot give up requested from other old ones.
+
+    ``removable`` is how many pods of each budgets would let go, by uid. The sum of all sizes, and
+    so of the pods that may be missing, stays the same.
+    """
+    sizes = {rs.metadata.uid: target_replicas(rs) for rs in sets.old}
+    sizes |= {resize.replica_set.metadata.uid: resize.replicas for resize in resizes}
+    before = dict(sizes)
+    for replica_set in sets.old:
+        uid = replica_set.metadata.uid
+        requested = replica_set.spec.replicas - sizes[uid]
+        if requested <= 0 or removable[uid]:
+            continue
+        for rs in sets.old:
+            other = rs.metadata.uid
+            room = removable[other] - (rs.spec.replicas - sizes[other])
+            passed = min(requested, max(room, 0), sizes[other])
+            sizes[other] -= passed
+            sizes[uid] += passed
+            requested -= passed
+    moved = [rs for rs in sets.old if sizes[rs.metadata.uid] != before[rs.metadata.uid]]
+    # What is no longer requested comes first, so that a crash leaves too few requests.
+    moved.sort(key=lambda rs: sizes[rs.metadata.uid] < before[rs.metadata.uid])
+    others = [resize for resize in resizes if resize.replica_set not in moved]
+    short = {resize.replica_set.metadata.uid for resize in resizes if resize.short}
+    passed_on = (Resize(rs, sizes[rs.metadata.uid], short=rs.metadata.uid in short) for rs in moved)
+    return (*others, *passed_on)
+
+
 def plan_scaling(deployment: Deployment, sets: DeploymentSets) -> tuple[Resize, ...]:
     """Share a change of ``replicas`` among the ReplicaSets, without a rollout."""
     limits = rollout_limits(deployment)
     replicas = limits.replicas
     active = [rs for rs in sets.all if target_replicas(rs)]
     if len(active) <= 1:
+        # One that has that size already learns that it is for this many replicas: otherwise the
+        # change would never end.
         only = active[0] if active else sets.new or (sets.old[-1] if sets.old else None)
-        unchanged = only is None or target_replicas(only) == replicas
-        sizes = {} if only is None or unchanged else {only.metadata.uid: replicas}
+        sizes = {} if only is None else {only.metadata.uid: replicas}
     elif sets.new is not None and _is_saturated(sets.new, replicas):
         sizes = {rs.metadata.uid: 0 for rs in sets.old if target_replicas(rs)}
     elif deployment.spec.strategy.type == "Recreate":
-        sizes = {}
+        sizes = {rs.metadata.uid: target_replicas(rs) for rs in active}
     else:
         sizes = _scale_proportionally(deployment, limits, active)
     return _limit_growth(limits, sets, sizes)
