@@ -70,9 +70,10 @@ DATA = "/var/lib/zonewise/csi"
 KUBELET = "/var/lib/kubelet"
 SOCKET = "/csi/csi.sock"
 CALL_TIMEOUT = "60s"
+# The newest that were to be had as Go modules: the tests run the versions that are printed.
 _IMAGES = "registry.k8s.io/sig-storage"
-PROVISIONER = f"{_IMAGES}/csi-provisioner:v6.3.0"
-RESIZER = f"{_IMAGES}/csi-resizer:v2.2.0"
+PROVISIONER = f"{_IMAGES}/csi-provisioner:v5.3.0"
+RESIZER = f"{_IMAGES}/csi-resizer:v1.14.0"
 SNAPSHOTTER = f"{_IMAGES}/csi-snapshotter:v8.6.0"
 REGISTRAR = f"{_IMAGES}/csi-node-driver-registrar:v2.17.0"
 
