@@ -75,6 +75,7 @@ e2e: $(VENV)/.peers
 	@$(BIN)/python -m tools.realkube build
 	@$(BIN)/python -m tools.coredns build
 	@$(BIN)/python -m tools.csi build
+	@$(BIN)/python -m tools.sidecars build
 	$(SAY) 'what the tests need from Debian, and a real Ceph'
 	@$(PYTHON) tools/debian.py ceph
 	@$(BIN)/python -m tools.ceph

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 import yaml
 from tests.cli.run_program import here
-from tests.embedded.virtual_cluster import virtual_cluster
+from tests.embedded.virtual_cluster import until, virtual_cluster
 from tests.install.accounts import create
 from tests.install.enforced import enforce
 
 from zonewise.api.errors import Forbidden
 from zonewise.embedded.apiserver.http.local_transport import LocalTransport
 from zonewise.embedded.apiserver.request.call import User
+from zonewise.embedded.csi_sidecars.snapshot_definitions import definitions
 from zonewise.embedded.seed.seeder import Seeder
+from zonewise.install.csi import RESTORING
 from zonewise.runtime.client.client import Client
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
@@ -113,12 +115,14 @@ def test_rights_are_the_least(capsys: Capture) -> None:
         "pods",
         "volumesnapshotcontents",
         "volumesnapshotcontents/status",
+        "volumesnapshots",
     }
     verbs: dict[str, set[str]] = {}
     for resource, some in rules:
         verbs[resource] = verbs.get(resource, set()) | some
     assert verbs["pods"] == {"get", "list", "watch", "delete"}
     assert verbs["nodes"] == {"get", "list", "watch", "patch"}
+    assert verbs["volumesnapshots"] == {"get", "list", "watch", "update"}
     node = objects["ClusterRole", "zonewise-csi-node"]["rules"]
     assert [rule["resources"] for rule in node] == [["nodes"]]
     pod = objects["Deployment", "zonewise-csi"]["spec"]["template"]["spec"]
@@ -198,6 +202,7 @@ async def test_everything_is_accepted_by_an_api_server(capsys: Capture) -> None:
 
 
 NODE = "/api/v1/nodes/n"
+SNAPSHOT = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots/s"
 VOLUMES = "/api/v1/persistentvolumes"
 TAKEOVER = {"metadata": {"labels": {"topology.csi.zonewise.io/takeover.zone": "b"}}}
 
@@ -246,6 +251,53 @@ async def test_a_stolen_controller_account_cannot_change_nodes(
         content = json.dumps(body).encode()
         try:
             await client.raw(method, path, headers={"Content-Type": kind}, body=content)
+        except Forbidden as error:
+            assert not allowed
+            assert "Zonewise's CSI driver may" in str(error)
+        else:
+            assert allowed
+
+
+def snapshot(claim: str = "data", **metadata: Any) -> dict[str, Any]:
+    """A snapshot of a claim."""
+    return {
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshot",
+        "metadata": {"name": "s", "namespace": "default", "finalizers": ["mine/held"], **metadata},
+        "spec": {"source": {"persistentVolumeClaimName": claim}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "allowed"),
+    [
+        (snapshot(finalizers=["mine/held", RESTORING]), True),
+        (snapshot(finalizers=[RESTORING]), False),
+        (snapshot(labels={"mine": "1"}), False),
+        (snapshot("other"), False),
+    ],
+)
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_a_stolen_controller_account_cannot_change_snapshots(
+    capsys: Capture, body: dict[str, Any], allowed: bool
+) -> None:
+    """Of a snapshot it may change the finalizer that holds it while it is restored."""
+    objects = [*printed(capsys).values()]
+    async with virtual_cluster({}) as cluster:
+        await create(cluster, [*objects, *definitions()])
+        await until(
+            lambda: cluster.server.registry.by_kind(body["apiVersion"], body["kind"]) is not None
+        )
+        await create(cluster, [snapshot()])
+        enforce(cluster.server, objects)
+        user = User("system:serviceaccount:zonewise-system:zonewise-csi", ("system:authenticated",))
+        client = Client(LocalTransport(cluster.server.handle, user))
+        current = (await cluster.client.raw("GET", SNAPSHOT)).json()
+        body["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
+        content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        try:
+            await client.raw("PUT", SNAPSHOT, headers=headers, body=content)
         except Forbidden as error:
             assert not allowed
             assert "Zonewise's CSI driver may" in str(error)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 FAKE_GO = """#!/bin/sh
 case "$1" in
 env) echo {version} ;;
+list) echo {modules} ;;
 build)
     echo "$@" >> {calls}
     for argument in "$@"; do [ "$previous" = -o ] && target=$argument; previous=$argument; done
@@ -54,7 +56,9 @@ class Workshop:
         self.go()
 
     def go(self, *, version: str = "go1.26.1", body: str = COMPILES) -> None:
-        script = FAKE_GO.format(version=version, calls=self.calls_file, body=body)
+        script = FAKE_GO.format(
+            version=version, calls=self.calls_file, body=body, modules=self.bin.parent / "modules"
+        )
         program = self.bin / "go"
         program.write_text(script)
         program.chmod(0o755)
@@ -80,6 +84,28 @@ def test_every_command_is_built_into_a_folder_outside_the_tree(workshop: Worksho
     assert built.folder.name.startswith("thing-v1.2.3-")
     assert built.folder.parent == binaries.cache_folder()
     assert built.path("first") == built.folder / "first"
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("there", [True, False])
+def test_files_of_modules_are_kept_beside_the_commands(
+    workshop: Workshop, tmp_path: Path, there: bool
+) -> None:
+    """A file of a module is copied into the folder; without it there is an error and no folder."""
+    if there:
+        (tmp_path / "modules").mkdir()
+        (tmp_path / "modules" / "a.yaml").write_text("kind: A\n")
+    (module,) = workshop.suite.modules
+    files = {"kept.yaml": "example.com/other:a.yaml"}
+    before = workshop.suite.key
+    workshop.suite = replace(workshop.suite, modules=(replace(module, files=files),))
+    assert workshop.suite.key != before
+    if there:
+        assert (workshop.build().folder / "kept.yaml").read_text() == "kind: A\n"
+        return
+    with pytest.raises(RealKubeError, match=r"example\.com/other has no file a\.yaml"):
+        workshop.build()
+    assert binaries.find(workshop.suite) is None
 
 
 @pytest.mark.system

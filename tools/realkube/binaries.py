@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
@@ -48,11 +48,16 @@ NETWORK = re.compile(
 
 @dataclass(frozen=True)
 class Module:
-    """One go.mod with the commands built from it, and the strings stamped into them."""
+    """One go.mod with the commands built from it, and the strings stamped into them.
+
+    `files` are copies of files of the modules that these commands import, kept beside the commands
+    under the given names: the path of a module, a colon, the path of the file in it.
+    """
 
     folder: Path
     commands: Mapping[str, str]
     stamps: Mapping[str, str]
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def flags(self) -> list[str]:
@@ -62,6 +67,8 @@ class Module:
     def digest(self) -> bytes:
         parts = [(self.folder / name).read_bytes() for name in ("go.mod", "go.sum")]
         parts += [repr(sorted(self.commands.items())).encode(), repr(self.flags).encode()]
+        if self.files:
+            parts.append(repr(sorted(self.files.items())).encode())
         return hashlib.sha256(b"\0".join(parts)).digest()
 
 
@@ -180,6 +187,7 @@ def construct(suite: Suite, cache: Path, teller: Teller) -> Binaries:
         for module in suite.modules:
             for command in module.commands:
                 compile_command(go, module, command, into=partial, log=log, teller=teller)
+            copy_files(go, module, into=partial)
         partial.chmod(0o755)
         folder = cache / suite.key
         partial.rename(folder)
@@ -219,6 +227,29 @@ def compile_command(
     if process.returncode != 0:
         raise RealKubeError(failure(command, log))
     teller.say(f"{command}: built in {span(time.monotonic() - began)}")
+
+
+def copy_files(go: Path, module: Module, *, into: Path) -> None:
+    """Copy files of modules that a build has downloaded and verified."""
+    for name, source in module.files.items():
+        path, _, file = source.partition(":")
+        done = subprocess.run(
+            [str(go), "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", path],
+            cwd=module.folder,
+            env=toolchain.environment(go),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        try:
+            if done.returncode != 0:
+                raise RealKubeError(f"The module {path} was not found: {done.stderr.strip()}")
+            shutil.copyfile(Path(done.stdout.strip()) / file, into / name)
+        except OSError as error:
+            raise RealKubeError(
+                f"The module {path} has no file {file} ({error.strerror})."
+            ) from error
 
 
 def progress(log: Path) -> str:

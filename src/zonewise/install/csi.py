@@ -8,10 +8,12 @@ given, so that applying it again leaves pools and takeovers as they are.
 *Permissions.* The controller's account may do what its sidecars do to volumes, claims and
 snapshots, and may write leases and capacities in its own namespace only; it may not read Secrets,
 because a class that needs none must not cost that permission. For takeover it labels nodes, deletes
-pods of dead ones, and writes the two ConfigMaps of the driver. Policies limit it to these labels
-and to volumes of this driver: otherwise it could remove a taint from any node, and make a volume of
-any of its folders. The nodes' account may read nodes, for their domain. Mounting for other pods
-needs a privileged container on the node; no other container is privileged.
+pods of dead ones, and writes the two ConfigMaps of the driver. The provisioner, since its version
+6.0.1, holds a snapshot by a finalizer while it is restored, and so may update it. Policies limit
+all this to these labels, this finalizer and volumes of this driver: otherwise the account could
+remove a taint from any node, and make a volume of any of its folders. The nodes' account may read
+nodes, for their domain. Mounting for other pods needs a privileged container on the node; no other
+container is privileged.
 
 *Flags.* ``--immediate-topology=false``: claims that bind immediately get no domain, so that the
 driver balances them and their volumes can be used from everywhere. ``--enable-capacity``: the
@@ -61,14 +63,17 @@ CEPH_BASE = (
     " docker build --target ceph ."
 )
 STATUS = "csi-takeover"
+SNAPSHOT_GROUP = "snapshot.storage.k8s.io"
+RESTORING = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
 NAMESPACE = "zonewise-system"
 DATA = "/var/lib/zonewise/csi"
 KUBELET = "/var/lib/kubelet"
 SOCKET = "/csi/csi.sock"
 CALL_TIMEOUT = "60s"
+# The newest that were to be had as Go modules: the tests run the versions that are printed.
 _IMAGES = "registry.k8s.io/sig-storage"
-PROVISIONER = f"{_IMAGES}/csi-provisioner:v6.3.0"
-RESIZER = f"{_IMAGES}/csi-resizer:v2.2.0"
+PROVISIONER = f"{_IMAGES}/csi-provisioner:v5.3.0"
+RESIZER = f"{_IMAGES}/csi-resizer:v1.14.0"
 SNAPSHOTTER = f"{_IMAGES}/csi-snapshotter:v8.6.0"
 REGISTRAR = f"{_IMAGES}/csi-node-driver-registrar:v2.17.0"
 
@@ -152,6 +157,10 @@ def _limit_controller(installation: CsiInstallation) -> list[FieldLimit]:
     begin = f"{KEY_PREFIX}{DRIVER}/{TAKEOVER_PREFIX}"
     after, before = (f"{item}.metadata.?labels.orValue({{}})" for item in ("object", "oldObject"))
     free = f"k.startsWith({quote(begin)}) || "
+    finalizers, former_finalizers = (
+        f"{item}.metadata.?finalizers.orValue([]).filter(f, f != {quote(RESTORING)})"
+        for item in ("object", "oldObject")
+    )
     return [
         FieldLimit(
             name=f"{CSI}-nodes",
@@ -178,11 +187,23 @@ def _limit_controller(installation: CsiInstallation) -> list[FieldLimit]:
             ),
             message=f"Zonewise's CSI driver may write only volumes of {DRIVER}.",
         ),
+        FieldLimit(
+            name=f"{CSI}-volumesnapshots",
+            users=users,
+            group=SNAPSHOT_GROUP,
+            resources=("volumesnapshots",),
+            expressions=(
+                "object.spec == oldObject.spec",
+                require_unchanged("metadata", "finalizers", *SERVER_KEYS),
+                f"{finalizers} == {former_finalizers}",
+            ),
+            message="Zonewise's CSI driver may change only the finalizer"
+            f" {RESTORING} of snapshots.",
+        ),
     ]
 
 
 def _controller_rules() -> list[Obj]:
-    snapshots = "snapshot.storage.k8s.io"
     return [
         allow("", ["persistentvolumes"], (*_READ, "create", "patch", "delete")),
         allow("", ["persistentvolumeclaims"], (*_READ, "update", "patch")),
@@ -196,9 +217,10 @@ def _controller_rules() -> list[Obj]:
             ["storageclasses", "csinodes", "volumeattachments", "volumeattributesclasses"],
             _READ,
         ),
-        allow(snapshots, ["volumesnapshotclasses", "volumesnapshots"], _READ),
-        allow(snapshots, ["volumesnapshotcontents"], (*_READ, "update", "patch")),
-        allow(snapshots, ["volumesnapshotcontents/status"], ("update", "patch")),
+        allow(SNAPSHOT_GROUP, ["volumesnapshotclasses"], _READ),
+        allow(SNAPSHOT_GROUP, ["volumesnapshots"], (*_READ, "update")),
+        allow(SNAPSHOT_GROUP, ["volumesnapshotcontents"], (*_READ, "update", "patch")),
+        allow(SNAPSHOT_GROUP, ["volumesnapshotcontents/status"], ("update", "patch")),
     ]
 
 
