@@ -247,18 +247,18 @@ async def test_a_scale_down_ends(kind: str, spec: Obj, limit: Obj, per_zone: boo
             await until(lambda: len(pods(cluster)) == replicas, within=600)  # noqa: B023
 
 
-async def test_pods_of_a_job_and_of_nobody_are_expected_as_they_are() -> None:
-    """Pods whose owner has no scale, or that have none, are expected while they exist, so one of
-    them may be evicted at a time.
+async def test_pods_of_nobody_are_expected_as_they_are_and_a_job_as_many_as_it_runs() -> None:
+    """A Job's number is how many pods it runs at a time; pods without an owner are expected while
+    they exist. One of all of them may be evicted at a time.
     """
-    container = {"name": "c", "image": "c:1"}
+    container = {"name": "c", "image": "pause:1"}
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": "foo", "annotations": {"zonewise.io/run-for": "1h"}},
+        "metadata": {"name": "foo"},
         "spec": {
             "parallelism": 3,
-            "completions": 3,
+            "completions": 5,
             "template": {
                 "metadata": {"labels": LABELS},
                 "spec": {"containers": [container], "restartPolicy": "Never"},
@@ -272,11 +272,17 @@ async def test_pods_of_a_job_and_of_nobody_are_expected_as_they_are() -> None:
         "spec": {"containers": [container]},
     }
     async with whole([*NodeLayout().nodes(), bare, job, budget(maxUnavailable=1)]) as cluster:
-        await until(lambda: any(is_pod_ready(pod) for pod in pods(cluster)))
+        await until(lambda: len(pods(cluster)) == 4 and all(map(is_pod_ready, pods(cluster))))
         await asyncio.sleep(2)
-        expected, desired, healthy, allowed = await counts(cluster)
-        assert (expected - desired, allowed) == (1, healthy - desired)
+        assert await counts(cluster) == (4, 3, 4, 1)
+        first, second, _ = (p.metadata.name for p in pods(cluster) if p.metadata.name != "bare")
+        assert await evict(cluster, first)
+        assert not await evict(cluster, second)
+        await asyncio.sleep(60)
+        assert await counts(cluster) == (4, 3, 4, 1)
         assert await evict(cluster, "bare")
+        await asyncio.sleep(60)
+        assert await counts(cluster) == (3, 2, 3, 1)
 
 
 async def test_replicas_per_domain_for_a_budget_with_a_term() -> None:
