@@ -35,10 +35,11 @@ GENERATION_LABEL = "pod-template-generation"
 REVISION_LABEL = "controller-revision-hash"
 HASH_LABEL = "pod-template-hash"
 REPLICA_SET = "ReplicaSet"
+REPLICATION_CONTROLLER = "ReplicationController"
 STATEFUL_SET = "StatefulSet"
 DAEMON_SET = "DaemonSet"
 JOB = ("batch", "Job")
-DEFAULT_REPLICAS = {"Deployment": 1, REPLICA_SET: 1, STATEFUL_SET: 1, "ReplicationController": 1}
+DEFAULT_REPLICAS = {"Deployment": 1, REPLICA_SET: 1, STATEFUL_SET: 1, REPLICATION_CONTROLLER: 1}
 
 OwnerKey: TypeAlias = tuple[str, str, str, str]
 """Group, kind, namespace and name of an owner."""
