@@ -93,7 +93,7 @@ async def _workload(stage: Stage, *, operated: bool) -> AsyncIterator[None]:
 async def _one_zone_at_a_time(stage: Stage, cell: Cell) -> None:
     """Story 1: only pods of the open zone go; opening the others one by one ends the update."""
     await stage.limit(closed_but("a"), maxUnavailable=0)
-    originals = {pod.metadata.uid: pod for pod in stage.pods()}
+    originals = _pods_to_replace(stage)
     opened = "a"
 
     def rule(ready: Counter[str]) -> str | None:
@@ -146,9 +146,9 @@ async def _scale_down(stage: Stage, cell: Cell) -> None:
             (f"{zone} had no pod" for zone in ZONES if not ready[zone]), None
         )
     if cell.deed == "shrink":
-        kept = {zone: name for name, zone in sorted(stage.zones.items())}
+        staying = {zone: name for name, zone in sorted(stage.zones.items())}
         for name in stage.zones:
-            if name not in kept.values():
+            if name not in staying.values():
                 await _mark_node(stage, name, None)
     else:
         await stage.change(size_of(stage.kind, FEWER))
@@ -159,7 +159,7 @@ async def _roll_out(stage: Stage, cell: Cell) -> None:
     """A DomainRollout: zones in its order, one pod of one zone at a time, and it ends."""
     await stage.create(rollout(stage.kind, stage.namespace, ORDER), DomainRollout.resource)
     await stage.until_answered(lambda: _is_complete(stage), "complete before the update")
-    originals = {pod.metadata.uid: pod for pod in stage.pods()}
+    originals = _pods_to_replace(stage)
     stage.rule = lambda ready: (
         f"ready were {dict(ready)}" if sum(ready.values()) < REPLICAS - 1 else None
     )
@@ -184,13 +184,21 @@ _STORIES: dict[Story, Callable[[Stage, Cell], Any]] = {
 async def _replace_all(
     stage: Stage, cell: Cell, rule: Callable[[Counter[str]], str | None]
 ) -> None:
-    originals = {pod.metadata.uid: pod for pod in stage.pods()}
+    originals = _pods_to_replace(stage)
     stage.rule = rule
     async with _disruption(stage, cell):
         await stage.until(
             lambda: all(_is_replaced(stage, originals, zone) for zone in ZONES), "replaced"
         )
     await _assert_replaced(stage, originals, cell)
+
+
+def _pods_to_replace(stage: Stage) -> dict[str, Pod]:
+    """All pods by uid; of a Job one in each zone, because its controller waits 10 s for each."""
+    pods = sorted(stage.pods(), key=lambda pod: pod.metadata.name)
+    if stage.kind == "Job":
+        pods = list({stage.zone(pod): pod for pod in pods}.values())
+    return {pod.metadata.uid: pod for pod in pods}
 
 
 @asynccontextmanager
@@ -202,7 +210,7 @@ async def _disruption(stage: Stage, cell: Cell) -> AsyncIterator[None]:
     if cell.deed == "update":
         yield
         return
-    evicting = asyncio.create_task(_evict(stage, stage.pods()))
+    evicting = asyncio.create_task(_evict(stage, list(_pods_to_replace(stage).values())))
     try:
         yield
         await evicting

@@ -76,16 +76,22 @@ def image_of(version: int) -> str:
 
 
 def pod_template(version: int, **more: Any) -> Obj:
-    """The pods of a revision, spread over zones."""
+    """The pods of a revision, spread over zones and one on each node: a Deployment's controller
+    creates new pods before the old ones are gone, and they have to wait for their zone.
+    """
     spread = {
         "maxSkew": 1,
         "topologyKey": ZONE,
         "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": {"matchLabels": LABELS},
     }
+    alone = {"labelSelector": {"matchLabels": LABELS}, "topologyKey": "kubernetes.io/hostname"}
     return {
         "metadata": {"labels": LABELS, "annotations": {"zonewise.io/ready-after": "1s"}},
         "spec": {
+            "affinity": {
+                "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}
+            },
             "containers": [{"name": "c", "image": image_of(version)}],
             "terminationGracePeriodSeconds": 0,
             "topologySpreadConstraints": [spread],
@@ -106,8 +112,9 @@ def workload(kind: Kind, namespace: str, count: int) -> Obj:
             spec |= {"serviceName": NAME, "podManagementPolicy": kind.split()[1]}
         case "DaemonSet":
             del spec["replicas"], template["spec"]["topologySpreadConstraints"]
+            del template["spec"]["affinity"]
             template["spec"]["nodeSelector"] = {WANTED_LABEL: namespace}
-            spec["updateStrategy"] = {"rollingUpdate": {"maxUnavailable": "100%"}}
+            spec["updateStrategy"] = {"rollingUpdate": {"maxUnavailable": 3}}
         case "ReplicationController":
             spec["selector"] = LABELS
         case "Job":

@@ -1,7 +1,7 @@
 """How many pods each owner requests, and which of them are of an old revision.
 
 A pod's controller is followed up one level, from a ReplicaSet to its own controller, if that has
-replicas: a Deployment, an Argo Rollout, any custom kind. A Job's number is in ``jobs``. Owners
+replicas: a Deployment, an Argo Rollout, any custom kind. A Job's number is in ``owner_views``. Owners
 without a number, and pods without an owner, request the pods that exist. The number of an owner
 that cannot be found is unknown, and its budget allows nothing.
 
@@ -27,7 +27,7 @@ from zonewise.api.errors import ParseError
 from zonewise.api.meta import Object, ObjectMeta, OwnerReference
 from zonewise.api.objects.pod import Pod, PodTemplateSpec
 from zonewise.api.unstructured import Unstructured
-from zonewise.disruption.jobs import count_job_pods
+from zonewise.disruption.owner_views import count_job_pods
 
 REVISION_ANNOTATIONS = ("deployment.kubernetes.io/revision", "rollout.argoproj.io/revision")
 GENERATION_ANNOTATION = "deprecated.daemonset.template.generation"

@@ -8,7 +8,7 @@ import pytest
 
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.disruption.jobs import count_job_pods
+from zonewise.disruption.owner_views import count_job_pods
 from zonewise.disruption.owners import owner_of
 
 JOB = unstructured(Resource("batch", "v1", "Job", "jobs"))
