@@ -1,9 +1,9 @@
 """How many pods each owner requests, and which of them are of an old revision.
 
 A pod's controller is followed up one level, from a ReplicaSet to its own controller, if that has
-replicas: a Deployment, an Argo Rollout, any custom kind. A Job's number is in ``owner_views``. Owners
-without a number, and pods without an owner, request the pods that exist. The number of an owner
-that cannot be found is unknown, and its budget allows nothing.
+replicas: a Deployment, an Argo Rollout, any custom kind. A Job's number is in ``owner_views``.
+Owners without a number, and pods without an owner, request the pods that exist. The number of an
+owner that cannot be found is unknown, and its budget allows nothing.
 
 A pod is *outdated* if its owner would now create it differently: its ReplicaSet is not the newest
 of its Deployment, its StatefulSet's update revision or its DaemonSet's template generation is

@@ -84,9 +84,8 @@ async def test_pods_that_are_about_to_be_deleted_are_not_counted_twice() -> None
     """
     async with budget_scene(6, *"aabbcc") as scene:
         await deploy(scene)
-        expressions = [{"key": ZONE, "operator": "NotIn", "values": ["a"]}]
-        expressions += EXISTS["matchExpressions"]
-        term = {"matchExpressions": expressions}
+        closed = {"key": ZONE, "operator": "NotIn", "values": ["a"]}
+        term = {"matchExpressions": [closed, *EXISTS["matchExpressions"]]}
         await scene.budget(maxUnavailable=0, nodeSelectorTerm=term)
         await asyncio.sleep(5)
         await hold(scene, 3)
