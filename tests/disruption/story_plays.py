@@ -92,6 +92,9 @@ async def _workload(stage: Stage, *, operated: bool) -> AsyncIterator[None]:
 
 async def _one_zone_at_a_time(stage: Stage, cell: Cell) -> None:
     """Story 1: only pods of the open zone go; opening the others one by one ends the update."""
+    if stage.kind == "DaemonSet":
+        # Its controller draws one pod at a time, and may draw held ones again and again.
+        await stage.change({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 1}}})
     await stage.limit(closed_but("a"), maxUnavailable=0)
     originals = _pods_to_replace(stage)
     opened = "a"
