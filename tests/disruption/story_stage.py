@@ -14,7 +14,9 @@ from typing import Any
 
 from tests.disruption.story_table import Kind
 from tests.disruption.story_workloads import (
+    LABELS,
     NAME,
+    REPLICAS,
     RESOURCES,
     ZONE,
     Obj,
@@ -153,7 +155,7 @@ class Stage:
 
     async def limit(self, expressions: list[Obj], **spec: Any) -> None:
         """Create the budget, with a term of these expressions, and wait until it is counted."""
-        spec["selector"] = {"matchLabels": {"app": "foo"}}
+        spec["selector"] = {"matchLabels": LABELS}
         if expressions:
             spec["nodeSelectorTerm"] = {"matchExpressions": expressions}
         manifest = {
@@ -178,7 +180,7 @@ class Stage:
         rows = status.get("domains") or [status]
         expected = sum(row.get("expectedPods", 0) for row in rows)
         generation: int = budget["metadata"]["generation"]
-        return bool(status.get("observedGeneration") == generation and expected >= 6)
+        return bool(status.get("observedGeneration") == generation and expected >= REPLICAS)
 
     async def evict(self, pod: Pod, *, dry_run: bool = False) -> bool:
         """Whether an eviction is granted; without an answer, as on a busy machine, it is retried:
