@@ -1,11 +1,17 @@
 """Lean views of workloads, as budgets read them: how many pods they request, and their owners.
 
 Templates are left out where nothing reads them: fifty thousand pods have thousands of ReplicaSets.
+
+A Job has no scale, and its controller replaces pods all the same. It requests ``parallelism`` pods,
+and towards the end only as many as still have to succeed. If its pods were counted as they are, a
+budget would follow each one that goes, and never hold the next. A Job without ``completions``
+starts no pod after the first success; then, as for owners without a number, the existing pods are
+expected.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from zonewise.api.meta import LabelSelector, Object
 from zonewise.api.objects.apps import (
@@ -18,6 +24,7 @@ from zonewise.api.objects.apps import (
 )
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct
+from zonewise.api.unstructured import Unstructured
 
 
 class ScaleSpec(Struct):
@@ -75,3 +82,47 @@ OWNER_KINDS: tuple[type[Object], ...] = (
     DaemonSet,
 )
 """The kinds of owners that are watched; others are requested when a pod names one."""
+FINISHED = frozenset({"Complete", "Failed", "SuccessCriteriaMet", "FailureTarget"})
+"""Conditions of a Job that starts no more pods."""
+
+
+def count_job_pods(job: Unstructured) -> int | None:
+    """How many pods a Job should have now; None if it has no number."""
+    parallelism = job.get("spec", "parallelism")
+    if not _is_count(parallelism):
+        return None
+    if job.get("spec", "suspend") is True or _is_finished(job):
+        return 0
+    completions = job.get("spec", "completions")
+    succeeded = job.get("status", "succeeded", default=0)
+    if not _is_count(succeeded):
+        return None
+    if not _is_count(completions):
+        return None if succeeded else int(parallelism)
+    failed = _count_indexes(job.get("status", "failedIndexes", default=""))
+    return int(max(0, min(parallelism, completions - succeeded - failed)))
+
+
+def _is_finished(job: Unstructured) -> bool:
+    conditions = job.get("status", "conditions", default=())
+    return isinstance(conditions, list) and any(
+        isinstance(condition, dict)
+        and condition.get("type") in FINISHED
+        and condition.get("status") == "True"
+        for condition in conditions
+    )
+
+
+def _count_indexes(text: Any) -> int:
+    """How many indexes a text like ``0,3-5`` names; what cannot be read names none."""
+    count = 0
+    for part in text.split(",") if isinstance(text, str) else ():
+        first, _, last = part.partition("-")
+        last = last or first
+        if all(number.isascii() and number.isdigit() for number in (first, last)):
+            count += max(0, int(last[:18]) - int(first[:18]) + 1)
+    return count
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0

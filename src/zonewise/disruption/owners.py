@@ -1,9 +1,9 @@
 """How many pods each owner requests, and which of them are of an old revision.
 
 A pod's controller is followed up one level, from a ReplicaSet to its own controller, if that has
-replicas: a Deployment, an Argo Rollout, any custom kind. Owners without a number, and pods without
-an owner, request the pods that exist. The number of an owner that cannot be found is unknown, and
-its budget allows nothing.
+replicas: a Deployment, an Argo Rollout, any custom kind. A Job's number is in ``owner_views``.
+Owners without a number, and pods without an owner, request the pods that exist. The number of an
+owner that cannot be found is unknown, and its budget allows nothing.
 
 A pod is *outdated* if its owner would now create it differently: its ReplicaSet is not the newest
 of its Deployment, its StatefulSet's update revision or its DaemonSet's template generation is
@@ -27,6 +27,7 @@ from zonewise.api.errors import ParseError
 from zonewise.api.meta import Object, ObjectMeta, OwnerReference
 from zonewise.api.objects.pod import Pod, PodTemplateSpec
 from zonewise.api.unstructured import Unstructured
+from zonewise.disruption.owner_views import count_job_pods
 
 REVISION_ANNOTATIONS = ("deployment.kubernetes.io/revision", "rollout.argoproj.io/revision")
 GENERATION_ANNOTATION = "deprecated.daemonset.template.generation"
@@ -34,9 +35,11 @@ GENERATION_LABEL = "pod-template-generation"
 REVISION_LABEL = "controller-revision-hash"
 HASH_LABEL = "pod-template-hash"
 REPLICA_SET = "ReplicaSet"
+REPLICATION_CONTROLLER = "ReplicationController"
 STATEFUL_SET = "StatefulSet"
 DAEMON_SET = "DaemonSet"
-DEFAULT_REPLICAS = {"Deployment": 1, REPLICA_SET: 1, STATEFUL_SET: 1, "ReplicationController": 1}
+JOB = ("batch", "Job")
+DEFAULT_REPLICAS = {"Deployment": 1, REPLICA_SET: 1, STATEFUL_SET: 1, REPLICATION_CONTROLLER: 1}
 
 OwnerKey: TypeAlias = tuple[str, str, str, str]
 """Group, kind, namespace and name of an owner."""
@@ -75,6 +78,8 @@ def owner_of(item: Object | Unstructured) -> ScaleOwner:
     replicas = getattr(spec, "replicas", None)
     if isinstance(item, Unstructured):
         replicas = item.get("spec", "replicas")
+        if (item.resource.group, kind) == JOB:
+            replicas = count_job_pods(item)
     status: Any = getattr(item, "status", None)
     revision = {
         DAEMON_SET: meta.annotations.get(GENERATION_ANNOTATION, ""),

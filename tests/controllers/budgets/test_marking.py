@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.controllers.budgets.budget_scene import NS, BudgetScene, budget_scene
+from tests.controllers.budgets.budget_scene import EXISTS, NS, ZONE, BudgetScene, budget_scene
 
 from zonewise.api import Deployment, Pod, ReplicaSet, convert
 from zonewise.api.objects.events import Event
@@ -75,6 +75,27 @@ async def test_nothing_is_marked_that_may_not_go() -> None:
         await asyncio.sleep(10)
         assert len(await deletion_costs(scene)) == 1
         assert await replicas(scene) == 2
+
+
+async def test_pods_that_are_about_to_be_deleted_are_not_counted_twice() -> None:
+    """While the two pods of the open zone are marked and still exist, the ReplicaSet is not made
+    smaller for them again: the pods of closed zones would be denied, and their Deployment, which
+    counts sizes, would create one too many.
+    """
+    async with budget_scene(6, *"aabbcc") as scene:
+        await deploy(scene)
+        closed = {"key": ZONE, "operator": "NotIn", "values": ["a"]}
+        term = {"matchExpressions": [closed, *EXISTS["matchExpressions"]]}
+        await scene.budget(maxUnavailable=0, nodeSelectorTerm=term)
+        await asyncio.sleep(5)
+        await hold(scene, 3)
+        assert len(await deletion_costs(scene)) == 2
+        assert await replicas(scene) == 4
+        body = {"metadata": {"annotations": {"example.com/changed": "yes"}}}
+        for pod in await scene.client.list(Pod, NS):
+            await scene.client.patch(Pod, pod.metadata.name, NS, body)
+        await asyncio.sleep(10)
+        assert await replicas(scene) == 4
 
 
 async def test_a_foreign_deletion_cost_is_left_alone() -> None:

@@ -1,4 +1,4 @@
-"""A StatefulSet's pods of the open zone are evicted while its next one is held in another."""
+"""Pods of the open zone are evicted while their workload's next ones are held in others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tests.controllers.budgets.budget_scene import EXISTS, LABELS, NS, ZONE, BudgetScene, Obj
 from tests.controllers.budgets.budget_scene import budget_scene as scene_of
 
-from zonewise.api import Namespace, Pod, StatefulSet, convert
+from zonewise.api import DaemonSet, Namespace, Pod, StatefulSet, convert
 from zonewise.api.objects.budgets import DomainRollout
 from zonewise.api.objects.events import Event
 
@@ -105,3 +105,34 @@ async def test_a_rollout_by_domain_is_left_alone() -> None:
         await create_set(scene, "aabc")
         await asyncio.sleep(60)
         assert len(await staying(scene)) == 4
+
+
+async def test_daemon_pods_of_the_open_zone_are_evicted() -> None:
+    """Of a DaemonSet whose pods are held in two of three zones, the one of the open zone goes."""
+    async with scene_of(0) as scene:
+        body = {
+            "metadata": {"name": "ds", "namespace": NS},
+            "spec": {
+                "selector": {"matchLabels": LABELS},
+                "template": {
+                    "metadata": {"labels": LABELS},
+                    "spec": {"containers": [{"name": "c", "image": "c"}]},
+                },
+            },
+        }
+        item = await scene.client.create(convert(DaemonSet, body))
+        names = {await scene.pod(zone, owner=item): zone for zone in "bac"}
+        for name in names:
+            labels = {"labels": {"pod-template-generation": "1"}}
+            await scene.client.patch(Pod, name, NS, {"metadata": labels})
+        template = {"spec": {"containers": [{"name": "c", "image": "c:2"}]}}
+        await scene.client.patch(DaemonSet, "ds", NS, {"spec": {"template": template}})
+        status = {"observedGeneration": 99, "desiredNumberScheduled": 3}
+        await scene.client.patch(DaemonSet, "ds", NS, {"status": status}, subresource="status")
+        await scene.budget(maxUnavailable=0, nodeSelectorTerm=CLOSED)
+        await asyncio.sleep(3600)
+        assert {names[name] for name in await staying(scene)} == {"b", "c"}
+        events = await scene.client.list(Event, NS)
+        assert [event.regarding.kind for event in events if event.reason == "PassedOver"] == [
+            "DaemonSet"
+        ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.controllers.budgets.budget_scene import NS, budget_scene
+from tests.controllers.budgets.budget_scene import LABELS, NS, budget_scene
 
 from zonewise.api import Pod, TopologyDisruptionBudget
+from zonewise.api.resource import Resource
+from zonewise.api.unstructured import unstructured
 from zonewise.controllers.budgets.waking import opened
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -59,6 +61,28 @@ async def test_a_deleted_budget_wakes() -> None:
         await scene.budget(minAvailable=2)
         await asyncio.sleep(5)
         await scene.client.delete(TopologyDisruptionBudget, "web", NS)
+        await asyncio.sleep(5)
+        assert len(await scene.wake_notes()) == 1
+
+
+async def test_a_replication_controller_wakes() -> None:
+    """A ReplicationController that may delete its surplus pod again is woken, too."""
+    async with budget_scene(0) as scene:
+        template = {
+            "metadata": {"labels": LABELS},
+            "spec": {"containers": [{"name": "c", "image": "c"}]},
+        }
+        kind = unstructured(Resource("", "v1", "ReplicationController", "replicationcontrollers"))
+        meta = {"name": "old", "namespace": NS}
+        spec = {"replicas": 2, "selector": LABELS, "template": template}
+        owner = await scene.client.create(kind({"metadata": meta, "spec": spec}))
+        for zone in "abc":
+            await scene.pod(zone, owner=owner)
+        await scene.starting()
+        await scene.budget(minAvailable=4, nodeSelectorTerm=None)
+        await asyncio.sleep(5)
+        assert await scene.wake_notes() == []
+        await scene.edit(minAvailable=1)
         await asyncio.sleep(5)
         assert len(await scene.wake_notes()) == 1
 

@@ -14,7 +14,7 @@ from zonewise.api.values import times
 from zonewise.disruption.ledger import Ledger
 from zonewise.disruption.owner_views import StatefulSetScale
 from zonewise.disruption.owners import owner_of
-from zonewise.disruption.rollouts.passing_over import OrdinalsChoice, choose_ordinals
+from zonewise.disruption.rollouts.passing_over import PassingChoice, choose_ordinals
 
 ZONES = "abcabc"
 """The zones of ordinals 0 to 5."""
@@ -42,7 +42,7 @@ def choose(
     evicted: tuple[str, ...] = (),
     granted: str = "",
     **limit: Any,
-) -> OrdinalsChoice:
+) -> PassingChoice:
     """The choice among six pods, some of them changed, if only these zones are open."""
     by_name = {item.metadata.name: item for item in (*map(ordinal, range(6)), *changed)}
     pods = list(by_name.values())
@@ -56,7 +56,7 @@ def choose(
     return choose_ordinals(item, pods, budgets, NOW, evicted=evicted)
 
 
-def names(choice: OrdinalsChoice) -> list[str]:
+def names(choice: PassingChoice) -> list[str]:
     """The chosen pods."""
     return [item.metadata.name for item in choice.pods]
 

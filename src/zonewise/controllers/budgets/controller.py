@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zonewise.api.meta import Key, Object
+from zonewise.api.objects.apps import DaemonSet
 from zonewise.api.objects.budgets import DisruptionLedger, TopologyDisruptionBudget
 from zonewise.api.objects.core import Namespace, Node
 from zonewise.api.objects.pod import Pod
@@ -45,9 +46,11 @@ from zonewise.disruption.budget_state import SUFFICIENT, BudgetState
 from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.disruption.ledger import GRANT_SECONDS, granted_at, is_live
 from zonewise.disruption.namespace_budgets import NamespaceBudgets, is_irrelevant_change
-from zonewise.disruption.owner_views import OWNER_KINDS
+from zonewise.disruption.owner_views import OWNER_KINDS, StatefulSetScale
 from zonewise.disruption.owners import owner_of
 from zonewise.disruption.pdb import DISRUPTION_ALLOWED, set_condition
+from zonewise.disruption.rollouts.held_daemons import choose_daemons
+from zonewise.disruption.rollouts.passing_over import choose_ordinals
 from zonewise.runtime.client.scales import AGAIN as ASK_AGAIN
 from zonewise.runtime.client.scales import Scales
 from zonewise.runtime.controller.controller import Controller, run_all
@@ -165,18 +168,27 @@ class BudgetsController:
         if self._namespaces is not None:
             self._namespaces.on_change(self._namespace_changed)
         self.marking: Marking | None = None
-        self.passing: Passing | None = None
+        self._passing: list[Controller[Any]] = []
         if self.settings.steer:
             self.marking = Marking(context, budgets_cache=self.budgets_cache)
-            self.passing = Passing(
-                context, budgets_cache=self.budgets_cache, is_enforced=self._is_enforced
+            cache, enforced = self.budgets_cache, self._is_enforced
+            ordinals = Passing(
+                context,
+                StatefulSetScale,
+                choose_ordinals,
+                budgets_cache=cache,
+                is_enforced=enforced,
             )
+            daemons = Passing(
+                context, DaemonSet, choose_daemons, budgets_cache=cache, is_enforced=enforced
+            )
+            self._passing = [ordinals.controller, daemons.controller]
 
     @property
     def controllers(self) -> list[Controller[Any]]:
         """Everything that runs here."""
-        steering = [part.controller for part in (self.marking, self.passing) if part is not None]
-        return [self.controller, *steering]
+        marking = [] if self.marking is None else [self.marking.controller]
+        return [self.controller, *marking, *self._passing]
 
     async def run(self) -> None:
         """Work until cancelled or stopped."""

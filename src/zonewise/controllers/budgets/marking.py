@@ -108,9 +108,8 @@ class Marking:
             return None
         now = self._clock()
         budgets = self._budgets_cache.get_or_create(key[0])
-        spare = size - len(pods)
         await in_slices(budgets.count_changes())
-        count = size - target - max(spare, 0)
+        count = len(pods) - target
         choice = await in_slices(choose_pods_in_slices(budgets, pods, count, now))
         if choice.pods or choice.first_refusal is None:
             self._reported.discard(key)
@@ -134,7 +133,8 @@ class Marking:
         wait = self._marked.get(key, float("-inf")) + MARK_SEEN_SECONDS - now
         if wait > 0:
             return wait
-        lowered = max(target, min(size, len(pods)) - len(choice.pods))
+        # Pods beyond the size are about to be deleted: they are among the chosen ones already.
+        lowered = max(target, min(size, len(pods) - len(choice.pods)))
         if lowered < size:
             await self._lower(item, lowered, target)
             return None

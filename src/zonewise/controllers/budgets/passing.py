@@ -1,22 +1,25 @@
-"""Evicts pods of StatefulSets whose next pod is held by a budget of another domain.
+"""Evicts pods of StatefulSets and DaemonSets while others are held by a budget.
 
 Kubernetes' StatefulSet controller tries only its highest ordinal
-(``disruption.rollouts.passing_over``). One key is one StatefulSet; it is looked at when one of its
-pods, itself, or a budget of its namespace changes. Pods are evicted through the gate like any other
-client's, each with its uid, and only in namespaces that have opted in: in others nothing holds the
-controller. StatefulSets of a ``DomainRollout`` are left to that.
+(``disruption.rollouts.passing_over``), its DaemonSet controller any pods, and mostly held ones
+where many are held (``disruption.rollouts.held_daemons``). There is a ``Passing`` for each of the
+two kinds, and one key is one workload; it is looked at when one of its pods, itself, or a budget of
+its namespace changes. Pods are evicted through the gate like any other client's, each with its uid,
+and only in namespaces that have opted in: in others nothing holds the controller. Workloads of a
+``DomainRollout`` are left to that.
 
-*No hot loop*: only what all budgets allow is evicted, so a StatefulSet of which no pod may go costs
-no request. A refusal nevertheless is tried again after ``REFUSED`` seconds or more. In memory is
+*No hot loop*: only what all budgets allow is evicted, so a workload of which no pod may go costs no
+request. A refusal nevertheless is tried again after ``REFUSED`` seconds or more. In memory is
 only which pods were evicted a moment ago.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from zonewise.api.errors import Conflict, NotFound, TooManyRequests
 from zonewise.api.meta import Key
+from zonewise.api.objects.apps import DaemonSet
 from zonewise.api.objects.budgets import (
     DisruptionLedger,
     DomainRollout,
@@ -27,16 +30,16 @@ from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.policy import PodDisruptionBudget
 from zonewise.controllers.budgets.recent_evictions import RecentEvictions
 from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.owner_views import StatefulSetScale
-from zonewise.disruption.owners import STATEFUL_SET
-from zonewise.disruption.rollouts.passing_over import OrdinalsChoice, choose_ordinals
+from zonewise.disruption.rollouts.passing_over import PassingChoice
 from zonewise.runtime.cache.indexes import namespace_of
 from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.controller.queue import Queue
 from zonewise.runtime.process.turns import in_slices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
 
     from zonewise.runtime.program.context import ControllerContext
 
@@ -44,17 +47,38 @@ GATHER = 0.2
 REFUSED = 5.0
 PASSED_OVER = "PassedOver"
 
+W = TypeVar("W", bound=StatefulSetScale | DaemonSet)
+V_contra = TypeVar("V_contra", contravariant=True)
 
-class Passing:
-    """Looks after StatefulSets that are held; ``is_enforced`` says so of a namespace."""
+
+class PassingRule(Protocol[V_contra]):
+    """Chooses the pods of a workload that go before those that are held."""
+
+    def __call__(
+        self,
+        item: V_contra,
+        pods: Sequence[Pod],
+        budgets: NamespaceBudgets,
+        now: float,
+        *,
+        evicted: Collection[str] = (),
+    ) -> PassingChoice: ...
+
+
+class Passing(Generic[W]):
+    """Looks after workloads of a kind that are held; ``is_enforced`` says so of a namespace."""
 
     def __init__(
         self,
         context: ControllerContext,
+        workload: type[W],
+        choose: PassingRule[W],
         *,
         budgets_cache: BudgetsCache,
         is_enforced: Callable[[str], bool],
     ) -> None:
+        self._kind = workload.resource.kind
+        self._choose = choose
         self._client = context.client
         self._recorder = context.recorder
         self._clock = context.clock
@@ -63,13 +87,13 @@ class Passing:
         self._is_enforced = is_enforced
         self._evictions = RecentEvictions(context.clock)
         self.controller = context.controller(
-            "ordinals",
+            f"passing-{workload.resource.plural}",
             self._reconcile,
             workers=2,
             queue=Queue(rng=context.rng, lane=_namespace),
         )
-        self._sets = self.controller.watches(
-            StatefulSetScale, own_key, indexes={"namespace": namespace_of}
+        self._workloads = self.controller.watches(
+            workload, own_key, indexes={"namespace": namespace_of}
         )
         reads = self.controller.reads
         self._rollouts = reads(DomainRollout)
@@ -88,7 +112,7 @@ class Passing:
         item = new or old
         assert item is not None
         owner = item.metadata.controller
-        if owner is not None and owner.kind == STATEFUL_SET:
+        if owner is not None and owner.kind == self._kind:
             self.controller.enqueue((item.metadata.namespace, owner.name), after=GATHER)
 
     def _changed(self, old: Any, new: Any) -> None:
@@ -99,11 +123,11 @@ class Passing:
             self._all_of(new.metadata.name)
 
     def _all_of(self, namespace: str) -> None:
-        for key in self._sets.keys_by("namespace", namespace):
+        for key in self._workloads.keys_by("namespace", namespace):
             self.controller.enqueue(key, after=GATHER)
 
     async def _reconcile(self, key: Key) -> float | None:
-        item = self._sets.get(key)
+        item = self._workloads.get(key)
         if item is None:
             self._evictions.forget(key)
             return None
@@ -111,7 +135,7 @@ class Passing:
             return None
         budgets = self._budgets_cache.get_or_create(key[0])
         await in_slices(budgets.count_changes())
-        choice = choose_ordinals(
+        choice = self._choose(
             item,
             budgets.pods_owned_by(item.metadata.uid),
             budgets,
@@ -130,15 +154,15 @@ class Passing:
             self._report(item, pod, choice)
         return choice.retry_after
 
-    def _has_rollout(self, item: StatefulSetScale) -> bool:
+    def _has_rollout(self, item: W) -> bool:
         meta = item.metadata
         return any(
             (rollout.spec.workload_ref.kind, rollout.spec.workload_ref.name)
-            == (STATEFUL_SET, meta.name)
+            == (self._kind, meta.name)
             for rollout in self._rollouts.by("namespace", meta.namespace)
         )
 
-    def _report(self, item: StatefulSetScale, pod: Pod, choice: OrdinalsChoice) -> None:
+    def _report(self, item: W, pod: Pod, choice: PassingChoice) -> None:
         assert choice.first_refusal is not None
         held_pod, verdict = choice.first_refusal
         self._recorder.event(

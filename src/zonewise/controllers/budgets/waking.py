@@ -7,8 +7,8 @@ the time: exactly one per workload and opening, because an attempt that fails ag
 pause.
 
 Held Deployments are triggered by their ReplicaSet (``marking``). Workloads with pods left: a
-ReplicaSet with more pods than it specifies, a StatefulSet with more or outdated pods, a DaemonSet
-with outdated ones.
+ReplicaSet or ReplicationController with more pods than it specifies, a StatefulSet with more or
+outdated pods, a DaemonSet with outdated ones.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.owners import (
     DAEMON_SET,
     REPLICA_SET,
+    REPLICATION_CONTROLLER,
     STATEFUL_SET,
     ControllerReference,
     OwnerKey,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from zonewise.runtime.client.client import Client
 
 WOKEN = "zonewise.io/woken"
+SIZED = (REPLICA_SET, REPLICATION_CONTROLLER, STATEFUL_SET)
+"""Kinds whose controllers delete surplus pods."""
 
 
 def opened(before: Mapping[str, int | None], now: Mapping[str, int | None]) -> bool:
@@ -68,7 +71,7 @@ def waiting(budgets: NamespaceBudgets, budget: Budget) -> list[Pod]:
         if owner is None:
             continue
         kind = owner_key[1]
-        many = kind in (REPLICA_SET, STATEFUL_SET) and len(several) > (owner.replicas or 0)
+        many = kind in SIZED and len(several) > (owner.replicas or 0)
         stale = kind in (STATEFUL_SET, DAEMON_SET) and any(
             budgets.owners.is_outdated(reference) for _, reference in several
         )

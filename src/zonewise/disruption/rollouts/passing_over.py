@@ -33,7 +33,7 @@ PARALLEL = "Parallel"
 
 
 @dataclass(frozen=True, slots=True)
-class OrdinalsChoice:
+class PassingChoice:
     """The pods to evict, and the pod that is held, with its verdict."""
 
     pods: tuple[Pod, ...] = ()
@@ -61,22 +61,22 @@ def choose_ordinals(
     now: float,
     *,
     evicted: Collection[str] = (),
-) -> OrdinalsChoice:
+) -> PassingChoice:
     """Choose pods to evict; ``evicted`` were evicted just now and may not look so yet."""
     if item.metadata.deletion_timestamp is not None or not _is_observed(item):
-        return OrdinalsChoice()
+        return PassingChoice()
     staying = {}
     for pod in pods:
         if (ordinal := _ordinal_of(pod, item)) is not None:
-            staying[ordinal] = None if _is_leaving(pod, budgets, now, evicted) else pod
+            staying[ordinal] = None if is_leaving(pod, budgets, now, evicted) else pod
     ordinals = _sort_out(item, staying, now)
     queue = (*ordinals.condemned, *ordinals.outdated)
     if not queue:
-        return OrdinalsChoice()
+        return PassingChoice()
     verdict_round = VerdictRound(budgets, now, strict=True)
     verdict = verdict_round.judge(queue[0], evicting=False)
     if verdict.allowed:
-        return OrdinalsChoice()
+        return PassingChoice()
     if item.spec.pod_management_policy == PARALLEL:
         most, room = len(queue), _updates_limit(item) - ordinals.down
     else:
@@ -96,7 +96,7 @@ def choose_ordinals(
         room -= costs
         chosen.append(pod)
     wait = None if chosen else min(ordinals.waits, default=None)
-    return OrdinalsChoice(tuple(chosen), (queue[0], verdict), wait)
+    return PassingChoice(tuple(chosen), (queue[0], verdict), wait)
 
 
 def _is_observed(item: StatefulSetScale) -> bool:
@@ -109,7 +109,7 @@ def _sort_out(item: StatefulSetScale, staying: dict[int, Pod | None], now: float
     partition = (rolling.partition or 0) if rolling is not None else 0
     updates = item.spec.update_strategy.type != "OnDelete" and item.status.update_revision
     waits = {
-        ordinal: _seconds_until_available(pod, item.spec.min_ready_seconds, now)
+        ordinal: seconds_until_available(pod, item.spec.min_ready_seconds, now)
         for ordinal, pod in staying.items()
         if pod is not None
     }
@@ -151,7 +151,8 @@ def _updates_limit(item: StatefulSetScale) -> int:
     return max(scale_int_or_percent(rolling.max_unavailable, replicas, round_up=False), 1)
 
 
-def _is_leaving(pod: Pod, budgets: NamespaceBudgets, now: float, evicted: Collection[str]) -> bool:
+def is_leaving(pod: Pod, budgets: NamespaceBudgets, now: float, evicted: Collection[str]) -> bool:
+    """Whether a pod is being deleted, was ``evicted`` just now, or has a grant."""
     return (
         pod.metadata.deletion_timestamp is not None
         or identity(pod) in evicted
@@ -166,7 +167,7 @@ def _ordinal_of(pod: Pod, item: StatefulSetScale) -> int | None:
     return int(ordinal)
 
 
-def _seconds_until_available(pod: Pod, min_ready: int, now: float) -> float | None:
+def seconds_until_available(pod: Pod, min_ready: int, now: float) -> float | None:
     """0 for an available pod, None for one that is not Ready."""
     since = ready_since(pod)
     if since is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.embedded.components.disruption.budget_stories import evict
-from tests.embedded.components.disruption.test_plain_budgets import (
+from tests.embedded.components.disruption.foo_workloads import (
     budget,
     image_counts,
     patch,

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from typing import Any
 
-import msgspec
 import pytest
 from tests.embedded.components.disruption.budget_stories import evict
+from tests.embedded.components.disruption.foo_workloads import (
+    LABELS,
+    ZONE,
+    Obj,
+    budget,
+    image_counts,
+    patch,
+    pods,
+    topology_budget,
+    update,
+    workload,
+)
 from tests.embedded.virtual_cluster import EPOCH, until
 from tests.embedded.whole_cluster import settled, whole
 
@@ -24,7 +33,7 @@ from zonewise.api import (
 )
 from zonewise.api.codec import convert
 from zonewise.api.errors import Invalid, ServerError, TooManyRequests
-from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
+from zonewise.api.objects.pod_state import is_pod_ready
 from zonewise.disruption.budget import budget_of
 from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster
 from zonewise.embedded.seed.nodes import NodeLayout
@@ -33,78 +42,7 @@ from zonewise.explain.budgets import BudgetCluster
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-Obj = dict[str, Any]
-LABELS = {"app": "foo"}
-ZONE = "topology.kubernetes.io/zone"
 DELETE = ClusterSettings(removal="delete")
-
-
-def budget(name: str = "pdb", **spec: Any) -> Obj:
-    """A PodDisruptionBudget for app=foo."""
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"selector": {"matchLabels": LABELS}, **spec},
-    }
-
-
-def topology_budget(**spec: Any) -> Obj:
-    """The same in each zone."""
-    item = budget("tdb", topologyKeys=[ZONE], **spec)
-    return {**item, "apiVersion": "zonewise.io/v1alpha1", "kind": "TopologyDisruptionBudget"}
-
-
-def workload(kind: str, replicas: int, image: str = "c:1", **spec: Any) -> Obj:
-    """A workload of app=foo."""
-    template = {
-        "metadata": {"labels": LABELS},
-        "spec": {"containers": [{"name": "c", "image": image}]},
-    }
-    selector: Obj = LABELS if kind == "ReplicationController" else {"matchLabels": LABELS}
-    body: Obj = {"selector": selector, "template": template, **spec}
-    if kind != "DaemonSet":
-        body["replicas"] = replicas
-    if kind == "StatefulSet":
-        body["serviceName"] = "foo"
-    version = "v1" if kind == "ReplicationController" else "apps/v1"
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": "foo"}, "spec": body}
-
-
-async def patch(cluster: EmbeddedCluster, kind: str, spec: Obj) -> None:
-    """Change the workload."""
-    served = cluster.server.registry.by_kind(
-        "v1" if kind == "ReplicationController" else "apps/v1", kind
-    )
-    assert served is not None
-    await cluster.client.raw(
-        "PATCH",
-        served.kind.resource.path("default", "foo"),
-        headers={"Content-Type": "application/merge-patch+json"},
-        body=msgspec.json.encode({"spec": spec}),
-    )
-
-
-async def update(cluster: EmbeddedCluster, kind: str) -> None:
-    """Change the pods' template."""
-    container = {"name": "c", "image": "c:2"}
-    await patch(cluster, kind, {"template": {"spec": {"containers": [container]}}})
-
-
-def pods(cluster: EmbeddedCluster) -> list[Pod]:
-    """The pods that stay."""
-    return [
-        pod
-        for pod in cluster.program.cache.store(Pod)
-        if is_pod_active(pod) and pod.metadata.labels.get("app") == "foo"
-    ]
-
-
-def image_counts(cluster: EmbeddedCluster) -> Counter[str]:
-    """Ready pods by image."""
-    return Counter(
-        (pod.spec.containers or ())[0].image for pod in pods(cluster) if is_pod_ready(pod)
-    )
 
 
 async def counts(cluster: EmbeddedCluster, name: str = "pdb") -> tuple[int, int, int, int]:
@@ -309,18 +247,18 @@ async def test_a_scale_down_ends(kind: str, spec: Obj, limit: Obj, per_zone: boo
             await until(lambda: len(pods(cluster)) == replicas, within=600)  # noqa: B023
 
 
-async def test_pods_of_a_job_and_of_nobody_are_expected_as_they_are() -> None:
-    """Pods whose owner has no scale, or that have none, are expected while they exist, so one of
-    them may be evicted at a time.
+async def test_pods_of_nobody_are_expected_as_they_are_and_a_job_as_many_as_it_runs() -> None:
+    """A Job's number is how many pods it runs at a time; pods without an owner are expected while
+    they exist. One of all of them may be evicted at a time.
     """
-    container = {"name": "c", "image": "c:1"}
+    container = {"name": "c", "image": "pause:1"}
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": "foo", "annotations": {"zonewise.io/run-for": "1h"}},
+        "metadata": {"name": "foo"},
         "spec": {
             "parallelism": 3,
-            "completions": 3,
+            "completions": 5,
             "template": {
                 "metadata": {"labels": LABELS},
                 "spec": {"containers": [container], "restartPolicy": "Never"},
@@ -334,11 +272,17 @@ async def test_pods_of_a_job_and_of_nobody_are_expected_as_they_are() -> None:
         "spec": {"containers": [container]},
     }
     async with whole([*NodeLayout().nodes(), bare, job, budget(maxUnavailable=1)]) as cluster:
-        await until(lambda: any(is_pod_ready(pod) for pod in pods(cluster)))
+        await until(lambda: len(pods(cluster)) == 4 and all(map(is_pod_ready, pods(cluster))))
         await asyncio.sleep(2)
-        expected, desired, healthy, allowed = await counts(cluster)
-        assert (expected - desired, allowed) == (1, healthy - desired)
+        assert await counts(cluster) == (4, 3, 4, 1)
+        first, second, _ = (p.metadata.name for p in pods(cluster) if p.metadata.name != "bare")
+        assert await evict(cluster, first)
+        assert not await evict(cluster, second)
+        await asyncio.sleep(60)
+        assert await counts(cluster) == (4, 3, 4, 1)
         assert await evict(cluster, "bare")
+        await asyncio.sleep(60)
+        assert await counts(cluster) == (3, 2, 3, 1)
 
 
 async def test_replicas_per_domain_for_a_budget_with_a_term() -> None:
