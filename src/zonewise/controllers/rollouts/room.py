@@ -11,7 +11,6 @@ never sent to the last place. Volumes are not known here: pods with claims are n
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from types import TracebackType
 from typing import Self
 
 from zonewise.api.meta import Key
@@ -103,12 +102,7 @@ class Reservations:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for key in self._assumed:
             self._cluster.remove_pod(key)
 
