@@ -7,7 +7,7 @@ VENV := .venv
 PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check --python $(VENV)/bin/python
 BIN := $(VENV)/bin
 SAY := @printf '\033[1m== %s\033[0m\n'
-LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-strip-extras \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 # What failed beside other tests must pass alone; the first real failure ends it. See docs/ci.md.
