@@ -314,7 +314,7 @@ async def test_alerts_about_budgets(capsys: Capture) -> None:
     assert re.findall(r'name="([^"]+)"', bypassed)[0] in open_
     (paths,) = re.findall(r'path=~"([^"]+)"', failing)
     gated = {hook["clientConfig"]["service"]["path"] for hook in hooks if gates(hook)}
-    assert set(paths.split("|")) == gated
+    assert set(paths.split("|")) == gated - {"/pods"}, "new pods are never refused"
     (outcomes,) = re.findall(r'outcome=~"([^"]+)"', failing)
     assert set(outcomes.split("|")) <= set(get_args(ReviewOutcome))
     metrics = Metrics()

@@ -28,6 +28,7 @@ OURS = {
     "io.k8s.api.core.v1.ServiceSpec.trafficPolicy",
     "io.k8s.api.core.v1.ServiceSpec.topologyKeys",
     "io.k8s.api.policy.v1.PodDisruptionBudgetSpec.nodeSelectorTerm",
+    "io.k8s.api.policy.v1.PodDisruptionBudgetSpec.expectedPods",
     "io.k8s.api.policy.v1.PodDisruptionBudgetStatus.domains",
     "io.k8s.api.policy.v1.PodDisruptionBudgetStatus.fingerprint",
     "io.k8s.api.core.v1.NamespaceCondition.observedGeneration",
