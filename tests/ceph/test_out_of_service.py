@@ -13,8 +13,8 @@ from tests.csi.scene import MIB, mount_capability, refused
 from tools.ceph.cluster import CephCluster
 
 from zonewise.csi.backends.ceph.clusters import CephClusters, open_rbd
-from zonewise.csi.backends.contract import NodeFencing
-from zonewise.csi.errors import Code
+from zonewise.csi.backends.contract import HeldVolume, NodeFencing
+from zonewise.csi.errors import Code, CsiError
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
 
@@ -26,18 +26,22 @@ def blocked(ceph: CephCluster) -> set[str]:
     return {*ceph.command("osd dump")["blocklist"]}
 
 
-def lead(ceph: CephCluster, folder: Path) -> CephClusters[Any]:
+MAY_UNFENCE = 'profile rbd, allow command "osd blocklist" with blocklistop=rm'
+
+
+def lead(
+    ceph: CephCluster, folder: Path, user: str = "fencing", right: str = MAY_UNFENCE
+) -> CephClusters[Any]:
     """The storage as the driver's controller opens it, with the rights that the docs name."""
-    right = 'profile rbd, allow command "osd blocklist" with blocklistop=rm'
     created = ceph.command(
         "auth get-or-create",
-        entity="client.fencing",
+        entity=f"client.{user}",
         caps=["mon", right, "osd", "profile rbd, allow rwx pool=journal"],
     )
-    file = folder / "fencing-key"
+    file = folder / f"{user}-key"
     file.write_text(created[0]["key"])
     (cluster,) = ceph.clusters()
-    text = config(ceph, clusters=[{**cluster, "user": "fencing", "keyFile": str(file)}])
+    text = config(ceph, clusters=[{**cluster, "user": user, "keyFile": str(file)}])
     labels = parse_domain_labels(scene.LABELS, scene.DRIVER)
     return open_rbd(folder / "leader", parse_configuration(text, labels))
 
@@ -122,4 +126,33 @@ async def test_a_fenced_node_that_lives_lets_go_of_the_image(
         await a.unpublish(id)
         await a.unstage(id)
         await a.delete(id)
+    leader.close()
+
+
+async def test_an_image_is_free_though_its_clients_cannot_be_let_in(
+    ceph: CephCluster, tmp_path: Path
+) -> None:
+    """A fence that has begun refuses the image to others only while it lasts: also without the
+    right to let clients in again.
+    """
+    capability = mount_capability()
+    leader = lead(ceph, tmp_path, "unfencing", "profile rbd")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with calling(ceph, tmp_path / "a", "a") as a, calling(ceph, tmp_path / "b", "b") as b:
+        volume = await a.create("half", size=32 * MIB, capability=capability, topology=in_zone("a"))
+        id = volume.volume_id
+        await a.stage(id, capability)
+        ((image,), _) = leader.find_held("node-a")
+        with pytest.raises(CsiError, match="still has clients"):
+            leader.fence_held("node-a", HeldVolume(image.cluster, image.uuid))
+        await a.unpublish(id)
+        assert await refused(b.stage(id, capability)) is Code.FAILED_PRECONDITION
+        with pytest.raises(CsiError) as denied:
+            leader.unfence_held("node-a", image, rebooted=False)
+        assert denied.value.code is Code.PERMISSION_DENIED
+        await a.unstage(id)
+        await b.stage(id, capability)
+        await b.unstage(id)
+        await b.delete(id)
     leader.close()

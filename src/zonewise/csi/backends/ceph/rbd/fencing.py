@@ -28,6 +28,7 @@ import rbd
 
 from zonewise.csi.backends.ceph.connection import (
     CephConnection,
+    CommandFailed,
     PoolMissing,
     client_nonce,
     client_nonces,
@@ -114,10 +115,10 @@ class RbdFencing:
         """Fence these clients of a node; raises unless none is left, or it has the image no more.
 
         The image's record says that a fence has begun until it is certain: no other node takes it
-        meanwhile.
+        meanwhile. An image whose pool was deleted is nobody's.
         """
         name = image_name(entry)
-        with translate_errors(f"fencing image {name}"):
+        with translate_errors(f"fencing image {name}"), suppress(PoolMissing):
             if not self._mark(entry, node, Fence.BEGUN):
                 return
             self._blocklist(entry, addresses)
@@ -127,12 +128,18 @@ class RbdFencing:
             if watching or locking:
                 raise unavailable(f"image {name} still has clients of node {node}")
             self._mark(entry, node, Fence.CONFIRMED)
-        _log.warning("an image was fenced", image=name, node=node, addresses=addresses)
+            _log.warning("an image was fenced", image=name, node=node, addresses=addresses)
 
     def unfence_node(
         self, entry: JournalEntry, node: str, addresses: Sequence[str], *, rebooted: bool
     ) -> bool:
-        """Let clients of a node in again; False if another node may have the image since then."""
+        """Let clients of a node in again; False if another node may have the image since then.
+
+        The mark is removed also where the monitors refuse to let them in: no other node would get
+        the image. Without the mark it is like any image of this node: another one gets it when no
+        client watches it, and what is refused here stays out. Only while it is not known what the
+        monitors did the mark stays: a client that is let in later must not meet another node's.
+        """
         with translate_errors(f"letting clients use image {image_name(entry)} again"):
             try:
                 holder = VolumeHolder.from_json(self._read_holder(entry).decode(errors="replace"))
@@ -140,9 +147,17 @@ class RbdFencing:
                 holder, rebooted = VolumeHolder(), True
             if holder.node != node and not rebooted:
                 return False
-            unblock(self._ceph(entry), addresses)
+            refusal: CommandFailed | None = None
+            try:
+                unblock(self._ceph(entry), addresses)
+            except CommandFailed as error:
+                if error.errno == errno.ETIMEDOUT:
+                    raise
+                refusal = error
             if holder.node == node and holder.fence is not None:
                 self._mark(entry, node, None)
+            if refusal is not None:
+                raise refusal
         return True
 
     def _mark(self, entry: JournalEntry, node: str, fence: Fence | None) -> bool:
