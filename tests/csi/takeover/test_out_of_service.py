@@ -158,6 +158,22 @@ async def test_a_node_is_fenced_at_once_and_let_in_again() -> None:
         assert {"NodeFenced", "NodeUnfenced"} <= await events(cluster)
 
 
+async def test_a_node_without_a_volume_is_not_called_fenced() -> None:
+    """Where there is nothing to fence, the status says so, until there is."""
+    images = Images()
+    images.holder = ""
+    async with watched(images) as cluster:
+        await taint(cluster, TAINT)
+        await asyncio.sleep(5)
+        assert await reported(cluster) == ["NothingToFence"]
+        images.holder = "n1"
+        await asyncio.sleep(35)
+        assert await reported(cluster) == ["NodeFenced"]
+        await taint(cluster)
+        await asyncio.sleep(5)
+        assert await reported(cluster) == []
+
+
 async def test_a_client_that_comes_later_is_fenced_too() -> None:
     """While the taint is there, it is looked again."""
     images = Images()

@@ -11,8 +11,8 @@ that fails is tried again after at most a minute; until it is certain, no other 
 (``storage.takeover.dead_nodes.decide_fencing``).
 
 When the taint goes, the clients are let in again and the record is removed. A client stays out
-while it may harm another node: its volume is not this node's any more, and the node has not been
-booted since, so the client may still live. New clients of the node are not affected.
+while it may harm another node: its volume is not only this node's any more, and the node has not
+been booted since, so the client may still live. New clients of the node are not affected.
 
 A node that is deleted has no taint any more, and is lost all the same: a fence that has begun is
 finished, because until then no other node gets the volume. Then its record is removed, and its
@@ -191,9 +191,13 @@ class OutOfServiceController:
         self._failures.pop(name, None)
         clients = sum(len(volume.clients) for volume in record.volumes)
         reason = Reason(
-            code="NodeFenced",
-            message=f"node {name} {'was deleted' if deleted else 'is out of service'}: it is"
-            f" fenced from {len(record.volumes)} volumes, {clients} clients",
+            code="NodeFenced" if record.volumes else "NothingToFence",
+            message=f"node {name} {'was deleted' if deleted else 'is out of service'}: "
+            + (
+                f"it is fenced from {len(record.volumes)} volumes, {clients} clients"
+                if record.volumes
+                else "it has no volume from which it can be fenced"
+            ),
             object=f"Node/{name}",
         )
         if deleted:
@@ -244,7 +248,8 @@ class OutOfServiceController:
                 Reason(
                     code="ClientsStayFenced",
                     message=f"node {name} is in service again; its old clients of {len(left)}"
-                    " volumes that other nodes have had since then stay fenced until it is booted",
+                    " volumes, which other nodes may have written since, stay fenced until they"
+                    " have ended or the node is booted",
                     object=f"Node/{name}",
                 ),
             )
