@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.csi import scene
 from tests.csi.scene import MIB, mount_capability, refused
 from tools.ceph.cluster import CephCluster
 
-from zonewise.csi.backends.ceph.clusters import CephClusters, open_rbd
+from zonewise.csi.backends.ceph.clusters import CephClusters, open_cephfs, open_rbd
 from zonewise.csi.backends.contract import HeldVolume, NodeFencing
 from zonewise.csi.errors import Code, CsiError
 from zonewise.storage.configuration import parse_configuration
@@ -26,24 +27,37 @@ def blocked(ceph: CephCluster) -> set[str]:
     return {*ceph.command("osd dump")["blocklist"]}
 
 
-MAY_UNFENCE = 'profile rbd, allow command "osd blocklist" with blocklistop=rm'
+RIGHTS = {
+    "rbd": {
+        "mon": 'profile rbd, allow command "osd blocklist" with blocklistop=rm',
+        "osd": "profile rbd, allow rwx pool=journal",
+    },
+    "fs": {
+        "mon": 'allow r, allow command "osd blocklist"',
+        "mgr": "allow rw",
+        "mds": "allow rw path=/volumes",
+        "osd": "allow rw tag cephfs data=files, allow rwx pool=journal",
+    },
+}
 
 
-def lead(
-    ceph: CephCluster, folder: Path, user: str = "fencing", right: str = MAY_UNFENCE
-) -> CephClusters[Any]:
+def lead(ceph: CephCluster, folder: Path, kind: str = "rbd", **more: str) -> CephClusters[Any]:
     """The storage as the driver's controller opens it, with the rights that the docs name."""
+    rights = RIGHTS[kind] | more
+    user = f"fencing-{kind}-{len(more)}"
     created = ceph.command(
         "auth get-or-create",
         entity=f"client.{user}",
-        caps=["mon", right, "osd", "profile rbd, allow rwx pool=journal"],
+        caps=[word for right in rights.items() for word in right],
     )
     file = folder / f"{user}-key"
     file.write_text(created[0]["key"])
     (cluster,) = ceph.clusters()
     text = config(ceph, clusters=[{**cluster, "user": user, "keyFile": str(file)}])
     labels = parse_domain_labels(scene.LABELS, scene.DRIVER)
-    return open_rbd(folder / "leader", parse_configuration(text, labels))
+    opened: Any = open_cephfs if kind == "fs" else open_rbd
+    leader: CephClusters[Any] = opened(folder / "leader", parse_configuration(text, labels))
+    return leader
 
 
 async def test_a_node_is_fenced_from_its_images_and_let_in_again(
@@ -136,7 +150,7 @@ async def test_an_image_is_free_though_its_clients_cannot_be_let_in(
     right to let clients in again.
     """
     capability = mount_capability()
-    leader = lead(ceph, tmp_path, "unfencing", "profile rbd")
+    leader = lead(ceph, tmp_path, mon="profile rbd")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with calling(ceph, tmp_path / "a", "a") as a, calling(ceph, tmp_path / "b", "b") as b:
@@ -155,4 +169,106 @@ async def test_an_image_is_free_though_its_clients_cannot_be_let_in(
         await b.stage(id, capability)
         await b.unstage(id)
         await b.delete(id)
+    leader.close()
+
+
+async def test_a_node_is_fenced_from_its_subvolumes(ceph: CephCluster, tmp_path: Path) -> None:
+    """CephFS, which many nodes use at a time: what the fenced node writes late is refused, and
+    another node reads and writes at once what it had open; its new clients are let in, its old one
+    only when it has ended.
+    """
+    before = blocked(ceph)
+    leader = lead(ceph, tmp_path, "fs")
+    assert isinstance(leader, NodeFencing)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with (
+        calling(ceph, tmp_path / "a", "a", kind="fs") as a,
+        calling(ceph, tmp_path / "b", "b", kind="fs") as b,
+    ):
+        volume = await a.create("shared", topology=in_zone("a"))
+        id = volume.volume_id
+        assert leader.find_held("node-a") == ([], [])
+        for caller in (a, b):
+            await caller.stage(id)
+            await caller.publish(id)
+        (a.target / "marker").write_text("from a")
+        os.sync()
+        ((subvolume,), problems) = leader.find_held("node-a")
+        ((other,), _) = leader.find_held("node-b")
+        assert (len(subvolume.clients), problems) == (1, [])
+        assert subvolume.clients != other.clients
+        with (a.target / "late").open("wb", buffering=0) as late:
+            late.write(b"written")
+            os.fsync(late.fileno())
+            leader.fence_held("node-a", subvolume)
+            assert blocked(ceph) - before == {*subvolume.clients}
+            assert leader.find_held("node-a") == ([], [])
+            assert (b.target / "marker").read_text() == "from a"
+            (b.target / "late").write_text("b's")
+            with pytest.raises(OSError, match="shutdown"):
+                late.write(b"late")
+                os.fsync(late.fileno())
+            with suppress(OSError):
+                late.close()
+        assert (b.target / "late").read_text() == "b's"
+        assert not leader.unfence_held("node-a", subvolume, rebooted=False)
+        await a.stage(id)
+        await a.publish(id)
+        assert (a.target / "late").read_text() == "b's"
+        ((again,), _) = leader.find_held("node-a")
+        assert again.clients != subvolume.clients
+        assert leader.unfence_held("node-a", subvolume, rebooted=False)
+        assert blocked(ceph) == before
+        for caller in (a, b):
+            await caller.unpublish(id)
+            await caller.unstage(id)
+        assert leader.find_held("node-a") == ([], [])
+        await b.delete(id)
+    leader.close()
+
+
+async def test_a_fenced_node_that_lives_lets_go_of_a_subvolume(
+    ceph: CephCluster, tmp_path: Path
+) -> None:
+    """A node that was fenced unmounts what its pods had, and that lets its old client in; a machine
+    that was booted has none any more.
+    """
+    before = blocked(ceph)
+    leader = lead(ceph, tmp_path, "fs")
+    (tmp_path / "a").mkdir()
+    with calling(ceph, tmp_path / "a", "a", kind="fs") as a:
+        volume = await a.create("alive", topology=in_zone("a"))
+        id = volume.volume_id
+        for rebooted in (False, True):
+            await a.stage(id)
+            await a.publish(id)
+            (a.target / "marker").write_text("from a")
+            os.sync()
+            ((subvolume,), _) = leader.find_held("node-a")
+            leader.fence_held("node-a", subvolume)
+            if rebooted:
+                assert leader.unfence_held("node-a", subvolume, rebooted=True)
+                assert leader.find_held("node-a") == ([], [])
+            await a.unpublish(id)
+            await a.unstage(id)
+            assert leader.unfence_held("node-a", subvolume, rebooted=False)
+            assert blocked(ceph) == before
+        await a.delete(id)
+    leader.close()
+
+
+async def test_without_the_right_to_fence_it_is_said(ceph: CephCluster, tmp_path: Path) -> None:
+    """A user that may not change the blocklist fences nothing, and does not say that it has."""
+    leader = lead(ceph, tmp_path, "fs", mon="allow r")
+    with calling(ceph, tmp_path, "a", kind="fs") as a:
+        volume = await a.create("kept", topology=in_zone("a"))
+        await a.stage(volume.volume_id)
+        ((subvolume,), _) = leader.find_held("node-a")
+        with pytest.raises(CsiError) as denied:
+            leader.fence_held("node-a", subvolume)
+        assert denied.value.code is Code.PERMISSION_DENIED
+        assert leader.find_held("node-a") == ([subvolume], [])
+        await a.unstage(volume.volume_id)
+        await a.delete(volume.volume_id)
     leader.close()
