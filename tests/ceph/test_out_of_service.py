@@ -14,6 +14,7 @@ from tests.csi.scene import MIB, mount_capability, refused
 from tools.ceph.cluster import CephCluster
 
 from zonewise.csi.backends.ceph.clusters import CephClusters, open_cephfs, open_rbd
+from zonewise.csi.backends.ceph.journals.node_index import NodeIndex
 from zonewise.csi.backends.contract import HeldVolume, NodeFencing
 from zonewise.csi.errors import Code, CsiError
 from zonewise.storage.configuration import parse_configuration
@@ -65,6 +66,7 @@ async def test_a_node_is_fenced_from_its_images_and_let_in_again(
 ) -> None:
     """Before it is fenced no other node gets its volume, afterwards one does at once and late
     writes are refused; its clients stay out while another node has the volume, until it is booted.
+    What is left in the index of a volume that was deleted is removed when it is read.
     """
     capability = mount_capability()
     before = blocked(ceph)
@@ -106,6 +108,13 @@ async def test_a_node_is_fenced_from_its_images_and_let_in_again(
         await b.unpublish(id)
         await b.unstage(id)
         await b.delete(id)
+        ((cluster, storage),) = leader.clusters().items()
+        index = NodeIndex(storage.journal)
+        assert index.list_volumes("node-a") == ({image.uuid: "staged"}, [])
+        assert index.list_volumes("node-b") == ({}, [])
+        assert leader.find_held("node-a") == ([], [])
+        assert index.list_volumes("node-a") == ({}, [])
+        assert leader.unfence_held("node-a", HeldVolume(cluster, image.uuid), rebooted=False)
     leader.close()
 
 

@@ -35,6 +35,7 @@ from zonewise.csi.backends.ceph.journals.cluster_journal import (
     ClusterJournal,
     reserved_pool_name,
 )
+from zonewise.csi.backends.ceph.journals.node_index import NodeIndex
 from zonewise.csi.backends.ceph.journals.omap import LEASE_SECONDS
 from zonewise.csi.backends.ceph.rbd.fencing import RbdFencing
 from zonewise.csi.backends.ceph.rbd.images import RbdImages
@@ -210,6 +211,10 @@ class CephClusters(Generic[B]):
         """The connection to that cluster."""
         return self.storage_of(entry).ceph
 
+    def index_of(self, entry: JournalEntry) -> NodeIndex:
+        """Which volumes nodes have, in that cluster."""
+        return NodeIndex(self.storage_of(entry).journal)
+
     def any_connection(self) -> CephConnection:
         """One of them."""
         return next(iter(self._clusters.values())).ceph
@@ -268,21 +273,26 @@ class CephClusters(Generic[B]):
                     volumes += subvolumes
                     problems |= {(name, problem): problem for problem in errors}
                     continue
-                try:
-                    entries = storage.journal.list_page(StoredKind.VOLUME).entries
-                except CsiError as error:
-                    problems[name, ""] = str(error)
-                    continue
-                for entry in entries:
-                    # A pool that does not answer takes its time once, not for each image.
-                    if (name, entry.pool) not in problems:
-                        try:
-                            clients = fencing.find_clients_of(entry, node)
-                        except CsiError as error:
-                            problems[name, entry.pool] = str(error)
-                        else:
-                            if clients is not None:
-                                volumes.append(HeldVolume(name, entry.uuid, clients))
+                index = NodeIndex(storage.journal)
+                notes, errors = index.list_volumes(node)
+                problems |= {(name, problem): problem for problem in errors}
+                for uuid in sorted(notes):
+                    pool = ""
+                    try:
+                        entry = storage.journal.get(StoredKind.VOLUME, uuid)
+                        if entry is None:  # it was deleted: looking for it takes long
+                            index.remove_note(uuid, node, notes[uuid])
+                            continue
+                        pool = entry.pool
+                        # A pool that does not answer takes its time once, not for each image.
+                        if (name, pool) in problems:
+                            continue
+                        clients = fencing.find_clients_of(entry, node)
+                    except CsiError as error:
+                        problems[name, pool] = str(error)
+                    else:
+                        if clients is not None:
+                            volumes.append(HeldVolume(name, uuid, clients))
         return volumes, [*problems.values()]
 
     def fence_held(self, node: str, volume: HeldVolume) -> None:
