@@ -16,9 +16,11 @@ from tools.ceph.cluster import CephCluster
 from zonewise.csi.backends.ceph.clusters import CephClusters, open_cephfs, open_rbd
 from zonewise.csi.backends.ceph.journals.node_index import NodeIndex
 from zonewise.csi.backends.contract import HeldVolume, NodeFencing
+from zonewise.csi.backends.folders import mounts
 from zonewise.csi.errors import Code, CsiError
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
+from zonewise.storage.identifiers import StoredKind
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.timeout(300)]
 
@@ -264,6 +266,30 @@ async def test_a_fenced_node_that_lives_lets_go_of_a_subvolume(
             assert leader.unfence_held("node-a", subvolume, rebooted=False)
             assert blocked(ceph) == before
         await a.delete(id)
+    leader.close()
+
+
+async def test_a_client_that_was_not_written_down_is_replaced(
+    ceph: CephCluster, tmp_path: Path
+) -> None:
+    """A ceph-fuse of a call that was killed before it wrote its address would not be fenced: the
+    next call ends it and starts another.
+    """
+    leader = lead(ceph, tmp_path, "fs")
+    with calling(ceph, tmp_path, "a", kind="fs") as a:
+        volume = await a.create("cut-short", topology=in_zone("a"))
+        await a.stage(volume.volume_id)
+        ((first,), _) = leader.find_held("node-a")
+        mounts.unmount(a.staging)
+        (entry,) = a.storage.journal.list_page(StoredKind.VOLUME).entries
+        NodeIndex(a.storage.journal).remove(entry, "node-a")
+        await a.stage(volume.volume_id)
+        ((second,), _) = leader.find_held("node-a")
+        assert first.clients != second.clients
+        await a.stage(volume.volume_id)
+        assert leader.find_held("node-a") == ([second], [])
+        await a.unstage(volume.volume_id)
+        await a.delete(volume.volume_id)
     leader.close()
 
 
