@@ -131,6 +131,16 @@ async def test_declared_pools_limit_what_labels_offer(
         assert await free(caller, B, placement="preferred") == 0
 
 
+def test_a_key_of_a_label_has_a_dot(ceph: CephCluster) -> None:
+    """The program ``ceph`` refuses a key of a pool's metadata that has a slash, as the labels of
+    Kubernetes have; so ours have a dot.
+    """
+    with pytest.raises(AssertionError, match="Invalid command: invalid chars / in"):
+        run(ceph, "ceph osd pool application set rbd-a rbd zonewise.io/zone a")
+    run(ceph, "ceph osd pool application set rbd-a rbd zonewise.zone a")
+    run(ceph, "ceph osd pool application rm rbd-a rbd zonewise.zone")
+
+
 async def test_labels_that_change_are_followed(
     ceph: CephCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

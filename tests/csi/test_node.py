@@ -33,6 +33,7 @@ from tests.csi.scene import (
 
 from zonewise.csi.backends.folders import copies, fencing, filesystems, loops, mounts
 from zonewise.csi.errors import Code, CsiError
+from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.client import InProcessClient
@@ -963,3 +964,23 @@ async def test_a_device_that_was_read_only_can_be_written_by_the_next(caller: Ca
     (target / "file").write_text("x")
     assert (target / "file").read_text() == "x"
     await released(caller, second.volume_id)
+
+
+@pytest.mark.system
+async def test_a_node_out_of_service_gets_no_volume(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one for a single writer nor one that others have as well: it would be fenced again;
+    what it has may be unstaged, and without the taint it gets both.
+    """
+    alone = await caller.create("alone")
+    shared = await caller.create("shared", capability=SHARED)
+    for volume, capability in ((alone, None), (shared, SHARED)):
+        with monkeypatch.context() as patch:
+            patch.setattr(FixedDomain, "is_out_of_service", lambda _: True)
+            call = caller.stage(volume.volume_id, capability)
+            with pytest.raises(CsiError, match="is out of service"):
+                await call
+            await caller.unstage(volume.volume_id)
+        await caller.stage(volume.volume_id, capability)
+        await caller.unstage(volume.volume_id)

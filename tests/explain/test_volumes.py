@@ -229,6 +229,18 @@ def test_a_zone_without_a_pool_is_named() -> None:
     report = explain_pvc(claim(node="n-c", volume="v"), unpinned, **settings)
     assert report.reason.code == "UnknownDomain"
     assert "from everywhere: class zonal has no pool in zone c" in report.reason.message
+    elsewhere = structs.replace(
+        volume("b"), spec=structs.replace(volume("b").spec, node_affinity=None)
+    )
+    report = explain_pvc(claim(node="n-c", volume="v"), elsewhere, **settings)
+    assert report.reason.code == "NoPoolInDomain"
+    assert "from everywhere: class zonal has no pool in zone c" in report.reason.message
+    assert report.reason.message.endswith("; today it would get pool pool-a")
+    copy = claim(node="n-c", volume="v")
+    origin = TypedReference(kind="PersistentVolumeClaim", name="old")
+    copy = structs.replace(copy, spec=structs.replace(copy.spec, data_source=origin))
+    copied = explain_pvc(copy, elsewhere, **settings).reason
+    assert copied.code == "Copied" and "; class zonal has no pool in zone c" in copied.message
     body = {
         "metadata": {"name": "p", "namespace": "shop"},
         "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},

@@ -86,6 +86,8 @@ class Installed:
     folder: Path
     printed: list[Obj]
     programs: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    audited_before: int = 0
+    """How much of the audit log is about earlier tests."""
 
     async def send(
         self,
@@ -238,11 +240,15 @@ class Installed:
                 program.kill()
                 program.wait()
 
+    def begin_audit(self) -> None:
+        """Let what was refused until now count no more."""
+        self.audited_before = len(self.plane.audited())
+
     def denied(self) -> list[str]:
-        """What the printed accounts were refused for lack of a right, or by a policy."""
+        """What was refused since then for lack of a right, or by a policy."""
         return [
             f"{entry['user']['username']} {entry['verb']} {entry['requestURI']}"
-            for entry in self.plane.audited()
+            for entry in self.plane.audited()[self.audited_before :]
             if entry.get("responseStatus", {}).get("code") == 403
         ]
 

@@ -97,7 +97,14 @@ async def installed(
             "deletionPolicy": "Delete",
         }
         await driver.send("POST", "volumesnapshotclasses", body=body)
+        assert driver.denied() == []
         yield driver
+
+
+@pytest.fixture(autouse=True)
+def audit(installed: Installed) -> None:
+    """Each test looks only at what is refused during it: one of them is refused on purpose."""
+    installed.begin_audit()
 
 
 async def claim(

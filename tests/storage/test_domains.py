@@ -16,6 +16,7 @@ def test_order_and_names() -> None:
     """Labels keep their order, and their keys are the driver's with the label's name."""
     assert BOTH.labels == ("a.io/region", "b.io/zone")
     assert BOTH.names == ("region", "zone")
+    assert parse_domain_labels("a.io/region, b.io/zone", DRIVER) == BOTH
     assert BOTH.to_wire({"zone": "z", "region": "r"}) == {f"{KEY}/region": "r", f"{KEY}/zone": "z"}
     assert list(BOTH.ordered({"zone": "z", "region": "r"})) == ["region", "zone"]
 

@@ -75,7 +75,7 @@ DATA = "/var/lib/zonewise/csi"
 )
 @click.option(
     "--domain-labels",
-    metavar='"a/region;b/zone"',
+    metavar="a/region,b/zone",
     default="",
     help="The node labels that name domains, the largest first.  [default: no topology]",
 )

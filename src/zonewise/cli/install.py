@@ -328,7 +328,7 @@ def _make_csi(
 ) -> list[dict[str, Any]]:
     """The manifests of the CSI driver."""
     from zonewise.install.csi import DRIVER, EMBEDDED, NAMESPACE, CsiInstallation, render_csi
-    from zonewise.storage.domains import build_domain_labels
+    from zonewise.storage.domains import build_domain_labels, split_domain_labels
     from zonewise.topology.nodes import ZONE_LABEL
 
     monitors = tuple(filter(None, map(str.strip, (ceph_monitors or "").split(","))))
@@ -338,7 +338,7 @@ def _make_csi(
         )
     labels: tuple[str, ...] = (ZONE_LABEL,)
     if domain_labels is not None:
-        labels = tuple(map(str.strip, domain_labels.split(",")))
+        labels = tuple(split_domain_labels(domain_labels))
         build_domain_labels(labels, DRIVER)
     return render_csi(
         CsiInstallation(

@@ -123,16 +123,19 @@ def _report_volume(
     placed = replace(draft, reason=Reason(code="Placed", message=text))
     if claim is None or storage_class is None:
         return placed
+    missing = _find_missing_pool(cluster, claim, storage_class)
     if (source := _source_of(claim)) is not None:
         why = f"{text}: it is a copy of {source.kind} {source.name}, and a copy stays in the domain"
         why += " of its source unless its class says crossDomain: copy; then its pod's comes first"
-        return replace(draft, reason=Reason(code="Copied", message=why))
+        why += f"; {missing.message}" if missing is not None else ""
+        fix = missing.fix if missing is not None else ""
+        return replace(draft, reason=Reason(code="Copied", message=why, fix=fix))
     placement = _decide_again(cluster, claim, storage_class, without=volume.metadata.name)
     if isinstance(placement, Reason):
-        if placement.code != NO_POOL:
+        if missing is None:
             return placed
-        message = f"{text}: {placement.message}"
-        return replace(draft, reason=structs.replace(placement, message=message))
+        message = f"{text}: {missing.message}"
+        return replace(draft, reason=structs.replace(missing, message=message))
     if placement.pool is not None and placement.pool.name == draft.pool:
         why = f"{text}: {placement.reason.message}"
         reason = Reason(code=placement.reason.code, message=why, fix=placement.reason.fix)
@@ -140,6 +143,10 @@ def _report_volume(
         pool = f"pool {placement.pool.name}" if placement.pool is not None else "no pool"
         why = f"{text}; today it would get {pool}, as pools and nodes have changed since"
         reason = Reason(code="PlacedBefore", message=why)
+        if missing is not None:
+            # Which pool balancing takes changes with every volume; why it is balanced does not.
+            why = f"{text}: {missing.message}; today it would get {pool}"
+            reason = structs.replace(missing, message=why)
     return replace(draft, reason=reason, tried=placement.tried)
 
 
@@ -293,7 +300,7 @@ def _decide_again(
         )
         given = storage_class.parameters
         if POOL_LABELS in given and configuration.clusters:
-            return _leave_to_ceph(cluster, claim, storage_class, labels)
+            return _leave_to_ceph(cluster, claim, storage_class)
         own = {key: given[key] for key in given if not key.startswith(PREFIX)}
         keys = RBD_KEYS if configuration.clusters else frozenset()
         parameters = parse_placeable_class(own, labels, configuration, backend_keys=keys)
@@ -304,7 +311,7 @@ def _decide_again(
         return Reason(code="BadClass", message=str(error))
     pools = existing_pools(parameters.pools, configuration.pool_states)
     if configuration.clusters and not pools:
-        return _leave_to_ceph(cluster, claim, storage_class, labels)
+        return _leave_to_ceph(cluster, claim, storage_class)
     default = existing_pools(
         [parameters.default_pool] if parameters.default_pool else [], configuration.pool_states
     )
@@ -326,20 +333,34 @@ def _decide_again(
     return place_volume(request, used, labels)
 
 
+def _find_missing_pool(
+    cluster: VolumeCluster, claim: PersistentVolumeClaim, storage_class: StorageClass
+) -> Reason | None:
+    """That a class has no pool where the claim's pod is; the state of Ceph's pools is not asked."""
+    node = cluster.nodes.get(claim.metadata.annotations.get(SELECTED_NODE, ""))
+    if node is None or cluster.configuration is None:
+        return None
+    labels = _domain_labels_of(cluster, storage_class.provisioner)
+    return find_missing_pool(
+        storage_class.metadata.name,
+        storage_class.parameters,
+        labels.segments_of(node.metadata.labels),
+        labels,
+        cluster.configuration,
+        {} if cluster.configuration.clusters else None,
+    )
+
+
 def _leave_to_ceph(
     cluster: VolumeCluster,
     claim: PersistentVolumeClaim,
     storage_class: StorageClass,
-    labels: DomainLabels,
 ) -> Reason:
     """What can be said of a class whose pools only Ceph knows: whether its list lacks a domain."""
-    node = cluster.nodes.get(claim.metadata.annotations.get(SELECTED_NODE, ""))
+    missing = _find_missing_pool(cluster, claim, storage_class)
+    if missing is not None:
+        return missing
     name, given = storage_class.metadata.name, storage_class.parameters
-    if node is not None and cluster.configuration is not None:
-        domain = labels.segments_of(node.metadata.labels)
-        missing = find_missing_pool(name, given, domain, labels, cluster.configuration, {})
-        if missing is not None:
-            return missing
     what, command = "the state of its pools is in Ceph", "'ceph df'"
     if POOL_LABELS in given:
         what = f"class {name} takes pools by their own labels, which are in Ceph"

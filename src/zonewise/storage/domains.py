@@ -1,6 +1,6 @@
 """Domain labels: which node labels name domains, and their keys on the wire.
 
-``--domain-labels "a.io/region;b.io/zone"`` is an ordered list of node labels, the largest domain
+``--domain-labels a.io/region,b.io/zone`` is an ordered list of node labels, the largest domain
 first. A driver reports a node's domain with keys of its own, ``topology.<driver>/<name>``, where
 the name is the label's without its prefix: the protocol requires one prefix for all keys a driver
 ever uses. Inside, a domain is a mapping of the short names to values, in the order of the labels,
@@ -103,9 +103,14 @@ def short_name(label: str) -> str:
 
 
 def parse_domain_labels(text: str, driver: str, *, well_known: bool = False) -> DomainLabels:
-    """Parse ``--domain-labels``, separated by ``;``; raises ConfigError."""
-    labels = [part.strip() for part in text.split(";")] if text.strip() else []
+    """Parse ``--domain-labels``; raises ConfigError."""
+    labels = split_domain_labels(text) if text.strip() else []
     return build_domain_labels(labels, driver, well_known=well_known)
+
+
+def split_domain_labels(text: str) -> list[str]:
+    """Labels that are separated by ``,``, or by ``;`` as the segments of ``--domain``."""
+    return [part.strip() for part in text.replace(";", ",").split(",")]
 
 
 def build_domain_labels(

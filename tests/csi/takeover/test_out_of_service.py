@@ -29,6 +29,8 @@ from zonewise.csi.takeover.status import STATUS_KEY, STATUS_MAP, TakeoverStatus
 from zonewise.csi.transport.calls import run_inline
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import parse_domain_labels
+from zonewise.storage.takeover.dead_nodes import Fence, FenceStep, VolumeHolder, decide_fencing
+from zonewise.storage.takeover.stand_ins import TakeoverMap
 from zonewise.topology.nodes import is_out_of_service
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -38,39 +40,52 @@ TAINT = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
 
 
 class Images:
-    """Storage with one image; ``broken`` says which of its steps fail."""
+    """Storage with one image, whose record says how far it is fenced; ``broken`` refuses all."""
 
     def __init__(self) -> None:
         self.holder = "n1"
         self.connected = {"10.0.0.1:0/1"}
         self.blocklist: set[str] = set()
-        self.confirmed = False
+        self.fence: Fence | None = None
         self.broken = False
         self.tries: list[float] = []
 
     def find_held(self, node: str) -> tuple[list[HeldVolume], list[str]]:
         """The image, if the node has it and is not fenced from it."""
-        if node != self.holder or (self.confirmed and not self.connected - self.blocklist):
+        confirmed = self.fence is Fence.CONFIRMED
+        if node != self.holder or (confirmed and not self.connected - self.blocklist):
             return [], []
         return [HeldVolume("ceph", "u", tuple(sorted(self.connected - self.blocklist)))], []
 
     def fence_held(self, node: str, volume: HeldVolume) -> None:
-        """Fence it."""
+        """Fence it; that it has begun is written first."""
         self.tries.append(asyncio.get_running_loop().time())
+        if node != self.holder:
+            return
+        self.fence = Fence.BEGUN
         if self.broken:
             raise CsiError(Code.UNAVAILABLE, "no monitor answers")
         self.blocklist |= {*volume.clients}
-        self.confirmed = True
+        self.fence = Fence.CONFIRMED
 
     def unfence_held(self, node: str, volume: HeldVolume, *, rebooted: bool) -> bool:
         """Let clients in again where nobody is harmed."""
         if self.holder != node and not rebooted:
             return False
+        if self.holder == node:
+            self.fence = None
         if self.broken:
             raise CsiError(Code.PERMISSION_DENIED, "access denied")
         self.blocklist -= {*volume.clients}
-        self.confirmed = False
         return True
+
+    def decide_for(self, node: str) -> FenceStep:
+        """What another node does before it stages the image."""
+        holder = VolumeHolder(
+            self.holder, {"zone": "a"}, bool(self.connected - self.blocklist), self.fence
+        )
+        this_node = VolumeHolder(node, {"zone": "a"})
+        return decide_fencing("v", holder, this_node, {"zone": "a"}, TakeoverMap()).step
 
 
 @asynccontextmanager
@@ -143,6 +158,22 @@ async def test_a_node_is_fenced_at_once_and_let_in_again() -> None:
         assert {"NodeFenced", "NodeUnfenced"} <= await events(cluster)
 
 
+async def test_a_node_without_a_volume_is_not_called_fenced() -> None:
+    """Where there is nothing to fence, the status says so, until there is."""
+    images = Images()
+    images.holder = ""
+    async with watched(images) as cluster:
+        await taint(cluster, TAINT)
+        await asyncio.sleep(5)
+        assert await reported(cluster) == ["NothingToFence"]
+        images.holder = "n1"
+        await asyncio.sleep(35)
+        assert await reported(cluster) == ["NodeFenced"]
+        await taint(cluster)
+        await asyncio.sleep(5)
+        assert await reported(cluster) == []
+
+
 async def test_a_client_that_comes_later_is_fenced_too() -> None:
     """While the taint is there, it is looked again."""
     images = Images()
@@ -182,6 +213,41 @@ async def test_a_fence_that_fails_is_tried_again_and_reported() -> None:
         images.broken = False
         await asyncio.sleep(65)
         assert (await reported(cluster), images.blocklist) == ([], set())
+
+
+async def test_a_fence_of_a_deleted_node_is_finished() -> None:
+    """A node that is deleted while it is half fenced is fenced all the same, with the clients that
+    were seen: until then the status says so, and afterwards another node gets its volume.
+    """
+    images = Images()
+    images.broken = True
+    async with watched(images) as cluster:
+        await taint(cluster, TAINT)
+        await asyncio.sleep(30)
+        await cluster.client.delete(Node, "n1")
+        images.connected = set()
+        await asyncio.sleep(300)
+        assert await reported(cluster) == ["FenceFails"]
+        assert images.decide_for("n2") is FenceStep.REFUSE
+        images.broken = False
+        await asyncio.sleep(65)
+        assert (await records(cluster), await reported(cluster)) == ({}, [])
+        assert images.decide_for("n2") is FenceStep.NOTHING
+        assert images.blocklist == {"10.0.0.1:0/1"}
+        assert "NodeFenced" in await events(cluster)
+
+
+async def test_of_a_deleted_node_that_is_fenced_only_the_record_goes() -> None:
+    """A node that is deleted when it is fenced stays fenced, and nothing is left to do."""
+    images = Images()
+    async with watched(images) as cluster:
+        await taint(cluster, TAINT)
+        await asyncio.sleep(5)
+        tries = len(images.tries)
+        await cluster.client.delete(Node, "n1")
+        await asyncio.sleep(300)
+        assert (await records(cluster), await reported(cluster)) == ({}, [])
+        assert (images.blocklist, len(images.tries)) == ({"10.0.0.1:0/1"}, tries)
 
 
 async def test_a_client_that_may_harm_another_node_stays_fenced_until_a_boot() -> None:

@@ -68,6 +68,22 @@ def test_a_zone_without_a_ready_node_is_taken_over_after_the_delay() -> None:
     assert decide(nodes, 9999, TAKEN).changes == {}
 
 
+def test_a_node_that_never_was_ready_does_not_restart_the_delay() -> None:
+    """An autoscaler that adds dead nodes to a lost zone, however often, does not keep it from being
+    taken over; a zone that has only such nodes is lost since the first of them.
+    """
+    others = [*zone("b", 1, 2), *zone("c", 3, 4)]
+    added = [NodeState({"zone": "a"}, False, 1100 + 10 * n, 1090 + 10 * n) for n in range(5)]
+    replaced = [*zone("a", -1000), *added, *others]
+    assert codes(decide(replaced, 1119)) == ["TakeoverPending"]
+    assert decide(replaced, 1120).changes == {"a": ("all",)}
+    assert decide([*added, *others], 1219).changes == {}
+    assert decide([*added, *others], 1220).changes == {"a": ("all",)}
+    ran = NodeState({"zone": "a"}, False, 1110, 900)
+    assert decide([*replaced, ran], 1229).changes == {}
+    assert decide([*replaced, ran], 1230).changes == {"a": ("all",)}
+
+
 def test_one_ready_node_keeps_a_zone() -> None:
     """A zone of which any node is Ready has not failed, however many others are lost."""
     nodes = [*zone("a", -1, -1, -1, 5), *zone("b", 1), *zone("c", 1)]

@@ -48,6 +48,8 @@ class MountRequest:
     """Whether other nodes use it at the same time."""
     single_writer: bool = False
     """Whether it may be at one target path only."""
+    node: str = ""
+    """The node that stages it."""
     read_domain: Mapping[str, str] = field(default_factory=dict)
     """Where it is best read from: the node's domain, if the configuration asks for it."""
 
@@ -136,7 +138,7 @@ class NodeBackend(Protocol):
 class ExclusiveNode(Protocol):
     """A node half whose volumes one node uses at a time: it records which, and fences others.
 
-    Where many nodes may write at once (folders, CephFS) there is nothing to fence.
+    Where many nodes may write at once (folders, CephFS) it is taken from nobody.
     """
 
     def find_holder(self, entry: JournalEntry, staging: Path) -> VolumeHolder | None:

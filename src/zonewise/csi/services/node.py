@@ -123,6 +123,7 @@ class NodeService:
             stack.enter_context(locks.hold(self._lock_key(request.volume_id)))
             mount_request = replace(
                 requests.parse_mount_request(request.volume_capability, entry, readonly=False),
+                node=self._node_id,
                 read_domain=self._read_domain(entry),
             )
             exclusive_backend = self._take_volume(entry, staging, mount_request)
@@ -143,11 +144,12 @@ class NodeService:
         Returns the backend that recorded this; None if many nodes may have the volume.
         """
         backend = self._backend
-        if not isinstance(backend, ExclusiveNode) or _is_shared(entry, mount_request):
+        if not isinstance(backend, ExclusiveNode):
             return None
+        shared = _is_shared(entry, mount_request)
         labels = self._plugin.labels
         this_node = VolumeHolder(self._node_id, labels.ordered(self._known_segments()))
-        holder = backend.find_holder(entry, staging)
+        holder = None if shared else backend.find_holder(entry, staging)
         decision = decide_fencing(
             requests.id_of(entry),
             holder,
@@ -158,6 +160,8 @@ class NodeService:
         )
         if decision.step is FenceStep.REFUSE:
             raise precondition(str(decision.reason))
+        if shared:
+            return None
         if holder is not None and holder.node == self._node_id and holder.fence is not None:
             # It was fenced while it was out of service: what is staged here answers nobody.
             backend.abandon_staging(entry, staging)

@@ -177,12 +177,14 @@ class AutomaticLoop:
         for node in nodes:
             if not self._labels.missing_labels(node.metadata.labels):
                 ready = find_condition(node.status.conditions, "Ready")
-                text = (ready and ready.last_transition_time) or node.metadata.creation_timestamp
+                created = node.metadata.creation_timestamp
+                text = (ready and ready.last_transition_time) or created
                 states.append(
                     NodeState(
                         self._labels.ordered(self._labels.segments_of_node(node.metadata.labels)),
                         is_node_ready(node),
                         times.parse(text).timestamp() if text else self._context.clock(),
+                        times.parse(created).timestamp() if created else float("-inf"),
                     )
                 )
         ahead = asyncio.get_running_loop().time() - self._context.clock()

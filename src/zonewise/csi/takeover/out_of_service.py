@@ -11,9 +11,12 @@ that fails is tried again after at most a minute; until it is certain, no other 
 (``storage.takeover.dead_nodes.decide_fencing``).
 
 When the taint goes, the clients are let in again and the record is removed. A client stays out
-while it may harm another node: its volume is not this node's any more, and the node has not been
-booted since, so the client may still live. New clients of the node are not affected. Of a deleted
-node only the record is removed.
+while it may harm another node: its volume is not only this node's any more, and the node has not
+been booted since, so the client may still live. New clients of the node are not affected.
+
+A node that is deleted has no taint any more, and is lost all the same: a fence that has begun is
+finished, because until then no other node gets the volume. Then its record is removed, and its
+clients stay out.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from zonewise.api.errors import AlreadyExists, NotFound
+from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.reason import Reason
 from zonewise.csi.backends.contract import HeldVolume, NodeFencing
@@ -140,15 +144,25 @@ class OutOfServiceController:
         if node is not None and is_out_of_service(node):
             return await self._fence(storage, node, records)
         if name in records:
-            return await self._unfence(storage, name, node, records)
+            if node is not None:
+                return await self._unfence(storage, node, records)
+            if not records[name].confirmed:
+                deleted = Node(metadata=ObjectMeta(name=name))
+                return await self._fence(storage, deleted, records, deleted=True)
+            await self._write(records, name, None)
         self._report(name, None)
         return None
 
     async def _fence(
-        self, storage: NodeFencing, node: Node, records: dict[str, FenceRecord]
+        self,
+        storage: NodeFencing,
+        node: Node,
+        records: dict[str, FenceRecord],
+        *,
+        deleted: bool = False,
     ) -> float | None:
-        name, boot = node.metadata.name, node.status.node_info.boot_id
-        previous = records.get(name)
+        name, previous = node.metadata.name, records.get(node.metadata.name)
+        boot = previous.boot if deleted and previous else node.status.node_info.boot_id
         try:
             volumes, problems = await self._worker(lambda: storage.find_held(name))
         except CsiError as error:
@@ -158,7 +172,9 @@ class OutOfServiceController:
             record = replace(record, confirmed=False)
         if record != previous:
             await self._write(records, name, record)
-        for volume in volumes:
+        # Those that were written down before, too: a client that Ceph does not see just now may
+        # be cut off, and come back with what it has not written yet.
+        for volume in () if record.confirmed else record.volumes:
             _, problem = await self._try(partial(storage.fence_held, name, volume))
             problems += [problem] if problem else []
         if problems:
@@ -166,8 +182,8 @@ class OutOfServiceController:
                 node,
                 Reason(
                     code="FenceFails",
-                    message=f"node {name} is out of service and not fenced completely:"
-                    f" {'; '.join(problems[:3])}",
+                    message=f"node {name} {'was deleted' if deleted else 'is out of service'} and"
+                    f" not fenced completely: {'; '.join(problems[:3])}",
                     object=f"Node/{name}",
                     fix="It is tried again at least each minute; its volumes stay where they are.",
                 ),
@@ -175,11 +191,20 @@ class OutOfServiceController:
         self._failures.pop(name, None)
         clients = sum(len(volume.clients) for volume in record.volumes)
         reason = Reason(
-            code="NodeFenced",
-            message=f"node {name} is out of service: it is fenced from {len(record.volumes)}"
-            f" volumes, {clients} clients",
+            code="NodeFenced" if record.volumes else "NothingToFence",
+            message=f"node {name} {'was deleted' if deleted else 'is out of service'}: "
+            + (
+                f"it is fenced from {len(record.volumes)} volumes, {clients} clients"
+                if record.volumes
+                else "it has no volume from which it can be fenced"
+            ),
             object=f"Node/{name}",
         )
+        if deleted:
+            await self._write(records, name, None)
+            self._tell(node, reason)
+            self._report(name, None)
+            return None
         if not record.confirmed:
             await self._write(records, name, replace(record, confirmed=True))
             self._tell(node, reason)
@@ -187,18 +212,14 @@ class OutOfServiceController:
         return RECHECK_SECONDS
 
     async def _unfence(
-        self,
-        storage: NodeFencing,
-        name: str,
-        node: Node | None,
-        records: dict[str, FenceRecord],
+        self, storage: NodeFencing, node: Node, records: dict[str, FenceRecord]
     ) -> float | None:
+        name, boot = node.metadata.name, node.status.node_info.boot_id
         record = records[name]
-        boot = node.status.node_info.boot_id if node is not None else ""
         rebooted = bool(boot and record.boot) and boot != record.boot
         left: list[HeldVolume] = []
         problems: list[str] = []
-        for volume in record.volumes if node is not None else ():
+        for volume in record.volumes:
             done, problem = await self._try(
                 partial(storage.unfence_held, name, volume, rebooted=rebooted)
             )
@@ -208,7 +229,7 @@ class OutOfServiceController:
         remaining = replace(record, volumes=tuple(left)) if left else None
         if remaining != record:
             await self._write(records, name, remaining)
-        if problems and node is not None:
+        if problems:
             return self._fail(
                 node,
                 Reason(
@@ -227,14 +248,14 @@ class OutOfServiceController:
                 Reason(
                     code="ClientsStayFenced",
                     message=f"node {name} is in service again; its old clients of {len(left)}"
-                    " volumes that other nodes have had since then stay fenced until it is booted",
+                    " volumes, which other nodes may have written since, stay fenced until they"
+                    " have ended or the node is booted",
                     object=f"Node/{name}",
                 ),
             )
             return LAST_RETRY_SECONDS
-        if node is not None:
-            note = f"node {name} is in service again: nothing of it is fenced"
-            self._tell(node, Reason(code="NodeUnfenced", message=note))
+        note = f"node {name} is in service again: nothing of it is fenced"
+        self._tell(node, Reason(code="NodeUnfenced", message=note))
         self._report(name, None)
         return None
 

@@ -6,6 +6,9 @@ restart of the asking process changes nothing:
 
 * a domain has failed while all of its nodes are not Ready, and is healthy while at least half of
   them are. In between nothing is certain, and nothing changes;
+* time counts since the last of its nodes became not Ready, without those that have not been Ready
+  since they were made: an autoscaler that replaces lost nodes by nodes that never start would
+  otherwise restart it with each of them;
 * where less than half of the nodes of all *other* domains are Ready, it is more likely that nobody
   can see the nodes than that they are gone. Then no domain counts as failed, and time counts only
   since that many others were Ready: when a broken view is repaired, domains come back one by one.
@@ -21,6 +24,9 @@ from zonewise.api.reason import Reason
 from zonewise.api.values.times import format_time, from_epoch
 from zonewise.storage.domains import Segments
 from zonewise.storage.takeover.stand_ins import domain_name
+
+BEGINNING_SECONDS = 120.0
+"""A node that is not Ready since so soon after it was made counts as one that never was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class NodeState:
     """In the order of the labels, with a value for each."""
     ready: bool
     since: float
+    created: float = float("-inf")
 
 
 def count_times(
@@ -131,7 +138,8 @@ def judge_nodes(nodes: Iterable[NodeState], pause: float, *, ahead: float = 0.0)
                 segments=segments,
             )
             continue
-        down_since = max(node.since for node in members)
+        lost = [node.since for node in members if node.since - node.created >= BEGINNING_SECONDS]
+        down_since = max(lost) if lost else min(node.since for node in members)
         evidence = (
             f"none of {len(members)} nodes is Ready since {format_time(from_epoch(down_since))}"
         )

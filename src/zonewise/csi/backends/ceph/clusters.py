@@ -24,6 +24,8 @@ from typing import Generic, TypeVar
 
 from zonewise.api.errors import ConfigError
 from zonewise.csi.answering import collect_answers
+from zonewise.csi.backends.ceph.blocklist import unblock
+from zonewise.csi.backends.ceph.cephfs.clients import CephFsClients
 from zonewise.csi.backends.ceph.cephfs.node import CephFsNode
 from zonewise.csi.backends.ceph.cephfs.subvolumes import Subvolumes
 from zonewise.csi.backends.ceph.connection import Blocklisted, CephConnection
@@ -33,8 +35,9 @@ from zonewise.csi.backends.ceph.journals.cluster_journal import (
     ClusterJournal,
     reserved_pool_name,
 )
+from zonewise.csi.backends.ceph.journals.node_index import NodeIndex
 from zonewise.csi.backends.ceph.journals.omap import LEASE_SECONDS
-from zonewise.csi.backends.ceph.rbd.fencing import RbdFencing, unblock
+from zonewise.csi.backends.ceph.rbd.fencing import RbdFencing
 from zonewise.csi.backends.ceph.rbd.images import RbdImages
 from zonewise.csi.backends.ceph.rbd.node import RbdNode
 from zonewise.csi.backends.ceph.rbd.recovery import RecoveringRbdNode
@@ -208,6 +211,10 @@ class CephClusters(Generic[B]):
         """The connection to that cluster."""
         return self.storage_of(entry).ceph
 
+    def index_of(self, entry: JournalEntry) -> NodeIndex:
+        """Which volumes nodes have, in that cluster."""
+        return NodeIndex(self.storage_of(entry).journal)
+
     def any_connection(self) -> CephConnection:
         """One of them."""
         return next(iter(self._clusters.values())).ceph
@@ -253,41 +260,56 @@ class CephClusters(Generic[B]):
         return known, known - alive
 
     def find_held(self, node: str) -> tuple[list[HeldVolume], list[str]]:
-        """Images that a node has and is not fenced from; of CephFS there are none to fence."""
+        """Volumes that a node has and is not fenced from."""
         volumes: list[HeldVolume] = []
         problems: dict[tuple[str, str], str] = {}
         fencing = RbdFencing(self.connection_of)
         with self.in_call():
             for name, storage in self._clusters.items():
-                if not isinstance(storage.backend, RbdImages):
+                if isinstance(storage.backend, Subvolumes):
+                    subvolumes, errors = CephFsClients(storage.ceph, storage.journal).find_held(
+                        name, node
+                    )
+                    volumes += subvolumes
+                    problems |= {(name, problem): problem for problem in errors}
                     continue
-                try:
-                    entries = storage.journal.list_page(StoredKind.VOLUME).entries
-                except CsiError as error:
-                    problems[name, ""] = str(error)
-                    continue
-                for entry in entries:
-                    # A pool that does not answer takes its time once, not for each image.
-                    if (name, entry.pool) not in problems:
-                        try:
-                            clients = fencing.find_clients_of(entry, node)
-                        except CsiError as error:
-                            problems[name, entry.pool] = str(error)
-                        else:
-                            if clients is not None:
-                                volumes.append(HeldVolume(name, entry.uuid, clients))
+                index = NodeIndex(storage.journal)
+                notes, errors = index.list_volumes(node)
+                problems |= {(name, problem): problem for problem in errors}
+                for uuid in sorted(notes):
+                    pool = ""
+                    try:
+                        entry = storage.journal.get(StoredKind.VOLUME, uuid)
+                        if entry is None:  # it was deleted: looking for it takes long
+                            index.remove_note(uuid, node, notes[uuid])
+                            continue
+                        pool = entry.pool
+                        # A pool that does not answer takes its time once, not for each image.
+                        if (name, pool) in problems:
+                            continue
+                        clients = fencing.find_clients_of(entry, node)
+                    except CsiError as error:
+                        problems[name, pool] = str(error)
+                    else:
+                        if clients is not None:
+                            volumes.append(HeldVolume(name, uuid, clients))
         return volumes, [*problems.values()]
 
     def fence_held(self, node: str, volume: HeldVolume) -> None:
         """Fence clients of a node; raises unless it is certain that it has none left."""
         with self.in_call():
-            entry = self._find_held_entry(volume)
-            if entry is not None:
+            clients = self._cephfs_clients(volume)
+            if clients is not None:
+                clients.fence(node, volume)
+            elif (entry := self._find_held_entry(volume)) is not None:
                 RbdFencing(self.connection_of).fence_node(entry, node, volume.clients)
 
     def unfence_held(self, node: str, volume: HeldVolume, *, rebooted: bool) -> bool:
         """Let them in again, unless they might harm another node."""
         with self.in_call():
+            clients = self._cephfs_clients(volume)
+            if clients is not None:
+                return clients.unfence(node, volume, rebooted=rebooted)
             entry = self._find_held_entry(volume)
             if entry is None:
                 if volume.cluster in self._clusters:
@@ -296,6 +318,13 @@ class CephClusters(Generic[B]):
             return RbdFencing(self.connection_of).unfence_node(
                 entry, node, volume.clients, rebooted=rebooted
             )
+
+    def _cephfs_clients(self, volume: HeldVolume) -> CephFsClients | None:
+        """The clients of a volume's cluster; None if it is an image, or its cluster is gone."""
+        storage = self._clusters.get(volume.cluster)
+        if storage is None or not isinstance(storage.backend, Subvolumes):
+            return None
+        return CephFsClients(storage.ceph, storage.journal)
 
     def _find_held_entry(self, volume: HeldVolume) -> JournalEntry | None:
         """The entry of a volume; None if it, or its cluster, is gone."""
@@ -357,10 +386,15 @@ def open_cephfs(
         return CephStorage(ceph, journal, Subvolumes(ceph, journal, folder / "fs"))
 
     def make_node(clusters: CephClusters[Subvolumes]) -> CephFsNode:
+        def clients_of(entry: JournalEntry) -> CephFsClients:
+            storage = clusters.storage_of(entry)
+            return CephFsClients(storage.ceph, storage.journal)
+
         return CephFsNode(
             lambda entry: clusters.connection_of(entry).cluster,
             folder,
             lambda entry: clusters.storage_of(entry).backend.path(entry),
+            clients_of,
         )
 
     _make_folder(folder / "fs")

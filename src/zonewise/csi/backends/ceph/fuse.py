@@ -12,8 +12,11 @@ on, everything is as with image files: the same devices, mounts, publishing and 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +30,7 @@ from zonewise.storage.configuration import CephCluster
 from zonewise.storage.journal import JournalEntry
 
 CLIENT_SECONDS = 10.0
+DEAD = frozenset({errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOENT})
 PROGRAMS = (b"rbd-fuse", b"ceph-fuse")
 
 
@@ -56,6 +60,24 @@ def start_client(command: Sequence[str], folder: Path, is_ready: Callable[[], bo
     raise unavailable(f"{command[0]} cannot mount {folder.name}: {messages[-1][:300]}")
 
 
+def read_client_address(socket_path: Path) -> str:
+    """The address of a client, by its admin socket: unique among all clients there ever are."""
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(CLIENT_SECONDS)
+            client.connect(str(socket_path))
+            client.sendall(b'{"prefix": "status"}\0')
+            with client.makefile("rb") as answer:
+                (length,) = struct.unpack(">I", answer.read(4))
+                status = json.loads(answer.read(length))
+        # As the blocklist writes it: without the protocol.
+        return str(status["addr_str"]).removeprefix("v1:").removeprefix("v2:")
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        raise unavailable(
+            f"ceph-fuse does not tell its address at {socket_path}: {error}"
+        ) from error
+
+
 def stop_client(folder: Path) -> None:
     """Unmount a folder and wait for its client to exit."""
     deadline = time.monotonic() + CLIENT_SECONDS
@@ -79,11 +101,14 @@ def stop_client(folder: Path) -> None:
 
 
 def is_dead(path: Path) -> bool:
-    """Whether something is mounted at a path whose client died."""
+    """Whether something is mounted at a path whose client died, or was fenced.
+
+    A ceph-fuse that was fenced answers that nothing is there, which is never true of a mount.
+    """
     try:
         path.stat()
     except OSError as error:
-        return error.errno == errno.ENOTCONN and mounts.at(path) is not None
+        return error.errno in DEAD and mounts.at(path) is not None
     return False
 
 
@@ -104,6 +129,16 @@ def find_processes(folder: Path) -> Iterator[int]:
             program, *arguments = (process / "cmdline").read_bytes().split(b"\0")
             if folder_argument in arguments and program.rpartition(b"/")[2] in PROGRAMS:
                 yield int(process.name)
+
+
+def kill_client(folder: Path) -> None:
+    """Kill a client that was fenced: after SIGTERM it would wait for Ceph forever.
+
+    Then pending writes fail at once, and the path can be unmounted.
+    """
+    for process in find_processes(folder):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 class RbdFuse:
@@ -191,13 +226,8 @@ class RbdFuse:
         self.unmap(uuid)
 
     def kill_client(self, uuid: str) -> None:
-        """Kill an rbd-fuse that was fenced: after SIGTERM it would wait for Ceph forever.
-
-        Then pending writes fail at once, and the path can be unmounted.
-        """
-        for process in find_processes(self.folder / uuid):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        """Kill an rbd-fuse that was fenced."""
+        kill_client(self.folder / uuid)
 
     def force_unmap(self, uuid: str) -> None:
         """Remove what is left of a volume that another node has now."""

@@ -9,19 +9,21 @@ From the folder on, everything is as with local folders. The kernel's client is 
 cannot be tested where this is built.
 
 Where a ceph-fuse died, its mounts do not respond: usage says so, and staging and publishing again
-replaces them.
+replaces them. One that was fenced, because its node was out of service, is killed then.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
 from zonewise.csi.backends.ceph import client_conf, fuse
+from zonewise.csi.backends.ceph.cephfs.clients import CephFsClients
 from zonewise.csi.backends.ceph.cephfs.subvolumes import FILE_SYSTEM
 from zonewise.csi.backends.contract import MountRequest, Usage
-from zonewise.csi.backends.folders import mounts
+from zonewise.csi.backends.folders import mounts, targets
 from zonewise.csi.backends.folders.node import FolderNode
 from zonewise.csi.errors import internal, not_found, precondition
 from zonewise.storage.configuration import CephCluster
@@ -67,16 +69,18 @@ class CephFsNode(FolderNode):
         cluster: Callable[[JournalEntry], CephCluster],
         data: Path,
         subvolume_path: Callable[[JournalEntry], str],
+        clients: Callable[[JournalEntry], CephFsClients],
     ) -> None:
         self._folders = FuseFolders(data)
         super().__init__(self._folders)
         self._cluster = cluster
         self._subvolume_path = subvolume_path
+        self._clients = clients
 
     def stage(self, entry: JournalEntry, staging: Path, request: MountRequest) -> None:
         """Show the subvolume, then bind it; what cannot be staged is not shown either."""
-        self._start_client(entry, request)
         try:
+            self._start_client(entry, request)
             if fuse.is_dead(staging):
                 fuse.detach_dead(staging)
             super().stage(entry, staging, request)
@@ -95,7 +99,9 @@ class CephFsNode(FolderNode):
         return None
 
     def clear_holder(self, entry: JournalEntry, node: str) -> None:
-        """Nothing to do: no node held it exclusively."""
+        """Its client has ended, unless the volume is seen elsewhere still."""
+        if mounts.at(self._folders.path(entry)) is None:
+            self._clients(entry).forget(entry, node)
 
     def publish(
         self, entry: JournalEntry, staging: Path, target: Path, request: MountRequest
@@ -107,6 +113,13 @@ class CephFsNode(FolderNode):
         if fuse.is_dead(target):
             fuse.detach_dead(target)
         super().publish(entry, staging, target, request)
+
+    def unpublish(self, uuid: str, target: Path) -> None:
+        """Remove the mount and its path, also if its client answers nothing any more."""
+        if uuid and fuse.is_dead(target):
+            targets.remove(target, uuid, was_mounted=self._unmount(target, uuid))
+        else:
+            super().unpublish(uuid, target)
 
     def measure_usage(self, entry: JournalEntry, path: Path) -> Usage:
         """How full it is: the client reports the quota as the size."""
@@ -143,26 +156,43 @@ class CephFsNode(FolderNode):
 
     def _require_client(self, entry: JournalEntry) -> None:
         if fuse.is_dead(self._folders.path(entry)):
-            raise internal("the ceph-fuse of the volume has died; unpublish and stage it again")
+            raise internal(
+                "the ceph-fuse of the volume has died or was fenced; unpublish and stage it again"
+            )
 
     def _start_client(self, entry: JournalEntry, request: MountRequest) -> None:
-        folder = self._folders.path(entry)
+        """Start a volume's ceph-fuse, unless there is one, and write down its address.
+
+        One that has not been written down was started by a call that was killed; nobody uses it.
+        """
+        folder, clients = self._folders.path(entry), self._clients(entry)
         if mounts.at(folder) is not None:
-            if not fuse.is_dead(folder):
+            address = clients.find(entry, request.node)
+            if address and not fuse.is_dead(folder) and not clients.is_blocked(address):
                 return
+            if address:
+                fuse.kill_client(folder)
             fuse.stop_client(folder)
         cluster = self._cluster(entry)
         flags = [word for flag in request.flags for word in flag.split(",") if word]
-        fuse.start_client(
-            [
-                *("ceph-fuse", "-c", str(client_conf.write_conf(self._folders.folder, cluster))),
-                *("--id", cluster.user, f"--client_fs={entry.attributes[FILE_SYSTEM]}"),
-                *("-r", self._subvolume_path(entry), str(folder)),
-                *(["-o", ",".join(flags)] if flags else []),
-            ],
-            folder,
-            lambda: not fuse.is_dead(folder),
-        )
+        conf = client_conf.write_conf(self._folders.folder, cluster)
+        # Short, because the path of a socket may have 107 characters.
+        admin_socket = self._folders.folder / f".{secrets.token_hex(4)}"
+        try:
+            fuse.start_client(
+                [
+                    *("ceph-fuse", "-c", str(conf), "--id", cluster.user),
+                    f"--client_fs={entry.attributes[FILE_SYSTEM]}",
+                    f"--admin_socket={admin_socket}",
+                    *("-r", self._subvolume_path(entry), str(folder)),
+                    *(["-o", ",".join(flags)] if flags else []),
+                ],
+                folder,
+                lambda: not fuse.is_dead(folder),
+            )
+            clients.record(entry, request.node, fuse.read_client_address(admin_socket))
+        finally:
+            admin_socket.unlink(missing_ok=True)
 
     def _stop_client(self, uuid: str) -> None:
         """End a volume's ceph-fuse, unless it is seen elsewhere still."""

@@ -213,6 +213,24 @@ class ClusterJournal:
         entries = tuple(self._with_current_pool(entry, names) for entry in page.entries)
         return EntryPage(entries, page.token)
 
+    def open_pool_of(self, entry: JournalEntry) -> rados.Ioctx:
+        """The pool that has an entry's journal, in our namespace."""
+        number = int(entry.attributes[JOURNAL_POOL_NUMBER])
+        name = entry.attributes[JOURNAL_POOL]
+        return self._ceph.open_pool_number(number, name, self._namespace)
+
+    def open_pools(self) -> tuple[list[rados.Ioctx], list[str]]:
+        """All pools that are known to have a journal, and why others may have one."""
+        try:
+            error = None if self._discovered_all else self._discover()
+            pools = [
+                self._ceph.open_pool_number(number, f"number {number}", self._namespace)
+                for number in self._journals
+            ]
+        except CsiError as unreachable:
+            return [], [str(unreachable)]
+        return pools, [str(error)] if error is not None else []
+
     def close(self) -> None:
         """Nothing is worked on in this journal's name any more."""
         for journal in self._journals.values():

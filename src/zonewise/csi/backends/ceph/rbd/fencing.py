@@ -6,9 +6,7 @@ image. Whether the holder is connected is seen from the image's watchers, which 
 
 Only Ceph can fence: the addresses that watch or lock the image are blocklisted (``osd blocklist``),
 so that OSDs no longer answer them; every OSD that we use afterwards has the new map; then the lock
-is broken. An address has a nonce that no other client ever has, so no client is fenced by accident,
-and a node that comes back is let in again with its next client. The entry stays for a year: a zone
-that was lost may come back after weeks.
+is broken. A node that comes back is let in again with its next client, which has another address.
 
 Our own address is never among them.
 
@@ -26,8 +24,10 @@ from dataclasses import replace
 import rados
 import rbd
 
+from zonewise.csi.backends.ceph.blocklist import block, unblock
 from zonewise.csi.backends.ceph.connection import (
     CephConnection,
+    CommandFailed,
     PoolMissing,
     client_nonce,
     client_nonces,
@@ -41,7 +41,6 @@ from zonewise.storage.journal import JournalEntry
 from zonewise.storage.takeover.dead_nodes import Fence, VolumeHolder
 
 HOLDER_KEY = "metadata_zonewise.holder"
-BLOCKLIST_SECONDS = 365 * 24 * 3600
 
 _log = logger("csi")
 
@@ -93,7 +92,7 @@ class RbdFencing:
         with translate_errors(f"fencing image {name}"):
             watching, locking = self._find_clients(entry)
             addresses = sorted({*watching, *(address for _, _, address in locking)})
-            self._blocklist(entry, addresses)
+            block(self._ceph(entry), addresses)
             self._break_locks(entry, locking)
         _log.warning("an image was taken from others", image=name, addresses=addresses)
 
@@ -114,25 +113,31 @@ class RbdFencing:
         """Fence these clients of a node; raises unless none is left, or it has the image no more.
 
         The image's record says that a fence has begun until it is certain: no other node takes it
-        meanwhile.
+        meanwhile. An image whose pool was deleted is nobody's.
         """
         name = image_name(entry)
-        with translate_errors(f"fencing image {name}"):
+        with translate_errors(f"fencing image {name}"), suppress(PoolMissing):
             if not self._mark(entry, node, Fence.BEGUN):
                 return
-            self._blocklist(entry, addresses)
+            block(self._ceph(entry), addresses)
             _, locking = self._find_clients(entry)
             self._break_locks(entry, [lock for lock in locking if lock[2] in addresses])
             watching, locking = self._find_clients(entry)
             if watching or locking:
                 raise unavailable(f"image {name} still has clients of node {node}")
             self._mark(entry, node, Fence.CONFIRMED)
-        _log.warning("an image was fenced", image=name, node=node, addresses=addresses)
+            _log.warning("an image was fenced", image=name, node=node, addresses=addresses)
 
     def unfence_node(
         self, entry: JournalEntry, node: str, addresses: Sequence[str], *, rebooted: bool
     ) -> bool:
-        """Let clients of a node in again; False if another node may have the image since then."""
+        """Let clients of a node in again; False if another node may have the image since then.
+
+        The mark is removed also where the monitors refuse to let them in: no other node would get
+        the image. Without the mark it is like any image of this node: another one gets it when no
+        client watches it, and what is refused here stays out. Only while it is not known what the
+        monitors did the mark stays: a client that is let in later must not meet another node's.
+        """
         with translate_errors(f"letting clients use image {image_name(entry)} again"):
             try:
                 holder = VolumeHolder.from_json(self._read_holder(entry).decode(errors="replace"))
@@ -140,9 +145,17 @@ class RbdFencing:
                 holder, rebooted = VolumeHolder(), True
             if holder.node != node and not rebooted:
                 return False
-            unblock(self._ceph(entry), addresses)
+            refusal: CommandFailed | None = None
+            try:
+                unblock(self._ceph(entry), addresses)
+            except CommandFailed as error:
+                if error.errno == errno.ETIMEDOUT:
+                    raise
+                refusal = error
             if holder.node == node and holder.fence is not None:
                 self._mark(entry, node, None)
+            if refusal is not None:
+                raise refusal
         return True
 
     def _mark(self, entry: JournalEntry, node: str, fence: Fence | None) -> bool:
@@ -153,15 +166,6 @@ class RbdFencing:
             return False
         text = replace(holder, fence=fence).to_json().encode()
         return text == recorded or self._compare_and_set(entry, recorded, text)
-
-    def _blocklist(self, entry: JournalEntry, addresses: Sequence[str]) -> None:
-        """Let no OSD that we use afterwards answer these addresses."""
-        ceph = self._ceph(entry)
-        for address in addresses:
-            ceph.mon_command(
-                "osd blocklist", blocklistop="add", addr=address, expire=float(BLOCKLIST_SECONDS)
-            )
-        ceph.wait_for_newest_map()
 
     def _break_locks(self, entry: JournalEntry, locking: Sequence[tuple[str, str, str]]) -> None:
         with rbd.Image(open_image_pool(self._ceph(entry), entry), image_name(entry)) as image:
@@ -227,9 +231,3 @@ class RbdFencing:
             .decode()
         )
         return f"rbd_header.{id}"
-
-
-def unblock(ceph: CephConnection, addresses: Sequence[str]) -> None:
-    """Let clients in again; those that are not blocklisted any more are in already."""
-    for address in addresses:
-        ceph.mon_command("osd blocklist", blocklistop="rm", addr=address)

@@ -29,6 +29,7 @@ import rbd
 from zonewise.csi.backends.ceph.connection import CephConnection, translate_errors
 from zonewise.csi.backends.ceph.fuse import RbdFuse
 from zonewise.csi.backends.ceph.journals.cluster_journal import open_image_pool
+from zonewise.csi.backends.ceph.journals.node_index import NodeIndex
 from zonewise.csi.backends.ceph.rbd.fencing import RbdFencing
 from zonewise.csi.backends.ceph.rbd.images import MKFS_KEY, PREFIX, image_name
 from zonewise.csi.backends.ceph.rbd.mapped_devices import (
@@ -49,6 +50,8 @@ from zonewise.storage.journal import JournalEntry
 from zonewise.storage.takeover.dead_nodes import VolumeHolder
 
 FORMATTING_KEY = "zonewise.formatting"
+STAGED = "staged"
+"""The note of an image in the index of nodes; its clients are among its watchers."""
 
 
 class ImageClient(Protocol):
@@ -91,6 +94,9 @@ class NodeClusters(Protocol):
     def connection_of(self, entry: JournalEntry) -> CephConnection:
         """The one that an entry is in; FAILED_PRECONDITION if it is not known any more."""
 
+    def index_of(self, entry: JournalEntry) -> NodeIndex:
+        """Which volumes nodes have, in that cluster."""
+
     def any_connection(self) -> CephConnection:
         """One of them."""
 
@@ -126,12 +132,14 @@ class RbdNode(FolderNode):
         return None if staged else holder
 
     def record_holder(self, entry: JournalEntry, holder: VolumeHolder) -> None:
-        """Record its holder."""
+        """Record its holder; first in the index, which may name too many and not too few."""
+        self._clusters.index_of(entry).put(entry, holder.node, STAGED)
         self._fencing.record_holder(entry, holder)
 
     def clear_holder(self, entry: JournalEntry, node: str) -> None:
         """It has no holder any more, if that node had it."""
         self._fencing.clear_holder(entry, node)
+        self._clusters.index_of(entry).remove(entry, node)
 
     def fence(self, entry: JournalEntry) -> None:
         """Fence the holder of the image, after removing what an earlier attempt of ours left."""
