@@ -132,7 +132,13 @@ def _with_endpoint(**fields: Any) -> Callable[[Obj], Obj]:
 
 
 def _annotated(name: str) -> Callable[[Obj], Obj]:
-    return lambda body: body | {"metadata": body["metadata"] | {"annotations": {name: "{}"}}}
+    def add(body: Obj) -> Obj:
+        meta = body["metadata"]
+        return body | {
+            "metadata": meta | {"annotations": meta.get("annotations", {}) | {name: "{}"}}
+        }
+
+    return add
 
 
 def _at(path: str, value: Any) -> list[Obj]:
