@@ -42,6 +42,7 @@ from zonewise.controllers.budgets.recent_evictions import RecentEvictions
 from zonewise.controllers.rollouts.replacements import Replacements
 from zonewise.disruption.budget import TOPOLOGY_BUDGET
 from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.grouping import with_new_keys
 from zonewise.disruption.namespace_budgets import is_irrelevant_change
 from zonewise.disruption.owner_views import OWNER_KINDS
 from zonewise.disruption.rollouts.derived_budget import (
@@ -52,6 +53,7 @@ from zonewise.disruption.rollouts.derived_budget import (
     open_domain_of,
 )
 from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView, plan_rollout
+from zonewise.disruption.rollouts.replacements import label_of
 from zonewise.disruption.rollouts.status import rollout_status, status_patch
 from zonewise.disruption.rollouts.victims import blocked_reason, choose_victims
 from zonewise.disruption.rollouts.workload import (
@@ -317,7 +319,7 @@ class RolloutsController:
         if label:
             for node in self._budgets_cache.nodes.values():
                 labels = node.metadata.labels
-                domain, value = labels.get(item.spec.topology_key), labels.get(label)
+                domain, value = with_new_keys(labels).get(label_of(item)), labels.get(label)
                 if domain and value:
                     values[domain] = min(values.get(domain, value), value)
         return values
