@@ -6,11 +6,21 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.controllers.rollouts.rollout_scene import Obj, Zones, begin, finish, update, workload
+from tests.controllers.rollouts.rollout_scene import (
+    Obj,
+    Zones,
+    begin,
+    complete,
+    finish,
+    until,
+    update,
+    workload,
+)
 from tests.embedded.components.disruption.foo_workloads import topology_budget
 from tests.embedded.whole_cluster import settled, whole
 
-from zonewise.api import Node, Pod
+from zonewise.api import Node, Pod, TopologyDisruptionBudget
+from zonewise.api.objects.budgets import DomainRollout
 from zonewise.embedded.cluster import EmbeddedCluster
 from zonewise.embedded.seed.nodes import NodeLayout
 
@@ -63,3 +73,65 @@ async def test_a_budget_that_expects_even_zones_gets_them(spec: Obj) -> None:
         images = Zones(cluster).images()
         assert images.total() == 6
         assert images[("c", "c:2")] == 2
+
+
+@pytest.mark.parametrize(
+    ("rolling", "spec", "words"),
+    [
+        (
+            {"maxSurge": 0, "maxUnavailable": 1},
+            {"minAvailable": 4},
+            "the budget strict: needs 4 healthy pods in domain a",
+        ),
+        (
+            {"maxSurge": 1, "maxUnavailable": 0},
+            {"maxUnavailable": 0},
+            "the budget strict: no pod of domain a may be unavailable",
+        ),
+    ],
+)
+async def test_the_budget_that_holds_a_deployment_is_named(
+    rolling: Obj, spec: Obj, words: str
+) -> None:
+    """A rollout that another budget holds says which, also for a Deployment, which replaces its
+    pods itself; it goes on when the budget is deleted.
+    """
+    strategy = {"type": "RollingUpdate", "rollingUpdate": rolling}
+    objects = [*NodeLayout().nodes(), workload("Deployment", strategy=strategy)]
+    async with whole(objects) as cluster:
+        await begin(cluster, "Deployment")
+        strict = {"metadata": {"name": "strict", "namespace": "default"}}
+        assert not await cluster.seeder.create([topology_budget(**spec) | strict])
+        await settled(cluster)
+        await update(cluster, "Deployment")
+        item = await until(cluster, lambda item: item.status.reason == "EvictionsBlocked")
+        (condition,) = [each for each in item.status.conditions if each.type == "Progressing"]
+        assert condition.status == "False"
+        assert words in condition.message
+        await cluster.client.delete(TopologyDisruptionBudget, "strict", "default")
+        await until(cluster, complete)
+        assert {image for _, image in Zones(cluster).images()} == {"c:2"}
+
+
+async def test_no_budget_is_blamed_while_pods_start() -> None:
+    """While the pods of a surge start the rollout is not blocked, though a budget allows nothing
+    before they are Ready.
+    """
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    objects = [*NodeLayout().nodes(), workload("Deployment", strategy=strategy)]
+    async with whole(objects) as cluster:
+        await begin(cluster, "Deployment")
+        full = {"metadata": {"name": "full", "namespace": "default"}}
+        assert not await cluster.seeder.create([topology_budget(minAvailable=2) | full])
+        await settled(cluster)
+        reasons: set[str] = set()
+
+        def record(old: DomainRollout | None, new: DomainRollout | None) -> None:
+            if new is not None:
+                reasons.add(new.status.reason)
+
+        cluster.program.cache.store(DomainRollout).on_change(record)
+        await update(cluster, "Deployment")
+        await finish(cluster)
+        assert "Updating" in reasons
+        assert "EvictionsBlocked" not in reasons

@@ -55,7 +55,7 @@ from zonewise.disruption.rollouts.derived_budget import (
 from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView, plan_rollout
 from zonewise.disruption.rollouts.replacements import label_of
 from zonewise.disruption.rollouts.status import rollout_status, status_patch
-from zonewise.disruption.rollouts.victims import blocked_reason, choose_victims
+from zonewise.disruption.rollouts.victims import blocked_reason, choose_victims, find_refusal
 from zonewise.disruption.rollouts.workload import (
     WORKLOAD_KINDS,
     RolledPod,
@@ -78,6 +78,8 @@ if TYPE_CHECKING:
 GATHER = 0.1
 GLANCE = 0.05
 REFUSED = 5.0
+BLOCKED_SECONDS = 10.0
+"""How long a Deployment is held before the status names the budget; it may be creating pods."""
 FIRST_RETRY, LAST_RETRY = 0.2, 60.0
 ANOTHER_ROLLOUT = "AnotherRollout"
 OWNER_LABEL = "zonewise.io/rollout"
@@ -111,6 +113,7 @@ class RolloutsController:
         self._rng = context.rng
         self._budgets_cache = budgets_cache
         self._evictions = RecentEvictions(context.clock)
+        self._blocked_since: dict[Key, float] = {}
         self.controller = context.controller(
             "rollouts",
             self._reconcile,
@@ -176,6 +179,7 @@ class RolloutsController:
             self._wrote_rollout.forget(key)
             self._wrote_budget.forget(key)
             self._evictions.forget(key)
+            self._blocked_since.pop(key, None)
             self._replacements.forget(key)
             return None
         if not (self._wrote_rollout.settled(key) and self._wrote_budget.settled(key)):
@@ -196,6 +200,8 @@ class RolloutsController:
             reason, look_again = await self._replacements.release(view, plan)
             if reason is None and plan.open_domain is not None:
                 reason, again = await self._evict(view, plan)
+                if reason is None:
+                    reason, again = self._find_blocked(view, plan, again)
             again = min(filter(None, (again, look_again)), default=None)
         await self._report(view, plan, reason)
         if plan.is_complete and view.workload is not None:
@@ -362,6 +368,20 @@ class RolloutsController:
                 continue  # It is deleted, or its name is another pod's by now.
             self._evictions.add(key, meta.uid)
         return None, None
+
+    def _find_blocked(
+        self, view: RolloutView, plan: DomainPlan, again: float | None
+    ) -> tuple[Reason | None, float | None]:
+        """Which budget has held a Deployment for a while, and when to look again."""
+        key, budgets = view.rollout.key, self._budgets_cache.get_or_create(view.rollout.key[0])
+        refusal = find_refusal(view, plan, budgets)
+        if refusal is None:
+            self._blocked_since.pop(key, None)
+            return None, again
+        rest = self._blocked_since.setdefault(key, view.now) + BLOCKED_SECONDS - view.now
+        if rest > 0:
+            return None, rest
+        return blocked_reason(view, refusal.reason.message), again
 
     async def _report(self, view: RolloutView, plan: DomainPlan, reason: Reason | None) -> None:
         item, outcome = view.rollout, reason or plan.reason
