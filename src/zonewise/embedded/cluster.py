@@ -85,7 +85,8 @@ class ClusterSettings:
     """What may be chosen about a cluster.
 
     ``removal`` is how workloads take running pods down, and with it who counts plain
-    PodDisruptionBudgets: with ``delete`` Kubernetes' own controller, as on a real cluster.
+    PodDisruptionBudgets: with ``delete`` Kubernetes' own controller, as on a real cluster. Then
+    nothing holds what workloads replace by themselves, so no rollout by domain can order it.
     """
 
     api: server.ServerSettings = field(
@@ -134,8 +135,9 @@ class EmbeddedCluster:
         self.seeder = Seeder(self.client, self.server.registry)
         budgets = BudgetsCache(counts_plain=settings.removal == "evict")
         self._gate_evictions(clock, budgets)
-        hold = ReplacementHold(self.program.cache, budgets)
-        self.server.admission.add_mutating(HeldReplacements(hold))
+        if settings.removal == "evict":
+            hold = ReplacementHold(self.program.cache, budgets)
+            self.server.admission.add_mutating(HeldReplacements(hold))
         self.simulated_traffic = SimulatedTraffic(
             self.program.context("clients"), gates=settings.api.gates
         )
@@ -188,7 +190,7 @@ class EmbeddedCluster:
         add("podlocator-controller", LocatorsController, LocatorsSettings(batch=BATCH))
         budgets = BudgetsSettings(labelled=False, steer=False, owners=OWNERS)
         add("zonewise-budgets", BudgetsController, budgets, budgets_cache=budgets_cache)
-        rollouts = RolloutsSettings(owners=OWNERS)
+        rollouts = RolloutsSettings(owners=OWNERS, held=settings.removal == "evict")
         add("zonewise-rollouts", RolloutsController, rollouts, budgets_cache=budgets_cache)
 
     def _gate_evictions(self, clock: Callable[[], float], budgets: BudgetsCache) -> None:

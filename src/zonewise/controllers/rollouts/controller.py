@@ -57,6 +57,7 @@ from zonewise.disruption.rollouts.replacements import label_of
 from zonewise.disruption.rollouts.status import rollout_status, status_patch
 from zonewise.disruption.rollouts.victims import blocked_reason, choose_victims, find_refusal
 from zonewise.disruption.rollouts.workload import (
+    DEPLOYMENT,
     WORKLOAD_KINDS,
     RolledPod,
     RolledWorkload,
@@ -82,14 +83,19 @@ BLOCKED_SECONDS = 10.0
 """How long a Deployment is held before the status names the budget; it may be creating pods."""
 FIRST_RETRY, LAST_RETRY = 0.2, 60.0
 ANOTHER_ROLLOUT = "AnotherRollout"
+CONTROLLERS_DELETE = "ControllersDelete"
 OWNER_LABEL = "zonewise.io/rollout"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutsSettings:
-    """How rollouts are kept; ``owners`` are the types of workloads that the cache has."""
+    """How rollouts are kept; ``owners`` are the types of workloads that the cache has.
+
+    ``held`` unless the cluster's own controllers delete pods without asking budgets.
+    """
 
     workers: int = 2
+    held: bool = True
     owners: tuple[type[Object], ...] = OWNER_KINDS
 
 
@@ -110,6 +116,7 @@ class RolloutsController:
         self._client = context.client
         self._recorder = context.recorder
         self._clock = context.clock
+        self._held = settings.held
         self._rng = context.rng
         self._budgets_cache = budgets_cache
         self._evictions = RecentEvictions(context.clock)
@@ -225,7 +232,7 @@ class RolloutsController:
             )
         if workload is None or refusal is not None:
             return RolloutView(rollout=item, unscheduled=waiting, blocking_reason=refusal, now=now)
-        unheld = _explain_unheld(workload, budget)
+        unheld = _explain_unheld(workload, budget, held=self._held)
         if unheld is not None:
             return RolloutView(
                 rollout=item,
@@ -411,10 +418,23 @@ class RolloutsController:
 
 
 def _explain_unheld(
-    workload: RolledWorkload, budget: TopologyDisruptionBudget | None
+    workload: RolledWorkload, budget: TopologyDisruptionBudget | None, *, held: bool
 ) -> Reason | None:
     """Why a workload that replaces its pods by itself would not keep to the order."""
-    if budget is None or workload.on_delete:
+    if workload.on_delete:
+        return None
+    if not held:
+        on_delete = (
+            "" if workload.kind == DEPLOYMENT else ", or set its update strategy to OnDelete"
+        )
+        return Reason(
+            code=CONTROLLERS_DELETE,
+            message=f"{workload.kind} {workload.name} replaces its pods by itself, and the"
+            " controllers of this cluster delete pods without asking budgets",
+            object=workload.object,
+            fix=f"Start the cluster with --workload-removal=evict{on_delete}.",
+        )
+    if budget is None:
         return None
     enforced = find_condition(budget.status.conditions, ENFORCED)
     if enforced is None or enforced.status == "True":
