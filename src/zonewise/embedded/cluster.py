@@ -137,7 +137,8 @@ class EmbeddedCluster:
         self._gate_evictions(clock, budgets)
         if settings.removal == "evict":
             hold = ReplacementHold(self.program.cache, budgets)
-            self.server.admission.add_mutating(HeldReplacements(hold))
+            held = HeldReplacements(hold, self.program.cache, self.server.state)
+            self.server.admission.add_mutating(held)
         self.simulated_traffic = SimulatedTraffic(
             self.program.context("clients"), gates=settings.api.gates
         )

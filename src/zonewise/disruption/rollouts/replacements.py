@@ -94,7 +94,7 @@ def holds_replacement(
     pod: Pod, rollouts: Iterable[DomainRollout], budgets: NamespaceBudgets
 ) -> bool:
     """Whether a new pod has to wait for its place; ``rollouts`` are those of its namespace."""
-    if pod.spec.node_name or is_held(pod) or has_claims(pod):
+    if not may_need_place(pod):
         return False
     workload, reference = workload_reference(pod, budgets.owners), reference_of(pod)
     if workload is None or reference is None or budgets.owners.is_outdated(reference):
@@ -104,6 +104,16 @@ def holds_replacement(
         return False
     return any(rollout.status.domain for rollout in matching) or any(
         is_pod_active(old) for old in _outdated_pods(workload, pod, budgets)
+    )
+
+
+def may_need_place(pod: Pod) -> bool:
+    """Whether a new pod is of a kind that could have to wait, whatever else there is."""
+    reference = reference_of(pod)
+    return (
+        reference is not None
+        and reference.key[1] in (REPLICA_SET, STATEFUL_SET)
+        and not (pod.spec.node_name or is_held(pod) or has_claims(pod))
     )
 
 
