@@ -137,8 +137,8 @@ class EmbeddedCluster:
         self._gate_evictions(clock, budgets)
         if settings.removal == "evict":
             hold = ReplacementHold(self.program.cache, budgets)
-            held = HeldReplacements(hold, self.program.cache, self.server.state)
-            self.server.admission.add_mutating(held)
+            plugin = HeldReplacements(hold, self.program.cache, self.server.state)
+            self.server.admission.add_mutating(plugin)
         self.simulated_traffic = SimulatedTraffic(
             self.program.context("clients"), gates=settings.api.gates
         )
@@ -191,7 +191,7 @@ class EmbeddedCluster:
         add("podlocator-controller", LocatorsController, LocatorsSettings(batch=BATCH))
         budgets = BudgetsSettings(labelled=False, steer=False, owners=OWNERS)
         add("zonewise-budgets", BudgetsController, budgets, budgets_cache=budgets_cache)
-        rollouts = RolloutsSettings(owners=OWNERS, held=settings.removal == "evict")
+        rollouts = RolloutsSettings(owners=OWNERS, budgets_hold=settings.removal == "evict")
         add("zonewise-rollouts", RolloutsController, rollouts, budgets_cache=budgets_cache)
 
     def _gate_evictions(self, clock: Callable[[], float], budgets: BudgetsCache) -> None:

@@ -41,17 +41,17 @@ async def test_a_rollout_that_nothing_holds_says_so(kind: str) -> None:
         assert condition.status == "False"
         assert "--workload-removal=evict" in condition.message
         assert ("OnDelete" in condition.message) is (kind != "Deployment")
-        held: list[Pod] = []
+        held_pods: list[Pod] = []
 
         def record(old: Pod | None, new: Pod | None) -> None:
             if new is not None and is_held(new):
-                held.append(new)
+                held_pods.append(new)
 
         cluster.program.cache.store(Pod).on_change(record)
         await update(cluster, kind)
         await asyncio.sleep(300)
         assert {image for _, image in Zones(cluster).images()} == {"c:2"}
-        assert held == []
+        assert held_pods == []
         item = await until(cluster, lambda item: item.status.reason == "ControllersDelete")
         assert not complete(item)
 

@@ -91,11 +91,11 @@ OWNER_LABEL = "zonewise.io/rollout"
 class RolloutsSettings:
     """How rollouts are kept; ``owners`` are the types of workloads that the cache has.
 
-    ``held`` unless the cluster's own controllers delete pods without asking budgets.
+    ``budgets_hold`` unless the cluster's own controllers delete pods without asking budgets.
     """
 
     workers: int = 2
-    held: bool = True
+    budgets_hold: bool = True
     owners: tuple[type[Object], ...] = OWNER_KINDS
 
 
@@ -116,7 +116,7 @@ class RolloutsController:
         self._client = context.client
         self._recorder = context.recorder
         self._clock = context.clock
-        self._held = settings.held
+        self._budgets_hold = settings.budgets_hold
         self._rng = context.rng
         self._budgets_cache = budgets_cache
         self._evictions = RecentEvictions(context.clock)
@@ -232,7 +232,7 @@ class RolloutsController:
             )
         if workload is None or refusal is not None:
             return RolloutView(rollout=item, unscheduled=waiting, blocking_reason=refusal, now=now)
-        unheld = _explain_unheld(workload, budget, held=self._held)
+        unheld = _explain_unheld(workload, budget, budgets_hold=self._budgets_hold)
         if unheld is not None:
             return RolloutView(
                 rollout=item,
@@ -418,12 +418,12 @@ class RolloutsController:
 
 
 def _explain_unheld(
-    workload: RolledWorkload, budget: TopologyDisruptionBudget | None, *, held: bool
+    workload: RolledWorkload, budget: TopologyDisruptionBudget | None, *, budgets_hold: bool
 ) -> Reason | None:
     """Why a workload that replaces its pods by itself would not keep to the order."""
     if workload.on_delete:
         return None
-    if not held:
+    if not budgets_hold:
         on_delete = (
             "" if workload.kind == DEPLOYMENT else ", or set its update strategy to OnDelete"
         )

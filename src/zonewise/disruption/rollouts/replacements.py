@@ -235,8 +235,8 @@ def _expressions_of(
     if domain == NO_DOMAIN:
         return (tuple(absent),)
     return tuple(
-        (*absent[:place], NodeSelectorRequirement(key=label, operator=IN, values=(domain,)))
-        for place, label in enumerate(labels)
+        (*absent[:number], NodeSelectorRequirement(key=label, operator=IN, values=(domain,)))
+        for number, label in enumerate(labels)
     )
 
 
