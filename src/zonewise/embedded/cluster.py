@@ -170,7 +170,7 @@ class EmbeddedCluster:
         )
         add("statefulset-controller", StatefulSetController, removal=removal, budgets_cache=budgets)
         add("daemonset-controller", DaemonSetController, removal=removal, budgets_cache=budgets)
-        add("job-controller", JobController)
+        add("job-controller", JobController, removal=removal, budgets_cache=budgets)
         add("cronjob-controller", CronJobController)
         # Where workloads evict, budgets of all kinds are counted together, by "zonewise-budgets".
         add("disruption-controller", StaleTargets if budgets.counts_plain else DisruptionController)
