@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.disruption.clusters import NS, ZONE, deployment, pod, zones
+from tests.disruption.clusters import EXISTS, NS, ZONE, deployment, per_zone, pod, tdb, zones
 
 from zonewise.api import Node, Pod, convert
 from zonewise.api.objects.budgets import DomainRollout
 from zonewise.api.reason import Reason
+from zonewise.disruption.budget import Budget
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.owners import ScaleOwner
 from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView
@@ -30,6 +31,7 @@ from zonewise.disruption.rollouts.replacements import (
     place_replacements,
     release_patch,
     sent_to,
+    with_even_budgets,
 )
 from zonewise.disruption.rollouts.workload import RolledPod, RolledWorkload
 
@@ -416,3 +418,69 @@ def test_which_new_pods_wait(
     ReplicaSet that is not known yet is the newest. Others start as ever.
     """
     assert holds_replacement(created, rollouts, budgets(*others)) is waits
+
+
+EVEN: dict[str, Any] = {"expectedPods": "ReplicasPerDomain", "maxUnavailable": 1}
+RACKS = {"key": "example.com/rack", "operator": "Exists"}
+
+
+def even_view(*others: Budget, more: Iterable[ScaleOwner] = ()) -> RolloutView:
+    """A rollout of six pods in two of three zones, as it meets other budgets."""
+    scheduled = [rolled(f"old-{zone}-{n}", zone, outdated=True) for zone in "ab" for n in range(3)]
+    waiting = waiting_pods(2)
+    view = RolloutView(
+        rollout=rollout(),
+        workload=WORKLOAD,
+        pods=tuple(scheduled),
+        unscheduled=tuple(waiting),
+        desired_ready={"a": 3, "b": 3, "c": 0},
+    )
+    neighbours = [
+        pod(f"other-{n}", "n-a", owner=f"{owner.key[3]}") for owner in more for n in (0, 1)
+    ]
+    met = NamespaceBudgets(
+        zones("a", "b", "c"),
+        pods=[*(each.pod for each in (*scheduled, *waiting)), *neighbours],
+        budgets=others,
+        owners=[*deployment(6, revisions=2), *more],
+    )
+    return with_even_budgets(view, met)
+
+
+def test_a_budget_that_divides_replicas_says_where_they_belong() -> None:
+    """Its numbers count instead of the present distribution, and what it lacks is known."""
+    view = even_view(tdb(**per_zone(**EVEN)))
+    assert view.desired_ready == {"a": 2, "b": 2, "c": 2}
+    assert view.budgets_lack == {"c": 2}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        tdb(**per_zone(maxUnavailable=1)),
+        tdb(**per_zone(**EVEN, mode="Observe")),
+        tdb(**per_zone(**EVEN, term=[RACKS])),
+        tdb(**per_zone(**EVEN, term=[EXISTS, RACKS])),
+        tdb(**per_zone(**EVEN, selector={"matchLabels": {"app": "other"}})),
+    ],
+)
+def test_other_budgets_move_nothing(other: Budget) -> None:
+    """Budgets without that field, in observe mode, of other domains or pods change no number."""
+    view = even_view(other)
+    assert view.desired_ready == {"a": 3, "b": 3, "c": 0}
+    assert view.budgets_lack == {}
+
+
+def test_a_budget_of_several_workloads_divides_each() -> None:
+    """If a budget covers pods of another workload, too, only our own replicas are divided; what the
+    budget lacks is more.
+    """
+    view = even_view(tdb(**per_zone(**EVEN)), more=replica_set("other", 6))
+    assert view.desired_ready == {"a": 2, "b": 2, "c": 2}
+    assert view.budgets_lack == {"b": 1, "c": 4}
+
+
+def replica_set(name: str, replicas: int) -> list[ScaleOwner]:
+    """A ReplicaSet of nobody."""
+    (_, owner) = deployment(replicas, name=name)
+    return [replace(owner, controller=None, replicas=replicas)]
