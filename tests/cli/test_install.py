@@ -296,14 +296,20 @@ def test_the_alert_on_failed_syncs_has_the_objective_of_the_kep() -> None:
 
 
 async def test_alerts_about_budgets(capsys: Capture) -> None:
-    """With budgets two more rules are printed: a gate that fails, and one that is bypassed."""
+    """With budgets more rules are printed: about a gate that fails, one that is bypassed, and new
+    pods that were not held.
+    """
     flags = ("--budgets", "enforce", "--alerts", "prometheusrule")
     (operator,) = [item for item in printed(capsys, *flags) if item["kind"] == "PrometheusRule"]
     assert operator["spec"] == make_rules(budgets=True)
     (group,) = make_rules(budgets=True)["groups"]
     more = group["rules"][len(make_rules()["groups"][0]["rules"]) :]
-    assert [rule["alert"] for rule in more] == ["ZonewiseGateFailing", "ZonewiseGateBypassed"]
-    failing, bypassed = (rule["expr"] for rule in more)
+    assert [rule["alert"] for rule in more] == [
+        "ZonewiseGateFailing",
+        "ZonewiseGateBypassed",
+        "ZonewiseReplacementsNotHeld",
+    ]
+    failing, bypassed, not_held = (rule["expr"] for rule in more)
     hooks = [
         hook
         for item in printed(capsys, *flags)
@@ -311,11 +317,13 @@ async def test_alerts_about_budgets(capsys: Capture) -> None:
         for hook in item["webhooks"]
     ]
     open_ = {hook["name"] for hook in hooks if hook["failurePolicy"] == "Ignore"}
-    assert re.findall(r'name="([^"]+)"', bypassed)[0] in open_
-    (paths,) = re.findall(r'path=~"([^"]+)"', failing)
+    passed = [re.findall(r'name="([^"]+)"', rule)[0] for rule in (bypassed, not_held)]
+    assert passed == ["deletions.zonewise.io", "pods.zonewise.io"]
+    assert set(passed) <= open_
+    paths = "|".join(re.findall(r'path=~"([^"]+)"', failing + not_held))
     gated = {hook["clientConfig"]["service"]["path"] for hook in hooks if gates(hook)}
-    assert set(paths.split("|")) == gated - {"/pods"}, "new pods are never refused"
-    (outcomes,) = re.findall(r'outcome=~"([^"]+)"', failing)
+    assert set(paths.split("|")) == gated
+    (outcomes,) = set(re.findall(r'outcome=~"([^"]+)"', failing + not_held))
     assert set(outcomes.split("|")) <= set(get_args(ReviewOutcome))
     metrics = Metrics()
     metrics.admission("/evictions", "late", 0.1)

@@ -14,6 +14,7 @@ from tests.embedded.virtual_cluster import EPOCH, MEMORY
 
 from zonewise.api import DaemonSet, Deployment, StatefulSet
 from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster
+from zonewise.runtime.monitoring.metrics import Metrics
 
 Obj = dict[str, Any]
 
@@ -25,6 +26,7 @@ async def whole(
     folder: Path | None = None,
     settings: ClusterSettings | None = None,
     shift: Callable[[], float] = lambda: 0.0,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[EmbeddedCluster]:
     """Start a cluster, create the objects, and stop it; time is the event loop's. ``shift`` is how
     far the clock is off, in seconds.
@@ -37,6 +39,7 @@ async def whole(
             clock=lambda: EPOCH + loop.time() + shift(),
             rng=random.Random(1),
             inline=True,
+            metrics=metrics,
         )
         await cluster.server.start_local()
         objects = list(objects)

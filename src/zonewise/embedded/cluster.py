@@ -85,7 +85,8 @@ class ClusterSettings:
     """What may be chosen about a cluster.
 
     ``removal`` is how workloads take running pods down, and with it who counts plain
-    PodDisruptionBudgets: with ``delete`` Kubernetes' own controller, as on a real cluster.
+    PodDisruptionBudgets: with ``delete`` Kubernetes' own controller, as on a real cluster. Then
+    nothing holds what workloads replace by themselves, so no rollout by domain can order it.
     """
 
     api: server.ServerSettings = field(
@@ -134,8 +135,10 @@ class EmbeddedCluster:
         self.seeder = Seeder(self.client, self.server.registry)
         budgets = BudgetsCache(counts_plain=settings.removal == "evict")
         self._gate_evictions(clock, budgets)
-        hold = ReplacementHold(self.program.cache, budgets)
-        self.server.admission.add_mutating(HeldReplacements(hold))
+        if settings.removal == "evict":
+            hold = ReplacementHold(self.program.cache, budgets)
+            plugin = HeldReplacements(hold, self.program.cache, self.server.state)
+            self.server.admission.add_mutating(plugin)
         self.simulated_traffic = SimulatedTraffic(
             self.program.context("clients"), gates=settings.api.gates
         )
@@ -167,7 +170,7 @@ class EmbeddedCluster:
         )
         add("statefulset-controller", StatefulSetController, removal=removal, budgets_cache=budgets)
         add("daemonset-controller", DaemonSetController, removal=removal, budgets_cache=budgets)
-        add("job-controller", JobController)
+        add("job-controller", JobController, removal=removal, budgets_cache=budgets)
         add("cronjob-controller", CronJobController)
         # Where workloads evict, budgets of all kinds are counted together, by "zonewise-budgets".
         add("disruption-controller", StaleTargets if budgets.counts_plain else DisruptionController)
@@ -188,7 +191,7 @@ class EmbeddedCluster:
         add("podlocator-controller", LocatorsController, LocatorsSettings(batch=BATCH))
         budgets = BudgetsSettings(labelled=False, steer=False, owners=OWNERS)
         add("zonewise-budgets", BudgetsController, budgets, budgets_cache=budgets_cache)
-        rollouts = RolloutsSettings(owners=OWNERS)
+        rollouts = RolloutsSettings(owners=OWNERS, budgets_hold=settings.removal == "evict")
         add("zonewise-rollouts", RolloutsController, rollouts, budgets_cache=budgets_cache)
 
     def _gate_evictions(self, clock: Callable[[], float], budgets: BudgetsCache) -> None:

@@ -94,6 +94,17 @@ def _make_budget_rules() -> list[Obj]:
             "Pods were deleted without asking their budgets",
             "No webhook of Zonewise could be reached. Look at its pods and its Service.",
         ),
+        _make_rule(
+            "ZonewiseReplacementsNotHeld",
+            'sum(increase(apiserver_admission_webhook_fail_open_count{name="pods.zonewise.io"}'
+            '[15m])) > 0 or sum(increase(zonewise_admission_total{path=~"/pods",'
+            'outcome=~"failed|late|busy"}[15m])) > 0',
+            "1m",
+            "warning",
+            "New pods of a rollout by domain may start in any domain",
+            "No webhook of Zonewise answered in time when they were created. A DomainRollout may"
+            " wait a minute for each domain. Look at the webhook's pods and its Service.",
+        ),
     ]
 
 

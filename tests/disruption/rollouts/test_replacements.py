@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.disruption.clusters import NS, ZONE, deployment, pod, zones
+from tests.disruption.clusters import EXISTS, NS, ZONE, deployment, per_zone, pod, tdb, zones
 
 from zonewise.api import Node, Pod, convert
 from zonewise.api.objects.budgets import DomainRollout
 from zonewise.api.reason import Reason
+from zonewise.disruption.budget import Budget
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.owners import ScaleOwner
 from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView
@@ -26,9 +27,11 @@ from zonewise.disruption.rollouts.replacements import (
     holds_replacement,
     is_held,
     label_of,
+    labels_of,
     place_replacements,
     release_patch,
     sent_to,
+    with_even_budgets,
 )
 from zonewise.disruption.rollouts.workload import RolledPod, RolledWorkload
 
@@ -165,6 +168,57 @@ def test_an_outage_costs_no_capacity() -> None:
     assert result.released == () and result.reason is not None
 
 
+def test_a_surge_waits_where_no_node_takes_pods() -> None:
+    """If nothing is missing and no node of the open zone takes pods, the reason has the scheduler's
+    words: it is the same as no room.
+    """
+    pods = [*old("a", 2), *old("b", 2), *old("c", 2)]
+    nodes = zones("b", "c")
+    result = placed(pods, waiting_pods(1), nodes=nodes, obstacle=lambda pod, domain: "no node")
+    assert result.released == ()
+    assert result.reason is not None and result.reason.message.endswith("in domain a: no node")
+
+
+UNLABELLED = {"": 2, "b": 2, "c": 2}
+
+
+def test_nodes_without_the_label_get_what_belongs_there() -> None:
+    """What is in no zone gets its pods like a zone, while it is open and where it lacks one; where
+    it has no room, as many start anywhere.
+    """
+    nodes = zones("", "b", "c")
+    pods = [rolled(f"old-{n}", outdated=True) for n in range(2)] + [*old("b", 2), *old("c", 2)]
+    pods = [replace(each, pod=on_node(each.pod, each.domain)) for each in pods]
+    more: dict[str, Any] = {"nodes": nodes, "desired_ready": UNLABELLED}
+    assert domains(placed(pods, waiting_pods(3), opened="", **more)) == ["", ""]
+    assert domains(placed(pods[1:], waiting_pods(2), opened=None, **more)) == [""]
+    full = {**more, "obstacle": lambda pod, domain: "full"}
+    assert domains(placed(pods, waiting_pods(3), opened="", **full)) == [None, None]
+    assert domains(placed(pods[1:], waiting_pods(1), opened=None, **full)) == [None]
+
+
+def on_node(item: Pod, zone: str) -> Pod:
+    """A pod on the node of a zone, or on the one without."""
+    spec = msgspec.structs.replace(item.spec, node_name=f"n-{zone}")
+    return msgspec.structs.replace(item, spec=spec)
+
+
+def test_what_another_budget_lacks_comes_before_a_surge() -> None:
+    """A zone that lacks pods by another budget only gets them after what is really missing, and
+    before a surge; without room there they wait, as nothing is missing.
+    """
+    pods = [*old("a", 3), *old("b", 3)]
+    more: dict[str, Any] = {"desired_ready": {"a": 3, "b": 3, "c": 0}, "budgets_lack": {"c": 2}}
+    assert domains(placed(pods, waiting_pods(4), **more)) == ["c", "c", "a", "a"]
+    assert domains(placed(pods[:-1], waiting_pods(2), **more)) == ["b", "c"]
+    sent = rolled("sent")
+    annotated = msgspec.structs.replace(sent.pod.metadata, annotations={GATE: "c"})
+    sent = replace(sent, pod=msgspec.structs.replace(sent.pod, metadata=annotated))
+    assert domains(placed(pods, [sent, *waiting_pods(1)], opened=None, **more)) == ["c"]
+    full = placed(pods, waiting_pods(1), opened=None, obstacle=lambda pod, domain: "full", **more)
+    assert full.released == ()
+
+
 @pytest.mark.parametrize(
     ("waiting", "more"),
     [
@@ -270,25 +324,25 @@ def test_a_released_pod_keeps_what_it_required() -> None:
         **affinity("a", "b"),
         schedulingGates=[{"name": "example.com/other"}, {"name": GATE}],
     )
-    patch = release_patch(item, ZONE, "a")
+    patch = release_patch(item, (ZONE,), "a")
     assert patch["spec"]["schedulingGates"] == [{"name": "example.com/other"}]
     terms = patch["spec"]["affinity"]["nodeAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]["nodeSelectorTerms"]
     assert [each["values"] for each in terms[0]["matchExpressions"]] == [("a", "b"), ("a",)]
-    assert release_patch(pod("q", **GATED), ZONE, None)["spec"] == {"schedulingGates": None}
+    assert release_patch(pod("q", **GATED), (ZONE,), None)["spec"] == {"schedulingGates": None}
 
 
 def test_a_released_pod_says_where_it_was_sent() -> None:
     """An annotation tells it from a pod whose template requires the zone; the gate is gone."""
-    assert not is_held(confine(pod("p", **GATED), ZONE, "a"))
-    annotations = release_patch(pod("p", **GATED), ZONE, "a")["metadata"]["annotations"]
+    assert not is_held(confine(pod("p", **GATED), (ZONE,), "a"))
+    annotations = release_patch(pod("p", **GATED), (ZONE,), "a")["metadata"]["annotations"]
     item = pod("p")
     item = msgspec.structs.replace(
         item, metadata=msgspec.structs.replace(item.metadata, annotations=annotations)
     )
     assert sent_to(item) == "a"
-    assert "annotations" not in release_patch(pod("p", **GATED), ZONE, None)["metadata"]
+    assert "annotations" not in release_patch(pod("p", **GATED), (ZONE,), None)["metadata"]
     assert sent_to(pod("q", **affinity("a"))) is None
 
 
@@ -296,6 +350,39 @@ def test_the_old_spelling_of_the_key_is_the_present_label() -> None:
     """Nodes have the present label, so an affinity names that."""
     assert label_of(rollout(key="failure-domain.beta.kubernetes.io/zone")) == ZONE
     assert label_of(rollout(key="example.com/rack")) == "example.com/rack"
+
+
+def expressions(labels: tuple[str, ...], domain: str) -> list[list[tuple[Any, ...]]]:
+    """What each term of a released pod requires."""
+    patch = release_patch(pod("p", **GATED), labels, domain)["spec"]["affinity"]["nodeAffinity"]
+    terms = patch["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return [
+        [
+            (each["key"], each["operator"], *each.get("values", ()))
+            for each in term["matchExpressions"]
+        ]
+        for term in terms
+    ]
+
+
+def test_the_affinity_names_the_labels_that_nodes_have() -> None:
+    """Where a node has only the old spelling, either may match, the present one first; nodes of no
+    zone have neither.
+    """
+    old_zone = "failure-domain.beta.kubernetes.io/zone"
+    nodes = zones("a", "b")
+    assert labels_of(rollout(), nodes.values()) == (ZONE,)
+    assert labels_of(rollout(key="example.com/rack"), nodes.values()) == ("example.com/rack",)
+    lasting = convert(Node, {"metadata": {"name": "n", "labels": {old_zone: "a"}}})
+    both = labels_of(rollout(key=old_zone), [*nodes.values(), lasting])
+    assert both == (ZONE, old_zone)
+    assert expressions((ZONE,), "a") == [[(ZONE, "In", "a")]]
+    assert expressions((ZONE,), "") == [[(ZONE, "DoesNotExist")]]
+    assert expressions(both, "a") == [
+        [(ZONE, "In", "a")],
+        [(ZONE, "DoesNotExist"), (old_zone, "In", "a")],
+    ]
+    assert expressions(both, "") == [[(ZONE, "DoesNotExist"), (old_zone, "DoesNotExist")]]
 
 
 def budgets(*pods: Pod, owners: list[ScaleOwner] | None = None) -> NamespaceBudgets:
@@ -331,3 +418,69 @@ def test_which_new_pods_wait(
     ReplicaSet that is not known yet is the newest. Others start as ever.
     """
     assert holds_replacement(created, rollouts, budgets(*others)) is waits
+
+
+EVEN: dict[str, Any] = {"expectedPods": "ReplicasPerDomain", "maxUnavailable": 1}
+RACKS = {"key": "example.com/rack", "operator": "Exists"}
+
+
+def even_view(*others: Budget, more: Iterable[ScaleOwner] = ()) -> RolloutView:
+    """A rollout of six pods in two of three zones, as it meets other budgets."""
+    scheduled = [rolled(f"old-{zone}-{n}", zone, outdated=True) for zone in "ab" for n in range(3)]
+    waiting = waiting_pods(2)
+    view = RolloutView(
+        rollout=rollout(),
+        workload=WORKLOAD,
+        pods=tuple(scheduled),
+        unscheduled=tuple(waiting),
+        desired_ready={"a": 3, "b": 3, "c": 0},
+    )
+    neighbours = [
+        pod(f"other-{n}", "n-a", owner=f"{owner.key[3]}") for owner in more for n in (0, 1)
+    ]
+    met = NamespaceBudgets(
+        zones("a", "b", "c"),
+        pods=[*(each.pod for each in (*scheduled, *waiting)), *neighbours],
+        budgets=others,
+        owners=[*deployment(6, revisions=2), *more],
+    )
+    return with_even_budgets(view, met)
+
+
+def test_a_budget_that_divides_replicas_says_where_they_belong() -> None:
+    """Its numbers count instead of the present distribution, and what it lacks is known."""
+    view = even_view(tdb(**per_zone(**EVEN)))
+    assert view.desired_ready == {"a": 2, "b": 2, "c": 2}
+    assert view.budgets_lack == {"c": 2}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        tdb(**per_zone(maxUnavailable=1)),
+        tdb(**per_zone(**EVEN, mode="Observe")),
+        tdb(**per_zone(**EVEN, term=[RACKS])),
+        tdb(**per_zone(**EVEN, term=[EXISTS, RACKS])),
+        tdb(**per_zone(**EVEN, selector={"matchLabels": {"app": "other"}})),
+    ],
+)
+def test_other_budgets_move_nothing(other: Budget) -> None:
+    """Budgets without that field, in observe mode, of other domains or pods change no number."""
+    view = even_view(other)
+    assert view.desired_ready == {"a": 3, "b": 3, "c": 0}
+    assert view.budgets_lack == {}
+
+
+def test_a_budget_of_several_workloads_divides_each() -> None:
+    """If a budget covers pods of another workload, too, only our own replicas are divided; what the
+    budget lacks is more.
+    """
+    view = even_view(tdb(**per_zone(**EVEN)), more=replica_set("other", 6))
+    assert view.desired_ready == {"a": 2, "b": 2, "c": 2}
+    assert view.budgets_lack == {"b": 1, "c": 4}
+
+
+def replica_set(name: str, replicas: int) -> list[ScaleOwner]:
+    """A ReplicaSet of nobody."""
+    (_, owner) = deployment(replicas, name=name)
+    return [replace(owner, controller=None, replicas=replicas)]

@@ -42,6 +42,7 @@ from zonewise.controllers.budgets.recent_evictions import RecentEvictions
 from zonewise.controllers.rollouts.replacements import Replacements
 from zonewise.disruption.budget import TOPOLOGY_BUDGET
 from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.grouping import with_new_keys
 from zonewise.disruption.namespace_budgets import is_irrelevant_change
 from zonewise.disruption.owner_views import OWNER_KINDS
 from zonewise.disruption.rollouts.derived_budget import (
@@ -52,9 +53,11 @@ from zonewise.disruption.rollouts.derived_budget import (
     open_domain_of,
 )
 from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView, plan_rollout
+from zonewise.disruption.rollouts.replacements import label_of
 from zonewise.disruption.rollouts.status import rollout_status, status_patch
-from zonewise.disruption.rollouts.victims import blocked_reason, choose_victims
+from zonewise.disruption.rollouts.victims import blocked_reason, choose_victims, find_refusal
 from zonewise.disruption.rollouts.workload import (
+    DEPLOYMENT,
     WORKLOAD_KINDS,
     RolledPod,
     RolledWorkload,
@@ -76,16 +79,23 @@ if TYPE_CHECKING:
 GATHER = 0.1
 GLANCE = 0.05
 REFUSED = 5.0
+BLOCKED_SECONDS = 10.0
+"""How long a Deployment is held before the status names the budget; it may be creating pods."""
 FIRST_RETRY, LAST_RETRY = 0.2, 60.0
 ANOTHER_ROLLOUT = "AnotherRollout"
+CONTROLLERS_DELETE = "ControllersDelete"
 OWNER_LABEL = "zonewise.io/rollout"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutsSettings:
-    """How rollouts are kept; ``owners`` are the types of workloads that the cache has."""
+    """How rollouts are kept; ``owners`` are the types of workloads that the cache has.
+
+    ``budgets_hold`` unless the cluster's own controllers delete pods without asking budgets.
+    """
 
     workers: int = 2
+    budgets_hold: bool = True
     owners: tuple[type[Object], ...] = OWNER_KINDS
 
 
@@ -106,9 +116,11 @@ class RolloutsController:
         self._client = context.client
         self._recorder = context.recorder
         self._clock = context.clock
+        self._budgets_hold = settings.budgets_hold
         self._rng = context.rng
         self._budgets_cache = budgets_cache
         self._evictions = RecentEvictions(context.clock)
+        self._blocked_since: dict[Key, float] = {}
         self.controller = context.controller(
             "rollouts",
             self._reconcile,
@@ -174,6 +186,7 @@ class RolloutsController:
             self._wrote_rollout.forget(key)
             self._wrote_budget.forget(key)
             self._evictions.forget(key)
+            self._blocked_since.pop(key, None)
             self._replacements.forget(key)
             return None
         if not (self._wrote_rollout.settled(key) and self._wrote_budget.settled(key)):
@@ -194,6 +207,8 @@ class RolloutsController:
             reason, look_again = await self._replacements.release(view, plan)
             if reason is None and plan.open_domain is not None:
                 reason, again = await self._evict(view, plan)
+                if reason is None:
+                    reason, again = self._find_blocked(view, plan, again)
             again = min(filter(None, (again, look_again)), default=None)
         await self._report(view, plan, reason)
         if plan.is_complete and view.workload is not None:
@@ -217,7 +232,7 @@ class RolloutsController:
             )
         if workload is None or refusal is not None:
             return RolloutView(rollout=item, unscheduled=waiting, blocking_reason=refusal, now=now)
-        unheld = _explain_unheld(workload, budget)
+        unheld = _explain_unheld(workload, budget, budgets_hold=self._budgets_hold)
         if unheld is not None:
             return RolloutView(
                 rollout=item,
@@ -317,7 +332,7 @@ class RolloutsController:
         if label:
             for node in self._budgets_cache.nodes.values():
                 labels = node.metadata.labels
-                domain, value = labels.get(item.spec.topology_key), labels.get(label)
+                domain, value = with_new_keys(labels).get(label_of(item)), labels.get(label)
                 if domain and value:
                     values[domain] = min(values.get(domain, value), value)
         return values
@@ -361,6 +376,20 @@ class RolloutsController:
             self._evictions.add(key, meta.uid)
         return None, None
 
+    def _find_blocked(
+        self, view: RolloutView, plan: DomainPlan, again: float | None
+    ) -> tuple[Reason | None, float | None]:
+        """Which budget has held a Deployment for a while, and when to look again."""
+        key, budgets = view.rollout.key, self._budgets_cache.get_or_create(view.rollout.key[0])
+        refusal = find_refusal(view, plan, budgets)
+        if refusal is None:
+            self._blocked_since.pop(key, None)
+            return None, again
+        rest = self._blocked_since.setdefault(key, view.now) + BLOCKED_SECONDS - view.now
+        if rest > 0:
+            return None, rest
+        return blocked_reason(view, refusal.reason.message), again
+
     async def _report(self, view: RolloutView, plan: DomainPlan, reason: Reason | None) -> None:
         item, outcome = view.rollout, reason or plan.reason
         status = rollout_status(view, plan, reason)
@@ -389,10 +418,23 @@ class RolloutsController:
 
 
 def _explain_unheld(
-    workload: RolledWorkload, budget: TopologyDisruptionBudget | None
+    workload: RolledWorkload, budget: TopologyDisruptionBudget | None, *, budgets_hold: bool
 ) -> Reason | None:
     """Why a workload that replaces its pods by itself would not keep to the order."""
-    if budget is None or workload.on_delete:
+    if workload.on_delete:
+        return None
+    if not budgets_hold:
+        on_delete = (
+            "" if workload.kind == DEPLOYMENT else ", or set its update strategy to OnDelete"
+        )
+        return Reason(
+            code=CONTROLLERS_DELETE,
+            message=f"{workload.kind} {workload.name} replaces its pods by itself, and the"
+            " controllers of this cluster delete pods without asking budgets",
+            object=workload.object,
+            fix=f"Start the cluster with --workload-removal=evict{on_delete}.",
+        )
+    if budget is None:
         return None
     enforced = find_condition(budget.status.conditions, ENFORCED)
     if enforced is None or enforced.status == "True":

@@ -33,10 +33,11 @@ from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView
 from zonewise.disruption.rollouts.replacements import (
     holds_replacement,
     is_held,
-    label_of,
+    labels_of,
     place_replacements,
     release_patch,
     sent_to,
+    with_even_budgets,
     workload_reference,
 )
 from zonewise.runtime.controller.expectations import Expectations
@@ -103,12 +104,14 @@ class Replacements:
                 self._room.close()
             self._stranded.pop(view.rollout.key, None)
             return None, None
-        key = label_of(view.rollout)
         nodes = self._budgets_cache.nodes
-        with Reservations(await self._room.open(), key, sent) as reservations:
+        labels = labels_of(view.rollout, nodes.values())
+        budgets = self._budgets_cache.get_or_create(view.rollout.metadata.namespace)
+        view = with_even_budgets(view, budgets)
+        with Reservations(await self._room.open(), labels, sent) as reservations:
             placements = place_replacements(view, plan, nodes, reservations.find_obstacle)
         for pod, domain in placements.released:
-            await self._release(view.rollout.key, pod, key, domain)
+            await self._release(view.rollout.key, pod, labels, domain)
         await self._evict_stranded(view.rollout.key, reservations.stranded)
         waits = placements.reason is not None or bool(reservations.stranded)
         return placements.reason, NO_ROOM if waits else None
@@ -132,11 +135,13 @@ class Replacements:
         for pod in self.held_in(namespace):
             workload = workload_reference(pod, owners)
             if workload is None or not any(self._find_rollouts(namespace, workload)):
-                await self._release(key, pod, "", None)
+                await self._release(key, pod, (), None)
 
-    async def _release(self, key: Key, pod: Pod, label: str, domain: str | None) -> None:
+    async def _release(
+        self, key: Key, pod: Pod, labels: tuple[str, ...], domain: str | None
+    ) -> None:
         meta = pod.metadata
-        body = release_patch(pod, label, domain)
+        body = release_patch(pod, labels, domain)
         try:
             released = await self._client.patch(Pod, meta.name, meta.namespace, body)
         except (Conflict, NotFound):

@@ -81,15 +81,17 @@ class Reservations:
     those among them that have no room there any more.
     """
 
-    def __init__(self, cluster: SchedulerCluster, key: str, sent: Iterable[Pod]) -> None:
+    def __init__(
+        self, cluster: SchedulerCluster, labels: tuple[str, ...], sent: Iterable[Pod]
+    ) -> None:
         self._cluster = cluster
-        self._key = key
+        self._labels = labels
         self._assumed: list[Key] = []
         self.stranded = [pod for pod in sent if self._reserve(pod)]
 
     def find_obstacle(self, pod: Pod, domain: str) -> str:
         """Why a pod could not be scheduled in a domain; empty if it could."""
-        return self._reserve(confine(pod, self._key, domain))
+        return self._reserve(confine(pod, self._labels, domain))
 
     def _reserve(self, pod: Pod) -> str:
         decision = self._cluster.decide(pod)

@@ -60,6 +60,8 @@ class RolloutView:
     """How many Ready pods each domain should have; every domain is in it."""
     order_labels: Mapping[str, str] = field(default_factory=dict)
     """The values of ``order.nodeLabel``, by domain."""
+    budgets_lack: Mapping[str, int] = field(default_factory=dict)
+    """How many pods domains lack by other budgets that divide the replicas by domains."""
     open_domain: str | None = None
     """The domain that the derived budget leaves open."""
     budget_counted: bool = True
@@ -317,7 +319,7 @@ def _not_ready_reason(view: RolloutView, name: str) -> Reason:
 
 
 def _describe_domain(name: str) -> str:
-    return f"domain {name}" if name else "no domain"
+    return f"domain {name}" if name else "what is in no domain"
 
 
 def _reason(

@@ -19,6 +19,11 @@ domain has no room it waits, and the rollout says ``NoRoomInDomain``. What anoth
 has no room for starts anywhere, as does what is missing in a domain none of whose nodes takes pods:
 an outage must not cost capacity.
 
+Nodes without the label are a domain as well, updated last; what has no room there starts anywhere.
+Where a budget with ``expectedPods: ReplicasPerDomain`` covers the pods, what it expects counts
+instead of the rollout's own baseline, and what it lacks comes before 3: it may allow nothing until
+it has that.
+
 Pods of an old revision are released as they are, and pods with claims are not held: their volumes
 say where they run.
 """
@@ -27,7 +32,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -37,7 +42,8 @@ from zonewise.api.objects.core import Node, NodeSelector, NodeSelectorRequiremen
 from zonewise.api.objects.pod import Affinity, NodeAffinity, Pod, PodSchedulingGate
 from zonewise.api.objects.pod_state import is_pod_active
 from zonewise.api.reason import Reason
-from zonewise.disruption.grouping import NO_DOMAIN, OLD_KEYS
+from zonewise.disruption.baseline import split_evenly
+from zonewise.disruption.grouping import NO_DOMAIN, OLD_KEYS, with_new_keys
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.owners import REPLICA_SET, STATEFUL_SET, OwnerKey, Owners, reference_of
 from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView
@@ -48,6 +54,7 @@ DOMAIN_ANNOTATION = "zonewise.io/domain-rollout"
 """The domain that a pod was sent to, to tell it from one whose template requires that domain."""
 NO_ROOM = "NoRoomInDomain"
 IN = "In"
+ABSENT = "DoesNotExist"
 
 FindObstacle = Callable[[Pod, str], str]
 """Why a pod could not be scheduled in a domain, in the scheduler's words; empty if it could."""
@@ -87,7 +94,7 @@ def holds_replacement(
     pod: Pod, rollouts: Iterable[DomainRollout], budgets: NamespaceBudgets
 ) -> bool:
     """Whether a new pod has to wait for its place; ``rollouts`` are those of its namespace."""
-    if pod.spec.node_name or is_held(pod) or has_claims(pod):
+    if not may_need_place(pod):
         return False
     workload, reference = workload_reference(pod, budgets.owners), reference_of(pod)
     if workload is None or reference is None or budgets.owners.is_outdated(reference):
@@ -97,6 +104,16 @@ def holds_replacement(
         return False
     return any(rollout.status.domain for rollout in matching) or any(
         is_pod_active(old) for old in _outdated_pods(workload, pod, budgets)
+    )
+
+
+def may_need_place(pod: Pod) -> bool:
+    """Whether a new pod is of a kind that could have to wait, whatever else there is."""
+    reference = reference_of(pod)
+    return (
+        reference is not None
+        and reference.key[1] in (REPLICA_SET, STATEFUL_SET)
+        and not (pod.spec.node_name or is_held(pod) or has_claims(pod))
     )
 
 
@@ -141,21 +158,36 @@ def place_replacements(
                 released.append((rolled.pod, domain))
                 break
         else:
-            if plan.open_domain in refusals:
+            if plan.open_domain == NO_DOMAIN and NO_DOMAIN in refusals:
+                places.take(NO_DOMAIN)
+                released.append((rolled.pod, None))
+            elif plan.open_domain in refusals:
                 obstacles.append(refusals[plan.open_domain])
-            elif candidates or places.some_are_lost:
+            elif places.some_are_missing:
                 released.append((rolled.pod, None))
     reason = _no_room_reason(view, plan, obstacles) if obstacles else None
     return Placements(tuple(released), reason)
 
 
 def label_of(rollout: DomainRollout) -> str:
-    """The node label that a replacement's affinity names; of two spellings the present one."""
+    """The node label that names the domains; of two spellings the present one."""
     key = rollout.spec.topology_key
     return OLD_KEYS.get(key, key)
 
 
-def confine(pod: Pod, key: str, domain: str | None) -> Pod:
+def labels_of(rollout: DomainRollout, nodes: Iterable[Node]) -> tuple[str, ...]:
+    """The node labels that a replacement's affinity names: also the old spelling, if a node has
+    only that.
+    """
+    label = label_of(rollout)
+    old_label = next((old for old, new in OLD_KEYS.items() if new == label), None)
+    labels = (node.metadata.labels for node in nodes)
+    if old_label is not None and any(old_label in each and label not in each for each in labels):
+        return label, old_label
+    return (label,)
+
+
+def confine(pod: Pod, labels: tuple[str, ...], domain: str | None) -> Pod:
     """A pod without our gate, and with a node affinity for a domain."""
     spec = pod.spec
     gates = tuple(gate for gate in spec.scheduling_gates if gate.name != GATE)
@@ -164,12 +196,12 @@ def confine(pod: Pod, key: str, domain: str | None) -> Pod:
         affinity = affinity or Affinity()
         node_affinity = affinity.node_affinity or NodeAffinity()
         required = node_affinity.required or NodeSelector()
-        expression = NodeSelectorRequirement(key=key, operator=IN, values=(domain,))
         terms = tuple(
             msgspec.structs.replace(
-                term, match_expressions=(*(term.match_expressions or ()), expression)
+                term, match_expressions=(*(term.match_expressions or ()), *expressions)
             )
             for term in required.node_selector_terms or (NodeSelectorTerm(),)
+            for expressions in _expressions_of(labels, domain)
         )
         required = NodeSelector(node_selector_terms=terms)
         affinity = msgspec.structs.replace(
@@ -179,9 +211,9 @@ def confine(pod: Pod, key: str, domain: str | None) -> Pod:
     return msgspec.structs.replace(pod, spec=spec)
 
 
-def release_patch(pod: Pod, key: str, domain: str | None) -> dict[str, Any]:
+def release_patch(pod: Pod, labels: tuple[str, ...], domain: str | None) -> dict[str, Any]:
     """The merge patch that releases a pod, on the very version that was judged."""
-    confined, meta = confine(pod, key, domain), pod.metadata
+    confined, meta = confine(pod, labels, domain), pod.metadata
     metadata: dict[str, Any] = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     spec: dict[str, Any] = {"schedulingGates": _gates_left(confined.spec.scheduling_gates)}
     if domain is not None:
@@ -195,24 +227,72 @@ def release_patch(pod: Pod, key: str, domain: str | None) -> dict[str, Any]:
     return {"metadata": metadata, "spec": spec}
 
 
+def _expressions_of(
+    labels: tuple[str, ...], domain: str
+) -> tuple[tuple[NodeSelectorRequirement, ...], ...]:
+    """What the nodes of a domain have in common, in alternatives: one for each spelling."""
+    absent = [NodeSelectorRequirement(key=label, operator=ABSENT) for label in labels]
+    if domain == NO_DOMAIN:
+        return (tuple(absent),)
+    return tuple(
+        (*absent[:number], NodeSelectorRequirement(key=label, operator=IN, values=(domain,)))
+        for number, label in enumerate(labels)
+    )
+
+
 def sent_to(pod: Pod) -> str | None:
     """The domain that a pod was sent to; None if it was never held, or may start anywhere."""
     return pod.metadata.annotations.get(DOMAIN_ANNOTATION)
+
+
+def with_even_budgets(view: RolloutView, budgets: NamespaceBudgets) -> RolloutView:
+    """The view with what budgets expect that divide the replicas by domains.
+
+    They cover pods of the workload that wait, and have the rollout's domains. Where pods really are
+    does not matter to them, so that a rollout that keeps the present numbers would never meet them.
+    If a budget covers other workloads, too, ours is divided in the same way, and what the budget
+    lacks all the same is known beside it.
+    """
+    label = label_of(view.rollout)
+    covering = {
+        budget.key
+        for rolled in view.unscheduled
+        if is_held(rolled.pod)
+        for budget in budgets.budgets_covering(rolled.pod)
+        if budget.per_domain
+        and budget.enforced
+        and budget.grouping.keys == (label,)
+        and budget.grouping.node_filter is None
+    }
+    desired: Mapping[str, int] = view.desired_ready
+    replicas = sum(desired.values())
+    lacking: dict[str, int] = {}
+    for key in sorted(covering):
+        states = budgets.state_and_counts(key)[0].domains
+        for name, state in states.items():
+            lacking[name] = max(state.expected - state.present, lacking.get(name, 0))
+        expected = {name: state.expected for name, state in states.items()}
+        if sum(expected.values()) != replicas:
+            expected = split_evenly(replicas, desired, states)
+        desired = {**dict.fromkeys(desired, 0), **expected}
+    lacking = {name: count for name, count in lacking.items() if count > 0}
+    return replace(view, desired_ready=desired, budgets_lack=lacking)
 
 
 class _Places:
     """How many pods each domain has and should have, while places are given away."""
 
     def __init__(self, view: RolloutView, plan: DomainPlan, nodes: Mapping[str, Node]) -> None:
-        key = label_of(view.rollout)
-        alive = {
-            node.metadata.labels.get(key, NO_DOMAIN) for node in nodes.values() if _takes_pods(node)
+        label = label_of(view.rollout)
+        self._alive = {
+            with_new_keys(node.metadata.labels).get(label, NO_DOMAIN)
+            for node in nodes.values()
+            if _takes_pods(node)
         }
-        self._expected = {
-            name: count for name, count in view.desired_ready.items() if name != NO_DOMAIN
-        }
-        self._lost = self._expected.keys() - alive
+        self._expected = view.desired_ready
+        self._lacking = view.budgets_lack
         self._open = plan.open_domain
+        self._coming: Counter[str] = Counter()
         self._present: Counter[str] = Counter()
         self._updated: Counter[str] = Counter()
         for rolled in view.pods:
@@ -221,31 +301,42 @@ class _Places:
         for rolled in view.unscheduled:
             domain = sent_to(rolled.pod)
             if domain is not None:
+                self._coming[domain] += 1
                 self._add(domain, outdated=rolled.outdated)
 
     @property
-    def some_are_lost(self) -> bool:
-        """Whether pods are missing in a domain that takes none."""
-        return any(self._missing(name) > 0 for name in self._lost)
+    def some_are_missing(self) -> bool:
+        """Whether a domain lacks pods, also one that takes none."""
+        return any(self._missing(name) > 0 for name in self._expected)
 
     def candidates(self) -> list[str]:
         """The domains that the next replacement may go to, the best first."""
-        alive = self._expected.keys() - self._lost
-        lacking = [name for name in alive if self._missing(name) > 0]
-        lacking.sort(key=lambda name: (name != self._open, -self._missing(name), name))
-        surge = [
-            name
-            for name in alive - set(lacking)
-            if name == self._open and self._updated[name] < self._expected[name]
-        ]
-        return lacking + surge
+        missing = {name for name in self._expected if self._missing(name) > 0}
+        lacking = [name for name in self._lacking if self._missing_of_budgets(name) > 0]
+        result = sorted(
+            missing & self._alive,
+            key=lambda name: (name != self._open, -self._missing(name), name),
+        )
+        result += sorted(
+            (set(lacking) & self._alive) - missing,
+            key=lambda name: (name != self._open, -self._missing_of_budgets(name), name),
+        )
+        # Without a usable node, too: then it waits there, and the reason says for what.
+        takes_surge = self._updated[self._open or ""] < self._expected.get(self._open or "", 0)
+        if self._open is not None and takes_surge and self._open not in {*missing, *result}:
+            result.append(self._open)
+        return result
 
     def take(self, domain: str) -> None:
         """A replacement goes to a domain."""
+        self._coming[domain] += 1
         self._add(domain, outdated=False)
 
     def _missing(self, name: str) -> int:
         return self._expected[name] - self._present[name]
+
+    def _missing_of_budgets(self, name: str) -> int:
+        return self._lacking[name] - self._coming[name]
 
     def _add(self, domain: str, *, outdated: bool) -> None:
         self._present[domain] += 1

@@ -5,6 +5,9 @@ Broken pods are evicted at once: they serve no traffic. Ready ones as long as fe
 what would be refused is not requested. StatefulSets start with their highest ordinals, a rollback
 with the newest pods. Pods on deleted nodes are left alone: no kubelet could report when they have
 ended.
+
+A Deployment's own controller removes its pods; here only a budget that keeps it from doing so is
+found, for the status.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from zonewise.api.objects.pod import Pod
 from zonewise.api.reason import Reason
 from zonewise.api.values.numbers import scale_int_or_percent
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
+from zonewise.disruption.rollouts.derived_budget import derived_budget_name, limit_budget_name
 from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView
+from zonewise.disruption.rollouts.replacements import is_held
 from zonewise.disruption.rollouts.workload import RolledPod
 from zonewise.disruption.verdict import DisruptionVerdict, VerdictRound
 
@@ -66,6 +71,32 @@ def choose_victims(view: RolloutView, plan: DomainPlan, budgets: NamespaceBudget
         room -= rolled.ready
         pods.append(rolled.pod)
     return Victims(tuple(pods), None if pods else refusal)
+
+
+def find_refusal(
+    view: RolloutView, plan: DomainPlan, budgets: NamespaceBudgets
+) -> DisruptionVerdict | None:
+    """The refusal of another budget that keeps a Deployment from taking any old pod of the open
+    domain; None while pods are on their way, after which it may be granted.
+    """
+    if plan.open_domain is None or view.workload is None or view.workload.needs_evictions:
+        return None
+    if not all(rolled.ready for rolled in view.pods):
+        return None
+    if not all(is_held(rolled.pod) for rolled in view.unscheduled):
+        return None
+    own = {derived_budget_name(view.rollout), limit_budget_name(view.rollout)}
+    verdict_round = VerdictRound(budgets, view.now, strict=True)
+    refusal: DisruptionVerdict | None = None
+    for rolled in view.pods:
+        if not rolled.outdated or rolled.domain != plan.open_domain:
+            continue
+        verdict = verdict_round.judge(rolled.pod, evicting=False)
+        if verdict.allowed:
+            return None
+        if refusal is None and any(blocker.budget not in own for blocker in verdict.blockers):
+            refusal = verdict
+    return refusal
 
 
 def blocked_reason(view: RolloutView, message: str) -> Reason:

@@ -48,6 +48,8 @@ RemovalMode: TypeAlias = Literal["evict", "delete"]
 
 INITIAL_PAUSE = 1.0
 MAX_PAUSE = 60.0
+EVICTION_REFUSED = "EvictionRefused"
+"""The reason of events about pods that are not removed yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,12 @@ continues from the state of the objects.
 together are one sync. *Expectations*: a sync begins only when the stores show what the one before
 wrote. *Expired*: a finished Job with ``ttlSecondsAfterFinished`` is deleted after that time.
 
+*Evicted*: what ``parallelism`` is lowered by goes as pods of other workloads do (``removal``), and
+what budgets hold stays active, tracked and counted. A pod loses its finalizer only after it was
+evicted, because one that stays must be counted when it ends; a crash in between counts one failure.
+A Job that is suspended, has ended or has an index twice should not run these pods at all: they are
+deleted. Kubernetes' own controller deletes all of them, and releases them before.
+
 Pods whose Job is deleted, or which are no longer controlled by it, lose the tracking finalizer;
 nothing else would remove it.
 """
@@ -16,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -23,7 +30,9 @@ from zonewise.api.errors import ApiError, Conflict, NotFound
 from zonewise.api.meta import Condition, Key
 from zonewise.api.objects.apps import decode_pod_template
 from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.pod_state import is_pod_ready
 from zonewise.api.values import selector, times
+from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.embedded.components.workloads.adoption import (
     BY_CONTROLLER,
     claim_objects,
@@ -49,6 +58,13 @@ from zonewise.embedded.components.workloads.jobs.pods import (
     Backoff,
     is_tracked,
 )
+from zonewise.embedded.components.workloads.removal import (
+    EVICTION_REFUSED,
+    Removal,
+    RemovalMode,
+    RemovalResult,
+)
+from zonewise.embedded.components.workloads.triggers import watch_budgets
 from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.controller.expectations import GLANCE, Expectations
 from zonewise.runtime.program.context import ControllerContext
@@ -63,10 +79,24 @@ MAX_PREFIX = 58
 """A generated name has five more characters, and it has to be valid as a label."""
 
 
+@dataclass(frozen=True, slots=True)
+class StayingPods:
+    """How many pods should go and stay, because budgets hold them."""
+
+    active: int = 0
+    ready: int = 0
+
+
 class JobController:
     """Creates, counts and deletes the pods of Jobs."""
 
-    def __init__(self, context: ControllerContext) -> None:
+    def __init__(
+        self,
+        context: ControllerContext,
+        *,
+        removal: RemovalMode = "evict",
+        budgets_cache: BudgetsCache | None = None,
+    ) -> None:
         self._context = context
         self._client = context.client
         self._backoff: dict[Key, tuple[str, Backoff]] = {}
@@ -77,6 +107,10 @@ class JobController:
         self._pods.on_change(self._pod_changed)
         self._job_expectations: Expectations[Key, Job] = Expectations(self._jobs)
         self._pod_expectations: Expectations[Key, Pod] = Expectations(self._pods)
+        self._removal: Removal[Key] = Removal(
+            context.client, mode=removal, budgets_cache=budgets_cache, now=context.clock
+        )
+        watch_budgets(self._controller, self._removal, budgets_cache)
         self._orphan_controller = context.controller("job-strays", self._sync_orphan)
         self._orphan_controller.watches(Pod, own_key, when=_is_orphan)
 
@@ -111,12 +145,14 @@ class JobController:
         )
         if job is None:
             self._forget_backoff(key)
+            self._removal.forget(key)
             return None
         if job.spec.managed_by not in {None, CONTROLLER_NAME}:
             return None
         condition = finished_condition(job)
         if condition is not None:
             self._forget_backoff(key)
+            self._removal.forget(key)
             pods = self._pods.by(BY_CONTROLLER, uid)
             await self._release(key, [pod for pod in pods if is_tracked(pod)])
             return await self._expire(job, condition)
@@ -128,9 +164,15 @@ class JobController:
         now = self._context.clock()
         backoff = remembered[1] if remembered and remembered[0] == job.metadata.uid else Backoff()
         job_plan = plan_job(job, pods, backoff=backoff, now=now)
-        await self._delete_pods(key, job, job_plan)
+        staying, again = await self._remove_pods(key, job, job_plan)
         missing, failure = await self._create_pods(key, job, job_plan.create)
-        status = msgspec.structs.replace(job_plan.status, active=job_plan.status.active - missing)
+        planned = job_plan.status
+        status = msgspec.structs.replace(
+            planned,
+            active=planned.active - missing + staying.active,
+            ready=(planned.ready or 0) + staying.ready,
+            terminating=(planned.terminating or 0) - staying.active,
+        )
         for event in job_plan.events:
             self._context.recorder.event(job, event.reason, "Sync", event.message, type=event.type)
         version = job.metadata.resource_version
@@ -147,7 +189,7 @@ class JobController:
             self._record_finish(job, settled_status)
         if failure is not None:
             raise failure
-        return job_plan.requeue_after
+        return min(filter(None, (job_plan.requeue_after, again)), default=None)
 
     async def _claim_pods(self, key: Key, job: Job) -> tuple[Pod, ...]:
         """The Job's pods; adopted ones get the tracking finalizer."""
@@ -166,8 +208,41 @@ class JobController:
             own.append(written)
         return tuple(own)
 
-    async def _delete_pods(self, key: Key, job: Job, job_plan: JobPlan) -> None:
-        await self._release(key, job_plan.surplus)
+    async def _remove_pods(
+        self, key: Key, job: Job, job_plan: JobPlan
+    ) -> tuple[StayingPods, float | None]:
+        """Delete or evict pods; returns how many stay that should go, and when to try again."""
+        surplus, staying, again = job_plan.surplus, StayingPods(), None
+        if self._removal.mode == "evict" and job_plan.evictable:
+            uids = {pod.metadata.uid for pod in job_plan.evictable}
+            going = [pod for pod in surplus if pod.metadata.uid in uids]
+            surplus = tuple(pod for pod in surplus if pod.metadata.uid not in uids)
+            result = await self._evict(key, job, job_plan.evictable, len(going))
+            again = result.retry_after
+            staying = StayingPods(
+                active=len(going) - len(result.granted),
+                ready=sum(map(is_pod_ready, going)) - sum(map(is_pod_ready, result.granted)),
+            )
+        await self._delete(key, job, job_plan.delete, surplus)
+        return staying, again
+
+    async def _evict(self, key: Key, job: Job, pods: Sequence[Pod], count: int) -> RemovalResult:
+        result = await self._removal.remove(key, pods, count)
+        for pod in result.granted:
+            self._pod_expectations.removed(key, pod)
+            self._record_event(job, "SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
+        await self._release(key, result.granted)
+        for refusal in result.refused:
+            if not isinstance(refusal.error, Conflict):
+                note = f"A pod is not removed yet: {refusal.message}"
+                recorder = self._context.recorder
+                recorder.event(job, EVICTION_REFUSED, "Sync", note, type="Warning")
+        return result
+
+    async def _delete(
+        self, key: Key, job: Job, ended: Sequence[Pod], surplus: Sequence[Pod]
+    ) -> None:
+        await self._release(key, surplus)
 
         async def delete(pod: Pod) -> None:
             meta = pod.metadata
@@ -178,7 +253,7 @@ class JobController:
             self._pod_expectations.removed(key, pod)
             self._record_event(job, "SuccessfulDelete", f"Deleted pod: {meta.name}")
 
-        await asyncio.gather(*map(delete, (*job_plan.delete, *job_plan.surplus)))
+        await asyncio.gather(*map(delete, (*ended, *surplus)))
 
     async def _create_pods(
         self, key: Key, job: Job, creations: Sequence[PodCreation]

@@ -79,6 +79,10 @@ class JobPlan:
     """Running pods of a Job whose result is decided; they are deleted and then counted."""
     surplus: tuple[Pod, ...] = ()
     """Surplus running pods; they are released and deleted, and not counted."""
+    evictable: tuple[Pod, ...] = ()
+    """Where fewer pods should run at a time than do: all that may go, in their order. Those of them
+    that are surplus are then evicted instead, or others in their place.
+    """
     create: tuple[PodCreation, ...] = ()
     status: JobStatus
     release: tuple[Pod, ...] = ()
@@ -164,6 +168,7 @@ class _Planner:
             self.start = self.timestamp
         self.events: list[PlannedEvent] = []
         self.requeue_after: float | None = None
+        self.evictable: tuple[Pod, ...] = ()
 
     def plan(self) -> JobPlan:
         target = self._find_target()
@@ -206,6 +211,7 @@ class _Planner:
         return JobPlan(
             delete=delete,
             surplus=surplus,
+            evictable=self.evictable,
             create=create,
             status=status,
             release=tuple(release),
@@ -295,6 +301,8 @@ class _Planner:
                 else:
                     indexes.add(index)
             by_progress = [pod for pod in by_progress if pod not in surplus]
+        if count > len(surplus) and not self.suspended and not self._is_complete():
+            self.evictable = tuple(by_progress)
         return (*surplus, *by_progress[: max(count - len(surplus), 0)])
 
     def _plan_indexes(self, count: int) -> tuple[PodCreation, ...]:

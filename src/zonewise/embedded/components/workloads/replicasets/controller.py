@@ -39,7 +39,12 @@ from zonewise.embedded.components.workloads.creation import (
     run_in_batches,
 )
 from zonewise.embedded.components.workloads.pacing import Pacing
-from zonewise.embedded.components.workloads.removal import Removal, RemovalMode, RemovalResult
+from zonewise.embedded.components.workloads.removal import (
+    EVICTION_REFUSED,
+    Removal,
+    RemovalMode,
+    RemovalResult,
+)
 from zonewise.embedded.components.workloads.replicasets import replicas
 from zonewise.embedded.components.workloads.replicasets.replicas import ReplicaCount
 from zonewise.embedded.components.workloads.replicasets.victims import rank_for_deletion
@@ -54,9 +59,6 @@ WORKERS = 8
 
 class ReplicaFailure(ZonewiseError):
     """Not all pods could be created or removed; the ReplicaSet's status says why."""
-
-
-EVICTION_REFUSED = "EvictionRefused"
 
 
 class ReplicaSetController:
