@@ -31,24 +31,29 @@ ATTEMPTS = {
     "Deployment": 1,
     "StatefulSet OrderedReady": 12,
     "StatefulSet Parallel": 12,
-    "DaemonSet": 30,
+    "DaemonSet": 40,
     "ReplicationController": 6,
 }
 """The most deletions for each pod that are refused to a kind's own controller.
 
 A Deployment's is steered. The others try again at each change of a pod, about five for each one
 that is replaced: that of StatefulSets its highest ordinal, that of DaemonSets as many as its
-strategy allows, here three.
+strategy allows, here four.
 """
 
 
 @pytest.fixture(scope="module")
 def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
-    """A whole control plane with an audit log; its long grace period keeps nodes Ready on a busy
-    machine.
+    """A whole control plane with an audit log, where StatefulSets have ``maxUnavailable``; its long
+    grace period keeps nodes Ready on a busy machine.
     """
-    patient = ("--node-monitor-grace-period=10m",)
-    settings = real.Settings(fsync=False, audit=AUDIT, controller_manager_args=patient)
+    gates = "--feature-gates=MaxUnavailableStatefulSet=true"
+    settings = real.Settings(
+        fsync=False,
+        audit=AUDIT,
+        apiserver_args=(gates,),
+        controller_manager_args=(gates, "--node-monitor-grace-period=10m"),
+    )
     with real.start(settings, binaries=real_binaries) as running:
         yield running
 
