@@ -37,7 +37,7 @@ def drawn_limit(rng: random.Random, replicas: int, *, surges: bool) -> Obj:
     return rng.choice(limits)
 
 
-@pytest.mark.parametrize("seed", choose_seeds(20))
+@pytest.mark.parametrize("seed", choose_seeds(10))
 async def test_a_rollout_ends_whatever_happens(seed: int) -> None:
     """Under one to three budgets, a workload is updated, scaled, updated again and drained at any
     time. It ends with all its pods of the last revision, and no pod is tried often.
