@@ -40,6 +40,8 @@ NODES = Resource("", "v1", "Node", "nodes", namespaced=False)
 EVEN = dict.fromkeys(ZONES, REPLICAS // len(ZONES))
 EACH_ZONE: list[Obj] = [{"key": ZONE, "operator": "Exists"}]
 ORDER = ["c", "a", "b"]
+UNREADY = "zonewise.io/unready"
+"""An annotation that our kubelets obey."""
 
 
 async def play(stage: Stage, story: Story, cell: Cell) -> None:
@@ -92,9 +94,6 @@ async def _workload(stage: Stage, *, operated: bool) -> AsyncIterator[None]:
 
 async def _one_zone_at_a_time(stage: Stage, cell: Cell) -> None:
     """Story 1: only pods of the open zone go; opening the others one by one ends the update."""
-    if stage.kind == "DaemonSet":
-        # Its controller draws one pod at a time, and may draw held ones again and again.
-        await stage.change({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 1}}})
     await stage.limit(closed_but("a"), maxUnavailable=0)
     originals = _pods_to_replace(stage)
     opened = "a"
@@ -142,7 +141,10 @@ async def _one_pod_of_all(stage: Stage, cell: Cell) -> None:
 
 
 async def _scale_down(stage: Stage, cell: Cell) -> None:
-    """Story 4: six pods become three, and each zone has one at every moment."""
+    """Story 4: six pods become three, and each zone has one at every moment, although the workload
+    would leave none in zone c.
+    """
+    recovering = await _prefer_zone_c(stage)
     await stage.limit(EACH_ZONE, minAvailable=1)
     if cell.limited:
         stage.rule = lambda ready: next(
@@ -155,13 +157,42 @@ async def _scale_down(stage: Stage, cell: Cell) -> None:
                 await _mark_node(stage, name, None)
     else:
         await stage.change(size_of(stage.kind, FEWER))
+    if recovering is not None:
+        await stage.until(lambda: len(stage.pods()) == FEWER + 1, "waiting for zone c")
+        await _mark_unready(stage, recovering, None)
     await stage.until_ready(FEWER, dict.fromkeys(ZONES, 1) if cell.limited else None)
+
+
+async def _prefer_zone_c(stage: Stage) -> str | None:
+    """Let a scale-down leave no Ready pod in zone c, if nothing keeps it from that, where the kind
+    leaves a way: of ReplicaSets and ReplicationControllers the youngest pods go; of a StatefulSet
+    the highest ordinals, although the one that stays is not Ready. Returns the name of that one.
+    """
+    pods_of_c = sorted(
+        (pod for pod in stage.pods() if stage.zone(pod) == "c"), key=lambda pod: pod.metadata.name
+    )
+    if stage.kind in ("Deployment", "ReplicationController"):
+        for pod in pods_of_c:
+            await stage.client.delete(Pod, pod.metadata.name, stage.namespace)
+            await _until_left(stage, pod)
+        await stage.until_ready(REPLICAS, EVEN)
+    if stage.kind != "StatefulSet Parallel":
+        return None
+    name = pods_of_c[0].metadata.name
+    await _mark_unready(stage, name, "true")
+    await stage.until(lambda: sum(stage.ready().values()) == REPLICAS - 1, "not ready")
+    return name
+
+
+async def _mark_unready(stage: Stage, name: str, value: str | None) -> None:
+    await stage.patch(Pod.resource, name, {"metadata": {"annotations": {UNREADY: value}}})
 
 
 async def _roll_out(stage: Stage, cell: Cell) -> None:
     """A DomainRollout: zones in its order, one pod of one zone at a time, and it ends."""
-    await stage.create(rollout(stage.kind, stage.namespace, ORDER), DomainRollout.resource)
-    await stage.until_answered(lambda: _is_complete(stage), "complete before the update")
+    if stage.limiting:
+        await stage.create(rollout(stage.kind, stage.namespace, ORDER), DomainRollout.resource)
+        await stage.until_answered(lambda: _is_complete(stage), "complete before the update")
     originals = _pods_to_replace(stage)
     stage.rule = lambda ready: (
         f"ready were {dict(ready)}" if sum(ready.values()) < REPLICAS - 1 else None
@@ -197,10 +228,13 @@ async def _replace_all(
 
 
 def _pods_to_replace(stage: Stage) -> dict[str, Pod]:
-    """All pods by uid; of a Job one in each zone, because its controller waits 10 s for each."""
+    """All pods by uid; of a Job all of zone a and one of each other, because its controller waits
+    10 s for each.
+    """
     pods = sorted(stage.pods(), key=lambda pod: pod.metadata.name)
     if stage.kind == "Job":
-        pods = list({stage.zone(pod): pod for pod in pods}.values())
+        others = {stage.zone(pod): pod for pod in pods if stage.zone(pod) != "a"}
+        pods = [pod for pod in pods if stage.zone(pod) == "a"] + list(others.values())
     return {pod.metadata.uid: pod for pod in pods}
 
 
@@ -250,7 +284,8 @@ async def _operate(stage: Stage, owner: Obj) -> None:
         for _ in range(size["spec"]["size"] - len(pods)):
             number += 1
             await _create_pod(stage, f"{NAME}-{number}", reference)
-        for pod in pods:
+        # The budget decides which ones go: without it, both of zone c are the first.
+        for pod in sorted(pods, key=stage.zone, reverse=True):
             if len(stage.pods()) > size["spec"]["size"] and await stage.evict(pod):
                 await _until_left(stage, pod)
         await asyncio.sleep(0.5)

@@ -45,7 +45,8 @@ class Stage:
     """A namespace with a workload, its pods, and a budget of the kind ``budgets``.
 
     ``zones`` are the zones of the nodes by name. ``rule`` is asked after every change of a pod, and
-    returns what is wrong then; ``faults`` are its answers.
+    returns what is wrong then; ``faults`` are its answers. Without ``limiting`` there is no
+    budget and no rollout by domain: then a story has to fail.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class Stage:
         kind: Kind,
         zones: Mapping[str, str],
         budgets: Resource,
+        limiting: bool = True,
     ) -> None:
         self.client = client
         self.namespace = namespace
         self.kind = kind
         self.zones = zones
+        self.limiting = limiting
         self.faults: list[str] = []
         self.order: list[str] = []
         """The zones whose pods went, in that order."""
@@ -110,13 +113,13 @@ class Stage:
         await self.until_answered(lambda: _immediately(true), what)
 
     async def until_answered(self, ask: Callable[[], Any], what: str) -> None:
-        """Wait until a question is answered with yes."""
+        """Wait until a question is answered with yes; a broken promise ends the story at once."""
         try:
             async with asyncio.timeout(PATIENCE):
-                while True:
-                    if await ask():
-                        return
+                while not await ask():
+                    assert not self.faults, f"{self.kind}: {self.faults}"
                     await asyncio.sleep(POLL)
+                return
         except TimeoutError:
             seen = Counter(
                 (self.zone(pod), image(pod), is_pod_ready(pod), pod.metadata.name)
@@ -155,6 +158,8 @@ class Stage:
 
     async def limit(self, expressions: list[Obj], **spec: Any) -> None:
         """Create the budget, with a term of these expressions, and wait until it is counted."""
+        if not self.limiting:
+            return
         spec["selector"] = {"matchLabels": LABELS}
         if expressions:
             spec["nodeSelectorTerm"] = {"matchExpressions": expressions}
@@ -169,6 +174,8 @@ class Stage:
 
     async def open(self, zone: str) -> None:
         """Leave one zone out of the budget."""
+        if not self.limiting:
+            return
         term = {"matchExpressions": closed_but(zone)}
         await self.patch(self._budgets, BUDGET, {"spec": {"nodeSelectorTerm": term}})
         await self.until_answered(self._is_counted, "counted")

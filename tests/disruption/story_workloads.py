@@ -1,7 +1,7 @@
 """The workloads of the stories: six pods of app=foo of each kind, two in each of three zones.
 
-Every kind may take down more pods at a time than a budget of the stories allows, where it has a
-setting for that. Pods are Ready after a second, so that two that are missing at once are noticed.
+Every kind with a rolling update may take down more pods at a time than any budget of the stories
+allows. Pods are Ready after a second, so that two that are missing at once are noticed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ ZONE = "topology.kubernetes.io/zone"
 LABELS = {"app": "foo"}
 NAME = "foo"
 REPLICAS, FEWER = 6, 3
+TOGETHER = 4
+"""How many pods a strategy may take at a time: one more than there are zones, so that it would take
+two of a zone, whichever it takes.
+"""
 GROUP = "stories.example"
 WANTED_LABEL = "stories.example/wanted"
 """On the nodes that a DaemonSet runs on, with the namespace as value."""
@@ -107,14 +111,15 @@ def workload(kind: Kind, namespace: str, count: int) -> Obj:
     spec: Obj = {"selector": {"matchLabels": LABELS}, "template": template, "replicas": count}
     match kind:
         case "Deployment":
-            spec["strategy"] = {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 3}}
+            spec["strategy"] = {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": TOGETHER}}
         case "StatefulSet OrderedReady" | "StatefulSet Parallel":
             spec |= {"serviceName": NAME, "podManagementPolicy": kind.split()[1]}
+            spec["updateStrategy"] = {"rollingUpdate": {"maxUnavailable": TOGETHER}}
         case "DaemonSet":
             del spec["replicas"], template["spec"]["topologySpreadConstraints"]
             del template["spec"]["affinity"]
             template["spec"]["nodeSelector"] = {WANTED_LABEL: namespace}
-            spec["updateStrategy"] = {"rollingUpdate": {"maxUnavailable": 3}}
+            spec["updateStrategy"] = {"rollingUpdate": {"maxUnavailable": TOGETHER}}
         case "ReplicationController":
             spec["selector"] = LABELS
         case "Job":

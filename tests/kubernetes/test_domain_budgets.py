@@ -157,6 +157,20 @@ async def test_story_4_scaling_down_keeps_the_spread(
         record_testsuite_property("without Zonewise", dict(sorted(here.healthy().items())))
 
 
+async def test_a_scale_down_to_nothing_ends(plane: real.ControlPlane) -> None:
+    """Who scales a Deployment to nothing gets that, although a budget needs two pods in each zone:
+    the gate never holds pods beyond those that are expected.
+    """
+    async with scene(plane, "nothing") as here:
+        await here.deploy(6)
+        await here.budget(ZONE, minAvailable=2)
+        assert await here.counted() == {"a": 0, "b": 0, "c": 0}
+        assert not await here.evict(here.pods()[0])
+        await here.client.patch(Deployment, "web", here.namespace, {"spec": {"replicas": 0}})
+        await here.ready(0)
+        assert here.refused() <= len(ZONES), here.evidence()
+
+
 async def test_fifty_evictions_at_once(plane: real.ControlPlane) -> None:
     """Of fifty concurrent evictions exactly as many are granted as the budget allows."""
     async with scene(plane, "fifty") as here:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
+from tests.disruption.story_table import Kind
 from tests.embedded.components.disruption.budget_stories import evict
+from tests.embedded.components.disruption.drawn_workloads import LivingWorkload, drawn_workload
 from tests.embedded.components.disruption.foo_workloads import (
     LABELS,
     ZONE,
@@ -29,7 +32,6 @@ from zonewise.api import (
     Pod,
     PodDisruptionBudget,
     ReplicaSet,
-    StatefulSet,
 )
 from zonewise.api.codec import convert
 from zonewise.api.errors import Invalid, ServerError, TooManyRequests
@@ -247,6 +249,28 @@ async def test_a_scale_down_ends(kind: str, spec: Obj, limit: Obj, per_zone: boo
             await until(lambda: len(pods(cluster)) == replicas, within=600)  # noqa: B023
 
 
+@pytest.mark.parametrize("kind", ["Job", "custom kind"])
+@pytest.mark.parametrize(
+    "limiting",
+    [*(budget(**limit) for limit in LIMITS[::2]), topology_budget(minAvailable=2)],
+    ids=lambda item: f"{item['metadata']['name']} {item['spec']}",
+)
+async def test_a_scale_down_of_a_job_or_custom_kind_ends(kind: Kind, limiting: Obj) -> None:
+    """A Job and a custom kind, whose own controller evicts the surplus, get from eight pods to two,
+    one and none, too.
+    """
+    manifest = drawn_workload(random.Random(1), kind, 8)
+    async with whole(NodeLayout().nodes()) as cluster:
+        living = LivingWorkload(cluster, kind, manifest)
+        async with living.running():
+            await living.until_ready(8)
+            await cluster.seeder.create([limiting])
+            await asyncio.sleep(2)
+            for replicas in (2, 1, 0):
+                await living.change(replicas=replicas)
+                await until(lambda: len(pods(cluster)) == replicas, within=600)  # noqa: B023
+
+
 async def test_pods_of_nobody_are_expected_as_they_are_and_a_job_as_many_as_it_runs() -> None:
     """A Job's number is how many pods it runs at a time; pods without an owner are expected while
     they exist. One of all of them may be evicted at a time.
@@ -293,17 +317,24 @@ async def test_replicas_per_domain_for_a_budget_with_a_term() -> None:
     term = {"matchExpressions": [{"key": ZONE, "operator": "Exists"}]}
     literal = budget(maxUnavailable=1, nodeSelectorTerm=term, expectedPods="ReplicasPerDomain")
     assert budget_of(_typed(literal)).per_domain
-    objects: list[Obj] = [*NodeLayout().nodes(), workload("StatefulSet", 9)]
-    async with whole(objects) as cluster:
-        await settled(cluster)
+    async with whole([*NodeLayout().nodes(), workload("Deployment", 0)]) as cluster:
+        for zone, replicas in (("a", 6), ("b", 8), ("c", 9)):
+            await _leave_open(cluster, zone)
+            await patch(cluster, "Deployment", {"replicas": replicas})
+            await settled(cluster)
+        await _leave_open(cluster, "abc")
         await cluster.seeder.create([literal])
         await counts(cluster)
         item = await cluster.client.get(PodDisruptionBudget, "pdb", "default")
-        rows = {row.domain: row.desired_healthy for row in item.status.domains}
         assert item.spec.expected_pods == "ReplicasPerDomain"
-        assert rows == {"a": 2, "b": 2, "c": 2}
-        await cluster.client.patch(StatefulSet, "foo", "default", {"spec": {"replicas": 3}})
-        await settled(cluster)
+        rows = {
+            row.domain: (row.current_healthy, row.desired_healthy, row.disruptions_allowed)
+            for row in item.status.domains
+        }
+        assert rows == {"a": (6, 2, 4), "b": (2, 2, 0), "c": (1, 2, 0)}
+        by_zone = {pod.spec.node_name[0]: pod.metadata.name for pod in pods(cluster)}
+        granted = {zone: await evict(cluster, name) for zone, name in by_zone.items()}
+        assert granted == {"a": True, "b": False, "c": False}
         for wrong, says in [
             (budget("x", maxUnavailable=1, expectedPods="ReplicasPerDomain"), "nodeSelectorTerm"),
             (
@@ -313,6 +344,13 @@ async def test_replicas_per_domain_for_a_budget_with_a_term() -> None:
         ]:
             with pytest.raises(Invalid, match=says):
                 await cluster.client.create(_typed(wrong))
+
+
+async def _leave_open(cluster: EmbeddedCluster, zones: str) -> None:
+    """Let pods start in these zones only."""
+    for node in await cluster.client.list(Node):
+        body = {"spec": {"unschedulable": node.metadata.name[0] not in zones}}
+        await cluster.client.patch(Node, node.metadata.name, None, body)
 
 
 def _typed(item: Obj) -> PodDisruptionBudget:
