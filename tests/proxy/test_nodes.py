@@ -21,7 +21,7 @@ from zonewise.proxy.nodes import LINGER, SETTLE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-RACK = "example.com/rack"
+RACK, ZONE = "example.com/rack", "topology.kubernetes.io/zone"
 LOCATOR = unstructured(PodLocator.resource)
 LOCATORS, OTHER_NODES = "podlocators.zonewise.io", "nodes"
 DB: Key = ("default", "db")
@@ -53,8 +53,11 @@ async def define_locators(proxy: Trial) -> None:
     assert await proxy.cache.is_readable(PodLocator)
 
 
-async def locate(proxy: Trial, name: str, node: str, **labels: str) -> None:
+async def locate(proxy: Trial, name: str, node: str, *keys: str, **labels: str) -> None:
+    """Write a PodLocator, limited to some keys or with all labels."""
     body: dict[str, Any] = {"nodeName": node, "nodeLabels": labels, "ips": [{"ip": "10.9.9.9"}]}
+    if keys:
+        body["nodeLabelKeys"] = keys
     await proxy.client.apply(LOCATOR, name, "default", body, force=True)
 
 
@@ -136,6 +139,42 @@ async def test_nodes_come_last_with_a_note() -> None:
         address = await proxy.service("db", "n2", "n3", keys=RACK)
         await proxy.reaches(address, 0, 1)
         assert (watched(proxy), notes(proxy)) == ([OTHER_NODES, LOCATORS], ["LabelsFromNodes"])
+
+
+async def test_labels_that_limited_locators_leave_out_are_those_of_nodes() -> None:
+    """A label that locators were not to have is looked up among Nodes, with a note; one that they
+    were to have, and one that locators of all labels do not have, does not exist.
+    """
+    async with trial() as proxy:
+        await define_locators(proxy)
+        await proxy.node("n2", **{RACK: "r1"})
+        await proxy.node("n3", **{RACK: "r2"})
+        await label(proxy, "n1", "r1")
+        for name, node in (("db-0", "n2"), ("db-1", "n3")):
+            await locate(proxy, name, node, "row", RACK)
+        address = await proxy.service("db", "n2", "n3", keys=RACK)
+        await proxy.reaches(address)
+        await asyncio.sleep(10 * SETTLE)
+        assert (watched(proxy), notes(proxy)) == ([LOCATORS], [])
+        await locate(proxy, "db-0", "n2", "row")
+        await locate(proxy, "db-1", "n3")
+        await proxy.reaches(address, 0)
+        assert (watched(proxy), notes(proxy)) == ([OTHER_NODES, LOCATORS], ["LabelsFromNodes"])
+
+
+async def test_a_zone_that_a_slice_does_not_have_is_not_known() -> None:
+    """A label that a node gets after Kubernetes' controller wrote the slice is read elsewhere."""
+    managed = {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
+    async with trial() as proxy:
+        await define_locators(proxy)
+        await proxy.node("n2")
+        await locate(proxy, "db-0", "n2")
+        address = await proxy.service("db", "n2", keys=ZONE)
+        await proxy.client.patch(SLICE, "db-x", "default", {"metadata": {"labels": managed}})
+        await proxy.reaches(address)
+        await locate(proxy, "db-0", "n2", **{ZONE: proxy.proxier.location.zone})
+        await proxy.reaches(address, 0)
+        assert (watched(proxy), notes(proxy)) == ([LOCATORS], [])
 
 
 async def test_without_locators_nodes_are_read() -> None:

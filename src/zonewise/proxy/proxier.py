@@ -56,7 +56,7 @@ from zonewise.traffic.routes.service import (
     is_routed,
 )
 from zonewise.traffic.routes.table import ServiceRoutes
-from zonewise.traffic.slices.topology import unstated_nodes_of
+from zonewise.traffic.slices.topology import unstated_labels_of
 
 RESYNC = 3600.0
 LARGE = 1000
@@ -201,7 +201,7 @@ class Proxier:
             self._keyed[service.key] = keys
             self._unexamined.add(service.key)
         elif self._keyed.pop(service.key, None) is not None:
-            self._labels.need(service.key, ())
+            self._labels.need(service.key, {})
         if new is not None and new.spec.external_ips:
             parsed = map(parse_address, new.spec.external_ips)
             self._external[service.key] = frozenset(
@@ -295,7 +295,7 @@ class Proxier:
         """Find out which labels are needed that slices do not state."""
         for key in self._unexamined & self._keyed.keys():
             slices = self.slices.by("service", key)
-            self._labels.need(key, unstated_nodes_of(slices, self._keyed[key]))
+            self._labels.need(key, unstated_labels_of(slices, self._keyed[key]))
         self._unexamined.clear()
 
     async def _sync(self) -> None:
