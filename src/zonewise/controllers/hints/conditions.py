@@ -91,7 +91,7 @@ class HintConditions:
             )
 
     def report_topology(self, service: Service, reason: Reason | None) -> None:
-        """Report that slices do not have the values of the topology keys, and why."""
+        """Report that slices do not have the right values of the topology keys, and why."""
         if reason is None:
             self._unstated.pop(service.key, None)
         elif self._unstated.get(service.key) != service.metadata.uid:

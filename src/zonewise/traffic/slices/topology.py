@@ -156,6 +156,26 @@ class SliceTopology:
         )
 
 
+def left_over_reason(slices: Iterable[LeanEndpointSlice], topology: SliceTopology) -> Reason | None:
+    """That slices, which are not ours to write, state what was true when we last wrote them."""
+    names = sorted(
+        piece.metadata.name
+        for piece in slices
+        for text in [piece.metadata.annotations.get(TOPOLOGY_ANNOTATION, "")]
+        if topology.keys and text and text != topology.text(piece.endpoints or ())
+    )
+    if not names:
+        return None
+    others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return Reason(
+        code="TopologyLeftOver",
+        message=f"the annotation {TOPOLOGY_ANNOTATION} on EndpointSlice {names[0]}{others} is not"
+        " kept current and is not what the nodes' labels are now; proxies and DNS servers obey it",
+        numbers={"slices": len(names)},
+        fix=f"Remove them: kubectl annotate endpointslices -A --all {TOPOLOGY_ANNOTATION}-",
+    )
+
+
 def format_topology(
     endpoints: Iterable[LeanEndpoint], keys: Sequence[str], node_labels: NodeLabels
 ) -> str:
