@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tests.embedded.virtual_cluster import until
 from tests.proxy.proxier_trial import SLICE, Trial, trial
-from tests.proxy.remembering_kernel import SERVICE
+from tests.proxy.remembering_kernel import SERVICE, Remembering
 
+from zonewise.api.errors import ServerError, Status
 from zonewise.api.meta import Key
 from zonewise.api.objects.apiextensions import CustomResourceDefinition
 from zonewise.api.objects.core import Node
@@ -18,6 +19,8 @@ from zonewise.api.objects.locator import PodLocator
 from zonewise.api.unstructured import unstructured
 from zonewise.controllers.locators.definition import definition
 from zonewise.proxy.nodes import LINGER, SETTLE
+from zonewise.proxy.proxier import Proxier
+from zonewise.proxy.settings import ProxySettings
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -189,6 +192,49 @@ async def test_without_locators_nodes_are_read() -> None:
         assert (watched(proxy), notes(proxy)) == ([OTHER_NODES], ["LabelsFromNodes"])
         assert len(proxy.kernel.writes) == 1
         task.cancel()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_server_without_an_answer_about_locators_delays_keyed_services_only(
+    restarted: bool,
+) -> None:
+    """At the start other Services are written after seconds, keyed ones once labels are known; what
+    an earlier process wrote stays until then.
+    """
+    async with trial(run=False) as proxy:
+        await define_locators(proxy)
+        await proxy.node("n2", **{RACK: "r1"})
+        await label(proxy, "n1", "r1")
+        await locate(proxy, "db-0", "n2", **{RACK: "r1"})
+        address = await proxy.service("db", "n2", keys=RACK)
+        other = await proxy.service("other", "n2")
+        if restarted:
+            earlier = asyncio.create_task(proxy.proxier.run())
+            await proxy.reaches(address, 0)
+            earlier.cancel()
+            await asyncio.gather(earlier, return_exceptions=True)
+            proxy.kernel.heard = Remembering().heard
+            proxy.proxier = Proxier(proxy.cache, proxy.kernel, ProxySettings(node_name="n1"))
+        await proxy.endpoints("other", "n2", "n2")
+        readable = proxy.cache.is_readable
+
+        async def fail(kind: type[Any]) -> bool:
+            raise ServerError(Status(code=503, reason="ServiceUnavailable", message=kind.__name__))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(proxy.cache, "is_readable", fail)
+            task = asyncio.create_task(proxy.proxier.run())
+            await proxy.reaches(other, 0, 1)
+            await asyncio.sleep(100)
+            assert proxy.kernel.chosen(address) == ({"10.244.0.0"} if restarted else set())
+            assert proxy.proxier.waiting_since is None
+            patch.setattr(proxy.cache, "is_readable", readable)
+            await proxy.reaches(address, 0)
+        await until(lambda: watched(proxy) == [LOCATORS])
+        await proxy.client.delete(SERVICE, "db", "default")
+        await proxy.reaches(address)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_moment_without_values_starts_no_watch() -> None:

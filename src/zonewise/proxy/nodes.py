@@ -9,7 +9,9 @@ expensive: every proxy of the cluster receives every change. So
 * a source is followed only while a Service needs it, and no longer ``LINGER`` seconds after that;
 * it is asked for only after a Service has needed it for ``SETTLE`` seconds. A Service gets keys a
   moment before its slices get their values, and a pod its locator a moment after its address; no
-  proxy should list the nodes for that moment. At the start nothing is waited for.
+  proxy should list the nodes for that moment. At the start nothing is waited for, and all Services
+  wait for what is needed, but no longer than ``START``: a server that serves everything but
+  PodLocators must not leave a node without rules.
 
 A Service of which some labels are not known *waits*, with the rules that it has, until they are
 known or all Nodes are: a node that is not known yet looks like one without a matching label.
@@ -38,6 +40,7 @@ from zonewise.traffic.routes.addresses import parse_address
 from zonewise.traffic.routes.service import are_located
 from zonewise.traffic.slices.topology import KeysByNode
 
+START = 10.0
 SETTLE = 2.0
 LINGER = 300.0
 
@@ -57,6 +60,7 @@ class UnstatedLabels:
         self._relabelled = relabelled
         self._needed: dict[Key, KeysByNode] = {}
         self._wake = asyncio.Event()
+        self._settled = asyncio.Event()
         self._locators_tried = False
         self._index = LocatorIndex()
         self._locators: Reflector[PodLocator] | None = None
@@ -84,12 +88,21 @@ class UnstatedLabels:
         }
 
     async def settle(self) -> None:
-        """Wait until everything that is needed now is known."""
-        await self._step(0.0)
+        """Wait until everything that was needed at the start is known, for some seconds at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START):
+                await self._settled.wait()
+                return
+        _log.warning(
+            "labels of other nodes are not known yet; Services that need them wait",
+            services=len(self.waiting()),
+        )
 
     async def run(self) -> None:
         """Follow what is needed until cancelled."""
         try:
+            await self._step(0.0)
+            self._settled.set()
             while True:
                 with suppress(TimeoutError):
                     following = self._locators_tried and not self._needed
