@@ -215,7 +215,7 @@ class HintsController:
             return None
         service = self._services.get(key)
         if service is not None:
-            self._conditions.report_keys(service)
+            self._conditions.report_keys(service, self.settings.gates)
         if service is None or not has_endpoints(service):
             self.decided_services.pop(key, None)
             return None

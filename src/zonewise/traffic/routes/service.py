@@ -74,7 +74,7 @@ from zonewise.traffic.routes.table import (
     ServiceRoutes,
 )
 from zonewise.traffic.slices.topology import KeysByNode, NodeLabels, unstated_labels
-from zonewise.traffic.topology_keys import invalid_keys_reason, topology_keys_of
+from zonewise.traffic.topology_keys import ignored_keys_reason, topology_keys_of
 
 PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
 
@@ -191,7 +191,7 @@ def compute_service_routes(
         health_checks, others = _split_health_checks(key, health_checks, claims)
         for owner, text in others:
             taken.setdefault(owner, []).append(text)
-    keys_reason = invalid_keys_reason(service, settings.gates)
+    keys_reason = ignored_keys_reason(service, settings.gates)
     from_nodes = located_labels is not None and not are_located(
         unstated_labels(endpoints, policy.keys), located_labels
     )
