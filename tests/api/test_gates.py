@@ -44,7 +44,8 @@ def test_flags_are_read(text: str, expected: tuple[bool, bool, bool]) -> None:
         (
             "ServiceTopology=true",
             "feature gates TopologyAwareHints and ServiceTopology exclude each other:"
-            " set TopologyAwareHints=false or ServiceTopology=false",
+            " set TopologyAwareHints=false or ServiceTopology=false; the annotation"
+            " zonewise.io/topology-keys gives Services topology keys without a gate",
         ),
         (
             "ServiceTrafficPolicy=false",

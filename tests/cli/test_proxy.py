@@ -260,6 +260,9 @@ def test_labels_come_from_slices_then_locators_then_nodes(tmp_path: Path, capsys
         for node, row_of_node in (("n1", "y"), ("n2", "x"))
     ]
     assert chosen(*locators) == (["10.244.2.5"], [])
+    limited = [item | {"nodeLabels": {}, "nodeLabelKeys": ["zone"]} for item in locators]
+    assert chosen(*limited) == (["10.244.1.5"], ["LabelsFromNodes"])
+    assert chosen(*(item | {"nodeLabelKeys": ["row"]} for item in limited)) == ([], [])
     values = {"10.244.1.5": {"row": "x"}, "10.244.2.5": {"row": "x"}}
     items[4]["metadata"]["annotations"] = {"zonewise.io/topology": json.dumps(values)}
     assert chosen(*locators) == (["10.244.1.5", "10.244.2.5"], [])

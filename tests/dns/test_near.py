@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dns.edns
@@ -14,6 +14,7 @@ from tests.dns.changing_cluster import HOST, RACK, ZONE, Source, World
 from tests.dns.clusters import endpoint, headless, pieces, port, service, texts
 
 from zonewise.api import FeatureGates
+from zonewise.api.meta import Key
 
 DB = "db.shop.svc.cluster.local."
 SOURCES: tuple[Source, ...] = ("locators", "pods", "both")
@@ -250,6 +251,29 @@ def test_what_a_slice_states_comes_before_other_sources() -> None:
         annotations = {"zonewise.io/topology": json.dumps({address: {RACK: rack}})}
         world.names.put(piece | {"metadata": piece["metadata"] | {"annotations": annotations}})
         assert world.names.addresses(DB, "10.0.1.1") == [f"10.0.0.{at}" for at in expected]
+
+
+def test_locators_come_before_nodes() -> None:
+    """Where both are read labels are those of locators; those of Nodes are for nodes without one
+    and for what limited locators leave out, and then the Service is noted.
+    """
+    world = zones("both")
+    noted: list[Key] = []
+    responder = world.names.responder
+    responder.cluster = replace(responder.cluster, read_nodes=noted.append)
+    world.names.put(headless("db", keys=RACK))
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1", "10.0.0.3"]
+    world.names.put({"kind": "Node", "metadata": {"name": "n-a", "labels": {RACK: "other"}}})
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1", "10.0.0.3"]
+    assert not noted
+    for name, keys in (("db-c", [ZONE]), ("client-c", [ZONE])):
+        meta = {"name": name, "namespace": "shop", "uid": name, "resourceVersion": "99"}
+        ips = [{"ip": "10.0.1.3" if name == "client-c" else "10.0.0.3"}]
+        located = {"nodeName": "n-c", "nodeLabels": {ZONE: "c"}, "nodeLabelKeys": keys}
+        world.names.put({"kind": "PodLocator", "metadata": meta, "ips": ips, **located})
+    world.names.put({"kind": "Node", "metadata": {"name": "n-c", "labels": {RACK: "other"}}})
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
+    assert noted == [("shop", "db")]
 
 
 def test_a_forwarder_may_name_its_client() -> None:

@@ -197,6 +197,16 @@ def test_advice_is_about_the_keys(
     assert "trafficDistribution" not in report.primary.reason.fix
 
 
+def test_a_live_field_counts_without_a_flag() -> None:
+    """A Service with spec.topologyKeys is reported with its keys, and hints are not advised."""
+    web = service(annotations={}, clusterIP="10.96.0.1", ports=[PORT], topologyKeys=[ZONE])
+    source = cluster([node("n-a", "a"), node("n-b", "b"), web, piece(HERE)], ReportSettings())
+    (only,) = source.services.values()
+    report = explain_service(source, only)
+    assert f"Run an endpoint that matches {ZONE} of n-b." in report.primary.reason.fix
+    assert "Auto" not in render_service(report)
+
+
 def test_an_endpoint_that_is_not_ready_is_what_is_missing() -> None:
     """Without any ready endpoint the advice is to have one."""
     report = report_keys(piece(endpoint("10.0.0.1", "a", on="n-a", ready=False)))

@@ -34,7 +34,8 @@ CONTROLLERS = (
 SERVICE, NODE = unstructured(Service.resource), unstructured(Node.resource)
 POD = unstructured(Pod.resource)
 ZONE, LOCATORS = "topology.kubernetes.io/zone", "podlocators.zonewise.io"
-NODES = {"n1": "a", "n2": "a", "n3": "b"}
+RACK = "example.com/rack"
+NODES = {"n1": ("a", "r1"), "n2": ("a", "r1"), "n3": ("b", "r2")}
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +47,14 @@ def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
 
 async def test_the_name_server_reads_locators(plane: real.ControlPlane) -> None:
     """The controller writes PodLocators, and the name server, which may read neither pods nor
-    nodes, answers for a headless Service by the client's place, and follows a pod to another node.
+    nodes, answers for a headless Service by the client's place, follows a pod to another node, and
+    learns labels that slices do not have: of a rack that is renamed, of a zone that comes late.
     """
     async with Client(HttpsTransport(load_config(plane.kubeconfig))) as client:
-        for name, zone in NODES.items():
-            await client.create(NODE({"metadata": {"name": name, "labels": {ZONE: zone}}}))
+        for name, (zone, rack) in NODES.items():
+            labels = {ZONE: zone, RACK: rack}
+            await client.create(NODE({"metadata": {"name": name, "labels": labels}}))
+        await client.create(NODE({"metadata": {"name": "late"}}))
         space = "located"
         await client.create(Namespace(metadata=ObjectMeta(name=space)))
         installed = Installed(plane, client, "zonewise-located", role="observe")
@@ -58,7 +62,9 @@ async def test_the_name_server_reads_locators(plane: real.ControlPlane) -> None:
             await installed.put()
             await put_name_server(plane, installed.namespace)
             await installed.lead()
-            await headless(client, space)
+            await headless(client, space, "db", RACK)
+            await headless(client, space, "store", ZONE)
+            await pod(client, space, "store-1", "late", "10.0.2.1", app="store")
             for number, node in enumerate(("n1", "n2", "n3"), start=1):
                 await pod(client, space, f"db-{number}", node, f"10.0.0.{number}", app="db")
             for number, node in enumerate(("n1", "n3"), start=1):
@@ -69,12 +75,15 @@ async def test_the_name_server_reads_locators(plane: real.ControlPlane) -> None:
                 await resolves(port, "10.0.1.2", "10.0.0.3")
                 await resolves(port, "10.9.9.9")
                 locator = await client.get(PodLocator, "web-2", space)
-                assert (locator.node_name, (locator.node_labels or {})[ZONE]) == ("n3", "b")
+                assert (locator.node_name, locator.node_labels) == ("n3", {ZONE: "b", RACK: "r2"})
                 await client.delete(POD, "web-2", space, grace_period=0)
                 await pod(client, space, "web-3", "n2", "10.0.1.2")
                 await resolves(port, "10.0.1.2", "10.0.0.1", "10.0.0.2")
-                await client.patch(NODE, "n1", None, {"metadata": {"labels": {ZONE: "b"}}})
+                await client.patch(NODE, "n1", None, {"metadata": {"labels": {RACK: "r2"}}})
                 await resolves(port, "10.0.1.1", "10.0.0.1", "10.0.0.3")
+                await resolves(port, "10.0.1.1", name="store")
+                await client.patch(NODE, "late", None, {"metadata": {"labels": {ZONE: "a"}}})
+                await resolves(port, "10.0.1.1", "10.0.2.1", name="store")
         finally:
             await installed.remove()
 
@@ -98,15 +107,15 @@ async def put_name_server(plane: real.ControlPlane, namespace: str) -> None:
     )
 
 
-async def headless(client: Client, space: str) -> None:
-    """A headless Service whose endpoints are for clients in their zone."""
+async def headless(client: Client, space: str, name: str, key: str) -> None:
+    """A headless Service whose endpoints are for clients with the same value of a key."""
     metadata = {
-        "name": "db",
+        "name": name,
         "namespace": space,
-        "annotations": {"zonewise.io/topology-keys": ZONE},
+        "annotations": {"zonewise.io/topology-keys": key},
     }
     ports = [{"name": "p", "port": 80}]
-    spec = {"clusterIP": "None", "selector": {"app": "db"}, "ports": ports}
+    spec = {"clusterIP": "None", "selector": {"app": name}, "ports": ports}
     await client.create(SERVICE({"metadata": metadata, "spec": spec}))
 
 
@@ -158,14 +167,23 @@ def free_port() -> int:
         return int(link.getsockname()[1])
 
 
-async def resolves(port: int, client: str, *expected: str) -> None:
-    """Wait until a client gets exactly these addresses for the headless Service."""
-    name, lines = "db.located.svc.cluster.local", [""]
+async def resolves(port: int, client: str, *expected: str, name: str = "db") -> None:
+    """Wait until a client gets exactly these addresses for a headless Service."""
+    lines = [""]
     try:
         async with asyncio.timeout(240):
             while sorted(lines) != sorted(expected) or lines == [""]:
                 process = await asyncio.create_subprocess_exec(
-                    *("dig", "@127.0.0.1", "-p", str(port), name, "+noall", "+comments", "+answer"),
+                    *(
+                        "dig",
+                        "@127.0.0.1",
+                        "-p",
+                        str(port),
+                        f"{name}.located.svc.cluster.local",
+                        "+noall",
+                        "+comments",
+                        "+answer",
+                    ),
                     *(f"+subnet={client}/32", "+tries=1", "+time=5"),
                     stdout=subprocess.PIPE,
                 )
@@ -177,4 +195,4 @@ async def resolves(port: int, client: str, *expected: str) -> None:
                     lines = [""]
                 await asyncio.sleep(0.3)
     except TimeoutError:
-        pytest.fail(f"{client} gets {lines}, not {expected}")
+        pytest.fail(f"for {name} {client} gets {lines}, not {expected}")

@@ -67,8 +67,28 @@ def test_a_node_has_the_labels_of_the_locator_written_last() -> None:
     assert index.put(locator("q", "n", "10.0.0.2", version=4, zone="b")).nodes == frozenset()
 
 
-def test_labels_of_nodes_win_if_nodes_are_followed() -> None:
-    """Labels and addresses of Nodes count; a deleted Node has none."""
+def test_nodes_have_the_labels_that_locators_leave_out() -> None:
+    """Labels of a Node count where no locator is on it, or where it is limited to other labels;
+    of a limited locator it is known which of its labels a node does not have.
+    """
+    index = LocatorIndex(follow_nodes=True)
+    labels = {"rack": "node", "zone": "node"}
+    index.put_node(convert(Node, {"metadata": {"name": "n", "labels": labels}}))
+    assert index.labels_of("n") == labels
+    limited = replace(locator("p", "n", "10.0.0.1", zone="a"), keys=("row", "zone"))
+    assert index.put(limited).nodes == {"n"}
+    assert index.labels_of("n") == {"rack": "node", "zone": "a"}
+    known = index.located_labels_of("n")
+    assert known is not None
+    assert [known.know([key]) for key in ("zone", "row", "rack")] == [True, True, False]
+    assert index.put(locator("p", "n", "10.0.0.1", zone="a", version=2)).nodes == {"n"}
+    assert index.labels_of("n") == {"zone": "a"}
+    assert index.remove(("x", "p")).nodes == {"n"}
+    assert index.labels_of("n") == labels
+
+
+def test_labels_of_pods_are_those_of_nodes() -> None:
+    """Where pods are read, labels and addresses are those of Nodes; a deleted Node has none."""
     index = LocatorIndex(follow_nodes=True)
     node = {
         "metadata": {"name": "n", "labels": {"zone": "a"}},
@@ -79,8 +99,9 @@ def test_labels_of_nodes_win_if_nodes_are_followed() -> None:
             ]
         },
     }
-    index.put(locator("p", "n", "10.0.0.1", zone="old"))
+    index.put(replace(locator("p", "n", "10.0.0.1"), keys=()))
     assert index.labels_of("n") == {}
+    assert index.locate("10.0.0.1") is UNKNOWN_LOCATION
     assert index.put_node(convert(Node, node)).nodes == {"n"}
     assert index.put_node(convert(Node, node)).nodes == frozenset()
     assert index.locate("10.0.0.1").labels == {"zone": "a"}

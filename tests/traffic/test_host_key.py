@@ -222,5 +222,8 @@ def test_the_field_needs_its_gate() -> None:
     for gates, expected in ((None, off), (KEYED, on)):
         documents = {name: routes(item, gates=gates) for name, item in items.items()}
         assert {name: item["routes"][0]["why"] for name, item in documents.items()} == expected
-        noted = [name for name, item in documents.items() if item["notes"]]
-        assert noted == (["both"] if gates else [])
+        noted = {
+            name: item["notes"][0]["code"] for name, item in documents.items() if item["notes"]
+        }
+        ignored = dict.fromkeys(("field", "both"), "TopologyKeysOff")
+        assert noted == ({"both": "InvalidTopologyKeys"} if gates else ignored)

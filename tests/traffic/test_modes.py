@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 from tests.traffic.clusters import NEW, OLD, OVERLOAD, service
 
 from zonewise.api import FeatureGates, ParseError, Service
+from zonewise.api.meta import Condition
 from zonewise.traffic.limits import OverloadLimits
 from zonewise.traffic.modes import (
     HintRequest,
@@ -14,6 +16,7 @@ from zonewise.traffic.modes import (
     counts_zone_hints,
     hint_request_of,
     is_all_local,
+    reported_gates,
 )
 
 GATES = FeatureGates()
@@ -59,9 +62,7 @@ def test_spellings(annotated: Service, mode: Mode) -> None:
         (service({NEW: "example.com/mine"}), "UnknownMode"),
         (service({NEW: "zonewise.io/unheard-of"}), "UnknownMode"),
         (service(traffic_distribution="PreferFar"), "UnknownMode"),
-        (service({NEW: "Auto"}, topology_keys=("*",)), "TopologyKeys"),
         (service({NEW: "Auto", "zonewise.io/topology-keys": "*"}), "TopologyKeys"),
-        (service(traffic_policy="PreferZone", topology_keys=("*",)), "TopologyKeys"),
         (service({NEW: "Auto"}, traffic_policy="Local"), "LocalPolicy"),
         (service({NEW: "Auto"}, internal_traffic_policy="Local"), "LocalPolicy"),
         (
@@ -85,6 +86,33 @@ def test_refusals(annotated: Service, expected: str) -> None:
     assert hint_request.reason is not None
     assert hint_request.reason.object == "Service/x/s"
     assert hint_request.reason.fix
+
+
+FIELD_COUNTS = FeatureGates({"TopologyAwareHints": False, "ServiceTopology": True})
+
+
+def test_keys_that_do_not_count_exclude_no_hints() -> None:
+    """A field whose gate is off, and a blank annotation, are no topology keys for hints either."""
+    stored = service({NEW: "Auto"}, topology_keys=("*",))
+    assert hint_request_of(stored, GATES).mode is Mode.AUTO
+    blank = service({NEW: "Auto", "zonewise.io/topology-keys": " "})
+    assert hint_request_of(blank, GATES).mode is Mode.AUTO
+    near = service(traffic_distribution="PreferClose", topology_keys=("*",))
+    assert code(hint_request_of(near, FIELD_COUNTS)) == "TopologyKeys"
+    assert hint_request_of(near, GATES).mode is not Mode.OFF
+
+
+def test_a_field_shows_that_its_gate_is_on() -> None:
+    """The gate is taken to be on where a Service has the field, unless the controller decided its
+    hints, which the gate excludes.
+    """
+    stored = service({NEW: "Auto"}, topology_keys=("*",))
+    assert reported_gates(stored) == FIELD_COUNTS
+    for reason, expected in (("GateOff", FIELD_COUNTS), ("Overload", GATES), ("Hinted", GATES)):
+        condition = Condition(type="zonewise.io/Hints", status="False", reason=reason)
+        status = structs.replace(stored.status, conditions=(condition,))
+        assert reported_gates(structs.replace(stored, status=status)) == expected
+    assert reported_gates(service({NEW: "Auto"})) == GATES
 
 
 @pytest.mark.parametrize(

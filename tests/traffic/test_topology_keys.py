@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.traffic.clusters import service
 
+from zonewise.api import FeatureGates
 from zonewise.traffic.topology_keys import TOPOLOGY_KEYS_ANNOTATION as ANNOTATION
 from zonewise.traffic.topology_keys import (
-    invalid_keys_reason,
+    ignored_keys_reason,
     topology_key_errors,
     topology_keys_of,
 )
@@ -32,12 +33,29 @@ def test_valid_lists(keys: tuple[str, ...]) -> None:
         assert (
             topology_keys_of(annotated),
             topology_key_errors(annotated),
-            invalid_keys_reason(annotated),
+            ignored_keys_reason(annotated),
         ) == (
             keys,
             [],
             None,
         )
+
+
+def test_a_field_whose_gate_is_off_is_noted() -> None:
+    """Keys of the field do not count without the gate, which a note says, unless the annotation
+    has the same.
+    """
+    off = FeatureGates()
+    stored = service(topology_keys=("zone", "*"))
+    assert topology_keys_of(stored, off) == ()
+    reason = ignored_keys_reason(stored, off)
+    assert reason is not None
+    assert reason.code == "TopologyKeysOff"
+    assert ANNOTATION in reason.fix
+    both = service({ANNOTATION: "zone,*"}, topology_keys=("zone", "*"))
+    assert ignored_keys_reason(both, off) is None
+    other = ignored_keys_reason(service({ANNOTATION: "*"}, topology_keys=("zone", "*")), off)
+    assert other is not None
 
 
 @pytest.mark.parametrize("text", ["", "  "])
@@ -47,7 +65,7 @@ def test_blank_annotations(text: str) -> None:
     assert (
         topology_keys_of(annotated),
         topology_key_errors(annotated),
-        invalid_keys_reason(annotated),
+        ignored_keys_reason(annotated),
     ) == (
         (),
         [],
@@ -84,7 +102,7 @@ def test_each_mistake(
     assert validate_service_traffic(noted) == [other]
     for invalid in (written, noted):
         assert topology_keys_of(invalid) == ()
-        reason_shown = invalid_keys_reason(invalid)
+        reason_shown = ignored_keys_reason(invalid)
         assert reason_shown is not None
         assert reason_shown.code == "InvalidTopologyKeys"
 
@@ -103,7 +121,7 @@ def test_all_at_once() -> None:
         "Invalid",
         "Duplicate",
     ]
-    summary = invalid_keys_reason(invalid)
+    summary = ignored_keys_reason(invalid)
     assert summary is not None
     assert summary.message.endswith("(and 5 more)")
 
@@ -119,6 +137,6 @@ def test_two_lists_must_agree() -> None:
 def test_a_very_long_list() -> None:
     """A hundred thousand keys are refused as fast as three."""
     overlong = service({ANNOTATION: "," * 100_000})
-    summary = invalid_keys_reason(overlong)
+    summary = ignored_keys_reason(overlong)
     assert summary is not None
     assert len(summary.message) < 1000

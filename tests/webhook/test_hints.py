@@ -216,6 +216,11 @@ async def test_values_of_topology_keys_are_put_on_a_slice() -> None:
             new["metadata"]["annotations"] = other
             stored = await written(handler, new, stored)
             assert stored["metadata"]["annotations"] == values | {"mine": "1"}
+            new["metadata"]["annotations"] = stored["metadata"]["annotations"]
+            new["endpoints"][0]["nodeName"] = "n-b"
+            stored = await written(handler, new, stored)
+            moved = {"zonewise.io/topology": '{"10.0.0.1":{"row":"r-b"}}', "mine": "1"}
+            assert stored["metadata"]["annotations"] == moved, "an address on another node"
 
 
 async def test_values_of_keys_that_a_service_does_not_have_are_taken_off() -> None:

@@ -83,7 +83,8 @@ class FeatureGates(Mapping[str, bool]):
             if self._enabled[excluded]:
                 raise ConfigError(
                     f"feature gates {name} and {excluded} exclude each other:"
-                    f" set {name}=false or {excluded}=false"
+                    f" set {name}=false or {excluded}=false; the annotation"
+                    " zonewise.io/topology-keys gives Services topology keys without a gate"
                 )
 
     def __getitem__(self, name: str) -> bool:

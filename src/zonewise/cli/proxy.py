@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from zonewise.proxy.settings import ProxySettings
     from zonewise.runtime.cache.snapshot import Snapshot
     from zonewise.runtime.process.process import Process
+    from zonewise.topology.locator_index import LocatedLabels
     from zonewise.traffic.routes.service import RouteSettings
     from zonewise.traffic.routes.table import NodeRoutes
 
@@ -213,7 +214,7 @@ class _Source:
     snapshot: Snapshot
     where: str
     file: str = ""
-    located_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    located_labels: Mapping[str, LocatedLabels] = field(default_factory=dict)
     """Labels by node, as PodLocators state them."""
 
 
@@ -259,14 +260,14 @@ def _leaves_out_labels(snapshot: Snapshot, settings: RouteSettings) -> bool:
     """Whether slices of a Service leave out labels that its topology keys need."""
     from zonewise.api import LeanEndpointSlice, Service
     from zonewise.traffic.slices.identity import service_keys_of
-    from zonewise.traffic.slices.topology import unstated_nodes_of
+    from zonewise.traffic.slices.topology import unstated_labels_of
     from zonewise.traffic.topology_keys import topology_keys_of
 
     keys_by_service = {
         service.key: topology_keys_of(service, settings.gates) for service in snapshot.all(Service)
     }
     return any(
-        unstated_nodes_of([piece], keys_by_service.get(service, ()))
+        unstated_labels_of([piece], keys_by_service.get(service, ()))
         for piece in snapshot.all(LeanEndpointSlice)
         for service in service_keys_of(piece)
     )

@@ -33,7 +33,7 @@ from zonewise.traffic.dns_answers import (
     read_named_service,
     slice_addresses,
 )
-from zonewise.traffic.slices.identity import is_managed, service_keys_of
+from zonewise.traffic.slices.identity import service_keys_of
 from zonewise.traffic.slices.topology import TOPOLOGY_ANNOTATION
 
 ChangeToken: TypeAlias = tuple[str, ...]
@@ -313,7 +313,7 @@ def _owners(piece: LeanEndpointSlice | None) -> tuple[Key, ...]:
 def _parts(piece: LeanEndpointSlice) -> tuple[object, ...]:
     """Everything of a slice that an answer can be made from."""
     topology = piece.metadata.annotations.get(TOPOLOGY_ANNOTATION)
-    return piece.address_type, piece.endpoints, piece.ports, topology, is_managed(piece)
+    return piece.address_type, piece.endpoints, piece.ports, topology
 
 
 def _addresses(piece: LeanEndpointSlice | None) -> set[str]:

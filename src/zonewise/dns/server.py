@@ -22,6 +22,7 @@ from pathlib import Path
 
 from zonewise.api.errors import ConfigError
 from zonewise.api.gates import FeatureGates
+from zonewise.api.meta import Key
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.dns.cluster_cache import ClusterCache
 from zonewise.dns.directory import ChangeToken, Directory
@@ -44,6 +45,8 @@ from zonewise.runtime.program.context import ControllerContext
 from zonewise.topology.locator_index import LabelInterner, LocatorIndex
 
 TRIES = 20
+MAX_NOTES = 1000
+"""How many Services are named in the log as needing labels of Nodes."""
 
 _log = logger("dns")
 
@@ -82,6 +85,7 @@ class DnsServer:
         self._clock = clock
         self._serial = int(clock())
         self._synced = False
+        self._noted: set[Key] = set()
         self._answers = ClusterCache()
         self._packets: PacketServer | None = None
         self._streams: StreamServer | None = None
@@ -137,7 +141,8 @@ class DnsServer:
         """Read locations from these sources; returns when the first lists are complete."""
         follow = sources.nodes or not sources.locators
         locators = LocatorIndex(follow_nodes=follow, interner=self._maps)
-        self.responder.cluster = self._cluster(locators)
+        note = self._note_nodes if sources.locators and sources.nodes else None
+        self.responder.cluster = self._cluster(locators, note)
         Feed(
             self._cache,
             sources,
@@ -158,7 +163,18 @@ class DnsServer:
             await self._streams.stop()
         await self._forwarder.close()
 
-    def _cluster(self, locators: LocatorIndex) -> DnsCluster:
+    def _note_nodes(self, service: Key) -> None:
+        """Log once that labels for a Service's topology keys are read from Nodes."""
+        if service not in self._noted and len(self._noted) < MAX_NOTES:
+            self._noted.add(service)
+            _log.info(
+                "labels of nodes are read from Nodes: slices and PodLocators leave some out",
+                service="/".join(service),
+            )
+
+    def _cluster(
+        self, locators: LocatorIndex, note: Callable[[Key], None] | None = None
+    ) -> DnsCluster:
         settings = self._settings
         return DnsCluster(
             Domains(settings.domains),
@@ -166,6 +182,7 @@ class DnsServer:
             locators,
             lambda: self._serial,
             own_addresses(settings.host),
+            note,
         )
 
     def _changed(self, tokens: Iterable[ChangeToken]) -> None:

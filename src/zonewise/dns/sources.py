@@ -2,8 +2,9 @@
 
 Services, EndpointSlices and namespaces are always followed. Where pods are is read from PodLocators
 if the cluster serves them and we may read them; then neither pods nor nodes are needed. Else it is
-read from pods and nodes. Nodes are followed in addition wherever we may: their pod CIDRs give the
-node of a client whose pod is not known by its address.
+read from pods and nodes. Nodes are followed in addition wherever we may: their addresses give the
+node of a client whose pod is not known by its address, and their labels are for nodes without a
+locator and for labels that limited locators leave out.
 
 What we may read is found out by trying, before the first list, and again until one of the two can
 be read: an account that may read nothing but PodLocators waits for their definition. After that the

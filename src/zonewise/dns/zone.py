@@ -27,6 +27,7 @@ from struct import Struct as Layout
 from typing import Any, Generic, TypeVar
 
 from zonewise.api.errors import ParseError
+from zonewise.api.meta import Key
 from zonewise.dns.directory import (
     NO_ENDPOINTS,
     ChangeToken,
@@ -62,7 +63,7 @@ from zonewise.traffic.dns_names import POD, SVC, NameQuestion, label_to_address,
 from zonewise.traffic.endpoint import NO_HINT
 from zonewise.traffic.routes.addresses import parse_address
 from zonewise.traffic.routes.choice import ClientLocation
-from zonewise.traffic.slices.topology import unstated_nodes
+from zonewise.traffic.slices.topology import unstated_labels
 
 T = TypeVar("T")
 
@@ -162,13 +163,16 @@ class Resolved:
 @dataclass(frozen=True, slots=True)
 class DnsCluster:
     """Everything names are answered from. ``addresses`` are those the server itself is reached at,
-    in canonical text; ``serial`` gives the time of the last change, for SOA records."""
+    in canonical text; ``serial`` gives the time of the last change, for SOA records.
+    ``read_nodes`` is called with a Service whose endpoints' labels neither its slices nor
+    PodLocators state, where these are followed."""
 
     domains: Domains
     directory: Directory
     locators: LocatorIndex
     serial: Callable[[], int]
     addresses: tuple[str, ...] = ()
+    read_nodes: Callable[[Key], None] | None = None
 
     def resolve(self, question: Question, at: NodeLocation = UNKNOWN_LOCATION) -> Resolved | None:
         """The answer for a client at a location, or None if the question is not ours."""
@@ -406,9 +410,13 @@ class _Resolution:
         each = {endpoint.address: endpoint for endpoint in reversed(endpoints.every)}
         nodes = {}
         if keys:
-            names = unstated_nodes(each.values(), keys)
-            nodes = {name: self.cluster.locators.labels_of(name) for name in names}
+            locators, unstated = self.cluster.locators, unstated_labels(each.values(), keys)
+            nodes = {name: locators.labels_of(name) for name in unstated}
             self.basis.update(map(node_token, nodes))
+            if self.cluster.read_nodes is not None and any(
+                locators.takes_from_node(name, needed) for name, needed in unstated.items()
+            ):
+                self.cluster.read_nodes((entry.namespace, entry.name))
         client = ClientLocation.of_labels(self.location.node, self.location.labels)
         chosen: set[str] = set()
         for size in (4, 16):

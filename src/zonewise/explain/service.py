@@ -41,7 +41,7 @@ from zonewise.traffic.modes import (
 from zonewise.traffic.routes.choice import ServicePolicy, is_usable
 from zonewise.traffic.routes.flow import Flow, compute_flow, compute_flow_from
 from zonewise.traffic.slices.identity import MANAGED_BY_LABEL, MANAGER, families_of
-from zonewise.traffic.topology_keys import invalid_keys_reason
+from zonewise.traffic.topology_keys import ignored_keys_reason
 from zonewise.traffic.weights import parse_weights
 
 API_SERVERS = ("default", "kubernetes")
@@ -85,7 +85,7 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
         families.append(_report_family(family, hint_request, flows, endpoints, limited=limited))
     namespace, name = key_of(service)
     notes = [_ALL_NODES] if tolerated and pods is None else []
-    if ignored := invalid_keys_reason(service, cluster.gates(service)):
+    if ignored := ignored_keys_reason(service, cluster.gates(service)):
         notes.append(_capitalize(str(ignored)))
     ignored_slices = families[0].keys.ignored if families[0].keys is not None else ()
     notes += [_capitalize(f"{reason.object}: {reason}") for reason in ignored_slices]

@@ -3,12 +3,15 @@
 *Labels* are needed where slices do not state them. Slices that our EndpointSlice controller writes
 or adopts state everything that keys need, and then nothing is followed here. Otherwise labels come
 from PodLocators, if the server has them and we may read them, and only then from all Nodes, as
-metadata. Both are expensive: every proxy of the cluster receives every change. So
+metadata: for nodes without a locator, and for labels that limited locators leave out. Both are
+expensive: every proxy of the cluster receives every change. So
 
 * a source is followed only while a Service needs it, and no longer ``LINGER`` seconds after that;
 * it is asked for only after a Service has needed it for ``SETTLE`` seconds. A Service gets keys a
   moment before its slices get their values, and a pod its locator a moment after its address; no
-  proxy should list the nodes for that moment. At the start nothing is waited for.
+  proxy should list the nodes for that moment. At the start nothing is waited for, and all Services
+  wait for what is needed, but no longer than ``START``: a server that serves everything but
+  PodLocators must not leave a node without rules.
 
 A Service of which some labels are not known *waits*, with the rules that it has, until they are
 known or all Nodes are: a node that is not known yet looks like one without a matching label.
@@ -22,6 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 from zonewise.api.errors import ZonewiseError
 from zonewise.api.meta import Key
@@ -31,11 +35,16 @@ from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.cache.reflector import Reflector
 from zonewise.runtime.client.pace import Pace
 from zonewise.runtime.process.logs import logger
-from zonewise.topology.locator_index import Locator, LocatorIndex
+from zonewise.topology.locator_index import LocatedLabels, Locator, LocatorIndex
 from zonewise.traffic.routes.addresses import parse_address
+from zonewise.traffic.routes.service import are_located
+from zonewise.traffic.slices.topology import KeysByNode
 
+START = 10.0
 SETTLE = 2.0
 LINGER = 300.0
+
+LabelsT = TypeVar("LabelsT")
 
 _log = logger("proxy")
 
@@ -44,25 +53,26 @@ class UnstatedLabels:
     """Labels by node, of PodLocators and of Nodes; ``relabelled`` is called with Services."""
 
     def __init__(self, cache: Cache, *, relabelled: Callable[[Iterable[Key]], None]) -> None:
-        self.located: dict[str, Mapping[str, str]] = {}
+        self.located: dict[str, LocatedLabels] = {}
         """By PodLocators."""
         self.of_nodes: dict[str, Mapping[str, str]] = {}
         self._cache = cache
         self._relabelled = relabelled
-        self._needed: dict[Key, frozenset[str]] = {}
+        self._needed: dict[Key, KeysByNode] = {}
         self._wake = asyncio.Event()
+        self._settled = asyncio.Event()
         self._locators_tried = False
         self._index = LocatorIndex()
         self._locators: Reflector[PodLocator] | None = None
         self._nodes: Reflector[NodeMetadata] | None = None
         self._listening: list[Callable[[], None]] = []
 
-    def need(self, service: Key, nodes: Collection[str]) -> None:
-        """These are the nodes of which a Service's slices leave out labels; none if it has none."""
-        if frozenset(nodes) == self._needed.get(service, frozenset()):
+    def need(self, service: Key, labels: KeysByNode) -> None:
+        """These are the labels that a Service's slices leave out, by their nodes."""
+        if labels == self._needed.get(service, {}):
             return
-        if nodes:
-            self._needed[service] = frozenset(nodes)
+        if labels:
+            self._needed[service] = labels
         else:
             del self._needed[service]
         self._wake.set()
@@ -71,15 +81,28 @@ class UnstatedLabels:
         """The Services that cannot be decided yet."""
         if self._nodes is not None and self._nodes.synced.is_set():
             return set()
-        return {key for key, nodes in self._needed.items() if not self._all_located(nodes)}
+        if not self._locators_tried:
+            return set(self._needed)
+        return {
+            key for key, labels in self._needed.items() if not are_located(labels, self.located)
+        }
 
     async def settle(self) -> None:
-        """Wait until everything that is needed now is known."""
-        await self._step(0.0)
+        """Wait until everything that was needed at the start is known, for some seconds at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START):
+                await self._settled.wait()
+                return
+        _log.warning(
+            "labels of other nodes are not known yet; Services that need them wait",
+            services=len(self.waiting()),
+        )
 
     async def run(self) -> None:
         """Follow what is needed until cancelled."""
         try:
+            await self._step(0.0)
+            self._settled.set()
             while True:
                 with suppress(TimeoutError):
                     following = self._locators_tried and not self._needed
@@ -142,9 +165,6 @@ class UnstatedLabels:
         self.of_nodes.clear()
         self._locators_tried = False
 
-    def _all_located(self, nodes: frozenset[str]) -> bool:
-        return self._locators_tried and nodes <= self.located.keys()
-
     def _locator_changed(self, old: PodLocator | None, new: PodLocator | None) -> None:
         if new is not None:
             self._index.put(Locator.from_object(new))
@@ -152,7 +172,7 @@ class UnstatedLabels:
             self._index.remove(old.key)
         names = {locator.node_name for locator in (old, new) if locator is not None} - {""}
         for name in names:
-            labels = self._index.labels_of(name) if self._index.has_pods_on(name) else None
+            labels = self._index.located_labels_of(name)
             if self.located.get(name) != labels:
                 _put(self.located, name, labels)
                 self._concern(name)
@@ -258,9 +278,7 @@ def _addresses(node: NodeWithAddresses | None) -> set[str]:
     return {address.text for address in parsed if address is not None}
 
 
-def _put(
-    labels_by_node: dict[str, Mapping[str, str]], name: str, labels: Mapping[str, str] | None
-) -> None:
+def _put(labels_by_node: dict[str, LabelsT], name: str, labels: LabelsT | None) -> None:
     if labels is None:
         labels_by_node.pop(name, None)
     else:

@@ -56,7 +56,7 @@ from zonewise.traffic.routes.service import (
     is_routed,
 )
 from zonewise.traffic.routes.table import ServiceRoutes
-from zonewise.traffic.slices.topology import unstated_nodes_of
+from zonewise.traffic.slices.topology import unstated_labels_of
 
 RESYNC = 3600.0
 LARGE = 1000
@@ -147,9 +147,9 @@ class Proxier:
             self._listening.append(self._cidrs.on_change(self._cidrs_changed))
         await self._addresses.listed()
         self._examine()
-        await self._labels.settle()
         labels = asyncio.create_task(self._labels.run())
         try:
+            await self._labels.settle()
             await self._keep_written()
         finally:
             labels.cancel()
@@ -201,7 +201,7 @@ class Proxier:
             self._keyed[service.key] = keys
             self._unexamined.add(service.key)
         elif self._keyed.pop(service.key, None) is not None:
-            self._labels.need(service.key, ())
+            self._labels.need(service.key, {})
         if new is not None and new.spec.external_ips:
             parsed = map(parse_address, new.spec.external_ips)
             self._external[service.key] = frozenset(
@@ -295,14 +295,14 @@ class Proxier:
         """Find out which labels are needed that slices do not state."""
         for key in self._unexamined & self._keyed.keys():
             slices = self.slices.by("service", key)
-            self._labels.need(key, unstated_nodes_of(slices, self._keyed[key]))
+            self._labels.need(key, unstated_labels_of(slices, self._keyed[key]))
         self._unexamined.clear()
 
     async def _sync(self) -> None:
         self._examine()
         now = asyncio.get_running_loop().time()
         turn = self._choose_next(now)
-        full, touched = self._full, self._rules_touched
+        full, touched, incomplete = self._full, self._rules_touched, False
         networks_due = self._surroundings_changed and self._networks_refused.due <= now
         if not (full or turn or networks_due):
             return
@@ -315,7 +315,12 @@ class Proxier:
                 actual = self._kernel.read(rules_touched=touched)
                 await self._kernel.prepare()
                 layouts = await self._lay_out(turn, actual)
-                written = await self._writer.compare(layouts, actual, networks)
+                # What an earlier process wrote may belong to Services that wait: it stays for now.
+                incomplete = not self._waiting() <= {*self._writer.desired.keys()}
+                written = await self._writer.compare(
+                    layouts, actual, networks, keep_others=incomplete
+                )
+                self._full = self._full or incomplete
             else:
                 layouts = await self._lay_out(turn, self._writer.desired.elements)
                 written = await self._writer.write(layouts, networks)
@@ -331,12 +336,12 @@ class Proxier:
                 "packet rules differed from what was written and were corrected",
                 elements=written.removed + written.put,
             )
-        if self._dirty.keys() <= self._refused.keys():
+        if self._dirty.keys() <= self._refused.keys() | self._waiting():
             self.waiting_since = None
         if self._ready(now):
             self._wake.set()
         self._observed(written, now, services=len(turn), full=full)
-        if full:
+        if full and not incomplete:
             self._writer.sweep()
 
     def _ready(self, now: float) -> list[Key]:

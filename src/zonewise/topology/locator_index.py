@@ -12,10 +12,11 @@ creation, in the same second the later claim. Pods in the network of their node 
 address and all are on it, so any of them gives the node; where no such pod runs, the node's
 ``status.addresses`` give it if nodes are followed.
 
-*Which labels a node has.* Those of the Node, where nodes are followed; a node that does not exist
-has none, and no pod is on it, as locators say once their controller has seen that. Otherwise those
-of the locator on it that was written last: while a controller rewrites the locators of a relabelled
-node one by one, the newest is right.
+*Which labels a node has.* Those of the locator on it that was written last: while a controller
+rewrites the locators of a relabelled node one by one, the newest is right. Where nodes are followed
+they have what locators leave out: nodes without a locator, and labels other than the chosen ones of
+locators that are limited to some. A pod that is not read from a locator says nothing of labels, and
+is on no node if that does not exist, as locators say once their controller has seen it.
 
 A ``NodeLocation`` is a node with its labels, numbered. Answers that depend on the client's location
 are cached under that number, and a node that is relabelled gets a new one.
@@ -61,9 +62,14 @@ class LabelInterner:
 
     def __init__(self) -> None:
         self._interned: WeakValueDictionary[tuple[str, ...], InternedLabels] = WeakValueDictionary()
+        self._keys: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._interned)
+
+    def intern_keys(self, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """The one list of keys that all equal lists share; there are one or two in a cluster."""
+        return self._keys.setdefault(keys, keys)
 
     def intern(self, labels: Labels) -> Labels:
         """The one map that all equal maps share."""
@@ -85,6 +91,7 @@ class Locator:
     ``addresses`` are canonical text, none if it has finished. ``version`` is that of the object,
     ``claimed_version`` the one at which it was first seen with these addresses. ``resolvable``:
     whether DNS has names for the addresses; those of a pod that is being deleted have none.
+    ``keys``: which labels of the node are known here, None for all.
     """
 
     key: Key
@@ -96,6 +103,7 @@ class Locator:
     labels: Labels = field(default_factory=lambda: NO_LABELS, hash=False)
     claimed_version: int = 0
     resolvable: bool = True
+    keys: tuple[str, ...] | None = None
 
     @classmethod
     def from_object(cls, locator: PodLocator) -> Locator:
@@ -109,6 +117,7 @@ class Locator:
             tuple(canonical_address(pod_ip.ip) for pod_ip in locator.ips or ()),
             locator.node_name,
             locator.node_labels or NO_LABELS,
+            keys=locator.node_label_keys,
         )
 
     @classmethod
@@ -124,7 +133,29 @@ class Locator:
             tuple(canonical_address(pod_ip.ip) for pod_ip in pod_ips),
             pod.spec.node_name,
             resolvable=meta.deletion_timestamp is None and status.phase != "Unknown",
+            keys=(),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedLabels:
+    """The labels of a node as its locators state them; ``keys`` are those they know, None: all."""
+
+    labels: Labels
+    keys: tuple[str, ...] | None = None
+
+    def know(self, keys: Iterable[str]) -> bool:
+        """Whether these labels, or that the node does not have them, are stated."""
+        return self.keys is None or all(key in self.keys for key in keys)
+
+    def completed(self, others: Labels | None) -> Labels:
+        """The labels, with those of another source for what is not stated here."""
+        if self.keys is None or not others:
+            return self.labels
+        if not self.keys:
+            return others
+        added = {key: value for key, value in others.items() if key not in self.keys}
+        return {**added, **self.labels} if self.labels else added
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +208,7 @@ class LocatorIndex:
             node = self._node_by_address.get(address, "")
         else:
             node = self._by_key[pods[0] if isinstance(pods, list) else pods].node
-        if not node or (self._follows_nodes and node not in self._labels_by_node):
+        if not node or (self._follows_nodes and not self._exists(node)):
             return UNKNOWN_LOCATION
         return self._locations.get(node) or self._new_location(node)
 
@@ -185,9 +216,20 @@ class LocatorIndex:
         """The labels of a node; none if it is not known."""
         return (self._locations.get(node) or self._new_location(node)).labels if node else NO_LABELS
 
-    def has_pods_on(self, node: str) -> bool:
-        """Whether any locator is on a node."""
-        return node in self._pods_by_node
+    def located_labels_of(self, node: str) -> LocatedLabels | None:
+        """The labels of a node as the locator that was written last has them; None without one."""
+        pods = self._pods_by_node.get(node) if node else None
+        if not pods:
+            return None
+        locators = (self._by_key[key] for key in pods)
+        newest = max(locators, key=lambda locator: (locator.version, locator.key))
+        return LocatedLabels(newest.labels, newest.keys)
+
+    def takes_from_node(self, node: str, keys: Iterable[str]) -> bool:
+        """Whether labels are those of the Node itself, because no locator knows all of them."""
+        located = self.located_labels_of(node)
+        known = located is not None and located.know(keys)
+        return node in self._labels_by_node and not known
 
     def put(self, locator: Locator) -> LocationChange:
         """Add a locator, or replace the one of the same pod."""
@@ -300,17 +342,21 @@ class LocatorIndex:
                 self._locations.pop(node, None)
         return frozenset(changed)
 
+    def _exists(self, node: str) -> bool:
+        """Whether a node is known from itself or from a locator, not just named by a pod."""
+        if node in self._labels_by_node:
+            return True
+        located = self.located_labels_of(node)
+        return located is not None and located.keys != ()
+
     def _is_known(self, node: str) -> bool:
         return node in self._labels_by_node or node in self._pods_by_node
 
     def _find_labels(self, node: str) -> Labels:
-        if self._follows_nodes:
+        located = self.located_labels_of(node)
+        if located is None:
             return self._labels_by_node.get(node, NO_LABELS)
-        pods = self._pods_by_node.get(node)
-        if not node or not pods:
-            return NO_LABELS
-        locators = (self._by_key[key] for key in pods)
-        return max(locators, key=lambda locator: (locator.version, locator.key)).labels
+        return located.completed(self._labels_by_node.get(node))
 
     def _new_location(self, node: str) -> NodeLocation:
         labels = self._find_labels(node)
@@ -321,13 +367,14 @@ class LocatorIndex:
         return location
 
 
-def labels_by_node(locators: Iterable[PodLocator]) -> dict[str, Labels]:
+def labels_by_node(locators: Iterable[PodLocator]) -> dict[str, LocatedLabels]:
     """The labels of each node that has a locator, as the one that was written last has them."""
     index, names = LocatorIndex(), set()
     for locator in locators:
         index.put(Locator.from_object(locator))
         names.add(locator.node_name)
-    return {name: index.labels_of(name) for name in names if name}
+    located = ((name, index.located_labels_of(name)) for name in names)
+    return {name: labels for name, labels in located if labels is not None}
 
 
 def canonical_address(address: str) -> str:

@@ -1,7 +1,8 @@
 """What the PodLocator of a pod should say, and what differs. Pure.
 
 A locator has the addresses of its pod while the pod runs, the name of its node, and the labels of
-that node: all of them, or those that were chosen. A pod that has finished keeps its node but no
+that node: all of them, or those that were chosen, with the list of these, because readers ask other
+sources for what is not known. A pod that has finished keeps its node but no
 address, which another pod may already have. A pod on a node that does not exist counts as on none.
 """
 
@@ -25,20 +26,23 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PodLocation:
-    """Where a pod is; ``uid`` is the pod's."""
+    """Where a pod is; ``uid`` is the pod's, ``keys`` are the chosen labels, None for all."""
 
     uid: str
     ips: tuple[str, ...] = ()
     node: str = ""
     labels: Labels = field(default_factory=dict, hash=False)
+    keys: tuple[str, ...] | None = None
 
 
 def location_of(pod: Pod, node: Node | None, keys: Collection[str] | None) -> PodLocation:
     """Where a pod is, given the node it names, if that exists; no ``keys`` means all labels."""
     ips = () if is_pod_finished(pod) else tuple(pod_ip.ip for pod_ip in pod.status.pod_ips)
+    chosen = None if keys is None else tuple(sorted(keys))
     if node is None or node.metadata.name != pod.spec.node_name:
-        return PodLocation(pod.metadata.uid, ips)
-    return PodLocation(pod.metadata.uid, ips, pod.spec.node_name, select_labels(node, keys))
+        return PodLocation(pod.metadata.uid, ips, keys=chosen)
+    labels = select_labels(node, keys)
+    return PodLocation(pod.metadata.uid, ips, pod.spec.node_name, labels, chosen)
 
 
 def select_labels(node: Node, keys: Collection[str] | None) -> Labels:
@@ -54,6 +58,7 @@ def location_in(locator: PodLocator) -> PodLocation:
         tuple(pod_ip.ip for pod_ip in locator.ips or ()),
         locator.node_name,
         locator.node_labels or {},
+        locator.node_label_keys,
     )
 
 
@@ -67,6 +72,7 @@ def new_locator(pod: Pod, location: PodLocation) -> PodLocator:
         ips=tuple(PodIP(ip=ip) for ip in location.ips),
         node_name=location.node,
         node_labels=dict(location.labels),
+        node_label_keys=location.keys,
     )
 
 
@@ -82,6 +88,10 @@ def locator_patch(pod: Pod, desired: PodLocation, current: PodLocation) -> list[
         operations.append(_set_field("/nodeName", desired.node))
     if desired.labels != current.labels:
         operations.append(_set_field("/nodeLabels", dict(desired.labels)))
+    if desired.keys is not None and desired.keys != current.keys:
+        operations.append(_set_field("/nodeLabelKeys", list(desired.keys)))
+    elif desired.keys is None and current.keys is not None:
+        operations.append({"op": "remove", "path": "/nodeLabelKeys"})
     return operations
 
 
@@ -95,8 +105,10 @@ def label_interning(interner: LabelInterner) -> Callable[[PodLocator], PodLocato
     """The transform with which a store keeps equal labels of locators once."""
 
     def intern(locator: PodLocator) -> PodLocator:
-        labels = interner.intern(locator.node_labels or {})
-        return msgspec.structs.replace(locator, node_labels=labels)
+        labels, keys = interner.intern(locator.node_labels or {}), locator.node_label_keys
+        if keys is not None:
+            keys = interner.intern_keys(keys)
+        return msgspec.structs.replace(locator, node_labels=labels, node_label_keys=keys)
 
     return intern
 

@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from zonewise.api.errors import ParseError
-from zonewise.api.gates import TOPOLOGY_AWARE_HINTS, FeatureGates
+from zonewise.api.gates import SERVICE_TOPOLOGY, TOPOLOGY_AWARE_HINTS, FeatureGates
 from zonewise.api.meta import find_condition
 from zonewise.api.objects.core import Service
 from zonewise.api.reason import Reason
 from zonewise.traffic.host_key import is_reachable_from_outside
 from zonewise.traffic.limits import DEFAULT_LIMITS, OVERLOAD_ANNOTATION, OverloadLimits
-from zonewise.traffic.topology_keys import TOPOLOGY_KEYS_ANNOTATION
+from zonewise.traffic.topology_keys import names_topology_keys
 
 HINTS_ANNOTATION = "service.kubernetes.io/topology-aware-hints"
 MODE_ANNOTATION = "service.kubernetes.io/topology-mode"
@@ -96,9 +96,15 @@ class HintRequest:
 
 
 def reported_gates(service: Service) -> FeatureGates:
-    """The gates of the controller, as far as its condition on a Service shows them."""
+    """The gates of the cluster, as far as a Service and the controller's condition on it show them.
+
+    An API server whose gate ``ServiceTopology`` is off stores no ``spec.topologyKeys``. Where there
+    are some, the gate is on, unless the controller decided hints: the gates exclude each other.
+    """
     condition = find_condition(service.status.conditions, HINTS_CONDITION)
     off = condition is not None and condition.reason == GATE_OFF
+    if service.spec.topology_keys and (off or condition is None):
+        return FeatureGates({TOPOLOGY_AWARE_HINTS: False, SERVICE_TOPOLOGY: True})
     return FeatureGates({TOPOLOGY_AWARE_HINTS: False} if off else None)
 
 
@@ -114,7 +120,7 @@ def counts_zone_hints(service: Service, gates: Mapping[str, bool]) -> bool:
 def hint_request_of(service: Service, gates: Mapping[str, bool]) -> HintRequest:
     """What a Service requests."""
     requested = _read_mode(service, gates)
-    refusal = _refusal(service)
+    refusal = _refusal(service, gates)
     if requested.reason is not None:
         return HintRequest(reason=_add_refusal(requested.reason, refusal))
     if refusal is not None:
@@ -187,9 +193,8 @@ def _read_mode(service: Service, gates: Mapping[str, bool]) -> HintRequest:
     )
 
 
-def _refusal(service: Service) -> Reason | None:
-    spec = service.spec
-    if spec.topology_keys or TOPOLOGY_KEYS_ANNOTATION in service.metadata.annotations:
+def _refusal(service: Service, gates: Mapping[str, bool]) -> Reason | None:
+    if names_topology_keys(service, gates):
         return Reason(
             code="TopologyKeys",
             message="the Service has topology keys, which exclude hints",

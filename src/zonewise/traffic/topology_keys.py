@@ -39,14 +39,24 @@ def topology_keys_of(service: Service, gates: Mapping[str, bool] | None = None) 
     return keys if keys and not topology_key_errors(service, gates) else ()
 
 
-def invalid_keys_reason(service: Service, gates: Mapping[str, bool] | None = None) -> Reason | None:
+def names_topology_keys(service: Service, gates: Mapping[str, bool] | None = None) -> bool:
+    """Whether a Service has topology keys, even invalid ones."""
+    return bool(_field_keys(service, gates) or _annotation_keys(service))
+
+
+def ignored_keys_reason(service: Service, gates: Mapping[str, bool] | None = None) -> Reason | None:
     """Why the keys of a stored Service are ignored, None if it has none or they count."""
-    if not (_field_keys(service, gates) or _annotation_keys(service)):
-        return None
+    meta, annotated = service.metadata, _annotation_keys(service)
+    if service.spec.topology_keys not in (_field_keys(service, gates), annotated):
+        return Reason(
+            code="TopologyKeysOff",
+            message=f"{TOPOLOGY_KEYS_FIELD} is ignored: the feature gate {SERVICE_TOPOLOGY} is off",
+            object=f"Service/{meta.namespace or 'default'}/{meta.name}",
+            fix=f"Use the annotation {TOPOLOGY_KEYS_ANNOTATION}, which needs no gate.",
+        )
     errors = topology_key_errors(service, gates)
     if not errors:
         return None
-    meta = service.metadata
     listed = "; ".join(f"{error.field}: {error.message}" for error in errors[:_LISTED])
     more = f" (and {len(errors) - _LISTED} more)" if len(errors) > _LISTED else ""
     return Reason(

@@ -10,7 +10,7 @@ import pytest
 from tests.controllers.hints.shops import SPACE, Shop, hints
 from tests.embedded.virtual_cluster import until, virtual_cluster
 
-from zonewise.api import Pod, Service, convert
+from zonewise.api import FeatureGates, Pod, Service, convert
 from zonewise.api.reason import Reason
 from zonewise.controllers.hints.conditions import HintConditions
 from zonewise.runtime.client.client import Client
@@ -170,6 +170,25 @@ async def test_numbers_alone_are_not_reported() -> None:
         assert shop.services.get((SPACE, "web")) is before
 
 
+async def test_the_last_event_agrees_with_the_condition_however_often_that_changes() -> None:
+    """After more transitions than an object may have events for, the last is told in 30 seconds."""
+    async with virtual_cluster({"hints": hints()}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1, b=1)
+        await shop.service("web")
+        await shop.pods(a0=2, b0=2)
+        await until(lambda: shop.condition() == ("True", "Hinted"))
+        for number in range(1, 36):
+            lost = number % 2 == 1
+            await shop.status("a0", cpu="0" if lost else "4")
+            await until(partial(is_reported, shop, str(not lost)))
+            await asyncio.sleep(3 if number % 10 else 31)
+            if number % 10 == 0:
+                assert (await shop.events())[-1] == (OFF if lost else ON)
+        await asyncio.sleep(31)
+        assert (await shop.events())[-1] == OFF
+
+
 class MemoryRecorder(Recorder):
     """A recorder that only remembers."""
 
@@ -190,7 +209,7 @@ async def test_wrong_topology_keys_are_reported_once() -> None:
 
         def report(text: str, uid: str = "1") -> None:
             meta = {"name": "web", "uid": uid, "annotations": {"zonewise.io/topology-keys": text}}
-            conditions.report_keys(convert(Service, {"metadata": meta}))
+            conditions.report_keys(convert(Service, {"metadata": meta}), FeatureGates())
 
         for text in ("zone,*", "*,zone", "*,zone", "zone,zone", "zone,*", "zone,zone"):
             report(text)
@@ -198,3 +217,6 @@ async def test_wrong_topology_keys_are_reported_once() -> None:
         assert "'*' must be the last key" in recorder.notes[0][1]
         report("zone,zone", uid="2")
         assert len(recorder.notes) == 4
+        stored = {"metadata": {"name": "old", "uid": "3"}, "spec": {"topologyKeys": ["*", "a b"]}}
+        conditions.report_keys(convert(Service, stored), FeatureGates())
+        assert recorder.notes[4][0] == "TopologyKeysOff", "not an error of keys without effect"

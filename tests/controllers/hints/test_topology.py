@@ -9,7 +9,7 @@ from msgspec import structs
 from tests.controllers.hints.shops import SPACE, Shop, hints
 from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
 
-from zonewise.api import EndpointSlice, Node, Service
+from zonewise.api import EndpointSlice, Node, Pod, Service
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.events import Event
 from zonewise.controllers.hints.controller import HintsSettings, SliceRole
@@ -70,6 +70,60 @@ async def test_values_follow_nodes_and_keys(role: SliceRole) -> None:
             gone = {"metadata": {"annotations": {"zonewise.io/topology-keys": None}}}
             await shop.client.patch(Service, "web", SPACE, gone)
             await until(lambda: values(shop) == [""])
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+async def test_values_left_over_are_told_once_they_are_wrong() -> None:
+    """A controller that only observes removes no value, but an event tells how to, when one is not
+    that of the node any more.
+    """
+    observing = hints(HintsSettings(role=SliceRole.OBSERVE))
+    async with virtual_cluster({"hints": observing}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1)
+        await label(shop, "a0", "r1")
+        owning = asyncio.create_task(hints()(cluster.program.context("other")).run())
+        await shop.service("web", annotations=KEYS)
+        await shop.pods(a0=1)
+        await until(lambda: '"r1"' in "".join(values(shop)))
+        owning.cancel()
+        await asyncio.gather(owning, return_exceptions=True)
+        await asyncio.sleep(20)
+        assert "TopologyLeftOver" not in await reasons(cluster)
+        await label(shop, "a0", "r9")
+        await asyncio.sleep(20)
+        assert '"r1"' in "".join(values(shop))
+        assert (await reasons(cluster)).count("TopologyLeftOver") == 1
+
+
+@pytest.mark.parametrize("role", [SliceRole.OWN, SliceRole.ADOPT])
+async def test_an_address_on_another_node_has_that_nodes_values(role: SliceRole) -> None:
+    """An address that a pod on another node gets has the values of that node, whoever writes it."""
+    async with virtual_cluster({}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=2)
+        await label(shop, "a0", "r1")
+        await label(shop, "a1", "r2")
+        filling = asyncio.create_task(hints()(cluster.program.context("other")).run())
+        await shop.service("web", annotations=KEYS)
+        await shop.pods(a0=1)
+        await until(lambda: '"r1"' in "".join(values(shop)))
+        filling.cancel()
+        await asyncio.gather(filling, return_exceptions=True)
+        part = hints(HintsSettings(role=role))(cluster.program.context("hints"))
+        work = asyncio.create_task(part.run())
+        await asyncio.sleep(10)
+        piece = shop.of("web")[0]
+        (address,) = (piece.endpoints or ())[0].addresses or ()
+        if role is SliceRole.OWN:
+            await shop.client.delete(Pod, "web-a0-0", SPACE, grace_period=0)
+            await shop.pod("successor", "a1", address)
+        else:
+            body = [{"op": "replace", "path": "/endpoints/0/nodeName", "value": "a1"}]
+            await shop.client.patch(EndpointSlice, piece.metadata.name, SPACE, body, kind="json")
+        await until(lambda: '"r2"' in "".join(values(shop)))
+        assert f'"{address}"' in values(shop)[0]
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
 

@@ -181,13 +181,15 @@ async def test_node_labels_reach_exactly_the_pods_on_the_node() -> None:
 
 
 async def test_only_chosen_labels_are_copied() -> None:
-    """With a list of keys, other labels neither appear nor cause a write."""
+    """With a list of keys, which locators state, other labels neither appear nor cause a write."""
     async with virtual_cluster({}) as cluster:
         shop = await define_locators(cluster)
         await shop.node("a0", "a")
         await shop.pod("p", "a0", "10.0.0.1")
         async with running(cluster, shop, LocatorsSettings(labels=(ZONE,))) as run:
             await until(says(run, "p", (["10.0.0.1"], "a0", {ZONE: "a"})))
+            locator = await shop.client.get(PodLocator, "p", SPACE)
+            assert locator.node_label_keys == (ZONE,)
             await run.count_requests()
             other = {"metadata": {"labels": {"example.com/rack": "r7"}}}
             await shop.client.patch(Node, "a0", None, other)
@@ -196,6 +198,11 @@ async def test_only_chosen_labels_are_copied() -> None:
             await shop.client.patch(Node, "a0", None, moved)
             await until(says(run, "p", (["10.0.0.1"], "a0", {ZONE: "b"})))
             assert await run.count_requests() == {"PATCH": 1}
+        async with running(cluster, shop) as run:
+            everything = {ZONE: "b", "example.com/rack": "r7"}
+            await until(says(run, "p", (["10.0.0.1"], "a0", everything)))
+            locator = await shop.client.get(PodLocator, "p", SPACE)
+            assert locator.node_label_keys is None
 
 
 async def test_foreign_edits_are_repaired() -> None:

@@ -15,7 +15,7 @@ from zonewise.traffic.slices.topology import (
     annotated_keys,
     format_topology,
     parse_topology,
-    unstated_nodes_of,
+    unstated_labels_of,
 )
 from zonewise.traffic.weights import MAX_TEXT_LENGTH
 
@@ -29,8 +29,8 @@ def endpoint(
     return Endpoint(addresses=(f"10.0.0.{last}",), node_name=node, zone=zone, conditions=conditions)
 
 
-def piece(*endpoints: Endpoint, text: str = "", managed: bool = True) -> EndpointSlice:
-    labels = {MANAGED_BY_LABEL: MANAGER} if managed else {}
+def piece(*endpoints: Endpoint, text: str = "") -> EndpointSlice:
+    labels = {MANAGED_BY_LABEL: MANAGER}
     annotations = {TOPOLOGY_ANNOTATION: text} if text else {}
     metadata = ObjectMeta(name="s", labels=labels, annotations=annotations)
     return EndpointSlice(metadata=metadata, address_type="IPv4", endpoints=endpoints)
@@ -80,29 +80,32 @@ def test_a_text_that_is_not_well_formed_states_nothing(text: str) -> None:
     """Of an invalid annotation nothing is believed."""
     assert parse_topology(text) is None
     slices = [piece(endpoint(5, "n1", "a"), text=text)]
-    assert unstated_nodes_of(slices, [ROW]) == {"n1"}
+    assert unstated_labels_of(slices, [ROW]) == {"n1": {ROW}}
 
 
 @pytest.mark.parametrize(
-    ("keys", "text", "managed", "zone", "unknown"),
+    ("keys", "text", "zone", "unknown"),
     [
-        ([HOSTNAME_LABEL, "*"], "", False, None, set()),
-        ([ZONE_LABEL], "", True, "a", set()),
-        ([ZONE_LABEL], "", True, None, set()),
-        ([ZONE_LABEL], "", False, None, {"n1"}),
-        ([ROW], "", True, "a", {"n1"}),
-        ([ROW], '{"10.0.0.5":{"row":null}}', True, "a", set()),
-        ([ROW], '{"10.0.0.5":{"row":"w"}}', False, "a", set()),
-        ([ROW, RACK], '{"10.0.0.5":{"row":"w"}}', True, "a", {"n1"}),
-        ([ROW], '{"10.0.0.6":{"row":"w"}}', True, "a", {"n1"}),
+        ([HOSTNAME_LABEL, "*"], "", None, {}),
+        ([ZONE_LABEL], "", "a", {}),
+        ([ZONE_LABEL], "", None, {"n1": {ZONE_LABEL}}),
+        ([ZONE_LABEL], '{"10.0.0.5":{"row":null}}', None, {}),
+        ([ZONE_LABEL], '{"10.0.0.6":{"row":null}}', None, {"n1": {ZONE_LABEL}}),
+        ([ROW], "", "a", {"n1": {ROW}}),
+        ([ROW], '{"10.0.0.5":{"row":null}}', "a", {}),
+        ([ROW], '{"10.0.0.5":{"row":"w"}}', "a", {}),
+        ([ROW, RACK], '{"10.0.0.5":{"row":"w"}}', "a", {"n1": {RACK}}),
+        ([ROW], '{"10.0.0.6":{"row":"w"}}', "a", {"n1": {ROW}}),
     ],
 )
 def test_which_nodes_have_to_be_looked_up(
-    keys: list[str], text: str, managed: bool, zone: str | None, unknown: set[str]
+    keys: list[str], text: str, zone: str | None, unknown: dict[str, set[str]]
 ) -> None:
-    """A node is looked up elsewhere only if its slice leaves out a value that a key needs."""
-    slices = [piece(endpoint(5, "n1", zone), endpoint(8, None), text=text, managed=managed)]
-    assert unstated_nodes_of(slices, keys) == unknown
+    """A node is looked up elsewhere only for the values that a key needs and its slice leaves out;
+    a zone that is missing is not known, unless the annotation knows the endpoint.
+    """
+    slices = [piece(endpoint(5, "n1", zone), endpoint(8, None), text=text)]
+    assert unstated_labels_of(slices, keys) == unknown
 
 
 def test_the_zone_is_that_of_the_field() -> None:

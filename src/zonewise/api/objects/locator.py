@@ -15,13 +15,18 @@ from zonewise.api.struct import Struct, field
 
 
 class PodLocator(Object):
-    """Where a pod is; ``ips`` are empty once it has finished: another pod may get its address."""
+    """Where a pod is; ``ips`` are empty once it has finished: another pod may get its address.
+
+    ``node_label_keys`` are the labels that were looked for, where these are not all: the node may
+    have others.
+    """
 
     resource: ClassVar = Resource("zonewise.io", "v1alpha1", "PodLocator", "podlocators")
 
     ips: tuple[PodIP, ...] | None = ()
     node_name: str = ""
     node_labels: dict[str, str] | None = field(default_factory=dict)
+    node_label_keys: tuple[str, ...] | None = None
 
 
 class LocatedPodSpec(Struct):

@@ -9,9 +9,9 @@ A Service that never requested hints has no condition. One that stops requesting
 an Event says that its hints are removed. The condition is that of the primary address family;
 others are in the message.
 
-Topology keys that are ignored because they are not valid are reported in an Event of their own,
-once for each mistake, after a restart too: its name is the one that proxies, which see the same,
-give it.
+Topology keys that are ignored, because they are not valid or a gate is off, are reported in an
+Event of their own, once for each mistake, after a restart too: its name is the one that proxies,
+which see the same, give it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zonewise.runtime.client.client import Client
 from zonewise.runtime.controller.recorder import Recorder
 from zonewise.traffic.modes import HINTS_CONDITION
 from zonewise.traffic.slices.planning import FamilyPlan
-from zonewise.traffic.topology_keys import invalid_keys_reason
+from zonewise.traffic.topology_keys import ignored_keys_reason
 
 ENABLED = "TopologyAwareHintsEnabled"
 DISABLED = "TopologyAwareHintsDisabled"
@@ -77,9 +77,9 @@ class HintConditions:
         self._reported[service.key] = after
         self._announce(service, before, after, f"{name}: {decision.reason}")
 
-    def report_keys(self, service: Service) -> None:
+    def report_keys(self, service: Service, gates: Mapping[str, bool]) -> None:
         """Report that the topology keys of a Service are ignored, and why."""
-        reason = invalid_keys_reason(service)
+        reason = ignored_keys_reason(service, gates)
         if reason is None:
             self._ignored.pop(service.key, None)
             return
@@ -91,7 +91,7 @@ class HintConditions:
             )
 
     def report_topology(self, service: Service, reason: Reason | None) -> None:
-        """Report that slices do not have the values of the topology keys, and why."""
+        """Report that slices do not have the right values of the topology keys, and why."""
         if reason is None:
             self._unstated.pop(service.key, None)
         elif self._unstated.get(service.key) != service.metadata.uid:

@@ -59,7 +59,7 @@ from zonewise.traffic.slices.planning import (
     plan_slices,
 )
 from zonewise.traffic.slices.rehinting import rehint, requests_hints
-from zonewise.traffic.slices.topology import SliceTopology
+from zonewise.traffic.slices.topology import SliceTopology, left_over_reason
 
 NODES: Key = ("", "")
 """The key under which node changes wait for their turn."""
@@ -215,7 +215,7 @@ class HintsController:
             return None
         service = self._services.get(key)
         if service is not None:
-            self._conditions.report_keys(service)
+            self._conditions.report_keys(service, self.settings.gates)
         if service is None or not has_endpoints(service):
             self.decided_services.pop(key, None)
             return None
@@ -273,6 +273,7 @@ class HintsController:
         reach = eligible_nodes_of(pods) if request.share_nodes is ShareNodes.TOLERATED else None
         shares = self.node_shares.within(reach)
         self._keyed.put(service)
+        topology = SliceTopology(self._keyed.keys_of(service), self._keyed.labels)
         decided = (
             self._planned(service, request, shares, pods, slices)
             if own
@@ -282,7 +283,7 @@ class HintsController:
                 shares,
                 families=families_of(service),
                 node_hints=self._node_hints,
-                topology=SliceTopology(self._keyed.keys_of(service), self._keyed.labels),
+                topology=topology,
             )
         )
         self.decided_services[key] = DecidedService.of(service, request, decided, shares, reach)
@@ -293,6 +294,8 @@ class HintsController:
             self._conditions.report_topology(service, decided.topology_reason)
             if decided.writes:
                 await self._write(key, decided)
+        else:
+            self._conditions.report_topology(service, left_over_reason(slices, topology))
         if decided.families:
             await self._conditions.report(service, decided.families, asks=requests_hints(request))
         if decided.without_node:

@@ -71,5 +71,10 @@ def _schema() -> Obj:
                 "default": {},
                 "additionalProperties": {"type": "string"},
             },
+            "nodeLabelKeys": {
+                "type": "array",
+                "description": "The labels that were looked for; without this list, all of them.",
+                "items": {"type": "string"},
+            },
         },
     }

@@ -85,10 +85,23 @@ class TableWriter:
         return written
 
     async def compare(
-        self, layouts: Mapping[Key, Layout], actual: Mapping[bytes, bytes], networks: Networks
+        self,
+        layouts: Mapping[Key, Layout],
+        actual: Mapping[bytes, bytes],
+        networks: Networks,
+        *,
+        keep_others: bool = False,
     ) -> WriteResult:
-        """Write what differs from the ``actual`` elements, of these Services and all others."""
+        """Write what differs from the ``actual`` elements, of these Services and all others.
+
+        ``keep_others`` leaves elements that no Service wants.
+        """
         written = WriteResult()
+        if keep_others:
+            known = self.desired.elements.keys() | {
+                element for layout in layouts.values() for element in layout.elements
+            }
+            actual = {element: data for element, data in actual.items() if element in known}
         before = self._previous_layouts(layouts)
         self.desired.change(layouts)
         try:

@@ -15,13 +15,15 @@ program restarts, is named by its content. If it exists it has been sent; it nev
 *Transitions* are events that say which state an object is in now. Each is an Event of its own, even
 if its words were sent before: in a series it would wait for ``refresh``, and until then the newest
 Event of the object would be about the state before. Names grow with time, so what kubectl lists
-last is the newest. A transition that is over a limit, or that the server does not accept now, is
-held back and sent as soon as it may be, unless a newer one of the same object and action has come;
-the one that is replaced is counted as dropped.
+last is the newest. A transition that is over the limit of its object is held back for ``patience``
+seconds at most and then sent, unless a newer one of the same object and action has come, which is
+sent instead at that time; the one that is replaced is counted as dropped. So however often a state
+changes, the newest Event is about the state of at most ``patience`` seconds ago. One that the
+server does not accept now, or that a full queue leaves no room for, is held back for ``refresh``.
 
 *Limited*: each object has a token bucket (``burst`` events at once, then one every ``refill``
-seconds) for new events; repetitions cost none. The number of series and buckets kept in memory is
-bounded, oldest first out.
+seconds) for new events; repetitions, and transitions that were held back, cost none. The number of
+series and buckets kept in memory is bounded, oldest first out.
 
 *Retried*: an event the server could not accept now, a few times with jittered pauses, while others
 wait behind it; the queue's bound decides which are dropped. Permanent refusals, a terminating
@@ -92,6 +94,7 @@ class RecorderLimits:
     forget: float = 360.0
     burst: int = 25
     refill: float = 300.0
+    patience: float = 30.0
     attempts: int = 4
     pause: float = 1.0
 
@@ -253,7 +256,8 @@ class Recorder:
     def _tell(self, subject: _Subject, now: float) -> None:
         """Begin a transition, or hold it back until it may be sent."""
         state = subject.state
-        if self._postponed.pop(state, None) is not None:
+        due = self._postponed.pop(state, None)
+        if due is not None:
             self.dropped["limit"] += 1
         self._newest[state] = subject
         self._newest.move_to_end(state)
@@ -261,14 +265,16 @@ class Recorder:
             oldest, _ = self._newest.popitem(last=False)
             if self._postponed.pop(oldest, None) is not None:
                 self.dropped["limit"] += 1
-        self._send_or_hold(state, now)
+        self._send_or_hold(state, now, due)
 
-    def _send_or_hold(self, state: _State, now: float) -> None:
+    def _send_or_hold(self, state: _State, now: float, due: float | None) -> None:
+        """Send the newest transition, or hold it back, no longer than one before it was to be."""
         subject = self._newest[state]
-        why = self._begin(subject, now)
+        why = self._begin(subject, now, limited=due is None or due > now + _TICK)
         if why == "limit":
             bucket = self._buckets[subject.regarding]
-            self._hold(subject, now + (1 - bucket.tokens) * self._limits.refill)
+            wait = min((1 - bucket.tokens) * self._limits.refill, self._limits.patience)
+            self._hold(subject, min(now + wait, due or now + wait))
         elif why == "full":
             self._hold(subject, now + self._limits.refresh)
         elif why:
@@ -285,13 +291,13 @@ class Recorder:
         self._postponed[subject.state] = until
         self._wake.set()
 
-    def _begin(self, subject: _Subject, now: float) -> _Refusal | None:
+    def _begin(self, subject: _Subject, now: float, *, limited: bool = True) -> _Refusal | None:
         """Send a new event, if it is allowed; else the reason why not."""
         if self._closing:
             return "shutdown"
         if len(self._queue) >= self._limits.queue:
             return "full"
-        if not self._allowed(subject.regarding, now):
+        if limited and not self._allowed(subject.regarding, now):
             return "limit"
         self._start(subject, now)
         return None
@@ -345,9 +351,10 @@ class Recorder:
         now = asyncio.get_running_loop().time()
         while self._later and self._later[0][0] <= now + _TICK:
             self._enqueue(self._later.popleft()[1])
-        for state in [state for state, due in self._postponed.items() if due <= now + _TICK]:
+        ready = [(state, due) for state, due in self._postponed.items() if due <= now + _TICK]
+        for state, due in ready:
             del self._postponed[state]
-            self._send_or_hold(state, now)
+            self._send_or_hold(state, now, due)
         return self._queue.popleft() if self._queue else None
 
     async def _pause(self) -> None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -33,6 +34,7 @@ from zonewise.api.meta import Key
 from zonewise.api.objects.core import Service, ServicePort
 from zonewise.api.objects.discovery import LeanEndpointSlice, service_name_of
 from zonewise.api.reason import Reason
+from zonewise.topology.locator_index import LocatedLabels
 from zonewise.topology.nodes import HOSTNAME_LABEL
 from zonewise.traffic.routes.addresses import network_contains
 from zonewise.traffic.routes.choice import (
@@ -71,10 +73,14 @@ from zonewise.traffic.routes.table import (
     RouteSource,
     ServiceRoutes,
 )
-from zonewise.traffic.slices.topology import NodeLabels, unstated_nodes
-from zonewise.traffic.topology_keys import invalid_keys_reason, topology_keys_of
+from zonewise.traffic.slices.topology import KeysByNode, NodeLabels, unstated_labels
+from zonewise.traffic.topology_keys import ignored_keys_reason, topology_keys_of
 
 PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
+
+
+LocatedByNode: TypeAlias = Mapping[str, LocatedLabels]
+"""What PodLocators state of nodes, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,7 @@ def compute_service_routes(
     settings: RouteSettings = _DEFAULTS,
     claims: FrontendClaims | None = None,
     addresses: NodeAddresses = NO_ADDRESSES,
-    located_labels: NodeLabels | None = None,
+    located_labels: LocatedByNode | None = None,
 ) -> ServiceRoutes:
     """What the proxy in a location does for one Service, given its slices and the nodes' labels.
 
@@ -185,9 +191,9 @@ def compute_service_routes(
         health_checks, others = _split_health_checks(key, health_checks, claims)
         for owner, text in others:
             taken.setdefault(owner, []).append(text)
-    keys_reason = invalid_keys_reason(service, settings.gates)
-    from_nodes = located_labels is not None and not (
-        unstated_nodes(endpoints, policy.keys) <= located_labels.keys()
+    keys_reason = ignored_keys_reason(service, settings.gates)
+    from_nodes = located_labels is not None and not are_located(
+        unstated_labels(endpoints, policy.keys), located_labels
     )
     return ServiceRoutes(
         namespace=namespace,
@@ -205,6 +211,11 @@ def compute_service_routes(
     )
 
 
+def are_located(unstated: KeysByNode, located: LocatedByNode) -> bool:
+    """Whether PodLocators state all labels that slices leave out."""
+    return all(node in located and located[node].know(keys) for node, keys in unstated.items())
+
+
 def compute_node_routes(
     services: Iterable[Service],
     slices: Iterable[LeanEndpointSlice],
@@ -212,7 +223,7 @@ def compute_node_routes(
     node_labels: NodeLabels,
     settings: RouteSettings = _DEFAULTS,
     addresses: NodeAddresses = NO_ADDRESSES,
-    located_labels: NodeLabels | None = None,
+    located_labels: LocatedByNode | None = None,
 ) -> NodeRoutes:
     """What the proxy in a location does for all Services."""
     slices_by_service: dict[Key, list[LeanEndpointSlice]] = {}
@@ -242,19 +253,22 @@ def compute_node_routes(
 
 @dataclass(frozen=True, slots=True)
 class _LabelSources(Mapping[str, Mapping[str, str]]):
-    """The labels of nodes from two sources; the first that knows a node counts."""
+    """The labels of nodes: those of PodLocators, and of Nodes where these do not know them."""
 
-    first: NodeLabels
-    second: NodeLabels
+    located: LocatedByNode
+    of_nodes: NodeLabels
 
     def __getitem__(self, node: str) -> Mapping[str, str]:
-        return (self.first if node in self.first else self.second)[node]
+        located = self.located.get(node)
+        if located is None:
+            return self.of_nodes[node]
+        return located.completed(self.of_nodes.get(node))
 
     def __iter__(self) -> Iterator[str]:
-        return iter({*self.first, *self.second})
+        return iter({*self.located, *self.of_nodes})
 
     def __len__(self) -> int:
-        return len({*self.first, *self.second})
+        return len({*self.located, *self.of_nodes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,9 +416,10 @@ def _labels_from_nodes(service: Key) -> Reason:
     return Reason(
         code="LabelsFromNodes",
         message="the values of its topology keys are read from Nodes: its slices do not state those"
-        " of all endpoints, and there is no PodLocator on their nodes",
+        " of all endpoints, and no PodLocator on their nodes has these labels",
         object=f"Service/{'/'.join(service)}",
-        fix="Have zonewise controller write or adopt its slices, or have it write PodLocators.",
+        fix="Have zonewise controller write or adopt its slices, or have it write PodLocators with"
+        " these labels.",
     )
 
 

@@ -8,8 +8,9 @@ annotation ``zonewise.io/topology``, for each endpoint's address an object of ke
 ``null`` says that the node has no such label. A key that is missing is not known, and neither is an
 address that is missing: so a slice that was written before the Service's keys were changed, or
 before another controller added an endpoint, is not mistaken for one whose nodes have no labels.
-Who reads it then asks other sources. The same holds for a zone: without one, the slices of the
-EndpointSlice controller say that the node has none, those of other writers say nothing.
+Who reads it then asks other sources. The same holds for a zone: an endpoint without one is on a
+node without one only if the annotation has a row for it. Kubernetes' controller writes the zone of
+an endpoint once, and notices a new label of its node when something else has it sync the Service.
 
 The text is bounded like that of weights, because every proxy receives it with every change of the
 slice. Above the bound a slice has no such annotation.
@@ -28,7 +29,6 @@ import msgspec
 from zonewise.api.objects.discovery import LeanEndpoint, LeanEndpointSlice
 from zonewise.api.reason import Reason
 from zonewise.topology.nodes import HOSTNAME_LABEL, ZONE_LABEL
-from zonewise.traffic.slices.identity import is_managed
 from zonewise.traffic.topology_keys import ANY_ENDPOINT
 from zonewise.traffic.weights import MAX_TEXT_LENGTH
 
@@ -36,6 +36,8 @@ TOPOLOGY_ANNOTATION = "zonewise.io/topology"
 
 NodeLabels: TypeAlias = Mapping[str, Mapping[str, str]]
 """The labels of nodes, by their names."""
+KeysByNode: TypeAlias = Mapping[str, frozenset[str]]
+"""Keys of labels, by the nodes that they are of."""
 StatedLabels: TypeAlias = Mapping[str, str | None]
 """Labels of an endpoint's node as its slice states them; None for those that it does not have."""
 
@@ -68,31 +70,33 @@ def domain_of(endpoint: KeyedEndpoint, key: str, node_labels: NodeLabels) -> str
     return node_labels.get(endpoint.node, _NO_LABELS).get(key)
 
 
-def unstated_nodes(endpoints: Iterable[KeyedEndpoint], keys: Sequence[str]) -> set[str]:
-    """The nodes of which slices do not state every label that the keys need."""
-    needed = {*keys} - {ANY_ENDPOINT, HOSTNAME_LABEL}
-    if not needed:
-        return set()
-    return {
-        endpoint.node
-        for endpoint in endpoints
-        if endpoint.node and not needed <= endpoint.labels.keys()
-    }
+def unstated_labels(endpoints: Iterable[KeyedEndpoint], keys: Sequence[str]) -> KeysByNode:
+    """The labels that the keys need and slices do not state, by the nodes that they are of."""
+    return _unstated(((endpoint.node, endpoint.labels) for endpoint in endpoints), keys)
 
 
-def unstated_nodes_of(slices: Iterable[LeanEndpointSlice], keys: Sequence[str]) -> set[str]:
-    """The nodes of which the slices of a Service do not state every label that the keys need."""
-    needed = {*keys} - {ANY_ENDPOINT, HOSTNAME_LABEL}
-    nodes: set[str] = set()
+def unstated_labels_of(slices: Iterable[LeanEndpointSlice], keys: Sequence[str]) -> KeysByNode:
+    """The labels that the keys need and the slices of a Service do not state, by their nodes."""
+    return _unstated(
+        (
+            (endpoint.node_name or "", stated.labels(endpoint))
+            for endpoint_slice in slices
+            for stated in [StatedTopology.of(endpoint_slice)]
+            for endpoint in endpoint_slice.endpoints or ()
+        ),
+        keys,
+    )
+
+
+def _unstated(rows: Iterable[tuple[str, StatedLabels]], keys: Sequence[str]) -> KeysByNode:
+    needed = frozenset(keys) - {ANY_ENDPOINT, HOSTNAME_LABEL}
+    unstated: dict[str, frozenset[str]] = {}
     if needed:
-        for endpoint_slice in slices:
-            stated = StatedTopology.of(endpoint_slice)
-            nodes.update(
-                endpoint.node_name
-                for endpoint in endpoint_slice.endpoints or ()
-                if endpoint.node_name and not needed <= stated.labels(endpoint).keys()
-            )
-    return nodes
+        for node, labels in rows:
+            if node and not needed <= labels.keys():
+                missing = needed - labels.keys()
+                unstated[node] = unstated[node] | missing if node in unstated else missing
+    return unstated
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,23 +104,20 @@ class StatedTopology:
     """What one slice states."""
 
     by_address: Mapping[str, StatedLabels]
-    zones_are_complete: bool
-    """Whether an endpoint without a zone is on a node without one."""
 
     @classmethod
     def of(cls, endpoint_slice: LeanEndpointSlice) -> StatedTopology:
         """What a slice states."""
         text = endpoint_slice.metadata.annotations.get(TOPOLOGY_ANNOTATION, "")
         by_address = _parse(text) if text else None
-        return cls(by_address or {}, is_managed(endpoint_slice))
+        return cls(by_address or {})
 
     def labels(self, endpoint: LeanEndpoint) -> StatedLabels:
         """The stated labels of the node of an endpoint."""
-        zone = _zone_labels(endpoint.zone or None, self.zones_are_complete)
-        if not self.by_address or not endpoint.addresses:
-            return zone
-        stated = self.by_address.get(endpoint.addresses[0])
-        return {**stated, **zone} if stated else zone
+        stated = self.by_address.get(endpoint.addresses[0]) if endpoint.addresses else None
+        if stated is None:
+            return _zone_labels(endpoint.zone) if endpoint.zone else NOTHING_STATED
+        return {**stated, ZONE_LABEL: endpoint.zone or None}
 
 
 @dataclass(slots=True)
@@ -155,6 +156,26 @@ class SliceTopology:
         )
 
 
+def left_over_reason(slices: Iterable[LeanEndpointSlice], topology: SliceTopology) -> Reason | None:
+    """That slices, which are not ours to write, state what was true when we last wrote them."""
+    names = sorted(
+        piece.metadata.name
+        for piece in slices
+        for text in [piece.metadata.annotations.get(TOPOLOGY_ANNOTATION, "")]
+        if topology.keys and text and text != topology.text(piece.endpoints or ())
+    )
+    if not names:
+        return None
+    others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return Reason(
+        code="TopologyLeftOver",
+        message=f"the annotation {TOPOLOGY_ANNOTATION} on EndpointSlice {names[0]}{others} is not"
+        " kept current and is not what the nodes' labels are now; proxies and DNS servers obey it",
+        numbers={"slices": len(names)},
+        fix=f"Remove them: kubectl annotate endpointslices -A --all {TOPOLOGY_ANNOTATION}-",
+    )
+
+
 def format_topology(
     endpoints: Iterable[LeanEndpoint], keys: Sequence[str], node_labels: NodeLabels
 ) -> str:
@@ -187,10 +208,8 @@ _parse = lru_cache(maxsize=256)(parse_topology)
 
 
 @lru_cache(maxsize=1024)
-def _zone_labels(zone: str | None, zones_are_complete: bool) -> StatedLabels:
+def _zone_labels(zone: str) -> StatedLabels:
     """What the field for the zone states; few zones have many endpoints."""
-    if zone is None and not zones_are_complete:
-        return NOTHING_STATED
     return MappingProxyType({ZONE_LABEL: zone})
 
 
