@@ -9,6 +9,10 @@ import pytest
 from tests.cli.run_program import here
 from tests.dns.clusters import Obj, endpoint, headless, pieces, port, service
 
+from zonewise.api import LeanEndpointSlice, Service, convert
+from zonewise.explain.name import NameClient, explain_name
+from zonewise.topology.locator_index import Locator, LocatorIndex
+
 ZONE = "topology.kubernetes.io/zone"
 Capture = pytest.CaptureFixture[str]
 
@@ -133,6 +137,37 @@ def test_hard_keys_say_what_would_help(
     assert result.code == 0
     assert "NODATA, none is returned: no endpoint matches" in result.out
     assert "End the topology keys with *" in result.out
+
+
+def test_a_label_that_limited_locators_leave_out_is_not_known() -> None:
+    """Of an endpoint whose node's locator was not to have the key it is said that nobody knows; of
+    one that was to have it, that there is none.
+    """
+    locators = LocatorIndex()
+    for node, address, keys, labels in (
+        ("n-a", "10.0.1.1", ("rack",), {"rack": "r1"}),
+        ("n-b", "10.0.1.2", (ZONE,), {ZONE: "b"}),
+        ("n-c", "10.0.1.3", ("rack",), {}),
+    ):
+        locators.put(
+            Locator(("x", node), addresses=(address,), node=node, labels=labels, keys=keys)
+        )
+    by_kind = {item["kind"]: item for item in cluster(keys="rack")[3:5]}
+    client = NameClient("10.0.1.1", location=locators.locate("10.0.1.1"))
+    report = explain_name(
+        "db",
+        ("db", "shop", "svc"),
+        client,
+        services=[convert(Service, by_kind["Service"])],
+        slices=[convert(LeanEndpointSlice, by_kind["EndpointSlice"])],
+        locators=locators,
+    )
+    (family,) = report.families
+    assert [row.address for row in family.returned] == ["10.0.0.1"]
+    assert [row.reason for row in family.left_out] == [
+        "whether node n-b has the label rack is not known",
+        "its node has no label rack",
+    ]
 
 
 @pytest.mark.parametrize(

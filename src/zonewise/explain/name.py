@@ -216,7 +216,9 @@ def _answer_families(
             if endpoint.address in addresses:
                 returned.append(row)
             else:
-                why = _explain_omission(endpoint, chosen, location, entry.topology_keys, nodes)
+                why = _explain_omission(
+                    endpoint, chosen, location, entry.topology_keys, nodes, locators
+                )
                 left_out.append(replace(row, reason=why))
         yield FamilyAnswer(family, reason, chosen.key, tuple(returned), tuple(left_out))
 
@@ -276,6 +278,7 @@ def _explain_omission(
     location: ClientLocation,
     keys: Sequence[str],
     nodes: dict[str, Any],
+    locators: LocatorIndex,
 ) -> str:
     """Why an endpoint is not returned."""
     match chosen.rule:
@@ -291,8 +294,8 @@ def _explain_omission(
     value, other = domain_of(endpoint, key, nodes), location.domain(key)
     if value is not None:
         return f"its node has {key}={value}, the client {other or 'no such label'}"
-    if key not in endpoint.labels and not nodes.get(endpoint.node):
-        return f"the labels of node {endpoint.node} are not known"
+    if key not in endpoint.labels and not locators.knows(endpoint.node, (key,)):
+        return f"whether node {endpoint.node} has the label {key} is not known"
     return f"its node has no label {key}"
 
 

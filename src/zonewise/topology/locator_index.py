@@ -227,9 +227,11 @@ class LocatorIndex:
 
     def takes_from_node(self, node: str, keys: Iterable[str]) -> bool:
         """Whether labels are those of the Node itself, because no locator knows all of them."""
-        located = self.located_labels_of(node)
-        known = located is not None and located.know(keys)
-        return node in self._labels_by_node and not known
+        return node in self._labels_by_node and not self._is_located(node, keys)
+
+    def knows(self, node: str, keys: Iterable[str]) -> bool:
+        """Whether it is known which of these labels a node has."""
+        return node in self._labels_by_node or self._is_located(node, keys)
 
     def put(self, locator: Locator) -> LocationChange:
         """Add a locator, or replace the one of the same pod."""
@@ -348,6 +350,10 @@ class LocatorIndex:
             return True
         located = self.located_labels_of(node)
         return located is not None and located.keys != ()
+
+    def _is_located(self, node: str, keys: Iterable[str]) -> bool:
+        located = self.located_labels_of(node)
+        return located is not None and located.know(keys)
 
     def _is_known(self, node: str) -> bool:
         return node in self._labels_by_node or node in self._pods_by_node

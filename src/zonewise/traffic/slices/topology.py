@@ -29,6 +29,7 @@ import msgspec
 from zonewise.api.objects.discovery import LeanEndpoint, LeanEndpointSlice
 from zonewise.api.reason import Reason
 from zonewise.topology.nodes import HOSTNAME_LABEL, ZONE_LABEL
+from zonewise.traffic.slices.identity import is_managed
 from zonewise.traffic.topology_keys import ANY_ENDPOINT
 from zonewise.traffic.weights import MAX_TEXT_LENGTH
 
@@ -162,7 +163,10 @@ def left_over_reason(slices: Iterable[LeanEndpointSlice], topology: SliceTopolog
         piece.metadata.name
         for piece in slices
         for text in [piece.metadata.annotations.get(TOPOLOGY_ANNOTATION, "")]
-        if topology.keys and text and text != topology.text(piece.endpoints or ())
+        if topology.keys
+        and text
+        and is_managed(piece)
+        and text != topology.text(piece.endpoints or ())
     )
     if not names:
         return None
