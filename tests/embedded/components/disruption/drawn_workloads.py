@@ -47,10 +47,12 @@ PAUSE = 5.0
 """How long an evictor waits between two rounds."""
 
 
-def choose_seeds(count: int) -> range:
-    """The first seeds, the same in every run; others if ``ZONEWISE_SEEDS=FIRST-LAST`` is set."""
+def choose_seeds(count: int, *others: int) -> list[int]:
+    """The first seeds and ``others``, the same in every run; or, if it is set, those of
+    ``ZONEWISE_SEEDS=FIRST-LAST``.
+    """
     first, _, last = os.environ.get("ZONEWISE_SEEDS", "").partition("-")
-    return range(int(first), int(last or first) + 1) if first else range(count)
+    return list(range(int(first), int(last or first) + 1)) if first else [*range(count), *others]
 
 
 def draw_kind(seed: int) -> Kind:

@@ -29,6 +29,10 @@ from zonewise.embedded.seed.nodes import NodeLayout
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime, pytest.mark.slow]
 
+STANDSTILLS = (2001, 2005, 2035)
+"""Seeds whose rollouts stood still: of a StatefulSet and a Deployment on nodes without a zone, and
+under an exclusive budget that expects even shares.
+"""
 DISTURBANCES = ("nothing", "eviction", "unready", "drain", "outage")
 
 
@@ -147,7 +151,7 @@ class Disturbances:
         await asyncio.sleep(rng.choice([0.2, 2.0, 20.0]))
 
 
-@pytest.mark.parametrize("seed", choose_seeds(20))
+@pytest.mark.parametrize("seed", choose_seeds(20, *STANDSTILLS))
 async def test_a_rollout_by_domain_ends_whatever_happens(seed: int) -> None:
     """Under up to three budgets of any kind, with a DomainRollout or without, a workload is updated
     three times, scaled, drained, broken and loses zones; some nodes may have no zone. It ends with
