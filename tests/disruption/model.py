@@ -92,7 +92,10 @@ def numbers(case: Case) -> dict[str, dict[str, int | None]]:
         desired = amount if case.at_least else max(0, expected[name] - amount)
         allowed: int | None = max(0, healthy.get(name, 0) - min(desired, expected[name]))
         if case.exclusive and short - {name}:
-            allowed = 0
+            surplus = min(
+                healthy.get(name, 0) - expected[name], sum(healthy.values()) - case.replicas
+            )
+            allowed = max(0, min(allowed, surplus)) if case.per_domain else 0
         if name in case.open:
             allowed = None
         out[name] = {

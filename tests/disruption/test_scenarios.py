@@ -149,6 +149,24 @@ def test_12_13_uneven(spec: dict[str, Any], expected: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("replicas", "expected"),
+    [
+        (6, {"a": 0, "b": 0, "c": 0}),
+        (5, {"a": 1, "b": 1, "c": 0}),
+        (3, {"a": 2, "b": 2, "c": 0}),
+        (0, {"a": 3, "b": 3, "c": 0}),
+    ],
+)
+def test_13_even_shares_hold_no_scale_down(replicas: int, expected: dict[str, int]) -> None:
+    """An exclusive budget that expects even shares waits for pods of zone c, which has none; a
+    scale-down does not.
+    """
+    spec = {"expectedPods": "ReplicasPerDomain", "crossDomain": "Exclusive", **ONE_EACH}
+    namespace = namespace_budgets(spread(a=3, b=3), tdb(domains=ALL, **spec), replicas=replicas)
+    assert allowed(namespace) == expected
+
+
+@pytest.mark.parametrize(
     ("percent", "expected"),
     [
         ("25%", {"a": 1, "b": 1, "c": 1}),

@@ -21,7 +21,8 @@ and the pods in no domain are one more.
     PodDisruptionBudget without a term: its only domain expects R.
 
 A granted pod that still exists is not healthy. ``Exclusive`` budgets allow nothing in a domain
-while another one lacks a healthy pod. Grants are subtracted from the count (``with_grants``),
+while another one lacks a healthy pod; with even shares (``ReplicasPerDomain``) still what a domain
+and all of them have beyond what is expected. Grants are subtracted from the count (``with_grants``),
 because they change with every decision and the count only with the cluster.
 """
 
@@ -110,9 +111,23 @@ class BudgetState:
         domain = self.domains[name]
         if not domain.guarded:
             return None
-        if self.blocking_reason is not None or self.find_disturbed_domain(name) is not None:
+        if self.blocking_reason is not None:
             return 0
-        return max(0, self.healthy(name) - domain.needed)
+        spare = self.healthy(name) - domain.needed
+        if self.find_disturbed_domain(name) is not None:
+            spare = min(spare, self._find_surplus(name))
+        return max(0, spare)
+
+    def _find_surplus(self, name: str) -> int:
+        """How many pods of a domain may go whatever other domains lack.
+
+        With even shares a domain may lack pods that nobody will ever create there; a workload that
+        is scaled down then would keep all of its pods.
+        """
+        if not self.budget.per_domain or self.replicas is None:
+            return 0
+        healthy = sum(map(self.healthy, self.domains))
+        return min(self.healthy(name) - self.domains[name].expected, healthy - self.replicas)
 
     def find_disturbed_domain(self, name: str) -> str | None:
         """Another domain that lacks a healthy pod, if the budget is exclusive."""
