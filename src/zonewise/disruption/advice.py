@@ -24,6 +24,11 @@ def describe_domain(name: str) -> str:
     return "all domains" if name == ALL_DOMAINS else f"domain {name}" if name else "no domain"
 
 
+def format_pods(count: int) -> str:
+    """A number of pods in words."""
+    return "1 pod" if count == 1 else f"{count} pods"
+
+
 def advise_on_domain(state: BudgetState, name: str) -> str:
     """What to do if a pod of a domain may not be disrupted; "" if it helps to wait."""
     budget, domain = state.budget, state.domains[name]
@@ -42,7 +47,7 @@ def advise_on_domain(state: BudgetState, name: str) -> str:
         if not state.allowed(name):
             return ""
         return (
-            f"{budget.kind} {budget.name} needs all {_format_pods(domain.expected)} of"
+            f"{budget.kind} {budget.name} needs all {format_pods(domain.expected)} of"
             f" {domain_text}; {spare} spare now. Change or delete the budget if pods of an old"
             " revision are to go."
         )
@@ -57,7 +62,7 @@ def advise_on_domain(state: BudgetState, name: str) -> str:
     return _advise_never(
         budget,
         needs,
-        fewer="" if always_zero else f"with {_format_pods(domain.expected)} ",
+        fewer="" if always_zero else f"with {format_pods(domain.expected)} ",
         location_text=where if elsewhere else "",
     )
 
@@ -90,7 +95,7 @@ def advise_on_plain_budget(budget: Budget) -> str:
     return _advise_never(
         budget,
         _describe_need(status.desired_healthy, status.expected_pods, ""),
-        fewer="" if always_zero else f"with {_format_pods(status.expected_pods)} ",
+        fewer="" if always_zero else f"with {format_pods(status.expected_pods)} ",
     )
 
 
@@ -131,13 +136,9 @@ def explain_overlap(budget: Budget, others: Sequence[Budget]) -> Reason:
     )
 
 
-def _format_pods(count: int) -> str:
-    return "1 pod" if count == 1 else f"{count} pods"
-
-
 def _describe_need(desired: int, expected: int, location_text: str) -> str:
     if desired == expected:
-        return f"all {_format_pods(expected)} it expects{location_text} to be healthy"
+        return f"all {format_pods(expected)} it expects{location_text} to be healthy"
     return f"{desired} healthy pods{location_text} and expects {expected}"
 
 
