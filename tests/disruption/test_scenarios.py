@@ -612,6 +612,10 @@ def test_a_budget_that_never_allows_anything_says_so() -> None:
     status = {"expectedPods": 9, "desiredHealthy": 9, "currentHealthy": 9}
     plain = namespace_budgets(spread(a=3, b=3, c=3), pdb(status=status))
     assert "needs all 9 pods it expects" in plain.judge(plain.pods["uid-a-0"], NOW).reason.fix
+    surge = namespace_budgets(spread(a=3, b=3, c=3), pdb(status=status, maxUnavailable=0))
+    fix = surge.judge(surge.pods["uid-a-0"], NOW).reason.fix
+    assert "allows a disruption only while there are more pods than requested" in fix
+    assert "never" not in fix
     waits = namespace_budgets(spread(a=2, b=3, c=3), tdb(**per_zone(maxUnavailable=1)))
     waits.put_pod(pod("a-9", "n-a", ready=False))
     assert "once enough pods are healthy" in waits.judge(waits.pods["uid-a-0"], NOW).reason.fix

@@ -1,8 +1,10 @@
 """Budgets that allow nothing however healthy their pods are, and what to do about them.
 
 Waiting ends a shortage of healthy pods. It does not help if a budget needs every pod it expects, or
-more: then only spare pods, as a surge creates them, may go. The advice says "never" without a
-condition only where no number of pods would change the limit and nothing is allowed now.
+more: then only spare pods, as a surge creates them, may go. A budget that is counted as a whole
+lets them replace old ones, and the advice says so; one per domain closes it to updates. The advice
+says "never" without a condition only where no number of pods would change the limit and nothing is
+allowed now.
 """
 
 from __future__ import annotations
@@ -144,7 +146,13 @@ def _describe_need(desired: int, expected: int, location_text: str) -> str:
 
 def _advise_never(budget: Budget, needs: str, *, fewer: str, location_text: str = "") -> str:
     more = ", or run more pods" if fewer else ""
+    allows = f"{fewer}it never allows a disruption{location_text}"
+    if not fewer and (budget.undivided or budget.plain is not None):
+        allows = (
+            "it allows a disruption only while there are more pods than requested, as in a rollout"
+            " with surge"
+        )
     return (
-        f"Waiting does not help: {budget.kind} {budget.name} needs {needs}, so {fewer}it never"
-        f" allows a disruption{location_text}. Change or delete the budget{more}."
+        f"Waiting does not help: {budget.kind} {budget.name} needs {needs}, so {allows}. Change or"
+        f" delete the budget{more}."
     )
