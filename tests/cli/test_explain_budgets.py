@@ -383,6 +383,16 @@ def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) ->
     )
 
 
+@pytest.mark.parametrize("name", ["pod/db-0", "pods/db-0", "po/db-0", "Pod/db-0"])
+def test_a_pod_as_kubectl_prints_it(name: str, story: str, capsys: Capture) -> None:
+    """The kind may precede the name of a pod; another kind is none of a pod."""
+    page = here(capsys, "explain", "pod", "db-0", "-n", "shop", "-f", story)
+    assert page.code == 0
+    assert here(capsys, "explain", "pod", name, "-n", "shop", "-f", story) == page
+    other = here(capsys, "explain", "pod", "svc/db-0", "-n", "shop", "-f", story)
+    assert "there is no pod svc/db-0 in namespace shop" in other.err
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -390,6 +400,9 @@ def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) ->
         ("pdb/app-pdb",),
         ("poddisruptionbudget.policy/app-pdb",),
         ("poddisruptionbudgets", "app-pdb"),
+        ("pdb", "pdb/app-pdb"),
+        ("budget", "poddisruptionbudget.policy/app-pdb"),
+        ("budget", "budget/app-pdb"),
     ],
 )
 def test_a_budget_by_its_kind(words: tuple[str, ...], story: str, capsys: Capture) -> None:
