@@ -191,6 +191,7 @@ async def test_pods_that_wait_survive_a_restart(tmp_path: Path) -> None:
         await begin(cluster, "Deployment", paused=True)
         await update(cluster, "Deployment")
         await true(lambda: len(waiting(cluster)) == 6, within=60)
+        await until(cluster, lambda item: item.status.reason == "Paused")
     async with whole([], folder=tmp_path) as cluster:
         await cluster.client.patch(
             DomainRollout, "foo", "default", {"spec": {"paused": False, **ORDER}}
